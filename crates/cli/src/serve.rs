@@ -3,8 +3,10 @@
 use sheave_daemon::config::One;
 use sheave_daemon::failure::Failure;
 use sheave_daemon::run;
+use sheave_daemon::tls::TlsPlan;
+use sheave_serve::TlsFiles;
 
-use crate::args::serve::ServeArgs;
+use crate::args::serve::{ServeArgs, TlsMode};
 
 /// Does it.
 pub fn run(args: &ServeArgs) -> Result<(), Failure> {
@@ -16,10 +18,22 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     if code == 0 { Ok(()) } else { Err(Failure::command_ended(code)) }
 }
 
+fn tls(args: &ServeArgs) -> Option<TlsPlan> {
+    let (certificate, key) = (args.tls_cert.clone()?, args.tls_key.clone()?);
+    let required = match args.tls.unwrap_or(TlsMode::Require) {
+        TlsMode::Off => return None,
+        TlsMode::Allow => false,
+        TlsMode::Require => true,
+    };
+    let files = TlsFiles { certificate, key, client_ca: args.tls_ca.clone(), allow: args.tls_allow.clone() };
+    Some(TlsPlan { listen: Vec::new(), required, files })
+}
+
 fn one(args: &ServeArgs, spec: &str) -> One {
     One {
         spec: spec.to_owned(),
         listen: args.nbd.clone(),
+        tls: tls(args),
         read_only: args.read_only,
         name: args.name.clone(),
         run: args.run.clone(),

@@ -13,6 +13,7 @@ use toml::Spanned;
 use crate::api::paths;
 use crate::failure::Failure;
 use crate::place::{PoolPlace, VolumePlace};
+use crate::tls::{TlsPlan, TlsTable};
 use crate::value;
 
 /// Most bytes of a configuration.
@@ -27,6 +28,8 @@ const DISK: &str = "disk";
 pub struct Plan {
     /// Where.
     pub listen: Vec<Address>,
+    /// TLS of these addresses.
+    pub tls: Vec<TlsPlan>,
     /// Reactors; `None`: one for each CPU.
     pub threads: Option<u16>,
     /// Clients at a time.
@@ -100,6 +103,8 @@ pub enum What {
 struct File {
     #[serde(default)]
     listen: Vec<Spanned<String>>,
+    #[serde(default)]
+    tls: Vec<TlsTable>,
     threads: Option<Spanned<u16>>,
     max_clients: Option<Spanned<u32>>,
     control: Option<ControlTable>,
@@ -176,7 +181,9 @@ fn plan(text: &Text<'_>) -> Result<Plan, Failure> {
         let parsed: Result<Address, _> = address.get_ref().parse();
         parsed.map_err(|error| text.wrong(address.span().start, error))
     };
-    let listen = file.listen.iter().map(address).collect::<Result<_, _>>()?;
+    let listen: Vec<Address> = file.listen.iter().map(address).collect::<Result<_, _>>()?;
+    let tls = file.tls.into_iter().filter_map(|table| table.plan(&listen).transpose());
+    let tls = tls.collect::<Result<_, _>>().map_err(|(at, why)| text.wrong(at, why))?;
     if let Some(threads) = file.threads.as_ref().filter(|threads| !(1..=256).contains(threads.get_ref())) {
         return Err(text.wrong(threads.span().start, "threads are 1 to 256"));
     }
@@ -190,6 +197,7 @@ fn plan(text: &Text<'_>) -> Result<Plan, Failure> {
     let exports = exports(text, &file.export, &pools)?;
     Ok(Plan {
         listen,
+        tls,
         threads: file.threads.map(Spanned::into_inner),
         max_clients: file.max_clients.map_or(1024, Spanned::into_inner),
         control: control(text, file.control)?,
@@ -277,6 +285,8 @@ pub struct One {
     pub spec: String,
     /// Where.
     pub listen: Vec<Address>,
+    /// TLS there.
+    pub tls: Option<TlsPlan>,
     /// It is not changed.
     pub read_only: bool,
     /// The export's name, unless the volume's.
@@ -314,8 +324,9 @@ pub fn of_one(args: &One) -> Result<Plan, Failure> {
         None => paths::default_path(&format!("control-{}.sock", std::process::id())).map(Control::at),
     };
     let exports = vec![ExportPlan { name, what, read_only: args.read_only }];
-    let (listen, max_clients) = (args.listen.clone(), args.max_clients);
-    Ok(Plan { listen, threads: args.threads, max_clients, control, metrics: None, pools, exports })
+    let (listen, tls) = (args.listen.clone(), args.tls.iter().cloned().collect());
+    let max_clients = args.max_clients;
+    Ok(Plan { listen, tls, threads: args.threads, max_clients, control, metrics: None, pools, exports })
 }
 
 #[cfg(test)]

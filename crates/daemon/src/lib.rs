@@ -10,6 +10,7 @@
 //! | [`service`] | the methods that it has |
 //! | [`copies`] | those that take long: import, export, scrub, trim, watch |
 //! | [`metrics`] | counters and gauges, for monitoring |
+//! | [`tls`] | which addresses have TLS, and with which files |
 //! | [`systemd`] | sockets, readiness and the watchdog of systemd |
 //! | [`captive`] | the command of `--run`, and its socket |
 //!
@@ -40,6 +41,7 @@ pub mod run;
 mod service;
 pub mod shapes;
 mod systemd;
+pub mod tls;
 pub mod value;
 
 use sheave_vol::{Pool, PoolError, VolumeInfo};

@@ -15,7 +15,7 @@ use crate::captive::{self, Captive};
 use crate::config::{self, One, Plan};
 use crate::daemon::{Daemon, Opened, notice};
 use crate::failure::{self, Failure};
-use crate::{control, metrics, systemd};
+use crate::{control, metrics, systemd, tls};
 
 /// A line on stderr. Nobody listening, or no room, is no reason to stop.
 fn say(line: &str) {
@@ -33,7 +33,9 @@ pub fn configured(path: &Path) -> Result<u8, Failure> {
     let mut plan = config::read(path)?;
     let mut hangups = signals::hangups()?;
     let mut listeners = systemd::listeners()?;
+    let tls = tls::load(&plan.tls)?;
     listeners.extend(listen(&plan.listen)?);
+    tls::set(&listeners, &tls);
     if listeners.is_empty() && plan.control.is_none() {
         return Err(Failure::usage(format!("{} has no address to listen on", path.display()))
             .fix("add listen = [\"unix:/run/sheave/nbd.sock\"], or a control socket"));
@@ -107,6 +109,7 @@ pub fn one(args: &One) -> Result<u8, Failure> {
     let mut plan = config::of_one(args)?;
     let directory = if plan.listen.is_empty() { Some(captive::private_directory()?) } else { None };
     plan.listen.extend(directory.iter().map(captive::Directory::address));
+    let tls = tls::load(&plan.tls)?;
     let opened = Opened::new(&plan);
     if let Some(why) = opened.failure().cloned() {
         opened.close()?;
@@ -120,6 +123,7 @@ pub fn one(args: &One) -> Result<u8, Failure> {
             return Err(why);
         }
     };
+    tls::set(&listeners, &tls);
     let names: Vec<String> = listeners.iter().flat_map(|at| described.iter().map(|(name, _)| at.uri(name))).collect();
     let daemon = Arc::new(opened.serve(listeners, &plan)?);
     let served = begin_control(&daemon, &plan).map(|controlled| {

@@ -67,6 +67,8 @@ pub struct Listener {
     fd: OwnedFd,
     /// With the port that was taken.
     address: Address,
+    /// As it was asked for.
+    asked_for: Address,
     /// Device and inode of a unix socket, to know it again.
     inode: Option<(u64, u64)>,
     /// For those who connect from now on.
@@ -89,6 +91,7 @@ impl Listener {
                 Ok(Listener {
                     fd: socket.into(),
                     address: Address::Tcp(local.to_string()),
+                    asked_for: address.clone(),
                     inode: None,
                     tls: Mutex::default(),
                 })
@@ -131,6 +134,12 @@ impl Listener {
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// The address that was given for it: a host may have a name there, and the port may be 0.
+    #[must_use]
+    pub fn asked_for(&self) -> &Address {
+        &self.asked_for
     }
 
     /// The address of an export for clients, as their command lines take it.
@@ -182,7 +191,7 @@ impl Listener {
                 Err(error) => return Err(failed(error.into())),
             },
         };
-        Ok(Listener { fd, address, inode: None, tls: Mutex::default() })
+        Ok(Listener { fd, asked_for: address.clone(), address, inode: None, tls: Mutex::default() })
     }
 
     pub(crate) fn is_tcp(&self) -> bool {
@@ -232,7 +241,8 @@ fn bind_unix(path: &Path, address: &Address, private: bool) -> Result<Listener, 
         }
         bound => bound.map_err(failed)?,
     };
-    Ok(Listener { fd, address: address.clone(), inode: inode(path), tls: Mutex::default() })
+    let (asked_for, address) = (address.clone(), address.clone());
+    Ok(Listener { fd, address, asked_for, inode: inode(path), tls: Mutex::default() })
 }
 
 /// Binds a socket whose path has the mode 0600 from its first moment on: Linux gives the path the mode that the socket

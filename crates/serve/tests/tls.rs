@@ -11,7 +11,9 @@ use std::sync::Arc;
 use sheave_iomap::RawFile;
 use sheave_serve::{Address, Listener, Tls};
 
-use certificates::Authority;
+use sheave_testkit::certificates::Authority;
+
+use certificates::{tls, tls_for};
 use rig::{Device, Rig, listener, options, rig_at};
 
 /// A server with TLS at a unix socket and at a TCP port.
@@ -56,7 +58,7 @@ fn image(dir: &Path) -> PathBuf {
 fn nbdinfo_is_told_of_the_export_over_tls() {
     let Some(nbdinfo) = sheave_testkit::require("nbdinfo") else { return };
     let authority = Authority::new();
-    let Some(rig) = server(authority.tls(true)) else { return };
+    let Some(rig) = server(tls(&authority, true)) else { return };
     for address in addresses(&rig, &authority.anonymous()) {
         assert!(address.starts_with("nbds"), "{address}");
         let text = must(&nbdinfo, &[&address]);
@@ -71,7 +73,7 @@ fn nbdinfo_is_told_of_the_export_over_tls() {
 fn nbdcopy_copies_both_ways_over_tls() {
     let Some(nbdcopy) = sheave_testkit::require("nbdcopy") else { return };
     let authority = Authority::new();
-    let Some(rig) = server(authority.tls(true)) else { return };
+    let Some(rig) = server(tls(&authority, true)) else { return };
     let dir = tempfile::tempdir().expect("a directory");
     let (image, back) = (image(dir.path()), dir.path().join("back"));
     let text = |path: &Path| path.to_str().expect("text").to_owned();
@@ -89,7 +91,7 @@ fn qemu_img_converts_and_compares_over_tls() {
     let Some(qemu) = sheave_testkit::require("qemu-img") else { return };
     let authority = Authority::new();
     let client = authority.issue("qemu", "a virtual machine");
-    let Some(rig) = server(authority.tls_for(&["a virtual machine"])) else { return };
+    let Some(rig) = server(tls_for(&authority, &["a virtual machine"])) else { return };
     let dir = tempfile::tempdir().expect("a directory");
     let image = image(dir.path());
     let image = format!("driver=raw,file.driver=file,file.filename={}", image.display());
@@ -122,7 +124,7 @@ fn refused(rig: &Rig, nbdinfo: &Path, certificates: &Path, notice: &str) {
 fn clients_without_the_right_certificate_are_refused_and_the_server_says_why() {
     let Some(nbdinfo) = sheave_testkit::require("nbdinfo") else { return };
     let (authority, foreign) = (Authority::new(), Authority::new());
-    let Some(rig) = server(authority.tls_for(&["backup", "restore"])) else { return };
+    let Some(rig) = server(tls_for(&authority, &["backup", "restore"])) else { return };
     let allowed = authority.issue("allowed", "restore");
     let [address, _] = addresses(&rig, &allowed);
     must(&nbdinfo, &[&address]);
@@ -139,7 +141,7 @@ fn clients_without_the_right_certificate_are_refused_and_the_server_says_why() {
     rig.server.stop().expect("it ends");
 
     // A client that does not know the server's authority goes itself.
-    let Some(rig) = server(authority.tls(true)) else { return };
+    let Some(rig) = server(tls(&authority, true)) else { return };
     refused(&rig, &nbdinfo, &foreign.anonymous(), "TLS: it left before TLS had begun");
     rig.server.stop().expect("it ends");
 }
@@ -149,12 +151,12 @@ fn a_client_without_tls_is_told_that_it_must_and_one_that_may_is_served() {
     let Some(nbdinfo) = sheave_testkit::require("nbdinfo") else { return };
     let authority = Authority::new();
     let clear = |rig: &Rig| format!("nbd+unix:///x?socket={}", rig.socket.display());
-    let Some(rig) = server(authority.tls(true)) else { return };
+    let Some(rig) = server(tls(&authority, true)) else { return };
     let (success, text) = run(&nbdinfo, &[&clear(&rig)]);
     assert!(!success && text.contains("TLS"), "{text}");
     rig.server.stop().expect("it ends");
 
-    let Some(rig) = server(authority.tls(false)) else { return };
+    let Some(rig) = server(tls(&authority, false)) else { return };
     let text = must(&nbdinfo, &[&clear(&rig)]);
     assert!(text.contains("without TLS"), "{text}");
     let [address, _] = addresses(&rig, &authority.anonymous());

@@ -15,7 +15,9 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use sheave_iomap::RawFile;
 use sheave_serve::{ServerOptions, Tls};
 
-use certificates::Authority;
+use sheave_testkit::certificates::Authority;
+
+use certificates::tls;
 use rig::{Device, Rig, SIZE, is_closed, listener, option, options, request, rig_at};
 
 const STARTTLS: u32 = 5;
@@ -73,7 +75,7 @@ fn read_back(client: &mut Client, cookie: u64, offset: u64, len: usize) -> Vec<u
 #[test]
 fn writes_and_reads_of_all_lengths_come_through() {
     let authority = Authority::new();
-    let Some(rig) = server(authority.tls(true), options()) else { return };
+    let Some(rig) = server(tls(&authority, true), options()) else { return };
     let mut client = chosen(&rig, &authority);
     for (cookie, len) in [512, 4096, 16384, 16896, 65536, 1 << 20, 8 << 20].into_iter().enumerate() {
         let bytes: Vec<u8> = (0..len).map(|at| (at as u64 * 7 + cookie as u64).to_le_bytes()[at % 3]).collect();
@@ -94,7 +96,7 @@ fn what_is_sent_in_the_clear_behind_starttls_ends_the_connection() {
     // bytes in the clear, which must count neither before TLS nor as if TLS had brought them.
     let authority = Authority::new();
     for required in [true, false] {
-        let Some(rig) = server(authority.tls(required), options()) else { return };
+        let Some(rig) = server(tls(&authority, required), options()) else { return };
         for injected in [option(3, b""), option(7, b"\0\0\0\x01x\0\0"), vec![b'I'], vec![0x16, 3, 1]] {
             rig.notices.lock().expect("nobody panics").clear();
             let mut stream = rig.connect();
@@ -122,7 +124,7 @@ fn what_is_sent_in_the_clear_behind_starttls_ends_the_connection() {
 fn who_stalls_in_the_handshake_of_tls_is_dropped_in_time() {
     let authority = Authority::new();
     let options = ServerOptions { handshake: Duration::from_millis(300), ..options() };
-    let Some(rig) = server(authority.tls(true), options) else { return };
+    let Some(rig) = server(tls(&authority, true), options) else { return };
     let from = Instant::now();
     let mut silent = asked(&rig);
     // The first bytes of a message that never ends, and a client that is through with TLS and says nothing.
@@ -141,7 +143,7 @@ fn who_stalls_in_the_handshake_of_tls_is_dropped_in_time() {
 #[test]
 fn who_leaves_in_any_byte_of_tls_harms_nobody() {
     let authority = Authority::new();
-    let Some(rig) = server(authority.tls(true), options()) else { return };
+    let Some(rig) = server(tls(&authority, true), options()) else { return };
     let mut hello = Vec::new();
     let mut client = secured(&rig, &authority);
     client.conn.write_tls(&mut hello).expect("a hello");
@@ -176,7 +178,7 @@ fn who_leaves_in_any_byte_of_tls_harms_nobody() {
 #[test]
 fn a_record_that_somebody_has_changed_ends_the_connection() {
     let authority = Authority::new();
-    let Some(rig) = server(authority.tls(true), options()) else { return };
+    let Some(rig) = server(tls(&authority, true), options()) else { return };
     let mut client = chosen(&rig, &authority);
     let mut record = Vec::new();
     client.conn.writer().write_all(&[request(1, 1, 0, 512), vec![5; 512]].concat()).expect("room");
@@ -194,7 +196,7 @@ fn a_record_that_somebody_has_changed_ends_the_connection() {
 fn who_does_not_take_records_holds_up_nobody_else_and_no_more_than_its_part() {
     let authority = Authority::new();
     let options = ServerOptions { client_bytes: 1 << 20, reactors: 1, ..options() };
-    let Some(rig) = server(authority.tls(true), options) else { return };
+    let Some(rig) = server(tls(&authority, true), options) else { return };
     let mut deaf = chosen(&rig, &authority);
     let reads: Vec<u8> = (0..400).flat_map(|cookie| request(0, cookie, cookie << 16, 65536)).collect();
     deaf.write_all(&reads).expect("sent");

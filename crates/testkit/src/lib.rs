@@ -3,8 +3,8 @@
 //! Owns the one table of outside tools with their Debian packages ([`tools::TOOLS`]), the way to install them
 //! ([`install`]), what happens to a test that cannot run here ([`skip()`]), which seeds a randomized test runs
 //! ([`seeds`]), the form in which images of disks are kept ([`expand_runs`]), the cases in which instructions are
-//! counted ([`hot_loop::CASES`]), the allocator that counts ([`allocations::Counting`]), and the filter that forbids a
-//! system call ([`seccomp::forbid`]).
+//! counted ([`hot_loop::CASES`]), the allocator that counts ([`allocations::Counting`]), the filter that forbids a
+//! system call ([`seccomp::forbid`]), and certificates for tests of TLS (`certificates`, behind that feature).
 //! Does not own any test data or devices.
 //!
 //! Invariants:
@@ -16,6 +16,8 @@
 //! Called by tests (as a dev-dependency) and by `xtask`. No product code depends on it.
 
 pub mod allocations;
+#[cfg(feature = "certificates")]
+pub mod certificates;
 pub mod hot_loop;
 pub mod install;
 pub mod runs;

@@ -1,6 +1,6 @@
 //! Arguments of `sheave serve`.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use sheave_serve::Address;
 
@@ -12,7 +12,9 @@ Examples:
   sheave serve 'pool.img#root' --nbd unix:/run/root.sock
         until Ctrl-C; clients: qemu-img info 'nbd+unix:///root?socket=/run/root.sock'
   sheave serve 'pool.img#root' --nbd tcp:127.0.0.1:10809
-        over the network; there is neither encryption nor a password: choose whom you let in by the address
+        over the network, without encryption or password: choose whom you let in by the address
+  sheave serve 'pool.img#root' --nbd tcp:0.0.0.0:10809 --tls-cert cert.pem --tls-key key.pem --tls-ca clients.pem
+        over the network with TLS, for clients whose certificates are of that authority
   sheave serve 'pool.img#root' --read-only --run 'nbdcopy \"$uri\" backup.img'
         for one command, which gets the address as $uri, on a socket made for it
   sheave serve 'pool.img#root' --run 'qemu-img convert -p -f qcow2 -O raw -n debian.qcow2 \"$uri\"'
@@ -22,6 +24,17 @@ Examples:
 
 Exit code: 0 ended by Ctrl-C or SIGTERM, with --run that of the command; 1 it failed, 2 the command line
 makes no sense.";
+
+/// Whether clients use TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TlsMode {
+    /// There is no TLS.
+    Off,
+    /// Clients may use it.
+    Allow,
+    /// Clients must use it.
+    Require,
+}
 
 /// What `sheave serve` is asked.
 #[derive(Debug, Args)]
@@ -35,13 +48,36 @@ pub struct ServeArgs {
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with_all = ["spec", "nbd", "read_only", "name", "run", "threads", "max_clients", "control"]
+        conflicts_with_all = [
+            "spec", "nbd", "read_only", "name", "run", "threads", "max_clients", "control", "tls", "tls_cert",
+            "tls_key", "tls_ca", "tls_allow"
+        ]
     )]
     pub config: Option<std::path::PathBuf>,
 
     /// Serve it over NBD, at unix:PATH or tcp:HOST:PORT (port 0: a free one). Several times for several addresses.
     #[arg(long, value_name = "ADDRESS", value_parser = address, required_unless_present_any = ["run", "config"])]
     pub nbd: Vec<Address>,
+
+    /// Whether clients must use TLS, may, or cannot [default: require with --tls-cert, off without].
+    #[arg(long, value_name = "MODE", requires = "tls_cert")]
+    pub tls: Option<TlsMode>,
+
+    /// The server's certificate (PEM), and those that lead from it to the authority that clients know.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<std::path::PathBuf>,
+
+    /// The key of the server's certificate (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<std::path::PathBuf>,
+
+    /// Let clients in that have a certificate of an authority in this file (PEM), and nobody else.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_ca: Option<std::path::PathBuf>,
+
+    /// Of these let those in whose certificate has this common name. Several times for several names.
+    #[arg(long, value_name = "CN", requires = "tls_ca")]
+    pub tls_allow: Vec<String>,
 
     /// Refuse all changes.
     #[arg(long)]

@@ -25,6 +25,7 @@ mod signals;
 mod soak;
 mod space_back;
 mod system_calls;
+mod tls;
 mod traps;
 mod verify;
 mod volume;

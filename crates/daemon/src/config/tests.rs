@@ -14,6 +14,23 @@ listen = ["unix:/run/a.sock", "tcp:127.0.0.1:10809"]
 threads = 2
 max_clients = 7
 
+[[tls]]
+listen = ["tcp:127.0.0.1:10809"]
+certificate = "c.pem"
+key = "k.pem"
+client_ca = "ca.pem"
+allow = ["backup"]
+
+[[tls]]
+mode = "allow"
+certificate = "d.pem"
+key = "l.pem"
+
+[[tls]]
+mode = "off"
+certificate = "e.pem"
+key = "m.pem"
+
 [control]
 path = "/run/c.sock"
 mode = "0666"
@@ -35,6 +52,12 @@ read_only = true
     )
     .expect("it is right");
     assert_eq!((plan.listen.len(), plan.threads, plan.max_clients), (2, Some(2), 7));
+    let [tcp, rest] = plan.tls.as_slice() else { panic!("{:?}", plan.tls) };
+    assert_eq!(
+        (&tcp.listen[..], tcp.required, &tcp.files.allow[..]),
+        (&plan.listen[1..], true, &["backup".into()][..])
+    );
+    assert_eq!((rest.listen.len(), rest.required, &rest.files.client_ca), (0, false, &None));
     let control = plan.control.expect("it has one");
     assert_eq!((control.mode, control.admin_uids, control.wanted), (0o666, vec![5], true));
     assert_eq!(plan.exports[0].name, "root");
@@ -57,6 +80,13 @@ fn what_is_wrong_is_told_with_its_line() {
         ("[[export]]\nname = \"x\"\nspec = \"s\"\nvolume = \"v\"", 2, "either"),
         ("[[export]]\nname = \"x\"\nspec = \"s\"\n[[export]]\nname = \"x\"\nspec = \"s\"", 5, "already"),
         ("[control]\nmode = \"999\"", 2, "octal"),
+        ("[[tls]]\ncertificate = \"c\"", 1, "missing field `key`"),
+        ("[[tls]]\ncertificate = \"c\"\nkey = \"k\"\nmode = \"maybe\"", 4, "mode is"),
+        (
+            "listen = [\"unix:a\"]\n[[tls]]\ncertificate = \"c\"\nkey = \"k\"\nlisten = [\"unix:b\"]",
+            5,
+            "unix:b is not among",
+        ),
         ("threads = ", 1, ""),
     ];
     for (text, line, words) in wrong {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{Daemon, Held, locked, notice, open_all};
 use crate::config::{ExportPlan, Plan, PoolPlan};
-use crate::failure;
+use crate::{failure, tls};
 
 impl Daemon {
     /// Does what a configuration says that is not so yet. Who would act on what cannot be done is told.
@@ -18,6 +18,10 @@ impl Daemon {
         };
         if fixed(before) != fixed(plan) {
             notice("the configuration has other addresses, threads, limits or another control socket: restart it");
+        }
+        match tls::load(&plan.tls) {
+            Ok(loaded) => tls::set(self.server.listeners(), &loaded),
+            Err(why) => notice(&format!("TLS stays as it was: {}", why.in_a_line())),
         }
         // First what goes, so that a pool can move and an export can be of another one.
         let is_configured =

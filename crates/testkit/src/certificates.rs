@@ -1,0 +1,74 @@
+//! Certificates that are made for one test, in the files that programs with GnuTLS look for.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose};
+
+/// An authority, and a directory with what it has issued, under the names that GnuTLS's programs look for.
+pub struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    dir: tempfile::TempDir,
+}
+
+impl Authority {
+    /// A new one, which has issued a certificate for a server ([`Authority::server`]).
+    ///
+    /// # Panics
+    ///
+    /// When certificates cannot be made or written.
+    #[expect(clippy::new_without_default, reason = "each one is another")]
+    pub fn new() -> Authority {
+        let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.distinguished_name.push(DnType::CommonName, "an authority");
+        let issuer =
+            CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("it signs itself");
+        let authority = Authority { issuer, dir: tempfile::tempdir().expect("a directory") };
+        authority.issue("server", "the server");
+        authority
+    }
+
+    /// The directory of somebody with a certificate: `ca-cert.pem`, the authority's, and certificate and key as a
+    /// client's (`client-cert.pem`, `client-key.pem`) and as a server's.
+    ///
+    /// # Panics
+    ///
+    /// When they cannot be made or written.
+    pub fn issue(&self, name: &str, common_name: &str) -> PathBuf {
+        let dir = self.dir.path().join(name);
+        fs::create_dir_all(&dir).expect("made");
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::new(vec!["localhost".into(), "127.0.0.1".into()]).expect("parameters");
+        params.distinguished_name.push(DnType::CommonName, common_name);
+        let certificate = params.signed_by(&key, &self.issuer).expect("signed");
+        self.put(&dir, "ca-cert.pem", &self.issuer.pem());
+        for whose in ["client", "server"] {
+            self.put(&dir, &format!("{whose}-cert.pem"), &certificate.pem());
+            self.put(&dir, &format!("{whose}-key.pem"), &key.serialize_pem());
+        }
+        dir
+    }
+
+    /// The directory of the server.
+    pub fn server(&self) -> PathBuf {
+        self.dir.path().join("server")
+    }
+
+    /// The directory of somebody who knows the authority, and has no certificate.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be written.
+    pub fn anonymous(&self) -> PathBuf {
+        let dir = self.dir.path().join("anonymous");
+        fs::create_dir_all(&dir).expect("made");
+        self.put(&dir, "ca-cert.pem", &self.issuer.pem());
+        dir
+    }
+
+    fn put(&self, dir: &Path, name: &str, text: &str) {
+        fs::write(dir.join(name), text).expect("written");
+    }
+}
