@@ -35,6 +35,7 @@ fn one(args: &ServeArgs, spec: &str) -> One {
         listen: args.nbd.clone(),
         tls: tls(args),
         read_only: args.read_only,
+        limit: args.limit,
         name: args.name.clone(),
         run: args.run.clone(),
         threads: args.threads,

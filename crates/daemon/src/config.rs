@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use sheave_serve::Address;
+use sheave_serve::{Address, Limit};
 use toml::Spanned;
 
 use crate::api::paths;
@@ -79,6 +79,8 @@ pub struct ExportPlan {
     pub what: What,
     /// It is not changed.
     pub read_only: bool,
+    /// How fast it may be.
+    pub limit: Option<Limit>,
 }
 
 /// What an export is.
@@ -142,6 +144,7 @@ struct ExportTable {
     pool: Option<Spanned<String>>,
     volume: Option<Spanned<String>>,
     spec: Option<Spanned<String>>,
+    limit: Option<Spanned<String>>,
     #[serde(default)]
     read_only: bool,
 }
@@ -249,7 +252,11 @@ fn exports(text: &Text<'_>, tables: &[ExportTable], pools: &[PoolPlan]) -> Resul
         if !names.insert(name.clone()) {
             return Err(text.wrong(at, format!("there is an export '{name}' already")));
         }
-        exports.push(ExportPlan { name, what, read_only: table.read_only });
+        let limit = table
+            .limit
+            .as_ref()
+            .map(|limit| limit.get_ref().parse::<Limit>().map_err(|why| text.wrong(limit.span().start, why)));
+        exports.push(ExportPlan { name, what, read_only: table.read_only, limit: limit.transpose()? });
     }
     Ok(exports)
 }
@@ -289,6 +296,8 @@ pub struct One {
     pub tls: Option<TlsPlan>,
     /// It is not changed.
     pub read_only: bool,
+    /// How fast it may be.
+    pub limit: Option<Limit>,
     /// The export's name, unless the volume's.
     pub name: Option<String>,
     /// A command that gets the address; the server ends with it.
@@ -323,7 +332,7 @@ pub fn of_one(args: &One) -> Result<Plan, Failure> {
         Some(path) => Some(Control { wanted: true, ..Control::at(path.clone()) }),
         None => paths::default_path(&format!("control-{}.sock", std::process::id())).map(Control::at),
     };
-    let exports = vec![ExportPlan { name, what, read_only: args.read_only }];
+    let exports = vec![ExportPlan { name, what, read_only: args.read_only, limit: args.limit }];
     let (listen, tls) = (args.listen.clone(), args.tls.iter().cloned().collect());
     let max_clients = args.max_clients;
     Ok(Plan { listen, tls, threads: args.threads, max_clients, control, metrics: None, pools, exports })

@@ -182,13 +182,17 @@ impl Opened {
             options.reactors = usize::from(threads);
         }
         match Server::start(Exports::new(self.exports), listeners, options, Box::new(notice)) {
-            Ok(server) => Ok(Daemon {
-                server,
-                pools: Mutex::new(self.pools),
-                exports: Mutex::new(self.rows),
-                devices: Mutex::new(()),
-                since: Instant::now(),
-            }),
+            Ok(server) => {
+                let daemon = Daemon {
+                    server,
+                    pools: Mutex::new(self.pools),
+                    exports: Mutex::new(self.rows),
+                    devices: Mutex::new(()),
+                    since: Instant::now(),
+                };
+                daemon.rows().iter().for_each(|row| daemon.limit(&row.plan));
+                Ok(daemon)
+            }
             Err(error) => {
                 close_all(self.pools)?;
                 Err(failure::serve(error))
@@ -244,6 +248,12 @@ impl Daemon {
     /// All exports, also those that are not served.
     pub fn rows(&self) -> Vec<Row> {
         locked(&self.exports).clone()
+    }
+
+    /// Sets how fast an export may be.
+    fn limit(&self, plan: &ExportPlan) {
+        // One that is not served has none; it gets its limit when it is.
+        let _ = self.server.set_limit(&plan.name, plan.limit);
     }
 
     /// Ends it (D3).

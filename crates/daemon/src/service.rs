@@ -233,7 +233,7 @@ impl Control {
         if add.name.is_empty() || add.name.len() > 4096 {
             return Err(Failure::usage("the name of an export has 1 to 4096 bytes").fix("choose another"));
         }
-        let plan = ExportPlan { name: add.name, what, read_only: add.read_only.unwrap_or(false) };
+        let plan = ExportPlan { name: add.name, what, read_only: add.read_only.unwrap_or(false), limit: None };
         done(self.daemon.add_export(plan, false))
     }
 

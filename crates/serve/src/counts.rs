@@ -7,6 +7,8 @@
 //!   added to those that the export keeps, under the lock under which they are read, so that the sum of an export never
 //!   shrinks while its name is served.
 
+use std::time::Duration;
+
 use sheave_base::sync::atomic::{AtomicU64, Ordering};
 use sheave_nbd::session::{Command, Request};
 
@@ -37,6 +39,8 @@ pub struct IoCounts {
     pub others: u64,
     /// Requests that were answered with an error; they are in none of the numbers above.
     pub errors: u64,
+    /// How long requests were held back by a limit of the export.
+    pub throttled: Duration,
 }
 
 /// The numbers of [`IoCounts`], by their places in a [`Tally`].
@@ -53,10 +57,11 @@ enum Of {
     ZeroedBytes,
     Others,
     Errors,
+    ThrottledNs,
 }
 
 /// Numbers of a tally.
-const NUMBERS: usize = Of::Errors as usize + 1;
+const NUMBERS: usize = Of::ThrottledNs as usize + 1;
 
 /// The counters of one connection (K1).
 #[derive(Debug, Default)]
@@ -90,6 +95,11 @@ impl Tally {
         self.add(Of::Errors, 1);
     }
 
+    /// A request was held back for so long.
+    pub(crate) fn throttled(&self, time: Duration) {
+        self.add(Of::ThrottledNs, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    }
+
     /// The numbers now.
     pub(crate) fn read(&self) -> IoCounts {
         // Relaxed: as in `add`.
@@ -106,6 +116,7 @@ impl Tally {
             zeroed_bytes: of(Of::ZeroedBytes),
             others: of(Of::Others),
             errors: of(Of::Errors),
+            throttled: Duration::from_nanos(of(Of::ThrottledNs)),
         }
     }
 }
@@ -126,5 +137,6 @@ impl std::ops::AddAssign for IoCounts {
             (&mut self.errors, other.errors),
         ];
         all.into_iter().for_each(|(sum, number)| *sum = sum.wrapping_add(number));
+        self.throttled = self.throttled.saturating_add(other.throttled);
     }
 }

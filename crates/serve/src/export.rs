@@ -8,6 +8,7 @@
 //! being taken out.
 
 use std::fmt::Debug;
+use std::time::Instant;
 
 use sheave_base::sync::{Arc, Mutex, MutexGuard};
 use sheave_iomap::File;
@@ -15,6 +16,7 @@ use sheave_nbd::{Catalog, ExportInfo, Extent};
 
 use crate::counts::{IoCounts, Tally};
 use crate::error::ServeError;
+use crate::limit::{Bucket, Limit};
 
 /// The metadata context that every export has.
 pub const BASE_ALLOCATION: &str = "base:allocation";
@@ -133,6 +135,8 @@ struct Entry {
     clients: Vec<Arc<Tally>>,
     /// What was done for clients that are gone (K2).
     counts: IoCounts,
+    /// How fast it may be; it stays with the name.
+    bucket: Arc<Bucket>,
 }
 
 impl Entry {
@@ -166,6 +170,8 @@ pub struct ExportStatus {
     pub clients: u32,
     /// What was done for its clients since it is served, those that are gone among them.
     pub counts: IoCounts,
+    /// How fast it may be, if there is a limit.
+    pub limit: Option<Limit>,
 }
 
 impl Exports {
@@ -202,8 +208,8 @@ impl Exports {
                 }
             }
             None => {
-                let (clients, counts) = (Vec::new(), IoCounts::default());
-                entries.list.push(Entry { id, name, export, clients, counts });
+                let (clients, counts, bucket) = Default::default();
+                entries.list.push(Entry { id, name, export, clients, counts, bucket });
             }
         }
     }
@@ -234,12 +240,12 @@ impl Exports {
     }
 
     /// The export with the number that a client was told; the client counts with it from now on (E1, K2).
-    pub(crate) fn choose(&self, id: u32, tally: &Arc<Tally>) -> Option<Arc<Export>> {
+    pub(crate) fn choose(&self, id: u32, tally: &Arc<Tally>) -> Option<(Arc<Export>, Arc<Bucket>)> {
         let mut entries = self.lock();
         let entry = entries.list.iter_mut().find(|entry| entry.id == id)?;
         let export = entry.export.clone()?;
         entry.clients.push(tally.clone());
-        Some(export)
+        Some((export, entry.bucket.clone()))
     }
 
     /// A client that has chosen this is gone.
@@ -247,6 +253,15 @@ impl Exports {
         if let Some(entry) = self.lock().list.iter_mut().find(|entry| entry.id == id) {
             entry.keep(tally);
         }
+    }
+
+    /// Sets how fast an export may be, from now on; it has a place, if nothing else.
+    pub(crate) fn set_limit(&self, name: &str, limit: Option<Limit>) -> Result<(), ServeError> {
+        let entries = self.lock();
+        let entry = entries.list.iter().find(|entry| entry.name == name);
+        let entry = entry.ok_or_else(|| ServeError::NoExport { name: name.into() })?;
+        entry.bucket.set(limit, Instant::now());
+        Ok(())
     }
 
     /// What reports tell, in order. Those that are taken out at the moment are not among them.
@@ -260,6 +275,7 @@ impl Exports {
                 read_only: export.is_read_only(),
                 clients: entry.clients.len() as u32,
                 counts: entry.counts(),
+                limit: entry.bucket.limit(),
             })
         };
         self.lock().list.iter().filter_map(of).collect()

@@ -10,6 +10,7 @@
 //! | [`counts`] | how much was done for clients |
 //! | [`export`] | what is served: a file under a name |
 //! | [`inherited`] | sockets that systemd has made |
+//! | [`limit`] | how fast an export may be |
 //! | [`listen`] | addresses, and the sockets that listen on them |
 //! | [`tls`] | certificates and keys, who is let in with which |
 //! | [`error`] | why a server cannot be |
@@ -34,6 +35,7 @@ pub mod counts;
 pub mod error;
 pub mod export;
 pub mod inherited;
+pub mod limit;
 pub mod listen;
 mod payload;
 mod reactor;
@@ -45,6 +47,7 @@ pub use clients::Client;
 pub use counts::IoCounts;
 pub use error::ServeError;
 pub use export::{BASE_ALLOCATION, BASE_ALLOCATION_NUMBER, Backend, Export, ExportStatus, Exports, NoStatus, Question};
+pub use limit::Limit;
 pub use listen::{Address, Listener};
 pub use server::Server;
 pub use shared::{Notices, ServerOptions};

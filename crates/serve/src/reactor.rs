@@ -24,6 +24,7 @@ use self::raw::{Kind, token};
 use self::requests::{ENTRIES, Io};
 use crate::counts::Tally;
 use crate::error::ServeError;
+use crate::limit::TICK;
 use crate::shared::{Order, Shared, words};
 
 /// Receive buffers of a reactor, and bytes of each.
@@ -55,6 +56,8 @@ pub(crate) struct Reactor {
     stalls_at: Option<Instant>,
     /// When to give unused memory back.
     trim_at: Option<Instant>,
+    /// Connections with a request that a limit holds back, and until when.
+    held_back: Vec<(Instant, usize)>,
     /// When the end waits no longer.
     ends_at: Option<Instant>,
     events: Vec<SocketEvent>,
@@ -86,6 +89,7 @@ impl Reactor {
             look_at: None,
             stalls_at: None,
             trim_at: None,
+            held_back: Vec::new(),
             ends_at: None,
             events: Vec::new(),
             closing: Vec::new(),
@@ -129,6 +133,7 @@ impl Reactor {
                 Order::Disconnect { client } => {
                     self.drop_where(|conn| conn.id() == client, "somebody has disconnected it", |_| None);
                 }
+                Order::Limits => self.begin_held_back(None),
                 // Who has waited too long is gone.
                 Order::Ping { done } => _ = done.try_send(()),
                 Order::Close { export, done } => {
@@ -214,6 +219,9 @@ impl Reactor {
                 self.io.was_short = false;
                 self.touch_all();
             }
+            if self.touched.is_empty() && !self.held_back.is_empty() {
+                self.begin_held_back(Some(Instant::now()));
+            }
             if self.touched.is_empty() {
                 break;
             }
@@ -235,6 +243,27 @@ impl Reactor {
             self.remove(number);
         } else if conn.yields(&self.io) {
             self.later.push(number);
+        } else if let Some(until) = conn.newly_held_back() {
+            self.held_back.push((until, number));
+        }
+    }
+
+    /// Lets requests begin that a limit has held back, those whose time has come at `now`, or all. Who was held back
+    /// first is the first to go on, so that what has come due goes round among the clients.
+    fn begin_held_back(&mut self, now: Option<Instant>) {
+        let is_due = |until: &Instant| now.is_none_or(|now| *until <= now);
+        let mut due: Vec<_> = self.held_back.extract_if(.., |(until, _)| is_due(until)).collect();
+        due.sort_unstable_by(|one, other| other.cmp(one));
+        for (until, number) in due {
+            // The same connection may be here twice, or another under its number.
+            // Another connection may have its number by now.
+            if let Some(Some(conn)) = self.conns.get_mut(number)
+                && conn.held_back_until() == Some(until)
+            {
+                conn.let_begin(now.unwrap_or_else(Instant::now));
+                // The last that is pushed is the first that goes on.
+                self.touched.push(number);
+            }
         }
     }
 
@@ -313,8 +342,10 @@ impl Reactor {
             self.trim_at = None;
         }
         let all = [self.look_at, self.stalls_at, self.trim_at, self.ends_at, self.accept_after];
-        let first = all.into_iter().flatten().min()?;
-        Some(first.saturating_duration_since(Instant::now()))
+        let now = Instant::now();
+        let first = all.into_iter().flatten().min().map(|first| first.saturating_duration_since(now));
+        let held_back = self.held_back.iter().map(|(until, _)| until.saturating_duration_since(now).max(TICK)).min();
+        first.into_iter().chain(held_back).min()
     }
 
     /// Does what is due.

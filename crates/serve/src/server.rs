@@ -10,6 +10,7 @@ use sheave_uring::{IoWq, RingHandle};
 use crate::clients::Client;
 use crate::error::ServeError;
 use crate::export::{Export, ExportStatus, Exports};
+use crate::limit::Limit;
 use crate::listen::Listener;
 use crate::reactor::Reactor;
 use crate::shared::{Notices, Order, ServerOptions, Shared};
@@ -126,6 +127,21 @@ impl Server {
     /// Forgets an export that was taken out.
     pub fn forget_export(&self, name: &str) {
         self.shared.exports.forget(name);
+    }
+
+    /// Limits how fast an export may be, for all its clients together, from now on; `None` ends that. The limit stays
+    /// with the name of the export until that is forgotten.
+    ///
+    /// # Errors
+    ///
+    /// [`ServeError::NoExport`].
+    pub fn set_limit(&self, export: &str, limit: Option<Limit>) -> Result<(), ServeError> {
+        self.shared.exports.set_limit(export, limit)?;
+        for (reactor, (_, handle)) in self.threads.iter().enumerate() {
+            self.shared.order(reactor, Order::Limits);
+            handle.wake();
+        }
+        Ok(())
     }
 
     /// Whether each reactor answers within this time.

@@ -53,6 +53,8 @@ pub(crate) enum Order {
     Close { export: u32, done: SyncSender<()> },
     /// Drop this client.
     Disconnect { client: u64 },
+    /// An export has another limit: requests that were held back begin now.
+    Limits,
     /// Answer.
     Ping { done: SyncSender<()> },
 }

@@ -47,6 +47,7 @@ fn requests_are_counted_for_the_client_and_for_the_export() {
         zeroed_bytes: 1024,
         others: 1,
         errors: 3,
+        throttled: Duration::ZERO,
     };
     let second = IoCounts { reads: 1, read_bytes: 512, ..IoCounts::default() };
     let mut all = first;

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
-use sheave_serve::Address;
+use sheave_serve::{Address, Limit};
 
 const EXAMPLES: &str = "\
 SPEC is POOL#NAME for a volume or snapshot (put it in quotes, as some shells give # a meaning), or a device spec such
@@ -50,7 +50,7 @@ pub struct ServeArgs {
         value_name = "FILE",
         conflicts_with_all = [
             "spec", "nbd", "read_only", "name", "run", "threads", "max_clients", "control", "tls", "tls_cert",
-            "tls_key", "tls_ca", "tls_allow"
+            "tls_key", "tls_ca", "tls_allow", "limit"
         ]
     )]
     pub config: Option<std::path::PathBuf>,
@@ -82,6 +82,10 @@ pub struct ServeArgs {
     /// Refuse all changes.
     #[arg(long)]
     pub read_only: bool,
+
+    /// How fast it may be, for all clients together: iops=N, bps=BYTES, burst=TIME (docs/serve.md).
+    #[arg(long, value_name = "LIMIT")]
+    pub limit: Option<Limit>,
 
     /// The export's name [default: the volume's, or "disk"]. Clients that name none get it too.
     #[arg(long, value_parser = export_name)]

@@ -85,3 +85,30 @@ fn metrics_are_told_and_who_asks_slowly_keeps_nobody_from_them() {
     assert!(ask_for("/metrics").ends_with("# EOF\n"));
     daemon.end();
 }
+
+#[test]
+fn a_reload_changes_a_limit_while_clients_stay() {
+    use crate::daemon::Nbd;
+    if crate::sheave::no_io_uring() {
+        return;
+    }
+    let dir = crate::sheave::Dir::new();
+    std::fs::create_dir(dir.path("run")).expect("made");
+    let config = |limit: &str| {
+        format!("listen = [\"unix:nbd.sock\"]\n[[export]]\nname = \"x\"\nspec = \"ram:size=1M\"\n{limit}")
+    };
+    let mut daemon = crate::daemon::Daemon::start(&dir, &config("limit = \"iops=20,burst=10ms\"\n"));
+    let mut client = Nbd::connect(&dir.path("nbd.sock"), "x").expect("it is served");
+    let from = std::time::Instant::now();
+    (0..10).for_each(|_| assert_eq!(client.write(0, &[1; 512]), Some(0)));
+    // The first begins at once.
+    assert!(from.elapsed() >= std::time::Duration::from_millis(9 * 50 - 10), "{:?}", from.elapsed());
+    std::fs::write(dir.path("c.toml"), config("")).expect("written");
+    daemon.signal("-HUP");
+    daemon.until_it_says("the configuration was read again");
+    // At 20 a second this would take 100 s.
+    let from = std::time::Instant::now();
+    (0..2000).for_each(|_| assert_eq!(client.write(0, &[1; 512]), Some(0)));
+    assert!(from.elapsed() < std::time::Duration::from_secs(50), "{:?}", from.elapsed());
+    daemon.end();
+}

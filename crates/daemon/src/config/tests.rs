@@ -48,6 +48,7 @@ volume = "root"
 name = "scratch"
 spec = "ram:size=1G"
 read_only = true
+limit = "iops=500,bps=10M,burst=1s"
 "#,
     )
     .expect("it is right");
@@ -62,6 +63,8 @@ read_only = true
     assert_eq!((control.mode, control.admin_uids, control.wanted), (0o666, vec![5], true));
     assert_eq!(plan.exports[0].name, "root");
     assert_eq!(plan.exports[1].what, What::Device { spec: "ram:size=1G".into() });
+    let limit = plan.exports[1].limit.expect("it has one");
+    assert_eq!((limit.iops, limit.bps, plan.exports[0].limit), (Some(500), Some(10 << 20), None));
     assert!(plan.exports[1].read_only && !plan.exports[0].read_only);
 }
 
@@ -87,6 +90,7 @@ fn what_is_wrong_is_told_with_its_line() {
             5,
             "unix:b is not among",
         ),
+        ("[[export]]\nname = \"x\"\nspec = \"s\"\nlimit = \"iops=0\"", 4, "'iops=0' is no limit"),
         ("threads = ", 1, ""),
     ];
     for (text, line, words) in wrong {

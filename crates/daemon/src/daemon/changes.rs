@@ -37,6 +37,7 @@ impl Daemon {
             let export = open_export(&plan, |name| self.held(name).ok())?;
             rows.retain(|row| row.plan.name != plan.name);
             self.server.put_export(export);
+            self.limit(&plan);
             rows.push(Row { plan: plan.clone(), configured, failed: None });
             Ok(())
         })

@@ -24,8 +24,11 @@ impl Daemon {
             Err(why) => notice(&format!("TLS stays as it was: {}", why.in_a_line())),
         }
         // First what goes, so that a pool can move and an export can be of another one.
-        let is_configured =
-            |name: &str, what: &ExportPlan| plan.exports.iter().any(|own| own.name == name && own == what);
+        let is_configured = |name: &str, what: &ExportPlan| {
+            // A limit changes while clients stay.
+            let same = |own: &ExportPlan| ExportPlan { limit: what.limit, ..own.clone() } == *what;
+            plan.exports.iter().any(|own| own.name == name && same(own))
+        };
         for row in self.rows().iter().filter(|row| row.configured && !is_configured(&row.plan.name, &row.plan)) {
             if let Err(why) = self.remove_export(&row.plan.name, false) {
                 notice(&format!("export '{}' stays: {}", row.plan.name, why.in_a_line()));
@@ -48,6 +51,7 @@ impl Daemon {
         for wanted in &plan.exports {
             let served = self.rows().iter().any(|row| row.plan.name == wanted.name && row.failed.is_none());
             if served {
+                self.limit(wanted);
                 continue;
             }
             if let Err(why) = self.add_export(wanted.clone(), true) {

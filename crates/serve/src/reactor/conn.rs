@@ -30,6 +30,7 @@ use super::requests::Io;
 use super::tls_stream::TlsStream;
 use crate::counts::Tally;
 use crate::export::Export;
+use crate::limit::{Bucket, Waits};
 use crate::payload::Pool;
 use crate::shared::Shared;
 use crate::tls::Tls;
@@ -77,6 +78,26 @@ struct Chosen {
     contexts: Vec<u64>,
     /// Alignment of memory.
     align: usize,
+    /// How fast the export may be.
+    bucket: Arc<Bucket>,
+}
+
+/// Whether the request that waits has been charged to the export's limit.
+#[derive(Debug)]
+enum Charge {
+    /// It has not, or there is none.
+    Due,
+    /// It has, and begins then; it came at the other time.
+    HeldBack {
+        until: Instant,
+        since: Instant,
+        /// The reactor knows.
+        told: bool,
+        /// Others are behind it meanwhile.
+        _place: Waits,
+    },
+    /// It has, and may begin.
+    Paid,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,6 +166,7 @@ pub(super) struct Conn {
     abandons: bool,
     message: Box<Message>,
     complaint: Option<String>,
+    charge: Charge,
 }
 
 impl Conn {
@@ -180,6 +202,7 @@ impl Conn {
             abandons: false,
             message: Message::new(),
             complaint: None,
+            charge: Charge::Due,
         }
     }
 
@@ -397,8 +420,49 @@ impl Conn {
         io.gathered(slot);
     }
 
-    /// Carries a request out, or keeps it until there is memory.
+    /// Whether the limit of the export lets a request begin now; keeps it otherwise, until its time has come.
+    fn admits(&mut self, request: &Request) -> bool {
+        let Stage::Transmission(chosen) = &self.life.stage else { return true };
+        let paid = std::mem::replace(&mut self.charge, Charge::Due);
+        if matches!(paid, Charge::Paid) || !chosen.bucket.limits() {
+            return true;
+        }
+        let now = Instant::now();
+        let bytes = if matches!(request.command, Command::Read | Command::Write) { request.len } else { 0 };
+        let Some((until, place)) = Bucket::charge(&chosen.bucket, bytes, now) else { return true };
+        self.charge = Charge::HeldBack { until, since: now, told: false, _place: place };
+        self.life.deferred = Some(*request);
+        false
+    }
+
+    /// When the request that a limit holds back may begin.
+    pub(super) fn held_back_until(&self) -> Option<Instant> {
+        match self.charge {
+            Charge::HeldBack { until, .. } if self.ending == Ending::No => Some(until),
+            _ => None,
+        }
+    }
+
+    /// The same, once for each request.
+    pub(super) fn newly_held_back(&mut self) -> Option<Instant> {
+        let until = self.held_back_until()?;
+        let Charge::HeldBack { told, .. } = &mut self.charge else { return None };
+        if std::mem::replace(told, true) { None } else { Some(until) }
+    }
+
+    /// The request that a limit holds back may begin.
+    pub(super) fn let_begin(&mut self, now: Instant) {
+        if let Charge::HeldBack { since, .. } = self.charge {
+            self.tally.throttled(now.saturating_duration_since(since));
+            self.charge = Charge::Paid;
+        }
+    }
+
+    /// Carries a request out, or keeps it until there is memory, and the limit of the export lets it begin.
     fn request(&mut self, io: &mut Io, request: Request) {
+        if !self.admits(&request) {
+            return;
+        }
         let Stage::Transmission(chosen) = &self.life.stage else { return };
         let (fd, align) = (chosen.fd, chosen.align);
         let fast_zero = chosen.export.backend.is_fast_to_zero();
@@ -420,6 +484,7 @@ impl Conn {
         };
         if cost > 0 && !io.has_room(cost) {
             self.life.deferred = Some(request);
+            self.charge = Charge::Paid;
             return;
         }
         let Some(slot) = io.begin(self.number, fd, request, align) else {
@@ -461,6 +526,7 @@ impl Conn {
         if self.ending == Ending::No {
             self.handshake(io, shared);
             if !self.is_full(io)
+                && self.held_back_until().is_none()
                 && let Some(request) = self.life.deferred.take()
             {
                 self.request(io, request);

@@ -53,7 +53,7 @@ impl Conn {
 
     fn chose(&mut self, io: &mut Io, shared: &Shared, negotiated: &Negotiated) {
         let id = negotiated.export.id;
-        let Some(export) = shared.exports.choose(id, &self.tally) else {
+        let Some((export, bucket)) = shared.exports.choose(id, &self.tally) else {
             return self.drop_client("its export is gone");
         };
         let fd = match io.open(id, &export) {
@@ -67,7 +67,7 @@ impl Conn {
         let align = export.backend.file().device().limits().dma_alignment.max(1) as usize;
         let session = Session::new(negotiated);
         let contexts = negotiated.contexts.clone();
-        let chosen = Chosen { session, id, export, fd, contexts, align: align.next_power_of_two() };
+        let chosen = Chosen { session, id, export, fd, contexts, align: align.next_power_of_two(), bucket };
         self.life.stage = Stage::Transmission(Box::new(chosen));
     }
 }

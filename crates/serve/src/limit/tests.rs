@@ -1,0 +1,123 @@
+//! Limits as they are written, and buckets by a clock that the tests turn.
+
+use super::*;
+
+fn limit(text: &str) -> Limit {
+    text.parse().expect("it is right")
+}
+
+#[test]
+fn limits_are_written_and_read() {
+    let all = Limit { iops: Some(1500), bps: Some(100 << 20), burst: Duration::from_millis(200) };
+    assert_eq!(limit("iops=1500,bps=100M,burst=200ms"), all);
+    assert_eq!(limit(&all.to_string()), all);
+    assert_eq!(limit("iops=2k"), Limit { iops: Some(2000), bps: None, burst: BURST });
+    assert_eq!(limit("bps=64K,burst=2s").burst, Duration::from_secs(2));
+    let wrong =
+        ["", "iops", "iops=", "iops=0", "iops=1x", "bps=63K", "bps=99999999999G", "burst=1s", "speed=1", "iops=1,"];
+    for text in wrong.into_iter().chain(["iops=1,burst=9ms", "iops=1,burst=61s", "iops=1,burst=100", "iops=-1"]) {
+        assert!(text.parse::<Limit>().is_err(), "{text}");
+    }
+}
+
+/// Clients that always have a request more, and a reactor that sleeps for whole ticks; how many each has had begun in
+/// this time.
+fn run(text: &str, bytes: &[u64], time: Duration) -> Vec<u64> {
+    let bucket = Arc::new(Bucket::default());
+    let start = Instant::now();
+    bucket.set(Some(limit(text)), start);
+    let (mut now, mut begun) = (start, vec![0; bytes.len()]);
+    let mut waiting: Vec<(Instant, usize, Option<Waits>)> = (0..bytes.len()).map(|one| (start, one, None)).collect();
+    while now < start + time {
+        waiting.sort_by_key(|(until, client, _)| (*until, *client));
+        if waiting[0].0 > now {
+            now += TICK;
+            continue;
+        }
+        let (_, client, place) = waiting.remove(0);
+        drop(place);
+        begun[client] += 1;
+        let next = loop {
+            match Bucket::charge(&bucket, bytes[client], now) {
+                None => begun[client] += 1,
+                Some((until, place)) => break (until, client, Some(place)),
+            }
+        };
+        waiting.push(next);
+    }
+    begun
+}
+
+#[test]
+fn the_rate_is_kept_to_one_percent_whatever_the_requests() {
+    let second = Duration::from_secs(1);
+    for (text, bytes, expected) in [
+        ("iops=1000", vec![4096], 1000u64),
+        ("iops=50000", vec![512], 50_000),
+        ("iops=7", vec![4096], 7),
+        ("bps=64M", vec![4096], 16_384),
+        ("bps=64M", vec![1 << 20], 64),
+        ("bps=64M,iops=100", vec![4096], 100),
+        ("bps=1M,iops=1000000", vec![65_536], 16),
+        ("iops=1000", vec![4096; 16], 1000),
+    ] {
+        let seconds = 20;
+        let all: u64 = run(text, &bytes, second * seconds).iter().sum();
+        let (least, most) = (expected * u64::from(seconds), expected * u64::from(seconds) + expected / 10 + 32);
+        assert!(all * 100 >= least * 99 && all <= most + most / 100, "{text}: {all}, not {least} to {most}");
+    }
+}
+
+#[test]
+fn clients_of_one_export_have_equal_shares() {
+    for (text, clients) in [("iops=1000,burst=10ms", 2), ("iops=20000,burst=10ms", 5), ("iops=300,burst=10ms", 16)] {
+        let begun = run(text, &vec![4096; clients], Duration::from_secs(10));
+        let mean = begun.iter().sum::<u64>() as f64 / clients as f64;
+        for one in &begun {
+            assert!((*one as f64 - mean).abs() < mean * 0.05, "{text}: {begun:?}");
+        }
+    }
+}
+
+#[test]
+fn what_was_not_used_is_saved_for_a_burst_and_no_longer() {
+    let bucket = Arc::new(Bucket::default());
+    let start = Instant::now();
+    bucket.set(Some(limit("iops=1000,burst=50ms")), start);
+    let at_once = |now: Instant| (0..10_000).take_while(|_| Bucket::charge(&bucket, 0, now).is_none()).count();
+    assert_eq!(at_once(start), 51);
+    // Of an hour in which nobody has asked for anything, 50 ms are left.
+    let now = start + Duration::from_secs(3600);
+    assert_eq!(at_once(now), 51);
+    // Two were charged and have to wait: this is the second.
+    assert_eq!(Bucket::charge(&bucket, 0, now).map(|(until, _)| until), Some(now + Duration::from_millis(2)));
+}
+
+#[test]
+fn who_comes_while_another_waits_is_behind() {
+    let bucket = Arc::new(Bucket::default());
+    let now = Instant::now();
+    bucket.set(Some(limit("iops=1000,burst=10ms")), now);
+    let place = (0..100).find_map(|_| Bucket::charge(&bucket, 0, now)).expect("it waits");
+    // Much later all is paid for; the one that waits has not begun yet.
+    let later = now + Duration::from_secs(1);
+    let (behind, other) = Bucket::charge(&bucket, 0, later).expect("behind");
+    assert!(place.0 < behind && behind <= later);
+    drop((place, other));
+    assert!(Bucket::charge(&bucket, 0, later).is_none());
+}
+
+#[test]
+fn another_limit_counts_at_once_and_none_lets_everything_through() {
+    let bucket = Arc::new(Bucket::default());
+    let now = Instant::now();
+    assert!(!bucket.limits() && Bucket::charge(&bucket, 1 << 30, now).is_none());
+    bucket.set(Some(limit("iops=1")), now);
+    assert!(bucket.limits());
+    (0..100).for_each(|_| _ = Bucket::charge(&bucket, 0, now));
+    assert!(Bucket::charge(&bucket, 0, now).is_some_and(|(until, _)| until > now + Duration::from_secs(90)));
+    bucket.set(Some(limit("iops=1000")), now);
+    assert!(Bucket::charge(&bucket, 0, now).is_none());
+    bucket.set(None, now);
+    assert!((0..1000).all(|_| Bucket::charge(&bucket, 1 << 30, now).is_none()));
+}
