@@ -16,7 +16,7 @@ mod svg;
 use std::fmt::Write;
 
 use crate::report::LabReport;
-use crate::table::{holds, interval, signed};
+use crate::table::{holds, interval, joint, signed};
 use crate::terms::{Metric, Scale};
 use forest::Dot;
 use frame::looks;
@@ -51,10 +51,12 @@ fn head(report: &LabReport) -> String {
     let governor = machine.governor.as_ref().map_or(String::new(), |governor| format!(", governor {governor}"));
     let _ = writeln!(
         html,
-        "<dl>\n<dt>Machine</dt><dd>{}{}{}</dd>\n<dt>Run</dt><dd>{}, Sheave {version}, {:.0} s, on CPUs {:?} in that \
-         order</dd>\n<dt>Command</dt><dd><code>{}</code></dd>\n<dt>Figures</dt><dd>medians of {rounds} rounds of \
+        "<p class=\"lead\">{}</p>\n<dl>\n<dt>Machine</dt><dd>{}{}{}</dd>\n<dt>Run</dt><dd>{}, Sheave {version}, \
+         {:.0} s, on CPUs {:?} in that order</dd>\n<dt>Command</dt><dd><code>{}</code></dd>\n\
+         <dt>Figures</dt><dd>medians of {rounds} rounds or more of \
          {turn_ms} ms; in a round every arm has a turn. Changes pair turns of the same round and come with their \
          95&nbsp;% interval.</dd>\n</dl>",
+        escape(joint(report)),
         escape(machine.line()),
         escape(if caches.is_empty() { String::new() } else { format!(", {caches}") }),
         escape(governor),
@@ -80,7 +82,10 @@ fn notices(report: &LabReport) -> Vec<String> {
         notices.push("Interrupted: what is missing was not measured.".into());
     }
     if report.scale == Scale::Quick {
-        notices.push("A quick run: few points, short turns, wide intervals. It shows that everything works.".into());
+        notices.push(
+            "A quick run: few points, short turns, wide intervals. It shows that everything works, and claims nothing."
+                .into(),
+        );
     }
     for (id, check) in report.failed_checks() {
         notices.push(format!("A check failed, so the figures of {id} mean nothing: {} ({})", check.name, check.detail));

@@ -1,22 +1,57 @@
-//! Medians, and changes with their 95 % intervals.
+//! Medians, and changes with their intervals.
 //!
 //! A change comes from turns of the same round: the ratio of an arm to the first arm, so that a machine that gets
-//! slower from round to round does not pass for an effect. Ratios multiply, so their logarithms are averaged: the
-//! estimate is the geometric mean of the ratios, the interval is that of the paired t test on the logarithms
-//! (Student, "The probable error of a mean", Biometrika 6, 1908). A metric that is a percentage already changes by
-//! points: there the differences themselves are averaged, with the same t.
+//! slower from round to round does not pass for an effect. The estimate is the median of these ratios. Its interval is
+//! that of the sign test: from the j-th smallest ratio to the j-th largest, with the largest j for which that holds the
+//! median with at least the confidence asked for, whatever the ratios' distribution (W. R. Thompson, "On Confidence
+//! Ranges for the Median", Annals of Mathematical Statistics 7, 1936; W. J. Conover, "Practical Nonparametric
+//! Statistics", section on quantiles). One turn that a machine disturbed moves neither. A metric that is a percentage
+//! already changes by points: there differences take the place of ratios.
 //!
-//! With few rounds the interval is wide, as it must be: for three rounds t is 4.30.
+//! An interval needs rounds: 6 for 95 %, 8 for 99 %. With fewer a change is *not measurable*, and so is one whose
+//! interval holds both no change and its double: ends that are [`f64::NAN`] say so.
 
-use crate::report::Change;
+use serde::Serialize;
 
-/// 97.5 % quantiles of Student's t for 1 to 30 degrees of freedom.
-const T: [f64; 30] = [
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
-    2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-];
-/// The 97.5 % quantile of the normal distribution, which Student's t comes to with many rounds.
-const NORMAL: f64 = 1.960;
+/// The confidence of the changes in tables.
+pub const OF_CHANGES: f64 = 0.95;
+/// The confidence of what the same arm twice differs by.
+pub const OF_CONTROLS: f64 = 0.99;
+/// An interval around no change is told as long as its ends are less than so many times each other.
+const TELLING: f64 = 2.0;
+
+/// A change against the first arm, in percent, with its 95 % interval.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Change {
+    /// The estimate.
+    pub percent: f64,
+    /// Lower end; no number (in JSON `null`) where the change is not measurable.
+    pub low: f64,
+    /// Upper end; likewise.
+    pub high: f64,
+}
+
+impl Change {
+    /// Whether there is an interval that tells something.
+    pub fn is_measurable(&self) -> bool {
+        self.low.is_finite() && self.high.is_finite()
+    }
+
+    /// The estimate without an interval, for who may claim nothing by it.
+    pub fn blinded(self) -> Self {
+        Self { low: f64::NAN, high: f64::NAN, ..self }
+    }
+
+    /// Half of what the interval spans.
+    pub fn half_width(&self) -> f64 {
+        (self.high - self.low) / 2.0
+    }
+
+    /// Whether the interval leaves 0 out.
+    pub fn is_clear(&self) -> bool {
+        self.low > 0.0 || self.high < 0.0
+    }
+}
 
 /// The middle value; the mean of the two middle ones of an even number; `None` of nothing.
 pub fn median(values: &[f64]) -> Option<f64> {
@@ -33,36 +68,52 @@ pub fn median(values: &[f64]) -> Option<f64> {
 /// How values changed against `before`, paired by round, in percent; `None` without a round or when a value is not
 /// above 0.
 pub fn change(before: &[f64], after: &[f64]) -> Option<Change> {
-    let ratios = before.iter().zip(after).map(|(before, after)| after / before);
-    let logarithms: Vec<f64> = ratios.map(f64::ln).collect();
-    if !logarithms.iter().all(|log| log.is_finite()) {
-        return None;
-    }
-    let (mean, half) = mean_and_half_width(&logarithms)?;
-    let percent = |log: f64| log.exp_m1() * 100.0;
-    Some(Change { percent: percent(mean), low: percent(mean - half), high: percent(mean + half) })
+    of_ratios(&ratios(before, after)?, OF_CHANGES)
 }
 
-/// By how many points values in percent changed against `before`, paired by round; `None` without a round.
+/// The ratios of values paired by round; `None` when one is not above 0.
+pub fn ratios(before: &[f64], after: &[f64]) -> Option<Vec<f64>> {
+    let ratios: Vec<f64> = before.iter().zip(after).map(|(before, after)| after / before).collect();
+    ratios.iter().all(|ratio| ratio.is_finite() && *ratio > 0.0).then_some(ratios)
+}
+
+/// The median of ratios as a change in percent, with its interval.
+pub fn of_ratios(ratios: &[f64], confidence: f64) -> Option<Change> {
+    let percent = |ratio: f64| (ratio - 1.0) * 100.0;
+    let telling = |[low, high]: &[f64; 2]| *low > 1.0 || *high < 1.0 || high / low < TELLING;
+    let [low, high] = around_median(ratios, confidence).filter(telling).unwrap_or([f64::NAN; 2]);
+    Some(Change { percent: percent(median(ratios)?), low: percent(low), high: percent(high) })
+}
+
+/// The same for values in percent: by how many points they changed.
 pub fn change_in_points(before: &[f64], after: &[f64]) -> Option<Change> {
     let differences: Vec<f64> = before.iter().zip(after).map(|(before, after)| after - before).collect();
-    let (mean, half) = mean_and_half_width(&differences)?;
-    Some(Change { percent: mean, low: mean - half, high: mean + half })
+    let [low, high] = around_median(&differences, OF_CHANGES).unwrap_or([f64::NAN; 2]);
+    Some(Change { percent: median(&differences)?, low, high })
 }
 
-/// The mean, and half the width of its interval; no width from one value alone.
-fn mean_and_half_width(values: &[f64]) -> Option<(f64, f64)> {
-    let count = values.len();
-    if count == 0 {
-        return None;
+/// The order statistics that hold the median with this confidence; `None` of too few values.
+fn around_median(values: &[f64], confidence: f64) -> Option<[f64; 2]> {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    let rank = rank(values.len(), confidence)?;
+    Some([values[rank - 1], values[values.len() - rank]])
+}
+
+/// The largest j for which the j-th smallest to the j-th largest of `count` values hold the median with this
+/// confidence: so that fewer than j of them are on one side with at most half of what the confidence leaves.
+fn rank(count: usize, confidence: f64) -> Option<usize> {
+    let (mut exactly, mut below) = (0.5_f64.powi(count as i32), 0.0);
+    let mut rank = 0;
+    while rank < count / 2 {
+        below += exactly;
+        if 2.0 * below > 1.0 - confidence {
+            break;
+        }
+        rank += 1;
+        exactly *= (count + 1 - rank) as f64 / rank as f64;
     }
-    let mean = values.iter().sum::<f64>() / count as f64;
-    if count == 1 {
-        return Some((mean, 0.0));
-    }
-    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1) as f64;
-    let quantile = T.get(count - 2).copied().unwrap_or(NORMAL);
-    Some((mean, quantile * (variance / count as f64).sqrt()))
+    (rank > 0).then_some(rank)
 }
 
 #[cfg(test)]

@@ -7,9 +7,14 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use crate::interval;
+pub use crate::interval::Change;
 use crate::machine::Machine;
 use crate::point::Point;
 use crate::terms::{ArmInfo, Axis, Check, Metric, Published, Role, Scale, Seed};
+
+/// What the 99 % interval of the same arm twice may be wide, to either side, in percent, on a machine that can tell.
+pub const TELLS: f64 = 2.0;
 
 /// Results of a run.
 #[derive(Clone, Debug, Serialize)]
@@ -39,6 +44,19 @@ pub struct LabReport {
 }
 
 impl LabReport {
+    /// The first arms against themselves, in all experiments together, with the 99 % interval.
+    pub fn control(&self) -> Option<Change> {
+        let rows = self.experiments.iter().flat_map(|experiment| &experiment.headline);
+        let ratios: Vec<f64> = rows.flat_map(|row| row.control.iter().copied()).collect();
+        interval::of_ratios(&ratios, interval::OF_CONTROLS)
+    }
+
+    /// Whether this machine can tell: jointly the same arm twice does not differ, by less than [`TELLS`] percent.
+    pub fn machine_tells(&self) -> bool {
+        let tells = |control: Change| control.low <= 0.0 && control.high >= 0.0 && control.half_width() <= TELLS;
+        self.control().is_some_and(tells)
+    }
+
     /// Checks that failed, with the names of their experiments.
     pub fn failed_checks(&self) -> Vec<(&'static str, &Check)> {
         let checks = self.experiments.iter().flat_map(|exp| exp.checks.iter().map(|check| (exp.id, check)));
@@ -69,6 +87,8 @@ pub struct ExperimentReport {
     pub checks: Vec<Check>,
     /// More cores than this machine has.
     pub prediction: Option<Prediction>,
+    /// The first arm against itself, over all rows of the thread's table, with its 99 % interval.
+    pub control: Option<Change>,
     /// What the figures show.
     pub verdict: Option<Verdict>,
     /// Ctrl-C ended it before all points were measured.
@@ -76,6 +96,28 @@ pub struct ExperimentReport {
 }
 
 impl ExperimentReport {
+    /// The first arm against itself, worked out from the rows that there are.
+    pub fn work_out_control(&mut self) {
+        let ratios: Vec<f64> = self.headline.iter().flat_map(|row| row.control.iter().copied()).collect();
+        self.control = interval::of_ratios(&ratios, interval::OF_CONTROLS);
+    }
+
+    /// Whether times of this run can decide anything: the same arm twice must not differ.
+    pub fn tells_time(&self) -> bool {
+        self.control.is_some_and(|control| control.is_measurable() && !control.is_clear())
+    }
+
+    /// The same with no change in time that anything could be claimed by; instructions remain.
+    pub fn without_times(&self) -> Self {
+        let mut report = self.clone();
+        let rows = report.headline.iter_mut().chain(report.sweeps.iter_mut().flat_map(|sweep| &mut sweep.rows));
+        for arm in rows.flat_map(|row| row.arms.iter_mut().flatten()) {
+            arm.change = arm.change.map(Change::blinded);
+            arm.cpu_change = arm.cpu_change.map(Change::blinded);
+        }
+        report
+    }
+
     /// The row of the thread's table that has this label.
     pub fn row(&self, label: &str) -> Option<&Row> {
         self.headline.iter().find(|row| row.label == label)
@@ -132,6 +174,8 @@ pub struct Row {
     pub published: Option<Published>,
     /// Ours, in the order of the experiment's arms; `None` for arms that took no part.
     pub arms: Vec<Option<ArmResult>>,
+    /// What the first arm did a second time, in ratios of I/Os a second to the first, one a round.
+    pub control: Vec<f64>,
     /// The command that measures this row again.
     pub command: String,
 }
@@ -168,24 +212,6 @@ pub struct ArmResult {
     pub gauges: BTreeMap<&'static str, f64>,
     /// Rounds that count.
     pub rounds: u32,
-}
-
-/// A change against the first arm, in percent, with its 95 % interval.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Change {
-    /// The estimate.
-    pub percent: f64,
-    /// Lower end; with a single round all three are the estimate.
-    pub low: f64,
-    /// Upper end.
-    pub high: f64,
-}
-
-impl Change {
-    /// Whether the interval leaves 0 out.
-    pub fn is_clear(&self) -> bool {
-        self.low > 0.0 || self.high < 0.0
-    }
 }
 
 /// Latencies in ns.

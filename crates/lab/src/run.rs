@@ -14,9 +14,10 @@ use crate::exp;
 use crate::experiment::{Experiment, HeadlineRow, Lab, PublishedOnly, Sweep, Turn, TurnEnd};
 use crate::machine::{self, Machine};
 use crate::point::Point;
-use crate::report::{ExperimentReport, InstructionRow, LabReport, Part, Row, SweepReport};
-use crate::terms::Metric;
-use crate::turns::{self, Pace};
+use crate::report::{ExperimentReport, Holds, InstructionRow, LabReport, Part, Row, SweepReport, Verdict};
+use crate::table;
+use crate::terms::Scale;
+use crate::turns::{self, Measured, Pace, What};
 
 /// What to measure.
 #[derive(Clone)]
@@ -150,9 +151,11 @@ impl Work {
     }
 
     fn time(&self, pace: Pace) -> Duration {
-        let in_sweeps: usize = self.sweeps.iter().map(|sweep| sweep.points.len() * self.arms_of(sweep).len()).sum();
-        let turns = self.headline.len() * self.arms + in_sweeps;
-        pace.of_an_arm() * turns as u32
+        let of = |sweep: &Sweep| pace.of_arms(self.arms_of(sweep).len()) * sweep.points.len() as u32;
+        let in_sweeps: Duration = self.sweeps.iter().map(of).sum();
+        // In the thread's table the first arm stands twice.
+        let again = usize::from(pace.rounds >= turns::FEWEST);
+        pace.of_arms(self.arms + again) * self.headline.len() as u32 + in_sweeps
     }
 
     fn arms_of(&self, sweep: &Sweep) -> Vec<usize> {
@@ -181,8 +184,10 @@ impl Runner<'_> {
         }
         let part = Part { heading: "The thread's table", axis: None, metric: experiment.metric() };
         self.show.part(&report, &part);
+        let control = self.plan.pace.rounds >= turns::FEWEST;
         for row in &work.headline {
-            let Some(row) = self.row(experiment, experiment.metric(), &all, row.clone(), 0.0)? else { break };
+            let what = What { metric: experiment.metric(), point: &row.point, arms: &all, control };
+            let Some(row) = self.row(experiment, what, row, 0.0)? else { break };
             self.show.row(&part, &row);
             report.headline.push(row);
         }
@@ -202,12 +207,29 @@ impl Runner<'_> {
             report.prediction = self.unless_stopped(experiment.prediction(self.lab, &report))?.flatten();
         }
         report.interrupted = self.lab.stopped();
+        report.work_out_control();
         // A table that lacks rows would be judged by what happens to be there.
         if self.plan.point.is_none() && report.headline.len() >= work.headline.len() {
-            report.verdict = Some(experiment.verdict(&report));
+            report.verdict = Some(self.verdict(experiment, &report));
         }
         self.show.end(&report);
         Ok(report)
+    }
+
+    /// The verdict, of what may decide: not of times on a machine whose same arm differs from itself, and of nothing in
+    /// a quick run.
+    fn verdict(&self, experiment: &'static dyn Experiment, report: &ExperimentReport) -> Verdict {
+        if self.lab.scale == Scale::Quick {
+            let verdict = experiment.verdict(&report.without_times());
+            let shows = "A quick run claims nothing: its few short turns show that everything works.".into();
+            return Verdict { holds: Holds::CannotTell, shows, does_not_show: String::new(), ..verdict };
+        }
+        if report.tells_time() {
+            return experiment.verdict(report);
+        }
+        let verdict = experiment.verdict(&report.without_times());
+        let shows = format!("{} {}", table::control(report.control), verdict.shows);
+        Verdict { shows, ..verdict }
     }
 
     fn sweep(
@@ -227,7 +249,8 @@ impl Runner<'_> {
         let mut rows = Vec::new();
         for place in &sweep.points {
             let asked = HeadlineRow { label: place.label.clone(), point: place.point.clone(), published: None };
-            let Some(row) = self.row(experiment, metric, arms, asked, place.x)? else { break };
+            let what = What { metric, point: &place.point, arms, control: false };
+            let Some(row) = self.row(experiment, what, &asked, place.x)? else { break };
             self.show.row(&part, &row);
             rows.push(row);
         }
@@ -239,25 +262,24 @@ impl Runner<'_> {
     fn row(
         &mut self,
         experiment: &'static dyn Experiment,
-        metric: Metric,
-        arms: &[usize],
-        asked: HeadlineRow,
+        what: What<'_>,
+        asked: &HeadlineRow,
         x: f64,
     ) -> Result<Option<Row>, LabError> {
         if self.lab.stopped() {
             return Ok(None);
         }
-        let HeadlineRow { label, point, published } = asked;
-        let what = format!("{}: {point}", experiment.id());
-        self.say(&what);
+        let HeadlineRow { label, point, published } = asked.clone();
+        let doing = format!("{}: {point}", experiment.id());
+        self.say(&doing);
         let (plan, lab) = (self.plan, self.lab);
         let mut tick = |time| {
             self.done += time;
-            self.show.progress(self.done, self.total, &what);
+            self.show.progress(self.done, self.total, &doing);
         };
-        let measured = turns::measure(lab, experiment, metric, &point, arms, plan.pace, &mut tick)?;
+        let measured = turns::measure(lab, experiment, &what, plan.pace, &mut tick)?;
         let command = format!("sheave-lab {} --point {point}{}", experiment.id(), plan.options);
-        Ok(measured.map(|arms| Row { label, x, point, published, arms, command }))
+        Ok(measured.map(|Measured { arms, control }| Row { label, x, point, published, arms, control, command }))
     }
 
     fn instructions(
@@ -303,6 +325,7 @@ fn published_only(only: &PublishedOnly, arms: usize) -> Row {
         point: Point::default(),
         published: Some(only.published),
         arms: vec![None; arms],
+        control: Vec::new(),
         command: format!("not measured here: {}", only.why),
     }
 }
@@ -320,6 +343,7 @@ pub(crate) fn empty(experiment: &dyn Experiment) -> ExperimentReport {
         instructions: Vec::new(),
         checks: Vec::new(),
         prediction: None,
+        control: None,
         verdict: None,
         interrupted: false,
     }

@@ -100,13 +100,17 @@ fn last(name: &str, most: usize) -> String {
     name.chars().skip(from).collect()
 }
 
-/// What comes last: prediction, checks, verdict.
-pub fn ending(report: &ExperimentReport) -> String {
+/// What comes last: prediction, checks, verdict; all that there is to say about them when it may be `long`.
+pub fn ending(report: &ExperimentReport, long: bool) -> String {
     let mut text = String::from("\n");
     if let Some(prediction) = &report.prediction {
         text.push_str(&self::prediction(prediction));
     }
-    for check in &report.checks {
+    if !long && !report.checks.is_empty() {
+        let passed = report.checks.iter().filter(|check| check.ok).count();
+        let _ = writeln!(text, "  {passed} of {} checks passed", report.checks.len());
+    }
+    for check in report.checks.iter().filter(|check| long || !check.ok) {
         let word = if check.ok { "ok    " } else { "FAILED" };
         let _ = writeln!(text, "  {word} {} ({})", check.name, check.detail);
     }
@@ -114,7 +118,11 @@ pub fn ending(report: &ExperimentReport) -> String {
         text.push_str("  interrupted: what is missing was not measured\n");
     }
     if let Some(verdict) = &report.verdict {
-        let _ = writeln!(text, "\n  {}", holds(verdict.holds));
+        let _ = writeln!(text, "\n  {}", slide(report, verdict.holds));
+        paragraph(&mut text, "  ", &control(report.control));
+        if !long {
+            return text;
+        }
         paragraph(&mut text, "  claim:         ", &verdict.claim);
         paragraph(&mut text, "  shown here:    ", &verdict.shows);
         paragraph(&mut text, "  not shown:     ", &verdict.does_not_show);
@@ -154,25 +162,48 @@ pub fn closing(report: &LabReport) -> String {
     let mut text = String::from("\n");
     if report.experiments.len() > 1 {
         for experiment in &report.experiments {
-            let verdict = experiment.verdict.as_ref().map_or("not judged", |verdict| holds(verdict.holds));
-            let _ = writeln!(text, "  {:<16} {verdict}", experiment.id);
+            let verdict = experiment.verdict.as_ref().map(|verdict| slide(experiment, verdict.holds));
+            let _ = writeln!(text, "  {:<16} {}", experiment.id, verdict.unwrap_or("not judged".into()));
         }
         text.push('\n');
     }
     let _ = writeln!(text, "  {}", report.machine.line());
     let LabReport { cpus, rounds, turn_ms, seconds, .. } = report;
     let _ = writeln!(text, "  on CPUs {cpus:?}, in that order; took {seconds:.0} s");
-    let _ = writeln!(text, "  figures are medians of {rounds} rounds of {turn_ms} ms; changes have 95 % intervals");
+    let _ =
+        writeln!(text, "  figures are medians of {rounds} rounds or more of {turn_ms} ms; changes have 95 % intervals");
+    let _ = writeln!(text, "  {}", joint(report));
     text
+}
+
+/// What the same arms twice say in all experiments together.
+pub fn joint(report: &LabReport) -> String {
+    let control = report.control().map_or("not measured".into(), |control| interval(control, Metric::IOPS));
+    let can = if report.machine_tells() { "can" } else { "cannot" };
+    format!("the same arms twice, all experiments together: {control} (99 %); this machine {can} tell 2 %")
+}
+
+/// The verdict in the words of a slide: whether it holds, and by what.
+pub fn slide(report: &ExperimentReport, verdict: Holds) -> String {
+    let Some(row) = report.best_known() else { return holds(verdict).into() };
+    let arm = report.after();
+    let mut by = Vec::new();
+    if let Some(change) = row.arm(arm).and_then(|arm| arm.change) {
+        by.push(format!("time {}", interval(change, report.metric)));
+    }
+    let gain = report.gain(row, arm).or_else(|| report.instructions.first()?.gain_percent(arm));
+    by.extend(gain.map(|gain| format!("instructions {gain:+.1} %")));
+    by.extend(row.published.map(|it| format!("published {}", signed(it.change_percent, report.metric))));
+    format!("{} At {}: {}.", holds(verdict), row.label, by.join(", "))
 }
 
 /// Whether the claim holds, as a sentence.
 pub fn holds(holds: Holds) -> &'static str {
     match holds {
-        Holds::Yes => "The claim holds here.",
-        Holds::Partly => "The claim holds here in part.",
-        Holds::No => "The claim does not hold here.",
-        Holds::CannotTell => "This run cannot tell whether the claim holds.",
+        Holds::Yes => "Holds.",
+        Holds::Partly => "Holds in part.",
+        Holds::No => "Does not hold here.",
+        Holds::CannotTell => "This run cannot tell.",
     }
 }
 
@@ -205,7 +236,37 @@ pub fn signed(percent: f64, metric: Metric) -> String {
 
 /// A change with its interval: `+9.8 % [9.1, 10.5]`.
 pub fn interval(change: Change, metric: Metric) -> String {
+    if !change.is_measurable() {
+        return "not measurable".into();
+    }
     format!("{} [{}, {}]", signed(change.percent, metric), end(change.low), end(change.high))
+}
+
+/// A change in a sentence: `+9.8 % (+9.1 to +10.5)`.
+pub fn told(change: Option<Change>) -> String {
+    match change {
+        None => "not measured".into(),
+        Some(change) if !change.is_measurable() => "not measurable".into(),
+        Some(Change { percent, low, high }) => format!("{percent:+.1} % ({low:+.1} to {high:+.1})"),
+    }
+}
+
+/// What the same arm twice says about the machine.
+pub fn control(control: Option<Change>) -> String {
+    match control {
+        Some(control) if control.is_clear() => format!(
+            "The same arm twice differs by {} (99 %): this machine cannot tell in time, and only instructions decide.",
+            interval(control, Metric::IOPS)
+        ),
+        Some(control) if control.is_measurable() => format!(
+            "The same arm twice differs by {} (99 %): this machine cannot tell less than {:.1} % in time.",
+            interval(control, Metric::IOPS),
+            control.low.abs().max(control.high.abs())
+        ),
+        _ => "The same arm twice was not measured often enough to say what this machine can tell in time: only \
+              instructions decide."
+            .into(),
+    }
 }
 
 /// An end of an interval: what is far out needs no digits after the point.

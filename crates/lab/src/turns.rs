@@ -1,4 +1,4 @@
-//! Arms of one point in turns: A B C, B C A, C A B ...
+//! Arms of one point in turns, in balanced orders: A B D C, B C A D, C D B A, D A C B ...
 //!
 //! Owns the order and what becomes of the figures; what a turn does is the arm's. The machine of a measurement is never
 //! quite quiet, and a disturbance lasts longer than a turn, so it hits the arms of a round alike.
@@ -7,7 +7,12 @@
 //! made, warmed up, measured and dropped, and the interval covers that too.
 //!
 //! * I1. Each arm has one turn a round; a round that was cut short counts for none of them.
-//! * I2. A round begins with another arm than the last, so that no arm is always the one after a certain other.
+//! * I2. The rounds are whole Williams squares (E. J. Williams, "Experimental designs balanced for the estimation of
+//!   residual effects of treatments", Australian Journal of Scientific Research A 2, 1949): each arm has each place in
+//!   a round equally often, and follows each other arm equally often. So what an arm leaves behind (a warm cache, a
+//!   clock frequency) falls on all others alike.
+//! * I3. The first arm takes part twice where a control is asked for: what it differs by from itself is what this
+//!   machine differs by.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +22,7 @@ use sheave_load::live::report_histogram;
 
 use crate::LabError;
 use crate::experiment::{ArmRun, Experiment, Lab, Turn, TurnEnd};
-use crate::interval::{change, change_in_points, median};
+use crate::interval::{change, change_in_points, median, ratios};
 use crate::point::Point;
 use crate::report::{ArmResult, Latency};
 use crate::terms::Metric;
@@ -37,64 +42,130 @@ impl Pace {
         (self.turn / 4).min(Duration::from_millis(100))
     }
 
-    /// What a point takes for each of its arms, setting up aside.
-    pub fn of_an_arm(&self) -> Duration {
-        (self.warm_up() + self.turn) * self.rounds
+    /// Rounds of a point with so many arms: as many as asked for, and then to the end of the Williams square. Fewer
+    /// than that many are no interval anyhow and stay as they are.
+    pub fn rounds_of(&self, arms: usize) -> u32 {
+        let square = if arms.is_multiple_of(2) { arms } else { 2 * arms } as u32;
+        if self.rounds < FEWEST { self.rounds } else { self.rounds.next_multiple_of(square.max(1)) }
+    }
+
+    /// What a point takes for so many arms, setting up aside.
+    pub fn of_arms(&self, arms: usize) -> Duration {
+        (self.warm_up() + self.turn) * self.rounds_of(arms) * arms as u32
     }
 }
 
-/// Measures the arms at a point, in the order of the experiment's arms, `None` for those that take no part. `None`
-/// when it was stopped before the first round ended. `tick` is called after each turn.
+/// Rounds that give an interval at all; with fewer a control would say nothing.
+pub const FEWEST: u32 = 6;
+
+/// The order of so many arms in a round: a row of a Williams square, and of its mirror when they are odd.
+pub fn order(arms: usize, round: usize) -> Vec<usize> {
+    // 0 1 n-1 2 n-2 ...: neighbours differ by each number once.
+    let first = (0..arms).map(|place| if place % 2 == 1 { place.div_ceil(2) } else { (arms - place / 2) % arms });
+    let mirrored = arms % 2 == 1 && round / arms % 2 == 1;
+    let row = first.map(|arm| (arm + round) % arms);
+    if mirrored { row.rev().collect() } else { row.collect() }
+}
+
+/// What a point gave.
+#[derive(Debug)]
+pub struct Measured {
+    /// In the order of the experiment's arms, `None` for those that take no part.
+    pub arms: Vec<Option<ArmResult>>,
+    /// The first arm's second self: ratios of I/Os a second to the first, one a round (I3).
+    pub control: Vec<f64>,
+}
+
+/// Measures the arms at a point, and the first of them twice when a `control` is asked for. `None` when it was stopped
+/// before the first round ended. `tick` is called after each turn.
 pub fn measure(
     lab: &Lab,
     experiment: &dyn Experiment,
-    metric: Metric,
-    point: &Point,
-    arms: &[usize],
+    what: &What<'_>,
     pace: Pace,
     tick: &mut dyn FnMut(Duration),
-) -> Result<Option<Vec<Option<ArmResult>>>, LabError> {
+) -> Result<Option<Measured>, LabError> {
+    let What { metric, point, arms, .. } = *what;
+    let all = what.with_control();
+    let mut samples: Vec<Samples> = all.iter().map(|_| Samples::default()).collect();
+    for round in 0..pace.rounds_of(all.len()) as usize {
+        let Some(turns) = self::round(lab, experiment, point, &all, round, pace, tick)? else { break };
+        let [wall, cpu] = ways(experiment, point, &all, &turns);
+        for (at, (samples, turn)) in samples.iter_mut().zip(turns).enumerate() {
+            samples.add(turn, metric, [wall[all[at]], cpu[all[at]]]);
+        }
+    }
+    if samples.iter().any(|samples| samples.values.is_empty()) {
+        return Ok(None);
+    }
+    let again = samples.split_off(arms.len());
+    let control = again.first().and_then(|again| ratios(&samples[0].iops, &again.iops)).unwrap_or_default();
+    Ok(Some(Measured { arms: finish(&samples, metric, experiment.arms().len(), arms), control }))
+}
+
+/// What to measure.
+#[derive(Clone, Copy)]
+pub struct What<'a> {
+    /// The figure.
+    pub metric: Metric,
+    /// Where.
+    pub point: &'a Point,
+    /// The arms that take part, by index.
+    pub arms: &'a [usize],
+    /// Whether the first of them is measured twice (I3).
+    pub control: bool,
+}
+
+impl What<'_> {
+    /// The arms, and the first once more.
+    fn with_control(&self) -> Vec<usize> {
+        let again = self.arms.first().filter(|_| self.control);
+        self.arms.iter().chain(again).copied().collect()
+    }
+}
+
+/// One turn of each arm, in the order of `arms`; `None` when it was stopped.
+fn round(
+    lab: &Lab,
+    experiment: &dyn Experiment,
+    point: &Point,
+    arms: &[usize],
+    round: usize,
+    pace: Pace,
+    tick: &mut dyn FnMut(Duration),
+) -> Result<Option<Vec<Turn>>, LabError> {
     let context = |arm: usize, err: LabError| {
         let name = experiment.arms()[arm].name;
         LabError { cause: format!("{}, arm {name}, at {point}: {}", experiment.id(), err.cause), ..err }
     };
-    let mut samples: Vec<Samples> = arms.iter().map(|_| Samples::default()).collect();
-    for round in 0..pace.rounds as usize {
-        let mut runs: Vec<Box<dyn ArmRun>> = Vec::new();
-        for &arm in arms {
-            runs.push(experiment.prepare(lab, arm, point).map_err(|err| context(arm, err))?);
-        }
-        for (run, &arm) in runs.iter_mut().zip(arms) {
-            let warm = run.turn(TurnEnd::Time(pace.warm_up()));
-            // A turn that was cut short may have ended in any way.
-            if lab.stopped() {
-                return Ok(finish(samples, metric, experiment.arms().len(), arms));
-            }
-            warm.map_err(|err| context(arm, err))?;
-            tick(pace.warm_up());
-        }
-        let mut turns: Vec<Option<Turn>> = vec![None; arms.len()];
-        for step in 0..arms.len() {
-            let at = (round + step) % arms.len();
-            let turn = runs[at].turn(TurnEnd::Time(pace.turn));
-            if lab.stopped() {
-                return Ok(finish(samples, metric, experiment.arms().len(), arms));
-            }
-            let turn = turn.map_err(|err| context(arms[at], err))?;
-            if turn.ios == 0 || turn.wall_ns == 0 {
-                let nothing = LabError::run("a turn ended without a single I/O").fix("use a longer --turn");
-                return Err(context(arms[at], nothing));
-            }
-            turns[at] = Some(turn);
-            tick(pace.turn);
-        }
-        let turns: Vec<Turn> = turns.into_iter().map(|turn| turn.expect("each arm had its turn (I1)")).collect();
-        let [wall, cpu] = ways(experiment, point, arms, &turns);
-        for (at, (samples, turn)) in samples.iter_mut().zip(turns).enumerate() {
-            samples.add(turn, metric, [wall[arms[at]], cpu[arms[at]]]);
-        }
+    let mut runs: Vec<Box<dyn ArmRun>> = Vec::new();
+    for &arm in arms {
+        runs.push(experiment.prepare(lab, arm, point).map_err(|err| context(arm, err))?);
     }
-    Ok(finish(samples, metric, experiment.arms().len(), arms))
+    for (run, &arm) in runs.iter_mut().zip(arms) {
+        let warm = run.turn(TurnEnd::Time(pace.warm_up()));
+        // A turn that was cut short may have ended in any way.
+        if lab.stopped() {
+            return Ok(None);
+        }
+        warm.map_err(|err| context(arm, err))?;
+        tick(pace.warm_up());
+    }
+    let mut turns: Vec<Option<Turn>> = vec![None; arms.len()];
+    for at in order(arms.len(), round) {
+        let turn = runs[at].turn(TurnEnd::Time(pace.turn));
+        if lab.stopped() {
+            return Ok(None);
+        }
+        let turn = turn.map_err(|err| context(arms[at], err))?;
+        if turn.ios == 0 || turn.wall_ns == 0 {
+            let nothing = LabError::run("a turn ended without a single I/O").fix("use a longer --turn");
+            return Err(context(arms[at], nothing));
+        }
+        turns[at] = Some(turn);
+        tick(pace.turn);
+    }
+    Ok(Some(turns.into_iter().map(|turn| turn.expect("each arm had its turn (I1)")).collect()))
 }
 
 /// What the experiment's own ways cost in this round, in ns of time and of CPU time, by arm.
@@ -178,17 +249,14 @@ impl Samples {
 }
 
 /// Results in the order of the experiment's arms.
-fn finish(samples: Vec<Samples>, metric: Metric, all: usize, arms: &[usize]) -> Option<Vec<Option<ArmResult>>> {
-    if samples.iter().any(|samples| samples.values.is_empty()) {
-        return None;
-    }
+fn finish(samples: &[Samples], metric: Metric, all: usize, arms: &[usize]) -> Vec<Option<ArmResult>> {
     let base = arms.iter().position(|&arm| arm == 0);
     let mut results = vec![None; all];
     for (at, &arm) in arms.iter().enumerate() {
         let against = base.filter(|&base| base != at).map(|base| &samples[base]);
         results[arm] = Some(samples[at].result(metric, against));
     }
-    Some(results)
+    results
 }
 
 #[cfg(test)]

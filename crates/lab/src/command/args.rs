@@ -50,15 +50,16 @@ pub struct LabArgs {
     #[arg(value_name = "EXPERIMENT", value_parser = experiments(), required = true)]
     pub experiment: Option<String>,
 
-    /// Fewer points and shorter turns: all five in under two minutes.
+    /// Fewer points and shorter turns, which claim nothing: shows in under two minutes that all five work.
     #[arg(long, help_heading = "How much")]
     pub quick: bool,
 
-    /// Rounds, in each of which every arm has a turn [default: 5, with --quick 3].
+    /// Rounds, in each of which every arm has a turn; from 6 on rounded up to balanced orders [default: 10, with
+    /// --quick 3].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = "How much")]
     pub rounds: Option<u32>,
 
-    /// Time of a turn [default: 300ms, with --quick 50ms].
+    /// Time of a turn [default: 80ms, with --quick 50ms].
     #[arg(long, value_name = "TIME", value_parser = value::duration, help_heading = "How much")]
     pub turn: Option<Duration>,
 
@@ -85,6 +86,10 @@ pub struct LabArgs {
     /// CPUs to place threads on, in order, such as 1 or 0-3 [default: those of the process, the last first].
     #[arg(long, value_name = "LIST", value_parser = value::cpu_list, help_heading = "How much")]
     pub cpu: Option<value::CpuList>,
+
+    /// Print every check and the whole verdict, not only its first words.
+    #[arg(long, help_heading = "Output")]
+    pub long: bool,
 
     /// Print one JSON object to stdout instead of the tables.
     #[arg(long, help_heading = "Output")]

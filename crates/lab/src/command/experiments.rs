@@ -26,7 +26,7 @@ pub fn run(args: &LabArgs) -> Result<ExitCode, LabError> {
     // Refused now, not after half an hour.
     let page = args.html.as_deref().map(|path| create(path).map(|file| (file, path))).transpose()?;
     let outcome = beside(|| {
-        let mut shown = Shown::new(args.json);
+        let mut shown = Shown::new(args.json, args.long);
         let outcome = run::run(&plan, &lab, &mut shown);
         shown.finish();
         outcome
@@ -88,7 +88,7 @@ fn plan(args: &LabArgs) -> Result<Plan, LabError> {
         return Err(LabError::run("there is no valgrind to count instructions with")
             .fix("install valgrind, or go without (--instructions off)"));
     }
-    let (rounds, turn) = if args.quick { (3, 50) } else { (5, 300) };
+    let (rounds, turn) = if args.quick { (3, 50) } else { (10, 80) };
     Ok(Plan {
         experiments: experiments.collect(),
         pace: Pace { rounds: args.rounds.unwrap_or(rounds), turn: args.turn.unwrap_or(Duration::from_millis(turn)) },

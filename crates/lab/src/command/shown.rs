@@ -21,6 +21,8 @@ const TEMPLATE: &str = "[{bar:24}] {msg}";
 pub struct Shown {
     /// Stdout is for the JSON alone.
     json: bool,
+    /// Nothing is left out.
+    long: bool,
     bar: Option<ProgressBar>,
     start: Instant,
     line_at: Instant,
@@ -28,7 +30,7 @@ pub struct Shown {
 
 impl Shown {
     /// With a bar when stderr is a terminal.
-    pub fn new(json: bool) -> Self {
+    pub fn new(json: bool, long: bool) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(1000), ProgressDrawTarget::stderr_with_hz(10));
             let style = ProgressStyle::with_template(TEMPLATE);
@@ -36,7 +38,7 @@ impl Shown {
             bar
         });
         let start = Instant::now();
-        Self { json, bar, start, line_at: start + LINE }
+        Self { json, long, bar, start, line_at: start + LINE }
     }
 
     /// Takes the bar away.
@@ -73,7 +75,7 @@ impl Show for Shown {
     }
 
     fn end(&mut self, report: &ExperimentReport) {
-        self.print(&table::ending(report));
+        self.print(&table::ending(report, self.long));
     }
 
     fn progress(&mut self, done: Duration, total: Duration, what: &str) {

@@ -31,7 +31,11 @@ pub struct Dot {
 impl Dot {
     /// A change that was measured.
     pub fn measured(look: &Look, change: Change) -> Self {
-        Self { look: look.clone(), change: change.percent, ends: Some([change.low, change.high]) }
+        Self {
+            look: look.clone(),
+            change: change.percent,
+            ends: change.is_measurable().then_some([change.low, change.high]),
+        }
     }
 
     /// A change that the thread published.

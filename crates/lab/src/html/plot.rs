@@ -3,7 +3,7 @@
 use super::axis::{Lie, from_zero, log_ticks, time};
 use super::frame::{Frame, Look, Sign};
 use super::svg::Mark;
-use crate::report::{ArmResult, Latency, Prediction, Row, SweepReport};
+use crate::report::{ArmResult, Change, Latency, Prediction, Row, SweepReport};
 use crate::table::{figure, interval, signed};
 use crate::terms::{Axis, AxisScale, Metric};
 
@@ -33,6 +33,7 @@ pub fn metric(sweep: &SweepReport, looks: &[Look]) -> String {
 pub fn changes(sweep: &SweepReport, looks: &[Look]) -> Option<String> {
     let metric = sweep.metric;
     let all = || sweep.rows.iter().flat_map(|row| row.arms.iter().flatten()).filter_map(|arm| arm.change);
+    let all = || all().filter(Change::is_measurable);
     all().next()?;
     // Intervals of few noisy rounds must not squeeze the rest into a line: they are cut where they leave the plot.
     let room = all().map(|change| change.percent.abs()).fold(1.0, f64::max) * 0.35;
@@ -45,7 +46,9 @@ pub fn changes(sweep: &SweepReport, looks: &[Look]) -> Option<String> {
     let mut frame = Frame::new(&label, along(sweep), Lie::Even(low, high));
     frame.across(&ticks, |tick| format!("{tick:+.0}").replace("+0", "0").replace("-0", "0"));
     frame.titles(&axis_title(sweep.axis), &format!("change against {} ({unit})", looks[0].name));
-    let value = |arm: &ArmResult| arm.change.map(|change| (change.percent, [bound(change.low), bound(change.high)]));
+    let value = |arm: &ArmResult| {
+        arm.change.filter(Change::is_measurable).map(|change| (change.percent, [bound(change.low), bound(change.high)]))
+    };
     series(&mut frame, sweep, looks, value, |row, look, arm| {
         let change = arm.change.map_or(String::new(), |change| interval(change, metric));
         format!("{}, {}: {change}", look.name, row.label)

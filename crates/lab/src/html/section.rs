@@ -9,7 +9,7 @@ use super::plot;
 use super::style::class_of;
 use super::svg::escape;
 use crate::report::{ArmResult, ExperimentReport, InstructionRow, Row, SweepReport};
-use crate::table::{figure, holds, interval, signed};
+use crate::table::{control, figure, interval, signed, slide};
 use crate::terms::Metric;
 
 /// Its section.
@@ -65,10 +65,12 @@ fn prose(text: &str) -> String {
 fn verdict(report: &ExperimentReport) -> String {
     let Some(verdict) = &report.verdict else { return String::new() };
     format!(
-        "<div class=\"verdict {}\">\n<h3>{}</h3>\n<p><b>Claim:</b> {}</p>\n<p><b>Shown here:</b> {}</p>\n<p><b>Not \
-         shown:</b> {}</p>\n</div>\n",
+        "<div class=\"verdict {}\">\n<h3>{}</h3>\n<p>{}</p>\n<details><summary>What was claimed, what this run \
+         shows, and what it does not</summary>\n<p><b>Claim:</b> {}</p>\n<p><b>Shown here:</b> {}</p>\n<p><b>Not \
+         shown:</b> {}</p>\n</details></div>\n",
         class_of(verdict.holds),
-        escape(holds(verdict.holds)),
+        escape(slide(report, verdict.holds)),
+        escape(control(report.control)),
         prose(&verdict.claim),
         prose(&verdict.shows),
         prose(&verdict.does_not_show)

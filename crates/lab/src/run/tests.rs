@@ -58,7 +58,9 @@ fn everything_has_its_place() {
     assert_eq!(log.0, expected);
     let fake = &report.experiments[0];
     assert!(!report.interrupted && report.failed_checks().is_empty());
-    assert_eq!(fake.verdict.as_ref().map(|verdict| verdict.shows.as_str()), Some("50.0 % more."));
+    let verdict = fake.verdict.as_ref().expect("a verdict");
+    assert_eq!(verdict.holds, Holds::CannotTell, "a quick run claims nothing");
+    assert!(verdict.shows.starts_with("A quick run claims nothing") && !verdict.shows.contains("50.0 %"));
     assert_eq!(fake.sweep("depth").map(|sweep| sweep.rows.len()), Some(3));
     assert_eq!(
         fake.row("QD 1").map(|row| row.command.as_str()),
@@ -108,4 +110,49 @@ fn every_experiment_admits_its_own_points() {
             assert!(experiment.admit(&unknown).is_err(), "{}", experiment.id());
         }
     }
+}
+
+fn verdict_of(rounds: u32) -> (ExperimentReport, Verdict) {
+    let full = Lab { scale: Scale::Full, ..lab() };
+    let pace = Pace { rounds, turn: Duration::from_millis(10) };
+    let report = run(&Plan { pace, sweeps: Sweeps::None, ..plan() }, &full, &mut Log::default()).unwrap();
+    let experiment = report.experiments.into_iter().next().expect("one experiment");
+    let verdict = experiment.verdict.clone().expect("a verdict");
+    (experiment, verdict)
+}
+
+#[test]
+fn a_machine_whose_same_arm_does_not_differ_may_claim_by_time() {
+    let (report, verdict) = verdict_of(10);
+    assert_eq!(report.control.map(|control| (control.low, control.high)), Some((0.0, 0.0)));
+    assert_eq!((verdict.holds, verdict.shows.as_str()), (Holds::Yes, "50.0 % more."));
+}
+
+#[test]
+fn without_a_control_that_holds_zero_time_claims_nothing() {
+    let (mut report, verdict) = verdict_of(2);
+    assert!(!report.tells_time() && verdict.shows.starts_with("The same arm twice was not measured often enough"));
+    report.headline[0].control = vec![1.02; 10];
+    report.work_out_control();
+    assert!(!report.tells_time(), "the same arm differs from itself");
+    let blind = report.without_times();
+    let change = blind.headline[0].arm(1).and_then(|arm| arm.change).expect("the estimate stays");
+    assert!((change.percent - 50.0).abs() < 1e-6 && !change.is_clear() && !change.is_measurable());
+    report.headline[0].control = vec![0.99, 1.01, 1.0, 0.98, 1.02, 1.0, 0.99, 1.01];
+    report.work_out_control();
+    assert!(report.tells_time());
+}
+
+#[test]
+fn the_machine_tells_when_all_controls_together_are_within_two_percent() {
+    let full = Lab { scale: Scale::Full, ..lab() };
+    let pace = Pace { rounds: 10, turn: Duration::from_millis(10) };
+    let mut report = run(&Plan { pace, ..plan() }, &full, &mut Log::default()).unwrap();
+    let mut tells = |ratios: [f64; 8]| {
+        report.experiments[0].headline[0].control = ratios.to_vec();
+        report.machine_tells()
+    };
+    assert!(tells([1.019, 0.981, 1.0, 1.0, 1.0, 1.0, 0.99, 1.01]));
+    assert!(!tells([1.05, 0.95, 1.0, 1.0, 1.0, 1.0, 0.99, 1.01]), "too wide");
+    assert!(!tells([1.002, 1.001, 1.003, 1.001, 1.002, 1.001, 1.004, 1.001]), "narrow, and off");
 }

@@ -16,6 +16,9 @@ fn figures_have_three_digits() {
 fn changes_say_their_unit() {
     let change = Change { percent: 9.82, low: 9.14, high: 10.46 };
     assert_eq!(interval(change, Metric::IOPS), "+9.8 % [9.1, 10.5]");
+    let few = Change { low: f64::NAN, high: f64::NAN, ..change };
+    assert_eq!((interval(few, Metric::IOPS), told(Some(few))), ("not measurable".into(), "not measurable".into()));
+    assert_eq!(told(Some(change)), "+9.8 % (+9.1 to +10.5)");
     assert_eq!(signed(-1.49, SHARE), "-1.5 points");
 }
 

@@ -136,7 +136,15 @@ fn result(cpu_ns: f64, change: Option<f64>) -> Option<ArmResult> {
 fn report(changes: [f64; 6], counted: Option<([f64; 7], [f64; 7])>) -> crate::report::ExperimentReport {
     let mut arms = vec![result(50.0, None)];
     arms.extend(changes.iter().map(|&change| result(45.0, Some(change))));
-    let row = Row { label: ROW.into(), x: 0.0, point: Point::default(), published: None, arms, command: String::new() };
+    let row = Row {
+        label: ROW.into(),
+        x: 0.0,
+        point: Point::default(),
+        published: None,
+        arms,
+        control: Vec::new(),
+        command: String::new(),
+    };
     let mut report = crate::run::empty(&BioCache);
     report.headline = vec![row];
     report.instructions = counted

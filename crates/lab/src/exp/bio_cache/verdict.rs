@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::design::{AFTER, CLAIMED, DEEP, HOOK, MALLOC, NO_BIO, PER_CPU, ROW, SEED};
 use crate::report::{ExperimentReport, Holds, InstructionRow, Row, Verdict, decide};
+use crate::table::told;
 
 /// The verdict.
 pub fn of(report: &ExperimentReport) -> Verdict {
@@ -22,10 +23,7 @@ pub fn of(report: &ExperimentReport) -> Verdict {
 }
 
 fn percent(row: &Row, arm: usize) -> String {
-    match row.arm(arm).and_then(|arm| arm.change) {
-        Some(change) => format!("{:+.1} % ({:+.1} to {:+.1})", change.percent, change.low, change.high),
-        None => "not measured".into(),
-    }
+    told(row.arm(arm).and_then(|arm| arm.change))
 }
 
 fn shows(row: &Row, report: &ExperimentReport, counted: Option<&InstructionRow>, holds: Holds) -> String {

@@ -2,6 +2,7 @@
 
 use super::design::{AFTER, ARMS, PER_THREAD};
 use crate::report::{ArmResult, Change, ExperimentReport, Holds, Row, Verdict};
+use crate::table::told;
 
 /// The verdict.
 pub fn of(report: &ExperimentReport) -> Verdict {
@@ -73,7 +74,7 @@ fn shows(one: &Row, all: &Row, report: &ExperimentReport) -> String {
 fn changes(row: &Row) -> String {
     let each = ARMS.iter().enumerate().filter_map(|(arm, info)| {
         let change = change(row, arm)?;
-        Some(format!("{} {:+.1} % ({:+.1} to {:+.1})", info.name, change.percent, change.low, change.high))
+        Some(format!("{} {}", info.name, told(Some(change))))
     });
     let each: Vec<String> = each.collect();
     if each.is_empty() { "not measured".into() } else { each.join(", ") }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::design::{AFTER, CLAIMED, KTIME, OWN, ROW, SEED, SHARES};
 use crate::report::{Change, ExperimentReport, Holds, InstructionRow, Row, Verdict, decide};
+use crate::table::told;
 
 /// The verdict.
 pub fn of(report: &ExperimentReport) -> Verdict {
@@ -24,12 +25,6 @@ pub fn of(report: &ExperimentReport) -> Verdict {
 
 fn change(row: &Row, arm: usize) -> Option<Change> {
     row.arm(arm)?.change
-}
-
-fn told(change: Option<Change>) -> String {
-    change.map_or("not measured".into(), |change| {
-        format!("{:+.1} % ({:+.1} to {:+.1})", change.percent, change.low, change.high)
-    })
 }
 
 fn shows(row: &Row, report: &ExperimentReport, counted: Option<&InstructionRow>) -> String {

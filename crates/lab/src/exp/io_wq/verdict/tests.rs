@@ -39,6 +39,7 @@ fn report(seed: Option<Change>) -> ExperimentReport {
         point: Point::default(),
         published: None,
         arms,
+        control: Vec::new(),
         command: String::new(),
     };
     let gap = Row { arms: vec![None; 6], ..row.clone() };
@@ -53,6 +54,7 @@ fn report(seed: Option<Change>) -> ExperimentReport {
         instructions: Vec::new(),
         checks: Vec::new(),
         prediction: None,
+        control: None,
         verdict: None,
         interrupted: false,
     }
