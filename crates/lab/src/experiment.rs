@@ -19,7 +19,7 @@ use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use crate::LabError;
 use crate::point::{Parameter, Point};
 use crate::report::{ExperimentReport, Prediction, Verdict};
-use crate::terms::{ArmInfo, Axis, Check, Metric, Published, Scale, Seed};
+use crate::terms::{ArmInfo, Axis, Check, Metric, Published, Role, Scale, Seed};
 
 /// One experiment.
 pub trait Experiment: Sync {
@@ -42,6 +42,11 @@ pub trait Experiment: Sync {
 
     /// The thread's own table: its parameters, with the figures that it published.
     fn headline(&self) -> Vec<HeadlineRow>;
+
+    /// The arm that is the thread's at a point, by index: the one that its published figures stand beside.
+    fn threads_arm(&self, _point: &Point) -> Option<usize> {
+        self.arms().iter().position(|arm| arm.role == Role::Seed)
+    }
 
     /// Rows of its table that cannot be measured here: shown with a gap in the place of ours.
     fn published_only(&self) -> Vec<PublishedOnly> {

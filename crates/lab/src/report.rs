@@ -174,6 +174,8 @@ pub struct Row {
     pub published: Option<Published>,
     /// Ours, in the order of the experiment's arms; `None` for arms that took no part.
     pub arms: Vec<Option<ArmResult>>,
+    /// The arm that is the thread's here, where figures were published.
+    pub threads_arm: Option<usize>,
     /// What the first arm did a second time, in ratios of I/Os a second to the first, one a round.
     pub control: Vec<f64>,
     /// The command that measures this row again.

@@ -279,7 +279,17 @@ impl Runner<'_> {
         };
         let measured = turns::measure(lab, experiment, &what, plan.pace, &mut tick)?;
         let command = format!("sheave-lab {} --point {point}{}", experiment.id(), plan.options);
-        Ok(measured.map(|Measured { arms, control }| Row { label, x, point, published, arms, control, command }))
+        let threads_arm = published.and_then(|_| experiment.threads_arm(&point));
+        Ok(measured.map(|Measured { arms, control }| Row {
+            label,
+            x,
+            point,
+            published,
+            arms,
+            threads_arm,
+            control,
+            command,
+        }))
     }
 
     fn instructions(
@@ -325,6 +335,7 @@ fn published_only(only: &PublishedOnly, arms: usize) -> Row {
         point: Point::default(),
         published: Some(only.published),
         arms: vec![None; arms],
+        threads_arm: None,
         control: Vec::new(),
         command: format!("not measured here: {}", only.why),
     }

@@ -33,7 +33,7 @@ pub fn part(report: &ExperimentReport, part: &Part<'_>) -> String {
     let first = part.axis.map_or("", |axis| axis.label);
     let mut text = format!("\n  {}: {}\n  {first:<LABEL$} ", part.heading, part.metric.title());
     if part.axis.is_none() {
-        let _ = write!(text, "{:<PUBLISHED$} ", "published");
+        let _ = write!(text, "{:<PUBLISHED$} ", "published (for arm *)");
     }
     for arm in &report.arms {
         let _ = write!(text, "{:<ARM$} ", arm.name);
@@ -52,7 +52,7 @@ pub fn row(part: &Part<'_>, row: &Row) -> String {
         });
         let _ = write!(text, "{published:<PUBLISHED$} ");
     }
-    for arm in &row.arms {
+    for (index, arm) in row.arms.iter().enumerate() {
         let cell = match arm {
             None => "-".into(),
             Some(arm) => match arm.change {
@@ -60,7 +60,8 @@ pub fn row(part: &Part<'_>, row: &Row) -> String {
                 Some(change) => format!("{} {}", figure(arm.value, metric), interval(change, metric)),
             },
         };
-        let _ = write!(text, "{cell:<ARM$} ");
+        let thread = if row.threads_arm == Some(index) { "*" } else { "" };
+        let _ = write!(text, "{:<ARM$} ", format!("{cell}{thread}"));
     }
     finish(text)
 }

@@ -18,7 +18,7 @@ use crate::report::{ExperimentReport, Verdict};
 use crate::terms::{ArmInfo, Axis, AxisScale, Check, Published, Scale, Seed};
 use crate::{LabError, Point};
 use arm::DioArm;
-use design::{AFTER, ARMS, DEPTHS, KINDS, interrupted, overwrites, row_label};
+use design::{AFTER, ARMS, DEPTHS, INLINE, KINDS, SEED, interrupted, overwrites, row_label};
 use subject::Cell;
 
 pub mod arm;
@@ -121,6 +121,11 @@ impl Experiment for DioCompletion {
         let interrupts =
             DEPTHS.iter().zip(INTERRUPTS).map(|(&depth, seen)| row(depth, "interrupts", interrupted(depth), seen));
         polled.chain(interrupts).collect()
+    }
+
+    /// Polled writes complete inline by the thread's first patch, others in the issuer's task by its last.
+    fn threads_arm(&self, point: &Point) -> Option<usize> {
+        Some(if subject::is_polled(point).unwrap_or(true) { INLINE } else { SEED })
     }
 
     fn sweeps(&self, lab: &Lab) -> Vec<Sweep> {

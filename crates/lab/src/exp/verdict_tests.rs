@@ -25,7 +25,7 @@ fn result(percent: Option<f64>) -> Option<ArmResult> {
 /// A row in which the arms after the first change the metric by these percentages, each give or take 1.
 pub fn row(label: String, point: Point, changes: &[f64]) -> Row {
     let arms = std::iter::once(result(None)).chain(changes.iter().map(|&percent| result(Some(percent)))).collect();
-    Row { label, x: 0.0, point, published: None, arms, control: Vec::new(), command: String::new() }
+    Row { label, x: 0.0, point, published: None, arms, control: Vec::new(), threads_arm: None, command: String::new() }
 }
 
 /// A report of these rows.

@@ -128,13 +128,14 @@ fn headline(report: &ExperimentReport, looks: &[Look]) -> String {
 
 /// Each arm's figure and its change.
 fn cells(row: &Row, metric: Metric) -> String {
-    let cell = |arm: &Option<ArmResult>| {
+    let cell = |(index, arm): (usize, &Option<ArmResult>)| {
         let Some(arm) = arm else { return "<td>-</td>".into() };
         let change =
             arm.change.map_or(String::new(), |change| format!("<small>{}</small>", escape(interval(change, metric))));
-        format!("<td>{}{change}</td>", escape(figure(arm.value, metric)))
+        let thread = if row.threads_arm == Some(index) { "<small>the thread&#39;s</small>" } else { "" };
+        format!("<td>{}{change}{thread}</td>", escape(figure(arm.value, metric)))
     };
-    row.arms.iter().map(cell).collect()
+    row.arms.iter().enumerate().map(cell).collect()
 }
 
 /// What was published for a row, and what was measured.

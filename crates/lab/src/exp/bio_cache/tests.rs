@@ -143,6 +143,7 @@ fn report(changes: [f64; 6], counted: Option<([f64; 7], [f64; 7])>) -> crate::re
         published: None,
         arms,
         control: Vec::new(),
+        threads_arm: None,
         command: String::new(),
     };
     let mut report = crate::run::empty(&BioCache);

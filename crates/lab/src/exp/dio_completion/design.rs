@@ -29,17 +29,19 @@ pub static ARMS: [ArmInfo; 4] = [
     ArmInfo {
         name: "before",
         role: Role::Before,
-        what: "Every write completes in a worker (MapFlags::WORKER), whether it has anything to do there or not",
+        what: "Every write completes in a worker (MAP_WORKER), whether it has anything to do there or not",
     },
     ArmInfo {
         name: "seed",
         role: Role::Seed,
-        what: "An overwrite completes in the issuer's task (MapFlags::TASK): the ring's thread, after the reap",
+        what: "An overwrite completes in the issuer's task (MAP_TASK): the ring's thread, after the reap; the thread's \
+               patches 2 to 5, for rows with interrupts",
     },
     ArmInfo {
         name: "inline",
         role: Role::Other,
-        what: "An overwrite completes where it is reaped; it goes in one by one, as in the two before",
+        what: "An overwrite completes where it is reaped; it goes in one by one, as in the two before; the thread's \
+               patch 1, for polled rows",
     },
     ArmInfo { name: "after", role: Role::After, what: "Sheave: the same, and plain overwrites also go in as one run" },
 ];
@@ -60,7 +62,7 @@ pub fn overwrites(depth: u32) -> Point {
     Point { bs: 4096, batch: 1, depth, threads: 1, rw: Rw::Randwrite, ..Point::default() }
 }
 
-/// Random overwrites of 4 KiB on a device that ends I/O by itself, as one with interrupts does.
+/// The same on a device that ends I/O by itself.
 pub fn interrupted(depth: u32) -> Point {
     overwrites(depth).with("ends", "interrupt")
 }

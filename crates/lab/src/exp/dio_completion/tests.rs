@@ -63,6 +63,22 @@ fn made_up(seed: f64, inline: f64, after: f64, not_eligible: f64) -> ExperimentR
 }
 
 #[test]
+fn each_row_stands_beside_the_arm_that_is_the_threads() {
+    for row in DioCompletion.headline() {
+        let arm = if row.label.ends_with("polled") { design::INLINE } else { design::SEED };
+        assert_eq!(DioCompletion.threads_arm(&row.point), Some(arm), "{}", row.label);
+    }
+}
+
+#[test]
+fn the_way_to_a_worker_has_an_interval_or_is_not_told() {
+    let of = |inline: f64| DioCompletion.verdict(&made_up(50.0, inline, 90.0, 0.2)).shows;
+    // One I/O a second before: of each second 0.375 to 0.383 are the worker's.
+    assert!(of(61.0).contains("takes 378882.0 us here (375000.0 to 382716.0"), "{}", of(61.0));
+    assert!(of(0.5).contains("cannot tell what the way to a worker and back takes"), "{}", of(0.5));
+}
+
+#[test]
 fn the_verdict_follows_the_figures() {
     let of = |seed, inline, after, cells| DioCompletion.verdict(&made_up(seed, inline, after, cells));
     let verdict = of(50.0, 60.0, 90.0, 0.2);

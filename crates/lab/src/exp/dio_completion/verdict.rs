@@ -3,6 +3,7 @@
 use super::arm;
 use super::design::{AFTER, DEPTHS, INLINE, SEED, row_label};
 use crate::report::{ArmResult, Change, ExperimentReport, Holds, Row, Verdict};
+use crate::table::told as told_of;
 
 /// What the thread claims at its best row, in percent.
 const CLAIMED: f64 = 37.4;
@@ -80,18 +81,18 @@ fn not_eligible(report: &ExperimentReport) -> (Vec<String>, usize) {
 }
 
 fn shows(best: &Row, report: &ExperimentReport, polled: &[f64], odd: &[String], told: usize) -> String {
-    let percent = |gain: Option<f64>| gain.map_or("not measured".into(), |gain| format!("{gain:+.1} %"));
+    let percent = |row: &Row, arm: usize| told_of(row.arm(arm).and_then(|arm| arm.change));
     let mut text = format!(
         "At QD 16 with interrupts the issuer's task gives {} and Sheave {} against a worker (thread: +37.4 %).",
-        percent(gain(best, SEED)),
-        percent(gain(best, AFTER))
+        percent(best, SEED),
+        percent(best, AFTER)
     );
     if let (Some(least), Some(most)) =
         (polled.iter().copied().reduce(f64::min), polled.iter().copied().reduce(f64::max))
     {
         text += &format!(" Polled, completing inline alone gives {least:+.1} % to {most:+.1} % over the queue depths");
-        let whole = report.row(&row_label(16, "polled")).and_then(|row| gain(row, AFTER));
-        text += &format!("; with overwrites going in as one run it is {} at QD 16.", percent(whole));
+        let whole = report.row(&row_label(16, "polled")).map_or("not measured".into(), |row| percent(row, AFTER));
+        text += &format!("; with overwrites going in as one run it is {whole} at QD 16.");
     }
     if let Some(first) = report.row(&row_label(1, "polled")) {
         text += &hand_over(first);
@@ -121,13 +122,20 @@ fn counted(report: &ExperimentReport) -> String {
 
 /// What a worker adds to the one I/O that is in flight, here and in the thread's table.
 fn hand_over(first: &Row) -> String {
-    let added_us = |before: f64, inline: f64| (1.0 / before - 1.0 / inline) * 1e6;
-    let (Some(before), Some(inline)) = (first.arm(0), first.arm(INLINE)) else { return String::new() };
-    let here = added_us(before.iops, inline.iops);
+    let (Some(before), Some(inline)) = (first.arm(0), first.arm(INLINE).and_then(|arm| arm.change)) else {
+        return String::new();
+    };
+    if !inline.is_clear() {
+        return " At QD 1 this run cannot tell what the way to a worker and back takes.".into();
+    }
+    // The ratios of paired turns, in the time of an I/O that goes the way.
+    let added_us = |before: f64, percent: f64| (1.0 - 1.0 / (1.0 + percent / 100.0)) * 1e6 / before;
+    let [here, low, high] = [inline.percent, inline.low, inline.high].map(|percent| added_us(before.iops, percent));
     let there = first.published.map_or(String::new(), |published| {
-        format!(" (in the thread {:.1} us)", added_us(published.before, published.after))
+        let us = added_us(published.before, (published.after / published.before - 1.0) * 100.0);
+        format!("; in the thread {us:.1} us")
     });
-    format!(" At QD 1 the way to a worker and back takes {here:.1} us here{there}.")
+    format!(" At QD 1 the way to a worker and back takes {here:.1} us here ({low:.1} to {high:.1}{there}).")
 }
 
 /// Context switches, CPU time and the slowest percent, before and after.

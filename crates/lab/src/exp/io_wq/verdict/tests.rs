@@ -40,6 +40,7 @@ fn report(seed: Option<Change>) -> ExperimentReport {
         published: None,
         arms,
         control: Vec::new(),
+        threads_arm: None,
         command: String::new(),
     };
     let gap = Row { arms: vec![None; 6], ..row.clone() };
