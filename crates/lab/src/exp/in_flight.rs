@@ -75,6 +75,19 @@ fn reader_sweeps(lab: &Lab) -> [Sweep; 2] {
     ]
 }
 
+/// What a reading takes by how many queues there are: the objection in the thread.
+fn queues() -> Sweep {
+    let queues = [1, 2, 4, 8, 16, 32, 64];
+    Sweep {
+        name: "queues",
+        title: "What a reading takes, by queues (a ring each, 1000 readings a second)",
+        axis: Axis { label: "queues", unit: "", scale: AxisScale::Log2 },
+        points: queues.map(|n| SweepPoint::at(n, one_by_one(n).with("readers", 1000))).into(),
+        arms: Vec::new(),
+        metric: Some(NS_PER_READING),
+    }
+}
+
 impl Experiment for InFlight {
     fn id(&self) -> &'static str {
         "in-flight"
@@ -121,6 +134,7 @@ impl Experiment for InFlight {
         }
         sweeps.extend([
             readings,
+            queues(),
             thread_sweep(lab, "threads-batch", "Threads, batches of 32", in_batches),
             thread_sweep(lab, "threads-elsewhere", "Threads, requests end on another thread (QD 16)", elsewhere),
             Sweep {

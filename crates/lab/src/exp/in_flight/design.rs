@@ -22,7 +22,8 @@ pub static ARMS: [ArmInfo; 4] = [
     ArmInfo {
         name: "per thread",
         role: Role::Seed,
-        what: "A pair of counters for each thread, on a cache line of its own; a reader sums up 256 of them",
+        what: "The thread's per-CPU counter: a pair for each thread, which stays on its CPU, on a cache line of its \
+               own; a reader sums up all 256 that may ever be",
     },
     ArmInfo {
         name: "4 per node",

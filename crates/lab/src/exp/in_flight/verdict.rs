@@ -37,6 +37,24 @@ fn change(row: &Row, arm: usize) -> Option<Change> {
     row.arm(arm)?.change
 }
 
+/// The objection in the thread: what is derived costs a reader the more, the more queues there are.
+fn by_queues(report: &ExperimentReport) -> String {
+    let Some((few, many)) = report.sweep("queues").and_then(|sweep| Some((sweep.rows.first()?, sweep.rows.last()?)))
+    else {
+        return String::new();
+    };
+    let each = |row: &Row, arm: usize| gauge(row.arm(arm)?);
+    let told = [PER_THREAD, AFTER].into_iter().filter_map(|arm| {
+        let (few_ns, many_ns) = (each(few, arm)?, each(many, arm)?);
+        Some(format!(
+            "{} {few_ns:.0} ns with {} queue(s), {many_ns:.0} ns with {}",
+            ARMS[arm].name, few.label, many.label
+        ))
+    });
+    let told: Vec<String> = told.collect();
+    if told.is_empty() { String::new() } else { format!(" A reading by queues: {}.", told.join("; ")) }
+}
+
 fn shows(one: &Row, all: &Row, report: &ExperimentReport) -> String {
     let mut text = format!("One thread: {}. {} threads: {}.", changes(one), all.point.threads, changes(all));
     if let (Some(before), Some(after)) = (ns(one, all, 0), ns(one, all, AFTER)) {
@@ -53,6 +71,7 @@ fn shows(one: &Row, all: &Row, report: &ExperimentReport) -> String {
             text += &format!(" A reading takes: {}.", each.join(", "));
         }
     }
+    text += &by_queues(report);
     let impossible = |arm: usize| -> f64 {
         let rows = report.sweeps.iter().flat_map(|sweep| &sweep.rows).filter_map(|row| row.arm(arm));
         rows.filter_map(|arm| arm.gauges.get("impossible_readings")).sum()
