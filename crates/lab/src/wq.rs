@@ -73,12 +73,27 @@ pub enum Work {
     Spin(Duration),
     /// Sleeps for this time.
     Sleep(Duration),
+    /// What a web server's workers do: of 8 items one waits for a connection, 50 us, and the others read or write what
+    /// is there, 2 us each.
+    Http,
+}
+
+impl Work {
+    /// What the item in a slot does.
+    pub fn of(self, slot: u32) -> Work {
+        match self {
+            Self::Http if slot.is_multiple_of(8) => Self::Sleep(Duration::from_micros(50)),
+            Self::Http => Self::Spin(Duration::from_micros(2)),
+            other => other,
+        }
+    }
 }
 
 impl fmt::Display for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nop => f.write_str("nop"),
+            Self::Http => f.write_str("http"),
             Self::Spin(time) => write!(f, "spin:{}", units::fmt_ns(time.as_nanos() as u64)),
             Self::Sleep(time) => write!(f, "sleep:{}", units::fmt_ns(time.as_nanos() as u64)),
         }

@@ -73,7 +73,7 @@ impl Experiment for IoWq {
         let row = |label, before, change| PublishedOnly {
             label,
             published: Published { before, after: before + change, change_percent: change },
-            why: "a web server on the kernel's io_uring: nothing of ours takes part, so it is not made up here",
+            why: "a web server on the kernel's io_uring: nothing of ours takes part; the sweep `http` has its shape",
         };
         vec![row("HTTP, static file", 42.79, -2.77), row("HTTP, PHP", 35.03, -1.80)]
     }
@@ -86,7 +86,6 @@ impl Experiment for IoWq {
         };
         let axis = |label, unit| Axis { label, unit, scale: AxisScale::Log2 };
         let workers = some(&[1, 2, 4, 8, 16, 32, 64], &[1, 64]);
-        let sleeping = |x: u32| Point { batch: 64, depth: 64, ..flood(x.into()) }.with("work", "sleep:1ms");
         let sweep = |name, title, axis, points| Sweep { name, title, axis, points, arms: Vec::new(), metric: None };
         let of = |metric, sweep| Sweep { metric: Some(metric), ..sweep };
         let mut sweeps = vec![
@@ -108,20 +107,8 @@ impl Experiment for IoWq {
                     along(some(&[1, 2, 4, 8, 16, 32, 64, 128], &[1]), &|batch| Point { batch, ..flood(2) }),
                 ),
             ),
-            // A ring has no operation that sleeps, and the kernel none of a length of our choice.
-            Sweep {
-                arms: vec![BEFORE, SEED, SHARDED, AFTER],
-                ..of(
-                    Metric::IOPS,
-                    sweep(
-                        "blocking",
-                        "Items that sleep 1 ms, items a second",
-                        axis("workers", "threads"),
-                        along(some(&[1, 4, 16, 64], &[16]), &sleeping),
-                    ),
-                )
-            },
         ];
+        sweeps.extend(working(quick));
         if !quick {
             sweeps.push(sweep(
                 "waiting",
@@ -181,6 +168,28 @@ impl Experiment for IoWq {
     fn verdict(&self, report: &ExperimentReport) -> Verdict {
         verdict::verdict(report)
     }
+}
+
+/// Items that do something. A ring has no operation that sleeps, and the kernel none of a length of our choice.
+fn working(quick: bool) -> Vec<Sweep> {
+    let workers: &[u32] = if quick { &[16] } else { &[1, 4, 16, 64] };
+    let of = |name, title, batch: u32, depth: u32, work: &str| Sweep {
+        name,
+        title,
+        axis: Axis { label: "workers", unit: "threads", scale: AxisScale::Log2 },
+        points: workers
+            .iter()
+            .map(|&x| SweepPoint::at(x, Point { batch, depth, ..flood(x.into()) }.with("work", work)))
+            .collect(),
+        arms: vec![BEFORE, SEED, SHARDED, AFTER],
+        metric: Some(Metric::IOPS),
+    };
+    let serving = "Like a web server: of 8 items one waits 50 us, the others take 2 us; items a second";
+    let mut sweeps = vec![of("blocking", "Items that sleep 1 ms, items a second", 64, 64, "sleep:1ms")];
+    if !quick {
+        sweeps.push(of("http", serving, 32, 128, "http"));
+    }
+    sweeps
 }
 
 /// As many submitters and workers as CPUs.

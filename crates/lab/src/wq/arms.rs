@@ -1,26 +1,33 @@
 //! The pools that came before: kept here to be measured against, and nowhere else.
 //!
-//! | arm | queue | a worker takes | wakes |
+//! | arm | queue | a worker takes | workers |
 //! |---|---|---|---|
-//! | one-list | one list, one lock; flags are read wherever they are needed | one item | a worker an item |
+//! | one-list | one list, one spinlock; flags are read where needed | one item | come when the last one blocks |
 //! | flags-once | the same; flags are read once | one item | the same |
-//! | sharded | a list and a lock a worker; submitters go round | one item of its own list | that worker |
+//! | sharded | a list, a spinlock and a worker each; submitters go round | one item of its own list | one a list |
 //!
-//! All their workers are there from the start. What a woken worker waits for its list is part of its sleep, and is not
-//! told as waiting for a lock. Hashed work as in the kernel of the time: the list is searched from
-//! the front for an item whose hash nobody runs.
+//! Built as the kernel's io-wq was: an item is part of its request and is not allocated; a submitter that finds a free
+//! worker wakes that one, and nobody otherwise; a worker goes on until its list is empty; another one is made when
+//! there is work and no worker runs, because the last one has blocked or none was made yet. So one worker serves N.
+//! Hashed work as in the kernel of the time: the list is searched from the front for an item whose hash nobody runs.
+//!
+//! The lock spins, and yields its CPU when that takes long, for a holder that was preempted would otherwise be waited
+//! for all its time away (a kernel's holder cannot be). What counts as waiting is time spent trying, on a CPU.
+//!
+//! * O1. Only `try_lock` takes a list's lock, so that no thread ever sleeps for it.
+//! * O2. `running` counts the workers that are neither free nor blocked, and changes under the lock; a worker that is
+//!   woken counts from when it was taken from the free ones.
 
-use sheave_base::sync::atomic::{AtomicU32, Ordering};
+use sheave_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread::{JoinHandle, Thread};
 
 use sheave_base::clock::Clock;
 use sheave_base::histogram::{Histogram, cells};
 
 use super::pool_engine::{Back, Client, perform};
 use super::{Flood, PoolFigures, Work};
-use sheave_load::LoadError;
 use sheave_load::cpu;
 
 /// Flags of an item: it has a hash, in the bits from `HASH_SHIFT` on.
@@ -28,24 +35,48 @@ const HASHED: u32 = 1;
 const UNBOUND: u32 = 2;
 const HASH_SHIFT: u32 = 24;
 const HASHES: usize = u64::BITS as usize;
+/// Tries of the lock before the CPU is yielded.
+const SPINS: u32 = 1000;
+/// A try that took longer, in ns, was not on a CPU.
+const PREEMPTED_NS: u64 = 2000;
 
-/// An item, as the kernel has it: a word of flags that others may change.
+/// An item, as the kernel has it: a part of its request, with a word of flags that others may change.
 struct Item {
     flags: AtomicU32,
     slot: u32,
-    back: Back,
+    /// Whose it is: an index of [`Shared::backs`].
+    client: u32,
     queued: u64,
 }
 
 /// An item that was taken, and the hash that nobody else may run now.
-type Taken = (Box<Item>, Option<usize>);
+type Taken = (Item, Option<usize>);
+
+/// A worker that sleeps until it is woken.
+#[derive(Clone)]
+struct Free {
+    thread: Thread,
+    woken: Arc<AtomicBool>,
+}
+
+impl Free {
+    fn wake(self) {
+        // Release: pairs with the load in `Shared::serve`; what was queued before is seen there.
+        self.woken.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
+}
 
 #[derive(Default)]
 struct List {
-    items: VecDeque<Box<Item>>,
+    items: VecDeque<Item>,
     /// A bit a hash that somebody runs.
     busy: u64,
-    sleeping: u32,
+    /// Workers that have nothing to do, the last one first.
+    free: Vec<Free>,
+    /// Workers that run (O2), and those that were made.
+    running: u32,
+    made: u32,
     ends: bool,
     /// Times the lock was taken, and of these when somebody else had it.
     taken: u64,
@@ -56,80 +87,83 @@ struct List {
     hold_cycles: u64,
 }
 
+/// What a change of the list asks for, once the lock is free again.
+enum Ask {
+    Nothing,
+    Wake(Free),
+    Make,
+}
+
 #[derive(Default)]
 #[repr(align(128))]
 struct Shard {
     list: Mutex<List>,
-    wake: Condvar,
 }
 
 struct Shared {
     shards: Vec<Shard>,
+    /// Most workers of a list.
+    most: u32,
     work: Work,
     flags_once: bool,
     clock: Option<Clock>,
     starts: Option<Histogram<0, { cells(0, 64) }>>,
+    cpus: Vec<usize>,
+    backs: Mutex<Vec<Back>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    stepped: bool,
 }
 
 /// One of these pools, with its threads.
 pub struct OldPool {
     shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
 }
 
 impl OldPool {
     /// One list, or one a worker.
-    pub fn new(flood: &Flood, sharded: bool, flags_once: bool, measure: bool) -> Result<Self, LoadError> {
-        let (workers, work) = (flood.workers, flood.work);
-        let shards = if sharded { workers } else { 1 };
-        let shared = Arc::new(Shared {
-            shards: (0..shards).map(|_| Shard::default()).collect(),
-            work,
-            flags_once,
-            clock: measure.then(Clock::real),
-            starts: measure.then(Histogram::default),
-        });
-        let mut pool = Self { shared, threads: Vec::new() };
-        for worker in 0..if flood.stepped { 0 } else { workers } {
-            let shared = Arc::clone(&pool.shared);
-            let cpus = flood.worker_cpus.clone();
-            let body = move || {
-                // Checked when the run was planned.
-                let _ = cpu::pin_to(&cpus);
-                shared.serve((worker % shards) as usize);
-            };
-            let thread = std::thread::Builder::new().name(format!("old-wq-{worker}")).spawn(body);
-            pool.threads.push(thread.map_err(|err| LoadError::run(format!("cannot start a worker: {err}")))?);
+    pub fn new(flood: &Flood, sharded: bool, flags_once: bool, measure: bool) -> Self {
+        let shards = if sharded { flood.workers } else { 1 };
+        Self {
+            shared: Arc::new(Shared {
+                shards: (0..shards).map(|_| Shard::default()).collect(),
+                most: flood.workers / shards,
+                work: flood.work,
+                flags_once,
+                clock: measure.then(Clock::real),
+                starts: measure.then(Histogram::default),
+                cpus: flood.worker_cpus.clone(),
+                backs: Mutex::default(),
+                threads: Mutex::default(),
+                stepped: flood.stepped,
+            }),
         }
-        Ok(pool)
     }
 
     /// A submitter's way in.
     pub fn client(&self, first: u32, back: Back) -> OldClient {
-        let left = vec![None; self.shared.shards.len()];
+        let mut backs = self.shared.backs.lock().unwrap_or_else(PoisonError::into_inner);
+        backs.push(back.clone());
         OldClient {
             shared: Arc::clone(&self.shared),
-            back,
+            client: backs.len() as u32 - 1,
+            backs: Vec::new(),
             next: first as usize,
-            left,
-            stepping: !self.has_threads(),
+            left: vec![None; self.shared.shards.len()],
             at: 0,
         }
     }
 
-    fn has_threads(&self) -> bool {
-        !self.threads.is_empty()
-    }
-
     /// What was counted and measured.
     pub fn figures(&self) -> PoolFigures {
-        let mut figures = PoolFigures { created: self.threads.len() as u64, ..PoolFigures::default() };
+        let mut figures = PoolFigures::default();
         for shard in &self.shared.shards {
-            let list = lock(&shard.list);
+            let list = self.shared.lock(shard).0;
             let ns = |cycles| self.shared.clock.as_ref().map_or(0, |clock| clock.cycles_to_ns(cycles));
+            figures.created += u64::from(list.made);
             figures.hold_ns += ns(list.hold_cycles);
             figures.wait_ns += ns(list.wait_cycles);
-            figures.taken += list.taken;
+            // Not this look itself.
+            figures.taken += list.taken - 1;
             figures.contended += list.contended;
             figures.flag_reads += list.flag_reads;
         }
@@ -142,10 +176,13 @@ impl OldPool {
 impl Drop for OldPool {
     fn drop(&mut self) {
         for shard in &self.shared.shards {
-            lock(&shard.list).ends = true;
-            shard.wake.notify_all();
+            let mut list = self.shared.lock(shard).0;
+            list.ends = true;
+            list.free.drain(..).for_each(Free::wake);
         }
-        for thread in self.threads.drain(..) {
+        // A worker that is being made has its handle here before it can end.
+        let threads = std::mem::take(&mut *self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
             // A worker that panicked has said so.
             let _ = thread.join();
         }
@@ -153,44 +190,110 @@ impl Drop for OldPool {
 }
 
 impl Shared {
-    /// A worker's life.
-    fn serve(&self, at: usize) {
+    /// A worker's life: it takes items until the list is empty, and is free then.
+    fn serve(self: &Arc<Self>, at: usize) {
         let shard = &self.shards[at];
-        let mut left = None;
-        while let Some(work) = self.next(shard, left, true) {
-            left = self.run(work);
+        let me = Free { thread: std::thread::current(), woken: Arc::default() };
+        let (mut left, mut backs): (Option<usize>, Vec<Back>) = (None, Vec::new());
+        loop {
+            let (mut list, since) = self.lock(shard);
+            if let Some(hash) = left.take() {
+                list.busy &= !(1_u64 << hash);
+            }
+            let work = self.take(&mut list);
+            if work.is_none() {
+                if list.ends {
+                    return;
+                }
+                list.running -= 1;
+                list.free.push(me.clone());
+            }
+            self.unlock_times(&mut list, since);
+            drop(list);
+            match work {
+                Some(work) => left = self.run(work, at, &mut backs),
+                // Acquire: pairs with the store in `Free::wake`.
+                None => {
+                    while !me.woken.swap(false, Ordering::Acquire) {
+                        std::thread::park();
+                    }
+                }
+            }
         }
     }
 
-    /// What may run next, after the run of `left`'s hash has ended; `None` at the end, or when it may not sleep.
-    fn next(&self, shard: &Shard, left: Option<usize>, sleeps: bool) -> Option<Taken> {
-        let (mut list, mut since) = self.lock(shard);
-        if let Some(hash) = left {
-            list.busy &= !(1_u64 << hash);
+    /// There is work: whom that asks for. A free worker is woken; another is made where none runs.
+    fn ask(&self, list: &mut List) -> Ask {
+        if list.ends || self.stepped {
+            return Ask::Nothing;
         }
-        loop {
-            let work = self.take(&mut list);
-            if work.is_some() || list.ends || !sleeps {
-                self.unlock_times(&mut list, since);
-                return work;
+        if let Some(free) = list.free.pop() {
+            list.running += 1;
+            return Ask::Wake(free);
+        }
+        if list.running > 0 || list.made >= self.most {
+            return Ask::Nothing;
+        }
+        list.running += 1;
+        list.made += 1;
+        Ask::Make
+    }
+
+    fn answer(self: &Arc<Self>, ask: Ask, at: usize) {
+        match ask {
+            Ask::Nothing => {}
+            Ask::Wake(free) => free.wake(),
+            Ask::Make => {
+                let shared = Arc::clone(self);
+                let body = move || {
+                    // Checked when the run was planned.
+                    let _ = cpu::pin_to(&shared.cpus);
+                    shared.serve(at);
+                };
+                let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+                match std::thread::Builder::new().name(format!("old-wq-{}", threads.len())).spawn(body) {
+                    Ok(thread) => threads.push(thread),
+                    // As in the kernel: the next item, or the next worker that blocks, tries again.
+                    Err(_) => {
+                        let mut list = self.lock(&self.shards[at]).0;
+                        list.running -= 1;
+                        list.made -= 1;
+                    }
+                }
             }
-            list.sleeping += 1;
-            self.unlock_times(&mut list, since);
-            list = shard.wake.wait(list).unwrap_or_else(PoisonError::into_inner);
-            list.sleeping -= 1;
-            drop(list);
-            (list, since) = self.lock(shard);
         }
     }
 
     /// Runs it; its hash is nobody else's until the next look.
-    fn run(&self, (item, hash): Taken) -> Option<usize> {
+    fn run(self: &Arc<Self>, (item, hash): Taken, at: usize, backs: &mut Vec<Back>) -> Option<usize> {
         if let (Some(clock), Some(starts)) = (&self.clock, &self.starts) {
             starts.add_shared(clock.cycles_to_ns(clock.cycles().wrapping_sub(item.queued)));
         }
-        perform(self.work);
-        item.back.finish([item.slot]);
+        let work = self.work.of(item.slot);
+        let blocks = matches!(work, Work::Sleep(_)) && !self.stepped;
+        if blocks {
+            self.blocked(at);
+        }
+        perform(work);
+        if blocks {
+            self.lock(&self.shards[at]).0.running += 1;
+        }
+        if item.client as usize >= backs.len() {
+            backs.clone_from(&self.backs.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+        backs[item.client as usize].finish([item.slot]);
         hash
+    }
+
+    /// A worker is about to sleep in its item: if it was the last one that ran, the work that waits needs another.
+    fn blocked(self: &Arc<Self>, at: usize) {
+        let (mut list, since) = self.lock(&self.shards[at]);
+        list.running -= 1;
+        let alone = list.running == 0 && !list.items.is_empty();
+        let ask = if alone { self.ask(&mut list) } else { Ask::Nothing };
+        self.unlock_times(&mut list, since);
+        drop(list);
+        self.answer(ask, at);
     }
 
     /// The first item that may run, and its hash.
@@ -216,21 +319,35 @@ impl Shared {
         None
     }
 
-    /// As the pool's own lock counts: what is not contended was not waited for.
+    /// Takes the lock by trying (O1); what is not contended was not waited for.
     fn lock<'a>(&self, shard: &'a Shard) -> (MutexGuard<'a, List>, u64) {
         let cycles = || self.clock.as_ref().map_or(0, Clock::cycles);
-        let mut list = match shard.list.try_lock() {
-            Ok(list) => list,
-            Err(_) => {
-                let from = cycles();
-                let mut list = lock(&shard.list);
-                list.contended += 1;
-                list.wait_cycles += cycles().wrapping_sub(from);
-                list
+        let longest = self.clock.as_ref().map_or(0, |clock| clock.ns_to_cycles(PREEMPTED_NS));
+        let (mut tries, mut waited, mut last) = (0, 0, 0);
+        loop {
+            let found = match shard.list.try_lock() {
+                Ok(list) => Some(list),
+                Err(TryLockError::Poisoned(list)) => Some(list.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            };
+            let now = cycles();
+            let spent = now.wrapping_sub(last);
+            if tries > 0 && spent <= longest {
+                waited += spent;
             }
-        };
-        list.taken += 1;
-        (list, cycles())
+            if let Some(mut list) = found {
+                list.contended += u64::from(tries > 0);
+                list.wait_cycles += waited;
+                list.taken += 1;
+                return (list, now);
+            }
+            (tries, last) = (tries + 1, now);
+            if tries % SPINS == 0 {
+                std::thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
+        }
     }
 
     fn unlock_times(&self, list: &mut List, since: u64) {
@@ -243,26 +360,25 @@ impl Shared {
 /// A submitter's way in.
 pub struct OldClient {
     shared: Arc<Shared>,
-    back: Back,
-    next: usize,
-    /// Without threads: whose hash still counts as running, by list, and where to look next.
+    client: u32,
+    /// Without threads: the ways back, whose hash still counts as running, by list, and where to look next.
+    backs: Vec<Back>,
     left: Vec<Option<usize>>,
-    stepping: bool,
     at: usize,
+    next: usize,
 }
 
 impl Client for OldClient {
     /// Like the kernel, item by item.
     fn queue(&mut self, slot: u32, hash: Option<u32>) {
-        let shared = &*self.shared;
+        let shared = &self.shared;
         let flags = hash.map_or(0, |hash| HASHED | (hash % HASHES as u32) << HASH_SHIFT);
         let queued = shared.clock.as_ref().map_or(0, Clock::cycles);
-        let item = Box::new(Item { flags: AtomicU32::new(flags), slot, back: self.back.clone(), queued });
+        let item = Item { flags: AtomicU32::new(flags), slot, client: self.client, queued };
         // Items of a hash must meet in one list to keep their order.
         let at = hash.map_or(self.next, |hash| hash as usize) % shared.shards.len();
         self.next += 1;
-        let shard = &shared.shards[at];
-        let (mut list, since) = shared.lock(shard);
+        let (mut list, since) = shared.lock(&shared.shards[at]);
         if !shared.flags_once {
             // The account and the hash, each by a read of its own under the lock.
             let unbound = item.flags.load(Ordering::Relaxed) & UNBOUND;
@@ -271,34 +387,35 @@ impl Client for OldClient {
             std::hint::black_box((unbound, hash));
         }
         list.items.push_back(item);
-        let wakes = list.sleeping > 0;
+        let ask = shared.ask(&mut list);
         shared.unlock_times(&mut list, since);
         drop(list);
-        if wakes {
-            shard.wake.notify_one();
-        }
+        shared.answer(ask, at);
     }
 
     fn commit(&mut self) {}
 
     fn step(&mut self) -> bool {
-        if !self.stepping {
+        if !self.shared.stepped {
             return false;
         }
         for _ in 0..self.left.len() {
             let at = self.at;
             self.at = (at + 1) % self.left.len();
-            if let Some(work) = self.shared.next(&self.shared.shards[at], self.left[at].take(), false) {
-                self.left[at] = self.shared.run(work);
+            let (mut list, since) = self.shared.lock(&self.shared.shards[at]);
+            if let Some(hash) = self.left[at].take() {
+                list.busy &= !(1_u64 << hash);
+            }
+            let work = self.shared.take(&mut list);
+            self.shared.unlock_times(&mut list, since);
+            drop(list);
+            if let Some(work) = work {
+                self.left[at] = self.shared.run(work, at, &mut self.backs);
                 return true;
             }
         }
         false
     }
-}
-
-fn lock(list: &Mutex<List>) -> MutexGuard<'_, List> {
-    list.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -135,6 +135,7 @@ pub fn perform(work: Work) {
             }
         }
         Work::Sleep(time) => std::thread::sleep(time),
+        Work::Http => debug_assert!(false, "each item is something of it"),
     }
 }
 
@@ -149,8 +150,8 @@ pub struct BenchSource {
 impl Source for BenchSource {
     type Context = ();
 
-    fn run(&self, _: &mut (), _: u32, _: &Section<'_>) -> WorkDone {
-        perform(self.work);
+    fn run(&self, _: &mut (), slot: u32, _: &Section<'_>) -> WorkDone {
+        perform(self.work.of(slot));
         WorkDone::Result(0)
     }
 

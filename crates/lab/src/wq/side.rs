@@ -94,7 +94,7 @@ fn stealing<U: Use>(flood: &Flood, measure: bool, what: U) -> Result<U::Out, Loa
 }
 
 fn old<U: Use>(flood: &Flood, arm: Arm, measure: bool, what: U) -> Result<U::Out, LoadError> {
-    let pool = OldPool::new(flood, arm == Arm::Sharded, arm != Arm::OneList, measure)?;
+    let pool = OldPool::new(flood, arm == Arm::Sharded, arm != Arm::OneList, measure);
     let make = || PoolEngine::new(flood.depth, flood.hashed, |back| Ok(pool.client(0, back)));
     what.with(make, || pool.figures())
 }

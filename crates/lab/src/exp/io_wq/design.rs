@@ -22,7 +22,8 @@ pub const ARMS: [ArmInfo; 6] = [
     ArmInfo {
         name: "before",
         role: Role::Before,
-        what: "One list under one lock; a worker woken for each item; flags read wherever they are needed.",
+        what: "The kernel's structure as it was: one list, one spinlock, workers that come when the last one blocks; \
+               flags read wherever they are needed.",
     },
     ArmInfo { name: "seed", role: Role::Seed, what: "The same, with the flags read once." },
     ArmInfo {
@@ -89,9 +90,10 @@ pub fn work_of(point: &Point) -> Result<Work, LabError> {
     let time = |text| units::parse_duration(text).map_err(|err| bad(&err.to_string()));
     match text.split_once(':') {
         None if text == "nop" => Ok(Work::Nop),
+        None if text == "http" => Ok(Work::Http),
         Some(("spin", text)) => Ok(Work::Spin(time(text)?)),
         Some(("sleep", text)) => Ok(Work::Sleep(time(text)?)),
-        _ => Err(bad(&format!("work={text} is none of nop, spin:TIME, sleep:TIME"))),
+        _ => Err(bad(&format!("work={text} is none of nop, http, spin:TIME, sleep:TIME"))),
     }
 }
 

@@ -49,6 +49,10 @@ fn points_are_read_as_they_are_meant() {
     let flood = flood::of(&lab(), &asleep).expect("a flood");
     assert_eq!((flood.workers, flood.submitters, flood.cpus.len(), flood.batch), (4, 3, 1, 8));
     assert_eq!(flood.work, Work::Sleep(Duration::from_micros(100)));
+    let serving: Point = "work=http".parse().expect("a point");
+    let work = flood::of(&lab(), &serving).expect("a flood").work;
+    let (waits, computes) = (Work::Sleep(Duration::from_micros(50)), Work::Spin(Duration::from_micros(2)));
+    assert_eq!((work.of(0), work.of(1), work.of(7), work.of(8)), (waits, computes, computes, waits));
     for wrong in ["workers=0", "workers=5000", "workers=x", "work=7", "work=dance", "work=spin:x", "stepped=2", "x=1"] {
         let point = wrong.parse().expect("a point");
         let error = IoWq.prepare(&lab(), AFTER, &point).err().unwrap_or_else(|| panic!("{wrong} was taken"));

@@ -24,8 +24,8 @@ pub fn verdict(report: &ExperimentReport) -> Verdict {
         shows: row.map_or_else(|| "Nothing was measured.".into(), |row| shows(report, row)),
         does_not_show: "The HTTP rows: they need a web server on the kernel's io_uring. The share of CPU time that \
                         the thread saw: there, dozens of workers ran at once on 96 cores and spun; here no more run \
-                        at once than there are CPUs, and a lock of ours puts a thread to sleep, so that what is lost \
-                        shows as context switches more than as waiting. The kernel's locks: its column has \
+                        at once than there are CPUs, and a worker that waits for a lock yields its CPU in the end, for \
+                        in user space the one that has the lock may be preempted. The kernel's locks: its column has \
                         throughput only. Nothing here says what the patch does to the kernel; the arms are pools of \
                         ours that differ as its code does."
             .into(),
