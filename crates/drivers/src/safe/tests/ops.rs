@@ -11,6 +11,8 @@ use sheave_kring::{KernelRing, KringOpts};
 use super::super::ops::{Came, Ops, What};
 use super::*;
 
+mod random;
+
 const ECANCELED: i32 = -125;
 const ETIME: i32 = -62;
 
@@ -537,4 +539,26 @@ fn what_cannot_be_is_refused() {
     assert_eq!(rig.run(Op::Read, 0, BLOCK, 0).0, Status::Ok);
     use Refused::{Ended, NoBuffers, OutOfRange};
     assert_eq!(with.seen().refused, [NoBuffers, OutOfRange, OutOfRange, OutOfRange, Ended]);
+}
+
+#[test]
+fn a_descriptor_stays_open_while_an_operation_has_it() {
+    let near = Arc::new(Mutex::new(None));
+    let give = near.clone();
+    let driver = driver(1).on_commit(move |rqs, seen| {
+        let (here, far) = pair();
+        seen.tokens.push(rqs.watch(&far).expect("room"));
+        // The operation is prepared, not sent, and the only other owner of the descriptor goes here.
+        drop(far);
+        *give.lock().expect("nobody panics with it") = Some(here);
+    });
+    let Some(mut rig) = rig(&driver) else { return };
+    rig.send(Op::Write, 0, BLOCK, 0);
+    rig.poll();
+    let mut here = near.lock().expect("nobody panics with it").take().expect("the batch was committed");
+    here.write_all(&[1]).expect("the other end is open");
+    let before = driver.seen().polls;
+    rig.ctx.wait(1, Some(LONG));
+    rig.poll();
+    assert!(driver.seen().polls > before && driver.seen().ends.is_empty(), "it is readable, and no error");
 }
