@@ -28,6 +28,7 @@ mod error;
 mod prep;
 mod recv_buffers;
 mod register;
+mod restrict;
 mod rings;
 mod setup;
 mod sockets;
@@ -43,6 +44,7 @@ pub use address::Address;
 pub use driver_ops::{Direction, OpTime};
 pub use error::KringError;
 pub use prep::{Full, IoVec, KOp, MAX_RW_BYTES, MAX_SEGMENTS, RwOp, Target};
+pub use restrict::restrict_rings;
 pub use rings::Completed;
 pub use setup::{BUFFER_SLOTS, FILE_SLOTS, KringAvoid, KringFeatures, KringOpts};
 pub use sockets::Message;
@@ -105,6 +107,10 @@ impl KernelRing {
         let mut notices = Vec::new();
         let files = table::FileTable::new(&ring, &mut features, &mut notices);
         table::register_buffer_table(&ring, &mut features, &mut notices);
+        if restrict::is_wanted() {
+            restrict::enable(&ring)
+                .map_err(|error| KringError::from_setup(error.raw_os_error().unwrap_or(libc::EIO), opts.iopoll))?;
+        }
         let mut this = Self {
             enter_fd: ring.as_raw_fd(),
             enter_flags: 0,

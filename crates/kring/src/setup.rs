@@ -126,6 +126,9 @@ impl Rung {
         let mut builder = IoUring::builder();
         let cq_entries = entries.saturating_mul(CQ_PER_SQ).clamp(MIN_CQ, MAX_CQ);
         builder.setup_clamp().setup_cqsize(cq_entries);
+        if super::restrict::is_wanted() {
+            builder.setup_r_disabled();
+        }
         if iopoll {
             builder.setup_iopoll();
         }

@@ -225,3 +225,21 @@ fn polled_rings_refuse_or_read_but_never_hang() {
     let done = collect(&mut ring, 1);
     assert_eq!(done, [(1, -libc::EOPNOTSUPP)], "a file that is not O_DIRECT is never polled");
 }
+
+#[test]
+fn a_restricted_ring_does_what_it_is_for_and_nothing_else() {
+    if ring(8).is_none() {
+        return;
+    }
+    restrict_rings();
+    for avoid in generations() {
+        let mut ring = ring_with(8, avoid).expect("as before");
+        let open = io_uring::opcode::OpenAt::new(io_uring::types::Fd(libc::AT_FDCWD), c"/dev/null".as_ptr()).build();
+        ring.push(open, 1).expect("room");
+        assert_eq!(collect(&mut ring, 1), [(1, -libc::EACCES)], "{avoid:?}");
+        assert!(ring.ring.submitter().register_probe(&mut io_uring::Probe::new()).is_err(), "no other registration");
+    }
+    // And all else goes on.
+    each_generation_of_kernels_reads_writes_and_syncs();
+    punching_a_hole_reads_as_zeroes();
+}
