@@ -3,11 +3,13 @@
 //! Owns the questions to the kernel (statx, block ioctls, sysfs, trial calls that touch no data). Every answer has a
 //! safe default, so that nothing here fails but the size. Called by `open`, once a device.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, StatxFlags};
 
@@ -166,6 +168,16 @@ pub(super) fn physical_block(file: &File, kind: FileKind, meta: &fs::Metadata) -
     if block.is_power_of_two() { block.clamp(MIN_BLOCK, 1 << 16) } else { SAFE_BLOCK }
 }
 
+/// What was found of file systems, by their numbers: a process that has locked itself in makes no files any more, and
+/// opens some all the same.
+static KNOWN: Mutex<BTreeMap<u64, (bool, bool)>> = Mutex::new(BTreeMap::new());
+/// File systems that are kept in mind.
+const MOST_KNOWN: usize = 256;
+
+fn known(file_system: u64) -> Option<(bool, bool)> {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get(&file_system).copied()
+}
+
 /// Whether (PUNCH_HOLE, ZERO_RANGE) work here.
 pub(super) fn space_ops(file: &File, kind: FileKind, meta: &fs::Metadata, path: &Path) -> (bool, bool) {
     match kind {
@@ -174,13 +186,21 @@ pub(super) fn space_ops(file: &File, kind: FileKind, meta: &fs::Metadata, path: 
             let offload = queue_number(meta.rdev(), "write_zeroes_max_bytes").is_some_and(|max| max > 0);
             (offload, offload)
         }
-        FileKind::Regular => match scratch_file(meta, path) {
-            Some(scratch) => (
-                works(&scratch, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0),
-                works(&scratch, FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE, 0),
-            ),
+        FileKind::Regular => match (scratch_file(meta, path), known(meta.dev())) {
+            (Some(scratch), _) => {
+                let found = (
+                    works(&scratch, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0),
+                    works(&scratch, FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE, 0),
+                );
+                let mut all = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+                if all.len() < MOST_KNOWN {
+                    all.insert(meta.dev(), found);
+                }
+                found
+            }
+            (None, Some(known)) => known,
             // Without a file of our own: a hole past the end changes no data; a zeroed range there would take space.
-            None => {
+            (None, None) => {
                 let past_end = meta.len().next_multiple_of(u64::from(SAFE_BLOCK));
                 (works(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, past_end), false)
             }
