@@ -8,7 +8,7 @@ use std::process::{Command, exit};
 use anyhow::{Result, bail, ensure};
 use sheave_testkit::install::{Installer, Outcome};
 use sheave_testkit::tools::TOOLS;
-use sheave_testkit::{in_ci, skip};
+use sheave_testkit::{in_ci, python, skip};
 
 use crate::asan::Extent;
 use crate::cargo::{self, cargo};
@@ -77,6 +77,16 @@ fn tools() -> Result<()> {
             Outcome::Skipped(why) => {
                 println!("{}{}: {why}", skip::PREFIX, tool.name);
                 missing.push(tool.name);
+            }
+        }
+    }
+    for (module, outcome) in python::MODULES.iter().zip(python::ensure()) {
+        match outcome {
+            Outcome::Present(_) => println!("python {}: present", module.name),
+            Outcome::Installed(path) => println!("python {}: installed ({})", module.name, path.display()),
+            Outcome::Skipped(why) => {
+                println!("{}python {}: {why}", skip::PREFIX, module.name);
+                missing.push(module.name);
             }
         }
     }

@@ -20,6 +20,7 @@ pub mod allocations;
 pub mod certificates;
 pub mod hot_loop;
 pub mod install;
+pub mod python;
 pub mod runs;
 pub mod seccomp;
 pub mod seed;

@@ -15,6 +15,23 @@ pub fn forbid(call: libc::c_long) {
         statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
         statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
     ];
+    install(&mut filter);
+}
+
+/// Lets this thread, and the threads and processes that it starts, make these system calls alone; all others fail with
+/// EPERM. As [`forbid`], it cannot be taken back.
+pub fn allow_only(calls: &[libc::c_long]) {
+    let equals = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let mut filter = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0)];
+    for call in calls {
+        filter.push(libc::sock_filter { code: equals as u16, jt: 0, jf: 1, k: *call as u32 });
+        filter.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW));
+    }
+    filter.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32));
+    install(&mut filter);
+}
+
+fn install(filter: &mut [libc::sock_filter]) {
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     // SAFETY: the kernel copies the program, whose statements live until the call returns.
     let done = unsafe {

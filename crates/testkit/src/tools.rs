@@ -32,9 +32,17 @@ impl Tool {
 pub const TOOLS: &[Tool] = &[
     Tool { name: "c++", packages: &["g++"], why: "builds libFuzzer, without which no fuzzer runs" },
     Tool { name: "fio", packages: &["fio"], why: "verifies what a ring copied, by checksums of its own" },
+    Tool {
+        name: "man",
+        packages: &["man-db", "groff-base"],
+        why: "renders the manual pages, and warns of what is wrong",
+    },
     Tool { name: "mkfs.ext4", packages: &["e2fsprogs"], why: "makes a file system whose image goes through a volume" },
     Tool { name: "nbdcopy", packages: &["libnbd-bin"], why: "copies to and from a server" },
     Tool { name: "nbdinfo", packages: &["libnbd-bin"], why: "asks a server what it can" },
+    Tool { name: "nbdsh", packages: &["python3-libnbd"], why: "gives a server odd orders, by libnbd's Python" },
+    Tool { name: "pip3", packages: &["python3-pip"], why: "installs modules of Python that tests use" },
+    Tool { name: "promtool", packages: &["prometheus"], why: "checks the page of metrics" },
     Tool { name: "qemu-img", packages: &["qemu-utils"], why: "makes images, and compares them with what came back" },
     Tool { name: "qemu-io", packages: &["qemu-utils"], why: "writes into such an image" },
     Tool { name: "rbd", packages: &["ceph-common"], why: "merges diffs that we wrote; it needs no cluster for that" },

@@ -1,0 +1,86 @@
+//! Modules of Python that tests use and Debian does not have: found, or put into the target directory by pip.
+//!
+//! Owns [`MODULES`], as [`crate::tools`] owns the programs: `cargo xtask test` installs what is missing, a test only
+//! asks. They go into a directory of their own, so that no Python of the machine is changed.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use crate::install::Outcome;
+use crate::skip;
+
+/// A module, and what the tests need it for. Its package has its name.
+#[derive(Debug, Clone, Copy)]
+pub struct Module {
+    /// Its name.
+    pub name: &'static str,
+    /// The version to install: another one is another peer.
+    pub version: &'static str,
+    /// What the tests need it for.
+    pub why: &'static str,
+}
+
+/// Every module that some test uses.
+pub const MODULES: &[Module] =
+    &[Module { name: "varlink", version: "31.0.0", why: "calls the control socket as programs that others wrote do" }];
+
+/// Where they are put.
+fn directory() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/python"))
+}
+
+/// Python, which finds the modules.
+#[must_use]
+pub fn python() -> Command {
+    let mut command = Command::new("python3");
+    command.env("PYTHONPATH", directory());
+    command
+}
+
+fn has(name: &str) -> bool {
+    let mut command = python();
+    command.args(["-c", &format!("import {name}")]).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// Makes each module present if that is possible; the outcomes are in the order of [`MODULES`].
+#[must_use]
+pub fn ensure() -> Vec<Outcome> {
+    let one = |module: &Module| {
+        if has(module.name) {
+            return Outcome::Present(directory());
+        }
+        let wanted = format!("{}=={}", module.name, module.version);
+        let mut pip = Command::new("python3");
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"]);
+        pip.arg(directory()).arg(&wanted).stdin(Stdio::null());
+        match pip.status() {
+            Ok(status) if status.success() && has(module.name) => Outcome::Installed(directory()),
+            Ok(status) => Outcome::Skipped(format!("pip could not install {wanted} ({status}); {}", cure(module))),
+            Err(error) => Outcome::Skipped(format!("no python3: {error}; {}", cure(module))),
+        }
+    };
+    MODULES.iter().map(one).collect()
+}
+
+fn cure(module: &Module) -> String {
+    format!("python3 -m pip install --target target/python {}", module.name)
+}
+
+/// Python with a module that the calling test needs, or `None` after a loud skip: then return from the test.
+///
+/// # Panics
+///
+/// In CI when the module is missing, and always when it is not in [`MODULES`].
+#[must_use]
+pub fn require(name: &str) -> Option<Command> {
+    let module = MODULES.iter().find(|module| module.name == name);
+    let module = module.unwrap_or_else(|| panic!("`{name}` is not in sheave_testkit::python::MODULES: add a row"));
+    if has(name) {
+        return Some(python());
+    }
+    let reason = format!("Python's `{name}` is missing ({}): {}", module.why, cure(module));
+    assert!(!skip::in_ci(), "in CI a missing module is a failure: {reason}");
+    skip::skip(&reason);
+    None
+}
