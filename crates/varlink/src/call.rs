@@ -153,6 +153,12 @@ impl Call<'_> {
             .map_err(|error| Failed::parameter(error.to_string()))
     }
 
+    /// Its parameters in short, for a log.
+    #[must_use]
+    pub fn what(&self) -> String {
+        Value::Object(self.parameters.clone()).to_string().chars().take(512).collect()
+    }
+
     /// Whether the caller takes several replies.
     #[must_use]
     pub fn wants_more(&self) -> bool {
