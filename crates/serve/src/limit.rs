@@ -1,9 +1,9 @@
 //! Limits of speed: how many requests and bytes a second an export carries out, for all its clients together.
 //!
-//! A bucket of tokens, kept as the time at which it would be full again (the generic cell rate algorithm): each request
-//! moves that time on by what it costs, and begins when the time is at most [`Limit::burst`] ahead. A request that comes
-//! too early is charged at once and begins later. While clients wait, each further request waits behind theirs, so what
-//! the limit lets through goes round among them, request by request.
+//! A bucket of tokens, kept as the time at which it would be full again (the generic cell rate algorithm): a request
+//! moves that time on by what it costs, and begins when the time is at most [`Limit::burst`] ahead. A request that
+//! comes too early is charged at once and begins later. While clients wait, each further request waits behind theirs,
+//! so what the limit lets through goes round among them, request by request.
 //!
 //! Invariants:
 //! - B1. Over any time `t` of load an export carries out at most `rate * (t + burst)`, and one request more.

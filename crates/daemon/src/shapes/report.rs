@@ -45,12 +45,10 @@ impl FindingJson {
     /// Where and what, for people.
     #[must_use]
     pub fn words(&self) -> String {
-        let place = Place {
-            what: self.place.clone(),
-            address: self.address,
-            volume: self.volume.clone(),
-            range: self.offset.zip(self.length),
-        };
+        let place = Place::new(&self.place)
+            .address(self.address)
+            .volume(self.volume.clone())
+            .range(self.offset.zip(self.length));
         format!("{place}: {}", self.means)
     }
 }

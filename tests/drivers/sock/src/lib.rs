@@ -64,16 +64,11 @@ fn open(params: &mut Params<'_>) -> Result<Device, DeviceError> {
 
 impl SafeDriver for Sock {
     fn limits(&self) -> Limits {
-        Limits {
-            max_sectors: wire::MAX_DATA / 512,
-            max_segments: queue::MAX_PIECES as u16,
-            queue_depth: 64,
-            ..Limits::default()
-        }
+        Limits::default().max_sectors(wire::MAX_DATA / 512).max_segments(queue::MAX_PIECES as u16).queue_depth(64)
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { volatile_cache: true, ..Capabilities::default() }
+        Capabilities::default().volatile_cache(true)
     }
 
     fn size_bytes(&self) -> u64 {

@@ -18,7 +18,7 @@ use std::time::Duration;
 use sheave::drivers::{
     Address, IoVec, OpEnd, OpToken, Open, Polled, Request, RequestId, SafeQueue, Step, Transfer, TransferKind, WaitsFor,
 };
-use sheave::{Buf, DeviceError, Op, Status};
+use sheave::{Buf, DeviceError, Errno, Op, Status};
 
 use crate::wire::{Asked, Command, REPLY, REQUEST, Replied};
 
@@ -266,7 +266,7 @@ impl SockQueue {
         match (replied.errno, rq.op()) {
             (0, Op::Read) => self.inbound = Inbound::Data(id, 0, rq.bytes() as usize),
             (0, _) => self.end(id, Status::Ok, rqs),
-            (errno, _) => self.end(id, Status::from_errno(errno.cast_signed()), rqs),
+            (errno, _) => self.end(id, Status::from_errno(Errno(errno.cast_signed())), rqs),
         }
     }
 
