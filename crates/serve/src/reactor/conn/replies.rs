@@ -113,7 +113,8 @@ impl Conn {
             debug_assert!(fits, "a batch has no more pieces than a message");
         }
         if raw::send(&mut io.ring, &self.fd, self.number, &mut self.message) {
-            io.prompt_sends += u32::from(self.prompt);
+            // The next batch waits for the end of this send, so nothing else is waited for with it.
+            io.prompt_sends += u32::from(self.prompt && self.out.is_empty());
             self.prompt = false;
             self.sending = Some(Sending { batch, turn: io.turn, bytes });
         } else {

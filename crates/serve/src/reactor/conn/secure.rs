@@ -88,8 +88,10 @@ impl Conn {
             self.message.clear();
             let (bytes, fits) = (piece.len, self.message.push(piece));
             debug_assert!(fits, "a message has room for one piece");
+            // What is encrypted next waits for the end of this send, so nothing else is waited for with it.
+            let prompt = self.prompt && !tls.has_to_write(&self.out);
             if raw::send(&mut io.ring, &self.fd, self.number, &mut self.message) {
-                io.prompt_sends += u32::from(self.prompt);
+                io.prompt_sends += u32::from(prompt);
                 self.prompt = false;
                 self.sending = Some(Sending { batch: Batch::default(), turn: io.turn, bytes });
             } else {
