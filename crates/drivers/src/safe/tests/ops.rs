@@ -327,6 +327,31 @@ fn a_watch_that_is_cancelled_ends() {
 }
 
 #[test]
+fn a_watch_that_is_cancelled_by_the_poll_that_it_caused_ends_and_leaves_its_place() {
+    let (mut near, far) = pair();
+    let ready = Arc::new(Mutex::new(false));
+    let go = ready.clone();
+    let driver = driver(1)
+        .on_poll(move |rqs, seen| match seen.tokens.as_slice() {
+            [] => seen.tokens.push(rqs.watch(&far).expect("room")),
+            &[token] if *go.lock().expect("nobody panics with it") => assert!(rqs.cancel(token)),
+            _ => {}
+        })
+        .on_end(|rqs, seen, _| seen.tokens.push(rqs.timer(Duration::from_millis(1)).expect("the only place is free")));
+    let Some(mut rig) = rig(&driver) else { return };
+    rig.poll();
+    rig.ctx.commit();
+    near.write_all(&[1]).expect("sent");
+    *ready.lock().expect("nobody panics with it") = true;
+    // The event is there before the next poll.
+    rig.ctx.wait(1, Some(LONG));
+    let seen = driver.clone();
+    until(&mut rig, "both ends", |_| seen.seen().ends.len() >= 2);
+    let ends: Vec<i32> = driver.seen().ends.iter().map(|end| end.1).take(2).collect();
+    assert_eq!(ends, [ECANCELED, ETIME]);
+}
+
+#[test]
 fn a_token_names_no_operation_after_its_own() {
     let driver = driver(1)
         .on_commit(|rqs, seen| seen.tokens.push(rqs.timer(Duration::from_millis(1)).expect("room")))
