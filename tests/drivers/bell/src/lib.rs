@@ -61,11 +61,11 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl SafeDriver for Bell {
     fn limits(&self) -> Limits {
-        Limits { max_sectors: 512, queue_depth: 32, ..Limits::default() }
+        Limits::default().max_sectors(512).queue_depth(32)
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { volatile_cache: true, ..Capabilities::default() }
+        Capabilities::default().volatile_cache(true)
     }
 
     fn size_bytes(&self) -> u64 {

@@ -86,7 +86,7 @@ impl Does {
 
 impl SafeDriver for Does {
     fn limits(&self) -> Limits {
-        Limits { max_sectors: 256, queue_depth: 8, ..Limits::default() }
+        Limits::default().max_sectors(256).queue_depth(8)
     }
 
     fn capabilities(&self) -> Capabilities {
