@@ -1,6 +1,7 @@
 //! What a replay remembers of maps, and asks for before it needs it.
 //!
-//! Owns when leaves become [known](super::known) and are forgotten (K1), and discards in them. Nothing is known outside of a replay.
+//! Owns when leaves become [known](super::known) and are forgotten (K1), and discards in them. Nothing is known outside
+//! of a replay.
 //!
 //! Called by recovery, and by changes of maps.
 

@@ -72,8 +72,8 @@ pub(crate) struct Regions {
 }
 
 /// Units that a journal speaks of. It may have millions of records, in any order and of few units, so they are sorted
-/// now and then, which also finds those that are there twice: memory is at most 16 bytes a unit or record, whichever are
-/// fewer.
+/// now and then, which also finds those that are there twice: memory is at most 16 bytes a unit or record, whichever
+/// are fewer.
 #[derive(Debug, Default)]
 struct Replayed(Vec<u64>);
 
