@@ -34,7 +34,7 @@ const NIGHTLY: &[&str] = &["sheave-lab", "sheave-sim", "sheave-vol"];
 
 /// The library itself has no unsafe code; its tests drive that of the floors.
 const FACADE: &str = "sheave";
-/// Safe code that uses the library at random (`PROPTEST_CASES` says for how long).
+/// Safe code that uses the library at random (`SHEAVE_RANDOM_SECONDS` says for how long).
 const RANDOM: &str = "sheave-outside-random";
 /// The program of safe code, and a driver with unsafe code as an outside crate has it.
 const OUTSIDE: [&str; 2] = [RANDOM, "sheave-outside-sock"];
