@@ -12,6 +12,7 @@ const CLOSED: &[(&str, &str)] = &[
     ("sheave::FixedFile", "a number"),
     ("sheave::drivers::PreciseTs", "a number"),
     ("sheave::IoParts", "made by implementations of an unsafe trait outside, which promise what each part is"),
+    ("sheave::drivers::IoVec", "the kernel's layout"),
     ("sheave::raw::Cqe", "the kernel's layout"),
     ("sheave::raw::Sqe", "the kernel's layout"),
 ];

@@ -59,6 +59,7 @@ pub enum TransferKind {
 
 /// An operation that moves memory, for [`Polled::transfer`].
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Transfer<'a> {
     /// What it does.
     pub kind: TransferKind,
@@ -68,6 +69,14 @@ pub struct Transfer<'a> {
     pub memory: &'a [IoVec],
     /// The requests whose memory is in it. They end after the operation, whatever the driver says before.
     pub holds: &'a [RequestId],
+}
+
+impl<'a> Transfer<'a> {
+    /// Does this with the socket or file, and with memory of these requests.
+    #[must_use]
+    pub fn new(kind: TransferKind, fd: &'a Arc<OwnedFd>, memory: &'a [IoVec], holds: &'a [RequestId]) -> Transfer<'a> {
+        Transfer { kind, fd, memory, holds }
+    }
 }
 
 /// What came of an operation.

@@ -171,7 +171,7 @@ impl SockQueue {
 
     fn send_pieces(&mut self, rqs: &mut Polled<'_>) {
         let (Some(fd), false) = (&self.fd, self.pieces.is_empty()) else { return };
-        let transfer = Transfer { kind: TransferKind::Send, fd, memory: &self.pieces, holds: &self.batch };
+        let transfer = Transfer::new(TransferKind::Send, fd, &self.pieces, &self.batch);
         // SAFETY: K1 for the headers, K2 for the data of the writes, which the operation holds.
         match unsafe { rqs.transfer(transfer) } {
             Ok(token) => self.sending = Some(token),
@@ -201,7 +201,7 @@ impl SockQueue {
             }
         }
         self.into.push(IoVec { base: self.head.as_mut_ptr().wrapping_add(got), len: REPLY - got });
-        let transfer = Transfer { kind: TransferKind::Receive, fd, memory: &self.into, holds: holds.as_slice() };
+        let transfer = Transfer::new(TransferKind::Receive, fd, &self.into, holds.as_slice());
         // SAFETY: K1 for the reply, K2 for the memory of the read, which the operation holds.
         match unsafe { rqs.transfer(transfer) } {
             Ok(token) => self.receiving = Some(token),

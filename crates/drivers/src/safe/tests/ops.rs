@@ -170,7 +170,8 @@ fn receive_first(rqs: &mut Polled<'_>, seen: &mut Seen, fd: &Fd) {
     let Some(rq) = rqs.get(id) else { return };
     let (mut memory, bytes) = (Vec::new(), rq.bytes() as usize);
     rqs.memory(id, 0..bytes, &mut memory).expect("all of it");
-    let transfer = Transfer { kind: TransferKind::ReceiveAll, fd, memory: &memory, holds: &[id] };
+    let holds = [id];
+    let transfer = Transfer::new(TransferKind::ReceiveAll, fd, &memory, &holds);
     // SAFETY: it is held, and nobody else touches it.
     seen.tokens.push(unsafe { rqs.transfer(transfer) }.expect("room"));
 }
@@ -504,7 +505,7 @@ fn sockets_are_connected_and_files_are_read_and_written() {
             let memory = of(rqs, id, BLOCK);
             let kind = if write { TransferKind::WriteDurably(512) } else { TransferKind::Read(512) };
             // SAFETY: it is held, and nobody else touches it.
-            let begun = unsafe { rqs.transfer(Transfer { kind, fd: &file, memory: &memory, holds: &[id] }) };
+            let begun = unsafe { rqs.transfer(Transfer::new(kind, &file, &memory, &[id])) };
             seen.tokens.push(begun.expect("room"));
             if write {
                 seen.tokens.push(rqs.connect(&connects, &to).expect("room"));
@@ -550,12 +551,13 @@ fn what_cannot_be_is_refused() {
         refused.push(rqs.memory(id, 0..BLOCK + 1, &mut memory).err());
         refused.push(rqs.memory(id, std::ops::Range { start: 2, end: 1 }, &mut memory).err());
         assert!(memory.is_empty());
-        let nothing = Transfer { kind: TransferKind::Send, fd: &far, memory: &[], holds: &[] };
+        let nothing = Transfer::new(TransferKind::Send, &far, &[], &[]);
         // SAFETY: there is no memory.
         refused.push(unsafe { rqs.transfer(nothing) }.err());
         rqs.memory(id, 0..BLOCK, &mut memory).expect("all of it");
         assert!(rqs.end(id, Status::Ok));
-        let late = Transfer { kind: TransferKind::Receive, fd: &far, memory: &memory, holds: &[id] };
+        let holds = [id];
+        let late = Transfer::new(TransferKind::Receive, &far, &memory, &holds);
         // SAFETY: it is refused, for the request has ended.
         refused.push(unsafe { rqs.transfer(late) }.err());
         seen.refused.extend(refused.into_iter().flatten());

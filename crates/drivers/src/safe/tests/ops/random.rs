@@ -29,7 +29,7 @@ fn at_random(seed: u64, fds: Vec<Fd>) -> Does {
                     }
                     let kind = [TransferKind::Receive, TransferKind::ReceiveAll][rng.below(2) as usize];
                     // SAFETY: it is held, and by its note no other transfer uses it.
-                    let begun = unsafe { rqs.transfer(Transfer { kind, fd, memory: &memory, holds: &[id] }) }.ok();
+                    let begun = unsafe { rqs.transfer(Transfer::new(kind, fd, &memory, &[id])) }.ok();
                     if let (Some(mut rq), true) = (rqs.get(id), begun.is_some()) {
                         rq.set_note(1);
                     }
