@@ -5,6 +5,7 @@
 mod bench;
 pub mod control;
 mod doctor;
+mod man;
 pub mod pool;
 mod progress;
 pub mod serve;
@@ -19,6 +20,7 @@ use clap::{Parser, Subcommand};
 
 pub use bench::{BenchArgs, Peer};
 pub use doctor::DoctorArgs;
+pub use man::{CompletionsArgs, ManArgs};
 pub use progress::ProgressStyle;
 use sheave_daemon::failure::Failure;
 pub use switch::Switch;
@@ -65,6 +67,10 @@ pub enum Command {
     Client(control::ClientArgs),
     /// Probe this machine for what Sheave needs, and say how to fix what is missing.
     Doctor(DoctorArgs),
+    /// Write the manual pages of all commands.
+    Man(ManArgs),
+    /// Print the completions for a shell.
+    Completions(CompletionsArgs),
 }
 
 /// A command line that clap refuses; its rendering goes to stderr as it is.

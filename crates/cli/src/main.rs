@@ -19,6 +19,7 @@ mod bench;
 mod confirm;
 mod control;
 mod doctor;
+mod man;
 mod moved;
 mod output;
 mod pool;
@@ -71,6 +72,8 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Client(args) => control::commands::client(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Export(args) => control::commands::export(&args),
+        Command::Completions(args) => man::completions(args.shell),
+        Command::Man(args) => man::pages(&args.dir),
         Command::Pool(args) => pool::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Volume(args) => volume::run(&args),

@@ -3,7 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`signature`] | what lies on a device before it is formatted |
-//! | [`create`], [`info`], [`check`], [`grow`], [`set`], [`scrub`], [`trim`], [`upgrade`] | the commands |
+//! | [`create`], [`info`], [`check`], [`grow`], [`set`], [`scrub`], [`trim`], [`upgrade`], [`watch`] | the commands |
 //! | [`patience`] | waiting for a pool that another process has |
 //! | [`made`] | a file that goes again when what it was made for fails |
 //! | [`space`] | the warning of a pool that is low or full |
@@ -23,6 +23,7 @@ pub mod signature;
 pub mod space;
 mod trim;
 mod upgrade;
+mod watch;
 
 use sheave_daemon::failure::Failure;
 
@@ -40,5 +41,6 @@ pub fn run(args: &PoolArgs) -> Result<(), Failure> {
         PoolCommand::Scrub(args) => scrub::run(args),
         PoolCommand::Trim(args) => trim::run(args),
         PoolCommand::Upgrade(args) => upgrade::run(args),
+        PoolCommand::Watch(args) => watch::run(args),
     }
 }

@@ -11,7 +11,7 @@ use crate::args::serve::{ServeArgs, TlsMode};
 /// Does it.
 pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let code = match (&args.config, &args.spec) {
-        (Some(path), _) => run::configured(path)?,
+        (Some(path), _) => run::configured(path, args.log)?,
         (None, Some(spec)) => run::one(&one(args, spec))?,
         (None, None) => return Err(Failure::usage("nothing is to be served").fix("name a volume, or --config FILE")),
     };
@@ -41,5 +41,6 @@ fn one(args: &ServeArgs, spec: &str) -> One {
         threads: args.threads,
         max_clients: args.max_clients,
         control: args.control.clone(),
+        log: args.log.unwrap_or_default(),
     }
 }

@@ -7,7 +7,7 @@
 //! | [`map`] | where the parts of a volume lie |
 //! | [`import`], [`export`] | copies from and to raw images, as [`sheave_daemon::copy`] makes them |
 //! | [`diff`] | what differs between volumes |
-//! | [`export_diff`], [`import_diff`] | what changed between snapshots, as a stream; [`patch`] puts it into a volume |
+//! | [`export_diff`], [`import_diff`] | what changed between snapshots, as a stream |
 
 mod diff;
 pub mod export;
@@ -16,7 +16,6 @@ pub mod import;
 mod import_diff;
 pub mod manage;
 mod map;
-mod patch;
 mod show;
 
 use sheave_daemon::failure::Failure;

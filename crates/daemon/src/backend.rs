@@ -12,8 +12,8 @@ use sheave_serve::{Backend, Export, NoStatus, Question};
 use sheave_vol::{Pool, Volume};
 
 use crate::config::{ExportPlan, What};
-use crate::contexts;
 use crate::failure::{self, Failure};
+use crate::{confine, contexts};
 
 /// Opens what an export of a volume serves.
 pub fn volume(plan: &ExportPlan, pool: &Pool, text: &str, name: &str) -> Result<Export, Failure> {
@@ -28,6 +28,11 @@ pub fn device(plan: &ExportPlan, spec: &str) -> Result<Export, Failure> {
     if !spec.contains(':') {
         return Err(Failure::usage(format!("{spec} names neither a volume nor a device"))
             .fix(format!("write '{spec}#NAME' for a volume of a pool, or file:{spec} for the file as it is")));
+    }
+    if let Some(refused) =
+        spec.starts_with("file:").then(|| spec.parse().ok()).flatten().and_then(|place| confine::refusal(&place))
+    {
+        return Err(refused);
     }
     let read_only = plan.read_only;
     let opened = match spec.starts_with("file:") && read_only && !spec.contains(",readonly=") {

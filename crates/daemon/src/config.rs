@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use serde::Deserialize;
 use sheave_serve::{Address, Limit};
@@ -12,6 +13,7 @@ use toml::Spanned;
 
 use crate::api::paths;
 use crate::failure::Failure;
+use crate::log::{Sink, Verbosity};
 use crate::place::{PoolPlace, VolumePlace};
 use crate::tls::{TlsPlan, TlsTable};
 use crate::value;
@@ -36,6 +38,14 @@ pub struct Plan {
     pub max_clients: u32,
     /// The control socket.
     pub control: Option<Control>,
+    /// It locks itself in.
+    pub confine: bool,
+    /// Files and directories that it may reach beside what is named above.
+    pub reach: Vec<PathBuf>,
+    /// How much is logged.
+    pub log: Verbosity,
+    /// Where.
+    pub log_to: Sink,
     /// Where `/metrics` is: host and port.
     pub metrics: Option<String>,
     /// Pools, each with a name of its own.
@@ -111,6 +121,11 @@ struct File {
     max_clients: Option<Spanned<u32>>,
     control: Option<ControlTable>,
     metrics: Option<Spanned<String>>,
+    confine: Option<bool>,
+    #[serde(default)]
+    reach: Vec<PathBuf>,
+    log: Option<Spanned<String>>,
+    log_to: Option<Spanned<String>>,
     #[serde(default)]
     pool: Vec<PoolTable>,
     #[serde(default)]
@@ -205,9 +220,19 @@ fn plan(text: &Text<'_>) -> Result<Plan, Failure> {
         max_clients: file.max_clients.map_or(1024, Spanned::into_inner),
         control: control(text, file.control)?,
         metrics: file.metrics.map(Spanned::into_inner),
+        confine: file.confine.unwrap_or(true),
+        reach: file.reach,
+        log: named(text, file.log.as_ref())?,
+        log_to: named(text, file.log_to.as_ref())?,
         pools,
         exports,
     })
+}
+
+/// A value that is written by its name, or the default.
+fn named<T: Default + FromStr<Err = String>>(text: &Text<'_>, name: Option<&Spanned<String>>) -> Result<T, Failure> {
+    let Some(name) = name else { return Ok(T::default()) };
+    name.get_ref().parse().map_err(|why: String| text.wrong(name.span().start, why))
 }
 
 fn pools(text: &Text<'_>, tables: &[PoolTable]) -> Result<Vec<PoolPlan>, Failure> {
@@ -308,6 +333,8 @@ pub struct One {
     pub max_clients: u32,
     /// The control socket, unless one in the runtime directory.
     pub control: Option<PathBuf>,
+    /// How much is logged.
+    pub log: Verbosity,
 }
 
 /// The plan for one volume, snapshot or device.
@@ -333,9 +360,24 @@ pub fn of_one(args: &One) -> Result<Plan, Failure> {
         None => paths::default_path(&format!("control-{}.sock", std::process::id())).map(Control::at),
     };
     let exports = vec![ExportPlan { name, what, read_only: args.read_only, limit: args.limit }];
-    let (listen, tls) = (args.listen.clone(), args.tls.iter().cloned().collect());
-    let max_clients = args.max_clients;
-    Ok(Plan { listen, tls, threads: args.threads, max_clients, control, metrics: None, pools, exports })
+    // A command that is run would be locked in, too.
+    let confine = args.run.is_none();
+    let (listen, max_clients) = (args.listen.clone(), args.max_clients);
+    let tls = args.tls.iter().cloned().collect();
+    Ok(Plan {
+        listen,
+        tls,
+        threads: args.threads,
+        max_clients,
+        control,
+        confine,
+        reach: Vec::new(),
+        log: args.log,
+        log_to: Sink::Auto,
+        metrics: None,
+        pools,
+        exports,
+    })
 }
 
 #[cfg(test)]

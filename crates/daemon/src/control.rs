@@ -20,15 +20,21 @@ pub struct Running {
     listener: Listener,
 }
 
+/// Makes the runtime directory, if the socket is to be there, while the daemon may still make one.
+pub fn prepare(plan: &config::Plan) {
+    let Some(wanted) = &plan.control else { return };
+    let name = wanted.path.file_name().unwrap_or_default().to_string_lossy();
+    if Some(&wanted.path) == default_path(&name).as_ref()
+        && let Some(directory) = wanted.path.parent()
+    {
+        // What is in the way is told by the bind.
+        let _ = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(directory);
+    }
+}
+
 impl Running {
     /// Begins to serve it.
     pub fn start(daemon: &Arc<Daemon>, wanted: &config::Control) -> Result<Running, Failure> {
-        if Some(&wanted.path) == default_path(&wanted.path.file_name().unwrap_or_default().to_string_lossy()).as_ref()
-            && let Some(directory) = wanted.path.parent()
-        {
-            // What is in the way is told by the bind.
-            let _ = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(directory);
-        }
         let address = Address::Unix(wanted.path.clone());
         let listener = Listener::bind_private(&address).map_err(failure::serve)?;
         let failed = |error: std::io::Error| {

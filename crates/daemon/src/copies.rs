@@ -11,11 +11,13 @@ use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sheave_varlink::{Call, Failed};
 use sheave_vol::ScrubOptions;
+use sheave_vol::rbd_diff::Version;
 
 use crate::api::types as t;
 use crate::copy::sink::Sink;
 use crate::copy::source::Source;
-use crate::copy::{self, Meter, export, import};
+use crate::copy::{self, Meter, export, export_diff, import, import_diff};
+use crate::daemon::Held;
 use crate::failure::{self, Failure};
 use crate::place::VolumePlace;
 use crate::service::{Control, Reply, volume_json};
@@ -172,8 +174,7 @@ impl Control {
         let t::Import { pool, volume, size_bytes, force } = wanted;
         let held = self.daemon.held(&pool)?;
         let open = held.pool()?;
-        let name = value::volume_name(&volume).map_err(|why| Failure::usage(format!("volume: {why}")))?;
-        let place = VolumePlace { pool: held.plan.place.clone(), name };
+        let place = volume_place(&held, &volume)?;
         let wanted = import::Wanted { place: &place, size: size_bytes };
         // The command has asked.
         let ask = &mut copy::agreed;
@@ -203,8 +204,7 @@ impl Control {
         let file = File::from(call.take_fd()?);
         let held = self.daemon.held(&of.pool)?;
         let open = held.pool()?;
-        let name = value::volume_name(&of.volume).map_err(|why| Failure::usage(format!("volume: {why}")))?;
-        let place = VolumePlace { pool: held.plan.place.clone(), name };
+        let place = volume_place(&held, &of.volume)?;
         let size = open.volume_info(&of.volume).map_err(failure::pool)?.size_bytes;
         let sink = Sink::of(file, "the image".into(), size)?;
         let copied =
@@ -212,4 +212,62 @@ impl Control {
         let volume: Value = volume_json(&held, open, &of.volume)?;
         Ok(json!({ "volume": volume, "copied_bytes": copied.bytes }))
     }
+
+    /// `ExportDiff`.
+    pub(super) fn export_diff(&self, call: &mut Call<'_>) -> Reply {
+        call.admin_only()?;
+        let wanted: t::ExportDiff = call.parameters()?;
+        let file = File::from(call.take_fd()?);
+        let version = match wanted.format.as_deref() {
+            None | Some("v2") => Version::V2,
+            Some("v1") => Version::V1,
+            Some(_) => return Err(Failed::parameter("format").into()),
+        };
+        let held = self.daemon.held(&wanted.pool)?;
+        let open = held.pool()?;
+        let place = volume_place(&held, &wanted.volume)?;
+        let size = open.volume_info(&wanted.volume).map_err(failure::pool)?.size_bytes;
+        let written = beside(call, Some(size), |told, stop| {
+            let sink = || Sink::of(file, "the diff".into(), 0);
+            export_diff::write(open, &place, wanted.from.as_deref(), version, sink, &mut &*told, stop)
+        })?;
+        Ok(json!({ "copied_bytes": written.copied_bytes, "zero_bytes": written.zero_bytes }))
+    }
+
+    /// `ImportDiff`.
+    pub(super) fn import_diff(&self, call: &mut Call<'_>) -> Reply {
+        call.admin_only()?;
+        let t::ImportDiff { pool, volume, base, name, force } = call.parameters()?;
+        let file = File::from(call.take_fd()?);
+        for name in [&base, &name].into_iter().flatten() {
+            value::volume_name(name).map_err(|why| Failure::usage(format!("snapshot '{name}': {why}")))?;
+        }
+        let held = self.daemon.held(&pool)?;
+        let place = volume_place(&held, &volume)?;
+        let (base, name) = (base.as_deref(), name.as_deref());
+        let wanted = import_diff::Wanted { file: "the diff", place: &place, base, name };
+        let source = Source::of(file, "the diff".into())?;
+        let total = source.size();
+        let done = beside(call, total, |told, stop| {
+            let begun = import_diff::begin(&wanted, source, stop)?;
+            self.daemon.change_alone(&pool, &[&volume], force.unwrap_or(false), |_, open| {
+                begun.into_pool(open, &wanted, &mut &*told)
+            })
+        })?;
+        Ok(json!({
+            "done": done.done,
+            "from": done.from,
+            "to": done.to,
+            "format": done.format,
+            "copied_bytes": done.copied_bytes,
+            "zero_bytes": done.zero_bytes,
+            "warnings": done.warnings,
+        }))
+    }
+}
+
+/// A volume of a pool here, by a name that can be one.
+fn volume_place(held: &Held, volume: &str) -> Result<VolumePlace, Failure> {
+    let name = value::volume_name(volume).map_err(|why| Failure::usage(format!("volume: {why}")))?;
+    Ok(VolumePlace { pool: held.plan.place.clone(), name })
 }

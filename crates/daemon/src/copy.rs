@@ -5,11 +5,15 @@
 //! | [`source`], [`sink`] | what is read, what is written |
 //! | [`lanes`] | a ring with the volume attached |
 //! | [`import`], [`export`] | raw images |
+//! | [`export_diff`], [`import_diff`], [`patch`] | what changed between snapshots |
 //! | [`rescue`] | an export of all that can be read |
 
 pub mod export;
+pub mod export_diff;
 pub mod import;
+pub mod import_diff;
 pub mod lanes;
+mod patch;
 pub mod rescue;
 pub mod sink;
 pub mod source;

@@ -12,18 +12,19 @@ mod changes;
 mod reload;
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sheave_serve::{Export, Exports, Listener, Server, ServerOptions};
 use sheave_vol::Pool;
+use tracing::{error, warn};
 
 use crate::api::types::DeviceId;
-use crate::backend;
 use crate::config::{ExportPlan, Plan, PoolPlan, What};
 use crate::failure::{self, Failure};
+use crate::log::CLIENT;
 use crate::place::Access;
+use crate::{backend, confine};
 
 /// How long a pool that another process has is waited for, and how often that is looked at.
 const BUSY_WAIT: Duration = Duration::from_secs(2);
@@ -66,10 +67,25 @@ pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Tells somebody who would act on it.
-pub fn notice(text: &str) {
-    // Nobody listening, or no room, is no reason to stop.
-    let _ = writeln!(std::io::stderr().lock(), "sheave: {text}");
+/// Tells what a client has brought about.
+fn client_notice(text: &str) {
+    warn!(target: CLIENT, event = "client_dropped", "{text}");
+}
+
+impl PoolPlan {
+    /// Tells that it is not open.
+    fn tell_failed(&self, why: &Failure) {
+        let name = self.name.as_str();
+        error!(event = "pool_failed", pool = name, "pool '{name}' is not open: {}", why.in_a_line());
+    }
+}
+
+impl ExportPlan {
+    /// Tells that it is not served.
+    fn tell_failed(&self, why: &Failure) {
+        let name = self.name.as_str();
+        error!(event = "export_failed", export = name, "export '{name}' is not served: {}", why.in_a_line());
+    }
 }
 
 impl Held {
@@ -97,6 +113,9 @@ impl Held {
 /// instant longer than the daemon lives, and the next daemon is started at once.
 fn open_when_free(plan: &PoolPlan) -> Result<Pool, Failure> {
     plan.place.expect_pool()?;
+    if let Some(refused) = confine::refusal(&plan.place) {
+        return Err(refused);
+    }
     let until = Instant::now() + BUSY_WAIT;
     loop {
         match plan.place.open_now(if plan.read_only { Access::Look } else { Access::Change }) {
@@ -154,12 +173,12 @@ impl Opened {
     pub fn tell(&self) {
         for held in self.pools.values() {
             if let Some(why) = held.failed() {
-                notice(&format!("pool '{}' is not open: {}", held.plan.name, why.in_a_line()));
+                held.plan.tell_failed(why);
             }
         }
         for row in &self.rows {
             if let Some(why) = &row.failed {
-                notice(&format!("export '{}' is not served: {}", row.plan.name, why.in_a_line()));
+                row.plan.tell_failed(why);
             }
         }
     }
@@ -181,7 +200,7 @@ impl Opened {
         if let Some(threads) = plan.threads {
             options.reactors = usize::from(threads);
         }
-        match Server::start(Exports::new(self.exports), listeners, options, Box::new(notice)) {
+        match Server::start(Exports::new(self.exports), listeners, options, Box::new(client_notice)) {
             Ok(server) => {
                 let daemon = Daemon {
                     server,

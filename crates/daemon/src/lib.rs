@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`run`] | the order of start and end |
 //! | [`config`] | the configuration: a plan |
+//! | [`confine`] | what the daemon may reach of the file system |
 //! | [`daemon`] | pools, exports and the server while it runs |
 //! | [`backend`], [`contexts`] | what an export serves |
 //! | [`control`] | the control socket |
@@ -11,6 +12,8 @@
 //! | [`copies`] | those that take long: import, export, scrub, trim, watch |
 //! | [`metrics`] | counters and gauges, for monitoring |
 //! | [`tls`] | which addresses have TLS, and with which files |
+//! | [`log`] | what operators are told meanwhile |
+//! | [`vigil`] | looks at the pools for what to tell them |
 //! | [`systemd`] | sockets, readiness and the watchdog of systemd |
 //! | [`captive`] | the command of `--run`, and its socket |
 //!
@@ -29,12 +32,14 @@ pub mod api;
 mod backend;
 pub mod captive;
 pub mod config;
+mod confine;
 mod contexts;
 mod control;
 mod copies;
 pub mod copy;
 mod daemon;
 pub mod failure;
+pub mod log;
 mod metrics;
 pub mod place;
 pub mod run;
@@ -43,6 +48,7 @@ pub mod shapes;
 mod systemd;
 pub mod tls;
 pub mod value;
+mod vigil;
 
 use sheave_vol::{Pool, PoolError, VolumeInfo};
 

@@ -1,4 +1,5 @@
-//! `/metrics`: counters and gauges of the daemon, as OpenMetrics text over HTTP.
+//! `/metrics`: counters and gauges of the daemon over HTTP, as OpenMetrics text for who asks for that, else in the
+//! older text format of Prometheus.
 //!
 //! A page that is asked for is made then, from what reports tell; nothing is counted for it. Whoever reaches the
 //! address can read it. A peer has two seconds for its question and the answer, and there are few at a time.
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 use sheave_base::sync::atomic::{AtomicUsize, Ordering};
+use sheave_serve::{ExportStatus, IoCounts};
 use sheave_vol::SpaceState;
 
 use crate::daemon::{Daemon, Held};
@@ -101,8 +103,16 @@ fn answer(daemon: &Daemon, mut stream: TcpStream) -> io::Result<()> {
         }
     }
     let is_ours = question.starts_with(b"GET /metrics ") || question.starts_with(b"GET /metrics?");
-    let (status, page) = if is_ours { ("200 OK", page(daemon)) } else { ("404 Not Found", "see /metrics\n".into()) };
-    let kind = if is_ours { "application/openmetrics-text; version=1.0.0; charset=utf-8" } else { "text/plain" };
+    let head = String::from_utf8_lossy(&question).to_ascii_lowercase();
+    let mut lines = head.lines();
+    let is_open = lines.any(|line| line.starts_with("accept:") && line.contains("application/openmetrics-text"));
+    let (status, page) =
+        if is_ours { ("200 OK", page(daemon, is_open)) } else { ("404 Not Found", "see /metrics\n".into()) };
+    let kind = match (is_ours, is_open) {
+        (true, true) => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        (true, false) => "text/plain; version=0.0.4; charset=utf-8",
+        (false, _) => "text/plain",
+    };
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         page.len()
@@ -112,24 +122,29 @@ fn answer(daemon: &Daemon, mut stream: TcpStream) -> io::Result<()> {
 }
 
 /// A page that is being written.
-struct Page(String);
+struct Page {
+    text: String,
+    /// OpenMetrics, where a family of counters has another name than its values.
+    is_open: bool,
+}
 
 impl Page {
     /// A family of values; each has the label and the value that it is told.
     fn family(&mut self, name: &str, kind: &str, help: &str, label: &str, values: &[(String, u64)]) {
         // Writing to a string never fails.
-        let _ = write!(self.0, "# TYPE {name} {kind}\n# HELP {name} {help}\n");
         let suffix = if kind == "counter" { "_total" } else { "" };
+        let family = if self.is_open { name.to_owned() } else { format!("{name}{suffix}") };
+        let _ = write!(self.text, "# TYPE {family} {kind}\n# HELP {family} {help}\n");
         for (of, value) in values {
             let of = of.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
             let labels = if label.is_empty() { String::new() } else { format!("{{{label}=\"{of}\"}}") };
-            let _ = writeln!(self.0, "{name}{suffix}{labels} {value}");
+            let _ = writeln!(self.text, "{name}{suffix}{labels} {value}");
         }
     }
 }
 
-fn page(daemon: &Daemon) -> String {
-    let mut page = Page(String::new());
+fn page(daemon: &Daemon, is_open: bool) -> String {
+    let mut page = Page { text: String::new(), is_open };
     let version = (env!("CARGO_PKG_VERSION").to_owned(), 1);
     page.family("sheave_version", "gauge", "The version of the daemon, as a label.", "version", &[version]);
     let uptime = (String::new(), daemon.since().elapsed().as_secs());
@@ -140,14 +155,37 @@ fn page(daemon: &Daemon) -> String {
     let served = daemon.server.exports();
     let up = rows.iter().map(|row| (row.plan.name.clone(), u64::from(row.failed.is_none()))).collect::<Vec<_>>();
     page.family("sheave_export_up", "gauge", "Whether an export is served.", "export", &up);
-    let of = |value: fn(&sheave_serve::ExportStatus) -> u64| {
+    let of = |value: fn(&ExportStatus) -> u64| {
         served.iter().map(|export| (export.name.clone(), value(export))).collect::<Vec<_>>()
     };
     let clients = of(|export| export.clients.into());
     page.family("sheave_export_clients", "gauge", "Clients that have an export.", "export", &clients);
     page.family("sheave_export_size_bytes", "gauge", "Bytes of an export.", "export", &of(|export| export.size_bytes));
+    requests(&mut page, &served);
     pools(&mut page, &daemon.pools());
-    page.0 + "# EOF\n"
+    page.text + if is_open { "# EOF\n" } else { "" }
+}
+
+/// What clients have had done, since each export is served.
+fn requests(page: &mut Page, served: &[ExportStatus]) {
+    type Value = fn(&IoCounts) -> u64;
+    let families: [(&str, &str, Value); 11] = [
+        ("sheave_export_reads", "Reads that were answered.", |counts| counts.reads),
+        ("sheave_export_read_bytes", "Bytes that were read.", |counts| counts.read_bytes),
+        ("sheave_export_writes", "Writes that were answered.", |counts| counts.writes),
+        ("sheave_export_written_bytes", "Bytes that were written.", |counts| counts.written_bytes),
+        ("sheave_export_flushes", "Flushes that were answered.", |counts| counts.flushes),
+        ("sheave_export_trims", "Trims that were answered.", |counts| counts.trims),
+        ("sheave_export_trimmed_bytes", "Bytes that were trimmed.", |counts| counts.trimmed_bytes),
+        ("sheave_export_zeroes", "Requests to zero a range that were answered.", |counts| counts.zeroes),
+        ("sheave_export_zeroed_bytes", "Bytes that were zeroed.", |counts| counts.zeroed_bytes),
+        ("sheave_export_other_requests", "Questions for a map, and hints to cache.", |counts| counts.others),
+        ("sheave_export_failed_requests", "Requests that were answered with an error.", |counts| counts.errors),
+    ];
+    for (name, help, value) in families {
+        let values: Vec<_> = served.iter().map(|export| (export.name.clone(), value(&export.counts))).collect();
+        page.family(name, "counter", help, "export", &values);
+    }
 }
 
 fn pools(page: &mut Page, pools: &[Arc<Held>]) {

@@ -7,15 +7,19 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
-use sheave_load::signals::{self, Ender};
+use sheave_load::signals::{self, Ender, Hangups};
 use sheave_serve::{Address, Listener};
+use tracing::{error, info, warn};
 
 use crate::captive::{self, Captive};
 use crate::config::{self, One, Plan};
-use crate::daemon::{Daemon, Opened, notice};
+use crate::daemon::{Daemon, Opened};
 use crate::failure::{self, Failure};
-use crate::{control, metrics, systemd, tls};
+use crate::log::{Sink, Verbosity};
+use crate::vigil::Vigil;
+use crate::{confine, control, log, metrics, systemd, tls};
 
 /// A line on stderr. Nobody listening, or no room, is no reason to stop.
 fn say(line: &str) {
@@ -28,10 +32,11 @@ fn say(line: &str) {
 /// # Errors
 ///
 /// When nothing can be served, or the end has failed.
-pub fn configured(path: &Path) -> Result<u8, Failure> {
+pub fn configured(path: &Path, level: Option<Verbosity>) -> Result<u8, Failure> {
     let ender = Ender::new()?;
-    let mut plan = config::read(path)?;
-    let mut hangups = signals::hangups()?;
+    let plan = config::read(path)?;
+    log::start(level.unwrap_or(plan.log), plan.log_to)?;
+    let hangups = signals::hangups()?;
     let mut listeners = systemd::listeners()?;
     let tls = tls::load(&plan.tls)?;
     listeners.extend(listen(&plan.listen)?);
@@ -40,6 +45,9 @@ pub fn configured(path: &Path) -> Result<u8, Failure> {
         return Err(Failure::usage(format!("{} has no address to listen on", path.display()))
             .fix("add listen = [\"unix:/run/sheave/nbd.sock\"], or a control socket"));
     }
+    control::prepare(&plan);
+    sheave_kring::restrict_rings();
+    confine::start(&plan, Some(path));
     let opened = Opened::new(&plan);
     opened.tell();
     let daemon = Arc::new(opened.serve(listeners, &plan)?);
@@ -65,10 +73,41 @@ pub fn configured(path: &Path) -> Result<u8, Failure> {
     let served = daemon.server.exports().len();
     let at: Vec<String> = daemon.server.listeners().iter().map(|listener| listener.address().to_string()).collect();
     let serving = format!("serving {served} exports at {}", at.join(", "));
-    say(&serving);
+    info!(event = "serving", exports = served, "{serving}");
     systemd::ready(&serving);
     let watchdog = systemd::Watchdog::start(&daemon);
-    let reloads = {
+    let vigil = Vigil::start(&daemon).map_err(|error| warn!(event = "no_vigil", "pools are not watched: {error}")).ok();
+    let reloads = Reloads::start(&daemon, path, plan, level, hangups)?;
+    let ended = ender.wait().map_err(captive::ender_failed);
+    info!(event = "stopping", "ending: clients are drained, pools are closed");
+    systemd::stopping();
+    watchdog.stop();
+    if let Some(vigil) = vigil {
+        vigil.stop();
+    }
+    if let Some(measured) = measured {
+        measured.stop();
+    }
+    reloads.stop();
+    end(daemon, controlled)?;
+    ended.map(|_| 0)
+}
+
+/// The thread that reads the configuration again at SIGHUP.
+struct Reloads {
+    thread: JoinHandle<()>,
+    /// Closed to end it.
+    ends: UnixStream,
+}
+
+impl Reloads {
+    fn start(
+        daemon: &Arc<Daemon>,
+        path: &Path,
+        mut plan: Plan,
+        level: Option<Verbosity>,
+        mut hangups: Hangups,
+    ) -> Result<Reloads, Failure> {
         let (daemon, path) = (daemon.clone(), path.to_owned());
         let (ends, told) = UnixStream::pair().map_err(captive::ender_failed)?;
         let run = move || {
@@ -76,27 +115,26 @@ pub fn configured(path: &Path) -> Result<u8, Failure> {
                 systemd::reloading();
                 match config::read(&path) {
                     Ok(new) => {
+                        log::set(level.unwrap_or(new.log));
                         daemon.reload(&plan, &new);
                         plan = new;
                     }
-                    Err(why) => notice(&format!("the configuration stays as it was: {}", why.in_a_line())),
+                    Err(why) => {
+                        let why = why.in_a_line();
+                        error!(event = "reload_failed", "the configuration stays as it was: {why}");
+                    }
                 }
                 systemd::ready(&format!("serving {} exports", daemon.server.exports().len()));
             }
         };
-        (std::thread::spawn(run), ends)
-    };
-    let ended = ender.wait().map_err(captive::ender_failed);
-    systemd::stopping();
-    watchdog.stop();
-    if let Some(measured) = measured {
-        measured.stop();
+        Ok(Reloads { thread: std::thread::spawn(run), ends })
     }
-    drop(reloads.1);
-    // A reload that has panicked has said so.
-    let _ = reloads.0.join();
-    end(daemon, controlled)?;
-    ended.map(|_| 0)
+
+    fn stop(self) {
+        drop(self.ends);
+        // A reload that has panicked has said so.
+        let _ = self.thread.join();
+    }
 }
 
 /// Serves one volume, snapshot or device; the exit code.
@@ -106,16 +144,23 @@ pub fn configured(path: &Path) -> Result<u8, Failure> {
 /// When it cannot be served, or the end has failed.
 pub fn one(args: &One) -> Result<u8, Failure> {
     let ender = Ender::new()?;
+    log::start(args.log, Sink::Auto)?;
     let mut plan = config::of_one(args)?;
     let directory = if plan.listen.is_empty() { Some(captive::private_directory()?) } else { None };
     plan.listen.extend(directory.iter().map(captive::Directory::address));
     let tls = tls::load(&plan.tls)?;
+    control::prepare(&plan);
+    if plan.confine {
+        sheave_kring::restrict_rings();
+        confine::start(&plan, None);
+    }
     let opened = Opened::new(&plan);
     if let Some(why) = opened.failure().cloned() {
         opened.close()?;
         return Err(why);
     }
     let described = opened.describe();
+    // Only now: who can connect is served.
     let listeners = match listen(&plan.listen) {
         Ok(listeners) => listeners,
         Err(why) => {
@@ -166,7 +211,7 @@ fn begin_control(daemon: &Arc<Daemon>, plan: &Plan) -> Result<Option<control::Ru
         Ok(running) => Ok(Some(running)),
         Err(why) if wanted.wanted => Err(why),
         Err(why) => {
-            notice(&format!("there is no control socket: {}", why.in_a_line()));
+            warn!(event = "no_control", "there is no control socket: {}", why.in_a_line());
             Ok(None)
         }
     }

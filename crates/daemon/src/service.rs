@@ -10,11 +10,13 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use sheave_varlink::{Call, CallError, Failed, Service};
 use sheave_vol::Pool;
+use tracing::{info, warn};
 
 use crate::api::types::{self as t, IDL, INTERFACE};
 use crate::config::{ExportPlan, What};
-use crate::daemon::{Daemon, Held, Row, notice};
+use crate::daemon::{Daemon, Held, Row};
 use crate::failure::{self, Failure};
+use crate::log::CONTROL;
 use crate::resize_to;
 use crate::shapes::extent::ExtentJson;
 use crate::shapes::pool::PoolJson;
@@ -65,6 +67,8 @@ impl Service for Control {
             "ListVolumes" => look(call, |of: t::OfPool| self.volumes(&of.pool)),
             "GetVolume" => look(call, |of: t::OfVolume| self.volume(&of.pool, &of.volume)),
             "MapVolume" => look(call, |map| self.map(&map)),
+            "CompareVolumes" => look(call, |compare| self.compare(&compare)),
+            "UpgradePool" => change(call, |upgrade| self.upgrade(&upgrade)),
             "AddExport" => change(call, |add| self.add_export(add)),
             "RemoveExport" => change(call, |t::RemoveExport { name, force }| {
                 done(self.daemon.remove_export(&name, force.unwrap_or(false)))
@@ -86,6 +90,8 @@ impl Service for Control {
             "WatchPool" => self.watch(call),
             "ImportVolume" => self.import(call),
             "ExportVolume" => self.export(call),
+            "ExportDiff" => self.export_diff(call),
+            "ImportDiff" => self.import_diff(call),
             "ScrubPool" => self.scrub(call),
             "TrimPool" => self.trim(call),
             _ => Err(Failed::no_method(&method).into()),
@@ -93,7 +99,7 @@ impl Service for Control {
     }
 
     fn notice(&self, text: &str) {
-        notice(text);
+        warn!(target: CONTROL, event = "control", "{text}");
     }
 }
 
@@ -105,7 +111,10 @@ fn look<P: DeserializeOwned>(call: &Call<'_>, work: impl FnOnce(P) -> Result<Val
 /// A method that changes something.
 fn change<P: DeserializeOwned>(call: &Call<'_>, work: impl FnOnce(P) -> Result<Value, Failure>) -> Reply {
     call.admin_only()?;
-    look(call, work)
+    let reply = look(call, work)?;
+    // Who looks for the reason of a change finds it here; calls that were refused changed nothing.
+    info!(event = "changed", method = call.method.as_str(), parameters = %call.what(), "changed by the control socket");
+    Ok(reply)
 }
 
 fn done(outcome: Result<(), Failure>) -> Result<Value, Failure> {
@@ -179,6 +188,9 @@ impl Control {
             peer: client.peer,
             export: client.export,
             connected_seconds: now.duration_since(client.since).unwrap_or_default().as_secs(),
+            read_bytes: client.counts.read_bytes,
+            written_bytes: client.counts.written_bytes,
+            failed_requests: client.counts.errors,
         };
         object(t::ClientRows { clients: self.daemon.server.clients().into_iter().map(row).collect() })
     }
@@ -199,6 +211,33 @@ impl Control {
     fn volume(&self, pool: &str, name: &str) -> Result<Value, Failure> {
         let held = self.daemon.held(pool)?;
         Ok(json!({ "volume": volume_json(&held, held.pool()?, name)? }))
+    }
+
+    fn compare(&self, compare: &t::Compare) -> Result<Value, Failure> {
+        let held = self.daemon.held(&compare.pool)?;
+        let pool = held.pool()?;
+        let size = pool.volume_info(&compare.volume).map_err(failure::pool)?.size_bytes;
+        let open = |name: &str| pool.open_volume(name).map_err(failure::pool);
+        let (volume, since) = (open(&compare.volume)?, open(&compare.since)?);
+        let end = compare.offset_bytes.saturating_add(compare.length_bytes).min(size);
+        let (step, mut at, mut extents) = (pool.info().unit_bytes * 512, compare.offset_bytes, Vec::new());
+        let last = end.min(at.saturating_add(MAX_MAP));
+        while at < last && extents.len() < MAX_EXTENTS {
+            let len = step.min(last - at);
+            let found = volume.changes_since(&since, at, len).map_err(failure::pool)?;
+            extents.extend(found.iter().map(ExtentJson::new));
+            at += len;
+        }
+        Ok(json!({ "extents": object(extents)?, "next_bytes": (at < end).then_some(at) }))
+    }
+
+    fn upgrade(&self, upgrade: &t::Upgrade) -> Result<Value, Failure> {
+        let upgrades = self.daemon.change(&upgrade.pool, |_, pool| match upgrade.dry_run {
+            Some(true) => Ok(pool.upgrades()),
+            _ => pool.upgrade().map_err(failure::pool),
+        })?;
+        let part = |part: &&sheave_vol::Upgrade| json!({ "name": part.name, "lacks": part.lacks, "gives": part.gives });
+        Ok(json!({ "upgrades": upgrades.iter().map(part).collect::<Vec<_>>() }))
     }
 
     fn map(&self, map: &t::Map) -> Result<Value, Failure> {

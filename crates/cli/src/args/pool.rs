@@ -79,6 +79,30 @@ pub enum PoolCommand {
     Trim(TrimArgs),
     /// Give a pool that an older sheave made what it lacks.
     Upgrade(UpgradeArgs),
+    /// Tell each change of a pool's space between ok, low and full, until Ctrl-C.
+    Watch(WatchArgs),
+}
+
+const WATCH_EXAMPLES: &str = "\
+Examples:
+  sheave pool watch pool.img
+        a line now, and one with each change; of a pool that a server has, in the server
+  sheave pool watch pool.img --json | while read -r line; do echo \"$line\"; done
+        an object a line
+
+Exit code: 1 the pool was closed or it failed, 2 the command line makes no sense.";
+
+/// `sheave pool watch`.
+#[derive(Debug, Args)]
+#[command(after_help = WATCH_EXAMPLES)]
+pub struct WatchArgs {
+    /// The pool.
+    #[arg(value_name = "POOL")]
+    pub pool: PoolPlace,
+
+    /// Print a JSON object a line.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Checksums of data.

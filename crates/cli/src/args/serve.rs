@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
+use sheave_daemon::log::Verbosity;
 use sheave_serve::{Address, Limit};
 
 const EXAMPLES: &str = "\
@@ -103,6 +104,10 @@ pub struct ServeArgs {
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub max_clients: u32,
 
+    /// How much is logged: off, error, warn, info or debug [default: info, or as the configuration says].
+    #[arg(long, value_name = "LEVEL", value_parser = verbosity)]
+    pub log: Option<Verbosity>,
+
     /// The socket by which other commands reach the pool meanwhile [default: one in the runtime directory].
     #[arg(long, value_name = "PATH")]
     pub control: Option<std::path::PathBuf>,
@@ -110,6 +115,10 @@ pub struct ServeArgs {
 
 fn address(text: &str) -> Result<Address, String> {
     text.parse().map_err(|error: sheave_serve::ServeError| error.to_string())
+}
+
+fn verbosity(text: &str) -> Result<Verbosity, String> {
+    text.parse()
 }
 
 fn export_name(text: &str) -> Result<String, String> {

@@ -89,3 +89,19 @@ fn every_command_has_examples_and_each_is_one() {
     }
     assert!(examples > 60, "{examples}");
 }
+
+/// The help of every command fits a narrow terminal, its usage line included: what clap cannot wrap is short.
+#[test]
+fn every_help_fits_sixty_columns() {
+    fn look(command: &clap::Command, path: &str) {
+        let mut narrow = command.clone().term_width(60).bin_name(path);
+        let help = narrow.render_long_help().to_string();
+        for line in help.lines().take_while(|line| !line.starts_with("Examples:")) {
+            assert!(line.chars().count() <= 60, "{path} --help: {line}");
+        }
+        for below in command.get_subcommands() {
+            look(below, &format!("{path} {}", below.get_name()));
+        }
+    }
+    look(&Cli::command(), "sheave");
+}

@@ -230,7 +230,7 @@ pub struct SnapshotArgs {
     pub volume: VolumePlace,
 
     /// Name of the snapshot.
-    #[arg(value_name = "SNAPSHOT", value_parser = value::volume_name)]
+    #[arg(value_name = "SNAP", value_parser = value::volume_name)]
     pub name: String,
 
     /// Print one JSON object instead of text.
@@ -273,7 +273,7 @@ pub struct RollbackArgs {
     pub volume: VolumePlace,
 
     /// The snapshot whose content it gets.
-    #[arg(value_name = "SNAPSHOT", value_parser = value::volume_name)]
+    #[arg(value_name = "SNAP", value_parser = value::volume_name)]
     pub snapshot: String,
 
     /// Give up what was written since, without asking.

@@ -91,10 +91,12 @@ pub fn client(args: &ClientArgs) -> Result<(), Failure> {
             if *json {
                 return output::json(&rows);
             }
-            let mut text = line(["ID", "SINCE", "EXPORT", "FROM"]);
+            let mut text = client_line(["ID", "SINCE", "READ", "WRITTEN", "EXPORT", "FROM"]);
             for row in rows.clients {
-                let since = format!("{} s", row.connected_seconds);
-                text += &line([&row.id.to_string(), &since, row.export.as_deref().unwrap_or("-"), &row.peer]);
+                let (id, since) = (row.id.to_string(), format!("{} s", row.connected_seconds));
+                let (read, written) = (fmt_bytes(row.read_bytes), fmt_bytes(row.written_bytes));
+                let export = row.export.as_deref().unwrap_or("-");
+                text += &client_line([&id, &since, &read, &written, export, &row.peer]);
             }
             output::text(&text);
             Ok(())
@@ -115,6 +117,10 @@ fn connect(named: Option<&std::path::Path>) -> Result<Remote, Failure> {
     let remote = Remote::only(named)?;
     remote.be_patient();
     Ok(remote)
+}
+
+fn client_line([id, since, read, written, export, from]: [&str; 6]) -> String {
+    format!("{id:8}  {since:>9}  {read:>9}  {written:>9}  {export:16}  {from}\n")
 }
 
 fn line([a, b, c, d]: [&str; 4]) -> String {

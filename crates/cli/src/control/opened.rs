@@ -9,7 +9,7 @@ use sheave_daemon::shapes::pool::PoolJson;
 use sheave_daemon::shapes::volume::VolumeJson;
 use sheave_vol::{LowWater, Pool, PoolError};
 
-use super::remote::{Holder, holder};
+use super::remote::{Holder, holder, not_while_served};
 use crate::output;
 use crate::pool::patience;
 
@@ -55,12 +55,25 @@ impl Opened {
         let by = patience::until_free(|| match place.open_now(access) {
             Err(busy) if busy.is_busy() && access != Access::Rescue => holder(place).map(By::Them).ok_or(busy),
             opened => opened.map(By::Us),
+        })
+        .map_err(|busy| match access {
+            Access::Rescue => not_while_served(place, "a rescue reads a pool that nobody has open", "", busy),
+            _ => busy,
         })?;
         if let By::Them(holder) = &by {
             output::say(format_args!("sheave: {place} is served: asking {}\n", holder.remote.describe()));
             holder.remote.be_patient();
         }
         Ok(Opened { place: place.clone(), by })
+    }
+
+    /// A pool that a daemon holds, if one does now.
+    pub fn held(place: &PoolPlace) -> Result<Option<Opened>, Failure> {
+        place.expect_pool()?;
+        let Some(holder) = holder(place) else { return Ok(None) };
+        output::say(format_args!("sheave: {place} is served: asking {}\n", holder.remote.describe()));
+        holder.remote.be_patient();
+        Ok(Some(Opened { place: place.clone(), by: By::Them(holder) }))
     }
 
     /// Who has it open.
@@ -238,6 +251,22 @@ impl Opened {
         }
     }
 
+    /// Where a volume of `size` bytes reads differently from another.
+    pub fn changes(&self, name: &str, since: &str, size: u64) -> Result<Vec<ExtentJson>, Failure> {
+        match &self.by {
+            By::Us(pool) => {
+                let open = |name: &str| pool.open_volume(name).map_err(failure::pool);
+                let changed = open(name)?.changes_since(&open(since)?, 0, u64::MAX).map_err(failure::pool)?;
+                Ok(changed.iter().map(ExtentJson::new).collect())
+            }
+            By::Them(Holder { remote, pool }) => pages(0, size, |offset_bytes, length_bytes| {
+                let (volume, since) = (name.to_owned(), since.to_owned());
+                let compare = t::Compare { pool: pool.clone(), volume, since, offset_bytes, length_bytes };
+                remote.call("CompareVolumes", &compare)
+            }),
+        }
+    }
+
     /// What lies where in a volume.
     pub fn map(&self, name: &str, offset: u64, len: u64) -> Result<Vec<ExtentJson>, Failure> {
         match &self.by {
@@ -246,18 +275,26 @@ impl Opened {
                 let extents = volume.extents(offset, len).map_err(failure::pool)?;
                 Ok(extents.iter().map(ExtentJson::new).collect())
             }
-            By::Them(Holder { remote, pool }) => {
-                let mut all: Vec<ExtentJson> = Vec::new();
-                let mut next = Some(offset);
-                while let Some(at) = next {
-                    let length_bytes = (offset + len).saturating_sub(at);
-                    let map = t::Map { pool: pool.clone(), volume: name.into(), offset_bytes: at, length_bytes };
-                    let reply: Extents = remote.call("MapVolume", &map)?;
-                    reply.extents.into_iter().for_each(|extent| ExtentJson::add(&mut all, extent));
-                    next = reply.next_bytes.filter(|next| *next > at);
-                }
-                Ok(all)
-            }
+            By::Them(Holder { remote, pool }) => pages(offset, len, |offset_bytes, length_bytes| {
+                let map = t::Map { pool: pool.clone(), volume: name.into(), offset_bytes, length_bytes };
+                remote.call("MapVolume", &map)
+            }),
         }
     }
+}
+
+/// Extents that a daemon tells in pieces.
+fn pages(
+    offset: u64,
+    len: u64,
+    ask: impl Fn(u64, u64) -> Result<Extents, Failure>,
+) -> Result<Vec<ExtentJson>, Failure> {
+    let mut all: Vec<ExtentJson> = Vec::new();
+    let mut next = Some(offset);
+    while let Some(at) = next {
+        let reply = ask(at, (offset + len).saturating_sub(at))?;
+        reply.extents.into_iter().for_each(|extent| ExtentJson::add(&mut all, extent));
+        next = reply.next_bytes.filter(|next| *next > at);
+    }
+    Ok(all)
 }

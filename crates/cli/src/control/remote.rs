@@ -84,6 +84,16 @@ pub fn holder(place: &PoolPlace) -> Option<Holder> {
     None
 }
 
+/// A pool that was found in use, for what a daemon that holds it cannot do: then the refusal names the way.
+pub fn not_while_served(place: &PoolPlace, what: &str, instead: &str, busy: Failure) -> Failure {
+    let Some(Holder { remote, pool }) = holder(place).filter(|_| busy.is_busy()) else { return busy };
+    let who = remote.describe();
+    Failure::busy(format!("{what}, and {who} serves {place} (its pool '{pool}')")).fix(format!(
+        "{instead}take the pool and its exports out of the configuration of that server and send it SIGHUP, or end it; \
+         then run this again"
+    ))
+}
+
 impl Remote {
     /// The daemon at this socket.
     fn connect(path: &Path) -> io::Result<Remote> {
@@ -166,6 +176,29 @@ impl Remote {
             }
             Err(error) => Err(self.failure(error)),
             Ok(reply) => read(reply),
+        }
+    }
+
+    /// Calls a method that replies again and again, until it fails.
+    pub fn stream<P: Serialize>(
+        &self,
+        method: &str,
+        parameters: &P,
+        each: &mut dyn FnMut(Value) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut failed = None;
+        let mut reply = |reply: Value| {
+            each(reply).map_err(|why| {
+                failed = Some(why);
+                io::ErrorKind::Interrupted.into()
+            })
+        };
+        let method = format!("{INTERFACE}.{method}");
+        let ended = self.client.borrow_mut().call_more(&method, parameters, &[], &mut reply);
+        match (failed, ended) {
+            (Some(why), _) => Err(why),
+            (None, Ok(_)) => Ok(()),
+            (None, Err(error)) => Err(self.failure(error)),
         }
     }
 

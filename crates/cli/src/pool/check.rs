@@ -14,6 +14,7 @@ use sheave_vol::{CheckOptions, CheckReport, Totals, check_device_with};
 
 use super::patience;
 use crate::args::pool::CheckArgs;
+use crate::control::remote::not_while_served;
 use crate::progress::Progress;
 use crate::{confirm, output};
 
@@ -81,7 +82,10 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
         false => (",readonly=on", Sharing::WithReaders),
     };
     let device = args.pool.open_device(options)?;
-    let _claim = patience::until_free(|| device.claim(sharing).map_err(failure::device))?;
+    let _claim = patience::until_free(|| device.claim(sharing).map_err(failure::device)).map_err(|busy| {
+        let instead = format!("sheave pool scrub '{}' verifies a pool that is served; or ", args.pool);
+        not_while_served(&args.pool, "a check wants a pool that nobody changes", &instead, busy)
+    })?;
     let look = |repair: bool| {
         let mut progress = Progress::new(if repair { "repair" } else { "check" }, args.progress, args.json, None);
         let options = CheckOptions::default().repair(repair);
@@ -148,9 +152,10 @@ fn words(args: &CheckArgs, report: &CheckReport) -> String {
     let t = TotalsJson::new(&report.totals);
     let _ = writeln!(
         text,
-        "{}: {} volumes; of {}: {} of data ({} shared), {} of metadata, {} unused",
+        "{}: {} {}; of {}: {} of data ({} shared), {} of metadata, {} unused",
         args.pool,
         t.volumes,
+        if t.volumes == 1 { "volume" } else { "volumes" },
         fmt_bytes(t.size_bytes),
         fmt_bytes(t.data_bytes),
         fmt_bytes(t.shared_bytes),

@@ -19,6 +19,7 @@ use super::made::Made;
 use super::patience;
 use super::signature;
 use crate::args::pool::{AllocateArg, GrowArgs};
+use crate::control::remote::not_while_served;
 use crate::{confirm, output};
 
 /// What became of it, for programs.
@@ -39,6 +40,7 @@ struct Grown {
 pub fn run(args: &GrowArgs) -> Result<(), Failure> {
     args.pool.refuse_volatile()?;
     args.pool.expect_there()?;
+    let served = |busy| not_while_served(&args.pool, "a pool grows while it is closed", "", busy);
     let full = args.allocate.map_or_else(|| keeps_its_space(&args.pool), |how| Ok(how == AllocateArg::Full))?;
     let options = match (&args.add, args.size, args.pool.single_path()) {
         (Some(_), ..) | (None, None, _) => String::new(),
@@ -54,7 +56,7 @@ pub fn run(args: &GrowArgs) -> Result<(), Failure> {
                     .fix("check the path; sheave pool create makes a pool"));
             }
             let device = args.pool.open_device("")?;
-            drop(patience::until_free(|| device.claim(Sharing::Alone).map_err(failure::device))?);
+            drop(patience::until_free(|| device.claim(Sharing::Alone).map_err(failure::device)).map_err(served)?);
             if full {
                 allocate::file(path, Some(size))?;
             }
@@ -67,7 +69,7 @@ pub fn run(args: &GrowArgs) -> Result<(), Failure> {
     };
     let device = args.pool.open_device(&options)?;
     let open = || Pool::open(&device, &OpenOptions::default()).map_err(failure::pool);
-    let pool = patience::until_free(open)?;
+    let pool = patience::until_free(open).map_err(served)?;
     let before = pool.info();
     // Closed whatever came of it, so that the next opening has nothing to recover.
     let done = match &args.add {

@@ -9,9 +9,7 @@ use std::time::{Duration, Instant};
 
 use sheave_base::sync::atomic::Ordering;
 use sheave_daemon::failure::Failure;
-use sheave_daemon::place::{Access, PoolPlace};
 use sheave_load::signals;
-use sheave_vol::Pool;
 
 use crate::output;
 
@@ -26,12 +24,6 @@ pub fn set(longest: Option<Duration>) {
         // The command line is read once.
         let _ = LONGEST.set(longest);
     }
-}
-
-/// The pool at this place, which must be there.
-pub fn open(place: &PoolPlace, access: Access) -> Result<Pool, Failure> {
-    place.expect_pool()?;
-    until_free(|| place.open_now(access))
 }
 
 /// Tries until nobody else has what it needs, or the time is over; then the error says who has it.

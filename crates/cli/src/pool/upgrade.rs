@@ -4,13 +4,15 @@
 
 use std::fmt::Write;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use sheave_daemon::api::types as t;
 use sheave_daemon::failure::{self, Failure};
 use sheave_daemon::place::Access;
 use sheave_vol::Upgrade;
 
-use super::patience;
 use crate::args::pool::UpgradeArgs;
+use crate::control::opened::{By, Opened};
+use crate::control::remote::Holder;
 use crate::output;
 
 /// What became of it, for programs.
@@ -24,35 +26,52 @@ struct UpgradeJson {
 }
 
 /// A part of it.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct PartJson {
-    name: &'static str,
-    lacks: &'static str,
-    gives: &'static str,
+    name: String,
+    lacks: String,
+    gives: String,
+}
+
+#[derive(Deserialize)]
+struct Reply {
+    upgrades: Vec<PartJson>,
 }
 
 /// Does it.
 pub fn run(args: &UpgradeArgs) -> Result<(), Failure> {
-    let pool = patience::open(&args.pool, if args.dry_run { Access::Look } else { Access::Change })?;
-    let upgraded = if args.dry_run { Ok(pool.upgrades()) } else { pool.upgrade().map_err(failure::pool) };
-    let closed = pool.close().map_err(failure::pool);
+    let pool = Opened::open(&args.pool, if args.dry_run { Access::Look } else { Access::Change })?;
+    let upgraded = match pool.by() {
+        By::Us(pool) => {
+            let upgraded = if args.dry_run { Ok(pool.upgrades()) } else { pool.upgrade().map_err(failure::pool) };
+            let part = |&Upgrade { name, lacks, gives, .. }: &Upgrade| PartJson {
+                name: name.into(),
+                lacks: lacks.into(),
+                gives: gives.into(),
+            };
+            upgraded.map(|upgrades| upgrades.into_iter().map(part).collect())
+        }
+        By::Them(Holder { remote, pool }) => {
+            let upgrade = t::Upgrade { pool: pool.clone(), dry_run: Some(args.dry_run) };
+            remote.call("UpgradePool", &upgrade).map(|reply: Reply| reply.upgrades)
+        }
+    };
+    let closed = pool.close();
     let upgrades = upgraded?;
     closed?;
     if args.json {
-        let part = |&&Upgrade { name, lacks, gives, .. }: &&Upgrade| PartJson { name, lacks, gives };
-        let upgrades = upgrades.iter().map(part).collect();
         return output::json(&UpgradeJson { pool: args.pool.to_string(), dry_run: args.dry_run, upgrades });
     }
     output::text(&text(&args.pool.to_string(), args.dry_run, &upgrades));
     Ok(())
 }
 
-fn text(pool: &str, dry_run: bool, upgrades: &[&Upgrade]) -> String {
+fn text(pool: &str, dry_run: bool, upgrades: &[PartJson]) -> String {
     if upgrades.is_empty() {
         return format!("{pool}: it lacks nothing that this sheave knows\n");
     }
     let mut text = String::new();
-    for Upgrade { name, lacks, gives, .. } in upgrades {
+    for PartJson { name, lacks, gives } in upgrades {
         // Writing to a String does not fail.
         let _ = match dry_run {
             true => writeln!(text, "{pool}: it has no {name}: {lacks}. After an upgrade {gives}"),

@@ -1,13 +1,12 @@
 //! `sheave volume diff`: the extents of a volume as far as they differ from those of another of its pool.
 
-use sheave_daemon::failure::{self, Failure};
+use sheave_daemon::failure::Failure;
 use sheave_daemon::place::Access;
-use sheave_daemon::shapes::extent::ExtentJson;
 
 use super::map::table;
 use crate::args::volume::diff::DiffArgs;
+use crate::control::opened::Opened;
 use crate::output;
-use crate::pool::patience;
 
 /// Does it.
 pub fn run(args: &DiffArgs) -> Result<(), Failure> {
@@ -16,15 +15,14 @@ pub fn run(args: &DiffArgs) -> Result<(), Failure> {
         return Err(Failure::usage(format!("{before} and {after} are in different pools"))
             .fix("compare volumes of one pool; cmp compares what sheave volume export writes"));
     }
-    let pool = patience::open(&after.pool, Access::Look)?;
-    let base = pool.open_volume(&before.name).map_err(failure::pool)?;
-    let volume = pool.open_volume(&after.name).map_err(failure::pool)?;
-    let size = |name: &str| pool.volume_info(name).map(|info| info.size_bytes).map_err(failure::pool);
-    let sizes = (size(&before.name)?, size(&after.name)?);
-    let changed = volume.changes_since(&base, 0, u64::MAX).map_err(failure::pool)?;
-    let changed: Vec<_> = changed.iter().map(ExtentJson::new).collect();
-    drop((base, volume));
-    pool.close().map_err(failure::pool)?;
+    let pool = Opened::open(&after.pool, Access::Look)?;
+    let compare = || {
+        let sizes = (pool.volume(&before.name)?.size_bytes, pool.volume(&after.name)?.size_bytes);
+        Ok((sizes, pool.changes(&after.name, &before.name, sizes.1)?))
+    };
+    let compared: Result<_, Failure> = compare();
+    pool.close()?;
+    let (sizes, changed) = compared?;
     if args.json {
         return output::json(&changed);
     }

@@ -110,13 +110,9 @@ fn a_user_without_rights_looks_and_changes_nothing() {
 #[test]
 fn a_varlink_client_that_others_wrote_is_answered() {
     let Some(dir) = pools() else { return };
-    let python = |script: &str| {
-        let mut command = Command::new("python3");
-        Said::of(command.arg("-c").arg(script).current_dir(dir.path("")).output().expect("it runs"))
-    };
-    if python("import varlink").code != 0 {
-        return sheave_testkit::skip("the varlink client is missing: pip install varlink");
-    }
+    let Some(mut command) = sheave_testkit::python::require("varlink") else { return };
+    let mut python =
+        |script: &str| Said::of(command.arg("-c").arg(script).current_dir(dir.path("")).output().expect("it runs"));
     let daemon = Daemon::start(&dir, BOTH);
     let said = python(
         "
@@ -139,6 +135,16 @@ with varlink.Client(address='unix:run/control.sock') as client:
     assert_eq!(said.code, 0, "{}{}", said.out, said.err);
     let words = ["va\n", "['s', 'v']\n", "0\n", "io.sheave.Control.Refused there is no volume 'none'"];
     assert!(words.iter().all(|word| said.out.contains(word)), "{}", said.out);
+    // Its command line.
+    let cli = |line: &str| {
+        let mut command = sheave_testkit::python::python();
+        command.args(["-m", "varlink.cli"]).args(line.split_whitespace()).current_dir(dir.path(""));
+        Said::of(command.output().expect("it runs"))
+    };
+    let said = cli("help unix:run/control.sock/io.sheave.Control");
+    assert!(said.out.contains("method CreateSnapshot"), "{}{}", said.out, said.err);
+    let said = cli("call unix:run/control.sock/io.sheave.Control.ListExports {}");
+    assert!(said.out.contains("\"name\": \"va\""), "{}{}", said.out, said.err);
     daemon.end();
 }
 
@@ -164,7 +170,7 @@ fn who_may_only_look_is_refused_all_else_and_takes_a_share_of_the_places() {
     let idl = call(&dir, "org.varlink.service.GetInterfaceDescription", &asked)["parameters"]["description"].clone();
     let idl = idl.as_str().expect("a text");
     let all = idl.lines().filter_map(|line| line.strip_prefix("method ")?.split('(').next());
-    let looks = |name: &str| ["Get", "List", "Map", "Watch"].iter().any(|verb| name.starts_with(verb));
+    let looks = |name: &str| ["Get", "List", "Map", "Compare", "Watch"].iter().any(|verb| name.starts_with(verb));
     let changes: Vec<&str> = all.filter(|name| !looks(name)).collect();
     assert!(changes.len() > 14, "{changes:?}");
     let script = format!(

@@ -1,10 +1,10 @@
 //! What a daemon tells others while it runs: systemd, and who asks for its metrics.
 
 use std::io::{Read, Write};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::daemon::{BOTH, Daemon, Nbd, pools};
+use crate::daemon::{BOTH, Daemon, Nbd, ask_ok, pools};
 
 /// As systemd starts it: with a socket that it listens on, and one that it wants to be told by.
 #[test]
@@ -47,33 +47,59 @@ fn systemd_is_told_and_its_sockets_are_served() {
     assert!(dir.path("given.sock").exists(), "the socket is not the daemon's to remove");
 }
 
+/// Prometheus' own program finds nothing to complain of.
+fn lint(page: &str) {
+    let Some(promtool) = sheave_testkit::require("promtool") else { return };
+    let mut command = Command::new(promtool);
+    command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("it runs");
+    child.stdin.take().expect("a pipe").write_all(page.as_bytes()).expect("sent");
+    let output = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success() && said.trim().is_empty(), "{said}\n{page}");
+}
+
 #[test]
 fn metrics_are_told_and_who_asks_slowly_keeps_nobody_from_them() {
     let Some(dir) = pools() else { return };
     // A port that is free now.
     let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("bound").port();
     let daemon = Daemon::start(&dir, &format!("metrics = \"127.0.0.1:{port}\"\n{}", BOTH.replace("b.img", "none.img")));
-    let ask_for = |path: &str| {
+    let ask = |path: &str, accept: &str| {
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("it listens");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
-        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).expect("sent");
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n{accept}\r\n").as_bytes()).expect("sent");
         let mut page = String::new();
         stream.read_to_string(&mut page).expect("a page");
         page
     };
-    let _client = Nbd::connect(&dir.path("nbd.sock"), "va").expect("it is served");
+    let ask_for = |path: &str| ask(path, "Accept: application/openmetrics-text; version=1.0.0,text/plain;q=0.5\r\n");
+    let mut client = Nbd::connect(&dir.path("nbd.sock"), "va").expect("it is served");
+    client.write(8192, &[7; 4096]);
     let page = ask_for("/metrics");
     for line in [
         "sheave_export_clients{export=\"va\"} 1\n",
         "sheave_export_up{export=\"vb\"} 0\n",
         "sheave_pool_up{pool=\"a\"} 1\n",
         "sheave_pool_up{pool=\"b\"} 0\n",
+        "sheave_export_writes_total{export=\"va\"} 1\n",
+        "sheave_export_written_bytes_total{export=\"va\"} 4096\n",
+        "# TYPE sheave_export_written_bytes counter\n",
         "sheave_pool_volumes{pool=\"a\"} 1\n",
         "sheave_pool_checksum_errors_total{pool=\"a\"} 0\n",
     ] {
         assert!(page.contains(line), "{line} is not in\n{page}");
     }
     assert!(page.starts_with("HTTP/1.1 200 ") && page.ends_with("# EOF\n"), "{page}");
+    // Who asks for nothing special gets the older format, in which a family of counters has the name of its values.
+    let plain = ask("/metrics", "");
+    assert!(
+        plain.contains("# TYPE sheave_export_written_bytes_total counter\n") && !plain.contains("# EOF"),
+        "{plain}"
+    );
+    lint(plain.split_once("\r\n\r\n").expect("a head").1);
+    let rows = ask_ok(&dir, "client list --json").json();
+    assert_eq!((&rows["clients"][0]["written_bytes"], &rows["clients"][0]["read_bytes"]), (&4096.into(), &0.into()));
     assert!(ask_for("/other").starts_with("HTTP/1.1 404 "));
     // Eight that send nothing have all places for two seconds, and not longer.
     let address = ("127.0.0.1", port);

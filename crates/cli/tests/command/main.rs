@@ -3,14 +3,19 @@
 
 mod backup;
 mod bench_vol;
+mod confined;
 mod control;
 mod copies;
 mod daemon;
 mod daemon_units;
 mod diffs;
+mod held;
 mod interop;
 mod json;
 mod json_reference;
+mod log;
+mod man;
+mod odd_orders;
 mod old_and_damaged;
 mod on_disk;
 mod overwrite;
@@ -18,6 +23,7 @@ mod pool;
 mod refusals;
 mod refused;
 mod rescue;
+mod seccomp;
 mod serve;
 mod serve_refused;
 mod sheave;

@@ -64,6 +64,9 @@ pub struct ClientRow {
     pub peer: String,
     pub export: Option<String>,
     pub connected_seconds: u64,
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+    pub failed_requests: u64,
 }
 
 /// The reply of `ListClients`.
@@ -200,6 +203,52 @@ pub struct Map {
     pub volume: String,
     pub offset_bytes: u64,
     pub length_bytes: u64,
+}
+
+/// Parameters of `CompareVolumes`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Compare {
+    pub pool: String,
+    pub volume: String,
+    pub since: String,
+    pub offset_bytes: u64,
+    pub length_bytes: u64,
+}
+
+/// Parameters of `ExportDiff`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExportDiff {
+    pub pool: String,
+    pub volume: String,
+    #[serde(default)]
+    pub from: Option<String>,
+    #[serde(default)]
+    pub format: Option<String>,
+}
+
+/// Parameters of `ImportDiff`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImportDiff {
+    pub pool: String,
+    pub volume: String,
+    #[serde(default)]
+    pub base: Option<String>,
+    #[serde(default)]
+    pub name: Option<String>,
+    #[serde(default)]
+    pub force: Option<bool>,
+}
+
+/// Parameters of `UpgradePool`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Upgrade {
+    pub pool: String,
+    #[serde(default)]
+    pub dry_run: Option<bool>,
 }
 
 /// Parameters of `ImportVolume`.

@@ -4,8 +4,9 @@ use std::sync::{Arc, MutexGuard};
 
 use sheave_serve::ServeError;
 use sheave_vol::Pool;
+use tracing::info;
 
-use super::{Daemon, Held, Row, locked, notice, open_export};
+use super::{Daemon, Held, Row, locked, open_export};
 use crate::config::{ExportPlan, What};
 use crate::failure::{self, Failure};
 
@@ -122,9 +123,15 @@ impl Daemon {
         let mut rows = locked(&self.exports);
         if is_gone {
             rows.retain(|row| row.plan.name != plan.name);
-            notice(&format!("export '{}' has ended: its volume '{volume}' is gone", plan.name));
+            let name = plan.name.as_str();
+            info!(
+                event = "export_ended",
+                export = name,
+                volume,
+                "export '{name}' has ended: its volume '{volume}' is gone"
+            );
         } else if let Some(row) = rows.iter_mut().find(|row| row.plan.name == plan.name) {
-            notice(&format!("export '{}' is not served any more: {}", plan.name, failed.in_a_line()));
+            plan.tell_failed(&failed);
             row.failed = Some(failed);
         }
     }

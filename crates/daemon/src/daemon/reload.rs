@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use super::{Daemon, Held, locked, notice, open_all};
+use tracing::{error, info, warn};
+
+use super::{Daemon, Held, locked, open_all};
 use crate::config::{ExportPlan, Plan, PoolPlan};
 use crate::{failure, tls};
 
@@ -17,11 +19,17 @@ impl Daemon {
             (listen, threads, max_clients, control, metrics)
         };
         if fixed(before) != fixed(plan) {
-            notice("the configuration has other addresses, threads, limits or another control socket: restart it");
+            warn!(
+                event = "restart_needed",
+                "the configuration has other addresses, threads, limits or another control socket: restart it"
+            );
         }
         match tls::load(&plan.tls) {
             Ok(loaded) => tls::set(self.server.listeners(), &loaded),
-            Err(why) => notice(&format!("TLS stays as it was: {}", why.in_a_line())),
+            Err(why) => {
+                let why = why.in_a_line();
+                error!(event = "tls_stays", "TLS stays as it was: {why}");
+            }
         }
         // First what goes, so that a pool can move and an export can be of another one.
         let is_configured = |name: &str, what: &ExportPlan| {
@@ -31,7 +39,8 @@ impl Daemon {
         };
         for row in self.rows().iter().filter(|row| row.configured && !is_configured(&row.plan.name, &row.plan)) {
             if let Err(why) = self.remove_export(&row.plan.name, false) {
-                notice(&format!("export '{}' stays: {}", row.plan.name, why.in_a_line()));
+                let name = row.plan.name.as_str();
+                warn!(event = "export_stays", export = name, "export '{name}' stays: {}", why.in_a_line());
             }
         }
         for held in self.pools() {
@@ -44,7 +53,7 @@ impl Daemon {
         let new: Vec<PoolPlan> = plan.pools.iter().filter(|plan| !names.contains(&&plan.name)).cloned().collect();
         for held in open_all(&new) {
             if let Some(why) = held.failed() {
-                notice(&format!("pool '{}' is not open: {}", held.plan.name, why.in_a_line()));
+                held.plan.tell_failed(why);
             }
             locked(&self.pools).insert(held.plan.name.clone(), Arc::new(held));
         }
@@ -55,26 +64,30 @@ impl Daemon {
                 continue;
             }
             if let Err(why) = self.add_export(wanted.clone(), true) {
-                notice(&format!("export '{}' is not served: {}", wanted.name, why.in_a_line()));
+                wanted.tell_failed(&why);
                 let row = super::Row { plan: wanted.clone(), configured: true, failed: Some(why) };
                 let mut rows = locked(&self.exports);
                 rows.retain(|row| row.plan.name != wanted.name);
                 rows.push(row);
             }
         }
-        notice("the configuration was read again");
+        info!(event = "reloaded", "the configuration was read again");
     }
 
     /// Closes a pool that the configuration does not have any more, unless something of it is served.
     fn let_go(&self, held: &Arc<Held>) {
         let _turn = held.turn();
         if self.rows().iter().any(|row| row.failed.is_none() && row.plan.volume_of(&held.plan.name).is_some()) {
-            return notice(&format!("pool '{}' stays: volumes of it are served", held.plan.name));
+            let name = held.plan.name.as_str();
+            warn!(event = "pool_stays", pool = name, "pool '{name}' stays: volumes of it are served");
+            return;
         }
         if let Ok(pool) = held.pool()
             && let Err(why) = pool.clone().close().map_err(failure::pool)
         {
-            return notice(&format!("pool '{}' stays: {}", held.plan.name, why.in_a_line()));
+            let name = held.plan.name.as_str();
+            warn!(event = "pool_stays", pool = name, "pool '{name}' stays: {}", why.in_a_line());
+            return;
         }
         locked(&self.pools).remove(&held.plan.name);
     }

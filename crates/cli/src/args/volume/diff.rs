@@ -44,14 +44,14 @@ import that fails or is killed leaves it as it was, and is started again with th
 #[command(after_help = DIFF_EXAMPLES)]
 pub struct DiffArgs {
     /// The volume or snapshot to begin at.
-    #[arg(value_name = "POOL#BEFORE")]
+    #[arg(value_name = "POOL#OLD")]
     pub before: VolumePlace,
 
     /// The volume or snapshot to lead to, of the same pool.
-    #[arg(value_name = "POOL#AFTER")]
+    #[arg(value_name = "POOL#NEW")]
     pub after: VolumePlace,
 
-    /// Print a JSON array in the shape of `qemu-img map --output=json`: the extents of AFTER that differ.
+    /// Print a JSON array in the shape of `qemu-img map --output=json`: the extents of NEW that differ.
     #[arg(long)]
     pub json: bool,
 }
@@ -74,7 +74,7 @@ pub struct ExportDiffArgs {
     pub volume: VolumePlace,
 
     /// The diff to write: a file, or - for stdout.
-    #[arg(value_name = "FILE")]
+    #[arg(value_name = "OUT")]
     pub file: PathBuf,
 
     /// The snapshot that the diff begins at [default: nothing, so that all data is in it].
@@ -103,7 +103,7 @@ pub struct ExportDiffArgs {
 #[command(after_help = IMPORT_EXAMPLES)]
 pub struct ImportDiffArgs {
     /// The diff: a file, or - for stdin.
-    #[arg(value_name = "FILE")]
+    #[arg(value_name = "IN")]
     pub file: PathBuf,
 
     /// The volume. Made by a diff that begins at nothing.
@@ -113,6 +113,10 @@ pub struct ImportDiffArgs {
     /// What the snapshot at the beginning of the diff is called here [default: as in the diff].
     #[arg(long, value_name = "SNAPSHOT", value_parser = value::volume_name)]
     pub base: Option<String>,
+
+    /// Disconnect the clients of the volume first, where a server serves it.
+    #[arg(long)]
+    pub force: bool,
 
     /// What to call the snapshot that the diff leads to [default: as in the diff].
     #[arg(long = "as", value_name = "SNAPSHOT", value_parser = value::volume_name)]

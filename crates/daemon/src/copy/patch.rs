@@ -6,31 +6,30 @@
 use std::io::Read;
 
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
-use sheave_daemon::copy::Meter;
-use sheave_daemon::copy::lanes::{LANE_BYTES, Lanes};
-use sheave_daemon::copy::source::GRAIN;
-use sheave_daemon::failure::Failure;
 use sheave_vol::rbd_diff::{DiffError, Reader, Record};
 
-use crate::progress::Progress;
+use super::Meter;
+use super::lanes::{LANE_BYTES, Lanes};
+use super::source::GRAIN;
+use crate::failure::Failure;
 
 /// What the ranges came to.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Patched {
+pub(super) struct Patched {
     pub copied_bytes: u64,
     pub zero_bytes: u64,
     pub stopped: bool,
 }
 
 /// A volume that is changed, `size` bytes large.
-pub struct Patch<'a> {
+pub(super) struct Patch<'a> {
     pub lanes: &'a mut Lanes,
     pub size: u64,
     pub stop: &'a AtomicBool,
 }
 
 /// A diff that is none, or cannot be read, in words.
-pub fn failed(name: &str, err: &DiffError) -> Failure {
+pub(super) fn failed(name: &str, err: &DiffError) -> Failure {
     let fix = match err.io {
         Some(_) => "look at the file or at the program that writes it, then import again",
         None => "make the diff anew with sheave volume export-diff, or rbd export-diff; nothing was changed",
@@ -40,11 +39,11 @@ pub fn failed(name: &str, err: &DiffError) -> Failure {
 
 impl Patch<'_> {
     /// Puts in all ranges there are.
-    pub fn all<R: Read>(
+    pub(super) fn all<R: Read>(
         &mut self,
         reader: &mut Reader<R>,
         name: &str,
-        progress: &mut Progress,
+        meter: &mut dyn Meter,
     ) -> Result<Patched, Failure> {
         let fail = |err: DiffError| failed(name, &err);
         let mut sums = Patched::default();
@@ -72,7 +71,7 @@ impl Patch<'_> {
                     sums.copied_bytes += len;
                 }
             }
-            progress.advance(reader.at() - begun);
+            meter.advance(reader.at() - begun);
         }
     }
 

@@ -1,0 +1,160 @@
+//! The daemon locks itself in: from its start on, the kernel (Landlock) lets it reach what its configuration names, and
+//! nothing else, whatever a client makes of it.
+//!
+//! | may be | what |
+//! |---|---|
+//! | read and written | files and devices of pools and exports; directories of such files that are missing; `reach` |
+//! | read | the directories of the configuration and of certificates; locks in `/proc`; block devices in `/sys` |
+//! | made and removed | sockets, in the directories of those that it listens on |
+//!
+//! * C1. It happens before any thread is started, for threads have the bounds of who starts them.
+//! * C2. What is open stays open: sockets and descriptors that come over the control socket need no right here.
+//! * C3. A kernel that cannot is told of, once, and the daemon serves all the same.
+//!
+//! Not for `--run`: a command of the user would have the bounds, too.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use landlock::{
+    ABI, Access, AccessFs, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr,
+    RulesetError, RulesetStatus,
+};
+use sheave_serve::Address;
+use tracing::{info, warn};
+
+use crate::config::{Plan, What};
+use crate::failure::Failure;
+use crate::place::PoolPlace;
+
+/// The newest set of rights that this knows. Of these the kernel takes what it has.
+const RIGHTS: ABI = ABI::V5;
+
+/// What may be read and written, once that is bounded.
+static REACH: OnceLock<BTreeSet<PathBuf>> = OnceLock::new();
+
+/// Does it (C1).
+pub(crate) fn start(plan: &Plan, configuration: Option<&Path>) {
+    if !plan.confine {
+        return warn!(event = "not_confined", "the daemon may reach all that its user may: confine = false");
+    }
+    let Some(files) = files(plan) else {
+        return warn!(
+            event = "not_confined",
+            "the daemon is not locked in: a pool or export names files within another device"
+        );
+    };
+    // What their file systems can do shows on nameless files beside them, which cannot be made later.
+    for pool in plan.pools.iter().filter(|pool| !pool.read_only && pool.place.expect_pool().is_ok()) {
+        // What is wrong with one is told when it is opened.
+        drop(pool.place.open_members(""));
+    }
+    let reach: BTreeSet<PathBuf> = files.iter().chain(&plan.reach).map(|path| reachable(path)).collect();
+    match restrict(plan, &reach, configuration) {
+        Ok(RulesetStatus::NotEnforced) => {
+            warn!(
+                event = "not_confined",
+                "the daemon is not locked in: this kernel has no Landlock (CONFIG_SECURITY_LANDLOCK)"
+            );
+        }
+        Ok(_) => {
+            if configuration.is_some() {
+                info!(event = "confined", "locked in: the daemon reaches the files of its configuration alone");
+            }
+            // It is done once a process.
+            let _ = REACH.set(reach);
+        }
+        Err(error) => warn!(event = "not_confined", "the daemon is not locked in: {error}"),
+    }
+}
+
+/// Why a file cannot be opened any more, if it cannot.
+pub(crate) fn refusal(place: &PoolPlace) -> Option<Failure> {
+    let reach = REACH.get()?;
+    let beyond = |path: &PathBuf| {
+        let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+        !real.ancestors().any(|above| reach.contains(above))
+    };
+    let paths: Vec<PathBuf> = place.file_paths().into_iter().map(PathBuf::from).collect();
+    let path = paths.into_iter().find(beyond)?;
+    Some(
+        Failure::run(format!(
+            "{} is beyond what the daemon may reach: it has locked itself in at its start",
+            path.display()
+        ))
+        .fix("add it to the configuration and restart the daemon; or name its directory in `reach` beforehand"),
+    )
+}
+
+/// The files of pools and exports; `None` when a spec does not tell.
+fn files(plan: &Plan) -> Option<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut add = |place: &PoolPlace| {
+        let paths = place.file_paths();
+        found.extend(paths.iter().map(PathBuf::from));
+        !paths.is_empty() || !place.to_string().contains("file:")
+    };
+    let all = plan.pools.iter().all(|pool| add(&pool.place))
+        && plan.exports.iter().all(|export| match &export.what {
+            What::Volume { .. } => true,
+            What::Device { spec } if spec.starts_with("file:") => spec.parse().is_ok_and(|place| add(&place)),
+            What::Device { spec } => !spec.contains("file:"),
+        });
+    all.then_some(found)
+}
+
+/// The file itself, or the directory in which it will be when somebody has put it there.
+fn reachable(path: &Path) -> PathBuf {
+    std::fs::canonicalize(path).or_else(|_| std::fs::canonicalize(directory(path))).unwrap_or_else(|_| path.to_owned())
+}
+
+fn directory(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn restrict(
+    plan: &Plan,
+    reach: &BTreeSet<PathBuf>,
+    configuration: Option<&Path>,
+) -> Result<RulesetStatus, RulesetError> {
+    let read = AccessFs::ReadFile | AccessFs::ReadDir;
+    let change = AccessFs::from_file(RIGHTS) & !BitFlags::from(AccessFs::Execute);
+    let sockets = AccessFs::ReadDir | AccessFs::MakeSock | AccessFs::RemoveFile;
+    let mut rules = Ruleset::default().handle_access(AccessFs::from_all(RIGHTS))?.create()?;
+    for path in reach {
+        rules = allow(rules, path, change)?;
+    }
+    for path in ["/proc/self", "/sys/dev/block", "/sys/devices", "/sys/block"] {
+        rules = allow(rules, Path::new(path), read)?;
+    }
+    rules = allow(rules, Path::new("/proc/locks"), AccessFs::ReadFile.into())?;
+    if let Some(path) = configuration {
+        rules = allow(rules, directory(path), read)?;
+    }
+    // Certificates that were renewed are other files, and links to them may lead elsewhere.
+    let secrets = plan.tls.iter().flat_map(|tls| {
+        let files = &tls.files;
+        [Some(&files.certificate), Some(&files.key), files.client_ca.as_ref()].into_iter().flatten()
+    });
+    for path in secrets {
+        rules = allow(rules, directory(path), read)?;
+        if let Ok(real) = std::fs::canonicalize(path) {
+            rules = allow(rules, directory(&real), read)?;
+        }
+    }
+    let listens = plan.listen.iter().filter_map(|address| match address {
+        Address::Unix(path) => Some(path),
+        Address::Tcp(_) => None,
+    });
+    for path in listens.chain(plan.control.as_ref().map(|control| &control.path)) {
+        rules = allow(rules, directory(path), sockets)?;
+    }
+    Ok(rules.restrict_self()?.ruleset)
+}
+
+/// Rights below a path; on a file those that a file can have. What is not there needs none.
+fn allow(rules: RulesetCreated, path: &Path, rights: BitFlags<AccessFs>) -> Result<RulesetCreated, RulesetError> {
+    let Ok(there) = PathFd::new(path) else { return Ok(rules) };
+    rules.add_rule(PathBeneath::new(there, rights))
+}

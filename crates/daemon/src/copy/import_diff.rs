@@ -1,0 +1,347 @@
+//! A volume goes from one snapshot to the next, by a diff.
+//!
+//! ```text
+//!   base ──clone──> NAME.import-diff ──ranges──> synced ──snapshot──> TO ──rollback of NAME to TO──> done
+//! ```
+//!
+//! - I1: NAME is what base is, or what TO is, at any moment and after any crash; TO is there as a whole or not.
+//! - I2: what an import leaves that was killed is `NAME.import-diff`, which the next one deletes; or TO as a whole,
+//!   with NAME behind it, which the next one finishes.
+//! - I3: a diff goes onto what it begins at alone: the snapshot has the identity that the diff names (its name, in
+//!   version 1), and the volume differs from the snapshot in nothing.
+//!
+//! A diff that begins at nothing makes the volume, which must not be there.
+
+use std::io::{self, BufReader, Read};
+
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
+use sheave_vol::rbd_diff::{Header, Identity, Reader, Version};
+use sheave_vol::{Pool, PoolError};
+
+use super::Meter;
+use super::lanes::Lanes;
+use super::patch::{self, Patch, Patched};
+use super::source::Source;
+use crate::failure::{self, Failure};
+use crate::place::VolumePlace;
+use crate::value;
+
+/// Ends the name of a volume that a diff is put into.
+const SUFFIX: &str = ".import-diff";
+
+/// Read at a time: most records are short.
+const BUFFER: usize = 64 << 10;
+
+/// What is asked for.
+pub struct Wanted<'a> {
+    /// What the diff is called, in words to people.
+    pub file: &'a str,
+    /// The volume.
+    pub place: &'a VolumePlace,
+    /// What the snapshot at the beginning is called here, if not as in the diff.
+    pub base: Option<&'a str>,
+    /// What to call the snapshot at the end, if not as in the diff.
+    pub name: Option<&'a str>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Imported {
+    /// `imported`; `finished` or `present` when an import before had done it but for the end, or all of it.
+    pub done: &'static str,
+    /// The snapshot at the beginning.
+    pub from: Option<String>,
+    /// The snapshot at the end.
+    pub to: Option<String>,
+    /// The version of the format.
+    pub format: &'static str,
+    /// Bytes of data.
+    pub copied_bytes: u64,
+    /// Bytes of zeroes.
+    pub zero_bytes: u64,
+    /// What could not be verified.
+    pub warnings: Vec<String>,
+}
+
+/// A diff, and where it goes.
+struct Job<'a, R> {
+    pool: &'a Pool,
+    args: &'a Wanted<'a>,
+    reader: Reader<R>,
+    header: Header,
+    /// Names of its snapshots here.
+    base: Option<String>,
+    to: Option<String>,
+    warnings: Vec<String>,
+    stop: &'a AtomicBool,
+}
+
+/// A diff whose beginning was read.
+pub struct Begun<'a> {
+    reader: Reader<BufReader<Interruptible<'a>>>,
+    header: Header,
+    base: Option<String>,
+    to: Option<String>,
+    stop: &'a AtomicBool,
+}
+
+/// Reads the beginning: whether it is a diff, and what its snapshots are called here.
+///
+/// # Errors
+///
+/// That it is none, or cannot be read.
+pub fn begin<'a>(wanted: &Wanted<'_>, source: Source, stop: &'a AtomicBool) -> Result<Begun<'a>, Failure> {
+    source.refuse_locked()?;
+    let stream = BufReader::with_capacity(BUFFER, Interruptible { source, stop });
+    let (reader, header) = Reader::begin(stream).map_err(|err| patch::failed(wanted.file, &err))?;
+    let (base, to) = names(wanted, &header)?;
+    Ok(Begun { reader, header, base, to, stop })
+}
+
+impl Begun<'_> {
+    /// Puts it into the volume.
+    ///
+    /// # Errors
+    ///
+    /// Why it does not fit, or what failed; the volume is as it was.
+    pub fn into_pool(self, pool: &Pool, wanted: &Wanted<'_>, meter: &mut dyn Meter) -> Result<Imported, Failure> {
+        let Begun { reader, header, base, to, stop } = self;
+        let format = if reader.version() == Version::V1 { "v1" } else { "v2" };
+        let mut job = Job { pool, args: wanted, reader, header, base, to, warnings: Vec::new(), stop };
+        let (done, Patched { copied_bytes, zero_bytes, .. }) = job.run(meter)?;
+        let Job { base: from, to, warnings, .. } = job;
+        Ok(Imported { done, from, to, format, copied_bytes, zero_bytes, warnings })
+    }
+}
+
+/// What the snapshots of the diff are called here.
+fn names(args: &Wanted<'_>, header: &Header) -> Result<(Option<String>, Option<String>), Failure> {
+    if header.from.is_none() && args.base.is_some() {
+        return Err(Failure::usage("--base is given, and the diff begins at nothing").fix("leave --base out"));
+    }
+    let known = |name: &String, option: &str| {
+        value::volume_name(name).map_err(|why| {
+            Failure::usage(format!("the diff names a snapshot {name:?}: {why}"))
+                .fix(format!("say what it is called here: {option} NAME"))
+        })
+    };
+    let base = match (&header.from, args.base) {
+        (Some(_), Some(base)) => Some(base.to_owned()),
+        (Some(from), None) => Some(known(from, "--base")?),
+        (None, _) => None,
+    };
+    let to = match (&header.to, args.name) {
+        (_, Some(name)) => Some(name.to_owned()),
+        (Some(to), None) => Some(known(to, "--as")?),
+        (None, None) => None,
+    };
+    Ok((base, to))
+}
+
+impl<R: Read> Job<'_, R> {
+    fn run(&mut self, meter: &mut dyn Meter) -> Result<(&'static str, Patched), Failure> {
+        if let Some(done) = self.went_before()? {
+            return Ok((done, Patched::default()));
+        }
+        self.check_base()?;
+        let interim = self.begin()?;
+        let outcome = self.fill(&interim, meter).and_then(|patched| self.publish(&interim).map(|()| patched));
+        if outcome.is_err() {
+            // The error at hand is the one worth telling; what is left is deleted by the next import.
+            let _ = self.pool.delete(&interim);
+        }
+        outcome.map(|patched| ("imported", patched))
+    }
+
+    fn exists(&self, name: &str) -> bool {
+        self.pool.volume_info(name).is_ok()
+    }
+
+    fn identity(&self, name: &str) -> Result<Identity, Failure> {
+        self.pool.open_volume(name).map(|volume| volume.identity()).map_err(failure::pool)
+    }
+
+    /// Whether two volumes hold the same, by their maps.
+    fn same(&self, one: &str, other: &str) -> Result<bool, Failure> {
+        let size = |name: &str| self.pool.volume_info(name).map(|info| info.size_bytes).map_err(failure::pool);
+        let open = |name: &str| self.pool.open_volume(name).map_err(failure::pool);
+        if size(one)? != size(other)? {
+            return Ok(false);
+        }
+        let (one, other) = (open(one)?, open(other)?);
+        Ok(one.changes_since(&other, 0, u64::MAX).map_err(failure::pool)?.is_empty())
+    }
+
+    /// An import before this one made the snapshot, and was perhaps killed before the volume followed (I2).
+    fn went_before(&mut self) -> Result<Option<&'static str>, Failure> {
+        let name = &self.args.place.name;
+        let Some(to) = self.to.clone().filter(|to| self.exists(to)) else { return Ok(None) };
+        let theirs = self.header.to_identity;
+        let is_it = match &theirs {
+            Some(theirs) => theirs.is_same(&self.identity(&to)?),
+            None => false,
+        };
+        let here = self.exists(name);
+        if is_it && here && self.same(name, &to)? {
+            return Ok(Some("present"));
+        }
+        let behind = match &self.base {
+            Some(base) => here && self.exists(base) && self.same(name, base)?,
+            None => !here,
+        };
+        if is_it && behind {
+            match here {
+                true => self.pool.rollback(name, &to).map_err(failure::pool)?,
+                false => self.pool.clone_volume(&to, name).map(drop).map_err(failure::pool)?,
+            }
+            self.delete_interim()?;
+            return Ok(Some("finished"));
+        }
+        let fix = "give the new one another name: --as NAME; or delete the one that is there";
+        Err(Failure::run(format!("there is a snapshot or volume '{to}' already, and it is not this one")).fix(fix))
+    }
+
+    /// Whether the diff goes onto what is here (I3).
+    fn check_base(&mut self) -> Result<(), Failure> {
+        let place = self.args.place;
+        let Some(base) = self.base.clone() else {
+            if self.exists(&place.name) {
+                return Err(Failure::run(format!("{place} exists, and the diff begins at nothing: it makes a volume"))
+                    .fix("name a volume that does not exist"));
+            }
+            return Ok(());
+        };
+        for (name, what) in [(&place.name, "volume"), (&base, "snapshot")] {
+            if !self.exists(name) {
+                return Err(Failure::run(format!("there is no {what} '{name}', and the diff begins at '{base}'")).fix(
+                    "import the diffs before this one first; if the snapshot has another name here: --base NAME",
+                ));
+            }
+        }
+        let info = self.pool.volume_info(&base).map_err(failure::pool)?;
+        if !info.snapshot || self.pool.volume_info(&place.name).map_err(failure::pool)?.snapshot {
+            return Err(Failure::usage(format!("a diff goes onto a volume, from a snapshot: {place} from '{base}'"))
+                .fix("name the volume; what the snapshot is called, --base says"));
+        }
+        match &self.header.from_identity {
+            Some(theirs) if !theirs.is_same(&self.identity(&base)?) => {
+                return Err(Failure::run(format!("'{base}' here is another snapshot than the one the diff begins at"))
+                    .fix("import the diffs in order, each into the volume that has those before it"));
+            }
+            Some(_) => {}
+            None => self.warnings.push(format!(
+                "the diff names its beginning '{base}' and does not identify it: whether it is the one here cannot be \
+                 verified"
+            )),
+        }
+        if !self.same(&place.name, &base)? {
+            return Err(Failure::run(format!("{place} has changed since its snapshot '{base}'")).fix(format!(
+                "keep what is in it, if it is needed (sheave volume snapshot), then: sheave volume rollback '{place}' \
+                 {base}"
+            )));
+        }
+        Ok(())
+    }
+
+    fn delete_interim(&self) -> Result<(), Failure> {
+        match self.pool.delete(&interim_name(&self.args.place.name)) {
+            Ok(()) | Err(PoolError::NoVolume { .. }) => Ok(()),
+            Err(err) => Err(failure::pool(err)),
+        }
+    }
+
+    /// A volume to put the ranges into: its name.
+    fn begin(&self) -> Result<String, Failure> {
+        self.delete_interim()?;
+        let interim = interim_name(&self.args.place.name);
+        let size = self.header.size;
+        match &self.base {
+            None => self.pool.create_volume(&interim, size).map(drop).map_err(failure::pool)?,
+            Some(base) => self.pool.clone_volume(base, &interim).map_err(failure::pool)?,
+        }
+        let now = self.pool.volume_info(&interim).map_err(failure::pool)?.size_bytes;
+        if now != size
+            && let Err(err) = self.pool.resize(&interim, size)
+        {
+            let _ = self.pool.delete(&interim);
+            return Err(failure::pool(err));
+        }
+        Ok(interim)
+    }
+
+    fn fill(&mut self, interim: &str, meter: &mut dyn Meter) -> Result<Patched, Failure> {
+        let place = self.args.place;
+        let name = self.args.file;
+        let volume = self.pool.open_volume(interim).map_err(failure::pool)?;
+        let mut lanes = Lanes::new(&volume, place)?;
+        let mut patch = Patch { lanes: &mut lanes, size: self.header.size, stop: self.stop };
+        let outcome = patch.all(&mut self.reader, name, meter);
+        // Relaxed: the flag carries nothing but itself.
+        if self.stop.load(Ordering::Relaxed) || outcome.as_ref().is_ok_and(|patched| patched.stopped) {
+            return Err(Failure::interrupted(format!("the import was ended; {place} is as it was")));
+        }
+        let patched = outcome?;
+        lanes.sync()?;
+        if let Some(theirs) = &self.header.to_identity
+            && !theirs.is_same_layout(&volume.identity())
+        {
+            return Err(Failure::run(format!(
+                "{name} does not lead to the snapshot that it names; {place} is as it was"
+            ))
+            .fix("make the diff anew; if it comes out the same, report it"));
+        }
+        Ok(patched)
+    }
+
+    /// What was filled becomes the volume, in one step (I1).
+    fn publish(&self, interim: &str) -> Result<(), Failure> {
+        let name = &self.args.place.name;
+        let fail = failure::pool;
+        let snapshot = |of: &str, to: &str| match &self.header.to_identity {
+            Some(theirs) => self.pool.snapshot_taken(of, to, theirs.created),
+            None => self.pool.snapshot(of, to),
+        };
+        if self.base.is_none() {
+            if let Some(to) = &self.to {
+                snapshot(interim, to).map_err(fail)?;
+            }
+            return self.pool.rename(interim, name).map_err(fail);
+        }
+        match &self.to {
+            Some(to) => {
+                snapshot(interim, to).map_err(fail)?;
+                self.pool.rollback(name, to).map_err(fail)?;
+            }
+            None => {
+                // A volume is rolled back to snapshots alone; this one stands under the name of what it was made from.
+                let frozen = format!("{}.to", &interim[..interim.len().min(252)]);
+                match self.pool.delete(&frozen) {
+                    Ok(()) | Err(PoolError::NoVolume { .. }) => {}
+                    Err(err) => return Err(fail(err)),
+                }
+                self.pool.snapshot(interim, &frozen).map_err(fail)?;
+                let rolled = self.pool.rollback(name, &frozen).map_err(fail);
+                let deleted = self.pool.delete(&frozen).map_err(fail);
+                rolled.and(deleted)?;
+            }
+        }
+        self.pool.delete(interim).map_err(fail)
+    }
+}
+
+/// The name of what is filled. Names are ASCII, so any byte is the end of a character.
+fn interim_name(name: &str) -> String {
+    format!("{}{SUFFIX}", &name[..name.len().min(252 - SUFFIX.len())])
+}
+
+/// An image as a stream that Ctrl-C ends.
+struct Interruptible<'a> {
+    source: Source,
+    stop: &'a AtomicBool,
+}
+
+impl Read for Interruptible<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.source.read(buf, self.stop)
+    }
+}

@@ -1,0 +1,97 @@
+//! What a line looks like, and that peers can neither flood the log nor write lines of their own into it.
+
+use std::os::unix::net::UnixDatagram;
+use std::time::Duration;
+
+use tracing::{error, info, warn};
+
+use super::line::MAX_BYTES;
+use super::*;
+
+/// A log to a socket that stands for the journal, and what came over it.
+fn with_journal(work: impl FnOnce()) -> Vec<String> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("journal");
+    let there = UnixDatagram::bind(&path).expect("bound");
+    there.set_nonblocking(true).expect("set");
+    let journal = Some(Journal::connect(&path).expect("connected"));
+    set(Verbosity::default());
+    tracing::subscriber::with_default(Log { journal, bound: Mutex::new(Bound::default()) }, work);
+    let mut all = Vec::new();
+    let mut bytes = [0; 8192];
+    while let Ok(got) = there.recv(&mut bytes) {
+        all.push(String::from_utf8_lossy(&bytes[..got]).into_owned());
+    }
+    all
+}
+
+#[test]
+fn an_event_is_one_datagram_with_its_fields() {
+    let all = with_journal(|| {
+        warn!(target: "sheave::pool", event = "pool_low", pool = "a", free_bytes = 4096u64, "pool '{}' is low", "a");
+        error!(target: "sheave::pool", "gone");
+        tracing::debug!(target: "sheave::pool", "not at this level");
+        warn!(target: "some_library", "not ours");
+    });
+    assert_eq!(
+        all,
+        [
+            "PRIORITY=4\nSYSLOG_IDENTIFIER=sheave\nMESSAGE=pool 'a' is low\nSHEAVE_EVENT=pool_low\nSHEAVE_POOL=a\n\
+             SHEAVE_FREE_BYTES=4096\n",
+            "PRIORITY=3\nSYSLOG_IDENTIFIER=sheave\nMESSAGE=gone\n",
+        ]
+    );
+}
+
+#[test]
+fn peers_cannot_flood_it_and_what_was_left_out_is_told() {
+    let flood = |count: u32| (0..count).for_each(|_| warn!(target: CLIENT, "a client was dropped"));
+    // Each call of `flood` is the same place in the code, so it has one bucket in all. A datagram socket holds about a
+    // dozen: what it does not take goes to stderr.
+    let mut bound = Bound::default();
+    let kind = tracing::callsite!(name: "x", kind: tracing::metadata::Kind::EVENT, fields: message);
+    let kind = tracing::Callsite::metadata(kind).callsite();
+    let begin = Instant::now();
+    let told = (0..100_000).filter(|_| bound.ask(kind.clone(), begin).is_some()).count();
+    assert_eq!(told, BURST as usize);
+    assert_eq!(bound.ask(kind.clone(), begin + REST), Some(100_000 - u64::from(BURST)), "how many were left out");
+    assert_eq!(bound.ask(kind.clone(), begin + REST + Duration::from_millis(1)), None, "one a rest");
+    let later = begin + Duration::from_secs(86_400);
+    let told = (0..1000).filter(|_| bound.ask(kind.clone(), later).is_some()).count();
+    assert_eq!(told, BURST as usize, "a long rest gives no more than a burst");
+    let all = with_journal(|| flood(1000));
+    assert!(!all.is_empty() && all.len() <= BURST as usize, "{}", all.len());
+    // What the daemon itself brings about is not bounded.
+    let all = with_journal(|| {
+        (0..BURST + 5).for_each(|_| info!(target: "sheave::pool", "opened"));
+    });
+    assert!(!all.is_empty());
+}
+
+#[test]
+fn a_peer_cannot_begin_a_line_nor_a_field() {
+    let all = with_journal(|| {
+        let name = "x\nMESSAGE=root logged in\r\u{1b}[2J";
+        warn!(target: CLIENT, export = name, "no export '{name}'");
+        warn!(target: CLIENT, "{}", "y".repeat(100_000));
+    });
+    assert_eq!(all[0].lines().count(), 4, "{}", all[0]);
+    assert!(all[0].contains(r"MESSAGE=no export 'x\nMESSAGE=root logged in\r\u{1b}[2J'"), "{}", all[0]);
+    assert!(all[1].len() < MAX_BYTES + 100, "{}", all[1].len());
+}
+
+#[test]
+fn on_stderr_a_line_has_its_grade_and_its_fields() {
+    let fields = vec![("event", "pool_low".to_owned()), ("why", "a b".to_owned())];
+    let line = Line { message: "pool 'a' is low".into(), fields };
+    assert_eq!(line.words(Level::WARN), "warning: pool 'a' is low event=pool_low why=\"a b\"");
+    assert_eq!(line.words(Level::INFO), "pool 'a' is low event=pool_low why=\"a b\"");
+}
+
+#[test]
+fn levels_and_logs_are_told_by_name() {
+    assert_eq!("info".parse(), Ok(Verbosity::default()));
+    assert!("off".parse::<Verbosity>().is_ok() && "loud".parse::<Verbosity>().is_err());
+    assert_eq!("journald".parse(), Ok(Sink::Journal));
+    assert!("syslog".parse::<Sink>().is_err());
+}
