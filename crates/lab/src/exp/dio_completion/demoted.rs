@@ -18,17 +18,17 @@ use sheave_iomap::{File, Mapping, MappingKind, SummedDone, WriteDone};
 pub struct Demoted {
     file: Arc<dyn File>,
     /// `MapFlags::TASK` or `MapFlags::WORKER`.
-    flag: u8,
+    flag: MapFlags,
 }
 
 impl Demoted {
     /// `file` with this flag on every mapping for a write.
-    pub fn new(file: Arc<dyn File>, flag: u8) -> Demoted {
+    pub fn new(file: Arc<dyn File>, flag: MapFlags) -> Demoted {
         Demoted { file, flag }
     }
 
     fn mark(&self, mapping: Mapping, intent: Intent) -> Mapping {
-        mapping.flags(mapping.flags | if intent == Intent::Write { self.flag } else { 0 })
+        mapping.flags(mapping.flags | if intent == Intent::Write { self.flag } else { MapFlags::NONE })
     }
 }
 
