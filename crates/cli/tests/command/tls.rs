@@ -96,7 +96,7 @@ spec = "ram:size=8M"
     };
     assert!(ask("nbd+unix:///scratch?socket=clear.sock").out.contains("without TLS"));
     let said = daemon.said();
-    let port = said.split("serving 1 exports at ").nth(1).and_then(|at| at.lines().next()?.rsplit(':').next());
+    let port = said.split("serving 1 exports at ").nth(1).and_then(|at| at.split(" event=").next()?.rsplit(':').next());
     let port = port.expect("it says where").to_owned();
     let with = |authority: &Authority| {
         ask(&format!("nbds://localhost:{port}/scratch?tls-certificates={}", text(authority.anonymous())))
