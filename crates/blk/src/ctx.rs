@@ -461,6 +461,9 @@ impl IoCtx {
         if on && !self.core.stats {
             let now = self.core.clock.coarse();
             self.hctxs.iter_mut().flatten().for_each(|hctx| hctx.restart_times(now));
+        } else if !on && self.core.stats {
+            let now = self.core.clock.coarse();
+            self.hctxs.iter_mut().flatten().for_each(|hctx| hctx.stop_times(now));
         }
         self.core.stats = on;
     }

@@ -21,6 +21,7 @@ mod gather;
 mod sequence;
 mod shared;
 mod stall;
+mod times;
 
 use crossbeam_utils::CachePadded;
 use sheave_base::asymmetric::Mark;
@@ -46,7 +47,7 @@ use crate::request::{
 };
 use crate::ring_core::Core;
 use crate::stack::Lower;
-use crate::stats::HctxStats;
+use crate::stats::{BusyEdge, HctxStats};
 use crate::tag_set::{Freed, TagSet, Tags};
 use crate::timeout::TimeoutWalk;
 
@@ -69,6 +70,7 @@ pub(crate) struct Hctx {
     bit: u64,
     /// Requests that hold a tag and are not gathered: in the driver's hands or refused.
     in_driver: u32,
+    busy_edge: BusyEdge,
     /// Longest plain read or write that surely needs no cut; 0 when a boundary makes that depend on the place.
     plain_bytes: u32,
     /// Attached devices that lead here.
@@ -111,7 +113,7 @@ impl Hctx {
         let depth = tag_set.depth();
         let (remote_queue, remote) = MpscQueue::new(u32::from(depth) + 1);
         let shared = Arc::new(HctxShared {
-            stats: HctxStats::default(),
+            stats: HctxStats::new(core.clock.clone()),
             tags: tag_set.clone(),
             flushing: AtomicU32::new(0),
             dispatching: CachePadded::new(Mark::new()),
@@ -138,6 +140,7 @@ impl Hctx {
             index,
             bit: 1 << index,
             in_driver: 0,
+            busy_edge: BusyEdge::default(),
             plain_bytes,
             users: 0,
             stalled: true,
@@ -310,8 +313,10 @@ impl Hctx {
         }
         if let Err(gate) = self.start_dispatch(core) {
             let mut list = std::mem::take(&mut self.gathered);
+            self.begin_held(core, gate, list.len(), self.rqs[list.tags()[0]].start);
             return self.hold_back(core, &mut list, gate);
         }
+        self.begin_busy(core);
         let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
         let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
         if self.hw.call(|hw| hw.queue_rqs(&mut self.gathered, &mut table, &mut env, &mut self.done)).is_none() {
@@ -480,12 +485,6 @@ impl Hctx {
         self.works_alone
     }
 
-    /// Statistics were turned on: what is in flight has no start, or one of an earlier use of its tag.
-    #[cold]
-    pub(crate) fn restart_times(&mut self, now: CoarseTs) {
-        self.rqs.all().iter_mut().for_each(|rq| rq.start = now);
-    }
-
     /// The plug has ended: unused tags of a shared set go back.
     #[inline]
     pub(crate) fn end_plug(&mut self) {
@@ -503,6 +502,7 @@ impl Hctx {
     pub(crate) fn shut_down_step(&mut self, core: &mut Core, end: &mut impl EndIo) -> bool {
         let status = if self.hw.has_panicked() { Status::IoErr } else { Status::Canceled };
         self.in_driver += self.gathered.len() as u32;
+        self.begin_busy(core);
         while let Some(rq) = self.gathered.pop() {
             self.done.push(rq, status);
         }

@@ -51,7 +51,8 @@ pub struct Queue {
     host_tags: Option<Arc<TagSet>>,
     /// What each partition is a piece of; that of number n is at n - 1.
     partitions: Mutex<Vec<u16>>,
-    hctxs: Mutex<Vec<Arc<HctxShared>>>,
+    /// By seat: a context that goes leaves its seat to the next one that comes.
+    hctxs: Mutex<Vec<Option<Arc<HctxShared>>>>,
     retired: Mutex<Stats>,
     claims: Arc<Claims>,
     watches: Arc<Watches>,
@@ -163,19 +164,25 @@ impl Queue {
         self.host_tags.as_ref()
     }
 
-    fn hctxs(&self) -> impl std::ops::DerefMut<Target = Vec<Arc<HctxShared>>> + '_ {
+    fn hctxs(&self) -> impl std::ops::DerefMut<Target = Vec<Option<Arc<HctxShared>>>> + '_ {
         self.hctxs.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     pub(crate) fn add_hctx(&self, shared: Arc<HctxShared>) {
-        self.hctxs().push(shared);
+        let mut hctxs = self.hctxs();
+        match hctxs.iter_mut().find(|seat| seat.is_none()) {
+            Some(seat) => *seat = Some(shared),
+            None => hctxs.push(Some(shared)),
+        }
     }
 
     pub(crate) fn remove_hctx(&self, shared: &Arc<HctxShared>) {
         let mut hctxs = self.hctxs();
         let mut retired = self.retired.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(at) = hctxs.iter().position(|have| Arc::ptr_eq(have, shared)) {
-            hctxs.swap_remove(at).stats.read(&mut retired);
+        let is_it = |have: &Option<Arc<HctxShared>>| have.as_ref().is_some_and(|have| Arc::ptr_eq(have, shared));
+        if let Some(seat) = hctxs.iter().position(is_it) {
+            hctxs[seat] = None;
+            shared.stats.read(seat, &mut retired);
         }
     }
 
@@ -183,8 +190,10 @@ impl Queue {
     pub fn stats(&self) -> Stats {
         let hctxs = self.hctxs();
         let mut sum = self.retired.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
-        for hctx in hctxs.iter() {
-            hctx.stats.read(&mut sum);
+        for (seat, hctx) in hctxs.iter().enumerate() {
+            if let Some(hctx) = hctx {
+                hctx.stats.read(seat, &mut sum);
+            }
         }
         sum
     }
@@ -224,7 +233,7 @@ impl Queue {
         if let Some(tags) = &self.host_tags {
             tags.for_each(&mut tell);
         }
-        for hctx in hctxs.iter() {
+        for hctx in hctxs.iter().flatten() {
             if self.host_tags.is_none() {
                 hctx.tags.for_each(&mut tell);
             }
@@ -260,7 +269,7 @@ impl Queue {
     }
 
     fn wake_rings(&self) {
-        for hctx in self.hctxs().iter() {
+        for hctx in self.hctxs().iter().flatten() {
             hctx.unpark();
         }
     }
@@ -288,7 +297,7 @@ impl Queue {
 
     /// Rings that are inside the driver or about to read the gate.
     fn dispatching(&self) -> u32 {
-        self.hctxs().iter().filter(|hctx| hctx.is_dispatching()).count() as u32
+        self.hctxs().iter().flatten().filter(|hctx| hctx.is_dispatching()).count() as u32
     }
 
     /// Waits until nothing is `busy` of what saw the gate open.

@@ -1,7 +1,7 @@
 //! Statistics of one hardware context: one writer, read at any time from any thread.
 //!
 //! Owns the counters and a histogram of latencies for each operation. Does not read the clock: the completion batch
-//! brings one time stamp for all its requests.
+//! brings one time stamp for all its requests. Only who reads in the middle of a busy period reads it.
 //!
 //! Invariants:
 //! - I1: only the owner of the hardware context writes, with a plain load and store: no read-modify-write, no lock.
@@ -9,11 +9,18 @@
 //! - I2: requests of one batch that were issued together have the same latency, so that a batch costs a histogram
 //!   update per distinct (operation, start), not per request.
 
-use sheave_base::clock::CoarseTs;
+mod busy;
+
+use std::time::Duration;
+
+use sheave_base::clock::{Clock, CoarseTs};
 use sheave_base::histogram::{Histogram, cells};
 use sheave_base::sync::atomic::{AtomicU64, Ordering};
 
+use self::busy::BusyTime;
 use crate::bio::{NR_OPS, Op, SECTOR_SHIFT};
+
+pub(crate) use self::busy::BusyEdge;
 
 /// Latencies in ns, by cells: eight to a power of two, up to 2^36 ns (69 s). What took longer counts in the last one.
 pub type Latencies = Histogram<3, { cells(3, 36) }>;
@@ -35,6 +42,9 @@ struct OpStats {
 #[derive(Debug)]
 pub struct HctxStats {
     ops: [OpStats; NR_OPS],
+    pub(crate) busy: BusyTime,
+    /// The owner's, for readers.
+    clock: Clock,
 }
 
 #[inline]
@@ -43,8 +53,8 @@ fn add(cell: &AtomicU64, n: u64) {
     cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
 
-impl Default for HctxStats {
-    fn default() -> Self {
+impl HctxStats {
+    pub(crate) fn new(clock: Clock) -> HctxStats {
         HctxStats {
             ops: std::array::from_fn(|_| OpStats {
                 ios: AtomicU64::new(0),
@@ -54,11 +64,11 @@ impl Default for HctxStats {
                 errors: AtomicU64::new(0),
                 latency: Latencies::default(),
             }),
+            busy: BusyTime::default(),
+            clock,
         }
     }
-}
 
-impl HctxStats {
     /// Counts completed requests that are alike in operation and start, none of which had neighbours in it.
     #[inline(always)]
     pub(crate) fn note(&self, op: Op, latency_ns: u64, ios: u64, bytes: u64) {
@@ -69,8 +79,10 @@ impl HctxStats {
         op.latency.add(latency_ns, ios);
     }
 
-    /// Adds what this hardware context has counted to `into`.
-    pub fn read(&self, into: &mut Stats) {
+    /// Adds what this hardware context has counted to `into`, a reading of its queue alone, in which it has this seat:
+    /// no other context of the queue has it at the same time.
+    pub fn read(&self, seat: usize, into: &mut Stats) {
+        into.add_busy(0, seat, self.busy.read(&self.clock));
         for (op, sum) in self.ops.iter().zip(&mut into.ops) {
             // Relaxed: see `add`.
             sum.ios += op.ios.load(Ordering::Relaxed);
@@ -107,6 +119,8 @@ pub struct OpCounts {
 #[derive(Clone, Debug)]
 pub struct Stats {
     ops: [OpCounts; NR_OPS],
+    /// Busy times by queue and by seat of a hardware context.
+    busy_ns: Vec<Vec<u64>>,
 }
 
 impl Default for Stats {
@@ -120,6 +134,7 @@ impl Default for Stats {
                 errors: 0,
                 latency: vec![0; LATENCY_CELLS],
             }),
+            busy_ns: Vec::new(),
         }
     }
 }
@@ -130,8 +145,9 @@ impl Stats {
         &self.ops[op as usize]
     }
 
-    /// Adds another reading to this one.
+    /// Adds another reading to this one, of other queues.
     pub fn add(&mut self, other: &Stats) {
+        self.busy_ns.extend_from_slice(&other.busy_ns);
         for (sum, op) in self.ops.iter_mut().zip(&other.ops) {
             sum.ios += op.ios;
             sum.sectors += op.sectors;
@@ -142,6 +158,45 @@ impl Stats {
                 *n += m;
             }
         }
+    }
+
+    fn add_busy(&mut self, queue: usize, seat: usize, ns: u64) {
+        if self.busy_ns.len() <= queue {
+            self.busy_ns.resize(queue + 1, Vec::new());
+        }
+        let seats = &mut self.busy_ns[queue];
+        if seats.len() <= seat {
+            seats.resize(seat + 1, 0);
+        }
+        seats[seat] += ns;
+    }
+
+    /// The busy times of the device's hardware contexts, in ns: for how long each had at least one request of which the
+    /// issue was counted and the end was not, now included. A context that a ring opens where another has gone goes on
+    /// with its figure.
+    ///
+    /// The times of several contexts overlap, so that their sum may be more than the time that has passed.
+    pub fn busy_ns(&self) -> impl Iterator<Item = u64> {
+        self.busy_ns.iter().flatten().copied()
+    }
+
+    /// For how long the device was busy since an `earlier` reading of it, in ns: the busiest of its hardware contexts.
+    /// With one ring that is exact; only an I/O that its driver ends within the call is seen when the call has ended.
+    /// With several rings the device was busy for that long at least, and at most for the sum.
+    pub fn busy_ns_since(&self, earlier: &Stats) -> u64 {
+        let before = |queue: usize, seat: usize| earlier.busy_ns.get(queue).and_then(|seats| seats.get(seat));
+        let seats = self.busy_ns.iter().enumerate().flat_map(|(queue, seats)| {
+            let since = move |(seat, ns): (usize, &u64)| ns.saturating_sub(*before(queue, seat).unwrap_or(&0));
+            seats.iter().enumerate().map(since)
+        });
+        seats.max().unwrap_or(0)
+    }
+
+    /// [`Stats::busy_ns_since`] as a share of the time between the two readings, 0 to 1: `%util` of iostat. Whoever
+    /// measured that time read another clock than statistics do; what is over 1 for that reason counts as 1.
+    pub fn utilization_since(&self, earlier: &Stats, elapsed: Duration) -> f64 {
+        let elapsed_ns = elapsed.as_nanos().max(1) as f64;
+        (self.busy_ns_since(earlier) as f64 / elapsed_ns).min(1.0)
     }
 
     /// Requests completed, all operations.

@@ -31,6 +31,7 @@ impl Hctx {
         }
         self.done.clear();
         self.in_driver -= many as u32;
+        self.end_busy_if_idle(many as u32, now);
         self.tags.free_all(&mut self.freed);
         many as u32
     }
@@ -57,12 +58,16 @@ impl Hctx {
         }
         rq.bio_head = BioId::NONE; // C1
         self.epoch = self.epoch.wrapping_add(1);
+        self.in_driver -= 1;
         if core.stats {
-            self.shared.stats.note(head.op, core.clock.coarse().ns_since(head.start), 1, head.bytes.into());
+            let latency_ns = core.clock.coarse().ns_since(head.start);
+            self.shared.stats.note(head.op, latency_ns, 1, head.bytes.into());
+            if self.in_driver == 0 {
+                self.shared.stats.busy.end_at(&mut self.busy_edge, CoarseTs(head.start.0 + latency_ns));
+            }
         }
         core.bios.release(1);
         self.done.clear();
-        self.in_driver -= 1;
         self.tags.free_batch(usize::from(tag / 64), 1 << (tag % 64));
         true
     }
@@ -126,6 +131,7 @@ impl Hctx {
         }
         let ended = self.done.len() as u32;
         self.in_driver -= ended;
+        self.end_busy_if_idle(ended, now);
         if seq {
             self.complete_sequences(core, end);
         }

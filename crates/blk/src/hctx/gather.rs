@@ -127,7 +127,8 @@ impl Hctx {
     /// and with a time of its own. For who has no plug open, on a lane that was open last.
     ///
     /// The driver may end it in the call, and then it never was in a list: it counts as in flight for the time of the
-    /// call alone. A panic of the driver passes through; the I/O is in flight then, and the next poll fails it.
+    /// call alone, and its busy time is seen after it. A panic of the driver passes through; the I/O is in flight then,
+    /// and the next poll fails it.
     #[inline(always)]
     pub(crate) fn send_alone(
         &mut self,
@@ -151,6 +152,7 @@ impl Hctx {
         (rq.bytes, rq.tail_or_owner, rq.generation, rq.start) = (run.bytes, run.owner, self.epoch, start);
         if let Err(gate) = self.start_dispatch(core) {
             self.count_sent(core);
+            self.begin_held(core, gate, 1, start);
             self.hold_back(core, &mut RqList::of(tag), gate);
             return Alone::Sent;
         }
@@ -170,17 +172,22 @@ impl Hctx {
                 if core.stats {
                     let latency_ns = core.clock.coarse().ns_since(start);
                     self.shared.stats.note(self.lane.head.op, latency_ns, 1, run.bytes.into());
+                    if self.in_driver == 0 {
+                        self.shared.stats.busy.add(latency_ns);
+                    }
                 }
                 self.tags.free_alone(tag);
                 Alone::Ended
             }
             Started::Taken => {
                 self.count_sent(core);
+                self.begin_alone(core, start);
                 Alone::Sent
             }
-            Started::Ended(rq, status) => self.end_later(core, rq, status),
+            Started::Ended(rq, status) => self.end_later(core, rq, status, start),
             Started::Refused(rq) => {
                 self.count_sent(core);
+                self.begin_alone(core, start);
                 self.refuse(&mut RqList::of(rq.into_tag()));
                 Alone::Sent
             }
@@ -197,8 +204,9 @@ impl Hctx {
 
     /// What was sent alone has failed, or its owner has no room: the next poll tells of it.
     #[cold]
-    fn end_later(&mut self, core: &mut Core, rq: Rq, status: Status) -> Alone {
+    fn end_later(&mut self, core: &mut Core, rq: Rq, status: Status, start: CoarseTs) -> Alone {
         self.count_sent(core);
+        self.begin_alone(core, start);
         self.done.push(rq, status);
         Alone::Sent
     }
@@ -423,6 +431,7 @@ impl Drop for Sending<'_> {
         self.hctx.shared.end_dispatch();
         self.hctx.hw.stop();
         self.hctx.count_sent(self.core);
+        self.hctx.begin_alone(self.core, self.core.clock.coarse());
         self.core.broken |= self.hctx.bit;
     }
 }

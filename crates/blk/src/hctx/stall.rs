@@ -83,6 +83,7 @@ impl Hctx {
         while let Some(rq) = self.refused.pop() {
             self.take_apart(core, rq, &mut back);
         }
+        self.end_busy_if_apart(core);
         let mut behind = self.waiting.take();
         while let Some(id) = behind.pop(&mut core.bios) {
             back.push_back(&mut core.bios, id);

@@ -2,6 +2,10 @@
 
 use super::*;
 
+fn stats() -> HctxStats {
+    HctxStats::new(Clock::virtual_clock().0)
+}
+
 /// Writes down a batch: (operation, start, bytes, merged, error).
 fn account(stats: &HctxStats, now: u64, requests: &[(Op, u64, u32, u16, bool)]) {
     let mut account = BatchAccount::new(stats, CoarseTs(now));
@@ -16,13 +20,13 @@ fn account(stats: &HctxStats, now: u64, requests: &[(Op, u64, u32, u16, bool)]) 
 
 fn read(stats: &HctxStats) -> Stats {
     let mut sum = Stats::default();
-    stats.read(&mut sum);
+    stats.read(0, &mut sum);
     sum
 }
 
 #[test]
 fn a_batch_is_written_down_by_operation_and_start() {
-    let stats = HctxStats::default();
+    let stats = self::stats();
     let batch = [
         (Op::Read, 100, 512, 0, false),
         (Op::Read, 100, 4096, 3, false),
@@ -47,7 +51,7 @@ fn a_batch_is_written_down_by_operation_and_start() {
 
 #[test]
 fn a_start_after_the_end_counts_as_nothing() {
-    let stats = HctxStats::default();
+    let stats = self::stats();
     account(&stats, 100, &[(Op::Read, 170, 512, 0, false)]);
     assert_eq!(read(&stats).op(Op::Read).time_ns, 0);
     assert_eq!(read(&stats).op(Op::Read).latency[0], 1);
@@ -55,13 +59,13 @@ fn a_start_after_the_end_counts_as_nothing() {
 
 #[test]
 fn readings_add_up() {
-    let (a, b) = (HctxStats::default(), HctxStats::default());
+    let (a, b) = (stats(), stats());
     account(&a, 10, &[(Op::Read, 0, 512, 0, false)]);
     account(&b, 20, &[(Op::Read, 0, 512, 1, true), (Op::Discard, 0, 512, 0, false)]);
     let mut one = read(&a);
     one.add(&read(&b));
     let mut other = read(&a);
-    b.read(&mut other);
+    b.read(0, &mut other);
     for op in Op::ALL {
         let (x, y) = (one.op(op), other.op(op));
         assert_eq!(
@@ -75,7 +79,7 @@ fn readings_add_up() {
 
 #[test]
 fn quantiles_are_the_smallest_of_their_cells() {
-    let stats = HctxStats::default();
+    let stats = self::stats();
     assert_eq!(read(&stats).op(Op::Read).quantile_ns(0.5), 0, "of nothing");
     for ns in [1, 2, 3, 4, 5, 6, 7, 1000, 1000, 100_000] {
         account(&stats, ns, &[(Op::Read, 0, 512, 0, false)]);

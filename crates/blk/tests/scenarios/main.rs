@@ -7,6 +7,7 @@
 mod support;
 
 mod accounting;
+mod busy;
 mod chaos;
 mod crash;
 mod gate;

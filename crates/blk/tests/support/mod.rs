@@ -58,6 +58,8 @@ pub struct Script {
     pub fail: Vec<(Op, Status)>,
     /// Ends requests in the call that they come with.
     pub in_call: bool,
+    /// How long each call takes that brings it requests.
+    pub takes: Option<(VirtualClock, Duration)>,
     /// Whether it ends requests that are overdue.
     pub ends_overdue: bool,
     /// Requests taken, in order.
@@ -76,6 +78,7 @@ impl Default for Script {
             lifo: false,
             fail: Vec::new(),
             in_call: false,
+            takes: None,
             ends_overdue: false,
             seen: Vec::new(),
             offers: Vec::new(),
@@ -90,6 +93,12 @@ impl Script {
         let vecs = rqs.segments(rq.tag()).collect();
         let (op, sector, bytes, flags) = (r.op, r.sector, r.bytes, r.flags);
         self.seen.push(Seen { op, sector, bytes, flags, tag: rq.tag(), vecs, issued_at: r.issued_at().0 });
+    }
+
+    fn pass_time(&self) {
+        if let Some((time, takes)) = &self.takes {
+            time.advance(*takes);
+        }
     }
 
     fn status_of(&self, op: Op) -> Status {
@@ -195,6 +204,7 @@ unsafe impl HwQueue for PuppetQueue {
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
         let mut script = self.script.lock().unwrap();
         script.offers.push(list.len());
+        script.pass_time();
         while script.accept > 0 {
             let Some(rq) = list.pop() else { break };
             if script.accept != u32::MAX {
@@ -213,6 +223,7 @@ unsafe impl HwQueue for PuppetQueue {
     fn queue_rq(&mut self, rq: Rq, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) -> Started {
         let mut script = self.script.lock().unwrap();
         script.offers.push(1);
+        script.pass_time();
         if script.accept == 0 {
             return Started::Refused(rq);
         }
