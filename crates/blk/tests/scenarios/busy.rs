@@ -355,6 +355,16 @@ fn a_stamp_from_before_the_end_of_a_period_counts_from_that_end() {
     pass(&rig, 5);
     finish(&puppet, &mut rig, 1);
     assert_eq!(busy(rig.device()), [40_005]);
+    // A device that is idle is busy from the stamp on, as latencies are.
+    rig.ctx.start_plug(2);
+    rig.read(4, 2);
+    pass(&rig, 100);
+    rig.ctx.finish_plug();
+    assert_eq!(busy(rig.device()), [40_105]);
+    pass(&rig, 5);
+    finish(&puppet, &mut rig, 1);
+    assert_eq!(busy(rig.device()), [40_110]);
+    assert_eq!(rig.device().stats().op(Op::Read).time_ns, 40_000 + 30_005 + 105);
 }
 
 #[test]
