@@ -16,6 +16,9 @@ use crate::rsrc::{BufTable, FileTable};
 use crate::sqe::{IOSQE_FIXED_FILE, Sqe, opcode};
 use crate::user_memory::{FIRST_PAGE, USER_END, plain_io};
 
+#[cfg(all(test, not(shuttle)))]
+mod tests;
+
 /// Whose record it is, as the block layer keeps it: the file, and where it is counted in the file's grace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PlainOwner(pub(crate) u32);
@@ -74,6 +77,9 @@ const BUFFERS_ALIKE: u64 = !0xffff;
 /// Invariants:
 /// - N1: it is what a look at the tables would find, as long as their version is the one that is noted.
 /// - N2: `alike` is for a device of `sectors`.
+/// - N3: after a try that found no room for all SQEs that it looked at, the next one looks at no more than were sent
+///   since that try began, or one. So the comparisons for a batch grow with its length alone, however often a busy
+///   device refuses the next SQE.
 #[derive(Debug)]
 pub(crate) struct Known {
     version: u64,
@@ -85,6 +91,8 @@ pub(crate) struct Known {
     alike: Option<Alike>,
     /// What the SQEs of the last mixed run were like: those name a registered buffer each ([`Known::submit_mixed`]).
     alike_mixed: Option<Alike>,
+    /// How many SQEs a try looks at, at most (N3).
+    look_ahead: u32,
 }
 
 impl Known {
@@ -92,7 +100,7 @@ impl Known {
     pub(crate) fn new(version: u64, plain: Plain, file: &OpenFile) -> Option<Known> {
         let way = PlainWay::new(file, plain.iocb_flags, plain.fixed_buf)?;
         let owner = PlainOwner::new(plain.file, 0, false)?;
-        Some(Known { version, plain, way, owner, sectors: 0, alike: None, alike_mixed: None })
+        Some(Known { version, plain, way, owner, sectors: 0, alike: None, alike_mixed: None, look_ahead: u32::MAX })
     }
 
     /// Whether SQEs of its kind and of the other one differ in nothing but the registered buffer that they name.
@@ -163,7 +171,7 @@ impl Known {
         }
         let mut taken = 0;
         while taken < most {
-            let sqes = queues.sq_row(taken, most - taken);
+            let sqes = queues.sq_row(taken, (most - taken).min(self.look_ahead));
             let Some(bytes) = sqes.first().map(|sqe| sqe.len) else { break };
             let known = if MIXED { &mut self.alike_mixed } else { &mut self.alike };
             let alike = match known {
@@ -174,13 +182,20 @@ impl Known {
                     alike
                 }
             };
-            let sqes = &sqes[..first_of(alike, sqes)];
+            let many = first_of(alike, sqes);
+            #[cfg(all(test, not(shuttle)))]
+            tests::compared(many, sqes.len());
+            let sqes = &sqes[..many];
             let from = |at: usize| sqes.get(at..).unwrap_or_default().iter().map(move |sqe| io_of(sqe, sqe.off));
             let sent = run.submit_run(PlainRunOf { owner: self.owner.with(owned), bytes }, sqes.len(), from);
             taken += sent as u32;
-            if sent == 0 || sent < sqes.len() {
+            if sent == 0 || sent < many {
+                if sent < many {
+                    self.look_ahead = (sent as u32).max(1); // N3
+                }
                 break;
             }
+            self.look_ahead = self.look_ahead.saturating_add(sent as u32);
         }
         run.finish();
         taken
