@@ -10,6 +10,8 @@ mod batch;
 mod conn;
 mod raw;
 mod requests;
+#[cfg(test)]
+mod tests;
 mod tls_stream;
 
 use std::sync::mpsc::SyncSender;
@@ -104,25 +106,34 @@ impl Reactor {
 
     /// Serves until the server ends.
     pub(crate) fn run(mut self) {
-        loop {
-            self.go_on();
-            self.let_go();
-            // After those that went: there may be room for others now.
-            self.accept_more();
-            if self.ends_at.is_some() && self.live == 0 {
-                return;
-            }
-            let timeout = self.timeout();
-            let prompt = std::mem::take(&mut self.io.prompt_sends);
-            self.io.ring.wait_any(if self.later.is_empty() { 1 + prompt } else { 1 }, timeout);
-            self.io.turn = self.io.turn.wrapping_add(1);
-            self.touched.append(&mut self.later);
-            self.socket_events();
-            self.finished();
-            self.obey();
-            if timeout.is_some() || self.shared.is_ending() {
-                self.look_at_the_clock();
-            }
+        while let Some((wanted, timeout)) = self.before_wait() {
+            self.io.ring.wait_any(wanted, timeout);
+            self.after_wait(timeout);
+        }
+    }
+
+    /// Does what can be done. For how many events to wait then, and how long; `None` at the end of the server.
+    fn before_wait(&mut self) -> Option<(u32, Option<Duration>)> {
+        self.go_on();
+        self.let_go();
+        // After those that went: there may be room for others now.
+        self.accept_more();
+        if self.ends_at.is_some() && self.live == 0 {
+            return None;
+        }
+        let timeout = self.timeout();
+        Some((self.wanted(), timeout))
+    }
+
+    /// Takes what has come.
+    fn after_wait(&mut self, timeout: Option<Duration>) {
+        self.io.turn = self.io.turn.wrapping_add(1);
+        self.touched.append(&mut self.later);
+        self.socket_events();
+        self.finished();
+        self.obey();
+        if timeout.is_some() || self.shared.is_ending() {
+            self.look_at_the_clock();
         }
     }
 
@@ -346,6 +357,21 @@ impl Reactor {
         let first = all.into_iter().flatten().min().map(|first| first.saturating_duration_since(now));
         let held_back = self.held_back.iter().map(|(until, _)| until.saturating_duration_since(now).max(TICK)).min();
         first.into_iter().chain(held_back).min()
+    }
+
+    /// For how many events to wait. The end of a send that ought to end in the call that starts it is waited for along
+    /// with the next event, which saves a call, unless something waits for that end. Where it takes longer, because
+    /// the client takes nothing any more, the ring looks at what else has come after some milliseconds.
+    fn wanted(&mut self) -> u32 {
+        let (conns, io) = (&self.conns, &self.io);
+        let has_time = |&&number: &&usize| conns[number].as_ref().is_some_and(|conn| conn.has_time(io));
+        let prompt = io.prompt_sends.iter().filter(has_time).count() as u32;
+        self.io.prompt_sends.clear();
+        // Memory that a send gives back may be waited for by others.
+        if prompt == 0 || !self.later.is_empty() || self.io.was_short {
+            return 1;
+        }
+        1 + prompt
     }
 
     /// Does what is due.

@@ -555,6 +555,13 @@ impl Conn {
         }
     }
 
+    /// Whether nothing of the client waits for the end of its send: neither replies that are sent after it, nor
+    /// requests for which there is no room before it.
+    pub(super) fn has_time(&self, io: &Io) -> bool {
+        let more = self.tls.as_ref().is_some_and(|tls| tls.has_to_write(&self.out)) || !self.out.is_empty();
+        !more && self.takes_bytes(io)
+    }
+
     fn receive(&mut self, io: &mut Io) {
         if self.receiving != Receiving::Nothing || !self.takes_bytes(io) {
             return;

@@ -76,8 +76,8 @@ pub(super) struct Io {
     pub(super) was_short: bool,
     /// Memory was given back since the connections that wait for some were looked at.
     pub(super) was_freed: bool,
-    /// Sends in this turn that will probably end in the call that starts them.
-    pub(super) prompt_sends: u32,
+    /// The connections whose sends began in this turn and will probably end in the call that starts them.
+    pub(super) prompt_sends: Vec<usize>,
     /// Counts the turns of the loop.
     pub(super) turn: u32,
     /// What has just ended; only used within [`Reactor::finished`](super::Reactor).
@@ -103,7 +103,7 @@ impl Io {
             client_bytes,
             was_short: false,
             was_freed: false,
-            prompt_sends: 0,
+            prompt_sends: Vec::new(),
             turn: 0,
             ended: Vec::new(),
             files: BTreeMap::new(),

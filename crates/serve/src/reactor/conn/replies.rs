@@ -113,14 +113,19 @@ impl Conn {
             debug_assert!(fits, "a batch has no more pieces than a message");
         }
         if raw::send(&mut io.ring, &self.fd, self.number, &mut self.message) {
-            // The next batch waits for the end of this send, so nothing else is waited for with it.
-            io.prompt_sends += u32::from(self.prompt && self.out.is_empty());
-            self.prompt = false;
-            self.sending = Some(Sending { batch, turn: io.turn, bytes });
+            self.began_to_send(io, batch, bytes);
         } else {
             self.out.push_front(batch);
             self.drop_client("the kernel does not take what is to be sent");
         }
+    }
+
+    /// The kernel has been given these bytes to send; the reactor is told when they will probably be gone at once.
+    pub(super) fn began_to_send(&mut self, io: &mut Io, batch: Batch, bytes: usize) {
+        if std::mem::take(&mut self.prompt) {
+            io.prompt_sends.push(self.number);
+        }
+        self.sending = Some(Sending { batch, turn: io.turn, bytes });
     }
 
     /// A send has ended.

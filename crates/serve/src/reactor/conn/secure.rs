@@ -3,7 +3,7 @@
 //! L3. What was said in the clear ends where TLS begins: a client that has sent bytes behind STARTTLS is dropped, and
 //! what it has negotiated before is forgotten.
 
-use super::{Conn, Ending, Sending, Stage};
+use super::{Conn, Ending, Stage};
 use crate::reactor::batch::Batch;
 use crate::reactor::raw;
 use crate::reactor::requests::Io;
@@ -88,12 +88,8 @@ impl Conn {
             self.message.clear();
             let (bytes, fits) = (piece.len, self.message.push(piece));
             debug_assert!(fits, "a message has room for one piece");
-            // What is encrypted next waits for the end of this send, so nothing else is waited for with it.
-            let prompt = self.prompt && !tls.has_to_write(&self.out);
             if raw::send(&mut io.ring, &self.fd, self.number, &mut self.message) {
-                io.prompt_sends += u32::from(prompt);
-                self.prompt = false;
-                self.sending = Some(Sending { batch: Batch::default(), turn: io.turn, bytes });
+                self.began_to_send(io, Batch::default(), bytes);
             } else {
                 self.drop_client("the kernel does not take what is to be sent");
             }

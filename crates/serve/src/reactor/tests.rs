@@ -1,0 +1,118 @@
+//! For how many events a reactor waits: its turns are taken one by one, beside a client in the same thread.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+
+use sheave_iomap::{File, RawFile};
+
+use super::*;
+use crate::export::{Backend, Export, Exports};
+use crate::listen::{Address, Listener};
+use crate::shared::ServerOptions;
+
+#[derive(Debug)]
+struct Memory(Arc<dyn File>);
+
+impl Backend for Memory {
+    fn file(&self) -> &Arc<dyn File> {
+        &self.0
+    }
+}
+
+struct Bench {
+    reactor: Reactor,
+    client: UnixStream,
+    _dir: tempfile::TempDir,
+}
+
+fn request(command: u8, len: u32) -> Vec<u8> {
+    let head = [0x25, 0x60, 0x95, 0x13, 0, 0, 0, command];
+    [head.as_slice(), &[0; 16], &len.to_be_bytes()].concat()
+}
+
+impl Bench {
+    /// A client in the transmission phase, which may have so many bytes in flight; `None` without io_uring.
+    fn new(client_bytes: u64) -> Option<Bench> {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("s");
+        let listener = Listener::bind(&Address::Unix(path.clone())).expect("it listens");
+        let device = sheave_drivers::open_device("ram:size=1M").expect("a device");
+        let backend = Box::new(Memory(Arc::new(RawFile::new(device))));
+        let export = Export { name: "x".into(), description: String::new(), read_only: false, backend };
+        let options = ServerOptions { reactors: 1, client_bytes, ..ServerOptions::default() };
+        let shared = Shared::new(Exports::new(vec![export]), vec![listener], options, Box::new(|_| {}));
+        let io_wq = IoWq::builder().build().expect("a pool");
+        let reactor = match Reactor::new(0, Arc::new(shared), &io_wq) {
+            Ok(reactor) => reactor,
+            Err(error) => {
+                sheave_testkit::skip(&error.to_string());
+                return None;
+            }
+        };
+        let mut client = UnixStream::connect(path).expect("it is there");
+        client.set_nonblocking(true).expect("set");
+        client.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x01x").expect("sent");
+        let mut bench = Bench { reactor, client, _dir: dir };
+        bench.waits(&[], 18 + 10);
+        Some(bench)
+    }
+
+    /// For how many events the reactor wants to wait in each turn, until so many bytes of replies have come.
+    fn waits(&mut self, requests: &[u8], replies: usize) -> Vec<u32> {
+        self.client.write_all(requests).expect("the socket has room");
+        let (mut waits, mut got) = (Vec::new(), 0);
+        let mut bytes = vec![0; 1 << 16];
+        while got < replies {
+            assert!(waits.len() < 100_000, "{got} bytes of {replies} have come, and no more does");
+            let (wanted, _) = self.reactor.before_wait().expect("nobody ends it");
+            self.reactor.io.ring.wait_any(1, Some(Duration::ZERO));
+            self.reactor.after_wait(None);
+            let before = got;
+            loop {
+                match self.client.read(&mut bytes) {
+                    Ok(0) => panic!("the client was dropped"),
+                    Ok(len) => got += len,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            // Turns in which nothing was sent say nothing.
+            if got > before {
+                waits.push(wanted);
+            }
+        }
+        waits
+    }
+
+    /// That the ends of the last sends alone are waited for with what comes then: the last, and the one before the last
+    /// receive, which has something to receive.
+    fn none_waits_but_the_last(&mut self, requests: &[u8], replies: usize) {
+        let waits = self.waits(requests, replies);
+        assert!(waits.len() > 10, "a few sends were enough, which tests nothing: {waits:?}");
+        let others = &waits[..waits.len() - 2];
+        assert!(others.iter().all(|wanted| *wanted == 1), "something waits for the end of a send: {waits:?}");
+    }
+}
+
+#[test]
+fn the_end_of_a_quick_send_is_waited_for_with_the_next_event() {
+    let Some(mut bench) = Bench::new(1 << 20) else { return };
+    for _ in 0..3 {
+        assert_eq!(bench.waits(&request(0, 512), 16 + 512), [2]);
+    }
+}
+
+#[test]
+fn replies_that_are_more_than_a_message_do_not_wait_for_another_event() {
+    // Each is a piece of its own, as all are that have data; a client may have 512 under way, and twice as many are
+    // refused at once.
+    let Some(mut bench) = Bench::new(1 << 20) else { return };
+    let pair = [request(99, 0), request(0, 512)].concat();
+    bench.none_waits_but_the_last(&pair.repeat(2000), 2000 * (16 + 16 + 512));
+}
+
+#[test]
+fn requests_for_which_there_is_no_room_before_a_reply_has_left_do_not_wait_for_another_event() {
+    let Some(mut bench) = Bench::new(64 << 10) else { return };
+    bench.none_waits_but_the_last(&request(0, 16 << 10).repeat(100), 100 * (16 + (16 << 10)));
+}
