@@ -41,7 +41,7 @@ use crate::pool::space::Warner;
 
 /// Runs it: plan, device, threads, report.
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
-    let plan = Plan::new(args)?;
+    let plan = Plan::new(&args.clone().with_job()?)?;
     let subject = Subject::open(&plan)?;
     let mut warner = subject.warner(&plan);
     warner.iter_mut().for_each(Warner::look);

@@ -10,6 +10,7 @@
 //! | [`verify`] | blocks that prove themselves, and the loop that checks them |
 //! | [`engine`], [`sheave_engine`], [`kernel`], [`memcpy`] | what the loops drive: ours, and the peers |
 //! | [`live`] | counts and latencies while a run goes on |
+//! | [`job`] | fio job files |
 //! | [`cpu`] | pinning and CPU time |
 //! | [`rw`], [`error`] | kinds of work, and why a load could not be driven |
 //! | [`value`], [`signals`], [`output`] | what commands share: values of arguments, Ctrl-C, results on stdout |
@@ -17,6 +18,7 @@
 pub mod cpu;
 pub mod engine;
 pub mod error;
+pub mod job;
 pub mod kernel;
 pub mod live;
 pub mod looper;
@@ -33,6 +35,7 @@ pub mod verify;
 
 pub use engine::Engine;
 pub use error::LoadError;
+pub use job::Job;
 pub use looper::{IoError, Lane, Looper, Until};
 pub use pattern::Pattern;
 pub use rw::Rw;

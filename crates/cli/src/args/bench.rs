@@ -1,10 +1,11 @@
 //! Arguments of `sheave bench`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use sheave::RingBuilder;
-use sheave_load::{EngineOpts, Rw};
+use sheave_load::{EngineOpts, Job, LoadError, Rw};
 
 use super::progress::ProgressStyle;
 use super::switch::Switch;
@@ -32,6 +33,8 @@ Examples:
   sheave bench ram:size=1G --bs 512 --depth 128 --compare memcpy
   sheave bench vol:null:size=1T --range 1G --fill --rw randwrite --depth 128 --batch 32 --poll --compare raw
         what a thin volume adds to an I/O
+  sheave bench --job jobs/bio-cache.fio null:size=1T
+        a fio job file, on another device than it names
   sheave bench vol:pool.img#disk --fill --overwrite --rw randwrite --dsync --compare raw
 
 Sizes take k, M, G, T (powers of 1024); counts take k, M (powers of 1000); times take us, ms, s.
@@ -42,8 +45,15 @@ Exit code: 0 done, 1 an I/O failed or a block was wrong, 2 the command line make
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct BenchArgs {
     /// The device, for example null:size=1T, ram:size=1G or file:PATH,size=1G.
-    #[arg(value_name = "SPEC")]
+    #[arg(value_name = "SPEC", default_value = "", hide_default_value = true, required_unless_present = "job")]
     pub spec: String,
+
+    /// Do what this fio job file says (docs/jobs.md has the options that are known). SPEC then takes the place of its
+    /// filename, --runtime or --ios that of its length, --cpu that of its CPUs.
+    #[arg(long, value_name = "FILE", help_heading = "Work",
+          conflicts_with_all = ["rw", "bs", "mix", "range", "dsync", "seed", "depth", "batch", "threads", "poll",
+                                "fixed_buffers", "rate"])]
+    pub job: Option<PathBuf>,
 
     /// What to do to it.
     #[arg(long, value_parser = value::rw(), default_value = "randread", help_heading = "Work")]
@@ -177,6 +187,32 @@ pub struct BenchArgs {
 }
 
 impl BenchArgs {
+    /// What its job file says, where there is one, in the place of what the command line leaves open.
+    pub fn with_job(mut self) -> Result<Self, LoadError> {
+        let Some(path) = self.job.clone() else { return Ok(self) };
+        let job = Job::open(&path)?;
+        if self.spec.is_empty() {
+            let missing = || {
+                LoadError::usage(format!("{}, [{}] names no file", path.display(), job.name))
+                    .fix("add filename=PATH, or name the device after the job file, as null:size=1T")
+            };
+            self.spec = job.spec().ok_or_else(missing)?;
+        }
+        let threads = u64::from(job.threads);
+        if self.runtime.is_none() && self.ios.is_none() {
+            self.runtime = job.runtime;
+            self.ios = job.ios.map(|ios| ios.saturating_mul(threads));
+        }
+        (self.rw, self.bs, self.mix, self.range) = (job.rw, job.bs, job.mix, job.size);
+        (self.depth, self.batch, self.threads) = (job.depth, Some(job.batch), job.threads);
+        (self.poll, self.fixed_buffers) = (job.poll.into(), job.fixed_buffers.into());
+        self.dsync = job.dsync;
+        self.seed = job.seed.unwrap_or(self.seed);
+        self.rate = job.rate.map(|rate| rate.saturating_mul(threads));
+        self.cpu = self.cpu.or(job.cpus);
+        Ok(self)
+    }
+
     /// Pairs of turns of a comparison.
     pub fn pairs(&self) -> u32 {
         self.pairs.unwrap_or(5)

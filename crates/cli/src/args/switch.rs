@@ -17,3 +17,9 @@ impl Switch {
         self == Self::On
     }
 }
+
+impl From<bool> for Switch {
+    fn from(is_on: bool) -> Self {
+        if is_on { Self::On } else { Self::Off }
+    }
+}

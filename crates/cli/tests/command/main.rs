@@ -11,6 +11,7 @@ mod daemon_units;
 mod diffs;
 mod held;
 mod interop;
+mod jobs;
 mod json;
 mod json_reference;
 mod log;
