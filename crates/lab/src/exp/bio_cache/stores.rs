@@ -157,6 +157,12 @@ impl ThreadSlab {
     pub fn idle(&mut self) -> usize {
         self.slab.idle()
     }
+
+    /// Those of them that the reserve has.
+    #[cfg(test)]
+    pub fn kept(&self) -> usize {
+        self.slab.reserve.len()
+    }
 }
 
 impl BioStore for ThreadSlab {

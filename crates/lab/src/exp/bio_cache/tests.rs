@@ -39,7 +39,9 @@ fn when_no_page_is_to_be_had_the_reserve_serves_and_is_filled_first() {
     slab.put(5);
     assert!(slab.get(5) && !slab.get(32), "what comes back serves the next");
     (0..4).for_each(|bio| slab.put(bio));
-    assert_eq!(slab.idle(), 4);
+    assert_eq!((slab.idle(), slab.kept()), (4, 4), "the reserve is full again before the page has one");
+    slab.put(4);
+    assert_eq!((slab.idle(), slab.kept()), (5, 4));
     assert!((0..4).all(|bio| slab.get(bio)));
 }
 
@@ -83,6 +85,14 @@ fn who_has_not_opted_in_gets_nothing_from_the_cache_of_a_cpu() {
         PerCpu::cached_and_pruned()
     });
     assert_eq!(cached, (0, 0));
+    let shared = on_a_thread(|| {
+        let (mut polled, mut other) = (PerCpu::new(true), PerCpu::new(false));
+        assert!((0..40).all(|bio| polled.get(bio)));
+        (0..40).for_each(|bio| polled.put(bio));
+        assert!((0..8).all(|bio| other.get(bio)));
+        PerCpu::cached_and_pruned()
+    });
+    assert_eq!(shared, (40, 0), "nor what a ring that has opted in put there");
 }
 
 #[test]
