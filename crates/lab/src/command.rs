@@ -17,6 +17,7 @@
 
 mod args;
 mod experiments;
+mod job;
 mod shown;
 mod wq;
 

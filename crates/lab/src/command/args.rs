@@ -30,6 +30,8 @@ Examples:
   sheave-lab dio-completion --json > dio.json
   sheave-lab plug-clock --point bs=512,batch=8,depth=128 --rounds 11 --turn 1s
         one point alone, longer; each row of a report has the command that repeats it
+  sheave-lab dio-completion --job jobs/dio-completion-polled.fio
+        the fio job of the thread, done by every arm
   sheave-lab wq --depth 128 --batch 32 --workers 2 --compare kernel
         the worker pool by itself, as you want it, beside the kernel's; sheave-lab wq --help
 
@@ -82,6 +84,10 @@ pub struct LabArgs {
     /// Measure this point alone, as bs=512,batch=32,depth=128,threads=1,rw=randread.
     #[arg(long, value_name = "NAME=VALUE,...", value_parser = point, help_heading = "How much")]
     pub point: Option<Point>,
+
+    /// Measure the point alone that this fio job file describes (docs/jobs.md).
+    #[arg(long, value_name = "FILE", conflicts_with = "point", help_heading = "How much")]
+    pub job: Option<PathBuf>,
 
     /// CPUs to place threads on, in order, such as 1 or 0-3 [default: those of the process, the last first].
     #[arg(long, value_name = "LIST", value_parser = value::cpu_list, help_heading = "How much")]

@@ -13,6 +13,7 @@ use sheave_load::value::CpuList;
 use sheave_load::{cpu, output, signals};
 
 use super::args::{Instructions, LabArgs, RunArmArgs};
+use super::job;
 use super::shown::Shown;
 use crate::report::LabReport;
 use crate::run::{self, Plan, Sweeps};
@@ -75,13 +76,17 @@ fn beside<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 fn plan(args: &LabArgs) -> Result<Plan, LabError> {
     let name = args.experiment.as_deref().unwrap_or("all");
     let experiments = exp::ALL.iter().copied().filter(|experiment| name == "all" || experiment.id() == name);
-    if args.point.is_some() && name == "all" {
-        return Err(LabError::usage("--point is a point of one experiment").fix("name the experiment instead of all"));
+    if name == "all" && (args.point.is_some() || args.job.is_some()) {
+        let option = if args.job.is_some() { "--job" } else { "--point" };
+        let what = LabError::usage(format!("{option} is a point of one experiment"));
+        return Err(what.fix("name the experiment instead of all"));
     }
+    let job = args.job.as_deref().map(|path| job::point(name, path)).transpose()?;
+    let point = args.point.clone().or(job);
     let wanted = match args.instructions {
         Instructions::On => true,
         Instructions::Off => false,
-        Instructions::Auto => !args.quick && args.point.is_none(),
+        Instructions::Auto => !args.quick && point.is_none(),
     };
     let counts = wanted && instructions::available();
     if args.instructions == Instructions::On && !counts {
@@ -98,7 +103,7 @@ fn plan(args: &LabArgs) -> Result<Plan, LabError> {
             name => Sweeps::Named(name.into()),
         },
         instructions: counts,
-        point: args.point.clone(),
+        point,
         command: command(),
         options: options(args),
     })

@@ -42,6 +42,17 @@ fn one_point_gives_every_arm_with_its_change_and_its_command() {
 }
 
 #[test]
+fn a_job_file_is_a_point_that_every_arm_does() {
+    let job = concat!(env!("CARGO_MANIFEST_DIR"), "/../../jobs/plug-clock.fio");
+    let said = run(&format!("plug-clock --job {job} --rounds 2 --turn 5ms --json"));
+    assert_eq!(said.code, 0, "{}", said.err);
+    let row = &json(&said)["experiments"][0]["headline"][0];
+    assert!(row["arms"].as_array().is_some_and(|arms| arms.len() >= 3), "{row}");
+    let command = row["command"].as_str().expect("a command");
+    assert!(command.contains("--point bs=512,batch=32,depth=128,threads=1,rw=randread"), "{command}");
+}
+
+#[test]
 fn the_page_is_one_file() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("lab.html");
@@ -57,6 +68,9 @@ fn what_makes_no_sense_is_refused_before_anything_runs() {
     let cases = [
         ("nosuch", 2, "nosuch"),
         ("all --point bs=512", 2, "one experiment"),
+        ("all --job x.fio", 2, "one experiment"),
+        ("bio-cache --job /none.fio", 2, "/none.fio"),
+        ("bio-cache --job x.fio --point bs=512", 2, "cannot be used with"),
         ("bio-cache --point bs=512,depth=none", 2, "depth=none"),
         ("bio-cache --quick --sweep nosuch", 2, "no sweep"),
         ("bio-cache --quick --cpu 4000", 2, "CPU 4000"),
