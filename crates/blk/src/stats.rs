@@ -27,8 +27,9 @@ pub type Latencies = Histogram<3, { cells(3, 36) }>;
 /// The cells of [`Latencies`].
 pub const LATENCY_CELLS: usize = cells(3, 36);
 
-/// Counters of one operation.
+/// Counters of one operation; a line of their own is also found with fewer instructions.
 #[derive(Debug)]
+#[repr(align(64))]
 struct OpStats {
     ios: AtomicU64,
     sectors: AtomicU64,

@@ -61,10 +61,10 @@ impl Hctx {
         self.in_driver -= 1;
         if core.stats {
             let latency_ns = core.clock.coarse().ns_since(head.start);
-            self.shared.stats.note(head.op, latency_ns, 1, head.bytes.into());
             if self.in_driver == 0 {
                 self.shared.stats.busy.end_at(&mut self.busy_edge, CoarseTs(head.start.0 + latency_ns));
             }
+            self.shared.stats.note(head.op, latency_ns, 1, head.bytes.into());
         }
         core.bios.release(1);
         self.done.clear();

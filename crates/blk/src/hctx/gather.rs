@@ -171,10 +171,10 @@ impl Hctx {
                 self.epoch = self.epoch.wrapping_add(1);
                 if core.stats {
                     let latency_ns = core.clock.coarse().ns_since(start);
-                    self.shared.stats.note(self.lane.head.op, latency_ns, 1, run.bytes.into());
                     if self.in_driver == 0 {
                         self.shared.stats.busy.add(latency_ns);
                     }
+                    self.shared.stats.note(self.lane.head.op, latency_ns, 1, run.bytes.into());
                 }
                 self.tags.free_alone(tag);
                 Alone::Ended
