@@ -20,7 +20,7 @@ Examples:
         for one command, which gets the address as $uri, on a socket made for it
   sheave serve 'pool.img#root' --run 'qemu-img convert -p -f qcow2 -O raw -n debian.qcow2 \"$uri\"'
         an image into a volume, without a temporary file
-  sheave serve --config /etc/sheave.toml
+  sheave serve --config /etc/sheave/sheave.toml
         several pools and exports; SIGHUP reads the file again
 
 Exit code: 0 ended by Ctrl-C or SIGTERM, with --run that of the command; 1 it failed, 2 the command line
