@@ -4,7 +4,7 @@
 //! and judges results; the runner decides when each arm has its turn.
 //!
 //! * I1. `arms()[0]` is what the others are compared with ("before"); exactly one arm is
-//!   [`Role::After`](crate::terms::Role::After).
+//!   [`Role::After`].
 //! * I2. Arms of one point differ in the one thing that [`ArmInfo::what`] names; device, ring, threads and CPUs are the
 //!   same.
 //! * I3. A check compares counts and data, never times.
