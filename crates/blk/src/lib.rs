@@ -40,10 +40,10 @@
 //! // SAFETY: D7: its queues take whatever it says that they take.
 //! unsafe impl Driver for Nothing {
 //!     fn limits(&self) -> Limits {
-//!         Limits { max_discard_sectors: 2048, ..Limits::default() }
+//!         Limits::default().max_discard_sectors(2048)
 //!     }
 //!     fn capabilities(&self) -> Capabilities {
-//!         Capabilities { discard: true, ..Capabilities::default() }
+//!         Capabilities::default().discard(true)
 //!     }
 //!     fn size_bytes(&self) -> u64 {
 //!         1 << 20

@@ -19,7 +19,7 @@ fn assert_refused(line: &str, code: i32, words: &[&str]) {
 #[test]
 fn bad_command_lines() {
     for (line, words) in [
-        ("bench", &["<SPEC>"][..]),
+        ("bench", &["[SPEC]", "null:size=1T"][..]),
         ("bench null:size=1G --bs 1000", &["multiple of 512"]),
         ("bench null:size=1G --bs 4q", &["unit"]),
         ("bench null:size=1G --depth 0", &["1..=4096"]),

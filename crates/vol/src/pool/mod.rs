@@ -365,7 +365,7 @@ impl Pool {
     /// let device = sheave_drivers::open_device("ram:size=16M").unwrap();
     /// Pool::create(&device, &CreateOptions::default()).unwrap();
     /// let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
-    /// let slowly = ScrubOptions { bytes_per_sec: Some(100 << 20), ..ScrubOptions::default() };
+    /// let slowly = ScrubOptions::default().bytes_per_sec(Some(100 << 20));
     /// let report = pool.scrub(&slowly, &mut |_| ControlFlow::Continue(())).unwrap();
     /// assert!(report.completed && report.is_clean());
     /// ```
