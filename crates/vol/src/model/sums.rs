@@ -4,7 +4,7 @@ use sheave_base::status::Status;
 use sheave_base::sync::atomic::{AtomicU64, Ordering};
 use sheave_base::sync::{Arc, thread};
 use sheave_iomap::mapping::MapFlags;
-use sheave_iomap::{IoMemory, Mapping, MappingKind, SummedDone};
+use sheave_iomap::{IoMemory, Mapping, MappingKind, SummedDone, WriteDone};
 
 use super::explore;
 use crate::device::block_io::BlockIo;
