@@ -10,6 +10,7 @@
 //! | `program` | the `sheave` that is measured, and what it prints |
 //! | `counts` | instructions, system calls, idle CPU, build time |
 //! | `peers` | volumes beside ext4, XFS and qcow2 |
+//! | `serve` | `sheave serve` beside other servers of NBD |
 //! | `page` | putting a section into the page |
 
 use std::process::Command;
@@ -23,6 +24,7 @@ mod counts;
 mod page;
 mod peers;
 mod program;
+mod serve;
 mod table;
 
 use program::run;
@@ -61,6 +63,8 @@ enum What {
     Volumes(&'static [&'static str]),
     /// Volumes beside what others have.
     Peers,
+    /// Exports beside other servers.
+    Serve,
     /// Large pools: opening, recovering, snapshots.
     Pools,
     /// What can be counted.
@@ -144,6 +148,7 @@ const SECTIONS: &[Section] = &[
     },
     Section { name: "pools", what: What::Pools },
     Section { name: "peers", what: What::Peers },
+    Section { name: "serve", what: What::Serve },
     Section { name: "counts", what: What::Counts },
     Section { name: "build", what: What::Build },
 ];
@@ -158,6 +163,8 @@ struct Options<'a> {
     runtime: &'a str,
     /// Turns of each side beside peers.
     rounds: usize,
+    /// Of the servers' cases only those whose names contain this.
+    only: &'a str,
     write: bool,
 }
 
@@ -179,12 +186,18 @@ pub fn main(args: &[String]) -> Result<()> {
 
 fn parse(args: &[String]) -> Result<Options<'_>> {
     let names: Vec<&str> = SECTIONS.iter().map(|section| section.name).collect();
-    let usage = || format!("usage: cargo xtask bench [{}]... [--runtime TIME] [--rounds N] [--write]", names.join("|"));
-    let mut options = Options { sections: Vec::new(), runtime: "10s", rounds: ROUNDS, write: false };
+    let usage = || {
+        format!(
+            "usage: cargo xtask bench [{}]... [--runtime TIME] [--rounds N] [--only CASE] [--write]",
+            names.join("|")
+        )
+    };
+    let mut options = Options { sections: Vec::new(), runtime: "10s", rounds: ROUNDS, only: "", write: false };
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--write" => options.write = true,
+            "--only" => options.only = args.next().with_context(usage)?,
             "--runtime" => options.runtime = args.next().with_context(usage)?,
             "--rounds" => {
                 let rounds = args.next().and_then(|rounds| rounds.parse().ok()).filter(|rounds| *rounds > 0);
@@ -240,6 +253,7 @@ fn measure(section: &Section, options: &Options<'_>) -> Result<String> {
             lines.push(text.trim_end().into());
         }
         What::Peers => lines.push(peers::table(options.rounds)?.trim_end().into()),
+        What::Serve => lines.push(serve::table(options.rounds, options.only)?.trim_end().into()),
         What::Counts => lines.push(counts::table()?),
         What::Build => lines.push(counts::build()?),
     }

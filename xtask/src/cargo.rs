@@ -18,6 +18,8 @@ use crate::workspace;
 pub fn cargo<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(args: I) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(workspace::root()).env(SKIP_LOG_ENV, workspace::skip_log());
+    // That of xtask, which cargo has set: crates that look at it would be built anew for each way cargo is called.
+    command.env_remove("CARGO_MANIFEST_DIR");
     if sheave_testkit::in_ci() {
         command.env("CARGO_INCREMENTAL", "0"); // a clean checkout is built once
     }

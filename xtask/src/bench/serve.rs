@@ -1,0 +1,275 @@
+//! `sheave serve` beside other servers of NBD: CPU time of the server a request.
+//!
+//! Owns the servers that run meanwhile, each on the first CPU, and the list of cases. `nbd_load`, an example of the
+//! crate `serve`, asks, on the same CPU or on the second. Servers take turns within a case, so that all meet the same
+//! noise.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use sheave_testkit::install::Installer;
+use sheave_testkit::tools::Tool;
+
+use super::table;
+use crate::cargo::{self, cargo};
+use crate::workspace;
+
+/// What only this comparison needs; one that cannot be installed has empty columns.
+const TOOLS: [Tool; 3] = [
+    Tool { name: "nbdkit", packages: &["nbdkit"], why: "serves memory, nothing and a file" },
+    Tool { name: "qemu-nbd", packages: &["qemu-utils"], why: "serves a file" },
+    Tool { name: "qemu-storage-daemon", packages: &["qemu-system-common"], why: "serves a file or a qcow2 image" },
+];
+
+/// Requests go to this many bytes.
+const SIZE: &str = "256M";
+const SIZE_BYTES: &str = "268435456";
+
+/// What QEMU's daemon is told of an export.
+const EXPORT: &str = "--export nbd,id=e,node-name=x,writable=on";
+
+/// What is served.
+#[derive(Clone, Copy, PartialEq)]
+enum What {
+    Memory,
+    Nothing,
+    File,
+    Thin,
+}
+
+/// A server, and the words that start it: `DIR` is where its files are, `PORT` its port.
+struct Server {
+    name: &'static str,
+    program: &'static str,
+    what: What,
+    words: &'static str,
+}
+
+const SERVERS: &[Server] = &[
+    Server {
+        name: "Sheave",
+        program: "sheave",
+        what: What::Memory,
+        words: "serve ram:size=256M --name x --nbd unix:DIR/s --nbd tcp:127.0.0.1:PORT",
+    },
+    Server { name: "nbdkit memory", program: "nbdkit", what: What::Memory, words: "-f -t1 LISTEN memory 256M" },
+    Server {
+        name: "qemu-nbd",
+        program: "qemu-nbd",
+        what: What::Memory,
+        words: "-t -e 64 -x x -f raw LISTEN DIR/image",
+    },
+    Server {
+        name: "qemu-storage-daemon",
+        program: "qemu-storage-daemon",
+        what: What::Memory,
+        words: "--blockdev file,node-name=x,filename=DIR/image --nbd-server LISTEN EXPORT",
+    },
+    Server {
+        name: "Sheave",
+        program: "sheave",
+        what: What::Nothing,
+        words: "serve null:size=256M --name x --nbd unix:DIR/s",
+    },
+    Server { name: "nbdkit null", program: "nbdkit", what: What::Nothing, words: "-f -t1 LISTEN null 256M" },
+    Server {
+        name: "Sheave",
+        program: "sheave",
+        what: What::File,
+        words: "serve file:DIR/image --name x --nbd unix:DIR/s",
+    },
+    Server { name: "nbdkit file", program: "nbdkit", what: What::File, words: "-f -t1 LISTEN file DIR/image" },
+    Server { name: "Sheave", program: "sheave", what: What::Thin, words: "serve DIR/pool#v --name x --nbd unix:DIR/s" },
+    Server {
+        name: "qemu-storage-daemon",
+        program: "qemu-storage-daemon",
+        what: What::Thin,
+        words: "--blockdev qcow2,node-name=x,file.driver=file,file.filename=DIR/qcow2 --nbd-server LISTEN EXPORT",
+    },
+];
+
+/// A row of the table: on how many CPUs, what is asked, and how many times less CPU than the first other server it is
+/// to take.
+struct Case {
+    name: &'static str,
+    what: What,
+    cpus: u8,
+    tcp: bool,
+    words: &'static str,
+    aim: f64,
+}
+
+const fn case(name: &'static str, what: What, cpus: u8, tcp: bool, words: &'static str, aim: f64) -> Case {
+    Case { name, what, cpus, tcp, words, aim }
+}
+
+const CASES: &[Case] = &[
+    case("one CPU, unix, 4k read d16", What::Memory, 1, false, "--depth 16", 2.5),
+    case("one CPU, unix, 4k read d64", What::Memory, 1, false, "--depth 64", 3.0),
+    case("one CPU, unix, 4k write d16", What::Memory, 1, false, "--depth 16 --rw randwrite", 2.5),
+    case("one CPU, TCP, 4k read d16", What::Memory, 1, true, "--depth 16", 2.5),
+    case("two CPUs, unix, 4k read d16", What::Memory, 2, false, "--depth 16", 1.3),
+    case("two CPUs, TCP, 4k read d16", What::Memory, 2, true, "--depth 16", 1.8),
+    case("two CPUs, unix, 4k read d64", What::Memory, 2, false, "--depth 64", 1.8),
+    case("two CPUs, TCP, 4k read d64", What::Memory, 2, true, "--depth 64", 3.0),
+    case("two CPUs, unix, 4k read d16, 16 connections", What::Memory, 2, false, "--depth 16 --conns 16", 1.8),
+    case("two CPUs, TCP, 4k read d16, 16 connections", What::Memory, 2, true, "--depth 16 --conns 16", 2.5),
+    case("null, one CPU, 4k read d16", What::Nothing, 1, false, "--depth 16", 4.0),
+    case("null, one CPU, 4k read d64", What::Nothing, 1, false, "--depth 64", 3.0),
+    case("one CPU, unix, 4k read d1", What::Memory, 1, false, "--depth 1", 1.1),
+    case("two CPUs, unix, 4k read d1", What::Memory, 2, false, "--depth 1", 1.0),
+    case("one CPU, unix, 256k read d16", What::Memory, 1, false, "--depth 16 --bs 262144", 1.15),
+    case("one CPU, unix, 256k write d16", What::Memory, 1, false, "--depth 16 --bs 262144 --rw randwrite", 1.0),
+    case("file on tmpfs, one CPU, 4k read d16", What::File, 1, false, "--depth 16", 1.5),
+    case("thin volume, one CPU, 4k read d16", What::Thin, 1, false, "--depth 16", 2.5),
+];
+
+/// A server that runs; it and its directory go when this is dropped.
+struct Running {
+    name: &'static str,
+    what: What,
+    child: Child,
+    dir: PathBuf,
+    port: u16,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// The table: medians of so many turns, of the cases whose names contain the filter.
+pub fn table(rounds: usize, filter: &str) -> Result<String> {
+    cargo::run(cargo(["build", "--release", "--quiet", "-p", "sheave-serve", "--example", "nbd_load"]))?;
+    Installer::host().ensure(&TOOLS);
+    let mut text =
+        String::from("| case, aim | CPU a request in us: server (client) | second / first |\n|---|---|---:|\n");
+    for what in [What::Memory, What::Nothing, What::File, What::Thin] {
+        let cases: Vec<&Case> = CASES.iter().filter(|case| case.what == what && case.name.contains(filter)).collect();
+        if cases.is_empty() {
+            continue;
+        }
+        for tcp in [false, true] {
+            let cases: Vec<&&Case> = cases.iter().filter(|case| case.tcp == tcp).collect();
+            if cases.is_empty() {
+                continue;
+            }
+            let servers = start_all(what, tcp)?;
+            for case in cases {
+                text += &row(case, &servers, rounds)?;
+            }
+        }
+    }
+    Ok(text)
+}
+
+fn start_all(what: What, tcp: bool) -> Result<Vec<Running>> {
+    let mut running = Vec::new();
+    for (number, server) in SERVERS.iter().enumerate().filter(|(_, server)| server.what == what) {
+        match start(server, number as u16, tcp) {
+            Ok(one) => running.push(one),
+            // Ours, and what it is compared with, must be there.
+            Err(error) if running.len() < 2 => return Err(error.context(server.name)),
+            Err(error) => eprintln!("{}: left out: {error:#}", server.name),
+        }
+    }
+    Ok(running)
+}
+
+fn start(server: &Server, number: u16, tcp: bool) -> Result<Running> {
+    let dir = PathBuf::from(format!("/dev/shm/sheave-bench-{}-{number}", std::process::id()));
+    std::fs::create_dir_all(&dir)?;
+    let (shown, port) = (dir.display().to_string(), 21_000 + number);
+    let sheave = workspace::target_dir().join("release/sheave").display().to_string();
+    let image = "truncate -s 256M image";
+    let made = match (server.what, server.program) {
+        (What::Thin, "sheave") => {
+            format!("{sheave} pool create pool --size 512M --yes && {sheave} volume create pool#v --size {SIZE}")
+        }
+        (What::Thin, _) => format!("qemu-img create -q -f qcow2 qcow2 {SIZE}"),
+        _ => image.into(),
+    };
+    sh(&dir, &made)?;
+    let listen = match (server.program, tcp) {
+        ("nbdkit", false) => format!("-U {shown}/s"),
+        ("nbdkit", true) => format!("-i 127.0.0.1 -p {port}"),
+        ("qemu-nbd", false) => format!("-k {shown}/s"),
+        ("qemu-nbd", true) => format!("-b 127.0.0.1 -p {port}"),
+        (_, false) => format!("addr.type=unix,addr.path={shown}/s"),
+        (_, true) => format!("addr.type=inet,addr.host=127.0.0.1,addr.port={port}"),
+    };
+    let words = server
+        .words
+        .replace("LISTEN", &listen)
+        .replace("EXPORT", EXPORT)
+        .replace("DIR", &shown)
+        .replace("PORT", &port.to_string());
+    let program = if server.program == "sheave" { &sheave } else { server.program };
+    let mut command = Command::new("taskset");
+    command.args(["-c", "0", program]).args(words.split(' ')).stdout(Stdio::null()).stderr(Stdio::null());
+    let child = command.spawn().context("taskset does not start")?;
+    let mut running = Running { name: server.name, what: server.what, child, dir, port };
+    let begun = Instant::now();
+    while load(&running, tcp, 1, "--time 0.01 --warm 0").is_err() {
+        ensure!(running.child.try_wait()?.is_none(), "it ended at once: {words}");
+        ensure!(begun.elapsed() < Duration::from_secs(20), "it does not answer: {words}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    if server.what != What::Nothing {
+        load(&running, tcp, 1, "--fill --time 0.01 --warm 0")?;
+    }
+    Ok(running)
+}
+
+/// CPU times of server and client a request, in microseconds.
+fn load(server: &Running, tcp: bool, cpus: u8, words: &str) -> Result<(f64, f64)> {
+    let mut command = Command::new("taskset");
+    command.args(["-c", if cpus == 1 { "0" } else { "1" }]);
+    command.arg(workspace::target_dir().join("release/examples/nbd_load"));
+    let place = server.dir.join("s").display().to_string();
+    let (kind, place) = if tcp { ("--tcp", format!("127.0.0.1:{}", server.port)) } else { ("--unix", place) };
+    command.args([kind, &place, "--export", "x", "--size", SIZE_BYTES, "--json"]);
+    command.args(["--pid", &server.child.id().to_string()]).args(words.split(' '));
+    let (json, errors, success) = cargo::capture(command)?;
+    ensure!(success, "nbd_load failed: {errors}");
+    let number = |name| table::number(&json, name).with_context(|| format!("no number `{name}` in {json}"));
+    Ok((number("server_us")?, number("client_us")?))
+}
+
+fn row(case: &Case, servers: &[Running], rounds: usize) -> Result<String> {
+    let mut found = vec![(Vec::new(), Vec::new()); servers.len()];
+    for _ in 0..rounds {
+        for (server, found) in servers.iter().zip(&mut found) {
+            debug_assert!(server.what == case.what);
+            let words = format!("{} --time 0.4 --warm 0.1", case.words);
+            let (cpu, own) = load(server, case.tcp, case.cpus, &words).with_context(|| server.name)?;
+            found.0.push(cpu);
+            found.1.push(own);
+        }
+    }
+    let medians: Vec<(f64, f64)> =
+        found.into_iter().map(|(cpu, own)| (table::median(cpu), table::median(own))).collect();
+    let shown: Vec<String> = servers
+        .iter()
+        .zip(&medians)
+        .map(|(server, (cpu, own))| format!("{} {cpu:.2} ({own:.2})", server.name))
+        .collect();
+    let [(ours, _), (theirs, _), ..] = medians[..] else { bail!("nothing to compare with") };
+    let ratio = theirs / ours;
+    let missed = if ratio < case.aim { ", **missed**" } else { "" };
+    Ok(format!("| {}, {}x | {} | {ratio:.2}{missed} |\n", case.name, case.aim, shown.join("; ")))
+}
+
+fn sh(dir: &std::path::Path, script: &str) -> Result<()> {
+    let mut command = Command::new("sh");
+    command.current_dir(dir).args(["-c", script]);
+    let (_, errors, success) = cargo::capture(command)?;
+    ensure!(success, "`{script}` failed:\n{errors}");
+    Ok(())
+}
