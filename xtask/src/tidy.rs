@@ -12,6 +12,7 @@ mod deps;
 mod docs;
 mod finding;
 mod floors;
+mod harness;
 mod layout;
 mod lexer;
 mod orderings;
@@ -44,6 +45,7 @@ const CHECKS: &[Check] = &[
     Check { name: "every memory ordering names its partner", run: orderings::check },
     Check { name: "no banned words, no catch-all modules", run: banned::check },
     Check { name: "every dependency has its reason", run: deps::check },
+    Check { name: "every file of tests is in a program", run: harness::check },
     Check { name: "docs name only what exists", run: docs::check },
     Check { name: "every row of the durability contract is cited by a test", run: contract::check },
     Check { name: "liburing's programs that find the same here name a test that is there", run: compat::check },

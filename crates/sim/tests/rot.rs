@@ -1,8 +1,6 @@
 //! Rot that was told once stays told, through real rings: after crashes, checkpoints, closings, in snapshots, clones
 //! and copies, until the block is written anew.
 
-mod support;
-
 use std::ops::ControlFlow;
 
 use sheave_blk::Device;
@@ -12,7 +10,7 @@ use sheave_vol::format::SUPERBLOCKS;
 use sheave_vol::superblock::Superblock;
 use sheave_vol::{Pool, ScrubOptions};
 
-use support::{BLOCK, EILSEQ, User, open, rot, summed};
+use crate::support::{BLOCK, EILSEQ, User, open, rot, summed};
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
 

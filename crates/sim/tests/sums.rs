@@ -1,7 +1,5 @@
 //! Pools with checksums, through real rings: rot is told, whatever the pool went through before; nothing good is.
 
-mod support;
-
 use std::collections::VecDeque;
 
 use sheave_base::buf::Buf;
@@ -10,7 +8,7 @@ use sheave_drivers::open_device;
 use sheave_uring::prep;
 use sheave_vol::{Checksum, Volume};
 
-use support::{BLOCK, EILSEQ, EINVAL, User, format, open, rot, summed};
+use crate::support::{BLOCK, EILSEQ, EINVAL, User, format, open, rot, summed};
 
 /// V16.
 #[test]

@@ -2,8 +2,6 @@
 //! plug, and to its CQE where the driver ends it at once. Whatever its driver answers, whatever was changed since the
 //! I/O before it, and whatever else the ring has to do, must come out as if it had gone the long way.
 
-mod support;
-
 use std::collections::VecDeque;
 use std::io::Write as _;
 use std::time::Duration;
@@ -18,7 +16,7 @@ use sheave_uring::prep;
 use sheave_uring::sqe::{IOSQE_FIXED_FILE, Sqe, opcode};
 use sheave_uring::{Fd, Ring};
 
-use support::{Puppet, buf, push, reaped, rw};
+use crate::support::{Puppet, buf, push, reaped, rw};
 
 const SOON: Duration = Duration::from_secs(10);
 const EIO: i32 = -5;

@@ -1,8 +1,6 @@
 //! Links, hard links, drains and skips: all short programs against the rules of docs/compat.md, and what waits for a
 //! device.
 
-mod support;
-
 use std::time::Duration;
 
 use sheave_drivers::open_device;
@@ -12,7 +10,7 @@ use sheave_uring::sqe::{
 };
 use sheave_uring::{Ring, prep};
 
-use support::{Puppet, bad, nop, nop_result, push, reaped, ring, run, rw};
+use crate::support::{Puppet, bad, nop, nop_result, push, reaped, ring, run, rw};
 
 const EINVAL: i32 = -22;
 const EOPNOTSUPP: i32 = -95;
@@ -153,7 +151,7 @@ fn every_program_with_drains() {
     }
     // A skip refuses drains from then on, so that each of these has a ring of its own.
     for program in programs(2, &[DRAIN, SKIP, DRAIN | SKIP, LINK | DRAIN]) {
-        check(&mut support::ring(), &program);
+        check(&mut crate::support::ring(), &program);
     }
 }
 
@@ -267,7 +265,7 @@ fn a_length_above_the_most_is_cut_and_breaks_no_link() {
     // The device looks at no memory.
     let device = open_device("null:size=1T").expect("a device");
     let fd = ring.attach(&device).expect("attached");
-    let memory = support::buf(4096);
+    let memory = crate::support::buf(4096);
     for len in [MOST as u32, 0x8000_0000, u32::MAX] {
         for flags in [0, ASYNC] {
             let write = rw(opcode::WRITE, fd, 0, memory.as_ptr() as u64, len, 1);

@@ -2,8 +2,6 @@
 //! deadlocks.
 #![allow(unsafe_code)] // Raw SQEs.
 
-mod support;
-
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
@@ -19,7 +17,7 @@ use sheave_iomap::{File, Mapping, MappingKind};
 use sheave_uring::sqe::{RWF_APPEND, RWF_DSYNC, RWF_NOWAIT, Sqe, opcode};
 use sheave_uring::{Fd, Ring, prep};
 
-use support::{Puppet, buf, fsync, nop, push, reaped, ring, run, rw};
+use crate::support::{Puppet, buf, fsync, nop, push, reaped, ring, run, rw};
 
 /// How long a worker of a [`Slow`] file takes: longer than any ring spins.
 const WORK: Duration = Duration::from_millis(5);

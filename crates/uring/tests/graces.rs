@@ -2,10 +2,6 @@
 //! and the batches of completion work.
 #![allow(unsafe_code)] // Raw SQEs.
 
-mod support;
-#[path = "support/thin.rs"]
-mod thin;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -19,8 +15,8 @@ use sheave_uring::prep::{self, Cancel};
 use sheave_uring::sqe::{IOSQE_ASYNC, IOSQE_IO_LINK, RWF_DSYNC, Sqe, opcode};
 use sheave_uring::{Account, Fd, IoWq, Ring};
 
-use support::{Puppet, buf, fsync, nop, push, reaped, ring, run, rw};
-use thin::{Call, Thin, UNIT};
+use crate::support::{Puppet, buf, fsync, nop, push, reaped, ring, run, rw};
+use crate::thin::{Call, Thin, UNIT};
 
 const ECANCELED: i32 = -125;
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,7 +1,5 @@
 //! A ring on the CPU of its workers runs its short items itself before it waits, and nobody is served late for that.
 
-mod support;
-
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
@@ -9,7 +7,7 @@ use sheave_drivers::open_device;
 use sheave_uring::prep::{self, Entry};
 use sheave_uring::{IoWq, Ring};
 
-use support::{buf, reaped};
+use crate::support::{buf, reaped};
 
 /// Binds this thread to the CPU that it is on; the settings of a pool that stays there too.
 fn on_this_cpu() -> sheave_uring::IoWqBuilder {

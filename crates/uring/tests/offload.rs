@@ -1,8 +1,6 @@
 //! `IOSQE_ASYNC`: a worker does the whole operation, without the ring's help, and it ends as it would here.
 #![allow(unsafe_code)] // Raw SQEs.
 
-mod support;
-
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,7 +16,7 @@ use sheave_uring::prep::{self, Cancel, Entry};
 use sheave_uring::sqe::{IOSQE_ASYNC, RWF_DSYNC, RWF_HIPRI, Sqe, opcode};
 use sheave_uring::{IoWq, Ring};
 
-use support::{Puppet, buf, fsync, nop_result, push, reaped, run, rw};
+use crate::support::{Puppet, buf, fsync, nop_result, push, reaped, run, rw};
 
 const EALREADY: i32 = -114;
 const EIO: i32 = -5;
@@ -176,8 +174,8 @@ fn programs(fd: i32, fixed: u64, memory: &Buf, vecs: &[[u64; 2]]) -> Vec<Sqe> {
         nop_result(0, 0, EIO),
         Sqe { opcode: opcode::READ, ..nop_result(0, 0, 0) },
         // Operations on the ring itself.
-        Sqe { opcode: opcode::ASYNC_CANCEL, addr: 99, ..support::nop(0, 0) },
-        Sqe { opcode: opcode::TIMEOUT_REMOVE, addr: 99, ..support::nop(0, 0) },
+        Sqe { opcode: opcode::ASYNC_CANCEL, addr: 99, ..crate::support::nop(0, 0) },
+        Sqe { opcode: opcode::TIMEOUT_REMOVE, addr: 99, ..crate::support::nop(0, 0) },
     ]
 }
 
@@ -267,7 +265,7 @@ fn every_operation_ends_as_it_does_without_the_flag() {
                 if what == "one CPU" && flags != 0 {
                     // Brings a worker into its nap, in which short operations are the ring's.
                     ended.extend(
-                        run(&mut ring, &[nop_result(n as u64, 0, 0), support::nop(n as u64, flags)]).drain(2..),
+                        run(&mut ring, &[nop_result(n as u64, 0, 0), crate::support::nop(n as u64, flags)]).drain(2..),
                     );
                 }
             }
@@ -281,7 +279,7 @@ fn every_operation_ends_as_it_does_without_the_flag() {
             // Else nothing of it was shown there. On a busy machine a nap may end before the ring waits.
             until("the ring has run an operation itself", || {
                 let mut ring = Ring::builder().entries(8).io_wq(&wq).build().expect("a ring");
-                (0..8).for_each(|n| assert_eq!(run(&mut ring, &[support::nop(n, IOSQE_ASYNC)]), [(n, 0)]));
+                (0..8).for_each(|n| assert_eq!(run(&mut ring, &[crate::support::nop(n, IOSQE_ASYNC)]), [(n, 0)]));
                 wq.counts()[0].helped > 0
             });
         }

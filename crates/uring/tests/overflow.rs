@@ -1,10 +1,8 @@
 //! Full queues: a full SQ answers, a full CQ loses nothing and keeps its order, and everything has a bound.
 
-mod support;
-
 use sheave_uring::{Ring, RingError, prep};
 
-use support::{Puppet, buf, nop, push, reaped, ring};
+use crate::support::{Puppet, buf, nop, push, reaped, ring};
 
 fn push_nops(ring: &mut Ring, from: u64, count: u64) {
     for user_data in from..from + count {

@@ -1,9 +1,5 @@
 //! Typed ownership: whatever is dropped, and whenever, memory that a device may touch is not freed.
 
-mod support;
-#[path = "support/watch.rs"]
-mod watch;
-
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -17,8 +13,8 @@ use sheave_blk::{Device, DeviceError};
 use sheave_drivers::open_device;
 use sheave_uring::{Ring, prep};
 
-use support::{Puppet, buf, ring};
-use watch::Watch;
+use crate::support::{Puppet, buf, ring};
+use crate::watch::Watch;
 
 /// A device that writes to the memory of its reads late, from another thread: freed memory would be written to (the
 /// address sanitizer sees that), and is looked for before.

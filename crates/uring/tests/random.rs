@@ -1,12 +1,6 @@
 //! Random programs on a device that holds, refuses, reorders and fails as it likes, while files, buffers and the CQ
 //! change under them: one CQE an SQE, all memory comes back, and everything ends.
 
-#[path = "support/patchy.rs"]
-mod patchy;
-mod support;
-#[path = "support/watch.rs"]
-mod watch;
-
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,9 +17,9 @@ use sheave_uring::sqe::{
 };
 use sheave_uring::{Fd, Ring, RingHandle};
 
-use patchy::Patchy;
-use support::{Puppet, bad, buf, fsync, nop, nop_result, rw};
-use watch::Watch;
+use crate::patchy::Patchy;
+use crate::support::{Puppet, bad, buf, fsync, nop, nop_result, rw};
+use crate::watch::Watch;
 
 /// Blocks of a device; some offsets lie behind them.
 const BLOCKS: u64 = 64;
@@ -191,7 +185,7 @@ impl World {
             } else {
                 let mut sqe = self.raw(user_data);
                 sqe.flags |= link.unwrap_or(0) | if skip { IOSQE_CQE_SKIP_SUCCESS } else { 0 };
-                support::push(&mut self.ring, &[sqe]);
+                crate::support::push(&mut self.ring, &[sqe]);
             }
             self.sent.insert(user_data, Sent { may_skip, cqes: 0 });
         }

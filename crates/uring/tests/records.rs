@@ -1,8 +1,6 @@
 //! Plain records: reads and writes that go from SQE to CQE without a slot and without a bio. Whatever their device, its
 //! gate and their ring do meanwhile, each ends once, with its user data, and is counted as in flight until then.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -16,7 +14,7 @@ use sheave_uring::prep::Cancel;
 use sheave_uring::sqe::{IOSQE_IO_DRAIN, IOSQE_IO_LINK, Sqe, opcode};
 use sheave_uring::{Fd, Ring, Waited};
 
-use support::{Puppet, buf, nop, push, reaped, run, rw};
+use crate::support::{Puppet, buf, nop, push, reaped, run, rw};
 
 const SOON: Duration = Duration::from_secs(10);
 const EIO: i32 = -5;

@@ -1,8 +1,6 @@
 //! Random mixes of plain records and other requests on devices of all kinds, whose gates close and open meanwhile:
 //! whatever becomes of a record, each SQE gives its one CQE, and nothing is left behind.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -11,7 +9,7 @@ use sheave_drivers::open_device;
 use sheave_uring::sqe::{IOSQE_IO_DRAIN, Sqe, opcode};
 use sheave_uring::{Fd, Ring};
 
-use support::{buf, nop, reaped, rw};
+use crate::support::{buf, nop, reaped, rw};
 
 const SOON: Duration = Duration::from_secs(10);
 

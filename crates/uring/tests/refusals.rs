@@ -1,13 +1,11 @@
 //! Every wrong SQE gets its `-errno` as a CQE, as docs/compat.md says, and nothing of it reaches a device.
 
-mod support;
-
 use sheave_uring::sqe::{
     IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_FIXED_FILE, IOSQE_IO_LINK, RWF_HIPRI, RWF_SYNC, Sqe, opcode,
 };
 use sheave_uring::{Fd, Ring};
 
-use support::{Puppet, buf, fsync, nop, run, rw};
+use crate::support::{Puppet, buf, fsync, nop, run, rw};
 
 const EBADF: i32 = -9;
 const EFAULT: i32 = -14;
@@ -47,7 +45,7 @@ struct Bench {
 
 fn bench() -> Bench {
     let puppet = Puppet::new().limits(|limits| limits.dma_alignment = 4);
-    let mut ring = support::ring();
+    let mut ring = crate::support::ring();
     let fd = ring.attach(&puppet.device()).unwrap();
     ring.register_buffers(vec![buf(8192)]).unwrap();
     Bench { ring, puppet, fd }
@@ -260,7 +258,7 @@ fn fsync_and_fallocate() {
 #[test]
 fn a_device_that_may_not_be_written() {
     let puppet = Puppet::new().caps(|caps| caps.read_only = true);
-    let mut ring = support::ring();
+    let mut ring = crate::support::ring();
     let fd = ring.attach(&puppet.device()).unwrap();
     ring.register_buffers(vec![buf(512)]).unwrap();
     let mut bench = Bench { ring, puppet, fd };

@@ -1,17 +1,13 @@
 //! Files and registered buffers: what replaces them while they are in use, and when the old ones go.
 
-mod support;
-#[path = "support/watch.rs"]
-mod watch;
-
 use std::sync::Arc;
 
 use sheave_base::buf::Buf;
 use sheave_uring::sqe::{IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, Sqe, opcode};
 use sheave_uring::{Fd, FixedFile, Ring, RingError, prep};
 
-use support::{Puppet, buf, fsync, push, reaped, ring, run, rw};
-use watch::Watch;
+use crate::support::{Puppet, buf, fsync, push, reaped, ring, run, rw};
+use crate::watch::Watch;
 
 const EBADF: i32 = -9;
 const EFAULT: i32 = -14;

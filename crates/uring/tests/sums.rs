@@ -2,8 +2,6 @@
 //! memory a worker looks at is counted.
 #![allow(unsafe_code)] // Raw SQEs.
 
-mod support;
-
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -18,7 +16,7 @@ use sheave_iomap::{FallocateMode, File, Mapping, MappingKind, SummedDone, WriteD
 use sheave_uring::sqe::{Sqe, opcode};
 use sheave_uring::{Fd, IoWq, Ring};
 
-use support::{Puppet, push, reaped, ring, run, rw};
+use crate::support::{Puppet, push, reaped, ring, run, rw};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const ADDR: u64 = 1 << 24;

@@ -1,7 +1,5 @@
 //! The calls of a ring: submit, submit_and_wait, wait, completions, drain; what they wait for and when they return.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
 use sheave_blk::Device;
@@ -9,7 +7,7 @@ use sheave_drivers::open_device;
 use sheave_uring::sqe::{IOSQE_IO_LINK, Sqe, opcode};
 use sheave_uring::{Ring, Waited, prep};
 
-use support::{Puppet, buf, nop, push, reaped, ring, rw};
+use crate::support::{Puppet, buf, nop, push, reaped, ring, rw};
 
 /// Long enough to tell waiting from returning, on a machine that has other work too.
 const LATENCY: Duration = Duration::from_millis(30);

@@ -2,8 +2,6 @@
 //! waits, limits hold, and a ring that goes takes nothing down with it.
 #![allow(unsafe_code)] // Raw SQEs.
 
-mod support;
-
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -18,7 +16,7 @@ use sheave_uring::prep::{self, Cancel, Entry};
 use sheave_uring::sqe::{IOSQE_ASYNC, IOSQE_IO_DRAIN, IOSQE_IO_LINK, Sqe, opcode};
 use sheave_uring::{Fd, IoWq, Ring, RingError, Waited};
 
-use support::{Puppet, buf, fsync, nop, nop_result, push, reaped, ring, run, rw};
+use crate::support::{Puppet, buf, fsync, nop, nop_result, push, reaped, ring, run, rw};
 
 const ECANCELED: i32 = -125;
 const ETIME: i32 = -62;
@@ -185,7 +183,7 @@ fn results_links_and_drains_of_what_ran_on_a_worker() {
 fn reads_and_bad_files_go_the_same_way() {
     let mut ring = Ring::builder().entries(16).build().unwrap();
     let fd = ring.attach(&open_device("null:size=1M").unwrap()).unwrap();
-    let memory = support::buf(4096);
+    let memory = crate::support::buf(4096);
     let read = |fd: Fd| Sqe { flags: IOSQE_ASYNC, ..rw(opcode::READ, fd, 0, memory.as_ptr() as u64, 4096, 5) };
     assert_eq!(run(&mut ring, &[read(fd)]), [(5, 4096)]);
     assert_eq!(run(&mut ring, &[read(Fd::NONE)]), [(5, -9)]);
@@ -376,7 +374,7 @@ fn a_file_of_a_ring_that_is_gone_is_closed_while_a_worker_is_stuck_for_another_r
     let mut ring = Ring::builder().entries(8).io_wq(&wq).build().unwrap();
     let fd = ring.attach_file(file.clone()).unwrap();
     push(&mut ring, &[fsync(fd, 1), async_nop(2)]);
-    let memory = support::buf(4096);
+    let memory = crate::support::buf(4096);
     push(&mut ring, &[Sqe { flags: IOSQE_ASYNC, ..rw(opcode::READ, fd, 0, memory.as_ptr() as u64, 4096, 3) }]);
     ring.submit().unwrap();
     drop(ring);

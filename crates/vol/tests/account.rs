@@ -5,14 +5,12 @@
 //! close, and open again, after a close and after a crash.
 #![cfg(not(shuttle))]
 
-mod support;
-
+use crate::support::{User, pattern};
 use sheave_base::rng::Rng;
 use sheave_base::status::Status;
 use sheave_blk::Device;
 use sheave_drivers::open_device;
 use sheave_vol::{CheckOptions, Checksum, CreateOptions, OpenOptions, Pool, PoolError, check_device};
-use support::{User, pattern};
 
 const UNIT: u64 = 65536;
 

@@ -1,17 +1,15 @@
 //! Random operations on a pool, compared with plain memory: every byte, through drops and closes.
 #![cfg(not(shuttle))]
 
-mod support;
-
 use std::collections::BTreeMap;
 
+use crate::support::User;
 use sheave_base::rng::Rng;
 use sheave_base::status::Status;
 use sheave_blk::Device;
 use sheave_drivers::open_device;
 use sheave_vol::block_io::DeviceIo;
 use sheave_vol::{CheckOptions, CreateOptions, OpenOptions, Pool, PoolError, check};
-use support::User;
 
 const SECTOR: u64 = 512;
 const SECTORS_MAX: u64 = 6 << 11; // 6 MiB

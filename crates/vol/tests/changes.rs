@@ -1,13 +1,11 @@
 //! What differs between volumes: all that reads differently is told, whatever happened between, and little else.
 #![cfg(not(shuttle))]
 
-mod support;
-
+use crate::support::{User, format, open, pattern};
 use sheave_base::rng::Rng;
 use sheave_drivers::open_device;
 use sheave_iomap::File;
 use sheave_vol::{Extent, ExtentKind, Pool, PoolError, Volume};
-use support::{User, format, open, pattern};
 
 const BLOCK: u64 = 4096;
 /// More than a leaf of 16 KiB units maps, in several slots of the top with 4 KiB units.

@@ -2,8 +2,7 @@
 //! that is damaged is refused by opening or named by the check, never served.
 #![cfg(not(shuttle))]
 
-mod support;
-
+use crate::support::{User, format, open, pattern};
 use sheave_base::rng::Rng;
 use sheave_blk::Device;
 use sheave_drivers::open_device;
@@ -11,7 +10,6 @@ use sheave_vol::block::identify;
 use sheave_vol::block_io::{BlockIo, DeviceIo};
 use sheave_vol::format::kind;
 use sheave_vol::{CheckOptions, CheckReport, FindingKind, OpenOptions, Pool, check_device};
-use support::{User, format, open, pattern};
 
 fn report(device: &Device) -> CheckReport {
     check_device(device, &CheckOptions::default().repair(false)).expect("the check itself works")

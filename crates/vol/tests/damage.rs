@@ -1,16 +1,14 @@
 //! Damage: each block of metadata in turn, with a bit changed. What is damaged is told, and nothing wrong is served.
 #![cfg(not(shuttle))]
 
-mod support;
-
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use crate::support::{User, format, open, pattern};
 use sheave_blk::bio::Op;
 use sheave_drivers::open_device;
 use sheave_vol::block_io::DeviceIo;
 use sheave_vol::{BlockIo, OpenOptions, Pool, PoolError};
-use support::{User, format, open, pattern};
 
 const BLOCK: usize = 4096;
 const SIZE: usize = 16 << 20;

@@ -1,18 +1,16 @@
 //! Volumes that grow: writes beyond the end (V23, V24).
 #![cfg(not(shuttle))]
 
-mod support;
-
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use crate::support::{User, format, open, pattern};
 use sheave_base::status::Status;
 use sheave_blk::Device;
 use sheave_drivers::open_device;
 use sheave_iomap::File;
 use sheave_vol::{CheckOptions, ExtentKind, OpenOptions, Pool, PoolError, check};
-use support::{User, format, open, pattern};
 
 const UNIT: u64 = 65536;
 const BLOCK: u64 = 4096;

@@ -3,18 +3,16 @@
 //! Owns the images. Work is counted by what opening would have to do, not by the clock; a test that hangs is killed.
 #![cfg(not(shuttle))]
 
-mod support;
-
+use crate::support::hostile::{copy, set, set_in, volume};
+use crate::support::open;
 use sheave_blk::Device;
 use sheave_drivers::open_device;
 use sheave_vol::format::MAX_VOLUMES;
 use sheave_vol::record::Record;
 use sheave_vol::{CheckOptions, Checksum, CreateOptions, OpenOptions, Pool, PoolError, check_device};
-use support::hostile::{copy, set, set_in, volume};
-use support::open;
 
 fn with_journal(records: impl Iterator<Item = Record>) -> Device {
-    support::hostile::with_journal(Checksum::None, true, false, records)
+    crate::support::hostile::with_journal(Checksum::None, true, false, records)
 }
 
 fn refused(device: &Device) -> String {
@@ -101,11 +99,11 @@ fn more_copies_of_maps_than_a_journal_makes_are_refused() {
 #[test]
 fn more_open_regions_than_a_pool_has_are_refused() {
     let intents = (0..).map(|at| Record::Intent { first: at << 11, count: 1 << 11 });
-    let device = support::hostile::with_journal(Checksum::Crc32c, true, false, intents);
+    let device = crate::support::hostile::with_journal(Checksum::Crc32c, true, false, intents);
     assert!(refused(&device).contains("journal"));
     // Those beyond the end of the pool are none.
     let beyond = (0..).map(|at| Record::Intent { first: 1 << 20 | at, count: 1 });
-    drop(open(&support::hostile::with_journal(Checksum::Crc32c, true, false, beyond.take(1000))));
+    drop(open(&crate::support::hostile::with_journal(Checksum::Crc32c, true, false, beyond.take(1000))));
 }
 
 #[test]

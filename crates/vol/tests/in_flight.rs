@@ -3,18 +3,16 @@
 //! Owns a slow device: a test maps an I/O as a ring does, changes volumes, and only then moves the data.
 #![cfg(not(shuttle))]
 
-mod support;
-
 use std::thread;
 use std::time::Duration;
 
+use crate::support::{User, format, open, pattern};
 use sheave_base::grace::{Grace, Phase, Seat};
 use sheave_drivers::open_device;
 use sheave_iomap::File;
 use sheave_iomap::mapping::Intent;
 use sheave_vol::block_io::{BlockIo, DeviceIo};
 use sheave_vol::{OpenOptions, Pool, PoolError, Volume};
-use support::{User, format, open, pattern};
 
 const UNIT: u64 = 65536;
 

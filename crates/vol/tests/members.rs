@@ -1,11 +1,10 @@
 //! V14 and V22: pools that get more members, while they are used, and cut off at any point.
 #![cfg(not(shuttle))]
 
-mod support;
-
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::support::{User, format, open, pattern};
 use sheave_blk::Device;
 use sheave_drivers::open_device;
 use sheave_vol::block_io::DeviceIo;
@@ -13,7 +12,6 @@ use sheave_vol::{
     AddOptions, BlockIo, CheckOptions, Checksum, CreateOptions, FindingKind, Found, OpenOptions, Pool, PoolError,
     SpaceState, WhenFull, check_device, join,
 };
-use support::{User, format, open, pattern};
 
 const UNIT: u64 = 65536;
 const MIB: usize = 1 << 20;

@@ -6,8 +6,7 @@
 //! repeated.
 #![cfg(not(shuttle))]
 
-mod support;
-
+use crate::support::{User, open, pattern};
 use sheave_base::status::Status;
 use sheave_blk::Device;
 use sheave_drivers::open_device;
@@ -15,7 +14,6 @@ use sheave_vol::block_io::{BlockIo, DeviceIo};
 use sheave_vol::format::SUPERBLOCKS;
 use sheave_vol::superblock::{Superblock, choose};
 use sheave_vol::{CheckOptions, Pool, ScrubOptions, check_device};
-use support::{User, open, pattern};
 
 const UNIT: u64 = 65536;
 

@@ -1,11 +1,9 @@
 //! Pools from the outside: what is flushed is there after any reopening.
 #![cfg(not(shuttle))]
 
-mod support;
-
+use crate::support::{User, format, open, pattern};
 use sheave_drivers::open_device;
 use sheave_vol::PoolError;
-use support::{User, format, open, pattern};
 
 #[test]
 fn what_was_flushed_is_there_after_a_drop() {

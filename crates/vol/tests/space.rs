@@ -1,18 +1,16 @@
 //! Space: full pools, waiting for room, growing, what is counted, read-only opening.
 #![cfg(not(shuttle))]
 
-mod support;
-
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::support::{User, format, open, pattern};
 use sheave_base::status::Status;
 use sheave_blk::bio::Op;
 use sheave_drivers::open_device;
 use sheave_iomap::File;
 use sheave_vol::block_io::DeviceIo;
 use sheave_vol::{CheckOptions, CreateOptions, ExtentKind, OpenOptions, Pool, PoolError, WhenFull, check};
-use support::{User, format, open, pattern};
 
 const UNIT: u64 = 65536;
 

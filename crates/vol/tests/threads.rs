@@ -1,15 +1,13 @@
 //! Writers, readers, discards and snapshots at once: nobody ever sees what is another's.
 #![cfg(not(shuttle))]
 
-mod support;
-
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
+use crate::support::{User, format, open};
 use sheave_base::rng::Rng;
 use sheave_base::status::Status;
 use sheave_drivers::open_device;
-use support::{User, format, open};
 
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 512;

@@ -1,16 +1,14 @@
 //! V21: a pool says when space becomes low, full, or enough again, once each time.
 #![cfg(not(shuttle))]
 
-mod support;
-
 use std::thread;
 use std::time::Duration;
 
+use crate::support::{User, open, pattern};
 use sheave_base::status::Status;
 use sheave_blk::Device;
 use sheave_drivers::open_device;
 use sheave_vol::{CreateOptions, LowWater, OpenOptions, Pool, PoolError, SpaceNotice, SpaceState, Watch, WhenFull};
-use support::{User, open, pattern};
 
 const UNIT: u64 = 65536;
 

@@ -1,0 +1,19 @@
+//! The simulator at work: one program, with a module for each subject.
+
+mod support;
+
+mod broken;
+mod crash;
+mod create;
+mod cut;
+mod damage;
+mod extend;
+mod flushes;
+mod oracle;
+mod rot;
+mod scrub;
+mod sigkill;
+mod sums;
+mod threads;
+mod threads_crash;
+mod upgrade;

@@ -1,0 +1,41 @@
+//! Where a crate's tests are joined into few programs (`autotests = false`), every file of `tests/` is in one of them.
+//!
+//! Cargo looks for no tests in such a crate: a file that neither the manifest nor a program names would be compiled by
+//! nobody, and its tests would pass for ever.
+
+use super::finding::Finding;
+use super::tree::Tree;
+use crate::workspace::parse_manifest;
+
+/// Finds files of tests that belong to no program.
+pub fn check(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in &tree.manifests {
+        let entries = parse_manifest(text);
+        if !entries.iter().any(|entry| entry.key == "autotests" && entry.value == "false") {
+            continue;
+        }
+        let dir = path.trim_end_matches("Cargo.toml").to_owned() + "tests/";
+        let names = entries.iter().filter(|entry| entry.section == "test" && entry.key == "name");
+        let programs: Vec<&str> = names.map(|entry| entry.value.trim_matches('"')).collect();
+        let modules: Vec<&str> = programs
+            .iter()
+            .filter_map(|name| tree.source(&format!("{dir}{name}.rs")))
+            .flat_map(|program| program.text.lines())
+            .filter_map(|line| line.trim().strip_prefix("mod ")?.strip_suffix(';'))
+            .collect();
+        for source in &tree.sources {
+            let Some(name) = source.path.strip_prefix(&dir).and_then(|file| file.strip_suffix(".rs")) else { continue };
+            let (is_program, name) = name.strip_suffix("/main").map_or((false, name), |dir| (true, dir));
+            let joined = !is_program && modules.contains(&name);
+            if !name.contains('/') && !programs.contains(&name) && !joined {
+                let message = format!("nobody compiles it: name it in a program of {dir}, or as a [[test]] in {path}");
+                findings.push(Finding::new(&source.path, 1, message));
+            }
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests;
