@@ -63,13 +63,15 @@ fn an_implausible_counter_is_refused() {
     assert!(Tsc::between((0, 0), (26_000_000, 0)).is_none(), "no time passed");
     assert!(Tsc::between((9, 0), (8, 10_000_000)).is_none(), "the counter went back");
     assert!(Tsc::between((0, 0), (1000, 10_000_000)).is_none(), "too slow");
+    assert!(Tsc::between((0, 0), (10_000_000, 10_000_000)).is_none(), "a cycle is as long as a ns");
+    assert!(Tsc::between((0, 0), (10_000_001, 10_000_000)).is_some(), "a cycle is shorter");
     assert!(Tsc::between((0, 0), (u64::MAX, 10_000_000)).is_none(), "too fast");
 }
 
 proptest! {
     #[test]
     fn conversion_is_exact_to_the_fraction_and_never_goes_back(
-        mhz in 200_u64..10_000, a in 0_u64..1 << 50, b in 0_u64..1 << 50,
+        mhz in 1_001_u64..10_000, a in 0_u64..1 << 50, b in 0_u64..1 << 50,
     ) {
         let base = 1_u64 << 40;
         let tsc = Tsc::between((0, base - 10_000_000), (mhz * 10_000, base)).expect("plausible");
@@ -77,13 +79,13 @@ proptest! {
         prop_assert!(tsc.ns(low) <= tsc.ns(high));
         let exact = u128::from(a) * 1000 / u128::from(mhz);
         let got = u128::from(tsc.span_ns(a));
-        prop_assert!(got <= exact && exact - got <= 1 + (exact >> 24), "{got} against {exact}");
+        prop_assert!(got <= exact && exact - got <= 1, "{got} against {exact}");
     }
 
     #[test]
-    fn cycles_and_ns_convert_both_ways(mhz in 200_u64..10_000, ns in 0_u64..1 << 50) {
+    fn cycles_and_ns_convert_both_ways(mhz in 1_001_u64..10_000, ns in 0_u64..1 << 50) {
         let tsc = Tsc::between((0, 0), (mhz * 10_000, 10_000_000)).expect("plausible");
         let back = tsc.span_ns(tsc.span_cycles(ns));
-        prop_assert!(back <= ns && ns - back <= 6, "{back} against {ns}");
+        prop_assert!(back <= ns && ns - back <= 1, "{back} against {ns}");
     }
 }

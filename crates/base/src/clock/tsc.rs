@@ -5,15 +5,16 @@
 //!
 //! * I1: used only where CPUID promises a constant rate in all power states, and the host kernel, which watches for
 //!   counters that differ between sockets, keeps its own time by it.
-//! * I2: `ns = (cycles * mult) >> SHIFT`, in 128 bits, so no span overflows.
+//! * I2: `ns = (cycles * mult) >> SHIFT`, in 128 bits, so no span overflows. As SHIFT is 64, that is the upper half of
+//!   one multiplication; so a cycle must be shorter than 1 ns.
 //!
 //! Called by `clock` alone.
 #![allow(unsafe_code)] // The instruction has no safe wrapper.
 
 use std::time::Duration;
 
-/// Fraction bits of `mult`: at 1 to 5 GHz that leaves 30 bits of precision, under 1 ns in a second.
-const SHIFT: u32 = 32;
+/// Fraction bits of `mult`, all that it has (I2).
+const SHIFT: u32 = 64;
 
 /// How long the calibration waits between its two readings: 100 ns of reading error in it are 10 ppm.
 const CALIBRATION: Duration = Duration::from_millis(10);
@@ -21,8 +22,9 @@ const CALIBRATION: Duration = Duration::from_millis(10);
 /// How often each reading is repeated to find one that was not interrupted.
 const READINGS: u32 = 16;
 
-/// Rates that no processor has, in cycles per second: a calibration outside is not believed.
-const PLAUSIBLE_HZ: std::ops::Range<u64> = 100_000_000..20_000_000_000;
+/// Rates in cycles per second that can be used: slower ones are rare, and `mult` has no room for them; faster ones no
+/// processor has. A calibration outside is not believed, and the clock is that of the system.
+const USABLE_HZ: std::ops::Range<u64> = 1_000_000_001..20_000_000_000;
 
 /// Clock sources of the host kernel that are the cycle counter (I1).
 const TRUSTED_SOURCES: [&str; 3] = ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page"];
@@ -52,7 +54,7 @@ impl Tsc {
         let cycles = end.0.checked_sub(start.0)?;
         let ns = end.1.checked_sub(start.1)?;
         let hz = (u128::from(cycles) * 1_000_000_000).checked_div(u128::from(ns))?;
-        if !PLAUSIBLE_HZ.contains(&u64::try_from(hz).ok()?) {
+        if !USABLE_HZ.contains(&u64::try_from(hz).ok()?) {
             return None;
         }
         let mult = u64::try_from((u128::from(ns) << SHIFT) / u128::from(cycles)).ok()?;
