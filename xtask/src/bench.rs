@@ -67,6 +67,8 @@ enum What {
     Serve,
     /// Large pools: opening, recovering, snapshots.
     Pools,
+    /// Instructions, beside what they were to be at most.
+    Aims,
     /// What can be counted.
     Counts,
     /// How long a build from nothing takes.
@@ -149,6 +151,7 @@ const SECTIONS: &[Section] = &[
     Section { name: "pools", what: What::Pools },
     Section { name: "peers", what: What::Peers },
     Section { name: "serve", what: What::Serve },
+    Section { name: "aims", what: What::Aims },
     Section { name: "counts", what: What::Counts },
     Section { name: "build", what: What::Build },
 ];
@@ -254,6 +257,7 @@ fn measure(section: &Section, options: &Options<'_>) -> Result<String> {
         }
         What::Peers => lines.push(peers::table(options.rounds)?.trim_end().into()),
         What::Serve => lines.push(serve::table(options.rounds, options.only)?.trim_end().into()),
+        What::Aims => lines.push(counts::aims()?),
         What::Counts => lines.push(counts::table()?),
         What::Build => lines.push(counts::build()?),
     }

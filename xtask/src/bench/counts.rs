@@ -28,6 +28,52 @@ const SYSTEM_CALLS: &[&str] = &[
 /// A ring that waits nearly all of the time, and for how long.
 const IDLE: (&str, u64) = ("null:size=1T,latency=1s --depth 1 --batch 1 --runtime 10s", 10);
 
+/// What an I/O was to cost at most: the way in words, the aim, the case, and one whose instructions are taken off.
+pub const AIMS: &[(&str, u32, &str, &str)] = &[
+    ("`null:`, 512 B, depth 128, batch 32, statistics on", 170, "null-read-d128-b32", ""),
+    ("`null:`, depth 1", 480, "null-read-d1", ""),
+    ("a volume, more than its device", 45, "volume-read-d128-b32", "null-keep-read-d128-b32"),
+    ("`ram:`, 512 B", 300, "ram-read-d128-b32", ""),
+    ("sequential reads, merged in the plug", 300, "null-read-seq-d128-b32", ""),
+    ("`file:`, user side, depth 32, a ring that sleeps", 300, "file-read-4k-d32-b32", ""),
+    ("`file:`, depth 1, between two system calls", 1_000, "file-read-4k-d1", ""),
+];
+
+/// The table of aims. What is above its aim stands out.
+pub fn aims() -> Result<String> {
+    let mut lines = vec!["| way | aim | now | command |".to_owned(), "|---|---:|---:|---|".to_owned()];
+    budgets::build()?;
+    for (what, aim, name, less) in AIMS {
+        let mut now = case_per_io(name)?;
+        let mut command = format!("`HL {}`", case_words(name)?);
+        if !less.is_empty() {
+            now -= case_per_io(less)?;
+            command += &format!(", less `HL {}`", case_words(less)?);
+        }
+        let shown = if now > f64::from(*aim) { format!("**{now:.1}**") } else { format!("{now:.1}") };
+        lines.push(format!("| {what} | {aim} | {shown} | {command} |"));
+    }
+    Ok(lines.join("\n"))
+}
+
+/// The case of budgets with this name, and the words that its program is run with.
+pub fn case_words(name: &str) -> Result<String> {
+    let case = CASES.iter().find(|case| case.name == name).with_context(|| format!("no case {name}"))?;
+    Ok(arguments(&case.on(FILE), "IOS").join(" "))
+}
+
+fn case_per_io(name: &str) -> Result<f64> {
+    let case = CASES.iter().find(|case| case.name == name).with_context(|| format!("no case {name}"))?;
+    per_io(&case.on(FILE))
+}
+
+fn per_io(words: &str) -> Result<f64> {
+    // The first run may make the file.
+    instructions(words, 1_024)?;
+    let (short, long) = SHORT_LONG;
+    Ok(hot_loop::per_io(instructions(words, short)?, instructions(words, long)?))
+}
+
 /// CPU, kernel and compiler, in one line.
 pub fn machine() -> Result<String> {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -50,10 +96,7 @@ pub fn table() -> Result<String> {
     budgets::build()?;
     for case in CASES {
         let words = case.on(FILE);
-        // The first run may make the file.
-        instructions(&words, 1_024)?;
-        let (short, long) = SHORT_LONG;
-        let value = hot_loop::per_io(instructions(&words, short)?, instructions(&words, long)?);
+        let value = per_io(&words)?;
         let under = "valgrind --tool=cachegrind --cache-sim=no target/release/examples/hot_loop";
         let words = arguments(&words, "IOS").join(" ");
         lines.push(format!("| instructions an I/O | {value:.0} | `{under} {words}` |"));
