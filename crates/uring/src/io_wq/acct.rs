@@ -31,7 +31,7 @@ use super::lock::{Lock, LockStats};
 use super::nap::Nap;
 use super::shard::{Batch, Shard};
 use super::thread_state::NO_CPU;
-use super::work::Entry;
+use super::work::WorkEntry;
 
 pub(super) const RUNNING: u64 = 1;
 pub(super) const STANDBY: u64 = 1 << 16;
@@ -306,7 +306,7 @@ impl Acct {
     }
 
     /// Queues a client's entries without a hash, in order.
-    pub(super) fn push(&self, client: usize, entries: &[Entry], waits: &dyn Fn(Entry) -> bool) {
+    pub(super) fn push(&self, client: usize, entries: &[WorkEntry], waits: &dyn Fn(WorkEntry) -> bool) {
         let (at, row) = self.home(client);
         let mut queue = self.shards[at].lock();
         let was_empty = queue.is_empty();
@@ -322,7 +322,7 @@ impl Acct {
     }
 
     /// Queues entries of one bucket behind the others there, in order. Each comes with its bucket.
-    pub(super) fn push_hashed(&self, run: &[(u32, Entry)], waits: &dyn Fn(Entry) -> bool) {
+    pub(super) fn push_hashed(&self, run: &[(u32, WorkEntry)], waits: &dyn Fn(WorkEntry) -> bool) {
         let Some(&(bucket, _)) = run.first() else { return };
         let at = self.shard_of(bucket);
         let mut queue = self.shards[at].lock();
@@ -433,7 +433,7 @@ impl Acct {
     }
 
     /// Lets go of entries of a client that is gone.
-    pub(super) fn sweep(&self, waits: &dyn Fn(Entry) -> bool) {
+    pub(super) fn sweep(&self, waits: &dyn Fn(WorkEntry) -> bool) {
         for (at, shard) in self.shards.iter().enumerate() {
             let mut queue = shard.lock();
             let was_empty = queue.is_empty();

@@ -16,12 +16,12 @@
 //! - I3: items without a hash never come here.
 //! - I4: a cancelled item's entry stays until it is taken or swept; it is no item any more (I2 of `work`).
 
-use super::work::{Entry, HASH_BUCKETS};
+use super::work::{HASH_BUCKETS, WorkEntry};
 
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum BucketState {
     Free,
     Due,
     Claimed,
@@ -31,12 +31,12 @@ enum State {
 struct Bucket {
     head: u32,
     tail: u32,
-    state: State,
+    state: BucketState,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Node {
-    entry: Entry,
+    entry: WorkEntry,
     next: u32,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct HashRuns {
 
 impl HashRuns {
     pub(super) fn new() -> HashRuns {
-        let bucket = Bucket { head: NONE, tail: NONE, state: State::Free };
+        let bucket = Bucket { head: NONE, tail: NONE, state: BucketState::Free };
         HashRuns { buckets: vec![bucket; HASH_BUCKETS as usize].into(), nodes: Vec::new(), free: NONE, used: 0 }
     }
 
@@ -67,7 +67,7 @@ impl HashRuns {
     }
 
     /// Appends an item. True when the bucket has become due: its entry is to be queued.
-    pub(super) fn push(&mut self, bucket: u32, entry: Entry) -> bool {
+    pub(super) fn push(&mut self, bucket: u32, entry: WorkEntry) -> bool {
         let node = self.get_node(entry);
         let at = &mut self.buckets[bucket as usize];
         match at.tail {
@@ -75,38 +75,42 @@ impl HashRuns {
             tail => self.nodes[tail as usize].next = node,
         }
         at.tail = node;
-        let due = at.state == State::Free;
+        let due = at.state == BucketState::Free;
         if due {
-            at.state = State::Due;
+            at.state = BucketState::Due;
         }
         due
     }
 
     /// Claims a due bucket and takes its next item; `None` when there is none, and the bucket is free then.
-    pub(super) fn take(&mut self, bucket: u32) -> Option<Entry> {
-        debug_assert_eq!(self.buckets[bucket as usize].state, State::Due, "claimed once (I2)");
+    pub(super) fn take(&mut self, bucket: u32) -> Option<WorkEntry> {
+        debug_assert_eq!(self.buckets[bucket as usize].state, BucketState::Due, "claimed once (I2)");
         let entry = self.pop(bucket);
-        self.buckets[bucket as usize].state = if entry.is_some() { State::Claimed } else { State::Free };
+        self.buckets[bucket as usize].state = if entry.is_some() { BucketState::Claimed } else { BucketState::Free };
         entry
     }
 
     /// The next item of a bucket for the worker that has claimed it and has run what it took; `None` when none is left.
-    pub(super) fn take_more(&mut self, bucket: u32) -> Option<Entry> {
-        debug_assert_eq!(self.buckets[bucket as usize].state, State::Claimed, "taken by the worker that claimed it");
+    pub(super) fn take_more(&mut self, bucket: u32) -> Option<WorkEntry> {
+        debug_assert_eq!(
+            self.buckets[bucket as usize].state,
+            BucketState::Claimed,
+            "taken by the worker that claimed it"
+        );
         self.pop(bucket)
     }
 
     /// The worker has run what it took. True when there is more: the bucket's entry is to be queued.
     pub(super) fn release(&mut self, bucket: u32) -> bool {
         let at = &mut self.buckets[bucket as usize];
-        debug_assert_eq!(at.state, State::Claimed, "released by the worker that claimed it");
+        debug_assert_eq!(at.state, BucketState::Claimed, "released by the worker that claimed it");
         let more = at.head != NONE;
-        at.state = if more { State::Due } else { State::Free };
+        at.state = if more { BucketState::Due } else { BucketState::Free };
         more
     }
 
     /// Drops the entries of items that do not wait any more.
-    pub(super) fn sweep(&mut self, waits: &dyn Fn(Entry) -> bool) {
+    pub(super) fn sweep(&mut self, waits: &dyn Fn(WorkEntry) -> bool) {
         for bucket in 0..self.buckets.len() {
             let (mut before, mut at) = (NONE, self.buckets[bucket].head);
             while at != NONE {
@@ -132,7 +136,7 @@ impl HashRuns {
         self.used
     }
 
-    fn pop(&mut self, bucket: u32) -> Option<Entry> {
+    fn pop(&mut self, bucket: u32) -> Option<WorkEntry> {
         let at = &mut self.buckets[bucket as usize];
         let node = at.head;
         let Node { entry, next } = *self.nodes.get(node as usize)?;
@@ -144,7 +148,7 @@ impl HashRuns {
         Some(entry)
     }
 
-    fn get_node(&mut self, entry: Entry) -> u32 {
+    fn get_node(&mut self, entry: WorkEntry) -> u32 {
         self.used += 1;
         let node = Node { entry, next: NONE };
         match self.free {
@@ -177,7 +181,7 @@ impl HashRuns {
                 (last, at) = (at, self.nodes[at as usize].next);
             }
             assert_eq!(bucket.tail, last, "the tail is the last node");
-            assert!(bucket.head == NONE || bucket.state != State::Free, "items that nobody will run");
+            assert!(bucket.head == NONE || bucket.state != BucketState::Free, "items that nobody will run");
         }
         assert_eq!(used, self.used);
     }
@@ -185,7 +189,7 @@ impl HashRuns {
     /// Whether every bucket is as new, for tests.
     #[cfg(all(test, not(shuttle)))]
     pub(super) fn is_unused(&self) -> bool {
-        self.nodes.is_empty() && self.buckets.iter().all(|bucket| bucket.state == State::Free)
+        self.nodes.is_empty() && self.buckets.iter().all(|bucket| bucket.state == BucketState::Free)
     }
 }
 

@@ -15,7 +15,7 @@ use super::item::Items;
 use super::lock::LockStats;
 use super::shard::Batch;
 use super::shared::{PoolOptions, Shared, SpawnGate};
-use super::work::{Entry, MAX_CLIENTS, MAX_SLOTS, Source, WorkFlags};
+use super::work::{MAX_CLIENTS, MAX_SLOTS, Source, WorkEntry, WorkFlags};
 use super::worker;
 
 /// Items that a submitter gathers before it hands them over without being told.
@@ -193,8 +193,8 @@ pub struct Submitter<S: Source> {
     client: Arc<Client<S>>,
     at: u32,
     /// Queued and not handed over, a list an account.
-    staged: [Vec<Entry>; 2],
-    hashed: Vec<(u32, Entry)>,
+    staged: [Vec<WorkEntry>; 2],
+    hashed: Vec<(u32, WorkEntry)>,
     /// A worker that naps was not woken (I1 of `nap`).
     pub(super) deferred: bool,
     /// Room for what is taken back.
@@ -212,7 +212,7 @@ impl<S: Source> Submitter<S> {
     #[inline]
     pub fn queue(&mut self, slot: u32, flags: WorkFlags) -> bool {
         let Some(generation) = self.client.items.queue(slot) else { return false };
-        let entry = Entry::new(self.at, slot, generation, flags);
+        let entry = WorkEntry::new(self.at, slot, generation, flags);
         if let Some(clock) = &self.pool.handle.shared.clock {
             self.client.stamp(slot, clock);
         }

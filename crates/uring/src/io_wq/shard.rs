@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 
 use super::hash::HashRuns;
 use super::lock::{Held, Lock, LockStats};
-use super::work::{Entry, HASH_BUCKETS};
+use super::work::{HASH_BUCKETS, WorkEntry};
 use sheave_base::clock::Clock;
 
 /// Items that do not block, taken at once: enough to make the lock's share small, few enough that a second worker
@@ -52,14 +52,14 @@ enum Turn {
 /// The entries of one client, in order, and how many there is room for.
 #[derive(Debug, Default)]
 struct Row {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<WorkEntry>,
     room: usize,
 }
 
 /// What a worker took: entries to run in order, and the bucket to release afterwards.
 #[derive(Debug)]
 pub(super) struct Batch {
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<WorkEntry>,
     /// The shard, and the bucket claimed in it.
     pub(super) claim: Option<(usize, u32)>,
 }
@@ -126,7 +126,7 @@ impl Queue {
     }
 
     #[inline]
-    pub(super) fn push(&mut self, row: usize, entry: Entry) {
+    pub(super) fn push(&mut self, row: usize, entry: WorkEntry) {
         let entries = &mut self.rows[row].entries;
         if entries.is_empty() {
             self.turns.push_back(Turn::Row(row as u32));
@@ -134,7 +134,7 @@ impl Queue {
         entries.push_back(entry);
     }
 
-    pub(super) fn push_hashed(&mut self, bucket: u32, entry: Entry) {
+    pub(super) fn push_hashed(&mut self, bucket: u32, entry: WorkEntry) {
         if self.hashed.push(bucket, entry) {
             self.turns.push_back(Turn::Bucket(bucket));
         }
@@ -199,7 +199,7 @@ impl Queue {
     }
 
     /// Drops entries of items that do not wait any more.
-    pub(super) fn sweep(&mut self, waits: &dyn Fn(Entry) -> bool) {
+    pub(super) fn sweep(&mut self, waits: &dyn Fn(WorkEntry) -> bool) {
         for row in &mut self.rows {
             row.entries.retain(|&entry| waits(entry));
         }
@@ -215,7 +215,7 @@ impl Queue {
 }
 
 /// The next batch of one client (I1).
-fn take_row(entries: &mut VecDeque<Entry>, batch: &mut Vec<Entry>) {
+fn take_row(entries: &mut VecDeque<WorkEntry>, batch: &mut Vec<WorkEntry>) {
     while let Some(&entry) = entries.front() {
         if entry.may_block() && !batch.is_empty() {
             return;

@@ -21,7 +21,7 @@ use super::acct::{Acct, IDLE, MAX_WORKERS, Roster, STANDBY, WORKER, WorkerRef};
 use super::client::{Client, ClientTable};
 use super::shard::Batch;
 use super::starts::Starts;
-use super::work::{Entry, Source};
+use super::work::{Source, WorkEntry};
 use crate::work_done::WorkDone;
 
 /// A worker that nobody needs ends after this time, unless set.
@@ -285,7 +285,7 @@ impl<S: Source> Shared<S> {
     }
 
     /// Whether an entry's item still waits, for sweeps.
-    pub(super) fn waits(&self, entry: Entry) -> bool {
+    pub(super) fn waits(&self, entry: WorkEntry) -> bool {
         let table = self.table();
         table.get(entry.client()).is_some_and(|client| client.items.is_queued(entry.slot(), entry.generation()))
     }
@@ -319,7 +319,7 @@ pub(super) fn join(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
 
 impl<S: Source> Shared<S> {
     /// The next entry of an account. The lock is not held while its item runs.
-    pub(super) fn next_entry(&self, acct: usize) -> Option<Entry> {
+    pub(super) fn next_entry(&self, acct: usize) -> Option<WorkEntry> {
         let mut steps = self.steps();
         let Steps { batches, at, running } = &mut *steps;
         let (batch, at, running) = (&mut batches[acct], &mut at[acct], &mut running[acct]);

@@ -1,6 +1,6 @@
 //! Work as the pool sees it: what it must know of an item to place it, and nothing of what the item does.
 //!
-//! Owns [`WorkFlags`], read once when the item is queued and carried in the queue's [`Entry`] from then on, and the
+//! Owns [`WorkFlags`], read once when the item is queued and carried in the queue's [`WorkEntry`] from then on, and the
 //! contract between a pool and whoever queues work: [`Source`] and [`Ends`].
 //!
 //! Invariants:
@@ -66,13 +66,13 @@ impl WorkFlags {
 
 /// An item in a queue (I2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Entry(u64);
+pub(super) struct WorkEntry(u64);
 
-impl Entry {
-    pub(super) fn new(client: u32, slot: u32, generation: u32, flags: WorkFlags) -> Entry {
+impl WorkEntry {
+    pub(super) fn new(client: u32, slot: u32, generation: u32, flags: WorkFlags) -> WorkEntry {
         debug_assert!(slot < MAX_SLOTS && client < MAX_CLIENTS && generation >> GENERATION_BITS == 0);
         let place = u64::from(slot) | u64::from(client) << SLOT_BITS;
-        Entry(place | u64::from(generation) << 32 | u64::from(flags.bits) << (32 + GENERATION_BITS))
+        WorkEntry(place | u64::from(generation) << 32 | u64::from(flags.bits) << (32 + GENERATION_BITS))
     }
 
     pub(super) fn slot(self) -> u32 {

@@ -42,7 +42,7 @@ use super::nap::NAP;
 use super::shard::Batch;
 use super::shared::{Shared, join};
 use super::within;
-use super::work::{CANCELLED, Ends, Entry, Section, Source};
+use super::work::{CANCELLED, Ends, Section, Source, WorkEntry};
 use crate::work_done::WorkDone;
 
 /// A worker in the same item for so long, with work behind it, is looked at.
@@ -80,7 +80,7 @@ struct Worker<S: Source> {
     done: Vec<(u32, WorkDone)>,
     done_by: u32,
     /// The short items in hand that were started, as entries and as slots.
-    started: Vec<Entry>,
+    started: Vec<WorkEntry>,
     slots: Vec<u32>,
     context: S::Context,
     clock: Option<Clock>,
@@ -206,7 +206,7 @@ impl<S: Source> Worker<S> {
         let mut rest = &entries[..];
         while let Some(&first) = rest.first() {
             self.serve(first.client());
-            let alike = |entry: &&Entry| entry.client() == first.client() && !entry.may_block();
+            let alike = |entry: &&WorkEntry| entry.client() == first.client() && !entry.may_block();
             let short = rest.iter().take_while(alike).count();
             if short == 0 {
                 self.run_in_section(first);
@@ -230,7 +230,7 @@ impl<S: Source> Worker<S> {
     }
 
     /// Runs short items of the client that is served.
-    fn run_short(&mut self, entries: &[Entry]) {
+    fn run_short(&mut self, entries: &[WorkEntry]) {
         let Worker { shared, acct, me, clients, started, slots, context, done, .. } = self;
         let Some(Some(client)) = clients.get(self.done_by as usize) else { return };
         started.clear();
@@ -252,7 +252,7 @@ impl<S: Source> Worker<S> {
         }
     }
 
-    fn run_in_section(&mut self, entry: Entry) {
+    fn run_in_section(&mut self, entry: WorkEntry) {
         // I1.
         self.flush();
         let Worker { shared, acct, me, clients, context, done, .. } = self;
@@ -406,7 +406,7 @@ fn watch_for(_: &mut Parker, _: Duration) -> Wake {
 
 /// Takes an item from its queue to this worker; false when it was cancelled meanwhile.
 #[inline]
-fn start<S: Source>(shared: &Shared<S>, client: &Client<S>, entry: Entry) -> bool {
+fn start<S: Source>(shared: &Shared<S>, client: &Client<S>, entry: WorkEntry) -> bool {
     let started = client.items.start(entry.slot(), entry.generation());
     if started && let Some(clock) = &shared.clock {
         shared.starts.note(clock.cycles_to_ns(clock.cycles().wrapping_sub(client.stamp_of(entry.slot()))));
@@ -443,7 +443,7 @@ struct InHand<'a, S: Source> {
     acct: usize,
     seat: &'a Seat,
     client: &'a Client<S>,
-    started: &'a [Entry],
+    started: &'a [WorkEntry],
     done: &'a mut Vec<(u32, WorkDone)>,
     /// A bit for each that has not ended.
     left: u64,

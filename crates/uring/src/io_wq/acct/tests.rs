@@ -3,8 +3,8 @@
 use super::super::work::WorkFlags;
 use super::*;
 
-fn entry(client: u32, slot: u32) -> Entry {
-    Entry::new(client, slot, 1, WorkFlags::SHORT)
+fn entry(client: u32, slot: u32) -> WorkEntry {
+    WorkEntry::new(client, slot, 1, WorkFlags::SHORT)
 }
 
 #[test]

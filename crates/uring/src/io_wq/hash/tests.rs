@@ -5,8 +5,8 @@ use sheave_base::rng::Rng;
 use super::super::work::WorkFlags;
 use super::*;
 
-fn entry(slot: u32, flags: WorkFlags) -> Entry {
-    Entry::new(0, slot, 1, flags)
+fn entry(slot: u32, flags: WorkFlags) -> WorkEntry {
+    WorkEntry::new(0, slot, 1, flags)
 }
 
 #[test]
@@ -16,11 +16,11 @@ fn a_bucket_is_due_once_and_claimed_once() {
     let item = WorkFlags::hashed(0);
     assert!(runs.push(3, entry(0, item)), "due");
     assert!(!runs.push(3, entry(1, item)), "is due already");
-    assert_eq!(runs.take(3).map(Entry::slot), Some(0), "one at a time");
+    assert_eq!(runs.take(3).map(WorkEntry::slot), Some(0), "one at a time");
     assert!(!runs.push(3, entry(2, item)), "claimed: whoever runs it puts it back");
     for slot in [1, 2] {
         assert!(runs.release(3), "there is more");
-        assert_eq!(runs.take(3).map(Entry::slot), Some(slot));
+        assert_eq!(runs.take(3).map(WorkEntry::slot), Some(slot));
     }
     assert!(!runs.release(3));
     assert!(runs.push(3, entry(4, item)), "due again");
@@ -44,7 +44,7 @@ fn random_pushes_takes_and_sweeps_keep_each_buckets_order() {
         match next(8) {
             0..4 if !runs.is_full() => {
                 slot = (slot + 1) % 4096;
-                let was_free = !claimed[bucket] && runs.buckets[bucket].state == State::Free;
+                let was_free = !claimed[bucket] && runs.buckets[bucket].state == BucketState::Free;
                 assert_eq!(runs.push(bucket as u32, entry(slot, WorkFlags::hashed(0))), was_free);
                 model[bucket].push_back(slot);
             }
@@ -52,8 +52,8 @@ fn random_pushes_takes_and_sweeps_keep_each_buckets_order() {
                 assert_eq!(runs.release(bucket as u32), !model[bucket].is_empty());
                 claimed[bucket] = false;
             }
-            5 | 6 if !claimed[bucket] && runs.buckets[bucket].state == State::Due => {
-                let taken = runs.take(bucket as u32).map(Entry::slot);
+            5 | 6 if !claimed[bucket] && runs.buckets[bucket].state == BucketState::Due => {
+                let taken = runs.take(bucket as u32).map(WorkEntry::slot);
                 claimed[bucket] = taken.is_some();
                 assert_eq!(model[bucket].pop_front(), taken);
             }

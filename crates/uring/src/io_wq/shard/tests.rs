@@ -3,8 +3,8 @@
 use super::super::work::WorkFlags;
 use super::*;
 
-fn entry(slot: u32, flags: WorkFlags) -> Entry {
-    Entry::new(0, slot, 1, flags)
+fn entry(slot: u32, flags: WorkFlags) -> WorkEntry {
+    WorkEntry::new(0, slot, 1, flags)
 }
 
 /// Takes everything; the slots of each batch.
@@ -12,7 +12,7 @@ fn drain(queue: &mut Queue) -> Vec<Vec<u32>> {
     let mut batches = Vec::new();
     let mut batch = Batch::new();
     while queue.take(0, &mut batch) {
-        batches.push(batch.entries.drain(..).map(Entry::slot).collect());
+        batches.push(batch.entries.drain(..).map(WorkEntry::slot).collect());
         if let Some((_, bucket)) = batch.claim.take() {
             queue.release(bucket);
         }
@@ -54,7 +54,7 @@ fn a_client_takes_back_what_is_short_at_the_head_of_its_own_row() {
     let mut batch = Batch::new();
     let mut take_own = |queue: &mut Queue, row| {
         queue.take_own(row, &mut batch);
-        batch.entries.drain(..).map(Entry::slot).collect::<Vec<_>>()
+        batch.entries.drain(..).map(WorkEntry::slot).collect::<Vec<_>>()
     };
     queue.push(1, entry(9, WorkFlags::SHORT));
     for (slot, flags) in [(0, WorkFlags::SHORT), (1, WorkFlags::SHORT), (2, WorkFlags::BOUND), (3, WorkFlags::SHORT)] {
