@@ -34,8 +34,6 @@ pub fn run(members: &[Member], schedules: Option<u64>, counts: &mut Counts) -> R
         println!("under {checker}: {}", crates.join(", "));
         let mut command = cargo::with_compiler(cargo(["test", "--no-fail-fast", "--lib"]), checker);
         command.args(crates.iter().flat_map(|name| ["-p", name]));
-        // A model takes most of its time in the checker: that is optimized, as other packages are not.
-        command.args(["--config", "profile.dev.package.'*'.opt-level=1"]);
         command.arg("model_");
         if let Some(schedules) = schedules {
             command.env("SHEAVE_MODEL_RUNS", schedules.to_string());

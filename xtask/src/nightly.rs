@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::asan::Extent;
 use crate::report::Report;
-use crate::{asan, cargo, fuzz, lab, models, sim, stress, workspace};
+use crate::{api, asan, cargo, fuzz, lab, models, sim, stress, workspace};
 
 /// Random schedules of each model: ten times as many as most see in CI.
 const SCHEDULES: u64 = 200_000;
@@ -28,6 +28,7 @@ pub fn main(args: &[String]) -> Result<()> {
     let mut report = Report::new(false, workspace::skip_log());
     report.step("address sanitizer, everything", |counts| asan::run(&Extent::All { round }, counts));
     report.step("model checks, for longer", |counts| models::run(&workspace::members()?, Some(SCHEDULES), counts));
+    report.step("first build of rings alone", |_| api::first_build());
     report.step("the lab, optimized", lab::smoke);
     report.step("crash simulator", |_| sim::main(&words(&["--nightly"])));
     report.step("fuzzers", |_| fuzz::main(&words(&["--seconds", FUZZ_SECONDS])));
