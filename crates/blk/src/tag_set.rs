@@ -289,7 +289,10 @@ impl Tags {
     #[inline(always)]
     pub(crate) fn take_alone(&mut self, info: TagInfo) -> Option<u16> {
         let (word, current) = (self.word, self.current);
-        let (Some(busy), true) = (self.busy.get(word), self.dirty == 0 && current != 0) else { return None };
+        if current == 0 || self.dirty != 0 {
+            return None;
+        }
+        let busy = self.busy.get(word)?;
         let bit = current & current.wrapping_neg();
         let tag = word * 64 + current.trailing_zeros() as usize;
         self.current = current ^ bit;

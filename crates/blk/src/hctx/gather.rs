@@ -139,8 +139,10 @@ impl Hctx {
         end: &mut impl EndIo,
     ) -> Alone {
         debug_assert!(!core.plug.is_open(), "what is gathered must go before it");
-        let fits = run.bytes <= self.lane.max_bytes && self.gathered.end() == 0;
-        if self.stalled || !fits || core.bios.promisable() == 0 {
+        if run.bytes > self.lane.max_bytes || self.gathered.end() != 0 {
+            return Alone::No;
+        }
+        if self.stalled || core.bios.promisable() == 0 {
             return Alone::No;
         }
         let Some(tag) = self.tags.take_alone(self.lane.info) else { return Alone::No };
