@@ -1,12 +1,14 @@
 //! The whole library at random, from safe code: operations of every kind on devices, files and volumes, honest and
-//! lying; handles, descriptors and completions kept too long; rings and devices dropped in any order. Nothing is
-//! asserted of results. The address sanitizer looks at the memory (`cargo xtask asan -p sheave-outside-random`), and a
-//! program that hangs or panics by itself fails. `SHEAVE_RANDOM_SECONDS` says for how long new programs are run.
+//! lying; handles, descriptors and completions kept too long; rings and devices dropped in any order. Of results one
+//! thing is asserted, for no memory shows it: an operation on an `Fd` that was detached, or is of another ring, fails.
+//! The address sanitizer looks at the memory (`cargo xtask asan -p sheave-outside-random`), and a program that hangs or
+//! panics by itself fails. `SHEAVE_RANDOM_SECONDS` says for how long new programs are run.
 #![forbid(unsafe_code)]
 
+use std::collections::HashSet;
 use std::panic;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use proptest::prelude::*;
@@ -21,6 +23,12 @@ use sheave_outside_random::{LIE, LyingFile, SIZE, liar};
 const LONGEST: u32 = 60;
 const TICK: Duration = Duration::from_secs(5);
 
+/// A bit of the user data of operations whose `Fd` is stale or foreign, which must fail.
+const MUST_FAIL: u64 = 1 << 32;
+
+/// Something panicked that is no liar. A ring contains panics of drivers, so its own would else be taken for theirs.
+static PANICKED: AtomicBool = AtomicBool::new(false);
+
 /// One step: what to do, and what with.
 type Step = (u8, u8, u8, u32);
 
@@ -30,6 +38,8 @@ struct World {
     devices: Vec<Option<Device>>,
     pool: Option<Pool>,
     fds: Vec<Fd>,
+    /// What each ring attached and has not detached; never what a ring before it had.
+    named: [HashSet<Fd>; 2],
     handles: Vec<RingHandle>,
     kept: Vec<Completion>,
 }
@@ -54,6 +64,7 @@ impl World {
             devices: devices.into_iter().map(Some).collect(),
             pool: Some(pool),
             fds: vec![Fd::NONE],
+            named: Default::default(),
             handles: Vec::new(),
             kept: Vec::new(),
         }
@@ -63,10 +74,20 @@ impl World {
         self.fds[usize::from(at) % self.fds.len()]
     }
 
+    /// Keeps a completion; of one that must fail, only if it has.
+    fn keep(&mut self, done: impl IntoIterator<Item = Completion>) {
+        for done in done {
+            let (number, res) = (done.user_data, done.res);
+            assert!(number & MUST_FAIL == 0 || res < 0, "an operation on an Fd that names nothing ended with {res}");
+            self.kept.push(done);
+        }
+    }
+
     fn attach(&mut self, ring: usize, what: u8, seed: u32) {
         let device = self.devices[usize::from(what) % self.devices.len()].clone();
         let pool = &self.pool;
         let handle = self.handles.last();
+        let named = &mut self.named[ring];
         let Some(ring) = &mut self.rings[ring] else { return };
         let fd = match what >> 4 {
             0..8 => device.and_then(|device| ring.attach(&device).ok()),
@@ -78,10 +99,13 @@ impl World {
             _ => handle.and_then(|handle| ring.attach_ring(handle).ok()),
         };
         self.fds.extend(fd);
+        named.extend(fd);
     }
 
     fn push(&mut self, ring: usize, what: u8, on: u8, at: u32) {
         let (fd, offset) = (self.fd(on), u64::from(at) * 512 % (2 * SIZE));
+        let is_on_fd = matches!(what % 20, 0..=9 | 11..=14 | 18);
+        let must_fail = if is_on_fd && !self.named[ring].contains(&fd) { MUST_FAIL } else { 0 };
         let Some(ring) = &mut self.rings[ring] else { return };
         let (len, number) = (at >> 8, u64::from(at % 7));
         let end = (at % 9000) as usize;
@@ -107,7 +131,7 @@ impl World {
             18 => op::message(fd, number, 5).into(),
             _ => op::link_timeout(Duration::from_micros(u64::from(at % 500))).into(),
         };
-        entry = entry.user_data(number);
+        entry = entry.user_data(number | must_fail);
         entry = match what / 20 % 6 {
             0 => entry.link(),
             1 => entry.hardlink(),
@@ -139,16 +163,18 @@ impl World {
 
     fn complete(&mut self, ring: usize, what: u8, at: u32) {
         let Some(ring) = &mut self.rings[ring] else { return };
+        let mut seen = Vec::new();
         match what % 8 {
             0 => _ = ring.submit(),
             1 => _ = ring.wait(at % 5, Some(Duration::from_micros(u64::from(at % 700)))),
             2 => ring.reap(),
             3 => _ = ring.prepare_wait(),
-            4 => self.kept.extend(ring.pop()),
+            4 => seen.extend(ring.pop()),
             5 => _ = std::mem::ManuallyDrop::new(ring.completions()), // forgotten
-            6 => self.kept.extend(ring.completions().take(at as usize % 4)),
+            6 => seen.extend(ring.completions().take(at as usize % 4)),
             _ => _ = ring.cancel(Cancel::everything()),
         }
+        self.keep(seen);
         if self.kept.len() > 20 {
             self.kept.drain(..10).for_each(|done| drop(done.into_bufs()));
         }
@@ -176,6 +202,7 @@ impl World {
         if self.rings[ring].is_none() {
             let builder = Ring::builder().entries(1 << (at % 6)).polled(at & 64 != 0);
             self.rings[ring] = builder.in_flight(8 + at % 60).build().ok();
+            self.named[ring].clear();
         }
         match what >> 1 {
             0..10 => self.attach(ring, which, at),
@@ -185,7 +212,9 @@ impl World {
             108..116 => self.handles(ring, which, at),
             116..121 => {
                 let fd = self.fd(on);
-                _ = self.rings[ring].as_mut().map(|ring| ring.detach(fd));
+                if self.rings[ring].as_mut().is_some_and(|ring| ring.detach(fd).is_ok()) {
+                    self.named[ring].remove(&fd);
+                }
             }
             121..123 => {
                 let at = usize::from(which) % self.devices.len();
@@ -202,6 +231,7 @@ impl World {
 fn run(seed: u64, steps: Vec<Step>) {
     panic::set_hook(Box::new(|info| {
         if info.payload_as_str() != Some(LIE) {
+            PANICKED.store(true, Ordering::Relaxed);
             eprintln!("{info}\n{}", std::backtrace::Backtrace::force_capture());
         }
     }));
@@ -219,6 +249,8 @@ fn run(seed: u64, steps: Vec<Step>) {
         world.devices.clear();
         world.pool = None;
     }
+    drop(world);
+    assert!(!PANICKED.load(Ordering::Relaxed), "a panic that is not of a liar was contained");
 }
 
 proptest! {
