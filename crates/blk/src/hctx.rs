@@ -499,7 +499,9 @@ impl Hctx {
     /// One step towards the end: cancels what never reached the driver, ends what the driver gives back. False while
     /// the device may still touch memory: then the caller waits for it, hands over what comes, and calls again. Bios
     /// that never had a request end later, through the core's list. After a panic of the driver all end as failed.
-    pub(crate) fn shut_down_step(&mut self, core: &mut Core, end: &mut impl EndIo) -> bool {
+    ///
+    /// `of_others` operations of the kernel ring are known to be those of other drivers.
+    pub(crate) fn shut_down_step(&mut self, core: &mut Core, of_others: u32, end: &mut impl EndIo) -> bool {
         let status = if self.hw.has_panicked() { Status::IoErr } else { Status::Canceled };
         self.in_driver += self.gathered.len() as u32;
         self.begin_busy(core);
@@ -518,7 +520,7 @@ impl Hctx {
         let _ = self.hw.call(|hw| hw.shutdown(&mut table, &mut env, &mut self.done));
         self.take_remote(core);
         let in_kernel = core.kring.ring.as_ref().map_or(0, |kring| kring.outstanding());
-        if self.hw.has_panicked() && in_kernel == 0 && !self.has_below() {
+        if self.hw.has_panicked() && in_kernel <= of_others && !self.has_below() {
             self.end_held(Status::IoErr);
         } else if core.kring.ring.is_none() && self.hw.next_event() == NextEvent::Kernel {
             // The kernel ring is gone: what the driver had in it touches no memory any more, and will not come back.
@@ -529,6 +531,11 @@ impl Hctx {
         debug_assert!(self.in_driver <= self.owned(), "what nobody has would be waited for for ever");
         let in_kernel = core.kring.ring.is_some() && self.hw.next_event() == NextEvent::Kernel;
         !self.has_work() && !in_kernel && !self.has_below()
+    }
+
+    /// What the driver has in the kernel ring that need not end by itself.
+    pub(crate) fn lasting_in_kernel(&self) -> u32 {
+        self.hw.lasting_in_kernel()
     }
 
     /// Whether devices below have I/O of a stacked driver. One that has panicked does not ask for the ends of its I/O.

@@ -195,8 +195,10 @@ impl IoCtx {
 
     /// Ends a hardware context: cancels what never reached the driver, waits for what the device may still touch.
     pub(super) fn end_hctx(&mut self, index: usize, end: &mut impl EndIo) {
-        while let Some(hctx) = &mut self.hctxs[index] {
-            if hctx.shut_down_step(&mut self.core, end) {
+        loop {
+            let of_others = self.lasting_beside(index);
+            let Some(hctx) = &mut self.hctxs[index] else { break };
+            if hctx.shut_down_step(&mut self.core, of_others, end) {
                 break;
             }
             self.wait_ended(index, end);
@@ -206,6 +208,13 @@ impl IoCtx {
             hctx.retire();
             self.forget_lower(index, hctx.lower.take(), end);
         }
+    }
+
+    /// Operations of the kernel ring that other hardware contexts have, as far as they need not end by themselves. What
+    /// has come of them was handed out, so they are as many as the kernel ring counts of them.
+    fn lasting_beside(&self, index: usize) -> u32 {
+        let others = self.hctxs.iter().enumerate().filter(|(other, _)| *other != index);
+        others.filter_map(|(_, hctx)| hctx.as_ref()).map(|hctx| hctx.lasting_in_kernel()).sum()
     }
 
     /// Waits for what a hardware context that ends has elsewhere.
@@ -226,8 +235,10 @@ impl IoCtx {
         while broken != 0 {
             let index = broken.trailing_zeros() as usize;
             broken &= broken - 1;
-            while let Some(hctx) = &mut self.hctxs[index] {
-                if hctx.shut_down_step(&mut self.core, end) {
+            loop {
+                let of_others = self.lasting_beside(index);
+                let Some(hctx) = &mut self.hctxs[index] else { break };
+                if hctx.shut_down_step(&mut self.core, of_others, end) {
                     hctx.close();
                     break;
                 }

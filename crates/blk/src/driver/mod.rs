@@ -258,6 +258,12 @@ pub unsafe trait HwQueue: Debug {
     /// What it waits for; asked before the ring sleeps.
     fn next_event(&self) -> NextEvent;
 
+    /// Operations of its own that the kernel ring has, counted exactly, where some of them do not end by themselves
+    /// (watches, timers). Beside them the ring tells when the kernel has nothing more of a driver that has panicked.
+    fn lasting_in_kernel(&self) -> u32 {
+        0
+    }
+
     /// A request exceeded the device's time limit.
     fn timed_out(&mut self, tag: u16, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) -> TimedOut;
 

@@ -75,6 +75,11 @@ impl Contained {
         })
     }
 
+    /// What the driver has in the kernel ring that need not end by itself; one that has panicked is not believed.
+    pub(super) fn lasting_in_kernel(&self) -> u32 {
+        if self.has_panicked() { 0 } else { caught(|| self.hw.lasting_in_kernel()).unwrap_or(0) }
+    }
+
     /// Whether a call of the driver has panicked.
     pub(super) fn has_panicked(&self) -> bool {
         self.state.get() != DriverState::Runs

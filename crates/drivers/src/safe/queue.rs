@@ -395,6 +395,10 @@ unsafe impl HwQueue for AdapterQueue {
         }
     }
 
+    fn lasting_in_kernel(&self) -> u32 {
+        self.in_kernel()
+    }
+
     fn timed_out(&mut self, tag: u16, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) -> TimedOut {
         let slot = &self.slots[usize::from(tag)];
         if !slot.held || slot.children > 0 || slot.verdict.is_some() {

@@ -11,6 +11,7 @@ use sheave_kring::{KernelRing, KringOpts};
 use super::super::ops::{Came, Ops, What};
 use super::*;
 
+mod beside;
 mod random;
 
 const ECANCELED: i32 = -125;

@@ -1,0 +1,147 @@
+//! Drivers that share a kernel ring: what one has there delays no other, and nobody is woken before it is of use.
+
+use std::os::fd::AsRawFd;
+
+use sheave_blk::driver::{Driver, HctxOpen, HwEnv, HwQueue, KernelEvents, NextEvent, TimedOut, kernel_user_data};
+use sheave_blk::request::{DoneList, Rq, RqList, RqTable};
+
+use super::*;
+
+/// A driver with unsafe code. Each of its requests ends when the eventfd of its number, which is that of its sector, is
+/// rung; of one to sector 1000 it panics.
+#[derive(Debug)]
+struct Rung(Vec<Fd>);
+
+#[derive(Debug)]
+struct RungQueue {
+    fds: Vec<Fd>,
+    hctx: u16,
+    held: Vec<Rq>,
+}
+
+// SAFETY: D7: its queues take whatever comes.
+unsafe impl Driver for Rung {
+    fn limits(&self) -> Limits {
+        Limits::default().max_sectors(256).queue_depth(8)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        1 << 20
+    }
+
+    fn open_hctx(&self, open: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError> {
+        open.kring.get(false).expect("the test has seen that there can be one");
+        Ok(Box::new(RungQueue { fds: self.0.clone(), hctx: open.hctx, held: Vec::new() }))
+    }
+}
+
+// SAFETY: D1: a request is in `held` until it ends, with the one completion of its operation. Nobody touches memory.
+unsafe impl HwQueue for RungQueue {
+    fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, _: &mut DoneList) {
+        let kring = env.kring.as_mut().expect("asked for");
+        while let Some(rq) = list.pop() {
+            let sector = rqs.get(&rq).sector;
+            assert!(sector != 1000, "told to panic");
+            let fd = &self.fds[sector as usize / 64];
+            kring.prep_readable(fd.as_raw_fd(), kernel_user_data(self.hctx, rq.tag(), 0)).expect("room");
+            self.held.push(rq);
+        }
+    }
+
+    fn poll(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {}
+
+    fn kernel_done(&mut self, events: KernelEvents<'_>, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
+        for event in events.iter() {
+            let at = self.held.iter().position(|rq| rq.tag() == event.tag).expect("it ends once");
+            done.push(self.held.remove(at), Status::Ok);
+        }
+    }
+
+    fn next_event(&self) -> NextEvent {
+        if self.held.is_empty() { NextEvent::Idle } else { NextEvent::Kernel }
+    }
+
+    fn timed_out(&mut self, _: u16, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) -> TimedOut {
+        TimedOut::Waiting
+    }
+
+    fn shutdown(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {}
+}
+
+fn bells(many: usize) -> Vec<Fd> {
+    (0..many).map(|_| Arc::new(eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd"))).collect()
+}
+
+/// Rings one bell after the other, each after such a time.
+fn ring_each(bells: &[Fd], after: Duration) -> std::thread::JoinHandle<()> {
+    let bells = bells.to_vec();
+    std::thread::spawn(move || {
+        for bell in bells {
+            std::thread::sleep(after);
+            rustix::io::write(&*bell, &1u64.to_ne_bytes()).expect("rung");
+        }
+    })
+}
+
+/// How many I/Os had ended at each wake-up of a ring that waits for four.
+fn wakes_of_four() -> Vec<usize> {
+    let fds = bells(4);
+    let mut rig = Rig::new(&Device::from_driver("rung", Box::new(Rung(fds.clone()))));
+    for sector in [0, 64, 128, 192] {
+        rig.send(Op::Write, sector, BLOCK, 0);
+    }
+    let (mut woken, ringer) = (Vec::new(), ring_each(&fds, Duration::from_millis(1)));
+    while rig.ended.len() < 4 {
+        rig.ctx.wait(4 - rig.ended.len() as u32, Some(LONG));
+        rig.poll();
+        woken.push(rig.ended.len());
+    }
+    ringer.join().expect("rung");
+    woken
+}
+
+#[test]
+fn a_ring_that_waits_for_several_in_the_kernel_wakes_for_the_last() {
+    match KernelRing::new(8, KringOpts::default()) {
+        Ok(kring) if kring.features().min_wait => {}
+        _ => return sheave_testkit::skip("no kernel ring that lets completions gather (Linux 6.12)"),
+    }
+    // On a busy machine the bells may ring for longer than completions gather.
+    let rounds: Vec<_> = (0..20).map(|_| wakes_of_four()).collect();
+    let (once, of_each) =
+        (rounds.iter().filter(|woken| **woken == [4]).count(), rounds.iter().map(Vec::len).sum::<usize>());
+    assert!(once >= 10, "{of_each} wake-ups in 20 rounds: {rounds:?}");
+}
+
+#[test]
+fn a_driver_that_panics_is_not_waited_for_by_what_others_watch() {
+    let (_near, far) = pair();
+    let watcher = driver(4).on_poll(move |rqs, seen| {
+        if seen.tokens.is_empty() {
+            seen.tokens.push(rqs.watch(&far).expect("room"));
+            seen.tokens.push(rqs.timer(Duration::from_secs(1000)).expect("room"));
+        }
+    });
+    let Some(_) = rig(&watcher) else { return };
+    let fds = bells(1);
+    let mut rig = Rig::new(&Device::from_driver("rung", Box::new(Rung(fds.clone()))));
+    let beside = with_timeout("watches", watcher.clone(), Vec::new(), Duration::from_secs(30));
+    rig.ctx.attach(&beside).expect("attached");
+    rig.poll();
+    rig.ctx.commit();
+    assert_eq!(watcher.seen().tokens.len(), 2, "the kernel has them");
+    rig.send(Op::Write, 0, BLOCK, 0);
+    rig.poll();
+    rig.ctx.commit();
+    let ringer = ring_each(&fds, Duration::from_millis(200));
+    rig.send(Op::Write, 1000, BLOCK, 0);
+    let start = Instant::now();
+    assert_eq!(rig.wait_all(), [Status::Ok, Status::IoErr], "what the kernel has of it is waited for");
+    assert!(start.elapsed() < LONG);
+    ringer.join().expect("rung");
+    assert!(watcher.seen().ends.is_empty(), "who has not panicked keeps what it has");
+}
