@@ -115,7 +115,9 @@ impl Clock {
     pub fn real() -> Self {
         // Not `sync`: calibration happens once per process and is no part of any modelled protocol.
         static CALIBRATED: OnceLock<Option<Tsc>> = OnceLock::new();
-        let source = match CALIBRATED.get_or_init(|| Tsc::calibrate(monotonic_ns)) {
+        // The simulation of cache lines has a clock of its own, which `monotonic_ns` reads.
+        let calibrate = || if cfg!(sheave_mesi) { None } else { Tsc::calibrate(monotonic_ns) };
+        let source = match CALIBRATED.get_or_init(calibrate) {
             Some(tsc) => Source::Tsc(*tsc),
             None => Source::Os,
         };
@@ -273,6 +275,10 @@ impl VirtualClock {
 /// `CLOCK_MONOTONIC` in ns. Out of line: inlined it would give each reader of the cycle counter a stack frame.
 #[inline(never)]
 fn monotonic_ns() -> u64 {
+    #[cfg(sheave_mesi)]
+    if let Some(now) = crate::sync::mesi::sched::now_ns() {
+        return now;
+    }
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * NS_PER_SEC + now.tv_nsec as u64
 }

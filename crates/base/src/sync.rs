@@ -1,6 +1,7 @@
 //! The only import of atomics, locks and threads for code whose correctness depends on how threads interleave.
 //!
-//! Owns the choice: std in every ordinary build; the `shuttle` or the `loom` model checker in a model build.
+//! Owns the choice: std in every ordinary build; the `shuttle` or the `loom` model checker in a model build; a machine
+//! that keeps the states of cache lines ([`mesi`]) in the lab's simulation, which is a build with `--cfg sheave_mesi`.
 //! Does not own any algorithm, and adds nothing to what it re-exports.
 //!
 //! * I1: a model build runs model tests only. Outside of an execution of the checker its types panic. So a model build
@@ -15,11 +16,18 @@
 use loom as imp;
 #[cfg(shuttle)]
 use shuttle as imp;
-#[cfg(not(any(shuttle, loom)))]
+#[cfg(not(any(shuttle, loom, sheave_mesi)))]
 use std as imp;
 
-#[cfg(all(shuttle, loom))]
-compile_error!("`--cfg shuttle` and `--cfg loom` are two builds: choose one model checker (I2)");
+#[cfg(sheave_mesi)]
+use mesi as imp;
+#[cfg(any(sheave_mesi, all(test, not(any(shuttle, loom)))))]
+pub mod mesi;
+
+#[cfg(any(all(shuttle, loom), all(sheave_mesi, any(shuttle, loom))))]
+compile_error!(
+    "`--cfg shuttle` and `--cfg loom` are builds of their own, and so is `--cfg sheave_mesi`: choose one (I2)"
+);
 
 pub use imp::sync::{Arc, Condvar, Mutex, MutexGuard};
 pub use imp::thread;
@@ -29,6 +37,16 @@ pub mod atomic {
     pub use super::imp::sync::atomic::{
         AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };
+}
+
+/// Plain data that one thread has written and another will read, or the other way round: in the lab's simulation of
+/// cache lines it counts as written, whole. Nothing in any other build.
+#[inline(always)]
+pub fn crossing<T>(data: &T) {
+    #[cfg(sheave_mesi)]
+    mesi::crossing(data);
+    #[cfg(not(sheave_mesi))]
+    let _ = data;
 }
 
 /// Hints to the processor.

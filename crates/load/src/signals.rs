@@ -10,8 +10,10 @@ use crate::error::LoadError;
 
 /// A flag that Ctrl-C or SIGTERM sets; the second Ctrl-C ends the process at once.
 pub fn stop_flag() -> Result<Arc<AtomicBool>, LoadError> {
+    #[cfg(not(sheave_mesi))]
     use signal_hook::consts::{SIGINT, SIGTERM};
     let stop = Arc::new(AtomicBool::new(false));
+    #[cfg(not(sheave_mesi))] // The simulation of cache lines has atomics of its own; there a signal ends the process.
     for signal in [SIGINT, SIGTERM] {
         // In this order: the first signal finds the flag unset, then sets it.
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))

@@ -23,7 +23,13 @@ const CONFINED: &[Confined] = &[
     Confined {
         first: &["std", "core"],
         then: &["sync", "atomic"],
-        places: &["crates/base/src/sync.rs", "crates/base/src/asymmetric.rs", "crates/cli/", "xtask/"],
+        places: &[
+            "crates/base/src/sync.rs",
+            "crates/base/src/sync/mesi/",
+            "crates/base/src/asymmetric.rs",
+            "crates/cli/",
+            "xtask/",
+        ],
         instead: "use `sheave_base::sync::atomic`, which a model checker can replace",
     },
     Confined {

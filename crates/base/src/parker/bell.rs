@@ -16,6 +16,8 @@ use rustix::io::Errno;
 use rustix::thread::futex;
 
 use crate::sync::atomic::AtomicU32;
+#[cfg(sheave_mesi)]
+use crate::sync::mesi;
 
 #[derive(Debug)]
 pub(super) struct Bell {
@@ -53,13 +55,31 @@ impl Bell {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         // A span that the kernel cannot take is longer than anybody lives: no timeout.
         let left = left.and_then(|left| Timespec::try_from(left).ok());
+        #[cfg(sheave_mesi)]
+        if let Some(timed_out) = mesi::sched::wait_for(std::ptr::from_ref(word) as usize, deadline.is_some()) {
+            return !timed_out;
+        }
         // A signal, or another value: the caller looks. No other error is possible for a word of this process.
-        futex::wait(word, futex::Flags::PRIVATE, value, left.as_ref()) != Err(Errno::TIMEDOUT)
+        futex::wait(real(word), futex::Flags::PRIVATE, value, left.as_ref()) != Err(Errno::TIMEDOUT)
     }
 
     /// Wakes the owner that sleeps on the word.
     pub(super) fn wake(&self, word: &AtomicU32) {
+        #[cfg(sheave_mesi)]
+        mesi::sched::wake_all(std::ptr::from_ref(word) as usize);
         // It cannot fail for a word of this process; that nobody sleeps there any more is fine.
-        let _ = futex::wake(word, futex::Flags::PRIVATE, 1);
+        let _ = futex::wake(real(word), futex::Flags::PRIVATE, 1);
     }
+}
+
+/// The word as the system takes it.
+#[cfg(not(sheave_mesi))]
+fn real(word: &AtomicU32) -> &AtomicU32 {
+    word
+}
+
+/// The word as the system takes it.
+#[cfg(sheave_mesi)]
+fn real(word: &AtomicU32) -> &mesi::sync::atomic::SystemWord {
+    word.real()
 }

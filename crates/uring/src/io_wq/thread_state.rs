@@ -52,14 +52,14 @@ pub(super) fn settle(thread: Option<u32>, cpus: &[usize]) {
 }
 
 /// The CPU that runs this thread now: it may be another already when the caller looks at the answer.
-#[cfg(not(shuttle))]
+#[cfg(not(any(shuttle, sheave_mesi)))]
 #[inline]
 pub(super) fn cpu() -> u32 {
     rustix::thread::sched_getcpu() as u32
 }
 
-/// In a model every thread has a CPU of its own.
-#[cfg(shuttle)]
+/// In a model every thread has a CPU of its own, and so it has in the simulation of cache lines.
+#[cfg(any(shuttle, sheave_mesi))]
 pub(super) fn cpu() -> u32 {
     NO_CPU
 }

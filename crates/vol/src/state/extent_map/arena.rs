@@ -118,14 +118,14 @@ impl Arena {
 }
 
 /// Memory that the system hands out zeroed and page by page, as it is touched.
-#[cfg(not(shuttle))]
+#[cfg(not(any(shuttle, sheave_mesi)))]
 pub(super) fn zeroed(words: usize) -> Option<Box<[AtomicU64]>> {
     use zerocopy::FromZeros;
     <[AtomicU64]>::new_box_zeroed_with_elems(words).ok()
 }
 
 /// The model checkers' atomics are no plain words.
-#[cfg(shuttle)]
+#[cfg(any(shuttle, sheave_mesi))]
 pub(super) fn zeroed(words: usize) -> Option<Box<[AtomicU64]>> {
     Some((0..words).map(|_| AtomicU64::new(0)).collect())
 }

@@ -58,14 +58,14 @@ fn place(region: u64) -> (usize, usize) {
     ((log - FIRST_SHIFT) as usize, (shifted - (1 << log)) as usize)
 }
 
-#[cfg(not(shuttle))]
+#[cfg(not(any(shuttle, sheave_mesi)))]
 fn zeroed(words: usize) -> Option<Box<[AtomicU32]>> {
     use zerocopy::FromZeros;
     <[AtomicU32]>::new_box_zeroed_with_elems(words).ok()
 }
 
 /// The model checker's atomics are no plain words.
-#[cfg(shuttle)]
+#[cfg(any(shuttle, sheave_mesi))]
 fn zeroed(words: usize) -> Option<Box<[AtomicU32]>> {
     Some((0..words).map(|_| AtomicU32::new(0)).collect())
 }

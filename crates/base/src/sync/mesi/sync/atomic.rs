@@ -1,0 +1,133 @@
+//! Atomics that tell the simulated machine of each access, and are std's otherwise.
+
+pub use std::sync::atomic::{Ordering, fence};
+
+use crate::sync::mesi::machine::Access;
+use crate::sync::mesi::sched::touch;
+
+/// Std's own word, as system calls take it.
+pub type SystemWord = std::sync::atomic::AtomicU32;
+
+macro_rules! atomic {
+    ($name:ident, $of:ty $(, $change:ident)*) => {
+        /// As std's.
+        #[derive(Debug, Default)]
+        #[repr(transparent)]
+        pub struct $name(std::sync::atomic::$name);
+
+        const _: () = assert!(
+            size_of::<$name>() == size_of::<std::sync::atomic::$name>()
+                && align_of::<$name>() == align_of::<std::sync::atomic::$name>()
+        );
+
+        impl $name {
+            /// As std's.
+            #[must_use]
+            pub const fn new(value: $of) -> Self {
+                Self(std::sync::atomic::$name::new(value))
+            }
+
+            #[inline]
+            fn told(&self, access: Access) -> &std::sync::atomic::$name {
+                touch(std::ptr::from_ref(self) as usize, size_of::<Self>(), access);
+                &self.0
+            }
+
+            /// Std's own, for system calls that take one.
+            #[must_use]
+            pub fn real(&self) -> &std::sync::atomic::$name {
+                &self.0
+            }
+
+            /// As std's.
+            #[inline]
+            pub fn load(&self, order: Ordering) -> $of {
+                self.told(Access::Read).load(order)
+            }
+
+            /// As std's.
+            #[inline]
+            pub fn store(&self, value: $of, order: Ordering) {
+                self.told(Access::Write).store(value, order);
+            }
+
+            /// As std's.
+            #[inline]
+            pub fn swap(&self, value: $of, order: Ordering) -> $of {
+                self.told(Access::Write).swap(value, order)
+            }
+
+            /// As std's; it takes the line whether it succeeds or not.
+            ///
+            /// # Errors
+            /// The value that was found instead.
+            #[inline]
+            pub fn compare_exchange(&self, now: $of, new: $of, ok: Ordering, err: Ordering) -> Result<$of, $of> {
+                self.told(Access::Write).compare_exchange(now, new, ok, err)
+            }
+
+            /// As std's, but that it does not fail by chance.
+            ///
+            /// # Errors
+            /// The value that was found instead.
+            #[inline]
+            pub fn compare_exchange_weak(&self, now: $of, new: $of, ok: Ordering, err: Ordering) -> Result<$of, $of> {
+                self.compare_exchange(now, new, ok, err)
+            }
+
+            /// As std's.
+            ///
+            /// # Errors
+            /// The value for which there is no change.
+            #[inline]
+            pub fn fetch_update(
+                &self,
+                ok: Ordering,
+                err: Ordering,
+                mut change: impl FnMut($of) -> Option<$of>,
+            ) -> Result<$of, $of> {
+                let mut now = self.load(err);
+                while let Some(new) = change(now) {
+                    match self.compare_exchange(now, new, ok, err) {
+                        Ok(before) => return Ok(before),
+                        Err(found) => now = found,
+                    }
+                }
+                Err(now)
+            }
+
+            /// As std's.
+            #[inline]
+            pub fn get_mut(&mut self) -> &mut $of {
+                self.0.get_mut()
+            }
+
+            /// As std's.
+            #[inline]
+            pub fn into_inner(self) -> $of {
+                self.0.into_inner()
+            }
+
+            $(
+                /// As std's.
+                #[inline]
+                pub fn $change(&self, value: $of, order: Ordering) -> $of {
+                    self.told(Access::Write).$change(value, order)
+                }
+            )*
+        }
+
+        impl From<$of> for $name {
+            fn from(value: $of) -> Self {
+                Self::new(value)
+            }
+        }
+    };
+}
+
+atomic!(AtomicBool, bool, fetch_and, fetch_or, fetch_xor);
+atomic!(AtomicU8, u8, fetch_add, fetch_sub, fetch_and, fetch_or, fetch_xor, fetch_max, fetch_min);
+atomic!(AtomicU16, u16, fetch_add, fetch_sub, fetch_and, fetch_or, fetch_xor, fetch_max, fetch_min);
+atomic!(AtomicU32, u32, fetch_add, fetch_sub, fetch_and, fetch_or, fetch_xor, fetch_max, fetch_min);
+atomic!(AtomicU64, u64, fetch_add, fetch_sub, fetch_and, fetch_or, fetch_xor, fetch_max, fetch_min);
+atomic!(AtomicUsize, usize, fetch_add, fetch_sub, fetch_and, fetch_or, fetch_xor, fetch_max, fetch_min);
