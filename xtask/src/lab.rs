@@ -15,6 +15,8 @@ use crate::workspace;
 
 /// What compiles it in.
 pub const CFG: &str = "sheave_lab";
+/// What compiles the simulation of cache lines in: a build of its own, of the same library.
+const LINES_CFG: &str = "sheave_mesi";
 
 /// `cargo xtask lab ARGS`: builds the lab and becomes it.
 pub fn main(args: &[String]) -> Result<()> {
@@ -40,9 +42,15 @@ fn cargo<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
     cargo::with_compiler(cargo::cargo(args), CFG)
 }
 
-/// Builds the program, optimized; where it is.
+/// cargo with these arguments, for the lab's simulation of cache lines.
+fn cargo_of_lines<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
+    cargo::with_compiler(cargo::cargo(args), LINES_CFG)
+}
+
+/// Builds the program, optimized, and beside it the one that it starts to simulate cache lines; where it is.
 fn build() -> Result<PathBuf> {
-    cargo::run(cargo(["build", "--release", "--quiet", "-p", "sheave-lab"]))?;
+    cargo::run(cargo(["build", "--release", "--quiet", "-p", "sheave-lab", "--bin", "sheave-lab"]))?;
+    cargo::run(cargo_of_lines(["build", "--release", "--quiet", "-p", "sheave-lab", "--bin", "sheave-lines"]))?;
     Ok(workspace::target_dir().join("release/sheave-lab"))
 }
 
@@ -50,6 +58,9 @@ fn build() -> Result<PathBuf> {
 pub fn clippy() -> Result<()> {
     let mut command = cargo::cargo(["clippy", "-p", "sheave-lab", "--all-targets", "--quiet"]);
     command.args(["--", "-D", "warnings", "--cfg", CFG]);
+    cargo::run(command)?;
+    let mut command = cargo::cargo(["clippy", "-p", "sheave-lab", "--all-targets", "--quiet"]);
+    command.args(["--", "-D", "warnings", "--cfg", CFG, "--cfg", LINES_CFG]);
     cargo::run(command)
 }
 
@@ -63,7 +74,19 @@ pub fn docs() -> Result<()> {
 /// Its tests, and those of the bio set, which has most of the hooks. In one build where the runner can choose between
 /// the tests of both: built one by one, packages have other features in what they share.
 pub fn tests(filter: &[String], counts: &mut Counts) -> Result<()> {
-    const TARGETS: &[&str] = &["-p", "sheave-lab", "-p", "sheave-blk", "--lib", "--test", "command"];
+    of_the_lab(filter, counts)?;
+    if !filter.is_empty() && !filter.iter().any(|name| name.contains("lines")) {
+        return Ok(());
+    }
+    // The product's code on a simulated machine, and the program around it.
+    let mut command =
+        cargo_of_lines(["test", "--no-fail-fast", "--quiet", "-p", "sheave-lab", "--lib", "--test=lines"]);
+    command.args(["--", "lines", "a_seed", "what_cannot"]);
+    cargo::run_tests(unoptimized(command), counts)
+}
+
+fn of_the_lab(filter: &[String], counts: &mut Counts) -> Result<()> {
+    const TARGETS: &[&str] = &["-p", "sheave-lab", "-p", "sheave-blk", "--lib", "--test", "command", "--test", "lines"];
     if cargo::has_nextest() {
         let mut command = cargo(["nextest", "run", "--no-fail-fast", "--status-level", "fail"]);
         command.args(["--test-threads", &cargo::test_threads()]).args(TARGETS);
@@ -89,6 +112,8 @@ pub fn smoke(counts: &mut Counts) -> Result<()> {
     let mut command = Command::new(build()?);
     command.args(["all", "--quick", "--json"]);
     let (stdout, stderr, success) = cargo::capture(command)?;
+    // Of both experiments that have a prediction: no "not_shown" is a reason.
+    ensure!(success && stdout.matches("\"not_shown\":null").count() >= 2, "no prediction in sheave-lab all --quick");
     ensure!(success && stdout.contains("\"verdict\""), "sheave-lab all --quick failed:\n{stderr}");
     counts.passed += 1;
     Ok(())

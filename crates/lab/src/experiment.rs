@@ -99,9 +99,9 @@ pub trait Experiment: Sync {
         (0..costs.len()).map(|arm| cost(arm).unwrap_or(0.0)).collect()
     }
 
-    /// More cores than this machine has, if the experiment has a model for that.
-    fn prediction(&self, _lab: &Lab, _report: &ExperimentReport) -> Result<Option<Prediction>, LabError> {
-        Ok(None)
+    /// What more cores than this machine has would do, for each machine that the experiment has a prediction for.
+    fn predictions(&self, _report: &ExperimentReport) -> Result<Vec<Prediction>, LabError> {
+        Ok(Vec::new())
     }
 
     /// What the figures show, what they do not, and whether the thread's claim holds here: worked out from them.

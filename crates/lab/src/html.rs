@@ -9,9 +9,11 @@ mod axis;
 mod forest;
 mod frame;
 mod plot;
+mod prediction;
 mod section;
 mod style;
 mod svg;
+mod words;
 
 use std::fmt::Write;
 

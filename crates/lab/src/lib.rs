@@ -18,6 +18,7 @@
 //! | [`run`], [`turns`], [`interval`] | a run: its order, arms in turns, medians and intervals |
 //! | [`instructions`] | instructions per I/O, under valgrind |
 //! | [`model`] | what more cores than this machine has would do: a prediction |
+//! | `lines` | the simulation of cache lines that it rests on; in a build of its own |
 //! | [`drive`], [`crew`], [`meter`] | the loop of a thread, threads in step; what a turn takes beside its I/O |
 //! | [`alloc`] | the allocator that counts |
 //! | [`machine`] | the machine that a run ran on |
@@ -38,6 +39,8 @@ mod hooks_tests;
 pub mod html;
 pub mod instructions;
 pub mod interval;
+#[cfg(sheave_mesi)]
+pub mod lines;
 pub mod machine;
 pub mod meter;
 pub mod model;
@@ -55,7 +58,7 @@ pub use point::{Point, Value};
 pub use sheave_load::LoadError as LabError;
 pub use terms::{ArmInfo, Role, Scale};
 
-/// The tests count calls of the allocator too.
-#[cfg(test)]
+/// The tests count calls of the allocator too; not on the simulated machine, which allocates while it counts.
+#[cfg(all(test, not(sheave_mesi)))]
 #[global_allocator]
 static ALLOC: alloc::Counting = alloc::Counting;

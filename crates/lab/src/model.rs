@@ -1,187 +1,136 @@
-//! Scaling beyond this machine: from what shared cache lines cost here, I/Os a second on 1 to 512 cores.
+//! More processors than this machine has: what the product's code does to cache lines there, and what that takes.
 //!
-//! Owns the model: what an arm shares, how that becomes a closed queueing network, and its curve. Measures nothing
-//! itself ([`costs`] does) and does not judge its own fit ([`fit`] does). The reasons are in
-//! `docs/scaling-model.md`.
+//! The counts come from a simulation that runs the very code ([`counted`]); what a line takes to come from another core
+//! comes from a publication ([`machines`]). Nothing is fitted, so the prediction can fail, and what it says of the
+//! threads' own points is told whether it holds or not. The reasons are in `docs/scaling-model.md`.
 //!
-//! A core that works on an I/O is a customer. Its private work is thinking; a cache line or lock that others use too is
-//! a server with one customer at a time. With `n` cores that share it, a visit finds the line elsewhere with
-//! probability `p = (n - 1) / n`, as somebody else came last; then it takes `moved_ns` more, of which the core hides
-//! `hidden_ns` behind its private work, because it executes out of order. So for each core
+//! A core that works on an I/O is a customer of a closed queueing network ([`queue`]). The line or lock that moves most
+//! is a server with one customer at a time; private work, and lines that move elsewhere, are thinking:
 //!
 //! ```text
-//!   thinking  = private(n) - sum over shared things of visits * p * hidden
-//!   demand(i) = visits(i) * (local(i) + p * moved(i))
+//!   stall    = hops of an I/O, each for what it takes by its distance
+//!   demand   = those of the busiest line or lock alone
+//!   thinking = private work + stall - demand
 //! ```
 //!
-//! where `private(n)` is what it is on one core for n = 1, and otherwise what it is while the other core works too: two
-//! CPUs may share a core, a clock or a cache, which has nothing to do with lines that an arm shares. The rate
-//! is that of exact mean value analysis ([`queue`]).
-//!
-//! * M1. On one core nothing is elsewhere: the rate is 1 / (private + visits * local).
-//!   So many cores are never faster than so many times what one can do beside another.
-//! * M2. No rate exceeds one visit per `local + p * moved`, however many cores there are.
-//! * M3. What is not shared scales evenly: memory bandwidth, the last-level cache and the clock frequency of a full
-//!   machine are left out. So is distance: all cores are as far from each other as the two that were measured.
+//! * M1. On one core nothing comes from elsewhere: the rate is 1 / private work.
+//! * M2. No rate exceeds one round of the busiest line, however many cores there are.
+//! * M3. The band is what hops that take longer or shorter by [`machines::BAND`] would give. So it is twice as wide at
+//!   most, and has no width where nothing moves.
+//! * M4. What is not shared scales evenly: memory bandwidth, last-level caches and clock frequency are left out.
 
-pub mod costs;
-pub mod fit;
+pub mod counted;
+pub mod layout;
+pub mod machines;
 pub mod queue;
 
-/// The cores of every curve; 80 is what the thread on in-flight counters had.
-pub const CORES: [u32; 11] = [1, 2, 4, 8, 16, 32, 64, 80, 128, 256, 512];
+use crate::report::{Curve, Known, Predicted, Prediction};
+use counted::Counted;
+use machines::{BAND, Machine};
 
-/// What an arm does to something that other cores use too.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Visit {
-    /// So many atomic operations on one line in a row, with nothing in between.
-    Line {
-        /// How many.
-        burst: u32,
-    },
-    /// Takes a lock, works under it, and gives it back.
-    Lock {
-        /// Work under it.
-        hold_ns: f64,
-    },
+/// I/Os a second of all cores together, if each hop takes `factor` times what was published.
+pub fn rate(machine: &Machine, counted: &Counted, private_ns: f64, factor: f64) -> f64 {
+    let (think, demand) = network(machine, counted, private_ns, factor);
+    let demands = if demand > 0.0 { vec![demand] } else { Vec::new() };
+    1e9 * queue::throughput(counted.threads, think, &demands).min(queue::at_most(counted.threads, think, &demands))
 }
 
-/// Something that cores share.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Shared {
-    /// What it is: `in-flight counter`.
-    pub what: &'static str,
-    /// What a visit does.
-    pub visit: Visit,
-    /// Visits per I/O; below 1 when a visit serves a batch.
-    pub visits_per_io: f64,
+/// The share of their time that cores spend at the busiest line or lock, or waiting for it.
+pub fn share_at_busiest(machine: &Machine, counted: &Counted, private_ns: f64) -> f64 {
+    let (think, _) = network(machine, counted, private_ns, 1.0);
+    1.0 - rate(machine, counted, private_ns, 1.0) * think / 1e9 / f64::from(counted.threads.max(1))
 }
 
-impl Shared {
-    /// A line that is changed by atomic operations, one at a time.
-    pub fn line(what: &'static str, visits_per_io: f64) -> Self {
-        Self { what, visit: Visit::Line { burst: 1 }, visits_per_io }
-    }
-
-    /// A lock.
-    pub fn lock(what: &'static str, visits_per_io: f64, hold_ns: f64) -> Self {
-        Self { what, visit: Visit::Lock { hold_ns }, visits_per_io }
-    }
-
-    /// So many operations in a row at each visit, as a batch of starts does.
-    pub fn burst(mut self, operations: u32) -> Self {
-        self.visit = Visit::Line { burst: operations.max(1) };
-        self
-    }
+/// Thinking and demand of an I/O, in ns.
+fn network(machine: &Machine, counted: &Counted, private_ns: f64, factor: f64) -> (f64, f64) {
+    let ns = |hops: [u64; 3]| -> f64 {
+        let each = hops.iter().zip(machine.hop_ns).map(|(&hops, ns)| counted.per_io(hops) * ns * factor);
+        each.sum()
+    };
+    let (all, busiest) = (ns(counted.hops), ns(counted.busiest));
+    (private_ns + (all - busiest).max(0.0), busiest)
 }
 
-/// What a visit costs, in ns.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct VisitCost {
-    /// When nobody else came in between.
-    pub local_ns: f64,
-    /// How much longer the line or lock is taken when somebody did.
-    pub moved_ns: f64,
-    /// How much the core hides behind private work, of that and of waiting for it. Below 0 when it costs the core more
-    /// than it takes the line.
-    pub hidden_ns: f64,
-}
-
-impl VisitCost {
-    /// The cost that explains how fast two cores went. `alone_ns` is a core's time between visits, beside another core
-    /// that works without visits, `local_ns` what a
-    /// visit adds to it, `both_ns` the time per visit of either core when both go, and `moved_ns` how long a line is
-    /// taken that comes from the other core. A line cannot be taken for longer than two cores' rate allows (M2), so
-    /// what they did limits `moved_ns`.
-    pub fn of_pair(alone_ns: f64, local_ns: f64, both_ns: f64, moved_ns: f64) -> Self {
-        let both_ns = both_ns.max(alone_ns + local_ns); // M1
-        let moved_ns = moved_ns.min(both_ns - 2.0 * local_ns).max(0.0);
-        let demand = local_ns + moved_ns / 2.0;
-        // Both take less time the more is hidden, so bisect. Below: twice as slow as measured; above: no thinking.
-        let (mut low, mut high) = (-2.0 * (alone_ns + both_ns), 2.0 * alone_ns);
-        for _ in 0..200 {
-            let middle = f64::midpoint(low, high);
-            let think = (alone_ns - middle / 2.0).max(0.0);
-            let each = 2.0 / queue::throughput(2, think, &[demand]);
-            if each > both_ns { low = middle } else { high = middle }
-        }
-        Self { local_ns, moved_ns, hidden_ns: f64::midpoint(low, high) }
-    }
-}
-
-/// How many copies there are of what is shared.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Copies {
-    /// One for all cores.
-    #[default]
-    One,
-    /// So many, each for an equal part of the cores.
-    Total(u32),
-    /// One for each so many cores.
-    PerCores(u32),
-}
-
-impl Copies {
-    /// Groups of cores with a copy each: how many groups, and of how many cores.
-    fn groups(self, cores: u32) -> [(u32, u32); 2] {
-        match self {
-            Self::One => [(1, cores), (0, 0)],
-            Self::Total(copies) => {
-                let copies = copies.max(1);
-                [(cores % copies, cores / copies + 1), (copies - cores % copies, cores / copies)]
-            }
-            Self::PerCores(each) => [(cores / each.max(1), each.max(1)), (1, cores % each.max(1))],
+/// The prediction for one machine, on which an I/O takes so much private work, beside what a thread has published.
+pub fn predict(machine: &Machine, counted: &[Counted], private: (f64, &str), published: Vec<Known>) -> Prediction {
+    let here: Vec<&Counted> = counted.iter().filter(|counted| counted.machine == machine.id).collect();
+    let mut curves: Vec<Curve> = Vec::new();
+    for counted in &here {
+        let at = |factor| rate(machine, counted, private.0, factor);
+        let point = Predicted { cores: counted.threads, low: at(BAND), middle: at(1.0), high: at(1.0 / BAND) };
+        match curves.iter_mut().find(|curve| curve.arm == counted.arm) {
+            Some(curve) => curve.points.push(point),
+            None => curves.push(Curve { arm: counted.arm.clone(), points: vec![point] }),
         }
     }
+    let hop = |at: usize| machine.hop_ns[at];
+    let inputs = vec![
+        (format!("private work of an I/O ({})", private.1), private.0, "ns"),
+        ("a line from the same complex".into(), hop(0), "ns"),
+        ("a line from the same socket".into(), hop(1), "ns"),
+        ("a line from another socket".into(), hop(2), "ns"),
+    ];
+    let against = against(&curves, &published);
+    Prediction {
+        machine: machine.what.into(),
+        assumes: assumes(),
+        inputs,
+        counts: here.into_iter().cloned().collect(),
+        curves,
+        published,
+        against,
+        not_shown: None,
+    }
 }
 
-/// An arm as the model sees it.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Load {
-    /// Work of an I/O that touches nothing shared, in ns, on one core.
-    pub private_ns: f64,
-    /// Work of an I/O that touches nothing shared, in ns, while other cores work too.
-    pub beside_ns: f64,
-    /// Visits per I/O, and what each costs.
-    pub shared: Vec<(f64, VisitCost)>,
-    /// Copies of what is shared.
-    pub copies: Copies,
+/// No prediction, and why.
+pub fn without(why: String) -> Prediction {
+    Prediction { assumes: assumes(), not_shown: Some(why), ..Prediction::default() }
 }
 
-impl Load {
-    /// I/Os a second of so many cores together.
-    pub fn iops(&self, cores: u32) -> f64 {
-        let shared: f64 = self.shared.iter().map(|(visits, cost)| visits * cost.local_ns).sum();
-        // M1: what is hidden is never more than what there was to hide.
-        let at_best = f64::from(cores) * 1e9 / (self.private_for(cores) + shared);
-        self.sum_of_groups(cores, queue::throughput).min(at_best)
-    }
+fn assumes() -> String {
+    "A prediction, not a measurement: the product's code runs on a simulated machine that keeps the state of each \
+     cache line (MESI) for so many threads, one at a time in an order drawn from a seed, and counts the lines that \
+     move. Each takes what was published for a machine of that kind. Nothing is fitted: the points of the thread on \
+     the plot were not used, but where an input says so. Memory bandwidth, shared caches and clock frequency are \
+     left out."
+        .into()
+}
 
-    /// The most that the busiest line or lock allows, whatever the times' distribution.
-    pub fn at_most(&self, cores: u32) -> f64 {
-        self.sum_of_groups(cores, queue::at_most)
+/// What the prediction says of what was published: each point, and the ratio of the first two at one number of cores.
+fn against(curves: &[Curve], published: &[Known]) -> Vec<String> {
+    let at = |known: &Known| {
+        let curve = curves.iter().find(|curve| curve.arm == known.arm)?;
+        curve.points.iter().find(|point| point.cores == known.cores).copied()
+    };
+    let mut told: Vec<String> = published
+        .iter()
+        .filter(|known| !known.used)
+        .filter_map(|known| Some((known, at(known)?)))
+        .map(|(known, point)| {
+            let what = format!("{} on {} cores", known.arm, known.cores);
+            sentence(&what, known.iops / 1e6, [point.low, point.middle, point.high].map(|iops| iops / 1e6), "M IOPS")
+        })
+        .collect();
+    if let [before, after] = published
+        && let (Some(slow), Some(fast)) = (at(before), at(after))
+    {
+        // The slow one has the width; of the fast one nothing moves.
+        let ratios = [fast.middle / slow.high, fast.middle / slow.middle, fast.middle / slow.low];
+        let what = format!("{} / {} on {} cores", after.arm, before.arm, before.cores);
+        told.push(sentence(&what, after.iops / before.iops, ratios, "times"));
     }
+    told
+}
 
-    fn sum_of_groups(&self, cores: u32, per_ns: fn(u32, f64, &[f64]) -> f64) -> f64 {
-        let private_ns = self.private_for(cores);
-        let of = |(groups, cores): (u32, u32)| {
-            let (think, demands) = self.network(private_ns, cores);
-            if groups == 0 || cores == 0 { 0.0 } else { f64::from(groups) * per_ns(cores, think, &demands) }
-        };
-        1e9 * self.copies.groups(cores).into_iter().map(of).sum::<f64>()
-    }
-
-    fn private_for(&self, cores: u32) -> f64 {
-        if cores > 1 { self.beside_ns } else { self.private_ns }
-    }
-
-    /// Thinking and demands of cores that share one copy.
-    fn network(&self, private_ns: f64, cores: u32) -> (f64, Vec<f64>) {
-        let elsewhere = f64::from(cores.saturating_sub(1)) / f64::from(cores.max(1));
-        let hidden: f64 = self.shared.iter().map(|(visits, cost)| visits * elsewhere * cost.hidden_ns).sum();
-        let demand = |(visits, cost): &(f64, VisitCost)| visits * (cost.local_ns + elsewhere * cost.moved_ns);
-        ((private_ns - hidden).max(0.0), self.shared.iter().map(demand).collect())
-    }
+/// One figure against its prediction: within the band, or by how much it misses.
+fn sentence(what: &str, published: f64, [low, middle, high]: [f64; 3], unit: &str) -> String {
+    let off = 100.0 * (middle / published - 1.0);
+    let verdict = match published >= low && published <= high {
+        true => format!("within the band, the middle {off:+.0} % off"),
+        false => format!("MISSED: the middle is {off:+.0} % off"),
+    };
+    format!("{what}: published {published:.2} {unit}, predicted {middle:.2} ({low:.2} to {high:.2}): {verdict}")
 }
 
 #[cfg(test)]

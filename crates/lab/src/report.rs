@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::interval;
 pub use crate::interval::Change;
 use crate::machine::Machine;
+use crate::model::counted::Counted;
 use crate::point::Point;
 use crate::terms::{ArmInfo, Axis, Check, Metric, Published, Role, Scale, Seed};
 
@@ -86,7 +87,7 @@ pub struct ExperimentReport {
     /// That the arms are what they say.
     pub checks: Vec<Check>,
     /// More cores than this machine has.
-    pub prediction: Option<Prediction>,
+    pub predictions: Vec<Prediction>,
     /// The first arm against itself, over all rows of the thread's table, with its 99 % interval.
     pub control: Option<Change>,
     /// What the figures show.
@@ -318,34 +319,25 @@ impl InstructionRow {
     }
 }
 
-/// A model's curves, and how well it reproduces what was measured. Shown as a prediction, never as a measurement.
+/// What more cores than there are would do: worked out, not measured.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Prediction {
+    /// The machine.
+    pub machine: String,
     /// What it assumes, in a sentence or two.
     pub assumes: String,
     /// Its inputs: name, value, unit.
     pub inputs: Vec<(String, f64, &'static str)>,
-    /// Against what was measured here.
-    pub fit: Vec<Fit>,
-    /// Why there are no curves: what the fit is off by, if it is more than 10 %.
-    pub not_shown: Option<String>,
-    /// The curves; empty when they are not shown.
+    /// What the simulation has counted.
+    pub counts: Vec<Counted>,
+    /// The curves.
     pub curves: Vec<Curve>,
-}
-
-/// A measured point that a model reproduces, or fails to.
-#[derive(Clone, Debug, Serialize)]
-pub struct Fit {
-    /// Name of the arm.
-    pub arm: String,
-    /// Threads.
-    pub threads: u32,
-    /// I/Os a second, measured.
-    pub measured: f64,
-    /// I/Os a second, by the model.
-    pub predicted: f64,
-    /// How far the model is off, in percent of what was measured.
-    pub off_percent: f64,
+    /// What the thread has published for such a machine.
+    pub published: Vec<Known>,
+    /// What the curves say of that: each holds or misses, by how much.
+    pub against: Vec<String>,
+    /// Why there are no curves.
+    pub not_shown: Option<String>,
 }
 
 /// One arm's predicted curve.
@@ -353,8 +345,34 @@ pub struct Fit {
 pub struct Curve {
     /// Name of the arm.
     pub arm: String,
-    /// Cores, and I/Os a second of all of them together.
-    pub points: Vec<(u32, f64)>,
+    /// By rising number of cores.
+    pub points: Vec<Predicted>,
+}
+
+/// I/Os a second of so many cores together.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Predicted {
+    /// Cores.
+    pub cores: u32,
+    /// The lower end of the band.
+    pub low: f64,
+    /// With what was published for the machine.
+    pub middle: f64,
+    /// The upper end.
+    pub high: f64,
+}
+
+/// A point that the thread has published.
+#[derive(Clone, Debug, Serialize)]
+pub struct Known {
+    /// The arm that it stands for.
+    pub arm: String,
+    /// Cores.
+    pub cores: u32,
+    /// I/Os a second.
+    pub iops: f64,
+    /// An input of the prediction is worked out from it, so that it proves nothing.
+    pub used: bool,
 }
 
 /// Whether the thread's claim holds here.

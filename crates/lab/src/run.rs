@@ -204,7 +204,7 @@ impl Runner<'_> {
         self.instructions(experiment, &mut report)?;
         if self.plan.point.is_none() && !self.lab.stopped() {
             self.say(&format!("{}: prediction", experiment.id()));
-            report.prediction = self.unless_stopped(experiment.prediction(self.lab, &report))?.flatten();
+            report.predictions = self.unless_stopped(experiment.predictions(&report))?.unwrap_or_default();
         }
         report.interrupted = self.lab.stopped();
         report.work_out_control();
@@ -353,7 +353,7 @@ pub(crate) fn empty(experiment: &dyn Experiment) -> ExperimentReport {
         sweeps: Vec::new(),
         instructions: Vec::new(),
         checks: Vec::new(),
-        prediction: None,
+        predictions: Vec::new(),
         control: None,
         verdict: None,
         interrupted: false,

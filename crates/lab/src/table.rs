@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use crate::report::{Change, ExperimentReport, Holds, InstructionRow, LabReport, Part, Prediction, Row};
+use crate::report::{Change, ExperimentReport, Holds, InstructionRow, LabReport, Part, Predicted, Prediction, Row};
 use crate::terms::Metric;
 
 /// Width of the first column, of the published figures, and of an arm.
@@ -104,8 +104,8 @@ fn last(name: &str, most: usize) -> String {
 /// What comes last: prediction, checks, verdict; all that there is to say about them when it may be `long`.
 pub fn ending(report: &ExperimentReport, long: bool) -> String {
     let mut text = String::from("\n");
-    if let Some(prediction) = &report.prediction {
-        text.push_str(&self::prediction(prediction));
+    for one in &report.predictions {
+        text.push_str(&prediction(one, long));
     }
     if !long && !report.checks.is_empty() {
         let passed = report.checks.iter().filter(|check| check.ok).count();
@@ -131,28 +131,31 @@ pub fn ending(report: &ExperimentReport, long: bool) -> String {
     text
 }
 
-/// A model's curves: every figure is called a prediction.
-fn prediction(prediction: &Prediction) -> String {
-    let mut text = String::from("  PREDICTION (a model, not measured)\n");
-    paragraph(&mut text, "    ", &prediction.assumes);
-    for fit in &prediction.fit {
-        let _ = writeln!(
-            text,
-            "    {} at {} thread(s): measured {}, model {} ({:+.1} %)",
-            fit.arm,
-            fit.threads,
-            figure(fit.measured, Metric::IOPS),
-            figure(fit.predicted, Metric::IOPS),
-            fit.off_percent
-        );
-    }
+/// What more cores would do: every figure is called a prediction.
+fn prediction(prediction: &Prediction, long: bool) -> String {
+    let mut text = format!("  PREDICTION (not measured) for {}\n", prediction.machine);
     if let Some(why) = &prediction.not_shown {
-        paragraph(&mut text, "    ", &format!("its curves are not shown: {why}"));
+        text = String::from("  PREDICTION\n");
+        paragraph(&mut text, "    ", &format!("there is none: {why}"));
+    }
+    if long {
+        paragraph(&mut text, "    ", &prediction.assumes);
+        for (name, value, unit) in &prediction.inputs {
+            let _ = writeln!(text, "    {name}: {value:.1} {unit}");
+        }
     }
     for curve in &prediction.curves {
-        let places = curve.points.iter().map(|&(cores, iops)| format!("{cores}: {}", figure(iops, Metric::IOPS)));
-        let places: Vec<String> = places.collect();
+        let at = |point: &Predicted| format!("{}: {}", point.cores, figure(point.middle, Metric::IOPS));
+        let places: Vec<String> = curve.points.iter().map(at).collect();
         paragraph(&mut text, &format!("    predicted, {:<14} ", curve.arm), &places.join("  "));
+        let Some(most) = prediction.counts.iter().rfind(|counted| counted.arm == curve.arm) else { continue };
+        let [lines, lost, waits] = [most.transfers + most.upgrades, most.invalidations, most.lock_waits]
+            .map(|count| format!("{:.2}", most.per_io(count)));
+        let what = format!("an I/O with {} threads moves {lines} lines, takes {lost} copies away", most.threads);
+        paragraph(&mut text, "      ", &format!("{what} and finds {waits} locks taken"));
+    }
+    for told in &prediction.against {
+        paragraph(&mut text, "    ", told);
     }
     text.push('\n');
     text

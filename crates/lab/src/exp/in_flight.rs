@@ -11,24 +11,26 @@
 //! | [`checks`], [`verdict`] | that the arms are what they say; what the figures show |
 
 use crate::experiment::{ArmRun, Experiment, HeadlineRow, Lab, Sweep, SweepPoint};
-use crate::model::fit::{self, Shape};
-use crate::model::{Copies, Shared};
+use crate::model::{self, counted, machines};
 use crate::point::{Parameter, Values};
-use crate::report::{ExperimentReport, Prediction, Verdict};
+use crate::report::{ExperimentReport, Known, Prediction, Verdict};
 use crate::terms::{ArmInfo, Axis, AxisScale, Check, Metric, Published, Scale, Seed};
 use crate::{LabError, Point};
 use arm::InFlightArm;
-use design::{AFTER, ARMS, PER_NODE, PER_THREAD, WAYS, in_batches, one_by_one};
+use design::{AFTER, ARMS, BEFORE, PER_THREAD, WAYS, in_batches, one_by_one};
 
 pub mod arm;
 mod checks;
 pub mod counters;
 pub mod counting;
-mod design;
+pub mod design;
 mod verdict;
 
 /// What the thread published, with 80 jobs on 80 queues: IOPS with one pair and with a pair a CPU.
 const PUBLISHED: Published = Published { before: 1.5e6, after: 11.4e6, change_percent: 660.0 };
+
+/// Its jobs, and CPUs.
+const JOBS: u32 = 80;
 
 /// What a reading costs.
 const NS_PER_READING: Metric =
@@ -170,16 +172,22 @@ impl Experiment for InFlight {
         vec![one_by_one(1), in_batches(1)]
     }
 
-    fn prediction(&self, lab: &Lab, _: &ExperimentReport) -> Result<Option<Prediction>, LabError> {
-        // The start of an I/O and its end are apart, so each visits the line by itself.
-        let pair = || [Shared::line("pair of counters", 2.0)];
-        let shapes = [
-            Shape::new(0, pair()),
-            Shape::new(PER_THREAD, []),
-            Shape { copies: Copies::Total(counters::LINES as u32), ..Shape::new(PER_NODE, pair()) },
-            Shape::new(AFTER, []),
-        ];
-        fit::predict(lab, self, AFTER, &shapes, one_by_one).map(Some)
+    fn predictions(&self, report: &ExperimentReport) -> Result<Vec<Prediction>, LabError> {
+        let counted = match counted::simulate(self.id()) {
+            Ok(counted) => counted,
+            Err(why) => return Ok(vec![model::without(why)]),
+        };
+        let known = |arm: usize, iops, used| Known { arm: ARMS[arm].name.into(), cores: JOBS, iops, used };
+        // With counters for each CPU nothing moves, so that all of its time was private work.
+        let there = (f64::from(JOBS) * 1e9 / PUBLISHED.after, "of the thread's 80 jobs with counters for each CPU");
+        let published = vec![known(BEFORE, PUBLISHED.before, false), known(PER_THREAD, PUBLISHED.after, true)];
+        let mut predictions = vec![model::predict(&machines::POWER, &counted, there, published)];
+        let alone = report.headline.first().filter(|row| row.point.threads == 1).and_then(|row| row.arm(AFTER));
+        if let Some(alone) = alone.filter(|alone| alone.iops > 0.0) {
+            let here = (1e9 / alone.iops, "measured here on one thread, arm \"after\"");
+            predictions.push(model::predict(&machines::EPYC, &counted, here, Vec::new()));
+        }
+        Ok(predictions)
     }
 
     fn verdict(&self, report: &ExperimentReport) -> Verdict {

@@ -9,15 +9,14 @@
 
 use crate::LabError;
 use crate::experiment::{ArmRun, Experiment, HeadlineRow, Lab, PublishedOnly, Sweep, SweepPoint};
-use crate::model::fit::{self, Shape};
-use crate::model::{Copies, Shared};
+use crate::model::{self, counted, machines};
 use crate::point::{Parameter, Point};
 use crate::report::{ExperimentReport, Prediction, Verdict};
 use crate::terms::{ArmInfo, Axis, AxisScale, Check, Metric, Published, Scale, Seed};
 use design::{AFTER, ARMS, BEFORE, KERNEL, SEED, SHARDED, SIDES, flood};
 
 mod check;
-mod design;
+pub mod design;
 mod flood;
 mod verdict;
 
@@ -32,6 +31,8 @@ pub(super) const WAITING: Metric = Metric {
     more_is_better: false,
 };
 
+/// The thread's figure: percent of CPU time in the lock, before.
+const PUBLISHED_SHARE: f64 = 38.86;
 /// "Dozens of io-wq threads", as the thread says.
 const DOZENS: u64 = 64;
 
@@ -65,7 +66,8 @@ impl Experiment for IoWq {
     }
 
     fn headline(&self) -> Vec<HeadlineRow> {
-        let published = Some(Published { before: 38.86, after: 38.86 - 1.49, change_percent: -1.49 });
+        let published =
+            Some(Published { before: PUBLISHED_SHARE, after: PUBLISHED_SHARE - 1.49, change_percent: -1.49 });
         vec![HeadlineRow { label: "NOP flood, IOSQE_ASYNC".into(), point: flood(DOZENS), published }]
     }
 
@@ -153,16 +155,22 @@ impl Experiment for IoWq {
         arm != KERNEL
     }
 
-    fn prediction(&self, lab: &Lab, _report: &ExperimentReport) -> Result<Option<Prediction>, LabError> {
-        // A submitter and a worker for each core. Every item visits a lock twice: going in, coming out.
-        let held_ns = check::held_ns(lab, BEFORE, &pairs(1))?;
-        let lock = [Shared::lock("list", 2.0, held_ns)];
-        let shapes = [
-            Shape::new(BEFORE, lock),
-            Shape { copies: Copies::PerCores(1), ..Shape::new(SHARDED, lock) },
-            Shape::new(AFTER, []),
-        ];
-        fit::predict(lab, self, AFTER, &shapes, pairs).map(Some)
+    fn predictions(&self, report: &ExperimentReport) -> Result<Vec<Prediction>, LabError> {
+        let counted = match counted::simulate(self.id()) {
+            Ok(counted) => counted,
+            Err(why) => return Ok(vec![model::without(why)]),
+        };
+        let ours = report.headline.first().and_then(|row| row.arm(AFTER)).filter(|arm| arm.cpu_ns_per_io > 0.0);
+        let Some(ours) = ours else { return Ok(Vec::new()) };
+        let private = (ours.cpu_ns_per_io, "CPU time of an item, measured here, arm \"after\"");
+        let mut prediction = model::predict(&machines::EPYC_ONE, &counted, private, Vec::new());
+        prediction.against = counted
+            .iter()
+            .rfind(|counted| counted.arm == ARMS[BEFORE].name)
+            .map(|most| told_share(most, ours.cpu_ns_per_io))
+            .into_iter()
+            .collect();
+        Ok(vec![prediction])
     }
 
     fn verdict(&self, report: &ExperimentReport) -> Verdict {
@@ -192,9 +200,17 @@ fn working(quick: bool) -> Vec<Sweep> {
     sweeps
 }
 
-/// As many submitters and workers as CPUs.
-fn pairs(cores: u32) -> Point {
-    Point { threads: cores, ..flood(cores.into()) }.with("cpus", u64::from(cores))
+/// The lock's share of CPU time, beside the thread's: that is the point which it has published.
+fn told_share(most: &counted::Counted, private_ns: f64) -> String {
+    let share = 100.0 * model::share_at_busiest(&machines::EPYC_ONE, most, private_ns);
+    let near = (PUBLISHED_SHARE / 2.0..=PUBLISHED_SHARE * 2.0).contains(&share);
+    let verdict = if near { "within a factor of 2" } else { "MISSED" };
+    format!(
+        "before, {} threads: published {PUBLISHED_SHARE:.1} % of CPU time in the lock with dozens of workers, \
+         predicted {share:.1} %: {verdict}. The kernel's item does several times as much beside the lock as a NOP of \
+         ours, and the thread says neither how many workers there were nor how many threads submitted",
+        most.threads
+    )
 }
 
 #[cfg(test)]

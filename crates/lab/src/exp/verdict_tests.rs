@@ -40,7 +40,7 @@ pub fn report(experiment: &dyn Experiment, headline: Vec<Row>, sweeps: Vec<Sweep
         sweeps,
         instructions: Vec::new(),
         checks: Vec::new(),
-        prediction: None,
+        predictions: Vec::new(),
         control: None,
         verdict: None,
         interrupted: false,

@@ -1,11 +1,10 @@
-//! Plots of results: a metric along a sweep, its change along the same, latencies, a prediction.
+//! Plots of results: a metric along a sweep, its change along the same, latencies.
 
 use super::axis::{Lie, from_zero, log_ticks, time};
 use super::frame::{Frame, Look, Sign};
-use super::svg::Mark;
-use crate::report::{ArmResult, Change, Latency, Prediction, Row, SweepReport};
-use crate::table::{figure, interval, signed};
-use crate::terms::{Axis, AxisScale, Metric};
+use crate::report::{ArmResult, Change, Latency, Row, SweepReport};
+use crate::table::{figure, interval};
+use crate::terms::{Axis, AxisScale};
 
 /// From one arm to the next at the same place.
 const ASIDE: f64 = 3.0;
@@ -172,50 +171,6 @@ pub fn latencies(row: &Row, looks: &[Look]) -> Option<String> {
         outline.push(frame.at(end, 0.0));
         frame.svg.area(&format!("shade {}", look.class), &outline);
         frame.svg.path(&format!("line {}", look.class), &outline);
-    }
-    Some(frame.finish())
-}
-
-/// A model's curves, dashed, with the points that were measured; both axes by their logarithm.
-pub fn prediction(prediction: &Prediction, looks: &[Look]) -> Option<String> {
-    let places = || prediction.curves.iter().flat_map(|curve| &curve.points);
-    let measured = || prediction.fit.iter().map(|fit| fit.measured);
-    let values = || places().map(|(_, iops)| *iops).chain(measured()).filter(|iops| *iops > 0.0);
-    let (low, high) = values().fold((f64::INFINITY, 0.0f64), |(low, high), iops| (low.min(iops), high.max(iops)));
-    let cores = places().map(|(cores, _)| f64::from(*cores)).fold(0.0, f64::max);
-    if !low.is_finite() || cores < 1.0 {
-        return None;
-    }
-    let (low, high) = (low / 1.6, high * 1.6);
-    let x = Lie::Log { low: 0.94, high: cores * 1.06, zero: false };
-    let mut frame = Frame::new("Prediction: I/O per second by cores", x, Lie::Log { low, high, zero: false });
-    frame.across(&log_ticks(low, high), |tick| figure(tick, Metric::IOPS));
-    let powers = (0..).map(|power| 2f64.powi(power)).take_while(|value| *value <= cores * 1.001);
-    frame.below(&powers.map(|value| (value, format!("{value:.0}"))).collect::<Vec<_>>());
-    frame.titles("cores, each with one thread", "I/O per second, all cores together");
-    let look_of = |name: &str| looks.iter().find(|look| look.name == name).unwrap_or(&looks[0]);
-    let named: Vec<Look> = prediction
-        .curves
-        .iter()
-        .map(|curve| Look { name: format!("{} (prediction)", curve.arm), ..look_of(&curve.arm).clone() })
-        .collect();
-    frame.legend(named.iter(), Sign::Dashes);
-    for curve in &prediction.curves {
-        let line: Vec<(f64, f64)> =
-            curve.points.iter().map(|&(cores, iops)| frame.at(f64::from(cores), iops.max(low))).collect();
-        frame.svg.path(&format!("line dashed {}", look_of(&curve.arm).class), &line);
-    }
-    for fit in &prediction.fit {
-        let look = look_of(&fit.arm);
-        let at = frame.at(f64::from(fit.threads), fit.measured.max(low));
-        let (measured, off) = (figure(fit.measured, Metric::IOPS), signed(fit.off_percent, Metric::IOPS));
-        let says = format!("{}, {} threads: measured {measured}, model {off}", fit.arm, fit.threads);
-        frame.svg.mark(
-            &format!("mark {}", look.class),
-            if look.mark == Mark::Ring { Mark::Disc } else { look.mark },
-            at,
-            &says,
-        );
     }
     Some(frame.finish())
 }

@@ -5,9 +5,10 @@ use std::fmt::Write;
 use super::axis::time;
 use super::forest::{self, Dot};
 use super::frame::{Look, looks};
-use super::plot;
 use super::style::class_of;
 use super::svg::escape;
+use super::words::{plain, prose};
+use super::{plot, prediction};
 use crate::report::{ArmResult, ExperimentReport, InstructionRow, Row, SweepReport};
 use crate::table::{control, figure, interval, signed, slide};
 use crate::terms::Metric;
@@ -29,7 +30,7 @@ pub fn of(report: &ExperimentReport) -> String {
     for sweep in report.sweeps.iter().filter(|sweep| !sweep.rows.is_empty()) {
         html.push_str(&self::sweep(sweep, &looks));
     }
-    html.push_str(&prediction(report, &looks));
+    html.push_str(&prediction::section(report, &looks));
     html.push_str(&checks(report));
     html.push_str(&commands(report));
     html.push_str("</section>\n");
@@ -54,12 +55,6 @@ fn origin(report: &ExperimentReport) -> String {
         escape(seed.command),
         escape(seed.machine)
     )
-}
-
-/// Words of ours, with code between backticks.
-fn prose(text: &str) -> String {
-    let parts = text.split('`').enumerate();
-    parts.map(|(at, part)| if at % 2 == 1 { format!("<code>{}</code>", escape(part)) } else { escape(part) }).collect()
 }
 
 fn verdict(report: &ExperimentReport) -> String {
@@ -194,16 +189,6 @@ fn more(report: &ExperimentReport) -> String {
     html
 }
 
-/// A figure whose unit its row names.
-fn plain(value: f64) -> String {
-    match value.abs() {
-        0.0 => "0".into(),
-        tiny if tiny < 0.001 => format!("{value:.1e}"),
-        small if small < 1.0 => format!("{value:.3}"),
-        _ => figure(value, Metric::IOPS),
-    }
-}
-
 fn instructions(report: &ExperimentReport) -> String {
     if report.instructions.is_empty() {
         return String::new();
@@ -284,44 +269,6 @@ fn sweep(sweep: &SweepReport, looks: &[Look]) -> String {
 fn capital(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
-}
-
-fn prediction(report: &ExperimentReport, looks: &[Look]) -> String {
-    let Some(prediction) = &report.prediction else { return String::new() };
-    let mut html = String::from("<h3>Prediction for more cores: a model, not a measurement</h3>\n");
-    let _ = writeln!(html, "<p>{}</p>", prose(&prediction.assumes));
-    if let Some(why) = &prediction.not_shown {
-        let _ = writeln!(html, "<p class=\"notice\">No curves: {}</p>", escape(why));
-    }
-    html.push_str("<div class=\"plots\">\n");
-    if let Some(svg) = plot::prediction(prediction, looks) {
-        let _ = writeln!(
-            html,
-            "<figure>{svg}<figcaption><b>Prediction.</b> Dashed lines are the model; marks are what was measured on \
-             this machine.</figcaption></figure>"
-        );
-    }
-    html.push_str(
-        "<div><table>\n<thead><tr><th>The model against what was measured</th><th>threads</th><th>measured</th>\
-         <th>model</th><th>off by</th></tr></thead>\n<tbody>\n",
-    );
-    for fit in &prediction.fit {
-        let _ = writeln!(
-            html,
-            "<tr><th>{}</th><td>{}</td><td>{}</td><td>{}</td><td>{:+.1} %</td></tr>",
-            escape(&fit.arm),
-            fit.threads,
-            figure(fit.measured, Metric::IOPS),
-            figure(fit.predicted, Metric::IOPS),
-            fit.off_percent
-        );
-    }
-    html.push_str("</tbody></table>\n<table>\n<thead><tr><th>What goes in</th><th></th></tr></thead>\n<tbody>\n");
-    for (name, value, unit) in &prediction.inputs {
-        let _ = writeln!(html, "<tr><th>{}</th><td>{} {}</td></tr>", escape(name), plain(*value), escape(unit));
-    }
-    html.push_str("</tbody></table></div>\n</div>\n");
-    html
 }
 
 fn checks(report: &ExperimentReport) -> String {

@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::*;
 use crate::fake::{FAKE, lab};
 
-use crate::report::{Curve, ExperimentReport, Fit, FunctionRow, InstructionRow, Part, Prediction, Row};
+use crate::model::counted::Counted;
+use crate::report::{Curve, ExperimentReport, FunctionRow, InstructionRow, Known, Part, Predicted, Prediction, Row};
 use crate::run::{Plan, Show, Sweeps, run};
 use crate::turns::Pace;
 
@@ -42,11 +43,15 @@ fn report() -> LabReport {
         functions: vec![FunctionRow { name: "malloc<&T>".into(), per_io: vec![Some(50.0), Some(0.0)] }],
         way: vec![0.0; 2],
     });
-    fake.prediction = Some(Prediction {
+    let point = |cores, middle| Predicted { cores, low: middle / 1.4, middle, high: middle * 1.4 };
+    fake.predictions.push(Prediction {
+        machine: "a <large> machine".into(),
         assumes: "That <nothing> changes.".into(),
         inputs: vec![("a line that moves".into(), 40.0, "ns")],
-        fit: vec![Fit { arm: "after".into(), threads: 1, measured: 1.5e3, predicted: 1.5e3, off_percent: 0.0 }],
-        curves: vec![Curve { arm: "after".into(), points: vec![(1, 1.5e3), (2, 3e3), (512, 6e5)] }],
+        curves: vec![Curve { arm: "after".into(), points: vec![point(1, 1.5e3), point(2, 3e3), point(512, 6e5)] }],
+        counts: vec![Counted { arm: "after".into(), threads: 512, ios: 10, transfers: 25, ..Counted::default() }],
+        published: vec![Known { arm: "after".into(), cores: 80, iops: 1e5, used: false }],
+        against: vec!["published 2, predicted 3: MISSED".into()],
         not_shown: None,
     });
     report
@@ -74,9 +79,16 @@ fn assert_balanced(html: &str) {
 fn the_page_is_whole() {
     let page = page(&report());
     assert_balanced(&page);
-    for word in
-        ["Nothing &lt;at&gt; all", "nothing -a &amp; -b", "That &lt;nothing&gt; changes.", "(prediction)", "dashed"]
-    {
+    for word in [
+        "Nothing &lt;at&gt; all",
+        "nothing -a &amp; -b",
+        "That &lt;nothing&gt; changes.",
+        "(prediction)",
+        "dashed",
+        "a &lt;large&gt; machine",
+        "2.500",
+        "MISSED",
+    ] {
         assert!(page.contains(word), "the page lacks {word}");
     }
     assert!(page.contains("<code>sheave-lab fake --point bs=512,"), "the command of a row");

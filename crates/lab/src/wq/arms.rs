@@ -18,13 +18,15 @@
 //! * O2. `running` counts the workers that are neither free nor blocked, and changes under the lock; a worker that is
 //!   woken counts from when it was taken from the free ones.
 
-use sheave_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::thread::{JoinHandle, Thread};
+use std::sync::PoisonError;
 
 use sheave_base::clock::Clock;
 use sheave_base::histogram::{Histogram, cells};
+use sheave_base::parker::{Parker, Unparker};
+use sheave_base::sync::atomic::{AtomicU32, Ordering};
+use sheave_base::sync::thread::{self, JoinHandle};
+use sheave_base::sync::{Arc, Mutex, MutexGuard, crossing, hint};
 
 use super::pool_engine::{Back, Client, perform};
 use super::{Flood, PoolFigures, Work};
@@ -52,28 +54,13 @@ struct Item {
 /// An item that was taken, and the hash that nobody else may run now.
 type Taken = (Item, Option<usize>);
 
-/// A worker that sleeps until it is woken.
-#[derive(Clone)]
-struct Free {
-    thread: Thread,
-    woken: Arc<AtomicBool>,
-}
-
-impl Free {
-    fn wake(self) {
-        // Release: pairs with the load in `Shared::serve`; what was queued before is seen there.
-        self.woken.store(true, Ordering::Release);
-        self.thread.unpark();
-    }
-}
-
 #[derive(Default)]
 struct List {
     items: VecDeque<Item>,
     /// A bit a hash that somebody runs.
     busy: u64,
     /// Workers that have nothing to do, the last one first.
-    free: Vec<Free>,
+    free: Vec<Unparker>,
     /// Workers that run (O2), and those that were made.
     running: u32,
     made: u32,
@@ -90,7 +77,7 @@ struct List {
 /// What a change of the list asks for, once the lock is free again.
 enum Ask {
     Nothing,
-    Wake(Free),
+    Wake(Unparker),
     Make,
 }
 
@@ -178,7 +165,7 @@ impl Drop for OldPool {
         for shard in &self.shared.shards {
             let mut list = self.shared.lock(shard).0;
             list.ends = true;
-            list.free.drain(..).for_each(Free::wake);
+            list.free.drain(..).for_each(|free| free.unpark());
         }
         // A worker that is being made has its handle here before it can end.
         let threads = std::mem::take(&mut *self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner));
@@ -191,9 +178,8 @@ impl Drop for OldPool {
 
 impl Shared {
     /// A worker's life: it takes items until the list is empty, and is free then.
-    fn serve(self: &Arc<Self>, at: usize) {
+    fn serve(self: &Arc<Self>, at: usize, mut parker: Parker) {
         let shard = &self.shards[at];
-        let me = Free { thread: std::thread::current(), woken: Arc::default() };
         let (mut left, mut backs): (Option<usize>, Vec<Back>) = (None, Vec::new());
         loop {
             let (mut list, since) = self.lock(shard);
@@ -206,17 +192,14 @@ impl Shared {
                     return;
                 }
                 list.running -= 1;
-                list.free.push(me.clone());
+                list.free.push(parker.unparker());
             }
             self.unlock_times(&mut list, since);
             drop(list);
             match work {
                 Some(work) => left = self.run(work, at, &mut backs),
-                // Acquire: pairs with the store in `Free::wake`.
                 None => {
-                    while !me.woken.swap(false, Ordering::Acquire) {
-                        std::thread::park();
-                    }
+                    parker.park(None);
                 }
             }
         }
@@ -242,16 +225,17 @@ impl Shared {
     fn answer(self: &Arc<Self>, ask: Ask, at: usize) {
         match ask {
             Ask::Nothing => {}
-            Ask::Wake(free) => free.wake(),
+            Ask::Wake(free) => free.unpark(),
             Ask::Make => {
                 let shared = Arc::clone(self);
-                let body = move || {
+                let body = move |parker| {
                     // Checked when the run was planned.
                     let _ = cpu::pin_to(&shared.cpus);
-                    shared.serve(at);
+                    shared.serve(at, parker);
                 };
                 let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-                match std::thread::Builder::new().name(format!("old-wq-{}", threads.len())).spawn(body) {
+                let thread = thread::Builder::new().name(format!("old-wq-{}", threads.len()));
+                match Parker::new().and_then(|parker| thread.spawn(move || body(parker))) {
                     Ok(thread) => threads.push(thread),
                     // As in the kernel: the next item, or the next worker that blocks, tries again.
                     Err(_) => {
@@ -300,6 +284,7 @@ impl Shared {
     fn take(&self, list: &mut List) -> Option<Taken> {
         for at in 0..list.items.len() {
             let item = &list.items[at];
+            crossing(item);
             // Relaxed: flags are a word by themselves.
             let mut flags = item.flags.load(Ordering::Relaxed);
             list.flag_reads += 1;
@@ -325,11 +310,7 @@ impl Shared {
         let longest = self.clock.as_ref().map_or(0, |clock| clock.ns_to_cycles(PREEMPTED_NS));
         let (mut tries, mut waited, mut last) = (0, 0, 0);
         loop {
-            let found = match shard.list.try_lock() {
-                Ok(list) => Some(list),
-                Err(TryLockError::Poisoned(list)) => Some(list.into_inner()),
-                Err(TryLockError::WouldBlock) => None,
-            };
+            let found = try_lock(&shard.list);
             let now = cycles();
             let spent = now.wrapping_sub(last);
             if tries > 0 && spent <= longest {
@@ -343,9 +324,9 @@ impl Shared {
             }
             (tries, last) = (tries + 1, now);
             if tries % SPINS == 0 {
-                std::thread::yield_now();
+                thread::yield_now();
             } else {
-                std::hint::spin_loop();
+                hint::spin_loop();
             }
         }
     }
@@ -355,6 +336,22 @@ impl Shared {
             list.hold_cycles += clock.cycles().wrapping_sub(since);
         }
     }
+}
+
+/// One try of the lock.
+#[cfg(not(sheave_mesi))]
+fn try_lock(list: &Mutex<List>) -> Option<MutexGuard<'_, List>> {
+    match list.try_lock() {
+        Ok(list) => Some(list),
+        Err(std::sync::TryLockError::Poisoned(list)) => Some(list.into_inner()),
+        Err(std::sync::TryLockError::WouldBlock) => None,
+    }
+}
+
+/// In the simulation waiters wait as those of the kernel's queued spinlock do, each at a word of its own.
+#[cfg(sheave_mesi)]
+fn try_lock(list: &Mutex<List>) -> Option<MutexGuard<'_, List>> {
+    Some(list.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// A submitter's way in.
@@ -387,6 +384,7 @@ impl Client for OldClient {
             std::hint::black_box((unbound, hash));
         }
         list.items.push_back(item);
+        list.items.back().inspect(|item| crossing(*item));
         let ask = shared.ask(&mut list);
         shared.unlock_times(&mut list, since);
         drop(list);

@@ -1,7 +1,8 @@
 //! The experiment's own words: arms, points, and a verdict that follows the figures.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+
+use sheave_base::sync::atomic::AtomicBool;
 
 use super::*;
 use crate::TurnEnd;

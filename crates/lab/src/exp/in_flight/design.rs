@@ -6,13 +6,14 @@ use super::counters::Way;
 use crate::Point;
 use crate::terms::{ArmInfo, Role};
 
+/// Index of the arm with one pair for all.
+pub const BEFORE: usize = 0;
 /// Index of the arm with a pair for each thread.
 pub const PER_THREAD: usize = 1;
-/// Index of the arm with four pairs.
-pub const PER_NODE: usize = 2;
 /// Index of the product.
 pub const AFTER: usize = 3;
 
+/// The arms.
 pub static ARMS: [ArmInfo; 4] = [
     ArmInfo {
         name: "before",

@@ -4,7 +4,6 @@ use super::design::{self, AFTER, ARMS, BEFORE, KERNEL, RING, SEED, SHARDED, SIDE
 use super::flood;
 use crate::LabError;
 use crate::experiment::Lab;
-use crate::point::Point;
 use crate::terms::Check;
 use crate::wq::side::Use;
 use crate::wq::{Flood, Limit, PoolFigures, Turn};
@@ -60,13 +59,6 @@ pub fn check(lab: &Lab) -> Result<Vec<Check>, LabError> {
         format!("of at most {WORKERS} workers, {} made before, {} after", made[0], made[1]),
     );
     Ok(checks)
-}
-
-/// How long the lock is held at each visit, measured.
-pub fn held_ns(lab: &Lab, arm: usize, point: &Point) -> Result<f64, LabError> {
-    let flood = Flood { warm_up: Limit::Items(ITEMS), turn: Limit::Items(4 * ITEMS), ..flood::of(lab, point)? };
-    let pool = SIDES[arm].turn(&flood, true)?.pool;
-    Ok(pool.hold_ns as f64 / pool.taken.max(1) as f64)
 }
 
 /// Queues every slot, waits for all, and counts how often each came back well.

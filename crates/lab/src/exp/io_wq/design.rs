@@ -10,14 +10,20 @@ use crate::{LabError, Value};
 /// Its name.
 pub const ID: &str = "io-wq";
 
-/// Index of each arm.
+/// Index of an arm.
 pub const BEFORE: usize = 0;
+/// See above.
 pub const SEED: usize = 1;
+/// See above.
 pub const SHARDED: usize = 2;
+/// See above.
 pub const AFTER: usize = 3;
+/// See above.
 pub const RING: usize = 4;
+/// See above.
 pub const KERNEL: usize = 5;
 
+/// The arms.
 pub const ARMS: [ArmInfo; 6] = [
     ArmInfo {
         name: "before",
@@ -97,6 +103,7 @@ pub fn work_of(point: &Point) -> Result<Work, LabError> {
     }
 }
 
+/// A point that makes no sense.
 pub fn bad(why: &str) -> LabError {
     LabError::usage(why).fix("write for example depth=128,batch=32,workers=16,work=sleep:1ms")
 }

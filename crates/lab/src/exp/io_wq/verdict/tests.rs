@@ -54,7 +54,7 @@ fn report(seed: Option<Change>) -> ExperimentReport {
         sweeps: Vec::new(),
         instructions: Vec::new(),
         checks: Vec::new(),
-        prediction: None,
+        predictions: Vec::new(),
         control: None,
         verdict: None,
         interrupted: false,

@@ -1,0 +1,237 @@
+//! The product's code on a simulated machine of many processors: line transfers, invalidations and lock waits an I/O.
+//!
+//! Compiled with `--cfg sheave_mesi` only, in which atomics and locks tell a machine of each access
+//! (`sheave_base::sync::mesi`). The arms are the lab's own, and below them is the product: rings, tags, statistics, the
+//! worker pool. Owns the scenes and the text in which the counts reach the lab; what becomes of them is
+//! [`model`](crate::model)'s.
+//!
+//! * L1. All that a scene shares is made before the simulation; each thread makes its own ring, and warms up, before
+//!   anything is counted.
+//! * L2. The same seed gives the same counts, to the digit.
+
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+
+use sheave::open_device;
+use sheave_base::sync::atomic::AtomicBool;
+use sheave_base::sync::mesi::machine::{Counts, Topology};
+use sheave_base::sync::mesi::sched;
+use sheave_load::Rw;
+use sheave_load::looper::{Lane, Looper, Until};
+use sheave_load::pace::Unpaced;
+use sheave_load::pattern::Pattern;
+use sheave_load::sheave_engine::SheaveEngine;
+use sheave_uring::io_wq::{Pool, PoolOptions};
+
+use crate::Point;
+use crate::drive::{self, Drive};
+use crate::exp::in_flight::counters::{Counters, Way};
+use crate::exp::in_flight::{counting, design};
+use crate::exp::io_wq::design as io_wq;
+use crate::model::counted::{Counted, SEED};
+use crate::model::layout;
+use crate::model::machines::{self, Machine};
+use crate::wq::arms::OldPool;
+use crate::wq::pool_engine::{Back, BenchSource, Client, PoolEngine, Stealing};
+use crate::wq::{self, Flood, Limit, Side, Work};
+
+/// Bytes of the device.
+const SIZE: u64 = 1 << 40;
+/// I/Os of a thread before anything is counted, and then.
+const WARM_UP: u64 = 24;
+const IOS: u64 = 64;
+
+/// What a thread of a scene does.
+type Body = Box<dyn FnOnce() + Send>;
+
+/// So many I/Os of a loop.
+fn until(ios: u64) -> Until {
+    Until { runtime: None, ios, stop: Arc::new(AtomicBool::new(false)) }
+}
+
+/// Rings that share a device, one I/O at a time each, which something counts or nothing.
+pub fn in_flight(seed: u64, topology: Topology, way: Way, point: &Point) -> (Counts, u64) {
+    let lower = open_device(&format!("null:size={SIZE}")).expect("a null device opens");
+    let counters = Counters::new(way);
+    let device = counting::over(&lower, &counters, true);
+    let bodies = (0..point.threads).map(|index| {
+        let (device, point) = (device.clone(), point.clone());
+        Box::new(move || {
+            let opts = drive::opts(&point, device.capabilities().polled);
+            let engine = SheaveEngine::new(|ring| ring.attach(&device), 1, &opts).expect("a ring is made");
+            let mut drive = Drive::new(engine, &point, SIZE, u64::from(index));
+            let warm = drive.run(&until(WARM_UP.max(2 * u64::from(point.depth))));
+            sched::measure();
+            let ran = drive.run(&until(IOS));
+            sched::measured();
+            assert!(warm.is_ok() && ran.is_ok_and(|ios| ios == IOS), "a null device fails nothing");
+        }) as Body
+    });
+    let threads = point.threads as usize;
+    let outcome = sched::simulate(seed, topology, threads, bodies.collect());
+    (outcome.counts, IOS * u64::from(point.threads))
+}
+
+/// So many submitters that flood a pool, which may have as many workers, with items that do nothing.
+pub fn flood(seed: u64, topology: Topology, arm: wq::Arm, pairs: u32) -> (Counts, u64) {
+    let point = io_wq::flood(u64::from(pairs));
+    let flood = Flood {
+        depth: point.depth,
+        batch: point.batch,
+        workers: pairs,
+        submitters: pairs,
+        work: Work::Nop,
+        hashed: 0,
+        warm_up: Limit::Items(0),
+        turn: Limit::Items(0),
+        cpus: Vec::new(),
+        worker_cpus: Vec::new(),
+        stepped: false,
+        stop: Arc::default(),
+    };
+    match arm {
+        wq::Arm::Stealing | wq::Arm::Ring => {
+            let options = PoolOptions {
+                max_workers: [pairs; 2],
+                // As many as it would have on such a machine.
+                shards: (4 * pairs as usize).next_power_of_two().min(16),
+                ..PoolOptions::default()
+            };
+            let (pool, depth) = (Arc::new(Pool::new(options)), flood.depth);
+            flooded(seed, topology, &flood, pool, move |pool, back| {
+                let submitter = pool.submitter(BenchSource { work: Work::Nop, back }, depth);
+                Stealing::new(submitter.expect("there is room"), Work::Nop)
+            })
+        }
+        arm => {
+            let pool = OldPool::new(&flood, arm == wq::Arm::Sharded, arm != wq::Arm::OneList, false);
+            flooded(seed, topology, &flood, Arc::new(pool), |pool, back| pool.client(0, back))
+        }
+    }
+}
+
+/// The last submitter takes the pool down, in the simulation that its workers belong to.
+fn flooded<P: Send + Sync + 'static, C: Client + 'static>(
+    seed: u64,
+    topology: Topology,
+    flood: &Flood,
+    pool: Arc<P>,
+    client: impl Fn(&P, Back) -> C + Clone + Send + 'static,
+) -> (Counts, u64) {
+    let items = 2 * u64::from(flood.depth);
+    let bodies = (0..flood.submitters).map(|_| {
+        let (pool, client, depth, batch) = (Arc::clone(&pool), client.clone(), flood.depth, flood.batch);
+        Box::new(move || {
+            let engine = PoolEngine::new(depth, 0, |back| Ok(client(&pool, back))).expect("an engine is made");
+            let mut looper = Looper::new(engine, depth, batch, 0, Arc::new(Lane::default()));
+            let mut pattern = Pattern::new(Rw::Read, 0, 0, 512, 1, 1);
+            let warm = looper.run(&mut pattern, &until(items), &mut Unpaced);
+            sched::measure();
+            let ran = looper.run(&mut pattern, &until(items), &mut Unpaced);
+            sched::measured();
+            assert!(warm.is_ok() && ran.is_ok(), "items that do nothing do not fail");
+        }) as Body
+    });
+    let bodies: Vec<Body> = bodies.collect();
+    drop(pool);
+    let outcome = sched::simulate(seed, topology, 4 * bodies.len() + 4, bodies);
+    (outcome.counts, items * u64::from(flood.submitters))
+}
+
+/// Where something is counted.
+struct Place {
+    experiment: &'static str,
+    arm: usize,
+    machine: Machine,
+    threads: u32,
+}
+
+/// The places of an experiment; none when nothing is predicted of it.
+fn places(id: &str) -> Vec<Place> {
+    let (experiment, arms, machines): (_, &[usize], &[Machine]) = match id {
+        "in-flight" => ("in-flight", &[0, 1, 2, 3], &[machines::POWER, machines::EPYC]),
+        "io-wq" => ("io-wq", &[io_wq::BEFORE, io_wq::SHARDED, io_wq::AFTER], &[machines::EPYC_ONE]),
+        _ => return Vec::new(),
+    };
+    let mut places = Vec::new();
+    for &arm in arms {
+        for &machine in machines {
+            places.extend(machine.cores.iter().map(|&threads| Place { experiment, arm, machine, threads }));
+        }
+    }
+    places
+}
+
+impl Place {
+    fn count(&self, seed: u64) -> Counted {
+        let Place { experiment, arm, machine, threads } = *self;
+        let topology = Topology { complex: machine.complex, socket: machine.socket };
+        let ((counts, ios), name) = match experiment {
+            "in-flight" => {
+                let point = design::one_by_one(threads);
+                (in_flight(seed, topology, design::WAYS[arm], &point), design::ARMS[arm].name)
+            }
+            _ => {
+                let Side::Ours(pool) = io_wq::SIDES[arm] else { return Counted::default() };
+                (flood(seed, topology, pool, threads / 2), io_wq::ARMS[arm].name)
+            }
+        };
+        Counted {
+            experiment: experiment.into(),
+            arm: name.into(),
+            machine: machine.id.into(),
+            threads,
+            ios,
+            transfers: counts.transfers,
+            upgrades: counts.upgrades,
+            invalidations: counts.invalidations,
+            lock_waits: counts.lock_waits,
+            hops: counts.hops,
+            busiest: counts.busiest.first().copied().unwrap_or_default(),
+        }
+    }
+}
+
+/// The program `sheave-lines EXPERIMENT [SEED [PLACE]]`, or `layout`.
+///
+/// Each place is counted in a process of its own, with an arena of the allocator for each thread: where memory lies
+/// decides what shares a line, and so it must not depend on what ran before (L2).
+pub fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if words == ["layout"] {
+        print!("{}", layout::of_this_build());
+        return ExitCode::SUCCESS;
+    }
+    let number = |at: usize| words.get(at).map(|word| word.parse::<u64>().ok());
+    let places = places(words.first().map_or("", String::as_str));
+    let (Some(seed), Some(only)) = (number(1).unwrap_or(Some(SEED)), number(2).map_or(Some(None), |at| at.map(Some)))
+    else {
+        return usage();
+    };
+    if places.is_empty() || words.len() > 3 {
+        return usage();
+    }
+    if let Some(at) = only {
+        let Some(place) = places.get(at as usize) else { return usage() };
+        print!("{}", place.count(seed).line());
+        return ExitCode::SUCCESS;
+    }
+    let Ok(own) = std::env::current_exe() else { return ExitCode::FAILURE };
+    for at in 0..places.len() {
+        let mut command = Command::new(&own);
+        command.args([&words[0], &seed.to_string(), &at.to_string()]).env("MALLOC_ARENA_MAX", "1024");
+        if !command.status().is_ok_and(|status| status.success()) {
+            eprintln!("sheave-lines: place {at} of {} was not counted", words[0]);
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn usage() -> ExitCode {
+    eprintln!("usage: sheave-lines in-flight|io-wq [SEED [PLACE]]");
+    ExitCode::from(2)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,54 @@
+//! How large and how aligned the types are whose lines are simulated: equal in both builds, or there is no prediction.
+//!
+//! Types of one size and alignment are laid out alike: the compiler orders fields by these two alone.
+
+use std::fmt::Write as _;
+
+use sheave_base::parker::{Parker, Unparker};
+use sheave_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize};
+use sheave_base::sync::{Arc, Condvar, Mutex};
+use sheave_base::{clock, grace, mpscq, sbitmap};
+
+use crate::exp::in_flight::counters::{Counters, Seat};
+use crate::wq::pool_engine::{Back, BenchSource};
+
+/// A line for each type: its name, size and alignment.
+pub fn of_this_build() -> String {
+    let mut text = String::new();
+    macro_rules! types {
+        ($($of:ty),* $(,)?) => {
+            $(let _ = writeln!(text, "{}\t{}\t{}", stringify!($of), size_of::<$of>(), align_of::<$of>());)*
+        };
+    }
+    types!(
+        AtomicBool,
+        AtomicU8,
+        AtomicU16,
+        AtomicU32,
+        AtomicU64,
+        AtomicUsize,
+        Condvar,
+        Mutex<u8>,
+        Mutex<[u64; 5]>,
+        Arc<AtomicU64>,
+        sbitmap::Sbitmap,
+        mpscq::MpscQueue,
+        mpscq::Consumer,
+        Parker,
+        Unparker,
+        clock::Clock,
+        grace::Grace,
+        grace::Seat,
+        sheave_blk::queue::Queue,
+        sheave_blk::tag_set::TagSet,
+        sheave_blk::stats::HctxStats,
+        sheave::Device,
+        sheave::Ring,
+        sheave_uring::io_wq::Pool<BenchSource>,
+        sheave_uring::io_wq::Submitter<BenchSource>,
+        Back,
+        Counters,
+        Seat,
+    );
+    text
+}
