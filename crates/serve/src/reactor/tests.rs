@@ -1,14 +1,17 @@
 //! For how many events a reactor waits: its turns are taken one by one, beside a client in the same thread.
 
-use std::io::{ErrorKind, Read, Write};
+mod records;
+
 use std::os::unix::net::UnixStream;
 
+use rustls::ClientConnection;
 use sheave_iomap::{File, RawFile};
 
 use super::*;
 use crate::export::{Backend, Export, Exports};
 use crate::listen::{Address, Listener};
 use crate::shared::ServerOptions;
+use crate::tls::Tls;
 
 #[derive(Debug)]
 struct Memory(Arc<dyn File>);
@@ -22,6 +25,8 @@ impl Backend for Memory {
 struct Bench {
     reactor: Reactor,
     client: UnixStream,
+    /// The client's side of TLS, once it has begun.
+    tls: Option<ClientConnection>,
     _dir: tempfile::TempDir,
 }
 
@@ -33,10 +38,18 @@ fn request(command: u8, len: u32) -> Vec<u8> {
 impl Bench {
     /// A client in the transmission phase, which may have so many bytes in flight; `None` without io_uring.
     fn new(client_bytes: u64) -> Option<Bench> {
+        let mut bench = Bench::connected(client_bytes, None)?;
+        bench.waits(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x01x", 18 + 10);
+        Some(bench)
+    }
+
+    /// A client that has said nothing yet.
+    fn connected(client_bytes: u64, tls: Option<Tls>) -> Option<Bench> {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("s");
         let listener = Listener::bind(&Address::Unix(path.clone())).expect("it listens");
-        let device = sheave_drivers::open_device("ram:size=1M").expect("a device");
+        listener.set_tls(tls);
+        let device = sheave_drivers::open_device("ram:size=8M").expect("a device");
         let backend = Box::new(Memory(Arc::new(RawFile::new(device))));
         let export = Export { name: "x".into(), description: String::new(), read_only: false, backend };
         let options = ServerOptions { reactors: 1, client_bytes, ..ServerOptions::default() };
@@ -49,33 +62,22 @@ impl Bench {
                 return None;
             }
         };
-        let mut client = UnixStream::connect(path).expect("it is there");
+        let client = UnixStream::connect(path).expect("it is there");
         client.set_nonblocking(true).expect("set");
-        client.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x01x").expect("sent");
-        let mut bench = Bench { reactor, client, _dir: dir };
-        bench.waits(&[], 18 + 10);
-        Some(bench)
+        Some(Bench { reactor, client, tls: None, _dir: dir })
     }
 
     /// For how many events the reactor wants to wait in each turn, until so many bytes of replies have come.
     fn waits(&mut self, requests: &[u8], replies: usize) -> Vec<u32> {
-        self.client.write_all(requests).expect("the socket has room");
+        self.say(requests);
         let (mut waits, mut got) = (Vec::new(), 0);
-        let mut bytes = vec![0; 1 << 16];
         while got < replies {
             assert!(waits.len() < 100_000, "{got} bytes of {replies} have come, and no more does");
             let (wanted, _) = self.reactor.before_wait().expect("nobody ends it");
             self.reactor.io.ring.wait_any(1, Some(Duration::ZERO));
             self.reactor.after_wait(None);
             let before = got;
-            loop {
-                match self.client.read(&mut bytes) {
-                    Ok(0) => panic!("the client was dropped"),
-                    Ok(len) => got += len,
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                    Err(error) => panic!("{error}"),
-                }
-            }
+            got += self.take();
             // Turns in which nothing was sent say nothing.
             if got > before {
                 waits.push(wanted);
@@ -115,4 +117,13 @@ fn replies_that_are_more_than_a_message_do_not_wait_for_another_event() {
 fn requests_for_which_there_is_no_room_before_a_reply_has_left_do_not_wait_for_another_event() {
     let Some(mut bench) = Bench::new(64 << 10) else { return };
     bench.none_waits_but_the_last(&request(0, 16 << 10).repeat(100), 100 * (16 + (16 << 10)));
+}
+
+#[test]
+fn records_for_which_there_is_no_room_in_one_send_do_not_wait_for_another_event() {
+    // One request, whose reply is encrypted piece by piece: nothing else comes until the client has all of it.
+    let Some(mut bench) = Bench::with_tls(64 << 20) else { return };
+    for _ in 0..3 {
+        bench.none_waits_but_the_last(&request(0, 4 << 20), 16 + (4 << 20));
+    }
 }
