@@ -7,6 +7,7 @@ use std::sync::Arc;
 use sheave::{File, open_device};
 use sheave_base::units::fmt_bytes;
 use sheave_blk::claim::{Claim, Sharing};
+use sheave_drivers::host::{Passed, open_passed};
 use sheave_iomap::RawFile;
 use sheave_serve::{Backend, Export, NoStatus, Question};
 use sheave_vol::{Pool, Volume};
@@ -23,15 +24,14 @@ pub fn volume(plan: &ExportPlan, pool: &Pool, text: &str, name: &str) -> Result<
     Ok(export(plan, &format!("{text}#{name}"), Box::new(ServedVolume { volume, file, unit_bytes })))
 }
 
-/// Opens what an export of a device serves.
-pub fn device(plan: &ExportPlan, spec: &str) -> Result<Export, Failure> {
+/// Opens what an export of a device serves; the file of the spec may have come with it, opened by somebody else.
+pub fn device(plan: &ExportPlan, spec: &str, passed: Option<Passed>) -> Result<Export, Failure> {
     if !spec.contains(':') {
         return Err(Failure::usage(format!("{spec} names neither a volume nor a device"))
             .fix(format!("write '{spec}#NAME' for a volume of a pool, or file:{spec} for the file as it is")));
     }
-    if let Some(refused) =
-        spec.starts_with("file:").then(|| spec.parse().ok()).flatten().and_then(|place| confine::refusal(&place))
-    {
+    let is_own = spec.starts_with("file:") && passed.is_none();
+    if let Some(refused) = is_own.then(|| spec.parse().ok()).flatten().and_then(|place| confine::refusal(&place)) {
         return Err(refused);
     }
     let read_only = plan.read_only;
@@ -39,7 +39,11 @@ pub fn device(plan: &ExportPlan, spec: &str) -> Result<Export, Failure> {
         true => format!("{spec},readonly=on"),
         false => spec.to_owned(),
     };
-    let device = open_device(&opened).map_err(failure::device)?;
+    let device = match passed {
+        Some(passed) => open_passed(&opened, passed),
+        None => open_device(&opened),
+    };
+    let device = device.map_err(failure::device)?;
     let changes = !read_only && !device.capabilities().read_only;
     let sharing = if changes { Sharing::Alone } else { Sharing::WithReaders };
     let claim = device.claim(sharing).map_err(failure::device)?;

@@ -15,7 +15,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sheave_serve::{Export, Exports, Listener, Server, ServerOptions};
+use sheave_drivers::host::Passed;
+use sheave_serve::{Export, Exports, Limit, Listener, Server, ServerOptions};
 use sheave_vol::Pool;
 use tracing::{error, warn};
 
@@ -156,7 +157,7 @@ impl Opened {
             open_all(&plan.pools).into_iter().map(|held| (held.plan.name.clone(), Arc::new(held))).collect();
         let (mut rows, mut exports) = (Vec::new(), Vec::new());
         for plan in &plan.exports {
-            let opened = open_export(plan, |name| pools.get(name).cloned());
+            let opened = open_export(plan, None, |name| pools.get(name).cloned());
             let failed = opened.map(|export| exports.push(export)).err();
             rows.push(Row { plan: plan.clone(), configured: true, failed });
         }
@@ -232,9 +233,13 @@ fn close_all(pools: BTreeMap<String, Arc<Held>>) -> Result<(), Failure> {
 }
 
 /// Opens what an export serves.
-fn open_export(plan: &ExportPlan, held: impl Fn(&str) -> Option<Arc<Held>>) -> Result<Export, Failure> {
+fn open_export(
+    plan: &ExportPlan,
+    passed: Option<Passed>,
+    held: impl Fn(&str) -> Option<Arc<Held>>,
+) -> Result<Export, Failure> {
     match &plan.what {
-        What::Device { spec } => backend::device(plan, spec),
+        What::Device { spec } => backend::device(plan, spec, passed),
         What::Volume { pool, volume } => {
             let held = held(pool).ok_or_else(|| no_pool(pool))?;
             backend::volume(plan, held.pool()?, &held.plan.place.to_string(), volume)
@@ -269,7 +274,12 @@ impl Daemon {
         locked(&self.exports).clone()
     }
 
-    /// Sets how fast an export may be.
+    /// Sets how fast an export may be, until a configuration says something else.
+    pub fn set_limit(&self, name: &str, limit: Option<Limit>) -> Result<(), Failure> {
+        self.server.set_limit(name, limit).map_err(failure::serve)
+    }
+
+    /// Sets how fast an export may be by its plan.
     fn limit(&self, plan: &ExportPlan) {
         // One that is not served has none; it gets its limit when it is.
         let _ = self.server.set_limit(&plan.name, plan.limit);

@@ -2,12 +2,16 @@
 //!
 //! Each reads its parameters, refuses who may not do it, and does it; what takes long is in [`copies`](crate::copies).
 
+use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use sheave_drivers::host::Passed;
+use sheave_serve::Limit;
 use sheave_varlink::{Call, CallError, Failed, Service};
 use sheave_vol::Pool;
 use tracing::{info, warn};
@@ -69,7 +73,11 @@ impl Service for Control {
             "MapVolume" => look(call, |map| self.map(&map)),
             "CompareVolumes" => look(call, |compare| self.compare(&compare)),
             "UpgradePool" => change(call, |upgrade| self.upgrade(&upgrade)),
-            "AddExport" => change(call, |add| self.add_export(add)),
+            "AddExport" => {
+                let fds = call.take_fds();
+                change(call, |add| self.add_export(add, fds))
+            }
+            "LimitExport" => change(call, |limit| self.limit_export(&limit)),
             "RemoveExport" => change(call, |t::RemoveExport { name, force }| {
                 done(self.daemon.remove_export(&name, force.unwrap_or(false)))
             }),
@@ -175,6 +183,7 @@ impl Control {
                 read_only: status.map_or(row.plan.read_only, |status| status.read_only),
                 size_bytes: status.map_or(0, |status| status.size_bytes),
                 clients: status.map_or(0, |status| status.clients),
+                limit: status.and_then(|status| status.limit).map(|limit| limit.to_string()),
                 failed: row.failed.as_ref().map(Failure::in_a_line),
             }
         };
@@ -263,7 +272,13 @@ impl Control {
         Ok(json!({ "extents": object(extents)?, "next_bytes": (at < end).then_some(at) }))
     }
 
-    fn add_export(&self, add: t::AddExport) -> Result<Value, Failure> {
+    fn limit_export(&self, wanted: &t::LimitExport) -> Result<Value, Failure> {
+        let wrong = |why| Failure::usage(why).fix("write iops=1000,bps=100M,burst=200ms, or leave it out for no limit");
+        let limit = wanted.limit.as_deref().map(str::parse::<Limit>).transpose().map_err(wrong)?;
+        done(self.daemon.set_limit(&wanted.name, limit))
+    }
+
+    fn add_export(&self, add: t::AddExport, fds: Vec<OwnedFd>) -> Result<Value, Failure> {
         let what = match (add.pool, add.volume, add.spec) {
             (Some(pool), Some(volume), None) => What::Volume { pool, volume },
             (None, None, Some(spec)) => What::Device { spec },
@@ -273,7 +288,16 @@ impl Control {
             return Err(Failure::usage("the name of an export has 1 to 4096 bytes").fix("choose another"));
         }
         let plan = ExportPlan { name: add.name, what, read_only: add.read_only.unwrap_or(false), limit: None };
-        done(self.daemon.add_export(plan, false))
+        let mut fds = fds.into_iter().map(File::from);
+        let passed = match (fds.next(), fds.next(), fds.next(), &plan.what) {
+            (None, ..) => None,
+            (Some(file), Some(lock), None, What::Device { .. }) => Some(Passed { file, lock }),
+            _ => {
+                return Err(Failure::usage("a file comes as two descriptors, with the spec of a device")
+                    .fix("open the file twice, and pass both; or none"));
+            }
+        };
+        done(self.daemon.add_export(plan, passed, false))
     }
 
     fn set_pool(&self, set: &t::SetPool) -> Result<Value, Failure> {

@@ -177,6 +177,11 @@ impl Call<'_> {
         }
     }
 
+    /// Takes all descriptors that came with the call, in order.
+    pub fn take_fds(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.fds)
+    }
+
     /// Refuses a caller that may only look.
     ///
     /// # Errors

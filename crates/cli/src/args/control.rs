@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use sheave_serve::Limit;
 
 const EXAMPLES: &str = "\
 These ask a running `sheave serve`: the one whose control socket is in the runtime directory ($SHEAVE_RUNTIME_DIR, else
@@ -12,6 +13,7 @@ Examples:
   sheave export list
   sheave export add 'pool.img#root'
   sheave export add ram:size=1G --name scratch
+  sheave export limit root iops=2000,bps=100M
   sheave export remove root --force
   sheave client list --json
   sheave client disconnect 7
@@ -56,6 +58,24 @@ pub enum ExportCommand {
         #[arg(long)]
         read_only: bool,
     },
+    /// Show or change how fast an export may be, while its clients stay; until the server ends or reads its
+    /// configuration again.
+    #[command(after_help = "\
+Examples:
+  sheave export limit root
+        show it
+  sheave export limit root iops=2000,bps=100M,burst=200ms
+  sheave export limit root off")]
+    Limit {
+        /// The export.
+        #[arg(value_name = "NAME")]
+        name: String,
+
+        /// So many requests and bytes a second for all clients together, and how long what was not used is saved; or
+        /// `off`.
+        #[arg(value_name = "LIMIT", value_parser = limit)]
+        limit: Option<LimitArg>,
+    },
     /// End an export.
     #[command(after_help = "Examples:\n  sheave export remove monday --force")]
     Remove {
@@ -67,6 +87,19 @@ pub enum ExportCommand {
         #[arg(long)]
         force: bool,
     },
+}
+
+/// A limit, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LimitArg {
+    /// As fast as it goes.
+    Off,
+    /// This fast.
+    On(Limit),
+}
+
+fn limit(text: &str) -> Result<LimitArg, String> {
+    if text == "off" { Ok(LimitArg::Off) } else { text.parse().map(LimitArg::On) }
 }
 
 /// What `sheave client` is asked.

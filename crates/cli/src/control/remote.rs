@@ -144,6 +144,18 @@ impl Remote {
         read(reply.map_err(|error| self.failure(error))?)
     }
 
+    /// Calls a method that takes files, which this process has opened.
+    pub fn call_with<P: Serialize, R: DeserializeOwned>(
+        &self,
+        method: &str,
+        parameters: &P,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<R, Failure> {
+        let method = format!("{INTERFACE}.{method}");
+        let reply = self.client.borrow_mut().call_more(&method, parameters, fds, &mut |_| Ok(()));
+        read(reply.map_err(|error| self.failure(error))?)
+    }
+
     /// From now on an answer may take as long as it wants.
     pub fn be_patient(&self) {
         self.client.borrow_mut().set_patience(None);

@@ -1,5 +1,6 @@
 //! A daemon that has locked itself in reaches what its configuration names, and nothing else.
 
+use crate::control::call;
 use crate::daemon::{BOTH, Daemon, Nbd, ask, ask_ok, pools};
 use crate::sheave::Dir;
 
@@ -22,9 +23,9 @@ fn a_daemon_that_is_locked_in_opens_no_other_file_and_does_its_work() {
     // The kernel's word for it: it may gain no rights any more, and it may not reach the file.
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.child.id())).expect("read");
     assert!(status.contains("NoNewPrivs:\t1"), "{status}");
-    let refused = ask(&dir, "export add file:secret.img --name x");
-    let words = "beyond what the daemon may reach";
-    assert!(refused.code == 1 && refused.err.contains(words) && refused.err.contains("fix: "), "{}", refused.err);
+    let secret = serde_json::json!({ "name": "x", "spec": format!("file:{}", dir.path("secret.img").display()) });
+    let refused = call(&dir, "io.sheave.Control.AddExport", &secret)["parameters"]["cause"].to_string();
+    assert!(refused.contains("beyond what the daemon may reach"), "{refused}");
     // Files that commands open come over the control socket, from and to places that the daemon does not reach.
     let elsewhere = Dir::new();
     let raw = elsewhere.path("out.raw");
@@ -40,6 +41,39 @@ fn a_daemon_that_is_locked_in_opens_no_other_file_and_does_its_work() {
     assert!(Nbd::connect(&dir.path("nbd.sock"), "monday").is_some());
     daemon.end();
     assert!(!dir.path("nbd.sock").exists() && !dir.path("run/control.sock").exists(), "its sockets are gone");
+}
+
+/// A command opens the file, with its user's rights, and the daemon gets descriptors.
+#[test]
+fn a_file_that_a_command_adds_is_served_by_a_daemon_that_does_not_reach_it() {
+    let Some(dir) = pools() else { return };
+    let Some(daemon) = confined(&dir, BOTH) else { return };
+    let elsewhere = Dir::new();
+    let path = elsewhere.path("disk.img");
+    std::fs::write(&path, vec![7; 1 << 20]).expect("written");
+    let add = |more: &str| ask(&dir, &format!("export add file:{}{more}", path.display()));
+    assert_eq!(add(",readonly=on --name r").code, 0);
+    let mut client = Nbd::connect(&dir.path("nbd.sock"), "r").expect("it is served");
+    assert_ne!(client.write(0, &[1; 4096]), Some(0), "it is read-only");
+    drop(client);
+    // Readers keep writers away, and a writer everybody: the lock came with the file.
+    let busy = add(" --name x");
+    assert!(busy.code == 1 && busy.err.contains("disk.img"), "{}", busy.err);
+    ask_ok(&dir, "export remove r --force");
+    assert_eq!(add(" --name x").code, 0);
+    let busy = add(" --name y --read-only");
+    assert!(busy.code == 1 && busy.err.contains("disk.img"), "{}", busy.err);
+    let mut client = Nbd::connect(&dir.path("nbd.sock"), "x").expect("it is served");
+    assert_eq!(client.write(8192, &[9; 4096]), Some(0));
+    drop(client);
+    ask_ok(&dir, "export remove x --force");
+    let bytes = std::fs::read(&path).expect("read");
+    assert!(bytes[8192..12288] == [9; 4096] && bytes[..8192].iter().all(|byte| *byte == 7), "another was written");
+    let rows = ask_ok(&dir, "export list --json").json();
+    assert_eq!(rows["exports"].as_array().map(Vec::len), Some(2));
+    // The lock has gone with the export.
+    assert_eq!(add(" --name again").code, 0);
+    daemon.end();
 }
 
 #[test]

@@ -3,15 +3,15 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::daemon::{BOTH, Daemon, ask_ok, pools};
+use crate::daemon::{BOTH, Daemon, Nbd, ask, ask_ok, pools};
 use crate::sheave::{Dir, Said};
 
 /// Calls over the control socket as it is on the wire; the reply.
-fn call(dir: &Dir, method: &str, parameters: &Value) -> Value {
+pub fn call(dir: &Dir, method: &str, parameters: &Value) -> Value {
     let mut stream = UnixStream::connect(dir.path("run/control.sock")).expect("it listens");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
     let call = json!({ "method": method, "parameters": parameters }).to_string();
@@ -58,12 +58,40 @@ fn every_method_of_the_definition_is_there_and_wrong_parameters_are_refused() {
         ("AddExport", json!({ "name": "x", "spec": "ram:size=1M", "pool": "a" })),
         ("ImportVolume", json!({ "pool": "a", "volume": "x" })),
         ("DisconnectClient", json!({ "id": 99 })),
+        ("LimitExport", json!({ "name": "va", "limit": "iops=0" })),
+        ("LimitExport", json!({ "name": "none", "limit": "iops=1" })),
     ] {
         let reply = call(&dir, &format!("io.sheave.Control.{method}"), &parameters);
         let refused = reply["error"].is_string() || reply["parameters"]["extents"] == json!([]);
         assert!(refused, "{method} {parameters}: {reply}");
     }
     assert_eq!(ask_ok(&dir, "volume list a.img --json").json()["volumes"].as_array().map(Vec::len), Some(1));
+    daemon.end();
+}
+
+#[test]
+fn a_limit_changes_while_clients_stay_and_a_reload_sets_that_of_the_configuration() {
+    let Some(dir) = pools() else { return };
+    let mut daemon = Daemon::start(&dir, &BOTH.replace("name = \"va\"", "name = \"va\"\nlimit = \"iops=5000\""));
+    let mut client = Nbd::connect(&dir.path("nbd.sock"), "va").expect("it is served");
+    assert_eq!(ask_ok(&dir, "export limit va").out, "va: iops=5000,burst=100ms\n");
+    assert_eq!(ask_ok(&dir, "export limit vb").out, "vb: no limit\n");
+    assert_eq!(ask_ok(&dir, "export limit va iops=20,burst=10ms").out, "va: iops=20,burst=10ms\n");
+    let from = Instant::now();
+    (0..11).for_each(|_| assert_eq!(client.write(0, &[1; 512]), Some(0)));
+    // The first begins at once, the others at 20 a second.
+    assert!(from.elapsed() >= Duration::from_millis(450), "{:?}", from.elapsed());
+    assert!(ask_ok(&dir, "export list").out.contains("a#v, iops=20,burst=10ms\n"));
+    ask_ok(&dir, "export limit va off");
+    let rows = ask_ok(&dir, "export list --json").json();
+    assert_eq!((&rows["exports"][0]["limit"], &rows["exports"][0]["clients"]), (&Value::Null, &json!(1)));
+    for (line, code) in [("export limit va iops=0", 2), ("export limit va fast", 2), ("export limit none off", 1)] {
+        assert_eq!(ask(&dir, line).code, code, "{line}");
+    }
+    daemon.signal("-HUP");
+    daemon.until_it_says("event=reloaded");
+    assert_eq!(ask_ok(&dir, "export limit va").out, "va: iops=5000,burst=100ms\n");
+    assert_eq!(client.write(0, &[2; 512]), Some(0));
     daemon.end();
 }
 
@@ -88,7 +116,8 @@ fn a_user_without_rights_looks_and_changes_nothing() {
     let open = "\n[control]\nmode = \"0666\"\n";
     let daemon = Daemon::start(&dir, &(BOTH.to_owned() + open));
     assert_eq!(nobody("export list --json").json()["exports"][0]["name"], "va");
-    for line in ["export remove va", "export add ram:size=1M --name x", "client disconnect 1"] {
+    for line in ["export remove va", "export add ram:size=1M --name x", "export limit va iops=1", "client disconnect 1"]
+    {
         let refused = nobody(line);
         let words = "lets this user look, and change nothing";
         assert!(refused.code == 1 && refused.err.contains(words), "{line}: {}", refused.err);

@@ -48,6 +48,8 @@ pub struct ExportRow {
     pub read_only: bool,
     pub size_bytes: u64,
     pub clients: u32,
+    #[serde(default)]
+    pub limit: Option<String>,
     pub failed: Option<String>,
 }
 
@@ -88,6 +90,15 @@ pub struct AddExport {
     pub spec: Option<String>,
     #[serde(default)]
     pub read_only: Option<bool>,
+}
+
+/// Parameters of `LimitExport`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LimitExport {
+    pub name: String,
+    #[serde(default)]
+    pub limit: Option<String>,
 }
 
 /// Parameters of `RemoveExport`.

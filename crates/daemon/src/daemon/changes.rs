@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, MutexGuard};
 
+use sheave_drivers::host::Passed;
 use sheave_serve::ServeError;
 use sheave_vol::Pool;
 use tracing::info;
@@ -26,8 +27,8 @@ impl Daemon {
         }
     }
 
-    /// Serves one more.
-    pub fn add_export(&self, plan: ExportPlan, configured: bool) -> Result<(), Failure> {
+    /// Serves one more; of a file it may come with the file, which is then not opened by its path.
+    pub fn add_export(&self, plan: ExportPlan, passed: Option<Passed>, configured: bool) -> Result<(), Failure> {
         self.in_turn(&plan.what, || {
             let mut rows = locked(&self.exports);
             if let Some(row) = rows.iter().find(|row| row.plan.name == plan.name)
@@ -35,7 +36,7 @@ impl Daemon {
             {
                 return Err(failure::serve(ServeError::ExportExists { name: plan.name.clone() }));
             }
-            let export = open_export(&plan, |name| self.held(name).ok())?;
+            let export = open_export(&plan, passed, |name| self.held(name).ok())?;
             rows.retain(|row| row.plan.name != plan.name);
             self.server.put_export(export);
             self.limit(&plan);
@@ -107,7 +108,7 @@ impl Daemon {
 
     /// Serves again what was taken out, or forgets it when its volume is gone.
     fn put_back(&self, plan: &ExportPlan, pool: &Pool) {
-        let failed = match open_export(plan, |name| self.held(name).ok()) {
+        let failed = match open_export(plan, None, |name| self.held(name).ok()) {
             Ok(export) => {
                 self.server.put_export(export);
                 return;

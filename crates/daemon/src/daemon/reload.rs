@@ -63,7 +63,7 @@ impl Daemon {
                 self.limit(wanted);
                 continue;
             }
-            if let Err(why) = self.add_export(wanted.clone(), true) {
+            if let Err(why) = self.add_export(wanted.clone(), None, true) {
                 wanted.tell_failed(&why);
                 let row = super::Row { plan: wanted.clone(), configured: true, failed: Some(why) };
                 let mut rows = locked(&self.exports);

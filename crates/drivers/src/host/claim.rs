@@ -29,14 +29,18 @@ pub(super) fn claim(file: &HostFile, sharing: Sharing) -> Result<Claim, DeviceEr
     // The very file that is open, whatever its path leads to by now.
     let own = format!("/proc/self/fd/{}", file.file().as_raw_fd());
     let open = |flags: i32| OpenOptions::new().read(true).write(!file.is_readonly()).custom_flags(flags).open(&own);
-    let lock = open(0).map_err(|error| failed("opening once more, to lock it,", error))?;
+    let passed = file.take_lock();
+    let was_passed = passed.is_some();
+    let lock = passed.map_or_else(|| open(0), Ok);
+    let lock = lock.map_err(|error| failed("opening once more, to lock it,", error))?;
     let how = if alone { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
     match rustix::fs::flock(&lock, how) {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => return Err(claimed(file, &lock)),
         Err(error) => return Err(failed("locking", error.into())),
     }
-    if file.caps().kind != FileKind::Block || !alone {
+    // One that was passed to this process was opened with O_EXCL by who could.
+    if file.caps().kind != FileKind::Block || !alone || was_passed {
         return Ok(Claim::of(lock));
     }
     match open(libc::O_EXCL) {

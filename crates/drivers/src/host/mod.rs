@@ -28,7 +28,7 @@ use std::path::Path;
 use sheave_base::sync::Arc;
 
 pub use error::{HostError, HostErrorKind};
-pub use open::{Direct, HostFile, HostOpts};
+pub use open::{Direct, HostFile, HostOpts, Passed};
 pub use probe::{Caps, FileKind};
 
 use crate::spec::Params;
@@ -137,6 +137,27 @@ unsafe impl Driver for Host {
 
 /// Opens `file:...`.
 pub(crate) fn from_spec(params: &mut Params<'_>) -> Result<Device, DeviceError> {
+    with(params, |path, opts| HostFile::open(path, opts))
+}
+
+/// The device of a spec `file:...` whose file another process has opened and passed to this one: its path is a name.
+///
+/// # Errors
+///
+/// As those of [`open_device`](crate::open_device), and of [`HostFile::passed`].
+pub fn open_passed(spec: &str, passed: Passed) -> Result<Device, DeviceError> {
+    let Some(rest) = spec.strip_prefix("file:") else {
+        return Err(DeviceError::spec(spec, "a file came with it, which this kind of device does not take"));
+    };
+    let below = |spec: &str| Err(DeviceError::spec(spec, "a file that was passed has no device below it"));
+    with(&mut Params::parse(spec, rest, &below)?, |path, opts| HostFile::passed(path, passed, opts))
+}
+
+/// The device of a spec, on the file that `open` gives.
+fn with(
+    params: &mut Params<'_>,
+    open: impl FnOnce(&Path, HostOpts) -> Result<HostFile, HostError>,
+) -> Result<Device, DeviceError> {
     let Some(path) = params.path() else {
         return Err(params.error("no path. Put it behind the colon: file:/var/tmp/disk.img,size=1G"));
     };
@@ -155,7 +176,7 @@ pub(crate) fn from_spec(params: &mut Params<'_>) -> Result<Device, DeviceError> 
         // Before a file is made that cannot be used.
         params.check_size(size, block)?;
     }
-    let file = HostFile::open(Path::new(&path), opts)?;
+    let file = open(Path::new(&path), opts)?;
     let own = file.caps().logical_block;
     let block = block.unwrap_or(own);
     if block < own {

@@ -6,8 +6,11 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::fs::OFlags;
 
 use super::error::{HostError, HostErrorKind as Kind};
 use super::probe::{self, Alignment, Caps, FileKind, MIN_BLOCK};
@@ -38,10 +41,22 @@ pub struct HostOpts {
     pub sync: bool,
 }
 
+/// A file or block device that another process has opened, with its rights, and passed to this one.
+#[derive(Debug)]
+pub struct Passed {
+    /// What is read and written.
+    pub file: File,
+    /// The same file, opened once more, for the lock: a process that may not reach the path cannot open it again. Of a
+    /// block device that is written it was opened with `O_EXCL`.
+    pub lock: File,
+}
+
 /// An opened and probed file or block device.
 #[derive(Debug)]
 pub struct HostFile {
     file: File,
+    /// What the first claim locks, of a file that was passed to this process.
+    lock: Mutex<Option<File>>,
     path: PathBuf,
     size_bytes: u64,
     direct: bool,
@@ -78,6 +93,40 @@ impl HostFile {
         this
     }
 
+    /// Takes a file that was passed to this process, and is not opened again; `path` is its name for people. It is made
+    /// larger when `opts` say so, and is never made.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`HostFile::open`]; and when the descriptors are of two files, or cannot do what `opts` ask for.
+    pub fn passed(path: &Path, passed: Passed, opts: HostOpts) -> Result<Self, HostError> {
+        let io_error = |error: io::Error| HostError::from_io(path, "look at", &error);
+        let wrong = |what: &'static str, fix: &'static str| HostError::new(Kind::WrongType, path, what, fix);
+        let identity = |file: &File| file.metadata().map(|meta| (meta.dev(), meta.ino(), meta.rdev()));
+        if identity(&passed.file).map_err(io_error)? != identity(&passed.lock).map_err(io_error)? {
+            return Err(wrong("its two descriptors are of two files", "open one file twice"));
+        }
+        let flags = rustix::fs::fcntl_getfl(&passed.file).map_err(|errno| io_error(errno.into()))?;
+        let mode = flags & OFlags::RWMODE;
+        if flags.intersects(OFlags::APPEND | OFlags::PATH) || mode == OFlags::WRONLY {
+            return Err(wrong("its descriptor cannot read and write anywhere", "open it without O_APPEND and O_PATH"));
+        }
+        if mode == OFlags::RDONLY && !opts.readonly {
+            return Err(wrong("it was opened for reading only", "open it for writing, or add readonly=on"));
+        }
+        if opts.sync && !flags.contains(OFlags::DSYNC) {
+            return Err(wrong("sync=on, and it was opened without O_DSYNC", "leave sync away"));
+        }
+        let this = Self::set_up(path, passed.file, &opts)?;
+        *this.lock.lock().unwrap_or_else(PoisonError::into_inner) = Some(passed.lock);
+        Ok(this)
+    }
+
+    /// What the first claim locks instead of opening the file once more.
+    pub(super) fn take_lock(&self) -> Option<File> {
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     fn set_up(path: &Path, file: File, opts: &HostOpts) -> Result<Self, HostError> {
         let meta = file.metadata().map_err(|e| HostError::from_io(path, "look at", &e))?;
         let kind = kind_or_error(path, &meta)?;
@@ -91,6 +140,7 @@ impl HostFile {
         let caps = capabilities(path, &file, kind, alignment, opts, &meta);
         Ok(Self {
             file,
+            lock: Mutex::new(None),
             path: path.to_owned(),
             size_bytes,
             direct: alignment.is_some(),
@@ -167,7 +217,16 @@ impl HostFile {
             fua_native: false,
         };
         let path = path.to_owned();
-        Self { file, path, size_bytes, direct: false, readonly: false, caps, notices: Vec::new() }
+        Self {
+            file,
+            lock: Mutex::new(None),
+            path,
+            size_bytes,
+            direct: false,
+            readonly: false,
+            caps,
+            notices: Vec::new(),
+        }
     }
 
     pub(super) fn file(&self) -> &File {
