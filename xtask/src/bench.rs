@@ -11,6 +11,7 @@
 //! | `counts` | instructions, system calls, idle CPU, build time |
 //! | `peers` | volumes beside ext4, XFS and qcow2 |
 //! | `serve` | `sheave serve` beside other servers of NBD |
+//! | `serve_tls` | the same by TLS |
 //! | `page` | putting a section into the page |
 
 use std::process::Command;
@@ -25,6 +26,7 @@ mod page;
 mod peers;
 mod program;
 mod serve;
+mod serve_tls;
 mod table;
 
 use program::run;
@@ -256,7 +258,16 @@ fn measure(section: &Section, options: &Options<'_>) -> Result<String> {
             lines.push(text.trim_end().into());
         }
         What::Peers => lines.push(peers::table(options.rounds)?.trim_end().into()),
-        What::Serve => lines.push(serve::table(options.rounds, options.only)?.trim_end().into()),
+        What::Serve => {
+            lines.push(serve::table(options.rounds, options.only)?.trim_end().into());
+            if "TLS".contains(options.only) {
+                // The other rows took minutes: they are not lost for this one.
+                match serve_tls::row(options.rounds) {
+                    Ok(row) => lines.push(row.trim_end().into()),
+                    Err(error) => eprintln!("TLS: left out: {error:#}"),
+                }
+            }
+        }
         What::Aims => lines.push(counts::aims()?),
         What::Counts => lines.push(counts::table()?),
         What::Build => lines.push(counts::build()?),

@@ -17,22 +17,23 @@ use crate::cargo::{self, cargo};
 use crate::workspace;
 
 /// What only this comparison needs; one that cannot be installed has empty columns.
-const TOOLS: [Tool; 3] = [
+const TOOLS: [Tool; 4] = [
     Tool { name: "nbdkit", packages: &["nbdkit"], why: "serves memory, nothing and a file" },
+    Tool { name: "nbdcopy", packages: &["libnbd-bin"], why: "reads by TLS" },
     Tool { name: "qemu-nbd", packages: &["qemu-utils"], why: "serves a file" },
     Tool { name: "qemu-storage-daemon", packages: &["qemu-system-common"], why: "serves a file or a qcow2 image" },
 ];
 
 /// Requests go to this many bytes.
 const SIZE: &str = "256M";
-const SIZE_BYTES: &str = "268435456";
+pub(super) const SIZE_BYTES: &str = "268435456";
 
 /// What QEMU's daemon is told of an export.
 const EXPORT: &str = "--export nbd,id=e,node-name=x,writable=on";
 
 /// What is served.
 #[derive(Clone, Copy, PartialEq)]
-enum What {
+pub(super) enum What {
     Memory,
     Nothing,
     File,
@@ -40,11 +41,11 @@ enum What {
 }
 
 /// A server, and the words that start it: `DIR` is where its files are, `PORT` its port.
-struct Server {
-    name: &'static str,
-    program: &'static str,
-    what: What,
-    words: &'static str,
+pub(super) struct Server {
+    pub(super) name: &'static str,
+    pub(super) program: &'static str,
+    pub(super) what: What,
+    pub(super) words: &'static str,
 }
 
 const SERVERS: &[Server] = &[
@@ -127,11 +128,11 @@ const CASES: &[Case] = &[
 ];
 
 /// A server that runs; it and its directory go when this is dropped.
-struct Running {
+pub(super) struct Running {
     name: &'static str,
     what: What,
-    child: Child,
-    dir: PathBuf,
+    pub(super) child: Child,
+    pub(super) dir: PathBuf,
     port: u16,
 }
 
@@ -183,6 +184,23 @@ fn start_all(what: What, tcp: bool) -> Result<Vec<Running>> {
 }
 
 fn start(server: &Server, number: u16, tcp: bool) -> Result<Running> {
+    let running = start_with(server, server.words, number, tcp, &|running| {
+        load(running, tcp, 1, "--time 0.01 --warm 0").map(drop)
+    })?;
+    if server.what != What::Nothing {
+        load(&running, tcp, 1, "--fill --time 0.01 --warm 0")?;
+    }
+    Ok(running)
+}
+
+/// Starts a server with these words, and waits until `ask` gets an answer.
+pub(super) fn start_with(
+    server: &Server,
+    words: &str,
+    number: u16,
+    tcp: bool,
+    ask: &dyn Fn(&Running) -> Result<()>,
+) -> Result<Running> {
     let dir = PathBuf::from(format!("/dev/shm/sheave-bench-{}-{number}", std::process::id()));
     std::fs::create_dir_all(&dir)?;
     let (shown, port) = (dir.display().to_string(), 21_000 + number);
@@ -204,8 +222,7 @@ fn start(server: &Server, number: u16, tcp: bool) -> Result<Running> {
         (_, false) => format!("addr.type=unix,addr.path={shown}/s"),
         (_, true) => format!("addr.type=inet,addr.host=127.0.0.1,addr.port={port}"),
     };
-    let words = server
-        .words
+    let words = words
         .replace("LISTEN", &listen)
         .replace("EXPORT", EXPORT)
         .replace("DIR", &shown)
@@ -216,13 +233,10 @@ fn start(server: &Server, number: u16, tcp: bool) -> Result<Running> {
     let child = command.spawn().context("taskset does not start")?;
     let mut running = Running { name: server.name, what: server.what, child, dir, port };
     let begun = Instant::now();
-    while load(&running, tcp, 1, "--time 0.01 --warm 0").is_err() {
+    while let Err(error) = ask(&running) {
         ensure!(running.child.try_wait()?.is_none(), "it ended at once: {words}");
-        ensure!(begun.elapsed() < Duration::from_secs(20), "it does not answer: {words}");
+        ensure!(begun.elapsed() < Duration::from_secs(20), "it does not answer: {words}: {error:#}");
         std::thread::sleep(Duration::from_millis(50));
-    }
-    if server.what != What::Nothing {
-        load(&running, tcp, 1, "--fill --time 0.01 --warm 0")?;
     }
     Ok(running)
 }
