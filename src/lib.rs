@@ -66,7 +66,7 @@ pub use sheave_base::status::{Errno, Status};
 #[doc(inline)]
 pub use sheave_blk::bio::Op;
 #[doc(inline)]
-pub use sheave_blk::driver::Capabilities;
+pub use sheave_blk::driver::{Capabilities, Engine};
 #[doc(inline)]
 pub use sheave_blk::limits::Limits;
 #[doc(inline)]

@@ -133,6 +133,7 @@ impl Device {
             capabilities.direct_io &= c.direct_io;
             capabilities.sparse |= c.sparse;
             capabilities.read_only |= c.read_only;
+            capabilities.engine = capabilities.engine.filter(|&engine| c.engine == Some(engine));
         }
         let inner = Inner { name: name.to_string(), legs, whole: false, limits, capabilities, longer: OnceLock::new() };
         Device { inner: Arc::new(inner) }

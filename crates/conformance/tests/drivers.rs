@@ -37,7 +37,9 @@ fn ram() {
 #[test]
 fn file() {
     let dir = tempfile::tempdir().expect("a directory");
-    for options in ["size=8M", "size=8M,direct=off,depth=4"] {
+    for options in
+        ["size=8M", "size=8M,direct=off,depth=4", "size=8M,engine=sync", "size=8M,direct=off,depth=4,engine=sync"]
+    {
         let spec = format!("file:{},{options}", dir.path().join("disk").display());
         if let Err(DeviceError::Kring { source, .. }) = open_device(&spec).map(drop) {
             eprintln!("SKIPPED: no kernel ring: {source}");

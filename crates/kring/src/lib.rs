@@ -46,7 +46,7 @@ pub use error::KringError;
 pub use prep::{Full, IoVec, KOp, MAX_RW_BYTES, MAX_SEGMENTS, RwOp, Target};
 pub use restrict::restrict_rings;
 pub use rings::Completed;
-pub use setup::{BUFFER_SLOTS, FILE_SLOTS, KringAvoid, KringFeatures, KringOpts};
+pub use setup::{BUFFER_SLOTS, FILE_SLOTS, KringAvoid, KringFeatures, KringOpts, is_allowed};
 pub use sockets::Message;
 
 /// A kernel io_uring, set up as well as this kernel allows.

@@ -5,6 +5,7 @@
 use io_uring::IoUring;
 
 use super::error::KringError;
+use super::sys;
 
 /// Slots in the table of registered files.
 pub const FILE_SLOTS: u32 = 64;
@@ -18,6 +19,18 @@ const CQ_PER_SQ: u32 = 4;
 const MIN_CQ: u32 = 256;
 /// Most entries the kernel gives a completion queue.
 const MAX_CQ: u32 = 2 * MAX_ENTRIES;
+
+/// Whether this process may make kernel rings at all; makes none.
+///
+/// # Errors
+///
+/// [`Disabled`](KringError::Disabled), [`Forbidden`](KringError::Forbidden) or [`Missing`](KringError::Missing).
+pub fn is_allowed() -> Result<(), KringError> {
+    match sys::setup_nothing() {
+        errno @ (libc::EPERM | libc::EACCES | libc::ENOSYS) => Err(KringError::from_setup(errno, false)),
+        _ => Ok(()),
+    }
+}
 
 /// How to set up a kernel ring.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -16,6 +16,8 @@ pub(super) const ENTER_EXT_ARG: u32 = 1 << 3;
 /// Do not count the wait as waiting for I/O (since 6.15).
 pub(super) const ENTER_NO_IOWAIT: u32 = 1 << 7;
 
+/// Length of `struct io_uring_params`.
+const PARAMS_BYTES: usize = 120;
 const REGISTER_RING_FDS: u32 = 20;
 const UNREGISTER_RING_FDS: u32 = 21;
 /// "Any free index", as `offset` of [`RsrcUpdate`].
@@ -76,6 +78,13 @@ pub(super) fn enter(fd: i32, to_submit: u32, min_complete: u32, flags: u32, pati
     let (flags, size) = (flags | ENTER_EXT_ARG, size_of::<GeteventsArg>());
     // SAFETY: `arg` and the `Timespec` it points to (if any) live until the call returns, in the kernel's layout.
     result(unsafe { libc::syscall(libc::SYS_io_uring_enter, fd, to_submit, min_complete, flags, &raw const arg, size) })
+}
+
+/// `io_uring_setup` of no entries, which makes nothing: the errno tells whether rings may be made at all.
+pub(super) fn setup_nothing() -> i32 {
+    let params = [0u8; PARAMS_BYTES];
+    // SAFETY: as many bytes as the kernel reads, which live through the call.
+    result(unsafe { libc::syscall(libc::SYS_io_uring_setup, 0, params.as_ptr()) }).err().unwrap_or(0)
 }
 
 /// Registers the ring `fd` with the calling thread; gives its index.

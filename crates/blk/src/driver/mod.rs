@@ -62,6 +62,26 @@ mod kring_slot;
 
 pub use kring_slot::KringSlot;
 
+/// How a driver reaches the kernel of the host with I/O.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Engine {
+    /// By the kernel ring (io_uring) of the ring that the I/O comes from.
+    IoUring,
+    /// By system calls that wait, on threads.
+    Sync,
+}
+
+impl std::fmt::Display for Engine {
+    /// As the spec of `file:` has it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Engine::IoUring => "uring",
+            Engine::Sync => "sync",
+        })
+    }
+}
+
 /// What a device can do; by default nothing but reads and writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -83,6 +103,8 @@ pub struct Capabilities {
     /// What was never written may have no space under it: a write there fails with `NoSpc` when the file system that
     /// the device lies in is full.
     pub sparse: bool,
+    /// How I/O reaches the kernel of the host; `None` for a device that has no use for it, or several ways.
+    pub engine: Option<Engine>,
 }
 
 sheave_base::setters!(Capabilities {
@@ -94,6 +116,7 @@ sheave_base::setters!(Capabilities {
     direct_io: bool,
     read_only: bool,
     sparse: bool,
+    engine: Option<Engine>,
 });
 
 /// A device, shared by all rings.

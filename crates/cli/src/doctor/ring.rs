@@ -1,20 +1,36 @@
 //! The kernel and its io_uring: there or not, and if not, who forbids it.
 //!
-//! `file:` devices need io_uring; `null:` and `ram:` do not.
+//! `sheave serve` needs io_uring. `file:` devices have an engine without it, which costs more; `null:` and `ram:` have
+//! no use for it.
 
 use std::fs;
 
 use super::check::Check;
+use sheave_blk::driver::Engine;
+use sheave_drivers::host::usual_engine;
 use sheave_load::kernel::{Probe, probe};
 
-/// Oldest kernel on which `file:` works.
+/// Oldest kernel whose io_uring serves `file:`.
 const OLDEST: (u32, u32) = (5, 11);
 /// From here on a ring has a single issuer and deferred task work.
 const GOOD: (u32, u32) = (6, 1);
 
 /// All checks of this module.
 pub fn checks() -> Vec<Check> {
-    vec![kernel(), ring()]
+    vec![kernel(), ring(), engine()]
+}
+
+/// How `file:` devices reach the kernel here, unless their spec says it.
+fn engine() -> Check {
+    const NAME: &str = "file: engine";
+    match usual_engine() {
+        Engine::Sync => Check::warn(
+            NAME,
+            "sync: system calls that wait, on threads, for there is no io_uring",
+            "as for io_uring; without it all but `sheave serve` works, at more CPU time an I/O",
+        ),
+        _ => Check::ok(NAME, "uring"),
+    }
 }
 
 fn kernel() -> Check {
@@ -29,9 +45,11 @@ pub(super) fn judge_kernel(release: &str) -> Check {
         return Check::warn("kernel", format!("{release} (not understood)"), "run Linux 6.1 or newer");
     };
     match (major, minor) {
-        version if version < OLDEST => {
-            Check::fail("kernel", format!("{release}, too old for file: devices"), "run Linux 6.1 or newer")
-        }
+        version if version < OLDEST => Check::warn(
+            "kernel",
+            format!("{release}, too old for the io_uring that Sheave needs"),
+            "run Linux 6.1 or newer",
+        ),
         version if version < GOOD => Check::warn(
             "kernel",
             format!("{release}, without deferred task work"),
@@ -87,7 +105,7 @@ impl Facts {
     pub(super) fn judge(&self, name: &'static str, err: &std::io::Error) -> Check {
         let sysctl_fix = "sysctl -w kernel.io_uring_disabled=0 (as root, on the host)";
         let seccomp = || {
-            Check::fail(
+            Check::warn(
                 name,
                 format!("forbidden by a seccomp filter, as container runtimes set one ({err})"),
                 "allow io_uring_setup, io_uring_enter and io_uring_register in the profile \
@@ -96,22 +114,22 @@ impl Facts {
         };
         match (self.errno, self.disabled) {
             (libc::EPERM, Some(2)) => {
-                Check::fail(name, "forbidden for everybody: kernel.io_uring_disabled is 2", sysctl_fix)
+                Check::warn(name, "forbidden for everybody: kernel.io_uring_disabled is 2", sysctl_fix)
             }
             (libc::EPERM, Some(1)) => {
                 let fix = match self.group {
                     Some(group) if group >= 0 => format!("join group {group} (kernel.io_uring_group), or {sysctl_fix}"),
                     _ => sysctl_fix.to_owned(),
                 };
-                Check::fail(name, "forbidden without CAP_SYS_ADMIN: kernel.io_uring_disabled is 1", fix)
+                Check::warn(name, "forbidden without CAP_SYS_ADMIN: kernel.io_uring_disabled is 1", fix)
             }
             (libc::EPERM | libc::EACCES | libc::ENOSYS, _) if self.seccomp => seccomp(),
-            (libc::ENOSYS, _) => Check::fail(
+            (libc::ENOSYS, _) => Check::warn(
                 name,
                 "the kernel has none (ENOSYS)",
                 "use a kernel with CONFIG_IO_URING, not older than 5.11; gVisor has none",
             ),
-            (libc::EPERM | libc::EACCES, _) => Check::fail(
+            (libc::EPERM | libc::EACCES, _) => Check::warn(
                 name,
                 format!("forbidden ({err}), probably by a security module"),
                 "look for the denial in dmesg or the audit log, and allow io_uring in its policy",

@@ -14,7 +14,7 @@ fn kernels() {
     assert_eq!(judge_kernel("6.18.44-generic").status, Verdict::Ok);
     assert_eq!(judge_kernel("6.0.0").status, Verdict::Warn);
     assert_eq!(judge_kernel("5.15.0-91").status, Verdict::Warn);
-    assert_eq!(judge_kernel("5.4").status, Verdict::Fail);
+    assert_eq!(judge_kernel("5.4").status, Verdict::Warn);
     assert_eq!(judge_kernel("newest").status, Verdict::Warn);
 }
 
@@ -32,8 +32,9 @@ fn every_refusal_names_who_and_how() {
         (refusal(libc::EMFILE, Some(0), None, false), "descriptor", "ulimit -n"),
         (refusal(libc::EINVAL, Some(0), None, false), "cannot be set up", "dmesg"),
     ];
-    for (check, found, fix) in cases {
-        assert_eq!(check.status, Verdict::Fail);
+    for (n, (check, found, fix)) in cases.into_iter().enumerate() {
+        // Where there is no io_uring at all, devices go on without; where there is no room for one, nothing does.
+        assert_eq!(check.status, if n < 7 { Verdict::Warn } else { Verdict::Fail }, "{check:?}");
         assert!(check.found.contains(found), "{check:?}");
         assert!(check.fix.as_ref().is_some_and(|text| text.contains(fix) && !text.contains('\n')), "{check:?}");
     }

@@ -1,17 +1,20 @@
-//! The `host` driver: files and block devices of the host, through one kernel io_uring a Sheave ring.
+//! The `host` driver: files and block devices of the host, through one kernel io_uring a Sheave ring; or by system
+//! calls that wait, on threads, where io_uring is forbidden.
 //!
-//! Spec: `file:PATH,size=1G,direct=on|off|auto,readonly=on,sync=on,bs=4k,depth=256,timeout=30s`; docs/drivers/file.md
-//! says what the keys mean.
+//! Spec: `file:PATH,size=1G,direct=on|off|auto,engine=uring|sync,readonly=on,sync=on,bs=4k,depth=256,timeout=30s`;
+//! docs/drivers/file.md says what the keys mean.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `open`, `probe` | opening a path, with the words for what is wrong with it; what the opened thing can do |
 //! | `claim`, `holder` | the lock that keeps other processes away; who has it |
 //! | `shared` | what the rings that use the device share: the file, what it turned out not to do, the notices |
-//! | `queue` | one ring's way into it: requests to kernel operations and back, the fast path |
-//! | `recover` | what is not simply done: short, refused, cancelled, shrunk |
-//! | `side` | flushes and the like beside a kernel ring that polls, which cannot do them |
+//! | `queue` | one ring's way into it by its kernel ring: requests to operations and back, the fast path |
+//! | `sync` | one ring's way into it without one |
+//! | `workers`, `calls` | the file's threads; what they call |
+//! | `recover` | what is not simply done, for both: short, refused, cancelled, shrunk |
 
+mod calls;
 mod claim;
 mod error;
 mod holder;
@@ -20,7 +23,8 @@ pub mod probe;
 mod queue;
 mod recover;
 mod shared;
-mod side;
+mod sync;
+mod workers;
 
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -37,11 +41,13 @@ use shared::HostShared;
 use sheave_blk::bio::SECTOR_SHIFT;
 use sheave_blk::claim::{Claim, Sharing};
 use sheave_blk::device::Device;
-use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwQueue};
+use sheave_blk::driver::{Capabilities, Driver, Engine, HctxOpen, HwQueue};
 use sheave_blk::error::DeviceError;
 use sheave_blk::limits::Limits;
 use sheave_blk::queue::DEFAULT_TIMEOUT;
-use sheave_kring::{MAX_RW_BYTES, MAX_SEGMENTS, Target};
+use sheave_kring::{KringError, MAX_RW_BYTES, MAX_SEGMENTS, Target};
+use sync::SyncQueue;
+use workers::Workers;
 
 /// Longest read or write: long enough that a large one goes to the kernel whole.
 const MAX_IO_BYTES: u32 = 16 << 20;
@@ -58,6 +64,9 @@ const _: () = assert!(MAX_IO_BYTES as usize <= MAX_RW_BYTES, "one operation of t
 #[derive(Debug)]
 pub struct Host {
     shared: Arc<HostShared>,
+    workers: Arc<Workers>,
+    /// As the spec has it; `None` takes the kernel ring where there may be one.
+    engine: Option<Engine>,
     block: u32,
     depth: u16,
     /// Flushes and the like go beside the kernel ring, as they do when that polls.
@@ -68,7 +77,19 @@ impl Host {
     /// A device on an opened file, with at most `depth` requests in flight on each ring.
     pub fn new(file: HostFile, depth: u16) -> Host {
         let block = file.caps().logical_block;
-        Host { shared: Arc::new(HostShared::new(file)), block, depth, beside: false }
+        let shared = Arc::new(HostShared::new(file));
+        Host { workers: Workers::new(shared.clone()), shared, engine: None, block, depth, beside: false }
+    }
+
+    /// Makes it reach the kernel this way and by no other.
+    #[must_use]
+    pub fn with_engine(mut self, engine: Engine) -> Host {
+        self.engine = Some(engine);
+        self
+    }
+
+    fn open_sync(&self, open: &HctxOpen<'_>) -> Box<dyn HwQueue> {
+        Box::new(SyncQueue::new(self.shared.clone(), open, self.workers.clone()))
     }
 
     /// Makes its logical block `block` bytes, a multiple of the file's own.
@@ -77,6 +98,19 @@ impl Host {
         self.block = self.block.max(block);
         self
     }
+}
+
+/// How files and block devices are reached in this process unless their spec says it.
+pub fn usual_engine() -> Engine {
+    match sheave_kring::is_allowed() {
+        Err(error) if needs_sync(&error) => Engine::Sync,
+        _ => Engine::IoUring,
+    }
+}
+
+/// Whether the reason why there is no kernel ring is one for which another engine exists.
+fn needs_sync(error: &KringError) -> bool {
+    matches!(error, KringError::Disabled { .. } | KringError::Forbidden { .. } | KringError::Missing)
 }
 
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
@@ -99,12 +133,14 @@ unsafe impl Driver for Host {
     fn capabilities(&self) -> Capabilities {
         let file = &self.shared.file;
         let caps = file.caps();
+        let engine = self.engine.unwrap_or_else(usual_engine);
         Capabilities::default()
             .fua(caps.fua_native)
             .volatile_cache(caps.volatile_cache && !file.is_readonly())
             .discard(caps.discard)
             .write_zeroes(caps.zero_range || caps.discard)
-            .polled(caps.iopoll)
+            .polled(caps.iopoll && engine == Engine::IoUring)
+            .engine(Some(engine))
             .direct_io(file.is_direct())
             .read_only(file.is_readonly())
             .sparse(caps.kind == FileKind::Regular)
@@ -116,13 +152,26 @@ unsafe impl Driver for Host {
 
     fn open_hctx(&self, open: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError> {
         let file = &self.shared.file;
-        let kring = open.kring.get(file.caps().iopoll).map_err(|error| {
-            let what = format!("attaching {}", file.path().display());
-            DeviceError::Kring { what, source: Box::new(error) }
-        })?;
+        if self.engine == Some(Engine::Sync) {
+            return Ok(self.open_sync(open));
+        }
+        let kring = match open.kring.get(file.caps().iopoll) {
+            Ok(kring) => kring,
+            Err(error) if self.engine.is_none() && needs_sync(&error) => {
+                self.shared.notice(format!(
+                    "{}: I/O goes by system calls that wait, on threads (engine=sync), for {error}",
+                    file.path().display()
+                ));
+                return Ok(self.open_sync(open));
+            }
+            Err(error) => {
+                let what = format!("attaching {}", file.path().display());
+                return Err(DeviceError::Kring { what, source: Box::new(error) });
+            }
+        };
         kring.notices().iter().for_each(|notice| self.shared.notice(notice.clone()));
         let target = kring.register_file(file.as_raw_fd()).map_or(Target::Raw(file.as_raw_fd()), Target::Fixed);
-        let beside = self.beside || kring.features().iopoll;
+        let beside = (self.beside || kring.features().iopoll).then(|| self.workers.clone());
         Ok(Box::new(HostQueue::new(self.shared.clone(), open, target, beside)))
     }
 
@@ -168,6 +217,8 @@ fn with(
         readonly: params.switch("readonly")?.unwrap_or(false),
         sync: params.switch("sync")?.unwrap_or(false),
     };
+    let engines = [("uring", Some(Engine::IoUring)), ("sync", Some(Engine::Sync)), ("auto", None)];
+    let engine = params.choice("engine", &engines)?.unwrap_or_default();
     let block = params.block_if_given()?;
     let depth = params.number("depth", 1, 4096)?.map_or(DEFAULT_DEPTH, |depth| depth as u16);
     let timeout = params.duration("timeout")?.unwrap_or(DEFAULT_TIMEOUT);
@@ -185,7 +236,7 @@ fn with(
         return Err(params.error(why));
     }
     params.check_size(file.size_bytes(), block)?;
-    let host = Host::new(file, depth).with_block(block);
+    let host = Host { engine, ..Host::new(file, depth).with_block(block) };
     Ok(Device::with_timeout(params.spec(), Box::new(host), timeout))
 }
 

@@ -63,6 +63,9 @@ pub struct HostFile {
     readonly: bool,
     caps: Caps,
     notices: Vec<String>,
+    /// A test's pipe, which has no offsets.
+    #[cfg(test)]
+    pub(super) pretended: bool,
 }
 
 impl HostFile {
@@ -147,6 +150,8 @@ impl HostFile {
             readonly: opts.readonly,
             caps,
             notices,
+            #[cfg(test)]
+            pretended: false,
         })
     }
 
@@ -226,6 +231,7 @@ impl HostFile {
             readonly: false,
             caps,
             notices: Vec::new(),
+            pretended: true,
         }
     }
 

@@ -1,7 +1,8 @@
 //! One ring's way into a file or block device of the host: requests to operations of the kernel ring, and back.
 //!
 //! Owns the translation and the vectors of merged requests. Does not enter the kernel ring, but when it is full: the
-//! ring's owner sends a whole batch with one system call. What does not simply succeed is judged in `recover`.
+//! ring's owner sends a whole batch with one system call. What does not simply succeed is judged in `recover`; without
+//! a kernel ring `sync` takes the place of this.
 //!
 //! | request | operation |
 //! |---|---|
@@ -27,9 +28,10 @@ use std::os::fd::AsRawFd;
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 
+use super::calls::Ask;
 use super::recover::{Judge, KIND_IO, Progress, Verdict};
 use super::shared::{HostShared, ZEROES_BYTES, Zeroing};
-use super::side::Side;
+use super::workers::{Way, Workers};
 use sheave_blk::bio::{Op, SECTOR_SHIFT, Segment};
 use sheave_blk::driver::{
     HctxOpen, HwEnv, HwQueue, KIND_IGNORED, KernelEvent, KernelEvents, NextEvent, Started, TimedOut, kernel_user_data,
@@ -68,12 +70,17 @@ pub(super) struct HostQueue {
     /// Writes are done at once, on this thread (I4).
     writes_here: bool,
     ending: bool,
-    /// For a kernel ring that polls.
-    side: Option<Side>,
+    /// For a kernel ring that polls: the way to the threads that do flushes, discards and write-zeroes for it.
+    beside: Option<Way>,
 }
 
 impl HostQueue {
-    pub(super) fn new(shared: Arc<HostShared>, open: &HctxOpen<'_>, target: Target, beside: bool) -> HostQueue {
+    pub(super) fn new(
+        shared: Arc<HostShared>,
+        open: &HctxOpen<'_>,
+        target: Target,
+        beside: Option<Arc<Workers>>,
+    ) -> HostQueue {
         let writes_here = open.kring.may_block() && !shared.file.is_direct();
         HostQueue {
             block: open.limits.logical_block,
@@ -85,7 +92,7 @@ impl HostQueue {
             looks: shared.file.is_readonly() || writes_here,
             writes_here,
             ending: false,
-            side: beside.then(|| Side::new(shared.clone(), open)),
+            beside: beside.map(|workers| Way::new(workers, open)),
             shared,
         }
     }
@@ -258,9 +265,12 @@ impl HostQueue {
         if request.op == Op::WriteZeroes {
             request.private = Progress::zeroing_by(self.shared.zeroing()).to_bits();
         }
-        match &mut self.side {
-            Some(side) if !request.op.has_data() => {
-                side.send(rq, request);
+        match &mut self.beside {
+            Some(way) if !request.op.has_data() => {
+                // SAFETY: no memory is named.
+                let ask = unsafe { Ask::new(request, &[]) };
+                way.add(rq, ask, false);
+                way.send();
                 None
             }
             _ => Some(rq),
@@ -356,7 +366,11 @@ impl HostQueue {
             return done.push(rq, Status::Ok);
         }
         let judge = Judge { shared: &self.shared, capacity: &self.capacity, block: self.block, ending: self.ending };
-        match judge.verdict(rqs.get_mut(&rq), event.res) {
+        let request = rqs.get_mut(&rq);
+        let mut progress = request.private;
+        let verdict = judge.verdict(request, &mut progress, event.res);
+        request.private = progress;
+        match verdict {
             Verdict::End(status) => done.push(rq, status),
             Verdict::Again => self.send_again(rq, rqs, env),
         }
@@ -424,10 +438,17 @@ unsafe impl HwQueue for HostQueue {
         self.kernel_done_many(events, rqs, env, done);
     }
 
+    fn ended_remotely(&mut self, _: u16, status: Status, _: &mut RqTable<'_>) -> Status {
+        if let Some(way) = &mut self.beside {
+            way.seen();
+        }
+        status
+    }
+
     fn next_event(&self) -> NextEvent {
         if !self.again.is_empty() {
             NextEvent::Ready
-        } else if self.side.as_ref().is_some_and(Side::is_busy) {
+        } else if self.beside.as_ref().is_some_and(Way::is_busy) {
             NextEvent::Remote
         } else if self.held > 0 {
             NextEvent::Kernel
@@ -448,8 +469,8 @@ unsafe impl HwQueue for HostQueue {
     }
 
     fn shutdown(&mut self, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
-        if let Some(side) = &mut self.side {
-            side.finish();
+        if let Some(way) = &mut self.beside {
+            way.finish();
         }
         while let Some(rq) = self.again.pop() {
             done.push(rq, Status::Canceled);
@@ -503,7 +524,7 @@ fn prep_data(
 }
 
 /// Fills `vecs` with the memory after the first `skip` bytes, neighbours in memory as one.
-fn gather(vecs: &mut Vec<IoVec>, segments: impl Iterator<Item = Segment>, mut skip: usize) {
+pub(super) fn gather(vecs: &mut Vec<IoVec>, segments: impl Iterator<Item = Segment>, mut skip: usize) {
     vecs.clear();
     for mut seg in segments {
         skip -= seg.take_front(skip).len();

@@ -23,7 +23,7 @@ use super::probe::FileKind;
 use super::shared::{HostShared, Zeroing};
 use sheave_blk::bio::Op;
 use sheave_blk::limits::Capacity;
-use sheave_blk::request::{RQ_FUA, Request};
+use sheave_blk::request::{RQ_FUA, RqHead};
 
 /// The kind of the operations that carry requests.
 pub(super) const KIND_IO: u8 = 0;
@@ -101,15 +101,15 @@ pub(super) struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// Says what becomes of the request after its operation gave `res`.
-    pub(super) fn verdict(&self, rq: &mut Request, res: i32) -> Verdict {
-        let mut progress = Progress::from_bits(rq.private);
+    /// Says what becomes of the request, whose progress is in `private`, after its operation gave `res`.
+    pub(super) fn verdict(&self, rq: &RqHead, private: &mut u64, res: i32) -> Verdict {
+        let mut progress = Progress::from_bits(*private);
         let given_up = progress.flags & TIMED_OUT != 0;
         let verdict = match u32::try_from(res) {
             Ok(moved) => self.moved(rq, &mut progress, moved),
             Err(_) => self.failed(rq, &mut progress, -res),
         };
-        rq.private = progress.to_bits();
+        *private = progress.to_bits();
         match verdict {
             // R2.
             Verdict::Again if given_up => Verdict::End(Status::Timeout),
@@ -118,7 +118,7 @@ impl Judge<'_> {
         }
     }
 
-    fn moved(&self, rq: &Request, progress: &mut Progress, moved: u32) -> Verdict {
+    fn moved(&self, rq: &RqHead, progress: &mut Progress, moved: u32) -> Verdict {
         let by_bytes = match rq.op {
             Op::Read | Op::Write => true,
             Op::WriteZeroes => progress.zeroing() == Zeroing::Write && !progress.syncs(),
@@ -153,7 +153,7 @@ impl Judge<'_> {
         Verdict::Again
     }
 
-    fn failed(&self, rq: &Request, progress: &mut Progress, errno: i32) -> Verdict {
+    fn failed(&self, rq: &RqHead, progress: &mut Progress, errno: i32) -> Verdict {
         match errno {
             libc::ECANCELED | libc::EINTR if progress.flags & TIMED_OUT != 0 => Verdict::End(Status::Timeout),
             libc::ECANCELED => Verdict::End(Status::Canceled),

@@ -6,7 +6,7 @@
 //! - I1: `zeroing` only ever steps down: a way that did not work is not tried again.
 //! - I2: `has_shrunk` is never taken back: what was cut off is gone, whatever size the file has later.
 //!
-//! Called by `queue`, `recover` and `side`.
+//! Called by both engines.
 
 use sheave_base::buf::Buf;
 use sheave_base::status::{Errno, Status};
@@ -18,6 +18,7 @@ use super::open::HostFile;
 use super::probe::FileKind;
 use sheave_blk::bio::SECTOR_SHIFT;
 use sheave_blk::limits::Capacity;
+use sheave_blk::request::Request;
 
 /// How much memory holds the zeroes that are written where nothing better works.
 pub(super) const ZEROES_BYTES: usize = 64 << 10;
@@ -143,6 +144,19 @@ impl HostShared {
             self.has_shrunk.store(true, Ordering::Relaxed); // Relaxed, both: it never goes back, and orders nothing.
         }
         !self.has_shrunk.load(Ordering::Relaxed)
+    }
+
+    /// A system call for a request has not come back within the time limit, and cannot be called back.
+    #[cold]
+    pub(super) fn still_waits(&self, rq: &Request) {
+        let path = self.file.path().display();
+        self.notice(format!(
+            "{path}: {:?} of {} bytes at {} waits in the kernel for longer than the time limit, and cannot be called \
+             back: see `dmesg` for what is wrong with the disk, or whether a server is away",
+            rq.op,
+            rq.bytes,
+            rq.sector << SECTOR_SHIFT
+        ));
     }
 
     /// The kernel refused I/O for a reason that a person can do something about.

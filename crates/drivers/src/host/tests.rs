@@ -3,6 +3,7 @@
 mod claim;
 mod data;
 mod ending;
+mod engines;
 mod rig;
 mod trouble;
 

@@ -16,6 +16,16 @@ use sheave_blk::device::Device;
 
 /// A pipe as a device: reads wait until somebody writes. The second is the writer's end.
 pub(super) fn silent(dir: &Path, timeout: Duration, depth: u16) -> (Device, File) {
+    silent_by(None, dir, timeout, depth)
+}
+
+/// As [`silent`], read by one engine.
+pub(super) fn silent_by(
+    engine: impl Into<Option<Engine>>,
+    dir: &Path,
+    timeout: Duration,
+    depth: u16,
+) -> (Device, File) {
     let path = dir.join("pipe");
     assert!(Command::new("mkfifo").arg(&path).status().is_ok_and(|s| s.success()));
     // Reading and writing, so that opening does not wait for the other end.
@@ -23,7 +33,7 @@ pub(super) fn silent(dir: &Path, timeout: Duration, depth: u16) -> (Device, File
     let (reader, writer) = (open(OFlags::RDONLY | OFlags::NONBLOCK), open(OFlags::WRONLY));
     let flags = rustix::fs::fcntl_getfl(&reader).expect("flags");
     rustix::fs::fcntl_setfl(&reader, flags - OFlags::NONBLOCK).expect("set");
-    let host = Host::new(HostFile::pretend(reader, &path, MIB), depth);
+    let host = Host { engine: engine.into(), ..Host::new(HostFile::pretend(reader, &path, MIB), depth) };
     (Device::with_timeout("pipe", Box::new(host), timeout), writer)
 }
 

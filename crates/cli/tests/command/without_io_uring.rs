@@ -1,0 +1,65 @@
+//! The command where a seccomp filter forbids io_uring, as Docker's default profile does: `sheave serve` refuses with
+//! the cause, and everything else works.
+
+use sheave_testkit::seccomp;
+
+use crate::sheave::Dir;
+
+/// Runs `body` on a thread where no ring can be made, nor in what it starts: the filter stays with it.
+fn where_it_is_forbidden(body: impl FnOnce() + Send) {
+    let run = || {
+        seccomp::forbid(libc::SYS_io_uring_setup);
+        body();
+    };
+    std::thread::scope(|scope| scope.spawn(run).join().expect("no panic"));
+}
+
+#[test]
+fn serve_refuses_and_names_cause_and_fix() {
+    let dir = Dir::new();
+    where_it_is_forbidden(|| {
+        let said = dir.run("serve ram:size=1M --nbd unix:s");
+        assert_eq!(said.code, 1, "{}", said.err);
+        for words in ["serving needs io_uring", "seccomp", "sheave doctor"] {
+            assert!(said.err.contains(words), "{words}: {}", said.err);
+        }
+    });
+    assert!(!dir.path("s").exists(), "no socket is left behind");
+}
+
+#[test]
+fn files_pools_and_volumes_work() {
+    let dir = Dir::new();
+    let image: Vec<u8> = (0..3u32 << 20).map(|n| (n / 4096 * 7 + n % 251) as u8).collect();
+    std::fs::write(dir.path("in.raw"), &image).expect("written");
+    where_it_is_forbidden(|| {
+        for direct in ["auto", "off"] {
+            let spec = format!("file:disk-{direct},size=16M,direct={direct}");
+            let said = dir.ok(&format!("bench {spec} --rw randrw --verify --depth 16 --dsync --runtime 300ms"));
+            assert_eq!(
+                said.err.matches("engine=sync").count() + said.out.matches("engine=sync").count(),
+                1,
+                "{said:?}"
+            );
+        }
+        dir.ok("pool create a.img --size 64M");
+        dir.ok("volume import in.raw a.img#v");
+        dir.ok("volume snapshot a.img#v s");
+        dir.ok("bench vol:a.img#v --rw randrw --verify --depth 16 --runtime 300ms");
+        dir.ok("volume export a.img#v@s out.raw");
+        dir.ok("pool scrub a.img");
+        dir.ok("pool trim a.img");
+        dir.ok("pool check a.img");
+        let said = dir.run("doctor --json").json();
+        let check = |name: &str| {
+            let checks = said["checks"].as_array().expect("a list");
+            checks.iter().find(|check| check["name"] == name).expect(name).clone()
+        };
+        assert_eq!((said["status"].as_str(), check("io_uring")["status"].as_str()), (Some("warn"), Some("warn")));
+        assert!(check("file: engine")["found"].as_str().expect("a text").starts_with("sync"), "{said}");
+        // Who insists on the kernel ring is refused.
+        let said = dir.run("bench file:disk-off,engine=uring --runtime 10ms");
+        assert!(said.code != 0 && said.err.contains("not permitted") && said.err.contains("seccomp"), "{}", said.err);
+    });
+    assert!(std::fs::read(dir.path("out.raw")).expect("read") == image);
+}

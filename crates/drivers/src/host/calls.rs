@@ -1,0 +1,145 @@
+//! A request as system calls that wait: `preadv2`, `pwritev2`, `fdatasync`, `fallocate`.
+//!
+//! Owns the calls, which are those that `queue` asks of the kernel ring, and gives their results in the kernel ring's
+//! form: bytes, or `-errno`. What follows from a result is judged in `recover`, for both engines by the same rules.
+//!
+//! Invariants:
+//! - C1: the memory of a request, and the vector that names it, stay as they are until the request has ended.
+//! - C2: a request that ends here has ended: no call on its memory goes on behind it.
+//!
+//! Called by `workers`, and by `sync` on threads that may wait.
+#![allow(unsafe_code)] // system calls on the memory of bios
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use rustix::fs::FallocateFlags;
+use sheave_base::status::Status;
+use sheave_blk::bio::{Op, SECTOR_SHIFT};
+use sheave_blk::request::{RQ_FUA, Request, RqHead};
+use sheave_kring::{IoVec, MAX_SEGMENTS};
+
+use super::recover::{Judge, Progress, Verdict};
+use super::shared::{HostShared, ZEROES_BYTES, Zeroing};
+
+/// What a thread needs to know of a request to carry it out.
+#[derive(Debug)]
+pub(super) struct Ask {
+    head: RqHead,
+    sector: u64,
+    progress: u64,
+    vecs: *const IoVec,
+    nr_vecs: usize,
+}
+
+// SAFETY: C1: whichever thread carries the request out, the memory is the request's until it has ended.
+unsafe impl Send for Ask {}
+
+impl Ask {
+    /// Of a request whose memory `vecs` names.
+    ///
+    /// # Safety
+    ///
+    /// Until the request has ended, `vecs` and all memory that it names stay as they are (C1).
+    pub(super) unsafe fn new(rq: &Request, vecs: &[IoVec]) -> Ask {
+        Ask { head: **rq, sector: rq.sector, progress: rq.private, vecs: vecs.as_ptr(), nr_vecs: vecs.len() }
+    }
+
+    /// Carries the request out, and waits as long as that takes.
+    pub(super) fn carry_out(&mut self, judge: &Judge<'_>) -> Status {
+        loop {
+            let done = self.step(judge.shared);
+            match judge.verdict(&self.head, &mut self.progress, done) {
+                Verdict::End(status) => return status,
+                Verdict::Again => {}
+            }
+        }
+    }
+
+    /// Reads or writes what the page cache takes without waiting: bytes, or `-errno`.
+    pub(super) fn try_now(&self, shared: &HostShared) -> i32 {
+        self.transfer(shared, 0, libc::RWF_NOWAIT)
+    }
+
+    /// The next call that the request needs.
+    fn step(&self, shared: &HostShared) -> i32 {
+        let progress = Progress::from_bits(self.progress);
+        match self.head.op {
+            Op::Read | Op::Write => self.transfer(shared, progress.done, 0),
+            Op::Flush => sync(shared),
+            _ if progress.syncs() => sync(shared),
+            Op::Discard => self.fallocate(shared, FallocateFlags::PUNCH_HOLE),
+            Op::WriteZeroes => match progress.zeroing() {
+                Zeroing::ZeroRange => self.fallocate(shared, FallocateFlags::ZERO_RANGE),
+                Zeroing::PunchHole => self.fallocate(shared, FallocateFlags::PUNCH_HOLE),
+                Zeroing::Write => self.write_zeroes(shared, progress.done),
+            },
+            _ => -libc::EOPNOTSUPP,
+        }
+    }
+
+    /// Reads or writes what is left after the first `done` bytes.
+    fn transfer(&self, shared: &HostShared, done: u32, flags: i32) -> i32 {
+        // SAFETY: C1.
+        let vecs = unsafe { std::slice::from_raw_parts(self.vecs, self.nr_vecs) };
+        if done == 0 { self.call(shared, vecs, 0, flags) } else { self.call(shared, &after(vecs, done), done, flags) }
+    }
+
+    /// Writes zeroes after the first `done` bytes, as many as one call can name.
+    fn write_zeroes(&self, shared: &HostShared, done: u32) -> i32 {
+        let Some(zeroes) = shared.zeroes() else { return -libc::ENOMEM };
+        let left = (self.head.bytes - done) as usize;
+        let base = zeroes.as_ptr().cast_mut();
+        let piece = |at: usize| IoVec { base, len: (left - at * ZEROES_BYTES).min(ZEROES_BYTES) };
+        let vecs: Vec<IoVec> = (0..left.div_ceil(ZEROES_BYTES).min(MAX_SEGMENTS)).map(piece).collect();
+        self.call(shared, &vecs, done, 0)
+    }
+
+    fn call(&self, shared: &HostShared, vecs: &[IoVec], done: u32, mut flags: i32) -> i32 {
+        let Ok(offset) = i64::try_from(self.offset() + u64::from(done)) else { return -libc::EINVAL };
+        #[cfg(test)]
+        let offset = if shared.file.pretended { -1 } else { offset };
+        let (fd, base, count) = (shared.file.as_raw_fd(), vecs.as_ptr().cast::<libc::iovec>(), vecs.len() as i32);
+        if self.head.flags & RQ_FUA != 0 {
+            flags |= libc::RWF_DSYNC;
+        }
+        let moved = match self.head.op {
+            // SAFETY: C1, C2; `IoVec` is an `iovec`, and there are at most `MAX_SEGMENTS`.
+            Op::Read => unsafe { libc::preadv2(fd, base, count, offset, flags & !libc::RWF_DSYNC) },
+            // SAFETY: as above; zeroes live as long as `shared`.
+            _ => unsafe { libc::pwritev2(fd, base, count, offset, flags) },
+        };
+        if moved < 0 { -last_errno() } else { i32::try_from(moved).unwrap_or(-libc::EIO) }
+    }
+
+    fn fallocate(&self, shared: &HostShared, how: FallocateFlags) -> i32 {
+        let how = how | FallocateFlags::KEEP_SIZE;
+        let done = rustix::fs::fallocate(shared.file.as_fd(), how, self.offset(), u64::from(self.head.bytes));
+        done.map_or_else(|errno| -errno.raw_os_error(), |()| 0)
+    }
+
+    fn offset(&self) -> u64 {
+        self.sector << SECTOR_SHIFT
+    }
+}
+
+fn sync(shared: &HostShared) -> i32 {
+    rustix::fs::fdatasync(shared.file.as_fd()).map_or_else(|errno| -errno.raw_os_error(), |()| 0)
+}
+
+fn last_errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// What `vecs` names after its first `skip` bytes.
+fn after(vecs: &[IoVec], skip: u32) -> Vec<IoVec> {
+    let mut skip = skip as usize;
+    let mut rest = Vec::with_capacity(vecs.len());
+    for vec in vecs {
+        let front = skip.min(vec.len);
+        skip -= front;
+        if front < vec.len {
+            rest.push(IoVec { base: vec.base.wrapping_add(front), len: vec.len - front });
+        }
+    }
+    rest
+}

@@ -1,0 +1,355 @@
+//! Threads that carry out requests of a file by system calls that wait.
+//!
+//! All requests of the sync engine go through them, and flushes and the like beside a kernel ring that polls, which
+//! cannot do them. All rings that use the file share its threads. Owns the threads and the queue. The calls are in
+//! `calls`.
+//!
+//! A thread comes when a request finds none that sleeps, up to [`MOST_THREADS`], and leaves after [`LINGER`] without
+//! work. Writes into the page cache have one lock for all writers of the file: they go one at a time, in order, so that
+//! no second thread waits for that lock.
+//!
+//! Invariants:
+//! - W1: a request that was sent ends once: a thread carries it out, or its queue takes it back before one has begun.
+//! - W2: a queue that waits in [`Way::finish`] goes on only when no thread has a request of it.
+//! - W3: threads that were woken or started and have not looked yet are counted, and no more as idle. So no request is
+//!   left behind a wake-up that was spent on another, and none brings a second thread.
+//! - W4: the queue has room for all tags of all rings that are attached: sending allocates nothing.
+//!
+//! Called by `queue` and `sync` on rings' threads.
+
+use std::collections::VecDeque;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use sheave_base::status::Status;
+use sheave_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use sheave_base::sync::{Arc, Condvar, Mutex, MutexGuard};
+use sheave_blk::driver::{HctxOpen, Remote, RemoteRq};
+use sheave_blk::limits::Capacity;
+use sheave_blk::request::Rq;
+
+use super::calls::Ask;
+use super::recover::Judge;
+use super::shared::HostShared;
+
+/// Most threads of a file: as many requests may wait in the kernel at a time.
+const MOST_THREADS: usize = 64;
+/// How long a thread without work stays.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// The threads of a file.
+#[derive(Debug)]
+pub(super) struct Workers {
+    crew: Arc<Crew>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What the threads share with the rings.
+#[derive(Debug)]
+struct Crew {
+    shared: Arc<HostShared>,
+    state: Mutex<State>,
+    /// Threads without work wait here.
+    work: Condvar,
+    /// Queues that end wait here.
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    /// Writes that go one at a time.
+    writes: VecDeque<Job>,
+    /// A thread is at one of those.
+    writing: bool,
+    /// Room that the rings need (W4).
+    room: usize,
+    /// Requests sent whose end the rings had not seen when they last sent some: no more threads than those.
+    in_flight: usize,
+    /// Threads, those that are being started too.
+    threads: usize,
+    /// Threads that sleep and were not woken.
+    idle: usize,
+    /// Threads that were woken and have not looked yet.
+    signalled: usize,
+    /// Threads that were started and have not looked yet.
+    starting: usize,
+    closing: bool,
+}
+
+/// A request that was sent.
+#[derive(Debug)]
+struct Job {
+    ask: Ask,
+    rq: RemoteRq,
+    of: Arc<Origin>,
+}
+
+/// The queue that requests come from.
+#[derive(Debug)]
+struct Origin {
+    capacity: Capacity,
+    block: u32,
+    ending: AtomicBool,
+    /// Requests sent and not ended. Changed under the lock of `state` only.
+    out: AtomicU32,
+}
+
+/// One hardware queue's way to the threads.
+#[derive(Debug)]
+pub(super) struct Way {
+    workers: Arc<Workers>,
+    of: Arc<Origin>,
+    remote: Remote,
+    room: usize,
+    /// Requests whose end the ring has not seen.
+    held: u32,
+    /// Requests whose end the ring has seen since it last sent some.
+    seen: u32,
+    /// Requests that are about to be sent.
+    batch: Vec<Job>,
+    /// Those of them that are writes to go one at a time.
+    writes: Vec<Job>,
+}
+
+impl Workers {
+    pub(super) fn new(shared: Arc<HostShared>) -> Arc<Workers> {
+        let (state, work, ended) = (Mutex::default(), Condvar::new(), Condvar::new());
+        Arc::new(Workers { crew: Arc::new(Crew { shared, state, work, ended }), threads: Mutex::default() })
+    }
+
+    /// Starts as many threads as there are requests that nobody has been woken for.
+    fn start(&self, wanted: usize) {
+        let mut threads = self.threads.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        threads.retain(|thread| !thread.is_finished());
+        for _ in 0..wanted {
+            let crew = Arc::clone(&self.crew);
+            let run = move || crew.run();
+            match std::thread::Builder::new().name("sheave-file".into()).spawn(run) {
+                Ok(thread) => threads.push(thread),
+                Err(_) => self.crew.no_thread(),
+            }
+        }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.crew.lock().closing = true;
+        self.crew.work.notify_all();
+        let threads = self.threads.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        for thread in threads.drain(..) {
+            let ended = thread.join();
+            debug_assert!(ended.is_ok(), "the thread does not panic");
+        }
+    }
+}
+
+impl Crew {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// What a thread does.
+    fn run(&self) {
+        let mut state = self.lock();
+        state.starting -= 1;
+        loop {
+            let Some((mut job, is_write)) = state.next() else {
+                let (next, goes_on) = self.wait(state);
+                state = next;
+                if !goes_on {
+                    return;
+                }
+                continue;
+            };
+            drop(state);
+            let judge = job.of.judge(&self.shared);
+            let status = job.ask.carry_out(&judge);
+            job.rq.complete(status);
+            state = self.lock();
+            state.writing &= !is_write;
+            self.ended(&job.of);
+        }
+    }
+
+    /// Waits for work; false when there is none and the thread is to leave.
+    fn wait<'a>(&'a self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, bool) {
+        if state.closing {
+            state.threads -= 1;
+            return (state, false);
+        }
+        state.idle += 1;
+        let (mut state, waited) =
+            self.work.wait_timeout(state, LINGER).unwrap_or_else(|poisoned| poisoned.into_inner());
+        let was_woken = state.signalled > 0;
+        if was_woken {
+            state.signalled -= 1; // W3
+        } else {
+            state.idle -= 1;
+        }
+        let leaves = waited.timed_out() && !was_woken && !state.has_work();
+        state.threads -= usize::from(leaves);
+        (state, !leaves)
+    }
+
+    /// A request has ended. Called with the lock of `state` held.
+    fn ended(&self, of: &Origin) {
+        // Relaxed, both: changed and looked at under the lock alone.
+        let left = of.out.load(Ordering::Relaxed) - 1;
+        of.out.store(left, Ordering::Relaxed);
+        if left == 0 && of.ending.load(Ordering::Relaxed) {
+            self.ended.notify_all();
+        }
+    }
+
+    /// A thread could not be started. When there is none at all, what waits ends with ENOMEM: who asked may ask again.
+    fn no_thread(&self) {
+        let mut state = self.lock();
+        state.threads -= 1;
+        state.starting -= 1;
+        while state.threads == 0
+            && let Some(job) = state.jobs.pop_front().or_else(|| state.writes.pop_front())
+        {
+            job.rq.complete(Status::NoMem);
+            self.ended(&job.of);
+        }
+    }
+}
+
+impl State {
+    fn has_work(&self) -> bool {
+        !self.jobs.is_empty() || (!self.writing && !self.writes.is_empty())
+    }
+
+    /// The next request for a thread, and whether it is a write of those that go one at a time.
+    fn next(&mut self) -> Option<(Job, bool)> {
+        if let Some(job) = if self.writing { None } else { self.writes.pop_front() } {
+            self.writing = true;
+            return Some((job, true));
+        }
+        self.jobs.pop_front().map(|job| (job, false))
+    }
+
+    /// Counts who is to be woken, and who is to be started, for what waits.
+    fn call_up(&mut self) -> (usize, usize) {
+        let writer = usize::from(!self.writing && !self.writes.is_empty());
+        let missing = (self.jobs.len() + writer).saturating_sub(self.signalled + self.starting);
+        let woken = missing.min(self.idle);
+        self.idle -= woken;
+        // A thread that has ended a request and has not looked again is neither idle nor needed twice.
+        let most = self.in_flight.min(MOST_THREADS);
+        let started = (missing - woken).min(most.saturating_sub(self.threads));
+        self.threads += started;
+        self.signalled += woken;
+        self.starting += started;
+        (woken, started)
+    }
+}
+
+impl Origin {
+    fn judge<'a>(&'a self, shared: &'a HostShared) -> Judge<'a> {
+        // Relaxed: a request that does not see the end yet is tried a bounded number of times.
+        Judge { shared, capacity: &self.capacity, block: self.block, ending: self.ending.load(Ordering::Relaxed) }
+    }
+}
+
+impl Way {
+    pub(super) fn new(workers: Arc<Workers>, open: &HctxOpen<'_>) -> Way {
+        let room = usize::from(open.depth) + 1;
+        let (ending, out) = (AtomicBool::new(false), AtomicU32::new(0));
+        let of = Arc::new(Origin { capacity: open.capacity.clone(), block: open.limits.logical_block, ending, out });
+        let mut state = workers.crew.lock();
+        state.room += room;
+        let wanted = state.room;
+        let missing = |queue: &VecDeque<Job>| wanted - queue.len();
+        let (jobs, writes) = (missing(&state.jobs), missing(&state.writes));
+        state.jobs.reserve(jobs);
+        state.writes.reserve(writes);
+        drop(state);
+        let (batch, writes) = (Vec::with_capacity(room), Vec::with_capacity(room));
+        Way { workers, of, remote: open.remote.clone(), room, held: 0, seen: 0, batch, writes }
+    }
+
+    /// Puts a request into the batch that is sent next; `one_at_a_time` for a write into the page cache.
+    pub(super) fn add(&mut self, rq: Rq, ask: Ask, one_at_a_time: bool) {
+        let job = Job { ask, rq: self.remote.send_out(rq), of: Arc::clone(&self.of) };
+        if one_at_a_time { &mut self.writes } else { &mut self.batch }.push(job);
+    }
+}
+
+impl Way {
+    /// Sends the batch.
+    pub(super) fn send(&mut self) {
+        let many = self.batch.len() + self.writes.len();
+        if many == 0 {
+            return;
+        }
+        self.held += many as u32;
+        let mut state = self.workers.crew.lock();
+        // Relaxed, both: changed and looked at under the lock alone.
+        self.of.out.store(self.of.out.load(Ordering::Relaxed) + many as u32, Ordering::Relaxed);
+        state.jobs.extend(self.batch.drain(..));
+        state.writes.extend(self.writes.drain(..));
+        state.in_flight = state.in_flight + many - std::mem::take(&mut self.seen) as usize;
+        let (woken, started) = state.call_up();
+        drop(state);
+        (0..woken).for_each(|_| self.workers.crew.work.notify_one());
+        if started > 0 {
+            self.workers.start(started);
+        }
+    }
+
+    /// Takes back the requests that no thread has begun, all or the one with this tag, and ends them; whether there was
+    /// one.
+    pub(super) fn take_back(&self, tag: Option<u16>, status: Status) -> bool {
+        let mut found = false;
+        let mut state = self.workers.crew.lock();
+        let State { jobs, writes, .. } = &mut *state;
+        for queue in [jobs, writes] {
+            for _ in 0..queue.len() {
+                let Some(job) = queue.pop_front() else { break };
+                if Arc::ptr_eq(&job.of, &self.of) && (tag.is_none() || job.rq.tag() == tag) {
+                    found = true;
+                    job.rq.complete(status);
+                    self.workers.crew.ended(&job.of);
+                } else {
+                    queue.push_back(job);
+                }
+            }
+        }
+        found
+    }
+
+    /// The ring has seen the end of a request.
+    pub(super) fn seen(&mut self) {
+        self.held -= 1;
+        self.seen += 1;
+    }
+
+    /// Whether the threads hold a request whose end the ring has not seen.
+    pub(super) fn is_busy(&self) -> bool {
+        self.held > 0
+    }
+
+    /// Takes back what no thread has begun, and waits until the threads have ended the rest (W2).
+    pub(super) fn finish(&mut self) {
+        // Relaxed: the lock below orders it for whoever looks under the lock.
+        self.of.ending.store(true, Ordering::Relaxed);
+        self.take_back(None, Status::Canceled);
+        let crew = &self.workers.crew;
+        let mut state = crew.lock();
+        // Relaxed: changed and looked at under the lock alone.
+        while self.of.out.load(Ordering::Relaxed) > 0 {
+            state = crew.ended.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+    }
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        let mut state = self.workers.crew.lock();
+        state.room -= self.room;
+        state.in_flight -= (self.held + self.seen) as usize;
+    }
+}
