@@ -81,13 +81,6 @@ impl Host {
         Host { workers: Workers::new(shared.clone()), shared, engine: None, block, depth, beside: false }
     }
 
-    /// Makes it reach the kernel this way and by no other.
-    #[must_use]
-    pub fn with_engine(mut self, engine: Engine) -> Host {
-        self.engine = Some(engine);
-        self
-    }
-
     fn open_sync(&self, open: &HctxOpen<'_>) -> Box<dyn HwQueue> {
         Box::new(SyncQueue::new(self.shared.clone(), open, self.workers.clone()))
     }
