@@ -34,6 +34,8 @@ use super::shared::HostShared;
 
 /// Most threads of a file: as many requests may wait in the kernel at a time.
 const MOST_THREADS: usize = 64;
+/// Most of the writes that go one at a time that a thread takes at once, for one turn at the lock.
+const MOST_WRITES: usize = 32;
 /// How long a thread without work stays.
 const LINGER: Duration = Duration::from_secs(5);
 
@@ -152,24 +154,25 @@ impl Crew {
 
     /// What a thread does.
     fn run(&self) {
+        let (mut mine, mut ended) = (Vec::with_capacity(MOST_WRITES), Vec::with_capacity(MOST_WRITES));
         let mut state = self.lock();
         state.starting -= 1;
         loop {
-            let Some((mut job, is_write)) = state.next() else {
+            let are_writes = state.take(&mut mine);
+            if mine.is_empty() {
                 let (next, goes_on) = self.wait(state);
                 state = next;
                 if !goes_on {
                     return;
                 }
                 continue;
-            };
+            }
             drop(state);
-            let judge = job.of.judge(&self.shared);
-            let status = job.ask.carry_out(&judge);
-            job.rq.complete(status);
+            let origins = mine.drain(..).map(|job| job.carry_out(&self.shared));
+            ended.extend(origins);
             state = self.lock();
-            state.writing &= !is_write;
-            self.ended(&job.of);
+            state.writing &= !are_writes;
+            ended.drain(..).for_each(|of| self.ended(&of));
         }
     }
 
@@ -222,13 +225,15 @@ impl State {
         !self.jobs.is_empty() || (!self.writing && !self.writes.is_empty())
     }
 
-    /// The next request for a thread, and whether it is a write of those that go one at a time.
-    fn next(&mut self) -> Option<(Job, bool)> {
-        if let Some(job) = if self.writing { None } else { self.writes.pop_front() } {
+    /// Takes the next request for a thread, or several of the writes that go one at a time; whether it is those.
+    fn take(&mut self, into: &mut Vec<Job>) -> bool {
+        if !self.writing && !self.writes.is_empty() {
             self.writing = true;
-            return Some((job, true));
+            into.extend(self.writes.drain(..self.writes.len().min(MOST_WRITES)));
+            return true;
         }
-        self.jobs.pop_front().map(|job| (job, false))
+        into.extend(self.jobs.pop_front());
+        false
     }
 
     /// Counts who is to be woken, and who is to be started, for what waits.
@@ -247,10 +252,15 @@ impl State {
     }
 }
 
-impl Origin {
-    fn judge<'a>(&'a self, shared: &'a HostShared) -> Judge<'a> {
+impl Job {
+    /// Carries the request out, and tells its ring; gives back where it came from.
+    fn carry_out(mut self, shared: &HostShared) -> Arc<Origin> {
+        let Origin { capacity, block, ending, .. } = &*self.of;
         // Relaxed: a request that does not see the end yet is tried a bounded number of times.
-        Judge { shared, capacity: &self.capacity, block: self.block, ending: self.ending.load(Ordering::Relaxed) }
+        let judge = Judge { shared, capacity, block: *block, ending: ending.load(Ordering::Relaxed) };
+        let status = self.ask.carry_out(&judge);
+        self.rq.complete(status);
+        self.of
     }
 }
 

@@ -13,8 +13,8 @@ use sheave_blk::bio::{BIO_FUA, Op};
 use sheave_testkit::seccomp;
 
 /// Tests of this directory that are about the kernel ring itself, or about what only it can do: call back a read. And
-/// two that cannot share a process.
-const NOT_THERE: [&str; 9] = [
+/// those that cannot share a process: locks are a process's, and so are threads.
+const NOT_THERE: [&str; 10] = [
     "registered_buffers_serve_before_and_after_the_kernel_ring_is_made",
     "two_devices_of_a_ring_share_its_kernel_ring_and_two_rings_a_device",
     "a_kernel_ring_that_takes_nothing_more_does_not_hold_up_the_end",
@@ -24,6 +24,7 @@ const NOT_THERE: [&str; 9] = [
     "a_read_that_nobody_answers_times_out_once",
     "where_io_uring_is_forbidden",
     "threads_come_with_work",
+    "claim::",
 ];
 
 /// Under a filter of the shape of Docker's default profile, which answers EPERM to io_uring_setup.
@@ -45,7 +46,7 @@ fn the_same_tests_pass_where_io_uring_is_forbidden() {
     let said = String::from_utf8_lossy(&out.stdout);
     assert!(out.status.success(), "{said}{}", String::from_utf8_lossy(&out.stderr));
     let passed = said.split("test result: ok. ").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u32>().ok());
-    assert!(passed.is_some_and(|passed| passed >= 38), "{said}");
+    assert!(passed.is_some_and(|passed| passed >= 35), "{said}");
 }
 
 fn engine_of(spec: &str) -> (Option<Engine>, Vec<String>) {
