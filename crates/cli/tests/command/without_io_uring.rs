@@ -42,8 +42,8 @@ fn files_pools_and_volumes_work() {
         dir.ok("pool create a.img --size 64M");
         dir.ok("volume import in.raw a.img#v");
         dir.ok("volume snapshot a.img#v s");
-        dir.ok("bench vol:a.img#v --rw randrw --verify --depth 16 --runtime 300ms");
-        dir.ok("volume export a.img#v@s out.raw");
+        dir.ok("bench vol:a.img#v --overwrite --rw randrw --verify --depth 16 --runtime 300ms");
+        dir.ok("volume export a.img#s out.raw");
         dir.ok("pool scrub a.img");
         dir.ok("pool trim a.img");
         dir.ok("pool check a.img");
