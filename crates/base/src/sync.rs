@@ -1,7 +1,7 @@
 //! The only import of atomics, locks and threads for code whose correctness depends on how threads interleave.
 //!
 //! Owns the choice: std in every ordinary build; the `shuttle` or the `loom` model checker in a model build; a machine
-//! that keeps the states of cache lines ([`mesi`]) in the lab's simulation, which is a build with `--cfg sheave_mesi`.
+//! that keeps the states of cache lines (`mesi`) in the lab's simulation, which is a build with `--cfg sheave_mesi`.
 //! Does not own any algorithm, and adds nothing to what it re-exports.
 //!
 //! * I1: a model build runs model tests only. Outside of an execution of the checker its types panic. So a model build
