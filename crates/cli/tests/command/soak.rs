@@ -77,6 +77,12 @@ impl Client<'_> {
         (self.first + block) * BLOCK
     }
 
+    /// Replies carry a number alone: why a request failed, the daemon has told.
+    fn well(&self, errno: u32, what: &str) {
+        let said = || std::fs::read_to_string(self.dir.path("said")).unwrap_or_default();
+        assert!(errno == 0, "{what} of {} ended with errno {errno}; the daemon says\n{}", self.export, said());
+    }
+
     /// Looks at all its blocks, then works for a while, then leaves: with a goodbye, without one, or in half a write.
     fn session(&mut self, nbd: &mut Nbd) -> Option<()> {
         let mut now = Vec::new();
@@ -100,7 +106,7 @@ impl Client<'_> {
                 }
                 1 => {
                     self.may[block as usize].push(0);
-                    assert_eq!(nbd.ask(4, self.at(block), BLOCK as u32, &[])?, 0, "a trim");
+                    self.well(nbd.ask(4, self.at(block), BLOCK as u32, &[])?, "a trim");
                     now[block as usize] = 0;
                     count(&self.counts.trims);
                 }
@@ -111,7 +117,7 @@ impl Client<'_> {
                 _ => {
                     self.next += 1;
                     self.may[block as usize].push(self.next);
-                    assert_eq!(nbd.write(self.at(block), &content(self.next))?, 0, "a write");
+                    self.well(nbd.write(self.at(block), &content(self.next))?, "a write");
                     now[block as usize] = self.next;
                     count(&self.counts.writes);
                 }
