@@ -17,8 +17,9 @@ use crate::cargo::{self, cargo};
 use crate::workspace;
 
 /// What only this comparison needs; one that cannot be installed has empty columns.
-const TOOLS: [Tool; 4] = [
+const TOOLS: [Tool; 5] = [
     Tool { name: "nbdkit", packages: &["nbdkit"], why: "serves memory, nothing and a file" },
+    Tool { name: "nbd-server", packages: &["nbd-server"], why: "serves a file" },
     Tool { name: "nbdcopy", packages: &["libnbd-bin"], why: "reads by TLS" },
     Tool { name: "qemu-nbd", packages: &["qemu-utils"], why: "serves a file" },
     Tool { name: "qemu-storage-daemon", packages: &["qemu-system-common"], why: "serves a file or a qcow2 image" },
@@ -30,6 +31,9 @@ pub(super) const SIZE_BYTES: &str = "268435456";
 
 /// What QEMU's daemon is told of an export.
 const EXPORT: &str = "--export nbd,id=e,node-name=x,writable=on";
+
+/// Has no option to stay in the foreground: it writes the number of its process into a file.
+const NBD_SERVER: &str = "nbd-server";
 
 /// What is served.
 #[derive(Clone, Copy, PartialEq)]
@@ -68,6 +72,7 @@ const SERVERS: &[Server] = &[
         what: What::Memory,
         words: "--blockdev file,node-name=x,filename=DIR/image --nbd-server LISTEN EXPORT",
     },
+    Server { name: NBD_SERVER, program: NBD_SERVER, what: What::Memory, words: "-C DIR/config -p DIR/pid" },
     Server {
         name: "Sheave",
         program: "sheave",
@@ -131,14 +136,25 @@ const CASES: &[Case] = &[
 pub(super) struct Running {
     name: &'static str,
     what: What,
-    pub(super) child: Child,
+    child: Child,
+    /// Its process: the child, or what the child has left in the background.
+    pub(super) pid: u32,
     pub(super) dir: PathBuf,
     port: u16,
+}
+
+impl Running {
+    fn is_in_the_background(&self) -> bool {
+        self.pid != self.child.id()
+    }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         // It may have ended by itself.
+        if self.is_in_the_background() {
+            let _ = Command::new("kill").arg(self.pid.to_string()).status();
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.dir);
@@ -211,6 +227,12 @@ pub(super) fn start_with(
             format!("{sheave} pool create pool --size 512M --yes && {sheave} volume create pool#v --size {SIZE}")
         }
         (What::Thin, _) => format!("qemu-img create -q -f qcow2 qcow2 {SIZE}"),
+        (_, NBD_SERVER) => {
+            // With a socket on a path it listens nowhere else.
+            let listen =
+                if tcp { format!("listenaddr=127.0.0.1\\nport={port}") } else { format!("unixsock={shown}/s") };
+            format!("{image} && printf '[generic]\\n{listen}\\n[x]\\nexportname={shown}/image\\n' > config")
+        }
         _ => image.into(),
     };
     sh(&dir, &made)?;
@@ -230,11 +252,17 @@ pub(super) fn start_with(
     let program = if server.program == "sheave" { &sheave } else { server.program };
     let mut command = Command::new("taskset");
     command.args(["-c", "0", program]).args(words.split(' ')).stdout(Stdio::null()).stderr(Stdio::null());
-    let child = command.spawn().context("taskset does not start")?;
-    let mut running = Running { name: server.name, what: server.what, child, dir, port };
+    let mut child = command.spawn().context("taskset does not start")?;
+    let mut pid = child.id();
+    if server.program == NBD_SERVER {
+        ensure!(child.wait()?.success(), "it does not start: {words}");
+        pid = std::fs::read_to_string(dir.join("pid"))?.trim().parse().context("no number of its process")?;
+    }
+    let mut running = Running { name: server.name, what: server.what, child, pid, dir, port };
     let begun = Instant::now();
     while let Err(error) = ask(&running) {
-        ensure!(running.child.try_wait()?.is_none(), "it ended at once: {words}");
+        let ended = !running.is_in_the_background() && running.child.try_wait()?.is_some();
+        ensure!(!ended, "it ended at once: {words}");
         ensure!(begun.elapsed() < Duration::from_secs(20), "it does not answer: {words}: {error:#}");
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -249,7 +277,7 @@ fn load(server: &Running, tcp: bool, cpus: u8, words: &str) -> Result<(f64, f64)
     let place = server.dir.join("s").display().to_string();
     let (kind, place) = if tcp { ("--tcp", format!("127.0.0.1:{}", server.port)) } else { ("--unix", place) };
     command.args([kind, &place, "--export", "x", "--size", SIZE_BYTES, "--json"]);
-    command.args(["--pid", &server.child.id().to_string()]).args(words.split(' '));
+    command.args(["--pid", &server.pid.to_string()]).args(words.split(' '));
     let (json, errors, success) = cargo::capture(command)?;
     ensure!(success, "nbd_load failed: {errors}");
     let number = |name| table::number(&json, name).with_context(|| format!("no number `{name}` in {json}"));

@@ -72,7 +72,7 @@ pub(super) fn row(rounds: usize) -> Result<String> {
 fn copy(server: &Running, certificates: &str, times: u32) -> Result<(f64, f64)> {
     let socket = server.dir.join("s").display().to_string();
     let uri = format!("nbds+unix:///x?socket={socket}&tls-certificates={certificates}");
-    let (begun, before) = (Instant::now(), ticks(server.child.id())?);
+    let (begun, before) = (Instant::now(), ticks(server.pid)?);
     for _ in 0..times {
         let mut command = Command::new("taskset");
         command.args(["-c", "1", "nbdcopy", "--no-extents", "--connections=1", "--requests=16"]);
@@ -81,7 +81,7 @@ fn copy(server: &Running, certificates: &str, times: u32) -> Result<(f64, f64)> 
         ensure!(success, "nbdcopy failed: {errors}");
     }
     let seconds = begun.elapsed().as_secs_f64();
-    let cpu = (ticks(server.child.id())? - before) / TICKS_PER_SECOND;
+    let cpu = (ticks(server.pid)? - before) / TICKS_PER_SECOND;
     let bytes = SIZE_BYTES.parse::<f64>()? * f64::from(times);
     Ok((bytes / seconds / 1e6, cpu * 1e9 / bytes))
 }
