@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use hdrhistogram::Histogram;
 use sheave::Ring;
+use sheave_load::Engine;
 use sheave_load::looper::{Lane, Looper, Until};
 use sheave_load::pace::Unpaced;
 use sheave_load::pattern::Pattern;
@@ -20,17 +21,17 @@ pub fn opts(point: &Point, poll: bool) -> EngineOpts {
 }
 
 /// The loop of one thread.
-pub struct Drive {
-    looper: Looper<SheaveEngine>,
+pub struct Drive<E = SheaveEngine> {
+    looper: Looper<E>,
     pattern: Pattern,
     /// The pattern as it began.
     first: Pattern,
     lane: Arc<Lane>,
 }
 
-impl Drive {
+impl<E: Engine> Drive<E> {
     /// A loop over the first `bytes` of what the engine is attached to, as the point says.
-    pub fn new(engine: SheaveEngine, point: &Point, bytes: u64, seed: u64) -> Drive {
+    pub fn new(engine: E, point: &Point, bytes: u64, seed: u64) -> Drive<E> {
         let lane = Arc::new(Lane::default());
         let blocks = (bytes / u64::from(point.bs)).max(1);
         let pattern = Pattern::new(point.rw, 50, 0, point.bs, blocks, seed);
@@ -70,9 +71,16 @@ impl Drive {
         sheave_load::live::merge(&self.lane.latency, into);
     }
 
+    /// The engine, between turns.
+    pub fn engine(&self) -> &E {
+        &self.looper.engine
+    }
+}
+
+impl Drive {
     /// The ring, between turns.
     pub fn ring(&self) -> &Ring {
-        self.looper.engine.ring()
+        self.engine().ring()
     }
 }
 

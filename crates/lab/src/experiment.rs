@@ -71,6 +71,11 @@ pub trait Experiment: Sync {
         point.check(self.id(), self.parameters(), self.unused())
     }
 
+    /// Whether an arm does what it stands for at a point that the others can do; where not, its place stays empty.
+    fn takes_part(&self, _arm: usize, _point: &Point) -> bool {
+        true
+    }
+
     /// Builds rings, threads and devices of an arm; not timed. Runs and ends on the thread that calls it, which is
     /// pinned to `lab.cpus[0]`; threads that the arm starts are pinned by the arm, to `lab.cpus[1..]` first.
     fn prepare(&self, lab: &Lab, arm: usize, point: &Point) -> Result<Box<dyn ArmRun>, LabError>;

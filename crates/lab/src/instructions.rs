@@ -46,7 +46,7 @@ pub fn count(
         .map_err(|err| LabError::run(format!("cannot find this program to run it under valgrind: {err}")))?;
     let (mut arms, mut commands) = (Vec::new(), Vec::new());
     for (index, arm) in experiment.arms().iter().enumerate() {
-        if !experiment.counts_instructions(index) {
+        if !experiment.counts_instructions(index) || !experiment.takes_part(index, point) {
             arms.push(None);
             commands.push(String::new());
             continue;

@@ -71,7 +71,7 @@ pub fn run(plan: &Plan, lab: &Lab, show: &mut dyn Show) -> Result<LabReport, Lab
     cpu::pin(lab.cpu(0))?;
     let mut total = Duration::ZERO;
     for experiment in &plan.experiments {
-        total += Work::of(plan, lab, *experiment)?.time(plan.pace);
+        total += Work::of(plan, lab, *experiment)?.time(*experiment, plan.pace);
     }
     let mut runner = Runner { plan, lab, show, done: Duration::ZERO, total };
     let mut experiments = Vec::new();
@@ -108,6 +108,10 @@ pub fn run_arm(lab: &Lab, id: &str, arm: &str, point: &Point, ios: u64) -> Resul
         LabError::usage(format!("{id} has no arm {arm:?}")).fix(format!("use one of {}", names.join(", ")))
     })?;
     experiment.admit(point)?;
+    if !experiment.takes_part(index, point) {
+        return Err(LabError::usage(format!("{id}: the arm {arm} takes no part at {point}"))
+            .fix("use a point at which its place in the tables is not empty"));
+    }
     experiment.prepare(lab, index, point)?.turn(TurnEnd::Ios(ios))
 }
 
@@ -150,17 +154,28 @@ impl Work {
         Ok(Self { headline: experiment.headline(), sweeps, arms })
     }
 
-    fn time(&self, pace: Pace) -> Duration {
-        let of = |sweep: &Sweep| pace.of_arms(self.arms_of(sweep).len()) * sweep.points.len() as u32;
+    /// What its turns take.
+    fn time(&self, experiment: &dyn Experiment, pace: Pace) -> Duration {
+        let at = |arms: &[usize], point: &Point, again| pace.of_arms(those_of(experiment, arms, point).len() + again);
+        let of = |sweep: &Sweep| -> Duration {
+            let arms = self.arms_of(sweep);
+            sweep.points.iter().map(|place| at(&arms, &place.point, 0)).sum()
+        };
         let in_sweeps: Duration = self.sweeps.iter().map(of).sum();
         // In the thread's table the first arm stands twice.
         let again = usize::from(pace.rounds >= turns::FEWEST);
-        pace.of_arms(self.arms + again) * self.headline.len() as u32 + in_sweeps
+        let all: Vec<usize> = (0..self.arms).collect();
+        self.headline.iter().map(|row| at(&all, &row.point, again)).sum::<Duration>() + in_sweeps
     }
 
     fn arms_of(&self, sweep: &Sweep) -> Vec<usize> {
         if sweep.arms.is_empty() { (0..self.arms).collect() } else { sweep.arms.clone() }
     }
+}
+
+/// Of these arms those that take part at a point.
+fn those_of(experiment: &dyn Experiment, arms: &[usize], point: &Point) -> Vec<usize> {
+    arms.iter().copied().filter(|&arm| experiment.takes_part(arm, point)).collect()
 }
 
 /// Goes through the experiments.
@@ -186,7 +201,8 @@ impl Runner<'_> {
         self.show.part(&report, &part);
         let control = self.plan.pace.rounds >= turns::FEWEST;
         for row in &work.headline {
-            let what = What { metric: experiment.metric(), point: &row.point, arms: &all, control };
+            let arms = those_of(experiment, &all, &row.point);
+            let what = What { metric: experiment.metric(), point: &row.point, arms: &arms, control };
             let Some(row) = self.row(experiment, what, row, 0.0)? else { break };
             self.show.row(&part, &row);
             report.headline.push(row);
@@ -249,7 +265,8 @@ impl Runner<'_> {
         let mut rows = Vec::new();
         for place in &sweep.points {
             let asked = HeadlineRow { label: place.label.clone(), point: place.point.clone(), published: None };
-            let what = What { metric, point: &place.point, arms, control: false };
+            let arms = those_of(experiment, arms, &place.point);
+            let what = What { metric, point: &place.point, arms: &arms, control: false };
             let Some(row) = self.row(experiment, what, &asked, place.x)? else { break };
             self.show.row(&part, &row);
             rows.push(row);

@@ -10,6 +10,7 @@
 //! | [`cached`] | a device with a volatile cache, with FUA or without |
 //! | [`subject`] | device, file and cell of a point |
 //! | [`arm`] | an arm that runs |
+//! | [`pwrite`] | the arm without a ring's completions: a synchronous write |
 //! | [`checks`], [`verdict`] | that the arms are what they say; what the figures show |
 
 use crate::experiment::{ArmRun, Experiment, HeadlineRow, Lab, Sweep, SweepPoint};
@@ -18,7 +19,7 @@ use crate::report::{ExperimentReport, Verdict};
 use crate::terms::{ArmInfo, Axis, AxisScale, Check, Published, Scale, Seed};
 use crate::{LabError, Point};
 use arm::DioArm;
-use design::{AFTER, ARMS, DEPTHS, INLINE, KINDS, SEED, interrupted, overwrites, row_label};
+use design::{AFTER, ARMS, DEPTHS, INLINE, KINDS, SEED, SYNC, interrupted, overwrites, row_label};
 use subject::Cell;
 
 pub mod arm;
@@ -27,6 +28,7 @@ mod checks;
 pub mod demoted;
 mod design;
 pub mod extents;
+pub mod pwrite;
 pub mod subject;
 mod verdict;
 
@@ -85,6 +87,12 @@ fn cell_sweeps() -> [Sweep; 2] {
     ]
 }
 
+/// Why the series was written: a synchronous write beside async ones, one at a time.
+fn synchronous_sweep() -> Sweep {
+    let points = design::one_at_a_time().into_iter().enumerate().map(|(n, (label, point))| category(n, label, point));
+    categories("sync", "A synchronous write beside async ones (QD 1)", "write", points.collect())
+}
+
 impl Experiment for DioCompletion {
     fn id(&self) -> &'static str {
         design::ID
@@ -136,6 +144,7 @@ impl Experiment for DioCompletion {
         ];
         let devices = devices.into_iter().enumerate().map(|(n, (label, point))| category(n, label, point));
         let mut sweeps = Vec::from(cell_sweeps());
+        sweeps.push(synchronous_sweep());
         if lab.scale == Scale::Quick {
             return sweeps;
         }
@@ -176,7 +185,14 @@ impl Experiment for DioCompletion {
         design::admit(point)
     }
 
+    fn takes_part(&self, arm: usize, point: &Point) -> bool {
+        arm != SYNC || design::is_synchronous(point)
+    }
+
     fn prepare(&self, lab: &Lab, arm: usize, point: &Point) -> Result<Box<dyn ArmRun>, LabError> {
+        if arm == SYNC {
+            return Ok(Box::new(DioArm::synchronous(lab, point)?));
+        }
         Ok(Box::new(DioArm::new(lab, point, KINDS[arm.min(AFTER)])?))
     }
 

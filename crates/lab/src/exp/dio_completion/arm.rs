@@ -9,12 +9,13 @@ use sheave::Ring;
 use sheave_iomap::File;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_load::live::report_histogram;
-use sheave_load::{EngineOpts, Rw, SheaveEngine, cpu};
+use sheave_load::{Engine, EngineOpts, Rw, SheaveEngine, cpu};
 use sheave_uring::IoWq;
 use sheave_uring::LateCompletions;
 
 use super::design::{self, Kind};
-use super::subject::{self, Cell, Subject};
+use super::pwrite::Pwrite;
+use super::subject::{self, Cell, Place, Subject};
 use crate::drive::{self, Drive, until};
 use crate::experiment::Lab;
 use crate::meter::Meter;
@@ -26,10 +27,38 @@ const MIDDLE: u16 = 2 << 13 | 4;
 /// Most bytes of an I/O that fills a file before it is overwritten.
 const FILL: u32 = 64 << 10;
 
+/// Where the writes of an engine ended that did not end where they were reaped.
+pub trait Ends: Engine {
+    /// So many in workers and in task work so far.
+    fn late(&self) -> LateCompletions;
+    /// So many by the caller of a synchronous write, since the beginning.
+    fn by_caller(&self) -> u64;
+}
+
+impl Ends for SheaveEngine {
+    fn late(&self) -> LateCompletions {
+        self.ring().late_completions()
+    }
+
+    fn by_caller(&self) -> u64 {
+        0
+    }
+}
+
+impl Ends for Pwrite {
+    fn late(&self) -> LateCompletions {
+        LateCompletions::default()
+    }
+
+    fn by_caller(&self) -> u64 {
+        self.ended_here()
+    }
+}
+
 /// An arm that is ready.
-pub struct DioArm {
+pub struct DioArm<E = SheaveEngine> {
     // Before `subject`: the ring goes first, then the file and its pool.
-    drive: Drive,
+    drive: Drive<E>,
     subject: Subject,
     lab: Lab,
     /// I/Os until the file is used up.
@@ -47,10 +76,31 @@ impl DioArm {
         }
         let ioprio = if kind.general { MIDDLE } else { 0 };
         let opts = EngineOpts { dsync: cell.dsync(), ioprio, ..drive::opts(point, subject::is_polled(point)?) };
+        let engine = engine(lab, subject::workers_elsewhere(point)?, &subject, &opts)?;
+        DioArm::of(lab, point, subject, engine)
+    }
+}
+
+impl DioArm<Pwrite> {
+    /// Builds the synchronous writes on the calling thread, to the file as Sheave has it.
+    pub fn synchronous(lab: &Lab, point: &Point) -> Result<DioArm<Pwrite>, LabError> {
+        design::admit(point)?;
+        if !design::is_synchronous(point) {
+            return Err(LabError::usage(format!("a synchronous write is one at a time, but the point is {point}"))
+                .fix("use depth=1, batch=1, file=memory and a cell without dsync"));
+        }
+        let subject = Subject::new(lab, point, Place::Inline)?;
+        let engine = Pwrite::new(&subject.file, &drive::opts(point, subject::is_polled(point)?))?;
+        DioArm::of(lab, point, subject, engine)
+    }
+}
+
+impl<E: Ends> DioArm<E> {
+    fn of(lab: &Lab, point: &Point, subject: Subject, engine: E) -> Result<DioArm<E>, LabError> {
+        let cell = subject::cell(point)?;
         // Blocks that are written once only are taken in order: their places are scattered all the same.
         let rw = if cell.is_used_up() { Rw::Write } else { point.rw };
         let loop_point = Point { rw, ..point.clone() };
-        let engine = engine(lab, subject::workers_elsewhere(point)?, &subject, &opts)?;
         let blocks = subject.bytes / u64::from(point.bs);
         let until_reset = if cell.is_used_up() { blocks } else { u64::MAX };
         let drive = Drive::new(engine, &loop_point, subject.bytes, 1);
@@ -59,7 +109,7 @@ impl DioArm {
 
     /// How many completed late so far.
     pub fn late(&self) -> LateCompletions {
-        self.drive.ring().late_completions()
+        self.drive.engine().late()
     }
 
     /// The file, as the ring has it.
@@ -89,10 +139,10 @@ fn fill(lab: &Lab, point: &Point, subject: &Subject) -> Result<(), LabError> {
     synced.map_err(|status| LabError::run(format!("the file that was filled cannot be synced: {status}")))
 }
 
-impl ArmRun for DioArm {
+impl<E: Ends> ArmRun for DioArm<E> {
     fn turn(&mut self, end: TurnEnd) -> Result<Turn, LabError> {
         let mut turn = Turn::default();
-        let late = self.late();
+        let (late, by_caller) = (self.late(), self.drive.engine().by_caller());
         self.drive.reset();
         let mut until = until(&self.lab, end, 1);
         let (wanted, time) = (until.ios, until.runtime);
@@ -118,6 +168,7 @@ impl ArmRun for DioArm {
         let now = self.late();
         turn.counters.insert("in_worker", (now.in_worker - late.in_worker) as f64);
         turn.counters.insert("in_task", (now.in_task - late.in_task) as f64);
+        turn.counters.insert("by_caller", (self.drive.engine().by_caller() - by_caller) as f64);
         Ok(turn)
     }
 }

@@ -3,8 +3,8 @@
 use sheave::{Buf, Ring, op};
 use sheave_base::status::Status;
 
-use super::arm::DioArm;
-use super::design::{AFTER, ARMS, INLINE, KINDS, SEED, interrupted, overwrites};
+use super::arm::{self, DioArm};
+use super::design::{self, AFTER, ARMS, INLINE, KINDS, SEED, SYNC, interrupted, overwrites};
 use super::subject::{Cell, Place, Subject};
 use crate::experiment::Lab;
 use crate::terms::Check;
@@ -25,6 +25,9 @@ pub fn run(lab: &Lab) -> Result<Vec<Check>, LabError> {
         for file in ["memory", "volume"] {
             checks.push(comes_back(lab, arm, kind.place, file)?);
         }
+    }
+    for (what, point) in design::one_at_a_time() {
+        checks.push(by_its_caller(lab, what, &point)?);
     }
     for cell in Cell::ALL {
         checks.push(cell_check(lab, "memory", cell)?);
@@ -70,6 +73,20 @@ fn places(lab: &Lab, arm: usize, what: &str, point: &Point) -> Result<Check, Lab
         name: format!("{}: overwrites complete {place} ({what})", ARMS[arm].name),
         ok: ios == IOS && (in_worker, in_task) == expected,
         detail: format!("{ios} I/Os, {in_worker} in a worker, {in_task} in the task, {switches} context switches"),
+    })
+}
+
+/// A synchronous write has no worker and no task work; its caller ends those that have completion work.
+fn by_its_caller(lab: &Lab, what: &str, point: &Point) -> Result<Check, LabError> {
+    let mut arm = DioArm::synchronous(lab, point)?;
+    let turn = arm.turn(TurnEnd::Ios(IOS))?;
+    let [by_caller, in_worker, in_task] =
+        ["by_caller", "in_worker", "in_task"].map(|name| turn.counters.get(name).copied().unwrap_or(-1.0));
+    let expected = if arm::is_eligible(point) { 0.0 } else { IOS as f64 };
+    Ok(Check {
+        name: format!("{}: its caller ends it ({what})", ARMS[SYNC].name),
+        ok: turn.ios == IOS && (by_caller, in_worker, in_task) == (expected, 0.0, 0.0),
+        detail: format!("{} writes, {by_caller} ended by the caller, {in_worker} in a worker", turn.ios),
     })
 }
 

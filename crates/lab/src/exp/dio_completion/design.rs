@@ -25,7 +25,11 @@ pub const INLINE: usize = 2;
 /// Index of the product.
 pub const AFTER: usize = 3;
 
-pub static ARMS: [ArmInfo; 4] = [
+/// Index of the synchronous write.
+pub const SYNC: usize = 4;
+
+/// The arms.
+pub static ARMS: [ArmInfo; 5] = [
     ArmInfo {
         name: "before",
         role: Role::Before,
@@ -44,9 +48,15 @@ pub static ARMS: [ArmInfo; 4] = [
                patch 1, for polled rows",
     },
     ArmInfo { name: "after", role: Role::After, what: "Sheave: the same, and plain overwrites also go in as one run" },
+    ArmInfo {
+        name: "sync pwrite",
+        role: Role::Other,
+        what: "A synchronous write, beside which async ones were found slow: its caller maps, submits, waits and \
+               finishes by itself; one at a time, so in rows of QD 1 alone",
+    },
 ];
 
-/// What each arm is made of.
+/// What each arm is made of that goes through a ring.
 pub const KINDS: [Kind; 4] = [
     Kind { place: Place::Worker, general: false },
     Kind { place: Place::Task, general: false },
@@ -67,6 +77,25 @@ pub fn interrupted(depth: u32) -> Point {
     overwrites(depth).with("ends", "interrupt")
 }
 
+/// Whether a synchronous write does the same work there: one at a time, and not through a pool's sums or a flush.
+pub fn is_synchronous(point: &Point) -> bool {
+    let plain = |name: &str, word: &str| point.text(name).is_none_or(|text| text == word);
+    let dsync = subject::cell(point).is_ok_and(subject::Cell::dsync);
+    point.depth == 1 && point.batch == 1 && plain("file", "memory") && plain("worker", "same") && !dsync
+}
+
+/// One write at a time by what it finds and how it ends: where a synchronous one stands beside each async one.
+pub fn one_at_a_time() -> [(&'static str, Point); 4] {
+    let unwritten = |point: Point| point.with("cell", "unwritten");
+    [
+        ("overwrite, polled", overwrites(1)),
+        ("overwrite, interrupts", interrupted(1)),
+        ("unwritten, polled", unwritten(overwrites(1))),
+        ("unwritten, interrupts", unwritten(interrupted(1))),
+    ]
+}
+
+/// The name of a row of the thread's tables.
 pub fn row_label(depth: u32, ends: &str) -> String {
     format!("QD {depth}, {ends}")
 }

@@ -21,13 +21,33 @@ fn every_point_of_every_sweep_can_be_had_by_every_arm() {
     let sweeps = DioCompletion.sweeps(&lab).into_iter().flat_map(|sweep| sweep.points).map(|place| place.point);
     for point in headline.chain(sweeps).chain(DioCompletion.instruction_points()) {
         assert_eq!(point.to_string().parse::<Point>().as_ref(), Ok(&point), "goes through a command line");
-        for (arm, info) in ARMS.iter().enumerate() {
+        for (arm, info) in ARMS.iter().enumerate().filter(|(arm, _)| DioCompletion.takes_part(*arm, &point)) {
             let turn = DioCompletion.prepare(&lab, arm, &point).and_then(|mut arm| arm.turn(TurnEnd::Ios(300)));
             let turn = turn.unwrap_or_else(|err| panic!("{} at {point}: {err}", info.name));
             assert_eq!(turn.ios, 300, "{} at {point}", info.name);
             assert_eq!(turn.latency.map(|latency| latency.len()), Some(300), "{} at {point}", info.name);
         }
     }
+}
+
+#[test]
+fn a_synchronous_write_stands_in_each_row_of_one_at_a_time_and_in_no_other() {
+    for row in DioCompletion.headline() {
+        assert_eq!(DioCompletion.takes_part(SYNC, &row.point), row.label.starts_with("QD 1,"), "{}", row.label);
+        assert!((0..SYNC).all(|arm| DioCompletion.takes_part(arm, &row.point)));
+    }
+    assert!(synchronous_sweep().points.iter().all(|place| DioCompletion.takes_part(SYNC, &place.point)));
+    let deep = DioCompletion.prepare(&lab(), SYNC, &overwrites(2)).err().expect("refused").to_string();
+    assert!(deep.contains("one at a time"), "{deep}");
+}
+
+#[test]
+fn the_verdict_tells_what_a_synchronous_write_gives() {
+    let rows = DioCompletion.headline().into_iter().map(|head| row(head.label, head.point, &[50.0, 60.0, 90.0, 70.0]));
+    let shows = DioCompletion.verdict(&report(&DioCompletion, rows.collect(), Vec::new())).shows;
+    let told = "a synchronous one gives polled, +70.0 % (+69.0 to +71.0), and the thread's arm +60.0 % (+59.0 to +61.0\
+                ); interrupts, +70.0 % (+69.0 to +71.0), and the thread's arm +50.0 %";
+    assert!(shows.contains(told), "{shows}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What the figures show: worked out from the rows that were measured.
 
 use super::arm;
-use super::design::{AFTER, DEPTHS, INLINE, SEED, row_label};
+use super::design::{AFTER, DEPTHS, INLINE, SEED, SYNC, row_label};
 use crate::report::{ArmResult, Change, ExperimentReport, Holds, Row, Verdict};
 use crate::table::told as told_of;
 
@@ -97,6 +97,7 @@ fn shows(best: &Row, report: &ExperimentReport, polled: &[f64], odd: &[String], 
     if let Some(first) = report.row(&row_label(1, "polled")) {
         text += &hand_over(first);
     }
+    text += &synchronous(report);
     if let (Some(before), Some(after)) = (best.arm(0), best.arm(AFTER)) {
         text += &per_io(before, after);
     }
@@ -109,6 +110,23 @@ fn shows(best: &Row, report: &ExperimentReport, polled: &[f64], odd: &[String], 
         (_, odd) => format!(" Not eligible, and yet different: {}.", odd.join(", ")),
     };
     text
+}
+
+/// Why the series was written: what a synchronous write does better than async ones, before and after.
+fn synchronous(report: &ExperimentReport) -> String {
+    let ends = [("polled", INLINE), ("interrupts", SEED)];
+    let told = ends.into_iter().filter_map(|(ends, arm)| {
+        let row = report.row(&row_label(1, ends))?;
+        let change = |arm: usize| row.arm(arm).and_then(|arm| arm.change).map(|change| told_of(Some(change)));
+        Some(format!("{ends}, {}, and the thread's arm {}", change(SYNC)?, change(arm)?))
+    });
+    let told: Vec<String> = told.collect();
+    match told.is_empty() {
+        true => String::new(),
+        false => {
+            format!(" Against an async write that completes in a worker a synchronous one gives {}.", told.join("; "))
+        }
+    }
 }
 
 /// Instructions of each arm at the deepest point that was counted.

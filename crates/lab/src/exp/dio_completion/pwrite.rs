@@ -1,0 +1,117 @@
+//! The synchronous write that the thread was written for: its caller maps, hands the data over, waits, and finishes.
+//!
+//! Built as the kernel's `iomap_dio_rw` with a wait: no CQE, no task work and no worker, whatever a write finds. The
+//! caller itself is where completion work may block. As an engine it has one slot, and does its I/O in `submit`.
+//!
+//! * P1. One write at a time: nothing is in flight when `submit` returns.
+//! * P2. A failed write is reported as one; the file hears of it when it has completion work to undo.
+
+use std::sync::Arc;
+
+use sheave_base::status::Status;
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::mapping::{Intent, MapFlags};
+use sheave_iomap::{File, Mapping, MappingKind, WriteDone};
+use sheave_load::engine::Engine;
+use sheave_load::{EngineOpts, LoadError, SheaveEngine};
+
+/// The engine: the ring below it knows the device alone, and stands for the bio that the kernel submits and waits for.
+pub struct Pwrite {
+    file: Arc<dyn File>,
+    device: SheaveEngine,
+    bs: u32,
+    /// Where the next write goes; `None` when none was asked for.
+    next: Option<u64>,
+    /// What the last one came to.
+    done: Option<i32>,
+    /// Writes whose caller has ended them in the file.
+    ended_here: u64,
+}
+
+impl Pwrite {
+    /// Synchronous writes to a file, whose device is opened on the calling thread.
+    pub fn new(file: &Arc<dyn File>, opts: &EngineOpts) -> Result<Pwrite, LoadError> {
+        let below = EngineOpts { depth: 1, ioprio: 0, ..*opts };
+        let device = SheaveEngine::new(|ring| ring.attach(file.device()), 1, &below)?;
+        Ok(Pwrite { file: file.clone(), device, bs: opts.bs, next: None, done: None, ended_here: 0 })
+    }
+
+    /// Writes that had completion work, which their caller has done.
+    pub fn ended_here(&self) -> u64 {
+        self.ended_here
+    }
+
+    /// One write, from the mapping to the end.
+    fn write(&mut self, pos: u64) -> Result<i32, LoadError> {
+        let mapping = match self.file.map(pos, u64::from(self.bs), Intent::Write) {
+            Ok(mapping) if mapping.len >= u64::from(self.bs) => mapping,
+            Ok(_) => return Ok(Status::NotSupp.result()),
+            Err(status) => return Ok(status.result()),
+        };
+        self.device.prep(0, true, mapping.addr);
+        self.device.submit(1)?;
+        let mut res = None;
+        while res.is_none() {
+            let reaped = self.device.reap(|_, code| res = Some(code));
+            if reaped == 0 {
+                self.device.submit(1)?;
+            }
+        }
+        let res = res.unwrap_or_default();
+        Ok(if has_work(&mapping, pos + u64::from(self.bs), &*self.file) { self.end(pos, &mapping, res) } else { res })
+    }
+
+    /// The completion work, in the caller's own time.
+    fn end(&mut self, pos: u64, mapping: &Mapping, res: i32) -> i32 {
+        self.ended_here += 1;
+        let status = if res == self.bs as i32 { Status::Ok } else { Status::IoErr };
+        let done = WriteDone::new(pos, u64::from(self.bs), status, std::slice::from_ref(mapping));
+        match self.file.end_write(done, &MayBlock::on_worker()) {
+            Ok(()) => res,
+            Err(status) => status.result(),
+        }
+    }
+}
+
+/// Whether the file has something to do after the data, as `sheave_iomap::decision` asks it for a ring.
+fn has_work(mapping: &Mapping, end: u64, file: &dyn File) -> bool {
+    let plain = mapping.kind == MappingKind::Mapped && !mapping.flags.any(MapFlags::SHARED | MapFlags::NEW);
+    !plain || end > file.size_bytes()
+}
+
+impl Engine for Pwrite {
+    fn expected(&self) -> i32 {
+        self.bs as i32
+    }
+
+    #[inline]
+    fn prep(&mut self, _slot: u32, _write: bool, offset: u64) {
+        self.next = Some(offset);
+    }
+
+    #[inline]
+    fn submit(&mut self, _wait: u32) -> Result<(), LoadError> {
+        if let Some(pos) = self.next.take() {
+            self.done = Some(self.write(pos)?);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn reap(&mut self, mut done: impl FnMut(u32, i32)) -> u32 {
+        match self.done.take() {
+            Some(res) => {
+                done(0, res);
+                1
+            }
+            None => 0,
+        }
+    }
+
+    fn buffer(&mut self, _slot: u32) -> &mut [u8] {
+        self.device.buffer(0)
+    }
+}
+
+#[cfg(test)]
+mod tests;
