@@ -17,7 +17,7 @@ use crate::report::{ExperimentReport, Known, Prediction, Verdict};
 use crate::terms::{ArmInfo, Axis, AxisScale, Check, Metric, Published, Scale, Seed};
 use crate::{LabError, Point};
 use arm::InFlightArm;
-use design::{AFTER, ARMS, BEFORE, PER_THREAD, WAYS, in_batches, one_by_one};
+use design::{AFTER, ARMS, BEFORE, PER_THREAD, WITHOUT_READER, in_batches, one_by_one};
 
 pub mod arm;
 mod checks;
@@ -55,7 +55,7 @@ fn thread_sweep(lab: &Lab, name: &'static str, title: &'static str, point: fn(u3
         Scale::Full => threads(lab),
     };
     let points = threads.into_iter().map(|threads| SweepPoint::at(threads, point(threads))).collect();
-    Sweep { name, title, axis, points, arms: Vec::new(), metric: None }
+    Sweep { name, title, axis, points, arms: WITHOUT_READER.into(), metric: None }
 }
 
 /// Readers at 0, 1 and 1000 Hz: what they cost the I/O, and what a reading costs.
@@ -69,7 +69,7 @@ fn reader_sweeps(lab: &Lab) -> [Sweep; 2] {
     };
     let sweep = |name, title, hz: &[u64], metric| {
         let points = hz.iter().map(at).collect();
-        Sweep { name, title, axis, points, arms: Vec::new(), metric }
+        Sweep { name, title, axis, points, arms: WITHOUT_READER.into(), metric }
     };
     [
         sweep("readers", "I/O while somebody reads the counts", &[0, 1, 1000], None),
@@ -85,8 +85,20 @@ fn queues() -> Sweep {
         title: "What a reading takes, by queues (a ring each, 1000 readings a second)",
         axis: Axis { label: "queues", unit: "", scale: AxisScale::Log2 },
         points: queues.map(|n| SweepPoint::at(n, one_by_one(n).with("readers", 1000))).into(),
-        arms: Vec::new(),
+        arms: WITHOUT_READER.into(),
         metric: Some(NS_PER_READING),
+    }
+}
+
+/// What the reader in the path costs, by how many queues it has to look at.
+fn in_path() -> Sweep {
+    Sweep {
+        name: "jiffy",
+        title: "The reader in the path, once a jiffy, by queues (a ring each)",
+        axis: Axis { label: "queues", unit: "", scale: AxisScale::Log2 },
+        points: [1, 2, 16, 64].map(|n| SweepPoint::at(n, one_by_one(n))).into(),
+        arms: Vec::new(),
+        metric: None,
     }
 }
 
@@ -137,6 +149,7 @@ impl Experiment for InFlight {
         sweeps.extend([
             readings,
             queues(),
+            in_path(),
             thread_sweep(lab, "threads-batch", "Threads, batches of 32", in_batches),
             thread_sweep(lab, "threads-elsewhere", "Threads, requests end on another thread (QD 16)", elsewhere),
             Sweep {
@@ -146,7 +159,7 @@ impl Experiment for InFlight {
                 points: [1, 2, 4, 8, 16, 32, 64, 128]
                     .map(|batch| SweepPoint::at(batch, Point { batch, ..in_batches(lab.cpus.len() as u32) }))
                     .into(),
-                arms: Vec::new(),
+                arms: WITHOUT_READER.into(),
                 metric: None,
             },
         ]);
@@ -161,7 +174,7 @@ impl Experiment for InFlight {
     }
 
     fn prepare(&self, lab: &Lab, arm: usize, point: &Point) -> Result<Box<dyn ArmRun>, LabError> {
-        Ok(Box::new(InFlightArm::new(lab, point, WAYS[arm.min(AFTER)])?))
+        Ok(Box::new(InFlightArm::new(lab, point, design::counters(arm))?))
     }
 
     fn check(&self, lab: &Lab) -> Result<Vec<Check>, LabError> {

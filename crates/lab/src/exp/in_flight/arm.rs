@@ -12,7 +12,7 @@ use sheave::open_device;
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_load::{SheaveEngine, cpu};
 
-use super::counters::{Counters, Reading, Way};
+use super::counters::{Counters, Reading};
 use super::counting;
 use crate::crew::{Crew, MakeDrive};
 use crate::drive::{self, Drive};
@@ -70,9 +70,8 @@ struct Readings {
 
 impl InFlightArm {
     /// Builds it on the calling thread.
-    pub fn new(lab: &Lab, point: &Point, way: Way) -> Result<InFlightArm, LabError> {
+    pub fn new(lab: &Lab, point: &Point, counters: Arc<Counters>) -> Result<InFlightArm, LabError> {
         let hz = point.number("readers").unwrap_or(0);
-        let counters = Counters::new(way);
         let (lower, elsewhere) = lower(lab, point, &counters)?;
         let device = counting::over(&lower, &counters, elsewhere.is_none());
         let most = i64::from(point.threads) * i64::from(point.depth);
@@ -84,6 +83,7 @@ impl InFlightArm {
             Ok(Drive::new(engine, &place, SIZE, index as u64))
         });
         let crew = Crew::new(lab, point, &make)?;
+        watched.counters.watch(Some(&watched.device));
         let reader_cpu = lab.cpu(point.threads as usize);
         Ok(InFlightArm { crew, watched, reader_cpu, hz, elsewhere })
     }
@@ -91,6 +91,16 @@ impl InFlightArm {
     /// What its readers look at.
     pub fn watched(&self) -> &Watched {
         &self.watched
+    }
+
+    /// Readings in the path of I/O since then, and what the turn has of them.
+    fn note_in_path(&self, before: (u64, u64), turn: &mut Turn) {
+        let (readings, seen) = self.watched.counters.readings_in_path();
+        if readings > before.0 {
+            let count = (readings - before.0) as f64;
+            turn.gauges.insert("readings_in_path", count);
+            turn.gauges.insert("seen_in_path", (seen - before.1) as f64 / count);
+        }
     }
 
     /// A turn of the threads, without what the device's own threads have used.
@@ -152,9 +162,17 @@ fn read_at(watched: &Watched, hz: u64, cpu: usize, stop: &AtomicBool) -> Reading
     }
 }
 
+impl Drop for InFlightArm {
+    fn drop(&mut self) {
+        // The device has the counters: they must not hold it.
+        self.watched.counters.watch(None);
+    }
+}
+
 impl ArmRun for InFlightArm {
     fn turn(&mut self, end: TurnEnd) -> Result<Turn, LabError> {
         let (hz, watched, stop, cpu) = (self.hz, self.watched.clone(), AtomicBool::new(false), self.reader_cpu);
+        let in_path = self.watched.counters.readings_in_path();
         let (turn, seen) = std::thread::scope(|scope| {
             let reader = (hz > 0).then(|| scope.spawn(|| read_at(&watched, hz, cpu, &stop)));
             let turn = self.run_turn(end);
@@ -167,6 +185,7 @@ impl ArmRun for InFlightArm {
             (turn, seen)
         });
         let mut turn = turn?;
+        self.note_in_path(in_path, &mut turn);
         if let Some(seen) = seen.filter(|seen| seen.count > 0) {
             turn.gauges.insert("ns_per_reading", seen.ns as f64 / seen.count as f64);
             turn.gauges.insert("readings", seen.count as f64);

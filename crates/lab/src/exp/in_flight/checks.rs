@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use sheave::{Buf, Device, Ring, op, open_device};
 
 use super::arm::InFlightArm;
-use super::counters::{Counters, Way};
+use super::counters::{Counters, Way, jiffy, tick_ns};
 use super::counting;
-use super::design::{ARMS, WAYS, in_batches, one_by_one};
+use super::design::{self, ARMS, WAYS, in_batches, one_by_one};
 use crate::experiment::Lab;
 use crate::terms::Check;
 use crate::{ArmRun, LabError, Point, TurnEnd};
@@ -19,23 +19,28 @@ const HELD: i64 = 6;
 /// How long the device holds them; all of it passes only on a machine that stands still.
 const HOLD: Duration = Duration::from_millis(200);
 
+/// Time for a look at the reader in the path.
+const SEVERAL_JIFFIES: Duration = Duration::from_millis(30);
+
 /// All checks.
 pub fn run(lab: &Lab) -> Result<Vec<Check>, LabError> {
     let mut checks = Vec::new();
-    for (way, info) in WAYS.into_iter().zip(ARMS) {
+    for (arm, (way, info)) in WAYS.into_iter().zip(ARMS).enumerate() {
         let elsewhere = one_by_one(2).with("ends", "elsewhere").with("readers", 1000);
         for (what, point) in [("one by one", one_by_one(2)), ("batches", in_batches(2)), ("ended elsewhere", elsewhere)]
         {
-            checks.push(updates(lab, way, &format!("{} ({what})", info.name), &point)?);
+            checks.push(updates(lab, arm, &format!("{} ({what})", info.name), &point)?);
         }
         checks.push(agrees(way, info.name)?);
+        checks.push(once_a_jiffy(lab, arm, info.name)?);
     }
     Ok(checks)
 }
 
 /// Two updates of a counter an I/O, or none; afterwards zero, and as many as there are busy tags.
-fn updates(lab: &Lab, way: Way, name: &str, point: &Point) -> Result<Check, LabError> {
-    let mut arm = InFlightArm::new(lab, point, way)?;
+fn updates(lab: &Lab, arm: usize, name: &str, point: &Point) -> Result<Check, LabError> {
+    let way = WAYS[arm];
+    let mut arm = InFlightArm::new(lab, point, design::counters(arm))?;
     let turn = arm.turn(TurnEnd::Ios(IOS * u64::from(point.threads)))?;
     let watched = arm.watched().clone();
     let (reading, by_tags) = (watched.read(), watched.by_tags());
@@ -46,6 +51,21 @@ fn updates(lab: &Lab, way: Way, name: &str, point: &Point) -> Result<Check, LabE
         name: format!("{name}: {} updates of counters an I/O, and quiescent zero", if expected == 0 { 0 } else { 2 }),
         ok: turn.ios >= IOS && updates == expected && reading.reads == 0 && reading.writes == 0 && by_tags == 0,
         detail: format!("{} I/Os, {updates} updates; then {reading:?}, {by_tags} busy tags", turn.ios),
+    })
+}
+
+/// Those with a reader in the path read at least once, at most once in each tick of the kernel's; the others never do.
+fn once_a_jiffy(lab: &Lab, arm: usize, name: &str) -> Result<Check, LabError> {
+    let mut run = InFlightArm::new(lab, &one_by_one(2), design::counters(arm))?;
+    let start = jiffy();
+    run.turn(TurnEnd::Time(SEVERAL_JIFFIES))?;
+    let jiffies = (jiffy() - start) / tick_ns() + 2; // The one that it began in, and the one that it ended in.
+    let (readings, _) = run.watched().counters().readings_in_path();
+    let reads = arm >= design::PER_THREAD_JIFFY;
+    Ok(Check {
+        name: format!("{name}: {} in the path of I/O", if reads { "read once a jiffy" } else { "nobody reads" }),
+        ok: if reads { (1..=jiffies).contains(&readings) } else { readings == 0 },
+        detail: format!("{readings} readings in at most {jiffies} jiffies"),
     })
 }
 

@@ -7,10 +7,14 @@
 //!   atomic addition; a request may start in one seat and end in another, and the sum is right all the same.
 //! * C2. [`Counters::read`] of [`Way::PerThread`] is a sum of numbers of different moments: between two looks a request
 //!   may seem to end that was not seen to start.
+//! * C3. A [`Seat`] of counters with a reader in the path looks for a new jiffy at each start and end, and the first
+//!   seat of a jiffy reads what is in flight, as the kernel's `part_round_stats` did. A jiffy is a tick of the kernel's
+//!   own: `CLOCK_MONOTONIC_COARSE` shows no other time.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crossbeam_utils::CachePadded;
+use rustix::time::{ClockId, clock_getres, clock_gettime};
 use sheave::Device;
 use sheave_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use sheave_blk::bio::Op;
@@ -48,10 +52,23 @@ impl Way {
 /// Signed numbers as their bits: the pairs of one arm go below zero.
 type Pair = CachePadded<[AtomicU64; 2]>;
 
+/// The reader in the path of I/O: what the kernel had to work out the time that a device is busy (C3).
+#[derive(Debug, Default)]
+struct InPath {
+    /// The jiffy in which somebody read last, in ns.
+    last: CachePadded<AtomicU64>,
+    /// Its device while there is one: a device has its counters, so these cannot hold it for good.
+    device: Mutex<Option<Device>>,
+    /// Readings, and how many requests they saw.
+    readings: AtomicU64,
+    seen: AtomicU64,
+}
+
 /// The counters of one device.
 #[derive(Debug)]
 pub struct Counters {
     way: Way,
+    in_path: Option<Box<InPath>>,
     pairs: Box<[Pair]>,
     seats: AtomicUsize,
     /// Updates, of seats that have gone.
@@ -75,10 +92,57 @@ impl Reading {
 }
 
 impl Counters {
-    /// All zero.
+    /// All zero, without a reader in the path.
     pub fn new(way: Way) -> Arc<Counters> {
+        Counters::with(way, None)
+    }
+
+    /// All zero. Whoever starts or ends a request reads once a jiffy, from when [`Counters::watch`] says of what.
+    pub fn read_in_path(way: Way) -> Arc<Counters> {
+        Counters::with(way, Some(Box::default()))
+    }
+
+    fn with(way: Way, in_path: Option<Box<InPath>>) -> Arc<Counters> {
         let pairs = (0..way.pairs()).map(|_| Pair::default()).collect();
-        Arc::new(Counters { way, pairs, seats: AtomicUsize::new(0), updates: AtomicU64::new(0) })
+        Arc::new(Counters { way, in_path, pairs, seats: AtomicUsize::new(0), updates: AtomicU64::new(0) })
+    }
+
+    /// The device that the reader in the path reads of; none lets go of it.
+    pub fn watch(&self, device: Option<&Device>) {
+        if let Some(in_path) = &self.in_path {
+            *in_path.device.lock().unwrap_or_else(PoisonError::into_inner) = device.cloned();
+        }
+    }
+
+    /// Readings in the path so far, and how many requests they saw in flight, all together.
+    pub fn readings_in_path(&self) -> (u64, u64) {
+        // Relaxed: counts by themselves.
+        let of = |in_path: &InPath| (in_path.readings.load(Ordering::Relaxed), in_path.seen.load(Ordering::Relaxed));
+        self.in_path.as_deref().map(of).unwrap_or_default()
+    }
+
+    /// Reads when a jiffy has begun in which nobody has (C3).
+    #[inline]
+    fn tick(&self) {
+        if let Some(in_path) = &self.in_path {
+            let jiffy = jiffy();
+            // Relaxed: the stamp carries nothing but itself, and the exchange lets one seat a jiffy through.
+            let last = in_path.last.load(Ordering::Relaxed);
+            let first = || in_path.last.compare_exchange(last, jiffy, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+            if jiffy != last && first() {
+                self.read_here(in_path);
+            }
+        }
+    }
+
+    #[cold]
+    fn read_here(&self, in_path: &InPath) {
+        let device = in_path.device.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(device) = &*device {
+            // Relaxed: counts by themselves. A sum below zero (C2) adds nothing.
+            in_path.seen.fetch_add(u64::try_from(self.read(device).total()).unwrap_or(0), Ordering::Relaxed);
+            in_path.readings.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// How it is known.
@@ -117,6 +181,18 @@ impl Counters {
     }
 }
 
+/// How long a jiffy is.
+pub fn tick_ns() -> u64 {
+    let tick = clock_getres(ClockId::MonotonicCoarse);
+    (tick.tv_sec as u64 * 1_000_000_000 + tick.tv_nsec as u64).max(1)
+}
+
+/// When the jiffy began that it is now, in ns.
+pub fn jiffy() -> u64 {
+    let now = clock_gettime(ClockId::MonotonicCoarse);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// One thread's place at the counters.
 #[derive(Debug)]
 pub struct Seat {
@@ -140,6 +216,7 @@ impl Seat {
 
     #[inline]
     fn add(&mut self, op: Op, change: i64) {
+        self.counters.tick();
         let change = change.cast_unsigned();
         let which = usize::from(op != Op::Read);
         match self.counters.way {

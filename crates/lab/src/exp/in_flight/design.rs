@@ -1,8 +1,10 @@
 //! The design of the experiment: its arms by index, and the two kinds of point.
 
+use std::sync::Arc;
+
 use sheave_load::Rw;
 
-use super::counters::Way;
+use super::counters::{Counters, Way};
 use crate::Point;
 use crate::terms::{ArmInfo, Role};
 
@@ -14,7 +16,7 @@ pub const PER_THREAD: usize = 1;
 pub const AFTER: usize = 3;
 
 /// The arms.
-pub static ARMS: [ArmInfo; 4] = [
+pub static ARMS: [ArmInfo; 6] = [
     ArmInfo {
         name: "before",
         role: Role::Before,
@@ -32,10 +34,34 @@ pub static ARMS: [ArmInfo; 4] = [
         what: "Four pairs of atomic counters on four cache lines, of which each thread uses one",
     },
     ArmInfo { name: "after", role: Role::After, what: "Sheave: nothing is counted; a reader walks the busy tags" },
+    ArmInfo {
+        name: "per thread, jiffy",
+        role: Role::Other,
+        what: "As per thread, and the reader is in the path: who starts or ends the first I/O of a jiffy sums up, as \
+               the kernel did for the time that a device is busy",
+    },
+    ArmInfo {
+        name: "tags, jiffy",
+        role: Role::Other,
+        what: "As after, and the same reader in the path walks the busy tags, as the thread's second patch has it",
+    },
 ];
 
+/// Index of counters for each thread with the reader in the path.
+pub const PER_THREAD_JIFFY: usize = 4;
+/// Index of tags with the reader in the path.
+pub const TAGS_JIFFY: usize = 5;
+/// The arms in which nobody reads in the path: all that most sweeps need.
+pub const WITHOUT_READER: [usize; 4] = [BEFORE, PER_THREAD, 2, AFTER];
+
 /// How each arm counts.
-pub const WAYS: [Way; 4] = [Way::Pair, Way::PerThread, Way::PerNode, Way::Tags];
+pub const WAYS: [Way; 6] = [Way::Pair, Way::PerThread, Way::PerNode, Way::Tags, Way::PerThread, Way::Tags];
+
+/// The counters of an arm, with a reader in the path or without.
+pub fn counters(arm: usize) -> Arc<Counters> {
+    let way = WAYS[arm.min(TAGS_JIFFY)];
+    if arm >= PER_THREAD_JIFFY { Counters::read_in_path(way) } else { Counters::new(way) }
+}
 
 /// Random reads of 512 B, one at a time a thread, which the device ends where they are submitted.
 pub fn one_by_one(threads: u32) -> Point {

@@ -1,6 +1,6 @@
 //! What the figures show: worked out from the rows that were measured.
 
-use super::design::{AFTER, ARMS, PER_THREAD};
+use super::design::{AFTER, ARMS, PER_THREAD, PER_THREAD_JIFFY, TAGS_JIFFY};
 use crate::report::{ArmResult, Change, ExperimentReport, Holds, Row, Verdict};
 use crate::table::told;
 
@@ -55,6 +55,21 @@ fn by_queues(report: &ExperimentReport) -> String {
     if told.is_empty() { String::new() } else { format!(" A reading by queues: {}.", told.join("; ")) }
 }
 
+/// What the reader in the path adds, which the thread's patches differ in: an I/O a jiffy sums up, or walks the tags.
+fn in_path(all: &Row) -> String {
+    let pairs = [(PER_THREAD, PER_THREAD_JIFFY), (AFTER, TAGS_JIFFY)];
+    let told = pairs.into_iter().filter_map(|(without, with)| {
+        let [without, with] = [without, with].map(|arm| change(all, arm).map(|change| told(Some(change))));
+        Some((without?, with?))
+    });
+    let told: Vec<String> = ["per thread", "after"]
+        .into_iter()
+        .zip(told)
+        .map(|(name, (without, with))| format!("{name} {without}, with it {with}"))
+        .collect();
+    if told.is_empty() { String::new() } else { format!(" The reader in the path, once a jiffy: {}.", told.join("; ")) }
+}
+
 fn shows(one: &Row, all: &Row, report: &ExperimentReport) -> String {
     let mut text = format!("One thread: {}. {} threads: {}.", changes(one), all.point.threads, changes(all));
     if let (Some(before), Some(after)) = (ns(one, all, 0), ns(one, all, AFTER)) {
@@ -72,6 +87,7 @@ fn shows(one: &Row, all: &Row, report: &ExperimentReport) -> String {
         }
     }
     text += &by_queues(report);
+    text += &in_path(all);
     let impossible = |arm: usize| -> f64 {
         let rows = report.sweeps.iter().flat_map(|sweep| &sweep.rows).filter_map(|row| row.arm(arm));
         rows.filter_map(|arm| arm.gauges.get("impossible_readings")).sum()

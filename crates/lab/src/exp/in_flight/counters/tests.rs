@@ -42,3 +42,31 @@ fn seats_of_a_node_go_round_its_lines() {
     let at: Vec<usize> = (0..6).map(|_| counters.seat().at).collect();
     assert_eq!(at, [0, 1, 2, 3, 0, 1]);
 }
+
+#[test]
+fn the_reader_in_the_path_reads_once_a_jiffy_and_lets_go_of_its_device() {
+    let device = open_device("null:").expect("a null device");
+    for way in [Way::PerThread, Way::Tags] {
+        let counters = Counters::read_in_path(way);
+        let mut seat = counters.seat();
+        seat.start(Op::Read);
+        assert_eq!(counters.readings_in_path(), (0, 0), "{way:?}: it has no device yet");
+        counters.watch(Some(&device));
+        let began = jiffy();
+        while jiffy() < began + 3 * tick_ns() {
+            seat.start(Op::Read);
+            seat.end(Op::Read);
+        }
+        let (readings, seen) = counters.readings_in_path();
+        let most = (jiffy() - began) / tick_ns() + 1;
+        assert!((1..=most).contains(&readings), "{way:?}: {readings} readings in {most} jiffies");
+        // Of counters it sees the one that was started first, and perhaps the one of the moment.
+        let expected = if way == Way::Tags { 0..=0 } else { readings..=2 * readings };
+        assert!(expected.contains(&seen), "{way:?}: {seen} seen in {readings} readings");
+        counters.watch(None);
+        assert!(counters.in_path.as_ref().is_some_and(|path| path.device.lock().expect("its lock").is_none()));
+    }
+    let mut seat = Counters::new(Way::PerThread).seat();
+    seat.start(Op::Read);
+    assert_eq!(seat.counters.readings_in_path(), (0, 0), "nobody asked for a reader");
+}
