@@ -46,7 +46,7 @@ const PREEMPTED_NS: u64 = 2000;
 struct Item {
     flags: AtomicU32,
     slot: u32,
-    /// Whose it is: an index of [`Shared::backs`].
+    /// Whose it is: an index of [`Lists::backs`].
     client: u32,
     queued: u64,
 }
@@ -87,7 +87,7 @@ struct Shard {
     list: Mutex<List>,
 }
 
-struct Shared {
+struct Lists {
     shards: Vec<Shard>,
     /// Most workers of a list.
     most: u32,
@@ -103,7 +103,7 @@ struct Shared {
 
 /// One of these pools, with its threads.
 pub struct OldPool {
-    shared: Arc<Shared>,
+    shared: Arc<Lists>,
 }
 
 impl OldPool {
@@ -111,7 +111,7 @@ impl OldPool {
     pub fn new(flood: &Flood, sharded: bool, flags_once: bool, measure: bool) -> Self {
         let shards = if sharded { flood.workers } else { 1 };
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(Lists {
                 shards: (0..shards).map(|_| Shard::default()).collect(),
                 most: flood.workers / shards,
                 work: flood.work,
@@ -176,7 +176,7 @@ impl Drop for OldPool {
     }
 }
 
-impl Shared {
+impl Lists {
     /// A worker's life: it takes items until the list is empty, and is free then.
     fn serve(self: &Arc<Self>, at: usize, mut parker: Parker) {
         let shard = &self.shards[at];
@@ -356,7 +356,7 @@ fn try_lock(list: &Mutex<List>) -> Option<MutexGuard<'_, List>> {
 
 /// A submitter's way in.
 pub struct OldClient {
-    shared: Arc<Shared>,
+    shared: Arc<Lists>,
     client: u32,
     /// Without threads: the ways back, whose hash still counts as running, by list, and where to look next.
     backs: Vec<Back>,

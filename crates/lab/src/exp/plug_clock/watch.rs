@@ -59,9 +59,9 @@ struct Seen {
     unknown: u64,
 }
 
-type Shared = Arc<Mutex<Seen>>;
+type SeenByAll = Arc<Mutex<Seen>>;
 
-fn lock(seen: &Shared) -> MutexGuard<'_, Seen> {
+fn lock(seen: &SeenByAll) -> MutexGuard<'_, Seen> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -69,7 +69,7 @@ fn lock(seen: &Shared) -> MutexGuard<'_, Seen> {
 #[derive(Debug)]
 struct Slow {
     device: Device,
-    seen: Shared,
+    seen: SeenByAll,
     clock: Clock,
     time: Time,
     work: Duration,
@@ -101,7 +101,7 @@ impl File for Slow {
 
 /// The device: ends each request when it comes, as `null:` does, and looks at its stamp.
 #[derive(Debug)]
-struct Watching(Shared);
+struct Watching(SeenByAll);
 
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
 // SAFETY: D7: its queues take whatever it says that they take.
@@ -176,7 +176,7 @@ impl Ages {
 /// An arm whose stamps are looked at.
 pub struct WatchedArm {
     drive: Drive,
-    seen: Shared,
+    seen: SeenByAll,
     lab: Lab,
 }
 
