@@ -147,6 +147,7 @@ fn the_jobs_of_the_threads_are_read() {
     }
     let peak = Job::open(&Path::new(JOBS).join("bio-cache.fio")).expect("a job");
     assert_eq!((peak.bs, peak.depth, peak.batch, peak.threads), (512, 128, 32, 1));
+    assert_eq!(peak.runtime, Some(Duration::from_secs(10)), "a bare number is seconds");
     assert!(peak.poll && peak.fixed_buffers && peak.direct && peak.rw == Rw::Randread);
     let many = Job::open(&Path::new(JOBS).join("in-flight.fio")).expect("a job");
     assert_eq!((many.threads, many.depth), (80, 1));
