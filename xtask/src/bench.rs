@@ -22,7 +22,7 @@ use crate::cargo::{self, cargo};
 use crate::workspace;
 
 mod counts;
-mod page;
+pub mod page;
 mod peers;
 mod program;
 mod serve;

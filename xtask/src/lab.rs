@@ -9,6 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::bench;
 use crate::cargo;
 use crate::counts::Counts;
 use crate::workspace;
@@ -18,12 +19,48 @@ pub const CFG: &str = "sheave_lab";
 /// What compiles the simulation of cache lines in: a build of its own, of the same library.
 const LINES_CFG: &str = "sheave_mesi";
 
-/// `cargo xtask lab ARGS`: builds the lab and becomes it.
+/// The page that has the figures of a run between its markers, and the whole of that run.
+const PAGE: &str = "docs/lab.md";
+const EXAMPLE: &str = "docs/lab-example.html";
+/// More than that no file of the repository has; a page of a run that is larger must become smaller.
+const MOST: u64 = 100 << 10;
+
+/// `cargo xtask lab ARGS`: builds the lab and becomes it; with `--write` among them the run is also what `docs/lab.md`
+/// has, and the example page beside it.
 pub fn main(args: &[String]) -> Result<()> {
     let binary = build()?;
     let mut command = Command::new(&binary);
+    if args.iter().any(|arg| arg == "--write") {
+        return write(command, args);
+    }
     let error = command.args(args).exec();
     Err(error).with_context(|| format!("starting {}", binary.display()))
+}
+
+/// Runs the lab, and puts its figures into the page and its own page beside it.
+fn write(mut command: Command, args: &[String]) -> Result<()> {
+    let of_write = ["--html", "--markdown", "--json"];
+    if let Some(arg) = args.iter().find(|arg| of_write.contains(&arg.split('=').next().unwrap_or(arg))) {
+        bail!("{arg} beside --write, which writes {PAGE} and {EXAMPLE}");
+    }
+    let (tables, page) = (workspace::target_dir().join("lab-tables.md"), workspace::target_dir().join("lab-page.html"));
+    command.args(args.iter().filter(|arg| *arg != "--write"));
+    cargo::run({
+        command.arg("--markdown").arg(&tables).arg("--html").arg(&page);
+        command
+    })?;
+    let text = std::fs::read_to_string(&tables).with_context(|| format!("reading {}", tables.display()))?;
+    bench::page::write(PAGE, "lab", &text)?;
+    let bytes = std::fs::metadata(&page).with_context(|| format!("reading {}", page.display()))?.len();
+    // The figures are kept all the same: a run takes long.
+    ensure!(
+        bytes <= MOST,
+        "wrote {PAGE}, but not {EXAMPLE}: {} has {bytes} bytes, and a file of the repository at most {MOST}",
+        page.display()
+    );
+    std::fs::copy(&page, workspace::root().join(EXAMPLE)).with_context(|| format!("writing {EXAMPLE}"))?;
+    println!("wrote {PAGE} and {EXAMPLE}");
+    Ok(())
 }
 
 /// `cargo xtask lab-tests [FILTER]`: the tests of the lab, and of its hooks in the floors.

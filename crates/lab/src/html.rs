@@ -150,4 +150,4 @@ fn summary(report: &LabReport) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -22,7 +22,8 @@
 //! | [`drive`], [`crew`], [`meter`] | the loop of a thread, threads in step; what a turn takes beside its I/O |
 //! | [`alloc`] | the allocator that counts |
 //! | [`machine`] | the machine that a run ran on |
-//! | [`table`], [`html`] | the tables, and the page |
+//! | [`peer`] | a job file given to the real fio |
+//! | [`table`], [`html`], [`markdown`] | the tables, the page, and what docs/lab.md has of a run |
 //! | [`command`] | the program `sheave-lab` |
 #![cfg(sheave_lab)]
 
@@ -42,8 +43,10 @@ pub mod interval;
 #[cfg(sheave_mesi)]
 pub mod lines;
 pub mod machine;
+pub mod markdown;
 pub mod meter;
 pub mod model;
+pub mod peer;
 pub mod point;
 pub mod report;
 pub mod run;

@@ -11,6 +11,7 @@ use crate::interval;
 pub use crate::interval::Change;
 use crate::machine::Machine;
 use crate::model::counted::Counted;
+use crate::peer::Peer;
 use crate::point::Point;
 use crate::terms::{ArmInfo, Axis, Check, Metric, Published, Role, Scale, Seed};
 
@@ -80,6 +81,8 @@ pub struct ExperimentReport {
     pub arms: Vec<ArmInfo>,
     /// The thread's table.
     pub headline: Vec<Row>,
+    /// The job file of a run, done by fio, where that was asked for.
+    pub peer: Option<Peer>,
     /// The sweeps.
     pub sweeps: Vec<SweepReport>,
     /// Instructions per I/O.
@@ -299,9 +302,15 @@ pub struct FunctionRow {
 impl FunctionRow {
     /// By how much the arms differ.
     pub fn spread(&self) -> f64 {
-        let most = self.per_io.iter().flatten().copied().fold(f64::NEG_INFINITY, f64::max);
-        let least = self.per_io.iter().flatten().copied().fold(f64::INFINITY, f64::min);
+        let [least, most] = self.range();
         most - least
+    }
+
+    /// The least and the most that an arm takes in it.
+    pub fn range(&self) -> [f64; 2] {
+        let least = self.per_io.iter().flatten().copied().fold(f64::INFINITY, f64::min);
+        let most = self.per_io.iter().flatten().copied().fold(f64::NEG_INFINITY, f64::max);
+        [least, most]
     }
 }
 

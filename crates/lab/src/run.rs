@@ -5,6 +5,7 @@
 //!
 //! * I1. Runs on one thread, which is pinned to the first CPU of the lab.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use sheave_load::cpu;
@@ -32,6 +33,8 @@ pub struct Plan {
     pub instructions: bool,
     /// Measure this point alone.
     pub point: Option<Point>,
+    /// The job file of the point, for fio to do as well.
+    pub peer: Option<PathBuf>,
     /// The command, for the report.
     pub command: String,
     /// What the command that repeats one row needs beside experiment and point: ` --quick`, ` --turn 1s`.
@@ -207,6 +210,10 @@ impl Runner<'_> {
             self.show.row(&part, &row);
             report.headline.push(row);
         }
+        if let Some(job) = self.plan.peer.as_deref().filter(|_| !self.lab.stopped()) {
+            self.say(&format!("{}: {} by fio", experiment.id(), job.display()));
+            report.peer = self.unless_stopped(Ok(crate::peer::fio(job)))?;
+        }
         if self.plan.point.is_none() && !self.lab.stopped() {
             for only in experiment.published_only() {
                 let row = published_only(&only, work.arms);
@@ -367,6 +374,7 @@ pub(crate) fn empty(experiment: &dyn Experiment) -> ExperimentReport {
         metric: experiment.metric(),
         arms: experiment.arms().to_vec(),
         headline: Vec::new(),
+        peer: None,
         sweeps: Vec::new(),
         instructions: Vec::new(),
         checks: Vec::new(),

@@ -5,6 +5,7 @@
 
 use std::fmt::Write;
 
+use crate::peer::Peer;
 use crate::report::{Change, ExperimentReport, Holds, InstructionRow, LabReport, Part, Predicted, Prediction, Row};
 use crate::terms::Metric;
 
@@ -104,6 +105,9 @@ fn last(name: &str, most: usize) -> String {
 /// What comes last: prediction, checks, verdict; all that there is to say about them when it may be `long`.
 pub fn ending(report: &ExperimentReport, long: bool) -> String {
     let mut text = String::from("\n");
+    if let Some(done) = &report.peer {
+        paragraph(&mut text, "  the same job: ", &peer(done));
+    }
     for one in &report.predictions {
         text.push_str(&prediction(one, long));
     }
@@ -129,6 +133,17 @@ pub fn ending(report: &ExperimentReport, long: bool) -> String {
         paragraph(&mut text, "  not shown:     ", &verdict.does_not_show);
     }
     text
+}
+
+/// What fio did of the job, or why it did not.
+pub fn peer(peer: &Peer) -> String {
+    let Peer { name, iops, not_measured, command } = peer;
+    match (iops, not_measured) {
+        (Some(iops), _) => {
+            format!("{name}: {} IOPS on the file that the job names (`{command}`)", figure(*iops, Metric::IOPS))
+        }
+        (None, why) => format!("{name}: not measured, {} (`{command}`)", why.as_deref().unwrap_or("for no reason")),
+    }
 }
 
 /// What more cores would do: every figure is called a prediction.

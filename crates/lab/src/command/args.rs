@@ -89,6 +89,10 @@ pub struct LabArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "point", help_heading = "How much")]
     pub job: Option<PathBuf>,
 
+    /// Give the job file to the real fio too, which reads or WRITES the file or device that the job names.
+    #[arg(long, requires = "job", help_heading = "How much")]
+    pub fio: bool,
+
     /// CPUs to place threads on, in order, such as 1 or 0-3 [default: those of the process, the last first].
     #[arg(long, value_name = "LIST", value_parser = value::cpu_list, help_heading = "How much")]
     pub cpu: Option<value::CpuList>,
@@ -104,6 +108,10 @@ pub struct LabArgs {
     /// Write a page with the plots: one file that needs no network.
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub html: Option<PathBuf>,
+
+    /// Write the figures as tables of Markdown, as docs/lab.md has them.
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub markdown: Option<PathBuf>,
 }
 
 /// What is no experiment.

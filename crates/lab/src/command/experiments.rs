@@ -20,12 +20,22 @@ use crate::run::{self, Plan, Sweeps};
 use crate::turns::Pace;
 use crate::{Lab, LabError, Scale, exp, instructions};
 
+/// Makes a page of a report.
+type Render = fn(&LabReport) -> String;
+
 /// Runs experiments.
 pub fn run(args: &LabArgs) -> Result<ExitCode, LabError> {
     let lab = lab(args)?;
     let plan = plan(args)?;
     // Refused now, not after half an hour.
-    let page = args.html.as_deref().map(|path| create(path).map(|file| (file, path))).transpose()?;
+    let pages =
+        [(args.html.as_deref(), crate::html::page as Render), (args.markdown.as_deref(), crate::markdown::page)];
+    let mut files = Vec::new();
+    for (path, render) in pages {
+        if let Some(path) = path {
+            files.push((create(path)?, path, render));
+        }
+    }
     let outcome = beside(|| {
         let mut shown = Shown::new(args.json, args.long);
         let outcome = run::run(&plan, &lab, &mut shown);
@@ -33,8 +43,8 @@ pub fn run(args: &LabArgs) -> Result<ExitCode, LabError> {
         outcome
     });
     let report = outcome?;
-    if let Some((file, path)) = page {
-        write_page(file, path, &report)?;
+    for (file, path, render) in files {
+        write_page(file, path, &render(&report))?;
     }
     match args.json {
         true => output::json(&report)?,
@@ -104,6 +114,7 @@ fn plan(args: &LabArgs) -> Result<Plan, LabError> {
         },
         instructions: counts,
         point,
+        peer: args.job.clone().filter(|_| args.fio),
         command: command(),
         options: options(args),
     })
@@ -151,12 +162,12 @@ fn create(path: &Path) -> Result<File, LabError> {
     File::create(path).map_err(|err| cannot_write(path, &err))
 }
 
-fn write_page(mut file: File, path: &Path, report: &LabReport) -> Result<(), LabError> {
-    file.write_all(crate::html::page(report).as_bytes()).map_err(|err| cannot_write(path, &err))?;
+fn write_page(mut file: File, path: &Path, page: &str) -> Result<(), LabError> {
+    file.write_all(page.as_bytes()).map_err(|err| cannot_write(path, &err))?;
     eprintln!("wrote {}", path.display());
     Ok(())
 }
 
 fn cannot_write(path: &Path, err: &std::io::Error) -> LabError {
-    LabError::run(format!("cannot write {}: {err}", path.display())).fix("give --html a file that can be written")
+    LabError::run(format!("cannot write {}: {err}", path.display())).fix("name a file that can be written")
 }

@@ -37,6 +37,7 @@ pub fn report(experiment: &dyn Experiment, headline: Vec<Row>, sweeps: Vec<Sweep
         metric: experiment.metric(),
         arms: experiment.arms().to_vec(),
         headline,
+        peer: None,
         sweeps,
         instructions: Vec::new(),
         checks: Vec::new(),

@@ -10,7 +10,7 @@ use super::svg::escape;
 use super::words::{plain, prose};
 use super::{plot, prediction};
 use crate::report::{ArmResult, ExperimentReport, InstructionRow, Row, SweepReport};
-use crate::table::{control, figure, interval, signed, slide};
+use crate::table::{control, figure, interval, peer, signed, slide};
 use crate::terms::Metric;
 
 /// Its section.
@@ -26,6 +26,9 @@ pub fn of(report: &ExperimentReport) -> String {
     html.push_str("</ul>\n");
     html.push_str(&verdict(report));
     html.push_str(&headline(report, &looks));
+    if let Some(done) = &report.peer {
+        let _ = writeln!(html, "<p>The same job, {}.</p>", prose(&peer(done)));
+    }
     html.push_str(&instructions(report));
     for sweep in report.sweeps.iter().filter(|sweep| !sweep.rows.is_empty()) {
         html.push_str(&self::sweep(sweep, &looks));

@@ -22,13 +22,14 @@ impl Show for Silent {
 }
 
 /// Everything a page can have.
-fn report() -> LabReport {
+pub(crate) fn report() -> LabReport {
     let plan = Plan {
         experiments: vec![&FAKE, &FAKE],
         pace: Pace { rounds: 2, turn: Duration::from_millis(10) },
         sweeps: Sweeps::All,
         instructions: false,
         point: None,
+        peer: None,
         command: "sheave-lab fake --html '<p>.html'".into(),
         options: String::new(),
     };

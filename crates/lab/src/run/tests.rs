@@ -36,6 +36,7 @@ fn plan() -> Plan {
         sweeps: Sweeps::All,
         instructions: false,
         point: None,
+        peer: None,
         command: "sheave-lab fake".into(),
         options: " --turn 10ms".into(),
     }
@@ -155,4 +156,27 @@ fn the_machine_tells_when_all_controls_together_are_within_two_percent() {
     assert!(tells([1.019, 0.981, 1.0, 1.0, 1.0, 1.0, 0.99, 1.01]));
     assert!(!tells([1.05, 0.95, 1.0, 1.0, 1.0, 1.0, 0.99, 1.01]), "too wide");
     assert!(!tells([1.002, 1.001, 1.003, 1.001, 1.002, 1.001, 1.004, 1.001]), "narrow, and off");
+}
+
+/// What the turns of all experiments take on two CPUs, by the default pace.
+fn configured(sweeps: Sweeps) -> Duration {
+    let lab = Lab { scale: Scale::Full, cpus: vec![1, 0], ..lab() };
+    let pace = Pace { rounds: 10, turn: Duration::from_millis(80) };
+    let plan = Plan { pace, sweeps, experiments: exp::ALL.to_vec(), ..plan() };
+    let of = |experiment: &&'static dyn Experiment| {
+        let time = Work::of(&plan, &lab, *experiment).expect("its work").time(*experiment, pace);
+        eprintln!("{}: {time:?}", experiment.id());
+        time
+    };
+    plan.experiments.iter().map(of).sum()
+}
+
+/// A run of everything shall take less than 4 minutes without sweeps and 25 with them. Checks, setting up and counting
+/// of instructions take what is left.
+#[test]
+fn the_turns_of_all_experiments_leave_time_for_the_rest() {
+    let (table, all) = (configured(Sweeps::None), configured(Sweeps::All));
+    eprintln!("{table:?}, {all:?}");
+    assert!(table <= Duration::from_secs(150), "{table:?} of 240 s");
+    assert!(all <= Duration::from_secs(1200), "{all:?} of 1500 s");
 }

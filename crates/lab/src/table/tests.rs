@@ -33,3 +33,23 @@ fn paragraphs_hang() {
     );
     assert!(lines.iter().all(|line| line.len() <= PAGE), "{text}");
 }
+
+#[test]
+fn the_run_says_whether_this_machine_can_tell() {
+    let mut report = crate::html::tests::report();
+    for experiment in &mut report.experiments {
+        experiment.headline[0].control.clear();
+    }
+    let mut said = |ratios: &[f64]| {
+        report.experiments[0].headline[0].control = ratios.to_vec();
+        let (last, page) = (closing(&report), crate::html::page(&report));
+        let tables = crate::markdown::page(&report);
+        let told = ["this machine can tell 2 %", "this machine cannot tell 2 %"];
+        told.map(|told| [&last, &page, &tables].into_iter().filter(|text| text.contains(told)).count())
+    };
+    assert_eq!(said(&[1.019, 0.981, 1.0, 1.0, 1.0, 1.0, 0.99, 1.01]), [3, 0]);
+    assert_eq!(said(&[1.05, 0.95, 1.0, 1.0, 1.0, 1.0, 0.99, 1.01]), [0, 3], "wider than 2 %");
+    assert_eq!(said(&[1.002, 1.001, 1.003, 1.001, 1.002, 1.001, 1.004, 1.001]), [0, 3], "narrow, without zero");
+    assert_eq!(said(&[1.0; 5]), [0, 3], "too few rounds for an interval");
+    assert_eq!(said(&[]), [0, 3], "no control at all");
+}

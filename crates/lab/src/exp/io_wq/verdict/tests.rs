@@ -51,6 +51,7 @@ fn report(seed: Option<Change>) -> ExperimentReport {
         metric: WAITING,
         arms: ARMS.to_vec(),
         headline: vec![row, gap],
+        peer: None,
         sweeps: Vec::new(),
         instructions: Vec::new(),
         checks: Vec::new(),

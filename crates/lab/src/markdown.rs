@@ -1,0 +1,163 @@
+//! A run as tables of Markdown: what `docs/lab.md` has between its markers, so that no figure there is typed.
+//!
+//! Owns the text. Where it goes is the business of `cargo xtask lab --write`.
+
+use std::fmt::Write;
+
+use crate::report::{ArmResult, ExperimentReport, InstructionRow, LabReport, Row};
+use crate::table::{control, figure, interval, joint, signed, slide};
+use crate::terms::Scale;
+
+/// Functions that are named at a point, of those in which arms differ.
+const FUNCTIONS: usize = 3;
+
+/// The run, from the machine to the predictions.
+pub fn page(report: &LabReport) -> String {
+    let mut text = machine(report);
+    text.push_str(&verdicts(report));
+    text.push_str(&headlines(report));
+    text.push_str(&instructions(report));
+    text.push_str(&predictions(report));
+    text.push_str(&shown(report));
+    text.trim_end().to_owned() + "\n"
+}
+
+/// Where it ran and how, and what the same arms twice say of that.
+fn machine(report: &LabReport) -> String {
+    let LabReport { machine, command, began, seconds, rounds, turn_ms, .. } = report;
+    let mut text = format!(
+        "{}. `{command}`, {began}, {seconds:.0} s: medians of {rounds} rounds or more of {turn_ms} ms, in brackets the \
+         95 % interval. {}.\n",
+        machine.line(),
+        capital(&joint(report))
+    );
+    if report.scale == Scale::Quick {
+        text.push_str("A quick run claims nothing.\n");
+    }
+    if report.interrupted {
+        text.push_str("Interrupted: what is missing was not measured.\n");
+    }
+    for (id, check) in report.failed_checks() {
+        let _ = writeln!(text, "A check of `{id}` FAILED, so that its figures mean nothing: {}.", cell(&check.name));
+    }
+    text
+}
+
+/// A line an experiment.
+fn verdicts(report: &LabReport) -> String {
+    let mut text = String::from("\n| experiment | verdict | the same arm twice |\n|---|---|---|\n");
+    for experiment in &report.experiments {
+        let verdict = experiment.verdict.as_ref().map(|verdict| slide(experiment, verdict.holds));
+        let verdict = verdict.unwrap_or("not judged".into());
+        let _ = writeln!(text, "| `{}` | {} | {} |", experiment.id, cell(&verdict), cell(&control(experiment.control)));
+    }
+    text
+}
+
+/// The threads' tables.
+fn headlines(report: &LabReport) -> String {
+    let mut text = String::from(
+        "\n| experiment, at its thread's parameters | published | before | the thread's arm | after | other arms |\n\
+         |---|---:|---:|---:|---:|---|\n",
+    );
+    for experiment in &report.experiments {
+        for row in &experiment.headline {
+            text.push_str(&headline(experiment, row));
+        }
+    }
+    text
+}
+
+fn headline(experiment: &ExperimentReport, row: &Row) -> String {
+    let (metric, after) = (experiment.metric, experiment.after());
+    let told = |arm: &ArmResult| {
+        let change = arm.change.map_or(String::new(), |change| format!(", {}", interval(change, metric)));
+        format!("{}{change}", figure(arm.value, metric))
+    };
+    let of = |index: usize| row.arm(index).map_or("-".into(), told);
+    let published = row.published.map_or("-".into(), |it| signed(it.change_percent, metric));
+    let others = experiment.arms.iter().enumerate().filter(|(index, _)| {
+        *index != 0 && *index != after && Some(*index) != row.threads_arm && row.arm(*index).is_some()
+    });
+    let others: Vec<String> = others.map(|(index, arm)| format!("{} {}", arm.name, of(index))).collect();
+    let seed = row.threads_arm.filter(|arm| *arm != after).map_or("-".into(), |arm| {
+        let name = experiment.arms.get(arm).map_or("", |arm| arm.name);
+        format!("{name} {}", of(arm))
+    });
+    let others = if others.is_empty() { "-".into() } else { others.join("; ") };
+    let label = format!("`{}`: {}", experiment.id, row.label);
+    format!("| {} | {published} | {} | {seed} | {} | {others} |\n", cell(&label), of(0), of(after))
+}
+
+/// What an I/O takes by valgrind, and where arms differ.
+fn instructions(report: &LabReport) -> String {
+    let counted = || report.experiments.iter().flat_map(|it| it.instructions.iter().map(move |row| (it, row)));
+    if counted().next().is_none() {
+        return "\nInstructions were not counted.\n".into();
+    }
+    let mut text = String::from(
+        "\n| at | instructions an I/O | first-level cache lines fetched | most of the difference |\n\
+         |---|---|---|---|\n",
+    );
+    for (experiment, row) in counted() {
+        let each = |value: &dyn Fn(usize) -> Option<String>| {
+            let of = |(index, arm): (usize, &crate::terms::ArmInfo)| Some(format!("{} {}", arm.name, value(index)?));
+            experiment.arms.iter().enumerate().filter_map(of).collect::<Vec<_>>().join(", ")
+        };
+        let net = each(&|index| row.net(index).map(|count| format!("{count:.1}")));
+        let lines = each(&|index| row.lines_per_io.get(index).copied().flatten().map(|lines| format!("{lines:.2}")));
+        let _ = writeln!(text, "| `{}` `{}` | {net} | {lines} | {} |", experiment.id, row.point, differing(row));
+    }
+    text
+}
+
+/// The functions in which arms differ most, with the least and the most of an arm.
+fn differing(row: &InstructionRow) -> String {
+    let told = row.functions.iter().take(FUNCTIONS).map(|function| {
+        let [least, most] = function.range();
+        format!("`{}` {least:.1} to {most:.1}", function.name.replace('|', "/"))
+    });
+    let told: Vec<String> = told.collect();
+    if told.is_empty() { "in no function by half an instruction".into() } else { told.join(", ") }
+}
+
+/// What is predicted for more cores, beside what the threads have published.
+fn predictions(report: &LabReport) -> String {
+    let mut text = String::new();
+    for experiment in &report.experiments {
+        for prediction in &experiment.predictions {
+            let name = format!("* Prediction, `{}`", experiment.id);
+            if let Some(why) = &prediction.not_shown {
+                let _ = writeln!(text, "{name}: there is none: {why}.");
+            }
+            for told in &prediction.against {
+                let _ = writeln!(text, "{name}, {}: {told}", prediction.machine);
+            }
+        }
+    }
+    if text.is_empty() { text } else { format!("\n{text}") }
+}
+
+/// What the figures show, in sentences.
+fn shown(report: &LabReport) -> String {
+    let mut text = String::new();
+    for experiment in &report.experiments {
+        if let Some(verdict) = &experiment.verdict {
+            let _ = writeln!(text, "* `{}`: {}", experiment.id, verdict.shows.trim());
+        }
+    }
+    if text.is_empty() { text } else { format!("\n{text}") }
+}
+
+/// A cell of a table.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! The job file of a point, given to the real fio: what the kernel does of the same job, beside the arms.
+//!
+//! Owns how fio is called and what its terse output says. fio does I/O to the file or device that the job names, which
+//! the arms do not touch; so it is asked for (`--fio`) and never runs by itself. What it cannot do here is told in its
+//! own words and is no failure of the run.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde::Serialize;
+
+/// The program.
+const FIO: &str = "fio";
+/// Third version of the terse output, one line a job: columns are numbers for ever.
+const OPTIONS: [&str; 2] = ["--output-format=terse", "--terse-version=3"];
+// Columns of a terse line: fio's version, the job's error, I/Os a second of its reads and of its writes.
+const VERSION: usize = 1;
+const ERROR: usize = 4;
+const READS: usize = 7;
+const WRITES: usize = 48;
+
+/// What fio did of a job.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Peer {
+    /// What ran: `fio-3.33 on the kernel`.
+    pub name: String,
+    /// I/Os a second, reads and writes of all jobs together.
+    pub iops: Option<f64>,
+    /// Why there is no figure.
+    pub not_measured: Option<String>,
+    /// The command that measures it again.
+    pub command: String,
+}
+
+/// Has fio do the job of a file.
+pub fn fio(job: &Path) -> Peer {
+    of(FIO, job)
+}
+
+fn of(program: &str, job: &Path) -> Peer {
+    let command = format!("{FIO} {}", job.display());
+    let without = |why: String| Peer {
+        name: "fio on the kernel".into(),
+        iops: None,
+        not_measured: Some(why),
+        command: command.clone(),
+    };
+    match Command::new(program).args(OPTIONS).arg(job).stdin(Stdio::null()).output() {
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => without("fio is not installed".into()),
+        Err(err) => without(format!("fio does not start: {err}")),
+        Ok(output) => match read(&output) {
+            Ok((version, iops)) => {
+                Peer { name: format!("{version} on the kernel"), iops: Some(iops), not_measured: None, command }
+            }
+            Err(why) => without(why),
+        },
+    }
+}
+
+/// Version and I/Os a second; why there are none, in fio's words.
+fn read(output: &Output) -> Result<(String, f64), String> {
+    let out = String::from_utf8_lossy(&output.stdout);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let why = || match said.lines().find(|line| !line.trim().is_empty()) {
+        Some(line) => format!("fio cannot do it here: {}", line.trim()),
+        None => format!("fio ended with {} and said nothing", output.status),
+    };
+    let mut version = None;
+    let mut iops = 0.0;
+    for line in out.lines().filter(|line| line.starts_with("3;")) {
+        let columns: Vec<&str> = line.split(';').collect();
+        let number = |column: usize| columns.get(column).and_then(|text| text.parse::<f64>().ok());
+        match (number(ERROR), number(READS), number(WRITES)) {
+            (Some(0.0), Some(reads), Some(writes)) => iops += reads + writes,
+            _ => return Err(why()),
+        }
+        version = columns.get(VERSION).map(|version| (*version).to_owned());
+    }
+    match version {
+        Some(version) if output.status.success() && iops > 0.0 => Ok((version, iops)),
+        _ => Err(why()),
+    }
+}
+
+#[cfg(test)]
+mod tests;
