@@ -51,7 +51,9 @@ fn the_real_fio_does_a_job() {
     std::fs::write(&job, format!("[a]\nfilename={}\n{options}\n", file.display())).expect("written");
     let peer = fio(&job);
     assert!(peer.iops.is_some_and(|iops| iops > 0.0) && peer.name.starts_with("fio-"), "{peer:?}");
-    std::fs::write(&job, "[a]\nfilename=/nonexistent/x\nrw=randread\nnumber_ios=5\n").expect("written");
+    // Below a file there is nothing; a directory that is missing fio would make.
+    let nowhere = job.join("x");
+    std::fs::write(&job, format!("[a]\nfilename={}\nrw=randread\nnumber_ios=5\n", nowhere.display())).expect("written");
     let peer = fio(&job);
     assert!(peer.iops.is_none() && table::peer(&peer).contains("not measured, fio cannot do it here: "), "{peer:?}");
 }

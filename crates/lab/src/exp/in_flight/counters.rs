@@ -125,13 +125,19 @@ impl Counters {
     #[inline]
     fn tick(&self) {
         if let Some(in_path) = &self.in_path {
-            let jiffy = jiffy();
-            // Relaxed: the stamp carries nothing but itself, and the exchange lets one seat a jiffy through.
-            let last = in_path.last.load(Ordering::Relaxed);
-            let first = || in_path.last.compare_exchange(last, jiffy, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-            if jiffy != last && first() {
-                self.read_here(in_path);
-            }
+            self.look(in_path);
+        }
+    }
+
+    /// A call of its own, so that arms without a reader pay for a test and for nothing else.
+    #[inline(never)]
+    fn look(&self, in_path: &InPath) {
+        let jiffy = jiffy();
+        // Relaxed: the stamp carries nothing but itself, and the exchange lets one seat a jiffy through.
+        let last = in_path.last.load(Ordering::Relaxed);
+        let first = || in_path.last.compare_exchange(last, jiffy, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if jiffy != last && first() {
+            self.read_here(in_path);
         }
     }
 
