@@ -38,7 +38,7 @@ use sheave_iomap::completion_plan::MayBlock;
 use super::acct::{Acct, IDLE, RUNNING, Roster, STANDBY, Seat, WORKER, WorkerRef};
 use super::client::Client;
 use super::lock::Held;
-use super::nap::NAP;
+use super::nap::{MOST_NAPLESS, NAP};
 use super::shard::Batch;
 use super::shared::{Shared, join};
 use super::within;
@@ -84,6 +84,10 @@ struct Worker<S: Source> {
     slots: Vec<u32>,
     context: S::Context,
     clock: Option<Clock>,
+    /// Sleeps to come that do not begin with a nap.
+    napless: u32,
+    /// As many as will follow the next nap that is of no use.
+    napless_next: u32,
 }
 
 impl<S: Source> Worker<S> {
@@ -103,6 +107,8 @@ impl<S: Source> Worker<S> {
             slots: Vec::with_capacity(super::shard::BATCH),
             context: S::Context::default(),
             clock,
+            napless: 0,
+            napless_next: 1,
         }
     }
 
@@ -318,7 +324,8 @@ impl<S: Source> Worker<S> {
             return self.quit(roster, from);
         }
         roster.idle.push(self.me.clone());
-        let naps = self.shared.options.help && acct.begin_nap(self.me.id);
+        let naps = self.shared.options.help && self.napless == 0 && acct.begin_nap(self.me.id);
+        self.napless = self.napless.saturating_sub(1);
         acct.move_counts(IDLE, from);
         // SeqCst pairs with the fence in `wants_worker` of whoever queues (I1 of `acct`).
         fence(Ordering::SeqCst);
@@ -335,6 +342,7 @@ impl<S: Source> Worker<S> {
     /// Sleeps on the idle stack, at first in naps where it may.
     fn sleep_idle(&mut self, mut naps: bool) -> Place {
         let acct = &self.shared.accts[self.acct];
+        let helped = acct.nap.helped();
         loop {
             let woken = if naps {
                 watch_for(&mut self.parker, NAP)
@@ -343,6 +351,12 @@ impl<S: Source> Worker<S> {
             };
             let mut roster = acct.roster.lock();
             let Some(at) = roster.idle.iter().position(|worker| worker.id == self.me.id) else {
+                let useless = naps && acct.nap.helped() == helped;
+                (self.napless, self.napless_next) = match (naps, useless) {
+                    (_, true) => (self.napless_next, (2 * self.napless_next + 1).min(MOST_NAPLESS)),
+                    (true, false) => (0, 1),
+                    (false, false) => (self.napless, self.napless_next),
+                };
                 return Place::Standby;
             };
             let nap_is_over = naps && woken == Wake::TimedOut;

@@ -157,3 +157,27 @@ fn a_worker_that_nobody_relies_on_naps_once() {
     std::thread::sleep(4 * NAP);
     assert!(!naps(&pool));
 }
+
+#[test]
+fn naps_that_are_of_no_use_become_rare_and_come_back_when_they_are() {
+    let (pool, mut submitter, seen) = napping(options(1, 1));
+    let naps = |pool: &Pool<Probe>| pool.shared().accts[0].nap.is_somebody();
+    // What nobody but the worker can run wakes it from each nap.
+    let mut count = |rounds: u32| (0..rounds).filter(|_| (again(&pool, &mut submitter, &seen), naps(&pool)).1).count();
+    count(256);
+    let rare = count(256);
+    assert!((1..=8).contains(&rare), "{rare} naps in 256 sleeps");
+    // Then a client comes that helps: one nap in which it does brings the others back.
+    let mut helped = 0;
+    for _ in 0..512 {
+        again(&pool, &mut submitter, &seen);
+        submitter.queue(1, WorkFlags::SHORT);
+        submitter.commit();
+        let mut back = Vec::new();
+        submitter.help(&mut back);
+        helped += back.len();
+        submitter.wake_deferred();
+        until("the worker sleeps", || pool.counts()[0].idle == 1);
+    }
+    assert!(helped >= 64, "{helped} of 512 short items were taken back");
+}
