@@ -140,6 +140,30 @@ impl KernelRing {
         })
     }
 
+    /// As [`prep_run`](Self::prep_run), for memory in registered buffers: of each item the one that `op_for` says.
+    /// Stops at an item whose buffer is not in its slot, or that names none.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[inline(always)]
+    pub unsafe fn prep_run_fixed<T>(
+        &mut self,
+        op: KOp,
+        target: Target,
+        items: &[T],
+        mut op_for: impl FnMut(&T) -> Option<(RwOp, u16)>,
+    ) -> u32 {
+        let nothing = IoVec { base: std::ptr::null_mut(), len: 0 };
+        let common = RwSqe::from(single(op, target, nothing, Some(0), 0, 0));
+        let KernelRing { rings, buffers, .. } = self;
+        rings.push_run(items, |item| {
+            let (RwOp { len, base, offset, user_data }, slot) = op_for(item)?;
+            debug_assert!(len as usize <= MAX_RW_BYTES, "the kernel would cut it");
+            buffers.has(slot).then(|| common.of(offset, base, len, user_data).in_buffer(slot))
+        })
+    }
+
     /// As [`prep_run`](Self::prep_run) for one; false when there is no room.
     ///
     /// # Safety

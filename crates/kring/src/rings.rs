@@ -63,6 +63,12 @@ impl RwSqe {
     pub(super) fn of(self, offset: u64, base: usize, len: u32, user_data: u64) -> RwSqe {
         RwSqe { offset, addr: base as u64, len, user_data, ..self }
     }
+
+    /// This operation, in another registered buffer; it names one.
+    #[inline(always)]
+    pub(super) fn in_buffer(self, slot: u16) -> RwSqe {
+        RwSqe { buffer: slot.into(), ..self }
+    }
 }
 
 impl From<Entry> for RwSqe {

@@ -7,6 +7,9 @@ use sheave_base::clock::CoarseTs;
 
 use crate::bio::{BioId, Op};
 
+/// The registered buffer, in the first word of a head.
+const BUFFER: u64 = 0xffff << 32;
+
 /// The half of a request that is the same for all plain records of a run: copied in two stores. A request has the
 /// fields as its own.
 #[derive(Clone, Copy, Debug)]
@@ -66,11 +69,17 @@ impl RqHead {
         self.first_word() == other.first_word() && self.is_plain() && other.is_plain()
     }
 
+    /// As [`goes_like`](Self::goes_like), but for the registered buffer, which may be another one, or none.
+    #[inline(always)]
+    pub fn goes_like_in_any_buffer(&self, other: &RqHead) -> bool {
+        (self.first_word() ^ other.first_word()) & !BUFFER == 0 && self.is_plain() && other.is_plain()
+    }
+
     /// The operation, the registered buffer and what lies beside them, which is compared in one go.
     #[inline(always)]
     fn first_word(&self) -> u64 {
         let (op, flags) = (u64::from(self.op as u8), u64::from(self.flags) << 8);
-        let (segs, buf) = (u64::from(self.nr_segs) << 16, u64::from(self.merged_or_buf) << 32);
+        let (segs, buf) = (u64::from(self.nr_segs) << 16, u64::from(self.merged_or_buf) << BUFFER.trailing_zeros());
         op | flags | segs | buf | u64::from(self.part) << 48
     }
 

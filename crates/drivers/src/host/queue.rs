@@ -136,18 +136,28 @@ impl HostQueue {
             let Some((_, fixed_buf)) = first.plain_memory() else { return };
             let first: RqHead = **first;
             let op = if first.op == Op::Read { KOp::Read } else { KOp::Write };
-            let alike = |&tag: &u16| {
-                let rq = rqs.by_tag_mut(tag);
-                if !rq.goes_like(&first) {
-                    return None;
-                }
-                let (vec, _) = rq.plain_memory()?;
+            let data_of = |tag: u16, rq: &mut Request| {
+                let (vec, buf) = rq.plain_memory()?;
                 rq.private = 0;
                 let (offset, user_data) = (rq.sector << SECTOR_SHIFT, user_data | u64::from(tag));
-                Some(RwOp { len: rq.bytes, base: vec.base(), offset, user_data })
+                Some((RwOp { len: rq.bytes, base: vec.base(), offset, user_data }, buf))
             };
-            // SAFETY: I2.
-            let prepared = unsafe { kring.prep_run(op, self.target, fixed_buf, list.tags(), alike) };
+            let prepared = if fixed_buf.is_some_and(|slot| kring.has_buffer(slot)) {
+                let alike = |&tag: &u16| {
+                    let rq = rqs.by_tag_mut(tag);
+                    let (data, buf) = rq.goes_like_in_any_buffer(&first).then(|| data_of(tag, rq))??;
+                    Some((data, buf?))
+                };
+                // SAFETY: I2.
+                unsafe { kring.prep_run_fixed(op, self.target, list.tags(), alike) }
+            } else {
+                let alike = |&tag: &u16| {
+                    let rq = rqs.by_tag_mut(tag);
+                    rq.goes_like(&first).then(|| data_of(tag, rq))?.map(|(data, _)| data)
+                };
+                // SAFETY: I2.
+                unsafe { kring.prep_run(op, self.target, fixed_buf, list.tags(), alike) }
+            };
             if prepared == 0 {
                 return;
             }

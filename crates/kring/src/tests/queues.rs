@@ -84,6 +84,37 @@ fn a_run_writes_and_a_buffer_that_is_not_there_is_none() {
 }
 
 #[test]
+fn a_run_in_registered_buffers_ends_where_a_buffer_is_not_there() {
+    let Some(mut ring) = ring(8) else { return };
+    let bytes: Vec<u8> = (0..4 * LEN).map(|at| (at / LEN) as u8 + 1).collect();
+    let file = file_with(&bytes);
+    let target = Target::Raw(file.as_raw_fd());
+    let mut memory = vec![0; 4 * LEN];
+    let ops = parts(&mut memory);
+    // Each part is a buffer, but for the third.
+    for op in ops.iter().filter(|op| op.user_data != 2) {
+        // SAFETY: the memory lives until the ring is dropped, and only the operations below touch it.
+        let registered = unsafe { ring.register_buffer(op.user_data as u32, op.base as *mut u8, op.len as usize) };
+        if registered.is_err() {
+            return; // The limit of locked memory.
+        }
+    }
+    let in_buffer = |op: &RwOp| Some((*op, op.user_data as u16));
+    // SAFETY: as above.
+    let prepared = unsafe {
+        let third = ring.prep_run_fixed(KOp::Read, target, &ops, in_buffer);
+        let none = ring.prep_run_fixed(KOp::Read, target, &ops[2..], in_buffer);
+        (third, none, ring.prep_run_fixed(KOp::Read, target, &ops[3..], |op| Some((*op, 1))))
+    };
+    assert_eq!(prepared, (2, 0, 1), "the third names a buffer that is not there");
+    let mut done = collect(&mut ring, 3);
+    done.sort_unstable();
+    // The kernel was told of the buffers: in another one than it says, memory is at no address.
+    assert_eq!(done, [(0, LEN as i32), (1, LEN as i32), (3, -libc::EFAULT)]);
+    assert_eq!(memory, [&bytes[..2 * LEN], &[0; 2 * LEN]].concat());
+}
+
+#[test]
 fn only_one_alone_is_the_only_completion() {
     let Some(mut ring) = ring(4) else { return };
     let file = file_with(&[0; 16]);
