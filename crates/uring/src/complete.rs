@@ -56,11 +56,13 @@ impl EndIo for Core {
     fn end_run(&mut self, owner: u32, most: usize, mut end_at: impl FnMut(usize) -> Option<PlainEnd>) {
         // Behind CQEs that wait for room, all wait (I2).
         if self.overflow.is_empty() {
-            if PlainOwner(owner).is_owned() {
-                return self.end_owned_run(owner, most, end_at);
-            }
+            let first = self.queues.cq_tail();
             let cqe_at = |at| end_at(at).map(|end| Cqe { user_data: end.cookie, res: end.bytes as i32, flags: 0 });
             let ended = self.queues.cq_fill(most, cqe_at);
+            // The cookies of such are keys, and so are the user data of their CQEs.
+            if PlainOwner(owner).is_owned() && ended != 0 {
+                self.owned.cq.add(first, ended);
+            }
             self.records_ended(owner, ended);
         }
     }
@@ -80,8 +82,7 @@ impl EndIo for Core {
         self.quiet.stir();
         let res = if status.is_ok() { end.bytes as i32 } else { status.result() };
         let key = PlainOwner(owner).is_owned().then_some(end.cookie as u32);
-        let user_data = key.map_or(end.cookie, |key| self.owned.user_data(key));
-        self.post(Cqe { user_data, res, flags: 0 }, key);
+        self.post(Cqe { user_data: end.cookie, res, flags: 0 }, key);
         self.records_ended(owner, 1);
     }
 
@@ -94,24 +95,10 @@ impl EndIo for Core {
 }
 
 impl Core {
-    /// As [`EndIo::end_run`], of records whose cookie is a key of what they own.
-    #[inline(always)]
-    fn end_owned_run(&mut self, owner: u32, most: usize, mut end_at: impl FnMut(usize) -> Option<PlainEnd>) {
-        let Core { queues, owned, .. } = self;
-        let (first, mask) = (queues.cq_tail(), queues.cq_entries() - 1);
-        let ended = queues.cq_fill(most, |at| {
-            let end = end_at(at)?;
-            let user_data = owned.posted(end.cookie as u32, first.wrapping_add(at as u32) & mask);
-            Some(Cqe { user_data, res: end.bytes as i32, flags: 0 })
-        });
-        self.records_ended(owner, ended);
-    }
-
-    /// The CQE that was posted last, of one record that went alone, has the key of what that owned as its user data.
+    /// The CQE that was posted last is of one record that went alone and whose cookie is a key.
     #[inline(always)]
     pub(crate) fn last_was_owned(&mut self) {
-        let Core { queues, owned, .. } = self;
-        queues.cq_patch_last(|index, key| owned.posted(key as u32, index));
+        self.owned.cq.add(self.queues.cq_tail().wrapping_sub(1), 1);
     }
 
     /// So many plain records of one owner have ended.
@@ -278,10 +265,18 @@ impl Core {
         if !self.overflow.is_empty() || !self.queues.cq_has_room() {
             return self.post_overflow(cqe, owned);
         }
-        let index = self.queues.cq_push(cqe);
+        self.push_cqe(cqe, owned);
+    }
+
+    /// Writes a CQE into the CQ, which has room. If its operation owned something, the key takes the place of the user
+    /// data until it is read.
+    #[inline(always)]
+    fn push_cqe(&mut self, mut cqe: Cqe, owned: Option<u32>) {
         if let Some(key) = owned {
-            self.owned.posted(key, index);
+            cqe.user_data = key.into();
+            self.owned.cq.add(self.queues.cq_tail(), 1);
         }
+        self.queues.cq_push(cqe);
     }
 
     #[cold]
@@ -302,10 +297,7 @@ impl Core {
     fn flush_overflowed(&mut self) {
         while self.queues.cq_has_room() {
             let Some((cqe, owned)) = self.overflow.pop_front() else { break };
-            let index = self.queues.cq_push(cqe);
-            if let Some(key) = owned {
-                self.owned.posted(key, index);
-            }
+            self.push_cqe(cqe, owned);
         }
         if self.overflow.is_empty() {
             self.queues.set_sq_flag(SQ_CQ_OVERFLOW, false);

@@ -63,7 +63,7 @@ impl Completion {
     /// ```
     #[inline]
     pub fn into_memory<B: IoBuf>(self) -> Option<B> {
-        self.owned.and_then(|memory| memory.into_value().ok())
+        self.owned?.into_value().ok()
     }
 
     /// The buffers of a vectored operation, or the one of another.

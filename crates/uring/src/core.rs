@@ -223,7 +223,7 @@ impl Core {
             drain_disabled: false,
             polled,
             sq_times: vec![[0; 2]; sq].into(),
-            owned: OwnedTable::new(cq as u32),
+            owned: OwnedTable::default(),
         }
     }
 }

@@ -175,6 +175,15 @@ struct Kind {
     drop: unsafe fn(IoParts),
 }
 
+impl Kind {
+    /// Whether it is the kind of this type, though at another address: a constant is not one place.
+    #[cold]
+    #[inline(never)]
+    fn is_of<B: IoBuf>(&self) -> bool {
+        (self.id)() == TypeId::of::<B>()
+    }
+}
+
 /// The kind of a type.
 struct KindOf<B>(std::marker::PhantomData<B>);
 
@@ -219,8 +228,7 @@ impl Memory {
     /// The value, if it is of this type.
     #[inline(always)]
     pub(crate) fn into_value<B: IoBuf>(self) -> Result<B, Memory> {
-        // One kind may have several addresses (a constant is not one place); then the type decides.
-        if !std::ptr::eq(self.kind, KindOf::<B>::KIND) && (self.kind.id)() != TypeId::of::<B>() {
+        if !std::ptr::eq(self.kind, KindOf::<B>::KIND) && !self.kind.is_of::<B>() {
             return Err(self);
         }
         let parts = ManuallyDrop::new(self).parts;

@@ -33,7 +33,7 @@ pub(crate) fn submit_run(ring: &mut Inner, most: u32) -> u32 {
     if !ring.io.bios().promises() {
         return 0;
     }
-    let (most, owned) = ring.core.owned.row(ring.core.queues.sq_at(), most);
+    let (most, owned) = ring.core.owned.sq.look(ring.core.queues.sq_at(), most);
     if !ring.core.knows_next() {
         let Some(plain) = ring.core.next_plain() else { return 0 };
         let Some(file) = ring.core.files.get(plain.file as usize) else { return 0 };
@@ -54,7 +54,7 @@ pub(crate) fn submit_run(ring: &mut Inner, most: u32) -> u32 {
     } else {
         known.submit(io, &core.queues, most, owned)
     };
-    core.took_records(taken, owned);
+    core.took_records(taken);
     taken
 }
 
@@ -72,7 +72,7 @@ impl Inner {
         if self.core.available() == 0 {
             return Alone::No;
         }
-        let (_, owned) = self.core.owned.row(self.core.queues.sq_at(), 1);
+        let (_, owned) = self.core.owned.sq.look(self.core.queues.sq_at(), 1);
         if owned { self.send_alone::<true>() } else { self.send_alone::<false>() }
     }
 
@@ -82,7 +82,7 @@ impl Inner {
         let version = core.tables_version();
         let Some(known) = core.known.as_ref().filter(|known| known.is_of(version)) else { return Alone::No };
         let Some((way, sectors, run, one)) = known.alone(core.queues.sq_peek(), OWNED) else { return Alone::No };
-        let sending = Sending::<OWNED>(core);
+        let sending = Sending(core);
         let alone = way.send_alone(io, sectors, run, one, &mut *sending.0);
         std::mem::forget(sending);
         match alone {
@@ -91,9 +91,6 @@ impl Inner {
             Alone::Ended if OWNED => core.last_was_owned(),
             Alone::Ended => {}
         }
-        if OWNED {
-            core.owned.left_sq(core.queues.sq_at(), 1);
-        }
         core.queues.sq_skip(1);
         core.queues.sq_advance();
         alone
@@ -101,12 +98,12 @@ impl Inner {
 }
 
 /// The time of a call with one I/O, whose driver may panic: the panic passes, and the I/O is in flight.
-struct Sending<'a, const OWNED: bool>(&'a mut Core);
+struct Sending<'a>(&'a mut Core);
 
-impl<const OWNED: bool> Drop for Sending<'_, OWNED> {
+impl Drop for Sending<'_> {
     #[cold]
     fn drop(&mut self) {
-        self.0.took_records(1, OWNED);
+        self.0.took_records(1);
         self.0.queues.sq_advance();
         self.0.quiet.stir();
     }
@@ -122,16 +119,13 @@ fn submit_mapped_run(ring: &mut Inner, plain: Plain, most: u32, owned: bool) -> 
     let Some(run) = MappedRun::start(io, file, plain.iocb_flags, plain.fixed_buf) else { return 0 };
     let Some(owner) = PlainOwner::new(plain.file, run.count_flags(), owned) else { return 0 };
     let taken = plain.submit_mapped(&core.queues, owner, run, most, &mut core.scratch.places);
-    core.took_records(taken, owned);
+    core.took_records(taken);
     taken
 }
 
 impl Core {
     #[inline(always)]
-    fn took_records(&mut self, taken: u32, owned: bool) {
-        if owned {
-            self.owned.left_sq(self.queues.sq_at(), taken);
-        }
+    fn took_records(&mut self, taken: u32) {
         self.queues.sq_skip(taken);
         self.records += taken;
     }

@@ -341,15 +341,12 @@ impl Queues {
         index
     }
 
-    /// Gives the CQE that was written last, which is not published, another user data: what `of` gives for its index
-    /// and the one it has.
-    #[inline(always)]
-    pub(crate) fn cq_patch_last(&mut self, of: impl FnOnce(u32, u64) -> u64) {
-        debug_assert!(self.cq_tail != self.cq_published, "I2: what is published is not written to");
-        let index = self.cq_tail.wrapping_sub(1) & self.cq_mask;
-        // SAFETY: masked index; written, and not published (I3).
-        let cqe = unsafe { &mut *self.cqes.as_ptr().add(index as usize) };
-        cqe.user_data = of(index, cqe.user_data);
+    /// Gives a CQE that was published and is not consumed another user data: what `of` gives for the one that it has.
+    pub(crate) fn cq_patch(&mut self, head: u32, of: impl FnOnce(u64) -> u64) {
+        debug_assert!(self.cq_published.wrapping_sub(head) as i32 > 0, "I3: not written yet");
+        // SAFETY: masked index; written, and both ends of the CQ are this thread, which holds `self` (I5).
+        let cqe = unsafe { &mut *self.cqes.as_ptr().add((head & self.cq_mask) as usize) };
+        cqe.user_data = of(cqe.user_data);
     }
 
     /// How many CQEs were ever written, modulo 2^32.
@@ -405,14 +402,14 @@ impl Queues {
         (entries(first, row), entries(0, many - row))
     }
 
-    /// Reads the entry at a head that is behind the published tail; with its index.
+    /// Reads the entry at a head that is behind the published tail.
     #[inline]
-    pub(crate) fn cq_read(&self, head: u32) -> (u32, Cqe) {
+    pub(crate) fn cq_read(&self, head: u32) -> Cqe {
         let index = head & self.cq_mask;
         // SAFETY: masked index; written, and published by the tail that covers it (I3). Field by field, as it was
         // written: a load of the whole would wait until the stores of the fields have left the processor.
         let cqe = unsafe { &*self.cqes.as_ptr().add(index as usize) };
-        (index, Cqe { user_data: cqe.user_data, res: cqe.res, flags: cqe.flags })
+        Cqe { user_data: cqe.user_data, res: cqe.res, flags: cqe.flags }
     }
 
     /// Gives consumed entries back to the producer.

@@ -45,6 +45,7 @@ use crate::cqe::Cqe;
 use crate::cqe::LateCompletions;
 use crate::error::{RingError, SqFull};
 use crate::io_wq::IoWq;
+use crate::owned::Detail;
 use crate::prep::{Cancel, Entry, Op};
 use crate::rsrc::Fd;
 use crate::sqe::Sqe;
@@ -145,7 +146,7 @@ impl Ring {
     /// Queues an operation; a full SQ gives it back.
     #[inline(always)]
     pub fn push(&mut self, op: impl Op) -> Result<(), Box<SqFull>> {
-        self.hot().push(op.into())
+        self.brief().push(op.into())
     }
 
     /// Queues operations that run one after the other: each but the last is [linked](Entry::link) to the next, unless
@@ -289,7 +290,7 @@ impl Ring {
     #[inline]
     pub fn completions(&mut self) -> Completions<'_> {
         let (head, end) = self.hot().fill();
-        Completions { ring: self, head, end }
+        Completions { ring: self, head, row_end: head, has_keys: false, end }
     }
 
     /// Takes the oldest completion that can be read; an empty CQ is filled from the devices first, and `None` says that
@@ -379,11 +380,34 @@ impl Ring {
         inner
     }
 
+    /// The state, for a call in which no code but the ring's own runs, and which therefore need not say that the state
+    /// is in use.
+    ///
+    /// # Panics
+    /// When it is in use: code of a driver or a file, which a wait of this thread runs, has called.
+    #[inline(always)]
+    #[expect(clippy::mut_from_ref, reason = "as `RefCell::borrow_mut`, for the time of one call")]
+    fn brief(&self) -> &mut Inner {
+        // SAFETY: the state is looked at for the time of the question alone.
+        if unsafe { self.shared.0.try_borrow_unguarded() }.is_err() {
+            in_use();
+        }
+        // SAFETY: R3. Nobody has it to change it, as was just asked. Nobody has it to look at it either: both callers
+        // have the ring for themselves, so no `Ref` of it is lent.
+        unsafe { &mut *self.shared.0.as_ptr() }
+    }
+
     /// The state, for a call that says itself when its ring is not quiet any more.
     #[inline(always)]
     fn hot(&self) -> RefMut<'_, Inner> {
         self.shared.0.borrow_mut()
     }
+}
+
+#[cold]
+#[inline(never)]
+fn in_use() -> ! {
+    panic!("a ring was called from within one of its own calls");
 }
 
 /// The descriptor for [`Ring::prepare_wait`], made when it is first asked for. For polling only, and the same for the
@@ -401,6 +425,9 @@ impl AsFd for Ring {
 pub struct Completions<'a> {
     ring: &'a Ring,
     head: u32,
+    /// Up to here all CQEs have a key as their user data, or all have none (`has_keys`).
+    row_end: u32,
+    has_keys: bool,
     end: u32,
 }
 
@@ -409,18 +436,28 @@ impl Iterator for Completions<'_> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<Completion> {
-        if self.head == self.end {
-            return None;
+        if self.head == self.row_end {
+            if self.head == self.end {
+                return None;
+            }
+            let rows = &mut self.ring.brief().core.owned.cq;
+            let (many, has_keys) = rows.look(self.head, self.end.wrapping_sub(self.head));
+            (self.row_end, self.has_keys) = (self.head.wrapping_add(many), has_keys);
         }
-        let mut inner = self.ring.hot();
-        let core = &mut inner.core;
-        let (index, cqe) = core.queues.cq_read(self.head);
+        let core = &mut self.ring.brief().core;
+        let Cqe { user_data, res, flags } = core.queues.cq_read(self.head);
         self.head = self.head.wrapping_add(1);
         core.queues.cq_advance(self.head);
-        let Cqe { user_data, res, flags } = cqe;
-        let (owned, detail) = core.owned.read(index, res < 0);
         let flags = CompletionFlags::from_bits(flags);
-        Some(Completion { user_data, res, flags, detail, owned })
+        if !self.has_keys {
+            return Some(Completion { user_data, res, flags, detail: Detail::default(), owned: None });
+        }
+        if res < 0 {
+            let (user_data, owned, detail) = core.owned.end_failed(user_data as u32);
+            return Some(Completion { user_data, res, flags, detail, owned });
+        }
+        let (user_data, owned) = core.owned.end(user_data as u32);
+        Some(Completion { user_data, res, flags, detail: Detail::default(), owned })
     }
 
     #[inline]

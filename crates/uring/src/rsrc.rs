@@ -427,7 +427,7 @@ impl BufTable {
     #[inline(always)]
     pub(crate) fn covers(&self, index: u16, addr: u64, len: u64) -> bool {
         match self.bufs.get(usize::from(index)) {
-            Some(Some(buf)) => addr >= buf.base && len <= buf.len && addr - buf.base <= buf.len - len,
+            Some(Some(buf)) => len <= buf.len && addr.wrapping_sub(buf.base) <= buf.len - len,
             _ => false,
         }
     }

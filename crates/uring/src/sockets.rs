@@ -64,6 +64,9 @@ impl Ring {
         let mut inner = self.state();
         let ready = inner.core.queues.cq_ready();
         let head = inner.core.queues.cq_head();
+        if !inner.core.owned.is_unused() {
+            inner.drop_owned(head, ready);
+        }
         let (row, rest) = inner.core.queues.cq_rows(head, ready);
         row.iter().for_each(&mut each);
         rest.iter().for_each(&mut each);

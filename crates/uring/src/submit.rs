@@ -80,7 +80,7 @@ impl Inner {
     fn submit_next(&mut self, plain: bool) {
         self.core.quiet.stir();
         let mut sqe = Sqe::default();
-        let is_owned = self.core.owned.take_from_sq(self.core.queues.sq_at());
+        let is_owned = self.core.owned.sq.look(self.core.queues.sq_at(), 1).1;
         if self.core.queues.sq_take(&mut sqe).is_none() {
             return;
         }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use sheave_base::buf::Buf;
 use sheave_base::status::Errno;
 use sheave_drivers::open_device;
+use sheave_uring::io_buf::{IoBuf, IoParts};
 use sheave_uring::sqe::{Sqe, opcode};
 use sheave_uring::{Fd, Ring, prep};
 
@@ -180,6 +181,42 @@ fn raw_readers_see_the_callers_user_data_and_memory_goes_with_its_cqe() {
         assert_eq!(seen, (1000..1000 + many).collect::<Vec<_>>());
         assert_eq!(Arc::strong_count(&shared), 1);
     }
+}
+
+/// Memory whose drop panics if its first byte says so.
+struct Fuse(Vec<u8>);
+
+impl Drop for Fuse {
+    fn drop(&mut self) {
+        assert!(self.0.first() != Some(&1), "this one goes off");
+    }
+}
+
+// SAFETY: the memory of the `Vec`, as its own implementation says.
+unsafe impl IoBuf for Fuse {
+    fn into_parts(mut self) -> IoParts {
+        IoBuf::into_parts(std::mem::take(&mut self.0))
+    }
+
+    unsafe fn from_parts(parts: IoParts) -> Fuse {
+        // SAFETY: promised by the caller.
+        Fuse(unsafe { <Vec<u8> as IoBuf>::from_parts(parts) })
+    }
+}
+
+#[test]
+fn memory_that_panics_when_it_is_dropped_takes_no_other_with_it() {
+    let (mut ring, fd) = ring(RAM, 8);
+    // User data that would be the key of an operation in flight, if it were taken for one.
+    for (at, byte) in [0, 1, 0].into_iter().enumerate() {
+        ring.push(prep::write(fd, Fuse(vec![byte; 512])).user_data(2 - at as u64)).expect("room");
+    }
+    ring.submit_and_wait(3).expect("submitted");
+    let gone = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| ring.for_each_cqe(|_| {})));
+    assert!(gone.is_err(), "the second goes off");
+    let seen: Vec<(u64, i32, bool)> =
+        ring.completions().map(|done| (done.user_data, done.res, done.into_memory::<Fuse>().is_some())).collect();
+    assert_eq!(seen, [(2, 512, false), (1, 512, false), (0, 512, true)]);
 }
 
 #[test]

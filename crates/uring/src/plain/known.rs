@@ -323,7 +323,9 @@ impl Alike {
     #[inline(always)]
     fn is_mixed(&self, sqe: &Sqe) -> bool {
         let (first, second) = sqe.kind();
-        (first, second & BUFFERS_ALIKE) == self.kind
+        // In the kind, the place of the buffer is empty.
+        first == self.kind.0
+            && (second ^ self.kind.1) <= !BUFFERS_ALIKE
             && sqe.len_and_op_flags() == self.len
             && sqe.pad2 == 0
             && self.bounds.reach(sqe.off)

@@ -231,8 +231,8 @@ impl Inner {
             return Err(full(entry));
         };
         // An `fd` of another ring.
-        if entry.ring != 0 && entry.ring != self.core.files.ring_number() {
-            entry.sqe.fd = Fd::NONE.raw();
+        if entry.ring != self.core.files.ring_number() {
+            entry.sqe.fd = fd_of_another_ring(entry.ring, entry.sqe.fd);
         }
         match entry.late {
             Late::Nothing => {}
@@ -254,8 +254,13 @@ impl Inner {
             }
         }
         if let Some(memory) = entry.owned {
-            self.core.quiet.own();
-            entry.sqe.user_data = self.core.owned.put(at, entry.sqe.user_data, memory);
+            entry.sqe.user_data = match self.core.owned.put(at, entry.sqe.user_data, memory) {
+                Ok(key) => key,
+                Err(memory) => {
+                    self.core.quiet.own();
+                    self.core.owned.put_in_new_place(at, entry.sqe.user_data, memory)
+                }
+            };
         }
         *sqe = entry.sqe;
         Ok(())
@@ -480,15 +485,39 @@ impl Inner {
         (head, ready)
     }
 
-    /// Drops what belongs to so many CQEs from a head on.
+    /// Drops what belongs to so many CQEs from a head on, which get the user data of their caller.
     #[cold]
-    fn drop_owned(&mut self, head: u32, many: u32) {
-        let core = &mut self.core;
-        for at in 0..many {
-            let (index, cqe) = core.queues.cq_read(head.wrapping_add(at));
-            let _ = core.owned.read(index, cqe.res < 0);
+    pub(crate) fn drop_owned(&mut self, head: u32, many: u32) {
+        let Core { queues, owned, .. } = &mut self.core;
+        let end = head.wrapping_add(many);
+        let mut at = head;
+        while at != end {
+            let (row, has_key) = owned.cq.look(at, end.wrapping_sub(at));
+            if !has_key {
+                at = at.wrapping_add(row);
+                continue;
+            }
+            let mut memory = None;
+            queues.cq_patch(at, |key| {
+                // What there is to say of an error is forgotten with it.
+                let user_data;
+                (user_data, memory, _) = owned.end_failed(key as u32);
+                user_data
+            });
+            owned.cq.took(at);
+            at = at.wrapping_add(1);
+            // Last: a value of the caller's type may panic.
+            drop(memory);
         }
     }
+}
+
+/// What stands for an `fd` that is not of this ring: itself, if it is of none, as that of an operation on no file. By
+/// value: an entry whose address was given away would be put together in memory, and copied.
+#[cold]
+#[inline(never)]
+fn fd_of_another_ring(ring: u64, fd: i32) -> i32 {
+    if ring == 0 { fd } else { Fd::NONE.raw() }
 }
 
 /// The operation that finds no room, back to its caller.

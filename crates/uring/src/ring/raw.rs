@@ -47,7 +47,8 @@ impl Ring {
         self.look().core.bufs.range(index)
     }
 
-    /// The ring memory and where everything lies in it, in the kernel's layout.
+    /// The ring memory and where everything lies in it, in the kernel's layout. SQEs and CQEs of typed operations that
+    /// own memory have a number of the ring's own there in place of their user data.
     pub fn memory(&self) -> (Ref<'_, [u8]>, Offsets) {
         let inner = self.look();
         let offsets = inner.core.queues.memory().1;
