@@ -21,8 +21,8 @@ pub(super) const NAP: Duration = Duration::from_micros(500);
 
 /// A nap that a wake-up has ended, and in which no client took an item back, was of no use: the client queues what it
 /// cannot run itself. After one, the next sleep goes without a nap, after the next such nap three do, and so on up to
-/// this number. For a nap has its price: its timer is the next on its CPU to ring, so that the kernel sets the hardware's
-/// for it, twice a nap, and in a virtual machine that costs more than a switch of threads.
+/// this number. For a nap has its price: its timer is the next on its CPU to ring, so that the kernel sets the
+/// hardware's for it, twice a nap, and in a virtual machine that costs more than a switch of threads.
 pub(super) const MOST_NAPLESS: u32 = 63;
 
 /// Nobody naps.
