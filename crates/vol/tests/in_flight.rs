@@ -181,6 +181,50 @@ fn a_snapshot_that_gives_up_moves_nothing_under_writes_that_are_in_flight() {
     pool.close().expect("closes");
 }
 
+/// V26: what was given its place before a rollback has ended when that returns: reads and writes of what the volume
+/// had, and first writes, which the volume does not have then (V8).
+#[test]
+fn a_rollback_returns_when_what_was_in_flight_has_ended() {
+    for grows in [false, true] {
+        let device = open_device("ram:size=64M").expect("opens");
+        format(&device, UNIT);
+        let pool = open(&device);
+        let made =
+            if grows { pool.create_growing_volume("a", UNIT, 8 << 20) } else { pool.create_volume("a", 8 << 20) };
+        let user = User::new(made.expect("creates"));
+        user.write(0, &pattern(1, UNIT as usize)).expect("writes");
+        pool.snapshot("a", "s").expect("takes a snapshot");
+        let size = user.volume.size_bytes();
+        user.write(0, &pattern(2, UNIT as usize)).expect("writes");
+        for round in 0..3 {
+            let read = SlowRead::begin(&user.volume, 0);
+            let at = if round == 0 { 4096 } else { 2 * UNIT };
+            let write = user.start(at, &pattern(3, 4096)).expect("begins");
+            thread::scope(|scope| {
+                let rolled_back = scope.spawn(|| pool.rollback("a", "s"));
+                thread::sleep(Duration::from_millis(50));
+                assert!(!rolled_back.is_finished(), "it waits for a read and a write");
+                read.end();
+                thread::sleep(Duration::from_millis(50));
+                assert!(!rolled_back.is_finished(), "it waits for a write, round {round}");
+                user.end(write).expect("ends");
+                rolled_back.join().expect("no panic").expect("rolls back");
+            });
+            assert_eq!(user.volume.size_bytes(), size);
+            assert!(
+                user.read(0, UNIT as usize).expect("reads") == pattern(1, UNIT as usize),
+                "V8: what the snapshot is"
+            );
+            if !grows {
+                assert!(user.read(2 * UNIT, 4096).expect("reads").iter().all(|byte| *byte == 0), "V8: a hole");
+            }
+            user.write(0, &pattern(4 + round, 4096)).expect("writes");
+        }
+        drop(user);
+        pool.close().expect("closes");
+    }
+}
+
 /// V9: a write to what is cut off is under way while a volume is cut within a block.
 #[test]
 fn what_is_cut_off_within_a_block_stays_away_whatever_is_in_flight() {

@@ -1,5 +1,6 @@
 //! Checksums of blocks that several write at once, against everybody who compares them.
 
+use sheave_base::grace::Grace;
 use sheave_base::status::Status;
 use sheave_base::sync::atomic::{AtomicU64, Ordering};
 use sheave_base::sync::{Arc, thread};
@@ -11,6 +12,8 @@ use crate::device::block_io::BlockIo;
 use crate::engine::sums::verify::Look;
 use crate::format::BLOCK;
 use crate::format::superblock::Geometry;
+use crate::state::everyone::Everyone;
+use crate::state::sums::regions::Regions;
 use crate::state::sums::{Sums, crc};
 
 const BLOCKS: usize = 2;
@@ -114,5 +117,38 @@ fn model_a_block_that_several_learn_is_bad_for_nobody() {
             let look = reader.join().expect("no panic");
             assert!(matches!(look, Look::Good), "what the first has learned is what the others read: {look:?}");
         }
+    });
+}
+
+/// N1: the last write to a region ends while a checkpoint looks whether the region may close, and its block could not
+/// be read back: the region stays open, so that the next opening reads the block.
+#[test]
+fn model_a_region_does_not_close_over_a_block_that_its_last_write_leaves_undecided() {
+    explore(|| {
+        let sums = Arc::new(Sums::new(&Geometry::new(1 << 16, 1 << 20, 16)));
+        assert!(sums.arena.make(0));
+        sums.set(0, crc(&[7; BLOCK]));
+        let grace = Arc::new(Grace::new());
+        let everyone = || -> Everyone { [(Arc::clone(&grace), grace.start())].into_iter().collect() };
+        let mut regions = Regions::new(Arc::clone(&sums), true);
+        let intent = regions.intend(0..1).expect("there is memory");
+        regions.intent_is_durable(0..1, intent);
+        assert!(regions.open(0, 0..1));
+        let seat = Grace::seat(&grace);
+        seat.enter();
+        let phase = seat.count();
+        seat.leave();
+        // The region has begun to close: it waits for the write alone.
+        (0..2).for_each(|_| regions.age(everyone, false));
+        let writer = {
+            let sums = Arc::clone(&sums);
+            thread::spawn(move || {
+                sums.doubt(0, 1);
+                seat.uncount(phase);
+            })
+        };
+        regions.age(everyone, false);
+        writer.join().expect("no panic");
+        assert!(regions.is_intended(0), "the region is closed, and block 0 is undecided");
     });
 }

@@ -119,6 +119,9 @@ impl PoolInner {
         self.wait_for_io(core, &MayBlock::on_worker()).map_err(|_| self.io_goes_on(name, core))
     }
 
+    /// What was given its place before has ended when this returns (V26). The data would be safe without that:
+    /// overwrites begin between the wait and the exchange too, and what the volume had is nobody's before a grace; the
+    /// end of a first write sets bits only where the map has the unit that it wrote to, which no snapshot has.
     pub(crate) fn rollback(&self, name: &str, snapshot: &str) -> Result<(), PoolError> {
         let _one = self.structural();
         self.check_writable("rolling a volume back")?;

@@ -25,10 +25,16 @@ impl Everyone {
     }
 }
 
+impl FromIterator<(Arc<Grace>, Ticket)> for Everyone {
+    fn from_iter<I: IntoIterator<Item = (Arc<Grace>, Ticket)>>(graces: I) -> Everyone {
+        Everyone(graces.into_iter().collect())
+    }
+}
+
 impl Table {
     /// The I/O of all volumes as it is now. Who is in no grace now looks maps and regions up later than this.
     pub(crate) fn everyone(&mut self) -> Everyone {
         let graces = self.in_use().map(|vol| vol.core.top.grace());
-        Everyone(graces.filter(|grace| grace.seats() > 0).map(|grace| (Arc::clone(grace), grace.start())).collect())
+        graces.filter(|grace| grace.seats() > 0).map(|grace| (Arc::clone(grace), grace.start())).collect()
     }
 }

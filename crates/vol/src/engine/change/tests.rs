@@ -311,3 +311,18 @@ fn a_change_that_may_be_undone_is_used_when_it_is_durable() {
 fn change_renames(pool: &Pool) -> bool {
     pool.volume_info("other").is_ok()
 }
+
+/// V8: until the commit of a rollback is durable a crash brings back what the volume had: nobody gets its space before.
+#[test]
+fn what_a_rollback_lets_go_is_free_when_its_commit_is_durable_and_not_before() {
+    let (_device, pool, faults) = pool();
+    let inner = Arc::clone(pool.open_volume("v").unwrap().pool());
+    let free = move || inner.lock().tree.units.available();
+    let (before, within) = (free(), Arc::new(AtomicI64::new(-1)));
+    let (look, found) = (free.clone(), Arc::clone(&within));
+    *faults.before_write.lock().unwrap() = Some(Box::new(move || found.store(look() as i64, Ordering::SeqCst)));
+    pool.rollback("v", "s").unwrap();
+    assert_eq!(within.load(Ordering::SeqCst), before as i64, "the units that only the old map had are nobody's yet");
+    pool.info(); // Lets go what it may.
+    assert!(free() > before, "then they are free");
+}
