@@ -353,7 +353,7 @@ impl<S: Source> Worker<S> {
             let Some(at) = roster.idle.iter().position(|worker| worker.id == self.me.id) else {
                 let useless = naps && acct.nap.helped() == helped;
                 (self.napless, self.napless_next) = match (naps, useless) {
-                    (_, true) => (self.napless_next, (2 * self.napless_next + 1).min(MOST_NAPLESS)),
+                    (_, true) => (self.napless_next, (2 * self.napless_next).min(MOST_NAPLESS)),
                     (true, false) => (0, 1),
                     (false, false) => (self.napless, self.napless_next),
                 };

@@ -331,6 +331,9 @@ pub struct Outcome {
     pub steps: Vec<u64>,
 }
 
+/// All simulations of the process. They stay, for a thread that outlives its simulation looks at it.
+static RUNS: Mutex<Vec<&'static Run>> = Mutex::new(Vec::new());
+
 /// Runs these bodies on a simulated machine, each on a processor of its own; threads that they start come behind them,
 /// `most` in all.
 ///
@@ -356,6 +359,7 @@ pub fn simulate(seed: u64, topology: Topology, most: usize, bodies: Vec<Box<dyn 
     };
     let turns = (0..most).map(|_| Condvar::new()).collect();
     let run: &'static Run = Box::leak(Box::new(Run { state: Mutex::new(state), turns, arrivals: Condvar::new() }));
+    RUNS.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(run);
     let mut threads = Vec::new();
     for body in bodies {
         let ticket = Ticket::of(run);
