@@ -20,10 +20,10 @@ use sheave_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 pub(super) const NAP: Duration = Duration::from_micros(500);
 
 /// A nap that a wake-up has ended, and in which no client took an item back, was of no use: the client queues what it
-/// cannot run itself. After one, the next sleep goes without a nap, after the next such nap two do, then four, and so on
-/// up to this number. (A power of two, so that a nap comes in turn to each of two sleeps that alternate.) For a nap has
-/// its price: its timer is the next on its CPU to ring, so that the kernel sets the hardware's for it, twice a nap, and
-/// in a virtual machine that costs more than a switch of threads.
+/// cannot run itself. After one, the next sleep goes without a nap, after the next such nap two do, then four, and so
+/// on up to this number. (A power of two, so that a nap comes in turn to each of two sleeps that alternate.) For a nap
+/// has its price: its timer is the next on its CPU to ring, so that the kernel sets the hardware's for it, twice a nap,
+/// and in a virtual machine that costs more than a switch of threads.
 pub(super) const MOST_NAPLESS: u32 = 64;
 
 /// Nobody naps.
