@@ -262,7 +262,7 @@ impl HostQueue {
     #[cold]
     fn divert(&mut self, rq: Rq, rqs: &mut RqTable<'_>, done: &mut DoneList) -> Option<Rq> {
         let request = rqs.get_mut(&rq);
-        if self.shared.file.is_readonly() && !matches!(request.op, Op::Read | Op::Flush) {
+        if self.shared.refuses(request.op) {
             done.push(rq, Status::ReadOnly);
             return None;
         }

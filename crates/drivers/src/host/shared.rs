@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 
 use super::open::HostFile;
 use super::probe::FileKind;
-use sheave_blk::bio::SECTOR_SHIFT;
+use sheave_blk::bio::{Op, SECTOR_SHIFT};
 use sheave_blk::limits::Capacity;
 use sheave_blk::request::Request;
 
@@ -144,6 +144,11 @@ impl HostShared {
             self.has_shrunk.store(true, Ordering::Relaxed); // Relaxed, both: it never goes back, and orders nothing.
         }
         !self.has_shrunk.load(Ordering::Relaxed)
+    }
+
+    /// Whether a request is refused because the file is read only.
+    pub(super) fn refuses(&self, op: Op) -> bool {
+        self.file.is_readonly() && !matches!(op, Op::Read | Op::Flush)
     }
 
     /// A system call for a request has not come back within the time limit, and cannot be called back.

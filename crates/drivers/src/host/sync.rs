@@ -89,7 +89,7 @@ impl SyncQueue {
         let tag = rq.tag();
         let request = rqs.get_mut(&rq);
         request.private = 0;
-        if self.shared.file.is_readonly() && !matches!(request.op, Op::Read | Op::Flush) {
+        if self.shared.refuses(request.op) {
             return done.push(rq, Status::ReadOnly);
         }
         if request.op == Op::WriteZeroes {

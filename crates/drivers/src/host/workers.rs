@@ -286,9 +286,7 @@ impl Way {
         let job = Job { ask, rq: self.remote.send_out(rq), of: Arc::clone(&self.of) };
         if one_at_a_time { &mut self.writes } else { &mut self.batch }.push(job);
     }
-}
 
-impl Way {
     /// Sends the batch.
     pub(super) fn send(&mut self) {
         let many = self.batch.len() + self.writes.len();

@@ -351,12 +351,14 @@ impl<S: Source> Worker<S> {
             };
             let mut roster = acct.roster.lock();
             let Some(at) = roster.idle.iter().position(|worker| worker.id == self.me.id) else {
-                let useless = naps && acct.nap.helped() == helped;
-                (self.napless, self.napless_next) = match (naps, useless) {
-                    (_, true) => (self.napless_next, (2 * self.napless_next).min(MOST_NAPLESS)),
-                    (true, false) => (0, 1),
-                    (false, false) => (self.napless, self.napless_next),
-                };
+                if naps {
+                    let was_of_use = acct.nap.helped() != helped;
+                    (self.napless, self.napless_next) = if was_of_use {
+                        (0, 1)
+                    } else {
+                        (self.napless_next, (2 * self.napless_next).min(MOST_NAPLESS))
+                    };
+                }
                 return Place::Standby;
             };
             let nap_is_over = naps && woken == Wake::TimedOut;
