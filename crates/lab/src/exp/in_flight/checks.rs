@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use sheave::{Buf, Device, Ring, op, open_device};
 
 use super::arm::InFlightArm;
-use super::counters::{Counters, Way, jiffy, tick_ns};
+use super::counters::{Counters, Way, jiffies_since, jiffy};
 use super::counting;
 use super::design::{self, ARMS, WAYS, in_batches, one_by_one};
 use crate::experiment::Lab;
@@ -59,9 +59,7 @@ fn once_a_jiffy(lab: &Lab, arm: usize, name: &str) -> Result<Check, LabError> {
     let mut run = InFlightArm::new(lab, &one_by_one(2), design::counters(arm))?;
     let start = jiffy();
     run.turn(TurnEnd::Time(SEVERAL_JIFFIES))?;
-    // Rounded, for a clock that is being slewed has ticks that are a little shorter; and the one that it began in, and
-    // the one that it ended in.
-    let jiffies = (jiffy() - start + tick_ns() / 2) / tick_ns() + 2;
+    let jiffies = jiffies_since(start) + 2; // The one that it began in, and the one that it ended in.
     let (readings, _) = run.watched().counters().readings_in_path();
     let reads = arm >= design::PER_THREAD_JIFFY;
     Ok(Check {

@@ -188,7 +188,7 @@ impl Counters {
 }
 
 /// How long a jiffy is.
-pub fn tick_ns() -> u64 {
+fn tick_ns() -> u64 {
     let tick = clock_getres(ClockId::MonotonicCoarse);
     (tick.tv_sec as u64 * 1_000_000_000 + tick.tv_nsec as u64).max(1)
 }
@@ -197,6 +197,12 @@ pub fn tick_ns() -> u64 {
 pub fn jiffy() -> u64 {
     let now = clock_gettime(ClockId::MonotonicCoarse);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// How many jiffies have begun since that of `start`. Rounded: while the clock is being slewed they are a little
+/// shorter or longer than they should be.
+pub fn jiffies_since(start: u64) -> u64 {
+    (jiffy() - start + tick_ns() / 2) / tick_ns()
 }
 
 /// One thread's place at the counters.
