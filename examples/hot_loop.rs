@@ -20,13 +20,16 @@ use sheave::volumes::{CreateOptions, OpenOptions, Pool, Volume};
 use sheave::{Buf, Device, Ring, open_device};
 use sheave_base::status::Status;
 use sheave_base::sync::atomic::{AtomicU64, Ordering};
+use sheave_base::trace::writer::TraceWriter;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::grace::Grace;
 use sheave_iomap::mapping::Intent;
 use sheave_iomap::{File, Mapping, MappingKind, PlainRanges, RawFile, WriteDone};
 
-const USAGE: &str = "usage: hot_loop SPEC read|write DEPTH BATCH IOS [nostats] [mapped|volume|fresh] [seq] [4k] [sleep]
+const USAGE: &str =
+    "usage: hot_loop SPEC read|write DEPTH BATCH IOS [nostats|traced] [mapped|volume|fresh] [seq] [4k] [sleep]
   nostats  a ring that keeps no statistics
+  traced   a ring that writes each I/O to a trace
   mapped   on a file with mappings on the device, volume: on a thin volume in a pool that is made on it,
            fresh: on one of 1 GiB that nobody has written to, once around
   seq      each I/O begins where the one before it ended, and not far from it
@@ -56,6 +59,7 @@ struct How {
     batch: u32,
     on: On,
     stats: bool,
+    traced: bool,
     polled: bool,
     /// Bytes of one I/O.
     block: u32,
@@ -68,10 +72,12 @@ impl How {
         if batch == 0 || !depth.is_multiple_of(batch) {
             return Err("DEPTH must be a multiple of BATCH".into());
         }
-        let mut how = How { write, depth, batch, on: On::Raw, stats: true, polled: true, block: 512, step: STEP };
+        let mut how =
+            How { write, depth, batch, on: On::Raw, stats: true, traced: false, polled: true, block: 512, step: STEP };
         for word in words {
             match word.as_str() {
                 "nostats" => how.stats = false,
+                "traced" => how.traced = true,
                 "mapped" => how.on = On::Mapped,
                 "volume" => how.on = On::Volume,
                 "fresh" => how.on = On::Fresh,
@@ -181,7 +187,7 @@ struct HotLoop {
 
 impl HotLoop {
     fn new(spec: &str, how: How) -> Result<HotLoop, Box<dyn Error>> {
-        let How { depth, on, stats, polled, block, .. } = how;
+        let How { depth, on, stats, traced, polled, block, .. } = how;
         let device = open_device(spec)?;
         let (mut pool, mut file): (_, Arc<dyn File>) = (None, Arc::new(RawFile::new(device.clone())));
         match on {
@@ -198,6 +204,12 @@ impl HotLoop {
         }
         let mask = ((1 << blocks.ilog2()) - 1) * u64::from(block);
         let mut ring = Ring::builder().entries(depth).polled(polled).stats(stats).build()?;
+        if traced {
+            let path = std::env::temp_dir().join(format!("hot_loop-{}.trace", std::process::id()));
+            ring.trace_to(Some(TraceWriter::create(&path, 0, 2 << 20)?));
+            // The mapping is all that is wanted of it.
+            std::fs::remove_file(&path)?;
+        }
         let fd = ring.attach_file(file)?;
         ring.register_files(&[fd])?;
         ring.register_buffers(vec![Buf::zeroed((depth * block) as usize, 4096)?])?;

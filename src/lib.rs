@@ -29,6 +29,7 @@
 //! | wake a ring from another thread, or send it a message | [`RingHandle`] |
 //! | wait for a ring in an event loop | [`Ring::prepare_wait`] |
 //! | read statistics and what is in flight | [`Device::stats`], [`Device::in_flight`] |
+//! | see where the time of I/O goes, and which I/Os were slow | [`stats`] |
 //! | make pools and thin volumes | `volumes` |
 //! | write a driver, or a file | `drivers`, `files` |
 //! | fill SQEs by hand | `raw` |
@@ -66,7 +67,7 @@ pub use sheave_base::status::{Errno, Status};
 #[doc(inline)]
 pub use sheave_blk::bio::Op;
 #[doc(inline)]
-pub use sheave_blk::driver::{Capabilities, Engine};
+pub use sheave_blk::driver::{Capabilities, Engine, Extent};
 #[doc(inline)]
 pub use sheave_blk::limits::Limits;
 #[doc(inline)]
@@ -90,6 +91,43 @@ pub use sheave_uring::{
     Completion, CompletionFlags, Completions, Fd, FixedFile, IoBuf, IoBufMut, IoError, IoWq, IoWqBuilder, Ring,
     RingBuilder, RingError, RingHandle, SendError, SqFull, WaitOn, Waited,
 };
+
+/// Where the time of I/O goes, and which I/Os were slow. `docs/observe.md` is the guide.
+///
+/// ```
+/// use std::time::Duration;
+/// use sheave::stats::{IoKind, Stage};
+/// use sheave::{Buf, Ring, op, open_device};
+///
+/// let mut ring = Ring::builder().slow_limit(Duration::from_millis(1)).build()?;
+/// let fd = ring.attach(&open_device("null:size=1M,latency=5ms")?)?;
+/// let (counts, recorder) = (ring.io_group().expect("on"), ring.flight_recorder().expect("statistics are on"));
+/// ring.push(op::read(fd, Buf::zeroed(4096, 4096)?))?;
+/// ring.submit_and_wait(1)?;
+/// // Any thread may ask.
+/// std::thread::spawn(move || {
+///     assert_eq!(counts.counts().kind(IoKind::Read).ios, 1);
+///     let slow = recorder.read(0).ios;
+///     assert_eq!(slow[0].split.longest(), Stage::Driver);
+///     // read of 4 KiB at 0 B of the disk took 5 ms: 5 ms in the driver; depth 1; ...
+///     println!("{}", slow[0].explain("the disk"));
+/// })
+/// .join()
+/// .expect("no panic");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub mod stats {
+    #[doc(inline)]
+    pub use sheave_base::beside::{Activity, Beside};
+    #[doc(inline)]
+    pub use sheave_base::trace::writer::TraceWriter;
+    #[doc(inline)]
+    pub use sheave_blk::stats::{LATENCY_CELLS, Latencies, STAGE_CELLS, Split, SplitCounts, Stage, StageTimes};
+    #[doc(inline)]
+    pub use sheave_iomap::io_stats::{IoCounts, IoGroup, IoKind, KindCounts};
+    #[doc(inline)]
+    pub use sheave_iomap::slow::{FlightRecorder, Place, SlowIo, SlowIos};
+}
 
 /// Pools of space on any device, and the thin volumes in them. `docs/volumes.md` is the guide.
 ///

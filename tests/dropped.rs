@@ -177,3 +177,28 @@ fn a_ring_over_a_device_that_delays_and_fails_is_dropped() {
 fn a_ring_over_a_device_that_answers_no_write_is_dropped() {
     drop_in_mid_io(&format!("fault:seed=1,stuck=1,ops=write,over=ram:size={SIZE}"));
 }
+
+/// Nobody waits for it, so what its devices write to must stay its own for ever.
+#[test]
+fn what_a_forgotten_ring_reads_into_stays_its_own() {
+    if sheave_testkit::under_sanitizer() {
+        return; // It would tell what is forgotten as leaked.
+    }
+    let dir = tempfile::tempdir_in("/var/tmp").expect("a directory");
+    let file = format!("file:{},size={SIZE}", dir.path().join("disk").display());
+    for spec in [file.as_str(), "null:size=1M,latency=2ms,complete=thread"] {
+        let device = open_device(spec).expect("a device");
+        let mut ring = Ring::builder().entries(32).build().expect("a ring");
+        let fd = match ring.attach(&device) {
+            Ok(fd) => fd,
+            Err(error) => return sheave_testkit::skip(&format!("no kernel ring here: {error}")),
+        };
+        for at in 0..32 {
+            let blocks = if at % 2 == 0 { 1 } else { 64 };
+            ring.push(op::read(fd, memory(blocks)).offset(at * BLOCK as u64)).map_err(|full| full.error).expect("room");
+        }
+        ring.submit().expect("submitted");
+        std::mem::forget(ring);
+        assert_memory_is_left_alone(spec);
+    }
+}

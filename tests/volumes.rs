@@ -3,7 +3,9 @@
 //! simulator's.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use sheave::stats::{Activity, IoKind, Place};
 use sheave::volumes::{AddOptions, CreateOptions, OpenOptions, Pool, join};
 use sheave::{Buf, Device, Fd, Ring, op, open_device};
 
@@ -157,4 +159,33 @@ fn discarded_and_zeroed_ranges_stay_zero() {
     let pool = Pool::open(&device, &OpenOptions::default()).expect("it opens");
     assert_eq!(pool.volume_info("v").expect("it").written_bytes, MIB - 8192 - (64 << 10));
     assert!(pool.volume_info("v").expect("it").allocated_bytes < MIB, "a whole unit was given back");
+}
+
+/// The flight recorder says where in a volume a slow I/O lies, and what its pool did meanwhile.
+#[test]
+fn slow_io_on_a_volume_is_told_with_its_place_and_what_ran_beside_it() {
+    let pool = Pool::open(&device(), &OpenOptions::default()).expect("it opens");
+    let volume = Arc::new(pool.open_volume("v").expect("the volume"));
+    let mut ring = Ring::builder().entries(32).slow_limit(Duration::ZERO).build().expect("a ring");
+    let fd = ring.attach_file(volume.clone()).expect("attached");
+    // Backwards, so that it does not lie on the device as it lies in the volume.
+    let at = |block: u64| (15 - block) * MIB + block * 4096;
+    (0..16).for_each(|block| drop(run(&mut ring, op::write(fd, filled(1, 4096)).offset(at(block)))));
+    run(&mut ring, op::fsync(fd));
+    let slow = volume.slow_ios();
+    let sync = slow.iter().find(|io| io.kind == IoKind::Other).expect("the sync");
+    assert!(sync.beside.has(Activity::Commit), "{}", sync.explain("v"));
+    let from = ring.flight_recorder().expect("statistics are on").read(0).next;
+    (0..16).for_each(|block| drop(run(&mut ring, op::read(fd, filled(0, 4096)).offset(at(block)))));
+    let raw = ring.flight_recorder().expect("statistics are on").read(from).ios;
+    assert!(raw.iter().all(|io| matches!(io.place, Place::Device(_))), "written blocks are read by the fast path");
+    let places: Vec<_> = volume.slow_ios().iter().filter(|io| io.kind == IoKind::Read).map(|io| io.place).collect();
+    assert_eq!(places, (0..16).map(|block| Place::File(at(block))).collect::<Vec<_>>());
+    // A first write to what a snapshot shares copies.
+    pool.snapshot("v", "s").expect("a snapshot");
+    run(&mut ring, op::write(fd, filled(2, 4096)).offset(at(3)));
+    let slow = volume.slow_ios();
+    let copied = slow.iter().rfind(|io| io.kind == IoKind::Write).expect("the write");
+    assert!(copied.beside.has(Activity::Copy), "{}", copied.explain("v"));
+    assert_eq!(copied.place, Place::File(at(3)));
 }

@@ -4,6 +4,7 @@
 #![deny(unsafe_code)] // Each module forbids it but `panics`, whose driver is one.
 
 mod buffers;
+mod extremes;
 mod files;
 mod outside;
 mod panics;

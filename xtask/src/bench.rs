@@ -12,6 +12,7 @@
 //! | `peers` | volumes beside ext4, XFS and qcow2 |
 //! | `serve` | `sheave serve` beside other servers of NBD |
 //! | `serve_tls` | the same by TLS |
+//! | `nbd` | `nbd:` beside other clients of NBD |
 //! | `page` | putting a section into the page |
 
 use std::process::Command;
@@ -22,6 +23,7 @@ use crate::cargo::{self, cargo};
 use crate::workspace;
 
 mod counts;
+mod nbd;
 pub mod page;
 mod peers;
 mod program;
@@ -67,6 +69,8 @@ enum What {
     Peers,
     /// Exports beside other servers.
     Serve,
+    /// `nbd:` beside other clients.
+    Nbd,
     /// Large pools: opening, recovering, snapshots.
     Pools,
     /// Instructions, beside what they were to be at most.
@@ -153,6 +157,7 @@ const SECTIONS: &[Section] = &[
     Section { name: "pools", what: What::Pools },
     Section { name: "peers", what: What::Peers },
     Section { name: "serve", what: What::Serve },
+    Section { name: "nbd", what: What::Nbd },
     Section { name: "aims", what: What::Aims },
     Section { name: "counts", what: What::Counts },
     Section { name: "build", what: What::Build },
@@ -185,7 +190,9 @@ pub fn main(args: &[String]) -> Result<()> {
             page::write(section.page(), section.name, &text)?;
         }
     }
-    let _ = std::fs::remove_file(workspace::root().join(FILE)); // only there if a row made it
+    for file in [FILE, counts::IMAGE] {
+        let _ = std::fs::remove_file(workspace::root().join(file)); // only there if a row made it
+    }
     Ok(())
 }
 
@@ -268,6 +275,7 @@ fn measure(section: &Section, options: &Options<'_>) -> Result<String> {
                 }
             }
         }
+        What::Nbd => lines.push(nbd::table(options.rounds, options.only)?.trim_end().into()),
         What::Aims => lines.push(counts::aims()?),
         What::Counts => lines.push(counts::table()?),
         What::Build => lines.push(counts::build()?),

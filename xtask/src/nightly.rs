@@ -33,12 +33,20 @@ pub fn main(args: &[String]) -> Result<()> {
     report.step("crash simulator", |_| sim::main(&words(&["--nightly"])));
     report.step("fuzzers", |_| fuzz::main(&words(&["--seconds", FUZZ_SECONDS])));
     report.step("soak of the daemon", |_| soak());
+    report.step("failover", |_| failover());
     report.step("random programs of safe code, sanitized", |counts| asan::random(RANDOM_SECONDS, counts));
     report.step("stress", |_| stress::main(&words(&["--minutes", STRESS_MINUTES])));
     if !report.finish() {
         exit(1); // without a word: the counts are to be the last line
     }
     Ok(())
+}
+
+/// Twenty owners of a pool on Ceph that are killed or stopped; CI has three.
+fn failover() -> Result<()> {
+    let mut command = cargo::cargo(["test", "-p", "sheave-cli", "--test", "command", "failover", "--", "--nocapture"]);
+    command.env("SHEAVE_FAILOVER_ROUNDS", "20");
+    cargo::run(command)
 }
 
 /// The daemon, its clients and its control for two minutes, with twenty kills; CI has ten seconds of it.

@@ -194,6 +194,16 @@ impl Clock {
         }
     }
 
+    /// The stamp of a [counter reading](Self::cycles), for who has one at hand and did not want the stamp then.
+    #[inline(always)]
+    #[must_use]
+    pub fn coarse_of(&self, cycles: u64) -> CoarseTs {
+        CoarseTs(match &self.source {
+            Source::Tsc(tsc) => tsc.ns(cycles),
+            Source::Os | Source::Virtual(_) => cycles,
+        })
+    }
+
     /// How long `cycles` (a difference of two [`cycles`](Self::cycles)) are, in ns.
     #[inline]
     #[must_use]

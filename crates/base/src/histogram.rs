@@ -14,12 +14,13 @@
 
 use std::ops::RangeInclusive;
 
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::Ordering;
+use crate::sync::count::AtomicU64;
 
 /// Counts of values: `2^STEPS_LOG2` cells to each power of two.
 #[derive(Debug)]
 pub struct Histogram<const STEPS_LOG2: u32, const CELLS: usize> {
-    // Boxed: a model checker's atomics are large and its stacks are small.
+    // Boxed: a model checker's stacks are small.
     cells: Box<[AtomicU64; CELLS]>,
 }
 

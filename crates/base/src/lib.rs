@@ -16,10 +16,14 @@
 //! | [`panics`] | how what a caught panic carries is dropped |
 //! | [`peer`] | who is at the other end of a unix socket |
 //! | [`prefetch`] | a hint that memory will be read soon |
+//! | [`huge_pages`] | advice that memory is better in huge pages |
 //! | [`buf`] | owned aligned memory for direct I/O |
 //! | [`units`] | sectors, bytes, and how people write and read sizes, times and counts |
+//! | [`trace`] | the last requests of a ring, in a mapped file that outlives the program |
 //! | [`status`] | the block status of a finished request, and errno |
 //! | [`histogram`] | counts by value, one writer, many readers |
+//! | [`keep_last`] | the last entries of one writer, for any reader |
+//! | [`beside`] | what is done beside I/O that may make it slow |
 //! | [`identity`] | numbers that no two things of a process share |
 //! | [`setters!`] | methods that set the fields of a struct that may get more |
 //! | [`rng`] | random numbers from a seed |
@@ -40,12 +44,15 @@
 //! ```
 
 pub mod asymmetric;
+pub mod beside;
 pub mod buf;
 pub mod clock;
 pub mod grace;
 pub mod handle_count;
 pub mod histogram;
+pub mod huge_pages;
 pub mod identity;
+pub mod keep_last;
 pub mod mpscq;
 pub mod panics;
 pub mod parker;
@@ -56,6 +63,7 @@ pub mod sbitmap;
 mod setters;
 pub mod status;
 pub mod sync;
+pub mod trace;
 pub mod units;
 pub mod wait;
 pub mod wake_count;

@@ -12,6 +12,7 @@
 //! - I2: `bytes` is the sum of the lengths of the vectors for reads and writes; discards and flushes carry none.
 //! - I3: a bio with `remaining > 0` has that many children in flight and has not ended.
 
+use sheave_base::clock::CoarseTs;
 use sheave_base::status::Status;
 
 /// How many vectors a bio holds without a table of its own.
@@ -76,6 +77,8 @@ pub const BIO_PREFLUSH: u16 = 1 << 1;
 pub const BIO_CACHEABLE: u16 = 1 << 3;
 /// Came from the reserve and returns there.
 pub const BIO_RESERVE: u16 = 1 << 4;
+/// Has waited for a request since its `waited_from`.
+pub(crate) const BIO_WAITED: u16 = 1 << 2;
 /// Must not be merged with neighbours.
 pub const BIO_NOMERGE: u16 = 1 << 5;
 /// Has a parent whose `remaining` counts it.
@@ -325,6 +328,8 @@ pub struct Bio {
     pub(crate) inline: [BVec; BIO_INLINE_VECS],
     /// The submitter's user data, of a plain record (`BIO_PLAIN`) and of a stacked driver's I/O (`BIO_STACKED`) alone.
     pub(crate) cookie: u64,
+    /// When it began to wait, of one with `BIO_WAITED` alone.
+    pub(crate) waited_from: CoarseTs,
 }
 
 impl std::ops::Deref for Bio {
@@ -355,11 +360,12 @@ impl Bio {
             table: None,
             inline: [BVec { base: 0, len: 0 }; BIO_INLINE_VECS],
             cookie: 0,
+            waited_from: CoarseTs(0),
         }
     }
 
     /// Resets the fields one by one, for that beats clearing both lines. The inline vectors need it not: `nr_vecs` says
-    /// how many count; nor does the cookie, which a bio with `BIO_PLAIN` alone has.
+    /// how many count; nor do the cookie and `waited_from`, which flags say that a bio has.
     #[inline(always)]
     pub(crate) fn init(&mut self, attrs: &BioAttrs, owner: u32, sector: u64, bytes: u32) {
         self.next = BioId::NONE;

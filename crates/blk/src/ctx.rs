@@ -20,15 +20,17 @@ pub mod sockets;
 mod stacked;
 mod wait;
 
-pub use crate::end_io::{EndIo, PlainEnd};
+pub use crate::end_io::{EndIo, PlainEnd, SlowRun};
+pub use crate::hctx::RecordSeat;
 
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use sheave_base::clock::{Clock, PreciseTs};
+use sheave_base::clock::{Clock, CoarseTs, PreciseTs};
 use sheave_base::parker::{Parker, Unparker};
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
+use sheave_base::trace::writer::TraceWriter;
 use sheave_base::wake_count::WakeCount;
 use sheave_kring::Completed;
 
@@ -45,6 +47,7 @@ use crate::outside::Outside;
 use crate::plug::EachRead;
 use crate::plug::Plug;
 use crate::ring_core::Core;
+use crate::stats::Split;
 use crate::timeout::NextLook;
 
 /// Most hardware contexts of one ring (I2).
@@ -165,6 +168,10 @@ impl IoCtx {
                 stacked: 0,
                 stats: options.stats,
                 batch_time: None,
+                looked: CoarseTs::default(),
+                look_at: CoarseTs::default(),
+                split: Split::default(),
+                trace: None,
             },
             hctxs: Vec::with_capacity(MAX_HCTXS),
             bdevs: Vec::new(),
@@ -403,7 +410,10 @@ impl IoCtx {
         }
         // After the polls: what they have ended is not overdue.
         let stamp = self.core.batch_time.take();
-        if was_active && self.next_look.is_due(&self.core.clock, stamp) {
+        let cycles = if was_active && stamp.is_none() { self.core.clock.cycles() } else { 0 };
+        self.core.has_looked(stamp, cycles);
+        self.core.look_if_due(self.core.looked, end);
+        if was_active && self.next_look.is_due(stamp, cycles) {
             self.look_for_overdue();
         }
         if !self.core.starved.is_empty() {
@@ -496,6 +506,13 @@ impl IoCtx {
     /// How old a time stamp may be that the requests of a batch share; see [`Plug::set_max_age`].
     pub fn set_stamp_age(&mut self, max_age: Duration) {
         self.core.plug.set_max_age(&self.core.clock, max_age);
+    }
+
+    /// Writes the requests that end to a trace from now on; `None` ends that. Only with statistics, which have the
+    /// stamps. Gives back the trace before it.
+    pub fn trace_to(&mut self, trace: Option<TraceWriter>) -> Option<TraceWriter> {
+        let trace = trace.filter(|_| self.core.stats).map(Box::new);
+        std::mem::replace(&mut self.core.trace, trace).map(|before| *before)
     }
 
     /// The ring's clock.

@@ -17,11 +17,13 @@ use std::any::Any;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use sheave_base::beside::Beside;
+use sheave_base::clock::CoarseTs;
 use sheave_base::sync::Arc;
 
 use crate::bio::SECTOR_SHIFT;
 use crate::claim::{Claim, Sharing};
-use crate::driver::{Capabilities, Driver};
+use crate::driver::{Capabilities, Driver, Extent};
 use crate::error::DeviceError;
 use crate::flush_alarm::{FlushAlarm, FlushWatch};
 use crate::limits::Limits;
@@ -132,6 +134,7 @@ impl Device {
             capabilities.polled &= c.polled;
             capabilities.direct_io &= c.direct_io;
             capabilities.sparse |= c.sparse;
+            capabilities.fences &= c.fences;
             capabilities.read_only |= c.read_only;
             capabilities.engine = capabilities.engine.filter(|&engine| c.engine == Some(engine));
         }
@@ -170,6 +173,17 @@ impl Device {
         driver.downcast_ref()
     }
 
+    /// What is known of the content from this byte on: extents that follow one another. None when nothing is known, as
+    /// of most kinds of devices: read it then. It may block for as long as a request may take; a ring's thread calls
+    /// it between its I/O, when it copies the device.
+    ///
+    /// # Errors
+    ///
+    /// What the device says of its content cannot be right.
+    pub fn extents(&self, from: u64) -> Result<Vec<Extent>, DeviceError> {
+        self.whole_queue().map_or_else(|| Ok(Vec::new()), |queue| queue.driver().extents(from))
+    }
+
     /// What the user should know about the device, in plain words.
     pub fn notices(&self) -> Vec<String> {
         let mut all = Vec::new();
@@ -184,6 +198,11 @@ impl Device {
     }
 
     /// The queues under the device, each once, with the partitions on it that the device is made of.
+    /// What was done since then that may have made I/O wait on it.
+    pub fn beside(&self, since: CoarseTs) -> Beside {
+        self.legs().iter().fold(Beside::default(), |all, leg| all.and(leg.queue.beside().since(since)))
+    }
+
     fn queues(&self) -> Vec<(&Arc<Queue>, Vec<u16>)> {
         let mut queues: Vec<(&Arc<Queue>, Vec<u16>)> = Vec::new();
         for leg in self.legs() {

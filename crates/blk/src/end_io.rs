@@ -4,7 +4,11 @@
 //! shutdown of a ring, and where a driver ends in its call what was sent alone. A ring's state is the owner in
 //! `sheave-uring`.
 
+use sheave_base::clock::CoarseTs;
 use sheave_base::status::Status;
+
+use crate::bio::Op;
+use crate::stats::{RecordStats, Split};
 
 /// Who is told that bios and plain records ended: their owner.
 pub trait EndIo {
@@ -32,10 +36,67 @@ pub trait EndIo {
     /// One plain record with this owner's number has ended with this status.
     fn end_plain(&mut self, owner: u32, end: PlainEnd, status: Status);
 
+    /// Where the plain records of this owner count, if it has counts of its own that are a part of the hardware
+    /// context's ([`IoCtx::record_seat`](crate::ctx::IoCtx::record_seat)).
+    #[inline(always)]
+    fn records(&self, owner: u32) -> Option<&RecordStats> {
+        let _ = owner;
+        None
+    }
+
+    /// The file of this owner's plain records, by its number in the ring, for a trace.
+    #[inline(always)]
+    fn file_of(&self, owner: u32) -> Option<u16> {
+        let _ = owner;
+        None
+    }
+
+    /// Where the time went of a plain record that has become a bio, of which [`EndIo::end_plain`] tells next: it counts
+    /// with its request, and not in [`EndIo::records`]. Only with statistics.
+    fn timed_plain(&mut self, owner: u32, op: Op, split: &Split, bytes: u32) {
+        let _ = (owner, op, split, bytes);
+    }
+
+    /// Plain records of an owner have ended that [count as slow](crate::stats::IoTally::note).
+    #[cold]
+    fn slow_run(&mut self, owner: u32, slow: &SlowRun) {
+        let _ = (owner, slow);
+    }
+
+    /// Where the time went of a bio of which [`EndIo::end_io`] tells next. Only with statistics.
+    #[inline(always)]
+    fn timed(&mut self, owner: u32, split: &Split) {
+        let _ = (owner, split);
+    }
+
+    /// A look at what is usual is due, about once a second while there is I/O: when the next one is.
+    #[cold]
+    fn look(&mut self, now: CoarseTs) -> CoarseTs {
+        let _ = now;
+        CoarseTs(u64::MAX)
+    }
+
     /// That was all for now: the end of each [`IoCtx::poll`](crate::ctx::IoCtx::poll), and of
     /// [`IoCtx::shutdown`](crate::ctx::IoCtx::shutdown).
     #[inline(always)]
     fn end_poll(&mut self) {}
+}
+
+/// Plain records of one owner that were slow together.
+#[derive(Clone, Copy, Debug)]
+pub struct SlowRun {
+    /// What they did.
+    pub op: Op,
+    /// Where their time went.
+    pub split: Split,
+    /// When they ended.
+    pub ended: CoarseTs,
+    /// How many they were.
+    pub ios: u64,
+    /// Where the first of them lies on the device of its hardware context.
+    pub sector: u64,
+    /// The length of the first, in bytes.
+    pub bytes: u32,
 }
 
 /// A plain record that has ended.

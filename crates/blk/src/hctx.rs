@@ -20,8 +20,11 @@ mod contained;
 mod gather;
 mod sequence;
 mod shared;
+mod stages;
 mod stall;
+mod stamps;
 mod times;
+mod traced;
 
 use crossbeam_utils::CachePadded;
 use sheave_base::asymmetric::Mark;
@@ -32,7 +35,7 @@ use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-use crate::bio::{BIO_FUA, BIO_PREFLUSH, BioId, NO_FIXED_BUF, Op};
+use crate::bio::{BIO_FUA, BIO_PREFLUSH, BIO_WAITED, BioId, NO_FIXED_BUF, Op};
 use crate::bio_set::BioList;
 use crate::driver::{HctxOpen, HwEnv, KernelEvents, NextEvent, Remote};
 use crate::end_io::EndIo;
@@ -52,9 +55,9 @@ use crate::tag_set::{Freed, TagSet, Tags};
 use crate::timeout::TimeoutWalk;
 
 use self::contained::Contained;
-
-pub use shared::HctxShared;
+use self::stamps::Stamps;
 pub(crate) use shared::Waker;
+pub use shared::{HctxShared, RecordSeat};
 
 /// One ring's way into one device.
 #[derive(Debug)]
@@ -91,6 +94,7 @@ pub(crate) struct Hctx {
     pub(crate) waiting: BioList,
     pub(crate) flush: FlushQueue,
     done: DoneList,
+    stamps: Stamps,
     freed: Freed,
     remote: Consumer,
     timeouts: TimeoutWalk,
@@ -156,6 +160,7 @@ impl Hctx {
             waiting: BioList::default(),
             flush: FlushQueue::default(),
             done: DoneList::with_depth(depth),
+            stamps: Stamps::new(depth),
             freed: Freed::default(),
             remote,
             timeouts: TimeoutWalk::new(queue.timeout(), depth),
@@ -265,6 +270,9 @@ impl Hctx {
         let generation = self.epoch;
         let head = RqHead { op, flags, nr_segs: nr_vecs, part, bytes, generation, start, ..RqHead::default() };
         self.rqs[tag].fill(id, sector, &head);
+        if core.bios[id].flags & BIO_WAITED != 0 {
+            self.stamp_waited(core.bios[id].waited_from, tag, start);
+        }
         self.push_gathered(core, tag);
         true
     }
@@ -317,15 +325,17 @@ impl Hctx {
             return self.hold_back(core, &mut list, gate);
         }
         self.begin_busy(core);
+        let (sent, before) = (self.stamp_sent(core), self.done.len());
         let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
         let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
         if self.hw.call(|hw| hw.queue_rqs(&mut self.gathered, &mut table, &mut env, &mut self.done)).is_none() {
             core.broken |= self.bit;
         }
         self.shared.end_dispatch();
+        self.stamp_call(core, before, sent);
         if !self.gathered.is_empty() {
             let mut list = std::mem::take(&mut self.gathered);
-            self.refuse(&mut list);
+            self.refuse(core, &mut list);
         }
         self.gathered.reset();
     }
@@ -351,15 +361,17 @@ impl Hctx {
             self.hold_back(core, list, gate);
             return false;
         }
+        let (sent, before) = (self.stamp_sent_again(core, list.tags()), self.done.len());
         let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
         let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
         if self.hw.call(|hw| hw.queue_rqs(list, &mut table, &mut env, &mut self.done)).is_none() {
             core.broken |= self.bit;
         }
         self.shared.end_dispatch();
+        self.stamp_call(core, before, sent);
         let took_all = list.is_empty();
         if !took_all {
-            self.refuse(list);
+            self.refuse(core, list);
         }
         took_all
     }

@@ -13,6 +13,7 @@ mod remote;
 mod tags;
 
 use sheave_base::sync::thread;
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
 
 use crate::support::Rig;
 
@@ -21,6 +22,10 @@ const RUNS: usize = 2_000;
 
 /// Priority changes in one schedule of the second kind (PCT, Burckhardt et al. 2010).
 const PCT_DEPTH: usize = 3;
+
+/// The stack of each thread of a model, in bytes: the statistics of a device are made there, and the atomics of a
+/// checker are large.
+const STACK: usize = 256 << 10;
 
 /// Turns of a loop that waits for other threads; more than any schedule needs.
 const TURNS: u32 = 100_000;
@@ -31,8 +36,10 @@ fn explore(body: impl Fn() + Send + Sync + 'static) {
     // Not from `sync`: it outlives the executions.
     let body = std::sync::Arc::new(body);
     let again = std::sync::Arc::clone(&body);
-    shuttle::check_random(move || body(), runs);
-    shuttle::check_pct(move || again(), runs, PCT_DEPTH);
+    let mut config = shuttle::Config::new();
+    config.stack_size = STACK;
+    shuttle::Runner::new(RandomScheduler::new(runs), config.clone()).run(move || body());
+    shuttle::Runner::new(PctScheduler::new(PCT_DEPTH, runs), config).run(move || again());
 }
 
 /// Polls until the ring has nothing on its way.

@@ -18,6 +18,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use sheave_base::asymmetric::barrier;
+use sheave_base::beside::{Activities, Activity};
 use sheave_base::status::Status;
 use sheave_base::sync::atomic::{AtomicU32, Ordering};
 use sheave_base::sync::{Arc, Mutex};
@@ -56,6 +57,8 @@ pub struct Queue {
     retired: Mutex<Stats>,
     claims: Arc<Claims>,
     watches: Arc<Watches>,
+    /// When it was frozen or quiesced.
+    beside: Activities,
 }
 
 impl Queue {
@@ -90,6 +93,7 @@ impl Queue {
             retired: Mutex::new(Stats::default()),
             claims: Arc::default(),
             watches: Arc::default(),
+            beside: Activities::default(),
             driver,
         })
     }
@@ -262,7 +266,13 @@ impl Queue {
         Gate(self.gate.load(Ordering::SeqCst))
     }
 
+    /// What may have made I/O wait here.
+    pub fn beside(&self) -> &Activities {
+        &self.beside
+    }
+
     fn open_gate(&self, unit: u32) {
+        self.beside.end(Activity::FrozenQueue);
         // SeqCst for symmetry with closing; rings that sleep are woken below.
         self.gate.fetch_sub(unit, Ordering::SeqCst);
         self.wake_rings();
@@ -279,6 +289,7 @@ impl Queue {
     pub fn freeze(self: &Arc<Self>, timeout: Duration) -> Result<GateGuard, DeviceError> {
         // SeqCst: before the barrier of `wait_for` (I1); pairs with the load in `gate`.
         self.gate.fetch_add(FREEZE, Ordering::SeqCst);
+        self.beside.start(Activity::FrozenQueue);
         let guard = GateGuard { queue: self.clone(), unit: FREEZE };
         // A ring may sleep with requests that were refused or held back; it must take them apart.
         self.wake_rings();
@@ -290,6 +301,7 @@ impl Queue {
     pub fn quiesce(self: &Arc<Self>, timeout: Duration) -> Result<GateGuard, DeviceError> {
         // SeqCst: before the barrier of `wait_for` (I2); pairs with the load in `gate`.
         self.gate.fetch_add(QUIESCE, Ordering::SeqCst);
+        self.beside.start(Activity::FrozenQueue);
         let guard = GateGuard { queue: self.clone(), unit: QUIESCE };
         self.wait_for(timeout, || self.dispatching())?;
         Ok(guard)

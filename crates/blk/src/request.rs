@@ -42,9 +42,11 @@ pub const RQ_FUA: u8 = 1 << 0;
 pub(crate) const RQ_FLUSH_SEQ: u8 = 1 << 1;
 /// Takes no more bios.
 pub(crate) const RQ_NOMERGE: u8 = BIO_NOMERGE as u8;
+/// The block layer has held it back, or its bio before it: its split is its own.
+pub(crate) const RQ_DELAYED: u8 = 1 << 2;
 
 const _: () = {
-    let bits = [RQ_FUA, RQ_FLUSH_SEQ, RQ_NOMERGE];
+    let bits = [RQ_FUA, RQ_FLUSH_SEQ, RQ_NOMERGE, RQ_DELAYED];
     let (mut all, mut at) = (0, 0);
     while at < bits.len() {
         assert!(bits[at].count_ones() == 1 && all & bits[at] == 0, "one bit each; one is that of a bio");

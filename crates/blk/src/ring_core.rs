@@ -10,6 +10,7 @@
 
 use sheave_base::clock::{Clock, CoarseTs};
 use sheave_base::status::Status;
+use sheave_base::trace::writer::TraceWriter;
 
 use crate::bio::{BIO_CHILD, BIO_PLAIN, BIO_SLOW, BIO_SLOW_END, BIO_STACKED, BIO_WAITS, BioId};
 use crate::bio_set::{BioList, BioSet};
@@ -17,6 +18,7 @@ use crate::driver::KringSlot;
 use crate::end_io::{EndIo, PlainEnd};
 use crate::plug::Plug;
 use crate::stack::Lower;
+use crate::stats::Split;
 
 /// What the hardware contexts of a ring share.
 #[derive(Debug)]
@@ -41,9 +43,36 @@ pub(crate) struct Core {
     pub(crate) stats: bool,
     /// When the last batch was completed that this poll has ended.
     pub(crate) batch_time: Option<CoarseTs>,
+    /// When the ring last looked for completions, before the look that goes on: what it finds had not ended before. Of
+    /// one that has looked all the time, the end of time.
+    pub(crate) looked: CoarseTs,
+    /// When its owner is to [look](EndIo::look) next.
+    pub(crate) look_at: CoarseTs,
+    /// Where the time went of the request whose bios are being ended; none, of a bio that had no request.
+    pub(crate) split: Split,
+    /// Where each request goes that ends, while the ring is traced.
+    pub(crate) trace: Option<Box<TraceWriter>>,
 }
 
+/// Of a ring that has looked for completions all the time until now.
+pub(crate) const ALL_THE_TIME: CoarseTs = CoarseTs(u64::MAX);
+
 impl Core {
+    /// A look for completions is over, which has ended its last batch at this time. If there was none, the cycle
+    /// counter says when it was; with nothing in flight it does not matter, for what comes is issued later.
+    #[inline(always)]
+    pub(crate) fn has_looked(&mut self, ended: Option<CoarseTs>, cycles: u64) {
+        self.looked = ended.unwrap_or_else(|| self.clock.coarse_of(cycles));
+    }
+
+    /// Has the owner look at what is usual, if that is due.
+    #[inline(always)]
+    pub(crate) fn look_if_due(&mut self, now: CoarseTs, end: &mut impl EndIo) {
+        if now >= self.look_at {
+            self.look_at = end.look(now);
+        }
+    }
+
     /// An I/O that cannot be, whatever the device: the next poll ends it as invalid. False when no bio is free.
     #[cold]
     pub(crate) fn refuse(&mut self, owner: u32) -> bool {
@@ -67,6 +96,7 @@ impl Core {
     #[cold]
     pub(crate) fn end_ended(&mut self, end: &mut dyn EndIo) -> u32 {
         let mut count = 0;
+        self.split = Split::default();
         while let Some(id) = self.ended.pop(&mut self.bios) {
             self.end_bio_slow(id, Status::Ok, end);
             count += 1;
@@ -92,6 +122,9 @@ impl Core {
         }
         let owner = bio.owner;
         self.bios.put(id);
+        if self.stats {
+            end.timed(owner, &self.split);
+        }
         end.end_io(owner, status);
     }
 
@@ -109,13 +142,20 @@ impl Core {
             let bio = &self.bios[id];
             let (flags, status, owner, parent) = (bio.flags, bio.status, bio.owner, bio.parent);
             let record = PlainEnd { cookie: bio.cookie, bytes: bio.bytes };
+            let op = bio.op;
             self.bios.put(id);
             if flags & BIO_CHILD == 0 {
                 if flags & BIO_PLAIN != 0 {
+                    if self.stats {
+                        end.timed_plain(owner, op, &self.split, record.bytes);
+                    }
                     return end.end_plain(owner, record, status);
                 }
                 if flags & BIO_STACKED != 0 {
                     return self.end_lower(owner, record.cookie, status);
+                }
+                if self.stats {
+                    end.timed(owner, &self.split);
                 }
                 return end.end_io(owner, status);
             }

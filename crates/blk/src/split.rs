@@ -10,8 +10,8 @@
 use sheave_base::status::Status;
 
 use crate::bio::{
-    BIO_CACHEABLE, BIO_CHILD, BIO_FUA, BIO_INLINE_VECS, BIO_NOMERGE, BIO_PLAIN, BIO_SLOW, BIO_STACKED, BVec, Bio,
-    BioId, NO_FIXED_BUF,
+    BIO_CACHEABLE, BIO_CHILD, BIO_FUA, BIO_INLINE_VECS, BIO_NOMERGE, BIO_PLAIN, BIO_SLOW, BIO_STACKED, BIO_WAITED,
+    BVec, Bio, BioId, NO_FIXED_BUF,
 };
 use crate::bio_set::BioSet;
 use crate::limits::Limits;
@@ -64,7 +64,7 @@ pub(crate) fn cut(bios: &mut BioSet, id: BioId, bytes: u32, leave: u32) -> Optio
     }
     let parent = &mut bios[id];
     let (owner, sector, op, flags) = (parent.owner, parent.sector, parent.op, parent.flags);
-    let (bdev, part, fixed_buf) = (parent.bdev, parent.part, parent.fixed_buf);
+    let (bdev, part, fixed_buf, waited_from) = (parent.bdev, parent.part, parent.fixed_buf, parent.waited_from);
     debug_assert!(flags & BIO_PLAIN == 0, "a plain record fits the limits as it is, and its end reports its bytes");
     parent.remaining += 1;
     parent.flags |= BIO_SLOW;
@@ -78,7 +78,8 @@ pub(crate) fn cut(bios: &mut BioSet, id: BioId, bytes: u32, leave: u32) -> Optio
     front.sector = sector;
     front.bytes = bytes;
     front.op = op;
-    front.flags |= BIO_CHILD | (flags & (BIO_FUA | BIO_NOMERGE | BIO_STACKED));
+    front.flags |= BIO_CHILD | (flags & (BIO_FUA | BIO_NOMERGE | BIO_STACKED | BIO_WAITED));
+    front.waited_from = waited_from;
     front.bdev = bdev;
     front.part = part;
     front.fixed_buf = fixed_buf;

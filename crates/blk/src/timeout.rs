@@ -57,12 +57,12 @@ impl NextLook {
         self.every_cycles = clock.ns_to_cycles(every_ns);
     }
 
-    /// `stamp` is of the requests that this poll has ended.
+    /// `stamp` is of the requests that this poll has ended; if there are none, `cycles` is of the poll.
     #[inline(always)]
-    pub(crate) fn is_due(&self, clock: &Clock, stamp: Option<CoarseTs>) -> bool {
+    pub(crate) fn is_due(&self, stamp: Option<CoarseTs>, cycles: u64) -> bool {
         match stamp {
             Some(stamp) => stamp >= self.at,
-            None => clock.cycles().wrapping_sub(self.cycles) >= self.every_cycles,
+            None => cycles.wrapping_sub(self.cycles) >= self.every_cycles,
         }
     }
 }

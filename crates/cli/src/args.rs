@@ -12,6 +12,8 @@ pub mod serve;
 mod switch;
 #[cfg(test)]
 mod tests;
+mod top;
+pub mod trace;
 pub mod value;
 mod vol;
 pub mod volume;
@@ -24,6 +26,7 @@ pub use man::{CompletionsArgs, ManArgs};
 pub use progress::ProgressStyle;
 use sheave_daemon::failure::Failure;
 pub use switch::Switch;
+pub use top::TopArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -65,6 +68,12 @@ pub enum Command {
     Export(control::ExportArgs),
     /// List and disconnect the clients of a running server.
     Client(control::ClientArgs),
+    /// Show which I/Os of a running server were slow, and why.
+    Slow(control::SlowArgs),
+    /// Record each request of a running server, and export what was recorded.
+    Trace(trace::TraceArgs),
+    /// Watch what a running server does: its exports, clients and pools.
+    Top(TopArgs),
     /// Probe this machine for what Sheave needs, and say how to fix what is missing.
     Doctor(DoctorArgs),
     /// Write the manual pages of all commands.

@@ -27,9 +27,12 @@ use std::sync::{Arc, mpsc};
 
 use plan::Plan;
 use report::{Measured, Report, VerifyReport};
+use sheave::Ring;
 use sheave_base::rng::Rng;
 use sheave_base::sync::atomic::Ordering;
+use sheave_base::trace::writer::TraceWriter;
 use sheave_daemon::failure::Failure;
+use sheave_daemon::trace;
 use sheave_load::{SheaveEngine, signals, verify};
 use storage::Target;
 use subject::{RawPeer, Subject};
@@ -49,7 +52,8 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     let stop = signals::stop_flag()?;
     let raw = RawPeer::of(&plan, range)?;
     let crew = Crew::new(plan, range, subject.device(), raw, run_id(), Arc::clone(&stop));
-    let harvests = bring_in(&crew, &subject);
+    let traces = traces(&crew.plan.args)?;
+    let harvests = bring_in(&crew, &subject, traces);
     // Relaxed: all threads are joined, and the flag carries nothing but itself.
     let outcome = harvests.and_then(|harvests| report(&crew, &subject, harvests, stop.load(Ordering::Relaxed)));
     warner.iter_mut().for_each(Warner::look);
@@ -58,16 +62,24 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     outcome.and(closed)
 }
 
+/// A trace for each thread, if they were asked for.
+fn traces(args: &BenchArgs) -> Result<Vec<TraceWriter>, Failure> {
+    let Some(directory) = &args.trace else { return Ok(Vec::new()) };
+    trace::clear(directory)?;
+    (0..args.threads).map(|thread| trace::create(directory, thread, trace::DEFAULT_BYTES)).collect()
+}
+
 /// Runs the threads and shows their progress.
-fn bring_in(crew: &Crew, subject: &Subject) -> Result<Vec<Harvest>, Failure> {
+fn bring_in(crew: &Crew, subject: &Subject, traces: Vec<TraceWriter>) -> Result<Vec<Harvest>, Failure> {
     let args = &crew.plan.args;
     let (alive, finished) = mpsc::channel();
+    let mut traces = traces.into_iter();
     // This thread shows the progress from now on; what it has used until now is not the run's either.
     crew.meter.note_reporter();
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
         for index in 0..args.threads {
-            let alive = alive.clone();
+            let (alive, trace) = (alive.clone(), traces.next());
             let body = move || {
                 let _bomb = ExitOnPanic;
                 worker::work(
@@ -75,7 +87,11 @@ fn bring_in(crew: &Crew, subject: &Subject) -> Result<Vec<Harvest>, Failure> {
                     index,
                     || {
                         let ring = args.ring(subject.pieces(args.bs));
-                        SheaveEngine::built(ring, |ring| subject.attach(ring), &args.engine())
+                        let attach = |ring: &mut Ring| {
+                            ring.trace_to(trace);
+                            subject.attach(ring)
+                        };
+                        SheaveEngine::built(ring, attach, &args.engine())
                     },
                     alive,
                 )

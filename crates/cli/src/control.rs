@@ -4,8 +4,14 @@
 //! |---|---|
 //! | [`remote`] | a daemon as a command sees it |
 //! | [`opened`] | a pool that a command has opened itself, or that a daemon holds |
+//! | [`passed`] | files that a command opens and passes to a daemon |
 //! | [`commands`] | `sheave export` and `sheave client` |
+//! | [`slow`] | `sheave slow` |
+//! | [`trace`] | `sheave trace` |
 
 pub mod commands;
 pub mod opened;
+pub mod passed;
 pub mod remote;
+pub mod slow;
+pub mod trace;

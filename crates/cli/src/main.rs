@@ -25,6 +25,7 @@ mod output;
 mod pool;
 mod progress;
 mod serve;
+mod top;
 mod volume;
 
 use std::ffi::OsString;
@@ -76,6 +77,9 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Man(args) => man::pages(&args.dir),
         Command::Pool(args) => pool::run(&args),
         Command::Serve(args) => serve::run(&args),
+        Command::Slow(args) => control::slow::run(&args),
+        Command::Trace(args) => control::trace::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Volume(args) => volume::run(&args),
     }
 }

@@ -11,7 +11,7 @@ use crate::args::serve::{ServeArgs, TlsMode};
 /// Does it.
 pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let code = match (&args.config, &args.spec) {
-        (Some(path), _) => run::configured(path, args.log)?,
+        (Some(path), _) => run::configured(path, args.log, args.standby)?,
         (None, Some(spec)) => run::one(&one(args, spec))?,
         (None, None) => return Err(Failure::usage("nothing is to be served").fix("name a volume, or --config FILE")),
     };

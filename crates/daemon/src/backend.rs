@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use sheave::{File, open_device};
+use sheave::{Device, File};
 use sheave_base::units::fmt_bytes;
 use sheave_blk::claim::{Claim, Sharing};
 use sheave_drivers::host::{Passed, open_passed};
@@ -13,6 +13,7 @@ use sheave_serve::{Backend, Export, NoStatus, Question};
 use sheave_vol::{Pool, Volume};
 
 use crate::config::{ExportPlan, What};
+use crate::devices::open_device;
 use crate::failure::{self, Failure};
 use crate::{confine, contexts};
 
@@ -30,25 +31,32 @@ pub fn device(plan: &ExportPlan, spec: &str, passed: Option<Passed>) -> Result<E
         return Err(Failure::usage(format!("{spec} names neither a volume nor a device"))
             .fix(format!("write '{spec}#NAME' for a volume of a pool, or file:{spec} for the file as it is")));
     }
-    let is_own = spec.starts_with("file:") && passed.is_none();
-    if let Some(refused) = is_own.then(|| spec.parse().ok()).flatten().and_then(|place| confine::refusal(&place)) {
-        return Err(refused);
-    }
     let read_only = plan.read_only;
     let opened = match spec.starts_with("file:") && read_only && !spec.contains(",readonly=") {
         true => format!("{spec},readonly=on"),
         false => spec.to_owned(),
     };
-    let device = match passed {
-        Some(passed) => open_passed(&opened, passed),
-        None => open_device(&opened),
-    };
-    let device = device.map_err(failure::device)?;
+    let device = open(&opened, passed)?;
     let changes = !read_only && !device.capabilities().read_only;
     let sharing = if changes { Sharing::Alone } else { Sharing::WithReaders };
     let claim = device.claim(sharing).map_err(failure::device)?;
     let file: Arc<dyn File> = Arc::new(RawFile::new(device));
     Ok(export(plan, spec, Box::new(ServedDevice { file, _claim: claim })))
+}
+
+/// Opens a device; the file of the spec may have come with it, opened by somebody else.
+pub fn open(spec: &str, passed: Option<Passed>) -> Result<Device, Failure> {
+    let device = match passed {
+        Some(passed) => open_passed(spec, passed),
+        None => {
+            let place = spec.starts_with("file:").then(|| spec.parse().ok()).flatten();
+            if let Some(refused) = place.and_then(|place| confine::refusal(&place)) {
+                return Err(refused);
+            }
+            open_device(spec)
+        }
+    };
+    device.map_err(failure::device)
 }
 
 fn export(plan: &ExportPlan, text: &str, backend: Box<dyn Backend>) -> Export {

@@ -6,8 +6,11 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::Deserialize;
+use sheave_base::units::parse_duration;
+use sheave_iomap::slow::DEFAULT_SLOW_LIMIT;
 use sheave_serve::{Address, Limit};
 use toml::Spanned;
 
@@ -36,6 +39,8 @@ pub struct Plan {
     pub threads: Option<u16>,
     /// Clients at a time.
     pub max_clients: u32,
+    /// I/O that takes longer is kept as slow, whatever is usual.
+    pub slow_limit: Duration,
     /// The control socket.
     pub control: Option<Control>,
     /// It locks itself in.
@@ -52,6 +57,15 @@ pub struct Plan {
     pub pools: Vec<PoolPlan>,
     /// Exports, each with a name of its own.
     pub exports: Vec<ExportPlan>,
+}
+
+impl Plan {
+    /// Every pool that is not read only is waited for.
+    #[must_use]
+    pub fn all_standby(mut self) -> Plan {
+        self.pools.iter_mut().for_each(|pool| pool.standby |= !pool.read_only);
+        self
+    }
 }
 
 /// A control socket.
@@ -78,6 +92,8 @@ pub struct PoolPlan {
     pub place: PoolPlace,
     /// It is only looked at.
     pub read_only: bool,
+    /// While another host has it, it is waited for; when its storage has cut this host off, it is waited for again.
+    pub standby: bool,
 }
 
 /// An export.
@@ -119,6 +135,7 @@ struct File {
     tls: Vec<TlsTable>,
     threads: Option<Spanned<u16>>,
     max_clients: Option<Spanned<u32>>,
+    slow_limit: Option<Spanned<String>>,
     control: Option<ControlTable>,
     metrics: Option<Spanned<String>>,
     confine: Option<bool>,
@@ -150,6 +167,7 @@ struct PoolTable {
     path: Spanned<String>,
     #[serde(default)]
     read_only: bool,
+    standby: Option<Spanned<bool>>,
 }
 
 #[derive(Deserialize)]
@@ -211,6 +229,11 @@ fn plan(text: &Text<'_>) -> Result<Plan, Failure> {
     if let Some(most) = file.max_clients.as_ref().filter(|most| !(1..=65536).contains(most.get_ref())) {
         return Err(text.wrong(most.span().start, "max_clients are 1 to 65536"));
     }
+    let slow_limit = file.slow_limit.map_or(Ok(DEFAULT_SLOW_LIMIT), |limit| {
+        let parsed = parse_duration(limit.get_ref());
+        parsed
+            .map_err(|error| text.wrong(limit.span().start, format!("slow_limit is a time, such as \"50ms\": {error}")))
+    })?;
     let pools = pools(text, &file.pool)?;
     let exports = exports(text, &file.export, &pools)?;
     Ok(Plan {
@@ -218,6 +241,7 @@ fn plan(text: &Text<'_>) -> Result<Plan, Failure> {
         tls,
         threads: file.threads.map(Spanned::into_inner),
         max_clients: file.max_clients.map_or(1024, Spanned::into_inner),
+        slow_limit,
         control: control(text, file.control)?,
         metrics: file.metrics.map(Spanned::into_inner),
         confine: file.confine.unwrap_or(true),
@@ -238,12 +262,16 @@ fn named<T: Default + FromStr<Err = String>>(text: &Text<'_>, name: Option<&Span
 fn pools(text: &Text<'_>, tables: &[PoolTable]) -> Result<Vec<PoolPlan>, Failure> {
     let mut names = BTreeSet::new();
     let mut pools = Vec::new();
-    for PoolTable { name, path, read_only } in tables {
+    for PoolTable { name, path, read_only, standby } in tables {
         if !names.insert(name.get_ref()) {
             return Err(text.wrong(name.span().start, format!("there is a pool '{}' already", name.get_ref())));
         }
         let place: PoolPlace = path.get_ref().parse().map_err(|why: String| text.wrong(path.span().start, why))?;
-        pools.push(PoolPlan { name: name.get_ref().clone(), place, read_only: *read_only });
+        let waits = standby.as_ref().is_some_and(|standby| *standby.get_ref());
+        if let (Some(standby), true, true) = (standby, waits, *read_only) {
+            return Err(text.wrong(standby.span().start, "a pool that is read only is not waited for"));
+        }
+        pools.push(PoolPlan { name: name.get_ref().clone(), place, read_only: *read_only, standby: waits });
     }
     Ok(pools)
 }
@@ -271,9 +299,7 @@ fn exports(text: &Text<'_>, tables: &[ExportTable], pools: &[PoolPlan]) -> Resul
             (None, What::Volume { volume, .. }) => volume.clone(),
             (None, What::Device { .. }) => return Err(text.wrong(at, "an export of a spec wants a name")),
         };
-        if name.is_empty() || name.len() > 4096 {
-            return Err(text.wrong(at, "the name of an export has 1 to 4096 bytes"));
-        }
+        let name = value::export_name(&name).map_err(|why| text.wrong(at, why))?;
         if !names.insert(name.clone()) {
             return Err(text.wrong(at, format!("there is an export '{name}' already")));
         }
@@ -348,7 +374,7 @@ pub fn of_one(args: &One) -> Result<Plan, Failure> {
     let volume = spec.contains('#') && !Path::new(spec).exists();
     let (pools, what, name) = if volume {
         let place: VolumePlace = spec.parse().map_err(|why| Failure::usage(format!("{spec}: {why}")))?;
-        let pool = PoolPlan { name: ONLY_POOL.into(), place: place.pool, read_only: args.read_only };
+        let pool = PoolPlan { name: ONLY_POOL.into(), place: place.pool, read_only: args.read_only, standby: false };
         let what = What::Volume { pool: ONLY_POOL.into(), volume: place.name.clone() };
         (vec![pool], what, place.name)
     } else {
@@ -369,6 +395,7 @@ pub fn of_one(args: &One) -> Result<Plan, Failure> {
         tls,
         threads: args.threads,
         max_clients,
+        slow_limit: DEFAULT_SLOW_LIMIT,
         control,
         confine,
         reach: Vec::new(),

@@ -5,7 +5,8 @@
 //! |---|---|
 //! | read and written | files and devices of pools and exports; directories of such files that are missing; `reach` |
 //! | read | the directories of the configuration and of certificates; locks in `/proc`; block devices in `/sys` |
-//! | made and removed | sockets, in the directories of those that it listens on |
+//! | read, for devices on other machines | what their specs name (`conf=`, `keyring=`, `ca=` ...); `REMOTE` |
+//! | made and removed | sockets, in the directories of those that it listens on; traces, in their directory |
 //!
 //! * C1. It happens before any thread is started, for threads have the bounds of who starts them.
 //! * C2. What is open stays open: sockets and descriptors that come over the control socket need no right here.
@@ -27,6 +28,7 @@ use tracing::{info, warn};
 use crate::config::{Plan, What};
 use crate::failure::Failure;
 use crate::place::PoolPlace;
+use crate::trace;
 
 /// The newest set of rights that this knows. Of these the kernel takes what it has.
 const RIGHTS: ABI = ABI::V5;
@@ -137,10 +139,18 @@ fn restrict(
         let files = &tls.files;
         [Some(&files.certificate), Some(&files.key), files.client_ca.as_ref()].into_iter().flatten()
     });
-    for path in secrets {
+    let named = named_by_specs(plan);
+    for path in secrets.chain(&named) {
         rules = allow(rules, directory(path), read)?;
         if let Ok(real) = std::fs::canonicalize(path) {
             rules = allow(rules, directory(&real), read)?;
+        }
+    }
+    if specs(plan).any(|spec| ["rbd:", "nbd:"].iter().any(|kind| spec.contains(kind))) {
+        for path in REMOTE {
+            let path = Path::new(path);
+            let rights = if path.is_dir() { read } else { AccessFs::ReadFile.into() };
+            rules = allow(rules, path, rights)?;
         }
     }
     let listens = plan.listen.iter().filter_map(|address| match address {
@@ -150,7 +160,45 @@ fn restrict(
     for path in listens.chain(plan.control.as_ref().map(|control| &control.path)) {
         rules = allow(rules, directory(path), sockets)?;
     }
+    if let Some(control) = &plan.control {
+        rules = allow(
+            rules,
+            &trace::directory(&control.path),
+            change | AccessFs::ReadDir | AccessFs::MakeReg | AccessFs::RemoveFile,
+        )?;
+    }
     Ok(rules.restrict_self()?.ruleset)
+}
+
+/// What the libraries of devices on other machines read: Ceph's configuration, and how names of hosts become addresses.
+const REMOTE: [&str; 7] = [
+    "/etc/ceph",
+    "/etc/hosts",
+    "/etc/host.conf",
+    "/etc/nsswitch.conf",
+    "/etc/resolv.conf",
+    "/etc/gai.conf",
+    "/dev/urandom",
+];
+
+/// The specs of pools and exports.
+fn specs(plan: &Plan) -> impl Iterator<Item = String> {
+    let pools = plan.pools.iter().map(|pool| pool.place.to_string());
+    let exports = plan.exports.iter().filter_map(|export| match &export.what {
+        What::Device { spec } => Some(spec.clone()),
+        What::Volume { .. } => None,
+    });
+    pools.chain(exports)
+}
+
+/// Files that a device is told of by its keys, and reads whenever it connects.
+fn named_by_specs(plan: &Plan) -> Vec<PathBuf> {
+    let keys = ["conf=", "keyring=", "ca=", "cert=", "key="];
+    let value = |item: &str| {
+        let found = keys.iter().find_map(|key| item.strip_prefix(key))?;
+        Some(PathBuf::from(found.trim_matches('"')))
+    };
+    specs(plan).flat_map(|spec| spec.split([',', '+']).filter_map(value).collect::<Vec<_>>()).collect()
 }
 
 /// Rights below a path; on a file those that a file can have. What is not there needs none.

@@ -12,6 +12,7 @@ use crate::config;
 use crate::daemon::Daemon;
 use crate::failure::{self, Failure};
 use crate::service::Control;
+use crate::trace;
 
 /// A control socket that is served.
 pub struct Running {
@@ -29,6 +30,10 @@ pub fn prepare(plan: &config::Plan) {
     {
         // What is in the way is told by the bind.
         let _ = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(directory);
+    }
+    if plan.confine {
+        // One that cannot be made is told by the start of a trace.
+        let _ = trace::prepare(&trace::directory(&wanted.path));
     }
 }
 

@@ -147,7 +147,7 @@ impl Control {
             let goes_on = teller.tell(at.done_bytes, Some(at.total_bytes));
             if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
-        let report = ScrubJson::new(&held.plan.place, &report.map_err(failure::pool)?);
+        let report = ScrubJson::new(&held.place(), &report.map_err(failure::pool)?);
         Ok(json!({ "report": report }))
     }
 
@@ -269,5 +269,5 @@ impl Control {
 /// A volume of a pool here, by a name that can be one.
 fn volume_place(held: &Held, volume: &str) -> Result<VolumePlace, Failure> {
     let name = value::volume_name(volume).map_err(|why| Failure::usage(format!("volume: {why}")))?;
-    Ok(VolumePlace { pool: held.plan.place.clone(), name })
+    Ok(VolumePlace { pool: held.place(), name })
 }

@@ -10,22 +10,26 @@
 
 mod changes;
 mod reload;
+mod standby;
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sheave_drivers::host::Passed;
+use sheave_drivers::spec;
 use sheave_serve::{Export, Exports, Limit, Listener, Server, ServerOptions};
 use sheave_vol::Pool;
-use tracing::{error, warn};
+use tracing::{error, info, warn};
 
 use crate::api::types::DeviceId;
 use crate::config::{ExportPlan, Plan, PoolPlan, What};
 use crate::failure::{self, Failure};
 use crate::log::CLIENT;
-use crate::place::Access;
-use crate::{backend, confine};
+use crate::place::{Access, PoolPlace};
+use crate::{backend, confine, trace};
 
 /// How long a pool that another process has is waited for, and how often that is looked at.
 const BUSY_WAIT: Duration = Duration::from_secs(2);
@@ -40,16 +44,64 @@ pub struct Daemon {
     /// The turn of exports of devices (D1).
     devices: Mutex<()>,
     since: Instant,
+    /// Where its traces are, if there is a place for them.
+    pub traces: Option<PathBuf>,
 }
 
 /// A pool.
 pub struct Held {
     /// As the configuration has it.
     pub plan: PoolPlan,
-    /// What it lies on.
-    pub devices: Vec<DeviceId>,
+    /// What it lies on now.
+    at: Mutex<At>,
     pool: Result<Pool, Failure>,
     turn: Mutex<()>,
+}
+
+/// Where a pool lies: as the configuration has it, and on the members that were added since.
+#[derive(Clone, Debug)]
+struct At {
+    place: PoolPlace,
+    devices: Vec<DeviceId>,
+}
+
+impl At {
+    /// With one member more, which has this identity if it came as a file.
+    fn add(&mut self, added: &PoolPlace, id: Option<DeviceId>) -> Result<(), Failure> {
+        // As `PoolPlace::with` has it: in a spec with a device under it a path is a spec too.
+        let nested = self.place.to_string().contains("over=");
+        let named = match added.file_spec() {
+            Some((path, options)) if options.is_empty() && !path.contains([',', '+', '"']) && !nested => path,
+            Some((path, options)) => format!("file:{}{options}", spec::quoted(&path)),
+            None => added.to_string(),
+        };
+        let unclear = |why| Failure::usage(format!("{added}: {why}")).fix("add it by a path without such signs");
+        self.place = format!("{}+{named}", self.place).parse().map_err(unclear)?;
+        match id {
+            // Without all of them no command finds the daemon by the pool's files, as of a pool on other devices.
+            None => self.devices = ids(&self.place),
+            Some(_) if self.devices.is_empty() => {}
+            Some(id) => self.devices.push(id),
+        }
+        Ok(())
+    }
+}
+
+impl DeviceId {
+    /// Of a file or block device that was opened.
+    fn of(passed: &Passed) -> Result<DeviceId, Failure> {
+        let meta = passed.file.metadata().map_err(|error| Failure::run(format!("looking at the file: {error}")))?;
+        let (device, inode) = match meta.file_type().is_block_device() {
+            true => (meta.rdev(), 0),
+            false => (meta.dev(), meta.ino()),
+        };
+        Ok(DeviceId { device, inode })
+    }
+}
+
+/// By which other processes know what a pool lies on.
+fn ids(place: &PoolPlace) -> Vec<DeviceId> {
+    place.identities().into_iter().map(|(device, inode)| DeviceId { device, inode }).collect()
 }
 
 /// An export.
@@ -77,6 +129,9 @@ impl PoolPlan {
     /// Tells that it is not open.
     fn tell_failed(&self, why: &Failure) {
         let name = self.name.as_str();
+        if self.standby && why.is_busy() {
+            return info!(event = "pool_waits", pool = name, "pool '{name}' is waited for: {}", why.cause());
+        }
         error!(event = "pool_failed", pool = name, "pool '{name}' is not open: {}", why.in_a_line());
     }
 }
@@ -92,8 +147,40 @@ impl ExportPlan {
 impl Held {
     fn open(plan: &PoolPlan) -> Held {
         let pool = open_when_free(plan);
-        let devices = plan.place.identities().into_iter().map(|(device, inode)| DeviceId { device, inode }).collect();
-        Held { plan: plan.clone(), devices, pool, turn: Mutex::new(()) }
+        Held::new(plan, ids(&plan.place), pool)
+    }
+
+    fn new(plan: &PoolPlan, devices: Vec<DeviceId>, pool: Result<Pool, Failure>) -> Held {
+        let at = Mutex::new(At { place: plan.place.clone(), devices });
+        Held { plan: plan.clone(), at, pool, turn: Mutex::new(()) }
+    }
+
+    /// How it is named, with the members that were added since it was opened.
+    pub fn place(&self) -> PoolPlace {
+        self.at().place
+    }
+
+    /// What it lies on.
+    pub fn devices(&self) -> Vec<DeviceId> {
+        self.at().devices
+    }
+
+    fn at(&self) -> At {
+        locked(&self.at).clone()
+    }
+
+    /// It lies on more from now on; in its turn (D1).
+    fn moved(&self, at: &At) {
+        locked(&self.at).clone_from(at);
+    }
+
+    /// Whether it is what a configuration asks for: as it was opened, or with the members that were added since.
+    fn is(&self, plan: &PoolPlan) -> bool {
+        let Self { plan: own, .. } = self;
+        *plan == *own
+            || (&plan.name, plan.read_only) == (&own.name, own.read_only)
+                && !self.devices().is_empty()
+                && ids(&plan.place) == self.devices()
     }
 
     /// The pool, if it is open.
@@ -108,14 +195,23 @@ impl Held {
     pub fn failed(&self) -> Option<&Failure> {
         self.pool.as_ref().err()
     }
+
+    /// Whether it is waited for.
+    fn is_waited_for(&self) -> bool {
+        self.plan.standby && self.failed().is_some()
+    }
 }
 
-/// Opens a pool. One that is in use is waited for: the kernel ring of a daemon that was killed has its files for an
-/// instant longer than the daemon lives, and the next daemon is started at once.
+/// Opens a pool. One that is in use is waited for, unless the daemon stands by and tries again later: the kernel ring
+/// of a daemon that was killed has its files for an instant longer than the daemon lives, and the next daemon is
+/// started at once.
 fn open_when_free(plan: &PoolPlan) -> Result<Pool, Failure> {
     plan.place.expect_pool()?;
     if let Some(refused) = confine::refusal(&plan.place) {
         return Err(refused);
+    }
+    if plan.standby {
+        return plan.place.open_fenced();
     }
     let until = Instant::now() + BUSY_WAIT;
     loop {
@@ -132,12 +228,9 @@ fn open_all(plans: &[PoolPlan]) -> Vec<Held> {
         let open = |plan| scope.spawn(move || Held::open(plan));
         let threads: Vec<_> = plans.iter().map(open).collect();
         let held = threads.into_iter().zip(plans).map(|(thread, plan)| {
-            thread.join().unwrap_or_else(|_| Held {
-                plan: plan.clone(),
-                devices: Vec::new(),
-                pool: Err(Failure::run("opening it ended by a bug")),
-                turn: Mutex::new(()),
-            })
+            thread
+                .join()
+                .unwrap_or_else(|_| Held::new(plan, Vec::new(), Err(Failure::run("opening it ended by a bug"))))
         });
         held.collect()
     })
@@ -170,14 +263,18 @@ impl Opened {
         pools.or_else(|| self.rows.iter().find_map(|row| row.failed.as_ref()))
     }
 
-    /// Tells what did not open.
+    /// Tells what did not open; of a pool that is waited for that alone, and not each export.
     pub fn tell(&self) {
+        let waits = |row: &Row| match &row.plan.what {
+            What::Volume { pool, .. } => self.pools.get(pool).is_some_and(|held| held.is_waited_for()),
+            What::Device { .. } => false,
+        };
         for held in self.pools.values() {
             if let Some(why) = held.failed() {
                 held.plan.tell_failed(why);
             }
         }
-        for row in &self.rows {
+        for row in self.rows.iter().filter(|row| !waits(row)) {
             if let Some(why) = &row.failed {
                 row.plan.tell_failed(why);
             }
@@ -197,7 +294,8 @@ impl Opened {
 
     /// Serves it.
     pub fn serve(self, listeners: Vec<Listener>, plan: &Plan) -> Result<Daemon, Failure> {
-        let mut options = ServerOptions { max_clients: plan.max_clients, ..ServerOptions::default() };
+        let mut options =
+            ServerOptions { max_clients: plan.max_clients, slow_limit: plan.slow_limit, ..ServerOptions::default() };
         if let Some(threads) = plan.threads {
             options.reactors = usize::from(threads);
         }
@@ -209,6 +307,7 @@ impl Opened {
                     exports: Mutex::new(self.rows),
                     devices: Mutex::new(()),
                     since: Instant::now(),
+                    traces: plan.control.as_ref().map(|control| trace::directory(&control.path)),
                 };
                 daemon.rows().iter().for_each(|row| daemon.limit(&row.plan));
                 Ok(daemon)
@@ -242,7 +341,7 @@ fn open_export(
         What::Device { spec } => backend::device(plan, spec, passed),
         What::Volume { pool, volume } => {
             let held = held(pool).ok_or_else(|| no_pool(pool))?;
-            backend::volume(plan, held.pool()?, &held.plan.place.to_string(), volume)
+            backend::volume(plan, held.pool()?, &held.place().to_string(), volume)
         }
     }
 }

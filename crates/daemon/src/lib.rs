@@ -8,12 +8,17 @@
 //! | [`daemon`] | pools, exports and the server while it runs |
 //! | [`backend`], [`contexts`] | what an export serves |
 //! | [`control`] | the control socket |
+//! | [`slow`] | what was slow, as the control socket tells it |
+//! | [`trace`] | traces of requests, and what they are exported as |
+//! | [`statistics`] | what was done until now, as the control socket tells it |
 //! | [`service`] | the methods that it has |
 //! | [`copies`] | those that take long: import, export, scrub, trim, watch |
 //! | [`metrics`] | counters and gauges, for monitoring |
 //! | [`tls`] | which addresses have TLS, and with which files |
 //! | [`log`] | what operators are told meanwhile |
 //! | [`vigil`] | looks at the pools for what to tell them |
+//! | [`standby`] | takes pools over from hosts that have died |
+//! | [`ticker`] | a thread that does something now and then |
 //! | [`systemd`] | sockets, readiness and the watchdog of systemd |
 //! | [`captive`] | the command of `--run`, and its socket |
 //!
@@ -22,6 +27,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`api`] | what goes over the control socket, and where that is |
+//! | [`devices`] | the kinds of devices that specs open |
 //! | [`place`] | where a pool or volume is, as written on a command line or in the configuration |
 //! | [`copy`] | images into volumes and out of them |
 //! | [`shapes`] | pools, volumes and reports as programs are told of them |
@@ -38,6 +44,7 @@ mod control;
 mod copies;
 pub mod copy;
 mod daemon;
+pub mod devices;
 pub mod failure;
 pub mod log;
 mod metrics;
@@ -45,8 +52,13 @@ pub mod place;
 pub mod run;
 mod service;
 pub mod shapes;
+mod slow;
+mod standby;
+mod statistics;
 mod systemd;
+mod ticker;
 pub mod tls;
+pub mod trace;
 pub mod value;
 mod vigil;
 

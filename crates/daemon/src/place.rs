@@ -10,17 +10,17 @@ use std::path::Path;
 use std::str::FromStr;
 
 use sheave::Device;
-use sheave::open_device;
 use sheave_base::units::SECTOR_BYTES;
 use sheave_drivers::spec;
 use sheave_vol::{OpenOptions, Pool};
 
 use self::takes_back::takes_back;
+use crate::devices::open_device;
 use crate::failure::Failure;
 use crate::value;
 
 /// The kinds of specs; what begins otherwise is a path.
-const KINDS: [&str; 6] = ["null", "ram", "file", "fault", "partition", "linear"];
+const KINDS: [&str; 8] = ["null", "ram", "file", "fault", "partition", "linear", "nbd", "rbd"];
 
 /// A pool on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -201,6 +201,14 @@ impl PoolPlace {
         }
     }
 
+    /// The spec of its only member, with options in a form that starts with a comma if it is a path.
+    pub fn single_spec(&self, options: &str) -> Option<String> {
+        match self.members.as_slice() {
+            [one] => Some(one.spec(options)),
+            _ => None,
+        }
+    }
+
     /// Path and options (from their comma on) of a pool on one `file:` device.
     pub fn file_spec(&self) -> Option<(String, String)> {
         let spec = match self.members.as_slice() {
@@ -298,6 +306,19 @@ impl PoolPlace {
         };
         let open = OpenOptions::default().read_only(access != Access::Change).rescue(rescue);
         Pool::open(&self.open_device(options)?, &open).map_err(crate::failure::pool)
+    }
+
+    /// The pool, to change it, if its devices keep another host from writing that had it before and comes back.
+    pub fn open_fenced(&self) -> Result<Pool, Failure> {
+        let device = self.open_device("")?;
+        if !device.capabilities().fences {
+            let what = format!("{self}: a daemon that stands by wants storage that cuts off who had the pool before");
+            return Err(Failure::usage(what).fix(
+                "only images of a Ceph cluster with the feature exclusive-lock do (rbd:POOL/IMAGE, `rbd feature enable \
+                 POOL/IMAGE exclusive-lock`); serve this pool without standby",
+            ));
+        }
+        Pool::open(&device, &OpenOptions::default()).map_err(crate::failure::pool)
     }
 
     /// The words for a pool that is not there, better than those of a device that could be made.

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sheave_load::signals::{self, Ender, Hangups};
 use sheave_serve::{Address, Listener};
 use tracing::{error, info, warn};
@@ -18,23 +19,39 @@ use crate::config::{self, One, Plan};
 use crate::daemon::{Daemon, Opened};
 use crate::failure::{self, Failure};
 use crate::log::{Sink, Verbosity};
-use crate::vigil::Vigil;
-use crate::{confine, control, log, metrics, systemd, tls};
+use crate::standby::Standby;
+use crate::ticker::Ticker;
+use crate::{confine, control, log, metrics, systemd, tls, vigil};
 
 /// A line on stderr. Nobody listening, or no room, is no reason to stop.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
+/// As many descriptors as `docs/systemd` has.
+const DESCRIPTORS: u64 = 65536;
+
+/// Lets the process have as many descriptors as its user may: shells give 1024, and as many clients may come, beside
+/// the files of pools. Where that is refused, clients that it has no descriptor for wait.
+fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    // `None` is without a limit.
+    let wanted = limit.maximum.map_or(DESCRIPTORS, |most| most.min(DESCRIPTORS));
+    if limit.current.is_some_and(|now| now < wanted) {
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit });
+    }
+}
+
 /// Serves what a configuration says, until a signal; the exit code. What of it does not open is told, and the rest is
-/// served.
+/// served. With `standby` each pool that another host has is waited for.
 ///
 /// # Errors
 ///
 /// When nothing can be served, or the end has failed.
-pub fn configured(path: &Path, level: Option<Verbosity>) -> Result<u8, Failure> {
+pub fn configured(path: &Path, level: Option<Verbosity>, standby: bool) -> Result<u8, Failure> {
     let ender = Ender::new()?;
-    let plan = config::read(path)?;
+    let read = move |path: &Path| config::read(path).map(|plan| if standby { plan.all_standby() } else { plan });
+    let plan = read(path)?;
     log::start(level.unwrap_or(plan.log), plan.log_to)?;
     let hangups = signals::hangups()?;
     let mut listeners = systemd::listeners()?;
@@ -45,6 +62,7 @@ pub fn configured(path: &Path, level: Option<Verbosity>) -> Result<u8, Failure> 
         return Err(Failure::usage(format!("{} has no address to listen on", path.display()))
             .fix("add listen = [\"unix:/run/sheave/nbd.sock\"], or a control socket"));
     }
+    raise_descriptors();
     control::prepare(&plan);
     sheave_kring::restrict_rings();
     confine::start(&plan, Some(path));
@@ -75,16 +93,15 @@ pub fn configured(path: &Path, level: Option<Verbosity>) -> Result<u8, Failure> 
     let serving = format!("serving {served} exports at {}", at.join(", "));
     info!(event = "serving", exports = served, "{serving}");
     systemd::ready(&serving);
-    let watchdog = systemd::Watchdog::start(&daemon);
-    let vigil = Vigil::start(&daemon).map_err(|error| warn!(event = "no_vigil", "pools are not watched: {error}")).ok();
-    let reloads = Reloads::start(&daemon, path, plan, level, hangups)?;
+    let watchdog = systemd::watchdog(&daemon);
+    let vigil = vigil::start(&daemon).map_err(|error| warn!(event = "no_vigil", "pools are not watched: {error}")).ok();
+    let standby = Standby::start(&daemon)?;
+    let reloads = Reloads::start(&daemon, path, read, plan, level, hangups)?;
     let ended = ender.wait().map_err(captive::ender_failed);
     info!(event = "stopping", "ending: clients are drained, pools are closed");
     systemd::stopping();
-    watchdog.stop();
-    if let Some(vigil) = vigil {
-        vigil.stop();
-    }
+    standby.stop();
+    watchdog.into_iter().chain(vigil).for_each(Ticker::stop);
     if let Some(measured) = measured {
         measured.stop();
     }
@@ -104,6 +121,7 @@ impl Reloads {
     fn start(
         daemon: &Arc<Daemon>,
         path: &Path,
+        read: impl Fn(&Path) -> Result<Plan, Failure> + Send + 'static,
         mut plan: Plan,
         level: Option<Verbosity>,
         mut hangups: Hangups,
@@ -113,7 +131,7 @@ impl Reloads {
         let run = move || {
             while hangups.wait(&told) {
                 systemd::reloading();
-                match config::read(&path) {
+                match read(&path) {
                     Ok(new) => {
                         log::set(level.unwrap_or(new.log));
                         daemon.reload(&plan, &new);
@@ -150,7 +168,9 @@ pub fn one(args: &One) -> Result<u8, Failure> {
     plan.listen.extend(directory.iter().map(captive::Directory::address));
     let tls = tls::load(&plan.tls)?;
     control::prepare(&plan);
+    // A command that is run would have that, too.
     if plan.confine {
+        raise_descriptors();
         sheave_kring::restrict_rings();
         confine::start(&plan, None);
     }

@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -25,6 +25,9 @@ use crate::resize_to;
 use crate::shapes::extent::ExtentJson;
 use crate::shapes::pool::PoolJson;
 use crate::shapes::volume::VolumeJson;
+use crate::slow;
+use crate::statistics;
+use crate::trace;
 use crate::value;
 use crate::value::check_low_water;
 
@@ -67,6 +70,16 @@ impl Service for Control {
             "ListPools" => look(call, |t::Nothing {}| self.pools()),
             "ListExports" => look(call, |t::Nothing {}| self.exports()),
             "ListClients" => look(call, |t::Nothing {}| self.clients()),
+            "GetStatistics" => look(call, |t::Nothing {}| object(statistics::read(&self.daemon))),
+            "ListSlowIos" => look(call, |list| object(slow::list(&self.daemon, &list))),
+            "SetSlowLimit" => change(call, |t::SetSlowLimit { limit_ns }| {
+                self.daemon.server.set_slow_limit(Duration::from_nanos(limit_ns));
+                Ok(json!({}))
+            }),
+            "StartTrace" => {
+                change(call, |start| object(trace::start(&self.daemon.server, self.daemon.traces.as_deref(), &start)?))
+            }
+            "StopTrace" => change(call, |t::Nothing {}| done(trace::stop(&self.daemon.server))),
             "GetPoolInfo" => look(call, |of: t::OfPool| self.pool_info(&of.pool)),
             "ListVolumes" => look(call, |of: t::OfPool| self.volumes(&of.pool)),
             "GetVolume" => look(call, |of: t::OfVolume| self.volume(&of.pool, &of.volume)),
@@ -83,6 +96,10 @@ impl Service for Control {
             }),
             "DisconnectClient" => {
                 change(call, |t::Disconnect { id }| done(self.daemon.server.disconnect(id).map_err(failure::serve)))
+            }
+            "GrowPool" => {
+                let fds = call.take_fds();
+                change(call, |grow| self.grow(&grow, fds))
             }
             "SetPool" => change(call, |set| self.set_pool(&set)),
             "CreateVolume" => change(call, |create| self.create(&create)),
@@ -136,7 +153,17 @@ fn object<T: Serialize>(value: T) -> Result<Value, Failure> {
 /// A volume, as `sheave volume info --json` has it.
 pub(super) fn volume_json(held: &Held, pool: &Pool, name: &str) -> Result<Value, Failure> {
     let info = pool.volume_info(name).map_err(failure::pool)?;
-    object(VolumeJson::new(&held.plan.place, &info))
+    object(VolumeJson::new(&held.place(), &info))
+}
+
+/// The file that came with a call, if one did.
+fn passed(fds: Vec<OwnedFd>) -> Result<Option<Passed>, Failure> {
+    let mut fds = fds.into_iter().map(File::from);
+    match (fds.next(), fds.next(), fds.next()) {
+        (None, ..) => Ok(None),
+        (Some(file), Some(lock), None) => Ok(Some(Passed { file, lock })),
+        _ => Err(Failure::usage("a file comes as two descriptors").fix("open the file twice, and pass both; or none")),
+    }
 }
 
 impl Control {
@@ -158,9 +185,9 @@ impl Control {
     fn pools(&self) -> Result<Value, Failure> {
         let row = |held: &Arc<Held>| t::PoolRow {
             name: held.plan.name.clone(),
-            place: held.plan.place.to_string(),
+            place: held.place().to_string(),
             read_only: held.plan.read_only,
-            devices: held.devices.clone(),
+            devices: held.devices(),
             failed: held.failed().map(|why| why.cause().to_owned()),
             fix: held.failed().and_then(Failure::how_to_mend).map(str::to_owned),
         };
@@ -191,29 +218,19 @@ impl Control {
     }
 
     fn clients(&self) -> Result<Value, Failure> {
-        let now = SystemTime::now();
-        let row = |client: sheave_serve::Client| t::ClientRow {
-            id: client.id,
-            peer: client.peer,
-            export: client.export,
-            connected_seconds: now.duration_since(client.since).unwrap_or_default().as_secs(),
-            read_bytes: client.counts.read_bytes,
-            written_bytes: client.counts.written_bytes,
-            failed_requests: client.counts.errors,
-        };
-        object(t::ClientRows { clients: self.daemon.server.clients().into_iter().map(row).collect() })
+        object(t::ClientRows { clients: statistics::clients(self.daemon.server.clients()) })
     }
 
     fn pool_info(&self, name: &str) -> Result<Value, Failure> {
         let held = self.daemon.held(name)?;
-        let info = PoolJson::new(&held.plan.place, &held.pool()?.info());
+        let info = PoolJson::new(&held.place(), &held.pool()?.info());
         Ok(json!({ "info": object(info)? }))
     }
 
     fn volumes(&self, name: &str) -> Result<Value, Failure> {
         let held = self.daemon.held(name)?;
         let volumes = held.pool()?.volumes();
-        let volumes: Vec<_> = volumes.iter().map(|info| VolumeJson::new(&held.plan.place, info)).collect();
+        let volumes: Vec<_> = volumes.iter().map(|info| VolumeJson::new(&held.place(), info)).collect();
         Ok(json!({ "volumes": object(volumes)? }))
     }
 
@@ -284,20 +301,22 @@ impl Control {
             (None, None, Some(spec)) => What::Device { spec },
             _ => return Err(Failure::usage("an export has either pool and volume, or spec").fix("give one of them")),
         };
-        if add.name.is_empty() || add.name.len() > 4096 {
-            return Err(Failure::usage("the name of an export has 1 to 4096 bytes").fix("choose another"));
+        let name = value::export_name(&add.name).map_err(|why| Failure::usage(why).fix("choose another"))?;
+        let plan = ExportPlan { name, what, read_only: add.read_only.unwrap_or(false), limit: None };
+        let passed = passed(fds)?;
+        if passed.is_some() && !matches!(plan.what, What::Device { .. }) {
+            return Err(
+                Failure::usage("a file came with an export of a volume").fix("pass it with the spec of a device")
+            );
         }
-        let plan = ExportPlan { name: add.name, what, read_only: add.read_only.unwrap_or(false), limit: None };
-        let mut fds = fds.into_iter().map(File::from);
-        let passed = match (fds.next(), fds.next(), fds.next(), &plan.what) {
-            (None, ..) => None,
-            (Some(file), Some(lock), None, What::Device { .. }) => Some(Passed { file, lock }),
-            _ => {
-                return Err(Failure::usage("a file comes as two descriptors, with the spec of a device")
-                    .fix("open the file twice, and pass both; or none"));
-            }
-        };
         done(self.daemon.add_export(plan, passed, false))
+    }
+
+    fn grow(&self, grow: &t::Grow, fds: Vec<OwnedFd>) -> Result<Value, Failure> {
+        let (place, info) =
+            self.daemon.add_member(&grow.pool, &grow.spec, passed(fds)?, grow.overwrite.unwrap_or(false))?;
+        let info = PoolJson::new(&place, &info);
+        object(t::Grown { place: place.to_string(), info })
     }
 
     fn set_pool(&self, set: &t::SetPool) -> Result<Value, Failure> {

@@ -58,6 +58,18 @@ pub fn volume_name(text: &str) -> Result<String, String> {
     Ok(text.into())
 }
 
+/// The name of an export: what the protocol lets a name be, and a terminal does not obey.
+///
+/// # Errors
+///
+/// What is wrong with it, in words.
+pub fn export_name(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.len() > 4096 || text.chars().any(char::is_control) {
+        return Err("the name of an export has 1 to 4096 bytes, and no control characters".into());
+    }
+    Ok(text.into())
+}
+
 /// Refuses a mark that a pool of this size is below from the start.
 ///
 /// # Errors

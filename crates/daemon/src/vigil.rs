@@ -5,19 +5,18 @@
 //! told.
 
 use std::collections::HashMap;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
 use sheave_base::units::fmt_bytes;
 use sheave_vol::{PoolInfo, SpaceState};
 use tracing::{error, info, warn};
 
 use crate::daemon::Daemon;
+use crate::ticker::Ticker;
 
 /// How often it looks.
-const TICK: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+const TICK: Duration = Duration::from_secs(2);
 
 /// What was told of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,38 +27,10 @@ struct Told {
     checksum_errors: u64,
 }
 
-/// The thread that looks.
-pub(crate) struct Vigil {
-    thread: JoinHandle<()>,
-    /// Closed to end it.
-    ends: UnixStream,
-}
-
-impl Vigil {
-    /// Begins.
-    pub(crate) fn start(daemon: &Arc<Daemon>) -> std::io::Result<Vigil> {
-        let (ends, told) = UnixStream::pair()?;
-        let daemon = daemon.clone();
-        let run = move || {
-            let mut pools = HashMap::new();
-            loop {
-                look(&daemon, &mut pools);
-                // Readable: the other end is closed.
-                if matches!(rustix::event::poll(&mut [PollFd::new(&told, PollFlags::IN)], Some(&TICK)), Ok(1..)) {
-                    return;
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name("sheave-vigil".into()).spawn(run)?;
-        Ok(Vigil { thread, ends })
-    }
-
-    /// Ends it, so that nobody but the caller has the daemon.
-    pub(crate) fn stop(self) {
-        drop(self.ends);
-        // A thread that has panicked has said so.
-        let _ = self.thread.join();
-    }
+/// Begins to look.
+pub(crate) fn start(daemon: &Arc<Daemon>) -> std::io::Result<Ticker> {
+    let (daemon, mut pools) = (daemon.clone(), HashMap::new());
+    Ticker::start("sheave-vigil", TICK, move || look(&daemon, &mut pools))
 }
 
 fn look(daemon: &Daemon, pools: &mut HashMap<String, Told>) {

@@ -7,6 +7,7 @@
 
 use std::fmt::Debug;
 
+use sheave_base::beside::Activities;
 use sheave_base::grace::Grace;
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
@@ -14,7 +15,9 @@ use sheave_blk::Device;
 
 use crate::completion_plan::MayBlock;
 use crate::io_memory::IoMemory;
+use crate::io_stats::IoGroup;
 use crate::mapping::{Intent, Mapping, MappingKind};
+use crate::slow::SlowIo;
 
 /// Data of a write is on the device; the file finishes what belongs to it.
 #[derive(Clone, Copy, Debug)]
@@ -171,6 +174,20 @@ pub trait File: Debug + Send + Sync {
         None
     }
 
+    /// Where its rings count the I/O on it, for files that have statistics.
+    fn io_group(&self) -> Option<&Arc<IoGroup>> {
+        None
+    }
+
+    /// What is done beside I/O on this file that may make it slow, for files that say so.
+    fn beside(&self) -> Option<&Activities> {
+        None
+    }
+
+    /// Puts where slow I/Os lie in this file in the place of where they lie on its device, of those that are its own,
+    /// as far as that is known. For reports: it may take long.
+    fn locate(&self, _ios: &mut [SlowIo]) {}
+
     /// Where the bytes from `pos` on lie; the mapping starts at `pos` and covers at least one byte, at most `len`.
     /// `Status::Again` when the answer needs blocking work: then a worker calls [`File::map_blocking`], and `map` is
     /// asked again. It may be asked for a range twice before the I/O, or without any.
@@ -242,13 +259,14 @@ pub trait File: Debug + Send + Sync {
 #[derive(Clone, Debug)]
 pub struct RawFile {
     device: Device,
+    io: Arc<IoGroup>,
 }
 
 impl RawFile {
     /// The whole device.
     #[must_use]
     pub fn new(device: Device) -> RawFile {
-        RawFile { device }
+        RawFile { device, io: Arc::default() }
     }
 }
 
@@ -263,6 +281,10 @@ impl File for RawFile {
 
     fn is_identity(&self) -> bool {
         true
+    }
+
+    fn io_group(&self) -> Option<&Arc<IoGroup>> {
+        Some(&self.io)
     }
 
     fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {

@@ -7,6 +7,7 @@
 //! | [`kiocb`] | one I/O on a file, from issue to completion |
 //! | [`file`](mod@file) | the [`File`] trait; a raw device is the identity mapping |
 //! | [`io_memory`] | the memory of an I/O, for files that look at it |
+//! | [`io_stats`] | what each ring has done on each file, for any thread to read |
 //! | [`mapping`] | where a range of a file lies, and in which state |
 //! | [`completion_plan`] | where an I/O may complete: inline, in the issuer's task, in a worker |
 //! | [`decision`] | what decides for one of these places |
@@ -27,9 +28,13 @@ pub mod completion_plan;
 pub mod decision;
 pub mod dio;
 pub mod file;
+mod io_kind;
 pub mod io_memory;
+pub mod io_stats;
 pub mod kiocb;
 pub mod mapping;
+pub mod slow;
+pub mod usual;
 
 pub use sheave_base::grace;
 

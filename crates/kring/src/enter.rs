@@ -175,6 +175,12 @@ impl KernelRing {
         self.rings.ready()
     }
 
+    /// Whether something has completed that nobody has taken, whether or not it takes an enter to see it.
+    #[inline]
+    pub fn has_completed(&self) -> bool {
+        self.ready() != 0 || self.rings.has_kernel_work()
+    }
+
     /// With nothing to submit: whether the kernel has something to run, or there is something to wait for.
     #[inline]
     fn has_work(&self, min_complete: u32) -> bool {

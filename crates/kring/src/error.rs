@@ -26,8 +26,9 @@ pub enum KringError {
     /// A filter answers EPERM or EACCES.
     #[error(
         "io_uring is not permitted ({}): a seccomp filter or security module forbids it, as Docker's default profile \
-         does; run with `--security-opt seccomp=unconfined` or a profile that allows io_uring_setup, io_uring_enter \
-         and io_uring_register", errno_text(*.errno)
+         does; run with a profile that allows io_uring_setup, io_uring_enter and io_uring_register, such as \
+         docs/systemd/seccomp.json of Sheave (`--security-opt seccomp=FILE`), or with seccomp=unconfined",
+        errno_text(*.errno)
     )]
     Forbidden {
         /// EPERM or EACCES.

@@ -74,8 +74,7 @@ impl KernelRing {
         // SAFETY: the entry is empty, or `register_buffer`'s caller promised that its memory stays.
         let done = unsafe { self.ring.submitter().register_buffers_update(slot, &[iov], None) };
         let Err(error) = done else {
-            let (word, bit) = (&mut self.buffers.present[slot as usize / 64], 1 << (slot % 64));
-            *word = if iov.iov_len == 0 { *word & !bit } else { *word | bit };
+            self.buffers.present[slot as usize] = iov.iov_len != 0;
             return Ok(());
         };
         let errno = error.raw_os_error().unwrap_or(libc::EIO);

@@ -10,7 +10,7 @@ use io_uring::{IoUring, opcode};
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
 
 /// What rings do.
-const OPERATIONS: [u8; 15] = [
+const OPERATIONS: [u8; 16] = [
     opcode::Nop::CODE,
     opcode::Read::CODE,
     opcode::Write::CODE,
@@ -25,6 +25,7 @@ const OPERATIONS: [u8; 15] = [
     opcode::Timeout::CODE,
     opcode::Accept::CODE,
     opcode::Recv::CODE,
+    opcode::Send::CODE,
     opcode::SendMsg::CODE,
 ];
 

@@ -21,6 +21,9 @@ use super::prep::{Full, IoVec, MAX_SEGMENTS};
 use super::recv_buffers::RecvBuffers;
 use super::{KernelRing, MAX_RW_BYTES};
 
+/// `IORING_RECVSEND_POLL_FIRST`, since Linux 5.19.
+const POLL_FIRST: u16 = 1;
+
 /// A message to be sent: pieces of memory, in the form that the kernel reads. It must stay where it is while it is
 /// being sent, so it is a box of its own.
 #[derive(Debug)]
@@ -121,14 +124,15 @@ impl KernelRing {
     }
 
     /// Prepares to receive what comes next into one of the [receive buffers](Self::register_recv_buffers) of a group;
-    /// without a free one the CQE is `-ENOBUFS`.
+    /// without a free one the CQE is `-ENOBUFS`. The kernel first looks whether there is something: who waits for an
+    /// answer to what was just sent would try in vain each time, and pay for it.
     ///
     /// # Errors
     ///
     /// [`Full`].
     pub fn prep_recv(&mut self, fd: RawFd, group: u16, user_data: u64) -> Result<(), Full> {
-        let entry = opcode::Recv::new(Fd(fd), std::ptr::null_mut(), 0).buf_group(group).build();
-        self.push(entry.flags(Flags::BUFFER_SELECT), user_data)
+        let entry = opcode::Recv::new(Fd(fd), std::ptr::null_mut(), 0).buf_group(group).ioprio(POLL_FIRST);
+        self.push(entry.build().flags(Flags::BUFFER_SELECT), user_data)
     }
 
     /// Prepares to receive into `memory`, all of it unless the connection ends.
@@ -155,10 +159,17 @@ impl KernelRing {
     ///
     /// The message and its pieces must stay where they are, and unchanged, until the operation's CQE was reaped (I3).
     pub unsafe fn prep_send(&mut self, fd: RawFd, message: &mut Message, user_data: u64) -> Result<(), Full> {
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+        // One piece needs no header, which the kernel would copy and look through.
+        if let [IoVec { base, len }] = *message.vecs
+            && len <= MAX_RW_BYTES
+        {
+            return self.push(opcode::Send::new(Fd(fd), base, len as u32).flags(flags).build(), user_data);
+        }
         message.header.msg_iov = message.vecs.as_mut_ptr().cast();
         message.header.msg_iovlen = message.vecs.len() as _;
-        let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
-        self.push(opcode::SendMsg::new(Fd(fd), &raw const message.header).flags(flags).build(), user_data)
+        let entry = opcode::SendMsg::new(Fd(fd), &raw const message.header).flags(flags as u32);
+        self.push(entry.build(), user_data)
     }
 }
 

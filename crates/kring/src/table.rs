@@ -15,16 +15,21 @@ pub(super) struct FileTable {
 
 const _: () = assert!(FILE_SLOTS == u64::BITS, "FileTable::taken has one bit a slot");
 
-/// Which slots of the buffer table hold a buffer: bit n of the whole is slot n.
-#[derive(Default)]
+/// Which slots of the buffer table hold a buffer. A byte a slot and not a bit: each I/O looks at its own.
 pub(super) struct BufferTable {
-    pub(super) present: [u64; BUFFER_SLOTS as usize / 64],
+    pub(super) present: [bool; BUFFER_SLOTS as usize],
 }
 
 impl BufferTable {
-    #[inline]
+    #[inline(always)]
     pub(super) fn has(&self, slot: u16) -> bool {
-        self.present.get(usize::from(slot / 64)).is_some_and(|word| word >> (slot % 64) & 1 != 0)
+        self.present.get(usize::from(slot)).is_some_and(|present| *present)
+    }
+}
+
+impl Default for BufferTable {
+    fn default() -> Self {
+        Self { present: [false; BUFFER_SLOTS as usize] }
     }
 }
 

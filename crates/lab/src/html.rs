@@ -1,28 +1,30 @@
-//! The page: one HTML file with its style and its plots in it, which needs no network and runs no script.
+//! The page: one HTML file with its style, its figures and the script that draws them in it, which needs no network.
 //!
 //! Owns what stands where. Every experiment has the thread's table beside ours, the verdict, plots, checks, and the
-//! command that repeats each row. A prediction is called one wherever it appears.
+//! command that repeats each row. A prediction is called one wherever it appears. Verdicts, the threads' tables and
+//! checks are the page's own text; plots, and the tables behind them, are drawn by its script from arrays
+//! ([`data`]), because as elements they take six times the room.
 //!
-//! * I1. All text that comes from a report goes through [`escape`].
+//! * I1. All text that comes from a report goes through [`escape`], or is in the arrays.
 
-mod axis;
-mod forest;
-mod frame;
-mod plot;
+mod changes;
+mod data;
+mod json;
+mod look;
 mod prediction;
 mod section;
 mod style;
-mod svg;
 mod words;
 
 use std::fmt::Write;
 
 use crate::report::LabReport;
 use crate::table::{holds, interval, joint, signed};
-use crate::terms::{Metric, Scale};
-use forest::Dot;
-use frame::looks;
-use svg::escape;
+use crate::terms::{Metric, Role, Scale};
+use changes::{instructions, measured, published};
+use data::Figures;
+use json::Json;
+use words::{escape, lean};
 
 /// The whole page.
 pub fn page(report: &LabReport) -> String {
@@ -31,18 +33,20 @@ pub fn page(report: &LabReport) -> String {
          content=\"width=device-width, initial-scale=1\">\n<title>Sheave lab, {}</title>\n<style>{}</style>\n\
          </head>\n<body>\n",
         escape(&report.began),
-        style::CSS
+        lean(style::CSS, "/*")
     );
-    page.push_str(&head(report));
+    let mut figures = Figures::default();
+    page.push_str(&head(report, &mut figures));
     for experiment in &report.experiments {
-        page.push_str(&section::of(experiment));
+        page.push_str(&section::of(experiment, &mut figures));
     }
+    page.push_str(&figures.finish());
     page.push_str("</body>\n</html>\n");
     page
 }
 
 /// What the run was, where it ran, and all experiments on one plot.
-fn head(report: &LabReport) -> String {
+fn head(report: &LabReport, figures: &mut Figures) -> String {
     let LabReport { version, began, machine, command, rounds, turn_ms, .. } = report;
     let mut html = String::from("<header>\n<h1>Sheave lab: before and after</h1>\n");
     html.push_str(
@@ -53,11 +57,12 @@ fn head(report: &LabReport) -> String {
     let governor = machine.governor.as_ref().map_or(String::new(), |governor| format!(", governor {governor}"));
     let _ = writeln!(
         html,
-        "<p class=\"lead\">{}</p>\n<dl>\n<dt>Machine</dt><dd>{}{}{}</dd>\n<dt>Run</dt><dd>{}, Sheave {version}, \
+        "<p class=\"{}\">{}</p>\n<dl>\n<dt>Machine</dt><dd>{}{}{}</dd>\n<dt>Run</dt><dd>{}, Sheave {version}, \
          {:.0} s, on CPUs {:?} in that order</dd>\n<dt>Command</dt><dd><code>{}</code></dd>\n\
          <dt>Figures</dt><dd>medians of {rounds} rounds or more of \
          {turn_ms} ms; in a round every arm has a turn. Changes pair turns of the same round and come with their \
          95&nbsp;% interval.</dd>\n</dl>",
+        if report.machine_tells() { "lead" } else { "notice" },
         escape(joint(report)),
         escape(machine.line()),
         escape(if caches.is_empty() { String::new() } else { format!(", {caches}") }),
@@ -70,9 +75,12 @@ fn head(report: &LabReport) -> String {
     for notice in notices(report) {
         let _ = writeln!(html, "<p class=\"notice\">{}</p>", escape(notice));
     }
-    html.push_str("</header>\n");
+    html.push_str(
+        "<noscript><p class=\"notice\">Plots, and the tables behind them, are drawn by the script in this page, which \
+         loads nothing. Verdicts and the threads&#39; tables need none.</p></noscript>\n</header>\n",
+    );
     if report.experiments.len() > 1 {
-        html.push_str(&summary(report));
+        html.push_str(&summary(report, figures));
     }
     html
 }
@@ -103,18 +111,19 @@ fn notices(report: &LabReport) -> Vec<String> {
 }
 
 /// All experiments in one table and on one plot.
-fn summary(report: &LabReport) -> String {
+fn summary(report: &LabReport, figures: &mut Figures) -> String {
     let mut html = String::from(
         "<div class=\"scroll\"><table>\n<thead><tr><th>Experiment</th><th class=\"words\">At</th>\
          <th>Published</th><th>Here, in time</th><th>Here, in instructions</th><th class=\"words\">Claim</th></tr>\
          </thead>\n<tbody>\n",
     );
     let mut rows = Vec::new();
+    let Some(first) = report.experiments.first() else { return html };
     for experiment in &report.experiments {
         let Some(row) = experiment.best_known() else { continue };
         let after = experiment.after();
         let change = row.arm(after).and_then(|arm| arm.change);
-        let gain = experiment.gain(row, after);
+        let (gain, near) = (experiment.gain(row, after), experiment.gain_near(row, after));
         let or_dash = |text: Option<String>| text.map_or("-".into(), escape);
         let verdict = experiment.verdict.as_ref().map(|verdict| verdict.holds);
         let _ = writeln!(
@@ -125,25 +134,28 @@ fn summary(report: &LabReport) -> String {
             escape(&row.label),
             or_dash(row.published.map(|published| signed(published.change_percent, experiment.metric))),
             or_dash(change.map(|change| interval(change, experiment.metric))),
-            or_dash(gain.map(|gain| format!("{gain:+.1} %"))),
+            or_dash(near.map(|(gain, _)| format!("{gain:+.1} %"))),
             verdict.map_or("", style::class_of),
             or_dash(verdict.map(|verdict| holds(verdict).into())),
         );
         // Shares change by points, which do not belong on the same axis.
         if !experiment.metric.in_points() {
-            let look = &looks(&experiment.arms)[after];
-            let mut dots: Vec<Dot> = row.published.map(|it| Dot::published(it.change_percent)).into_iter().collect();
-            dots.extend(change.map(|change| Dot::measured(look, change)));
-            dots.extend(gain.map(|gain| Dot::instructions(look, gain)));
+            let (place, arm) = (first.arms.iter().position(|arm| arm.role == Role::After), row.arm(after));
+            let place = place.unwrap_or(0);
+            let mut dots: Vec<Json> = row.published.map(|it| published(it.change_percent)).into_iter().collect();
+            dots.extend(arm.and_then(|arm| arm.change).map(|change| measured(place, change)));
+            dots.extend(gain.map(|gain| instructions(place, gain)));
             rows.push((format!("{}, {}", experiment.id, row.label), dots));
         }
     }
     html.push_str("</tbody></table></div>\n");
-    if let Some(svg) = forest::draw(&rows, Metric::IOPS, "Change of each experiment, published and here") {
+    if rows.iter().any(|(_, dots)| !dots.is_empty()) {
+        figures.begin("all", &look::looks(&first.arms), "");
         let _ = writeln!(
             html,
-            "<figure>{svg}<figcaption>What each mechanism changes: in its thread, here in time with the 95&nbsp;% \
-             interval, and here in instructions.</figcaption></figure>"
+            "<figure>{}<figcaption>What each mechanism changes: in its thread, here in time with the 95&nbsp;% \
+             interval, and here in instructions.</figcaption></figure>",
+            changes::draw(figures, "Change of each experiment, published and here", Metric::IOPS, rows)
         );
     }
     html

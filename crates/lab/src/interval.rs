@@ -11,7 +11,9 @@
 //! An interval needs rounds: 6 for 95 %, 8 for 99 %. With fewer a change is *not measurable*, and so is one whose
 //! interval holds both no change and its double: ends that are [`f64::NAN`] say so.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+use crate::serial;
 
 /// The confidence of the changes in tables.
 pub const OF_CHANGES: f64 = 0.95;
@@ -21,13 +23,16 @@ pub const OF_CONTROLS: f64 = 0.99;
 const TELLING: f64 = 2.0;
 
 /// A change against the first arm, in percent, with its 95 % interval.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Change {
     /// The estimate.
+    #[serde(deserialize_with = "serial::number")]
     pub percent: f64,
     /// Lower end; no number (in JSON `null`) where the change is not measurable.
+    #[serde(deserialize_with = "serial::number")]
     pub low: f64,
     /// Upper end; likewise.
+    #[serde(deserialize_with = "serial::number")]
     pub high: f64,
 }
 

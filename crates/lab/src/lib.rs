@@ -23,6 +23,8 @@
 //! | [`alloc`] | the allocator that counts |
 //! | [`machine`] | the machine that a run ran on |
 //! | [`peer`] | a job file given to the real fio |
+//! | `stored`, `serial` | a report that was written as JSON, read again |
+//! | `names` | names as a reader wants them |
 //! | [`table`], [`html`], [`markdown`] | the tables, the page, and what docs/lab.md has of a run |
 //! | [`command`] | the program `sheave-lab` |
 #![cfg(sheave_lab)]
@@ -46,10 +48,13 @@ pub mod machine;
 pub mod markdown;
 pub mod meter;
 pub mod model;
+mod names;
 pub mod peer;
 pub mod point;
 pub mod report;
 pub mod run;
+mod serial;
+mod stored;
 pub mod table;
 pub mod terms;
 pub mod turns;

@@ -95,6 +95,8 @@ pub fn flood(seed: u64, topology: Topology, arm: wq::Arm, pairs: u32) -> (Counts
                 max_workers: [pairs; 2],
                 // As many as it would have on such a machine.
                 shards: (4 * pairs as usize).next_power_of_two().min(16),
+                // On the simulated machine nobody needs another's CPU, wherever this process may run.
+                help: false,
                 ..PoolOptions::default()
             };
             let (pool, depth) = (Arc::new(Pool::new(options)), flood.depth);
@@ -122,7 +124,7 @@ fn flooded<P: Send + Sync + 'static, C: Client + 'static>(
     let bodies = (0..flood.submitters).map(|_| {
         let (pool, client, depth, batch) = (Arc::clone(&pool), client.clone(), flood.depth, flood.batch);
         Box::new(move || {
-            let engine = PoolEngine::new(depth, 0, |back| Ok(client(&pool, back))).expect("an engine is made");
+            let engine = PoolEngine::new(depth, 0, true, |back| Ok(client(&pool, back))).expect("an engine is made");
             let mut looper = Looper::new(engine, depth, batch, 0, Arc::new(Lane::default()));
             let mut pattern = Pattern::new(Rw::Read, 0, 0, 512, 1, 1);
             let warm = looper.run(&mut pattern, &until(items), &mut Unpaced);

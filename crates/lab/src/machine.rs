@@ -1,9 +1,9 @@
 //! The machine that a run ran on, as far as the system tells: figures without it mean nothing.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What the system tells; what it does not tell is left out.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Machine {
     /// Name of the processor.
     pub cpu: String,

@@ -4,12 +4,15 @@
 
 use std::fmt::Write;
 
-use crate::report::{ArmResult, ExperimentReport, InstructionRow, LabReport, Row};
+use crate::names::{capital, short_name};
+use crate::report::{ArmResult, ExperimentReport, FunctionRow, InstructionRow, LabReport, Row};
 use crate::table::{control, figure, interval, joint, signed, slide};
-use crate::terms::Scale;
+use crate::terms::{Role, Scale};
 
-/// Functions that are named at a point, of those in which arms differ.
-const FUNCTIONS: usize = 3;
+/// Functions that are named at a point, of those in which the arms before, of the thread and after differ.
+const FUNCTIONS: usize = 5;
+/// From this many instructions on.
+const DIFFERS: f64 = 0.5;
 
 /// The run, from the machine to the predictions.
 pub fn page(report: &LabReport) -> String {
@@ -96,7 +99,8 @@ fn instructions(report: &LabReport) -> String {
         return "\nInstructions were not counted.\n".into();
     }
     let mut text = String::from(
-        "\n| at | instructions an I/O | first-level cache lines fetched | most of the difference |\n\
+        "\n| at | instructions an I/O | cache lines fetched | functions in which before, seed and after differ \
+         most |\n\
          |---|---|---|---|\n",
     );
     for (experiment, row) in counted() {
@@ -106,19 +110,36 @@ fn instructions(report: &LabReport) -> String {
         };
         let net = each(&|index| row.net(index).map(|count| format!("{count:.1}")));
         let lines = each(&|index| row.lines_per_io.get(index).copied().flatten().map(|lines| format!("{lines:.2}")));
-        let _ = writeln!(text, "| `{}` `{}` | {net} | {lines} | {} |", experiment.id, row.point, differing(row));
+        let _ = writeln!(
+            text,
+            "| `{}` `{}` | {net} | {lines} | {} |",
+            experiment.id,
+            row.point.short(),
+            differing(experiment, row)
+        );
     }
     text
 }
 
-/// The functions in which arms differ most, with the least and the most of an arm.
-fn differing(row: &InstructionRow) -> String {
-    let told = row.functions.iter().take(FUNCTIONS).map(|function| {
-        let [least, most] = function.range();
-        format!("`{}` {least:.1} to {most:.1}", function.name.replace('|', "/"))
+/// The functions in which the arms before, of the thread and after differ most, with what each takes there; what other
+/// arms stand for is their own, and on the page.
+fn differing(experiment: &ExperimentReport, row: &InstructionRow) -> String {
+    let arms: Vec<usize> = (0..experiment.arms.len()).filter(|arm| experiment.arms[*arm].role != Role::Other).collect();
+    let of = |function: &FunctionRow, arm: usize| function.per_io.get(arm).copied().flatten();
+    let spread = |function: &FunctionRow| {
+        let counts = || arms.iter().filter_map(|arm| of(function, *arm));
+        counts().fold(f64::NEG_INFINITY, f64::max) - counts().fold(f64::INFINITY, f64::min)
+    };
+    let mut functions: Vec<(&FunctionRow, f64)> = row.functions.iter().map(|it| (it, spread(it))).collect();
+    functions.retain(|(_, spread)| *spread >= DIFFERS);
+    functions.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let told = functions.iter().take(FUNCTIONS).map(|(function, _)| {
+        let each =
+            arms.iter().filter_map(|arm| Some(format!("{} {:.1}", experiment.arms[*arm].name, of(function, *arm)?)));
+        format!("`{}` {}", short_name(&function.name).replace('|', "/"), each.collect::<Vec<_>>().join(", "))
     });
     let told: Vec<String> = told.collect();
-    if told.is_empty() { "in no function by half an instruction".into() } else { told.join(", ") }
+    if told.is_empty() { "in no function by half an instruction".into() } else { told.join("; ") }
 }
 
 /// What is predicted for more cores, beside what the threads have published.
@@ -152,11 +173,6 @@ fn shown(report: &LabReport) -> String {
 /// A cell of a table.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
-}
-
-fn capital(text: &str) -> String {
-    let mut letters = text.chars();
-    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The program.
 const FIO: &str = "fio";
@@ -20,7 +20,7 @@ const READS: usize = 7;
 const WRITES: usize = 48;
 
 /// What fio did of a job.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Peer {
     /// What ran: `fio-3.33 on the kernel`.
     pub name: String,

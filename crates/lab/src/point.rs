@@ -1,12 +1,12 @@
 //! The parameters of one measurement: a row of a table, a place on an axis and a part of a command line are made of it.
 //!
-//! * I1. `text.parse::<Point>()` of `point.to_string()` gives the same point.
+//! * I1. `text.parse::<Point>()` of `point.to_string()`, and of `point.short()`, gives the same point.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sheave_load::Rw;
 
 use crate::LabError;
@@ -143,6 +143,28 @@ impl Point {
         Ok(())
     }
 
+    /// Without the parameters that are as in [`Point::default`].
+    pub fn short(&self) -> String {
+        let plain = Self::default();
+        let common = [
+            ("bs", u64::from(self.bs), u64::from(plain.bs)),
+            ("batch", u64::from(self.batch), u64::from(plain.batch)),
+            ("depth", u64::from(self.depth), u64::from(plain.depth)),
+            ("threads", u64::from(self.threads), u64::from(plain.threads)),
+        ];
+        let mut parts: Vec<String> = Vec::new();
+        parts.extend(common.iter().filter(|(_, is, plain)| is != plain).map(|(name, is, _)| format!("{name}={is}")));
+        parts.extend((self.rw != plain.rw).then(|| format!("rw={}", self.rw.name())));
+        parts.extend(self.extra.iter().map(|(name, value)| format!("{name}={value}")));
+        if parts.is_empty() { format!("bs={}", self.bs) } else { parts.join(",") }
+    }
+
+    /// Whether size, number and kind of the I/Os that one thread has in flight are the same.
+    pub fn has_ios_of(&self, other: &Self) -> bool {
+        let ios = |point: &Self| (point.bs, point.batch, point.depth, point.rw);
+        ios(self) == ios(other)
+    }
+
     /// A parameter that is a number.
     pub fn number(&self, name: &str) -> Option<u64> {
         match self.extra.get(name)? {
@@ -202,6 +224,13 @@ impl FromStr for Point {
             }
         }
         Ok(point)
+    }
+}
+
+impl<'de> Deserialize<'de> for Point {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(|err: LabError| serde::de::Error::custom(err.cause))
     }
 }
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::interval;
 pub use crate::interval::Change;
@@ -13,15 +13,17 @@ use crate::machine::Machine;
 use crate::model::counted::Counted;
 use crate::peer::Peer;
 use crate::point::Point;
+use crate::serial;
 use crate::terms::{ArmInfo, Axis, Check, Metric, Published, Role, Scale, Seed};
 
 /// What the 99 % interval of the same arm twice may be wide, to either side, in percent, on a machine that can tell.
 pub const TELLS: f64 = 2.0;
 
 /// Results of a run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct LabReport {
     /// Version of Sheave.
+    #[serde(deserialize_with = "serial::word")]
     pub version: &'static str,
     /// The command that was run.
     pub command: String,
@@ -41,8 +43,21 @@ pub struct LabReport {
     pub turn_ms: f64,
     /// The experiments.
     pub experiments: Vec<ExperimentReport>,
+    /// What the same arms twice say of the machine, in all experiments together.
+    pub same_arms_twice: SameArmsTwice,
     /// Ctrl-C ended it before all was measured.
     pub interrupted: bool,
+}
+
+/// The first arms of all experiments against themselves, and whether this machine can tell by that.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct SameArmsTwice {
+    /// By how much they differ, with the 99 % interval.
+    pub change: Option<Change>,
+    /// Whether the interval holds 0 and is within [`TELLS`] percent.
+    pub tells: bool,
+    /// The same in a sentence.
+    pub says: String,
 }
 
 impl LabReport {
@@ -67,11 +82,13 @@ impl LabReport {
 }
 
 /// Results of one experiment.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ExperimentReport {
     /// Its name.
+    #[serde(deserialize_with = "serial::word")]
     pub id: &'static str,
     /// Its heading.
+    #[serde(deserialize_with = "serial::word")]
     pub title: &'static str,
     /// The thread.
     pub seed: Seed,
@@ -122,6 +139,16 @@ impl ExperimentReport {
         report
     }
 
+    /// What the command that repeats one row has beside experiment and point.
+    pub fn options(&self) -> String {
+        let rows = self.headline.iter().chain(self.sweeps.iter().flat_map(|sweep| &sweep.rows));
+        let of = |row: &Row| {
+            let before = format!("sheave-lab {} --point {}", self.id, row.point);
+            row.command.strip_prefix(&before).map(str::to_owned)
+        };
+        rows.filter_map(of).next().unwrap_or_default()
+    }
+
     /// The row of the thread's table that has this label.
     pub fn row(&self, label: &str) -> Option<&Row> {
         self.headline.iter().find(|row| row.label == label)
@@ -149,6 +176,17 @@ impl ExperimentReport {
         measured.max_by(|a, b| change(a).total_cmp(&change(b)))
     }
 
+    /// What an arm gains in instructions at a row's point; where those were not counted, at one with the same I/Os,
+    /// which comes with it.
+    pub fn gain_near(&self, row: &Row, arm: usize) -> Option<(f64, Option<&Point>)> {
+        let alike = |counted: &&InstructionRow| counted.point.has_ios_of(&row.point);
+        let near = || {
+            let counted = self.instructions.iter().find(alike)?;
+            Some((counted.gain_percent(arm)?, Some(&counted.point)))
+        };
+        self.gain(row, arm).map(|gain| (gain, None)).or_else(near)
+    }
+
     /// What an arm gains in instructions at a row's point.
     pub fn gain(&self, row: &Row, arm: usize) -> Option<f64> {
         self.instructions.iter().find(|counted| counted.point == row.point)?.gain_percent(arm)
@@ -166,7 +204,7 @@ pub struct Part<'a> {
 }
 
 /// All arms at one point.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Row {
     /// What it is.
     pub label: String,
@@ -194,17 +232,22 @@ impl Row {
 }
 
 /// One arm at one point.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ArmResult {
     /// Median of the metric over rounds; I/Os a second without the experiment's own way, where the arm takes one.
+    #[serde(deserialize_with = "serial::number")]
     pub value: f64,
     /// Lowest and highest of the rounds.
+    #[serde(deserialize_with = "serial::range")]
     pub range: [f64; 2],
     /// Median I/Os a second, as they ran.
+    #[serde(deserialize_with = "serial::number")]
     pub iops: f64,
     /// Median CPU time per I/O, of all threads, without the experiment's own way.
+    #[serde(deserialize_with = "serial::number")]
     pub cpu_ns_per_io: f64,
     /// Context switches per I/O.
+    #[serde(deserialize_with = "serial::number")]
     pub switches_per_io: f64,
     /// The metric against the first arm; `None` for that arm itself.
     pub change: Option<Change>,
@@ -213,15 +256,17 @@ pub struct ArmResult {
     /// Latencies of all rounds together.
     pub latency: Option<Latency>,
     /// Per I/O.
+    #[serde(deserialize_with = "serial::figures")]
     pub counters: BTreeMap<&'static str, f64>,
     /// Medians as they are.
+    #[serde(deserialize_with = "serial::figures")]
     pub gauges: BTreeMap<&'static str, f64>,
     /// Rounds that count.
     pub rounds: u32,
 }
 
 /// Latencies in ns.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Latency {
     /// Half are below.
     pub p50: u64,
@@ -237,6 +282,9 @@ pub struct Latency {
 }
 
 impl Latency {
+    /// Buckets a doubling: as fine as a plot shows, and no finer than what was recorded.
+    pub const PER_DOUBLING: f64 = 12.0;
+
     /// The figures of a histogram.
     pub fn of(histogram: &Histogram<u64>) -> Self {
         let at = |share| histogram.value_at_quantile(share);
@@ -246,24 +294,24 @@ impl Latency {
 
 /// Share of the I/Os in each bucket, buckets of equal width on a logarithmic axis.
 fn shares(histogram: &Histogram<u64>) -> Vec<[f64; 2]> {
-    // Twelve buckets a doubling are as fine as a plot shows, and no finer than what was recorded.
-    const PER_DOUBLING: f64 = 12.0;
     let mut buckets: BTreeMap<i32, u64> = BTreeMap::new();
     for bucket in histogram.iter_recorded() {
-        let place = (bucket.value_iterated_to().max(1) as f64).log2() * PER_DOUBLING;
+        let place = (bucket.value_iterated_to().max(1) as f64).log2() * Latency::PER_DOUBLING;
         *buckets.entry(place.floor() as i32).or_default() += bucket.count_at_value();
     }
     let all = histogram.len().max(1) as f64;
-    let to_ns = |place: i32| (f64::from(place) / PER_DOUBLING).exp2();
+    let to_ns = |place: i32| (f64::from(place) / Latency::PER_DOUBLING).exp2();
     buckets.iter().map(|(&place, &count)| [to_ns(place), count as f64 / all]).collect()
 }
 
 /// A sweep's results.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct SweepReport {
     /// Its name.
+    #[serde(deserialize_with = "serial::word")]
     pub name: &'static str,
     /// Its heading.
+    #[serde(deserialize_with = "serial::word")]
     pub title: &'static str,
     /// Its axis.
     pub axis: Axis,
@@ -274,7 +322,7 @@ pub struct SweepReport {
 }
 
 /// Instructions per I/O of each arm at one point, counted under valgrind.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct InstructionRow {
     /// Where.
     pub point: Point,
@@ -291,7 +339,7 @@ pub struct InstructionRow {
 }
 
 /// Instructions per I/O in one function, in the order of the arms.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct FunctionRow {
     /// Its name.
     pub name: String,
@@ -329,13 +377,14 @@ impl InstructionRow {
 }
 
 /// What more cores than there are would do: worked out, not measured.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Prediction {
     /// The machine.
     pub machine: String,
     /// What it assumes, in a sentence or two.
     pub assumes: String,
     /// Its inputs: name, value, unit.
+    #[serde(deserialize_with = "serial::inputs")]
     pub inputs: Vec<(String, f64, &'static str)>,
     /// What the simulation has counted.
     pub counts: Vec<Counted>,
@@ -350,7 +399,7 @@ pub struct Prediction {
 }
 
 /// One arm's predicted curve.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Curve {
     /// Name of the arm.
     pub arm: String,
@@ -359,7 +408,7 @@ pub struct Curve {
 }
 
 /// I/Os a second of so many cores together.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Predicted {
     /// Cores.
     pub cores: u32,
@@ -372,7 +421,7 @@ pub struct Predicted {
 }
 
 /// A point that the thread has published.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Known {
     /// The arm that it stands for.
     pub arm: String,
@@ -385,7 +434,7 @@ pub struct Known {
 }
 
 /// Whether the thread's claim holds here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Holds {
     /// It does, by at least the thread's percentage, in time or in instructions.
@@ -414,7 +463,7 @@ pub fn decide(claimed: f64, time: Option<Change>, instructions: Option<f64>) -> 
 }
 
 /// What the figures show.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Verdict {
     /// Whether the claim holds.
     pub holds: Holds,

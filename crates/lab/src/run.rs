@@ -15,7 +15,9 @@ use crate::exp;
 use crate::experiment::{Experiment, HeadlineRow, Lab, PublishedOnly, Sweep, Turn, TurnEnd};
 use crate::machine::{self, Machine};
 use crate::point::Point;
-use crate::report::{ExperimentReport, Holds, InstructionRow, LabReport, Part, Row, SweepReport, Verdict};
+use crate::report::{
+    ExperimentReport, Holds, InstructionRow, LabReport, Part, Row, SameArmsTwice, SweepReport, Verdict,
+};
 use crate::table;
 use crate::terms::Scale;
 use crate::turns::{self, Measured, Pace, What};
@@ -84,7 +86,7 @@ pub fn run(plan: &Plan, lab: &Lab, show: &mut dyn Show) -> Result<LabReport, Lab
         }
         experiments.push(runner.experiment(experiment)?);
     }
-    Ok(LabReport {
+    let mut report = LabReport {
         version: env!("CARGO_PKG_VERSION"),
         command: plan.command.clone(),
         began,
@@ -95,8 +97,11 @@ pub fn run(plan: &Plan, lab: &Lab, show: &mut dyn Show) -> Result<LabReport, Lab
         rounds: plan.pace.rounds,
         turn_ms: plan.pace.turn.as_secs_f64() * 1e3,
         experiments,
+        same_arms_twice: SameArmsTwice::default(),
         interrupted: lab.stopped(),
-    })
+    };
+    report.same_arms_twice = table::same_arms(&report);
+    Ok(report)
 }
 
 /// One arm by itself, for tools that count what a process does.
@@ -333,7 +338,7 @@ impl Runner<'_> {
                 break;
             }
             self.say(&format!("{}: instructions per I/O at {point}", experiment.id()));
-            let row = crate::instructions::count(experiment, &point, &self.lab.stop)?;
+            let row = crate::instructions::count(self.lab, experiment, &point)?;
             let Some(row) = row else { break };
             self.show.instructions(report, &row);
             report.instructions.push(row);

@@ -6,7 +6,9 @@
 use std::fmt::Write;
 
 use crate::peer::Peer;
-use crate::report::{Change, ExperimentReport, Holds, InstructionRow, LabReport, Part, Predicted, Prediction, Row};
+use crate::report::{
+    Change, ExperimentReport, Holds, InstructionRow, LabReport, Part, Predicted, Prediction, Row, SameArmsTwice,
+};
 use crate::terms::Metric;
 
 /// Width of the first column, of the published figures, and of an arm.
@@ -195,6 +197,11 @@ pub fn closing(report: &LabReport) -> String {
     text
 }
 
+/// What the same arms twice say of the machine, worked out from the experiments that there are.
+pub fn same_arms(report: &LabReport) -> SameArmsTwice {
+    SameArmsTwice { change: report.control(), tells: report.machine_tells(), says: joint(report) }
+}
+
 /// What the same arms twice say in all experiments together.
 pub fn joint(report: &LabReport) -> String {
     let control = report.control().map_or("not measured".into(), |control| interval(control, Metric::IOPS));
@@ -210,8 +217,10 @@ pub fn slide(report: &ExperimentReport, verdict: Holds) -> String {
     if let Some(change) = row.arm(arm).and_then(|arm| arm.change) {
         by.push(format!("time {}", interval(change, report.metric)));
     }
-    let gain = report.gain(row, arm).or_else(|| report.instructions.first()?.gain_percent(arm));
-    by.extend(gain.map(|gain| format!("instructions {gain:+.1} %")));
+    by.extend(report.gain_near(row, arm).map(|(gain, other)| {
+        let at = other.map_or(String::new(), |point| format!("at {} ", point.short()));
+        format!("instructions {at}{gain:+.1} %")
+    }));
     by.extend(row.published.map(|it| format!("published {}", signed(it.change_percent, report.metric))));
     format!("{} At {}: {}.", holds(verdict), row.label, by.join(", "))
 }

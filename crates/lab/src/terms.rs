@@ -2,8 +2,10 @@
 //!
 //! Owns these types and nothing that measures. Experiments and reports are both made of them, and neither of the other.
 
+use crate::serial;
+
 /// What an arm is to the comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// The mechanism is off.
@@ -17,25 +19,30 @@ pub enum Role {
 }
 
 /// An arm.
-#[derive(Clone, Copy, Debug, serde::Serialize)]
+#[derive(Clone, Copy, Debug, serde::Deserialize, serde::Serialize)]
 pub struct ArmInfo {
     /// Short, for tables and legends: `before`, `seed`, `after`, `shared pool`. Also its name on the command line, with
     /// `-` for spaces.
+    #[serde(deserialize_with = "serial::word")]
     pub name: &'static str,
     /// Its role.
     pub role: Role,
     /// One sentence: the one thing that is changed.
+    #[serde(deserialize_with = "serial::word")]
     pub what: &'static str,
 }
 
 /// What is measured.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Deserialize, serde::Serialize)]
 pub struct Metric {
     /// `iops`, or the name of a gauge.
+    #[serde(deserialize_with = "serial::word")]
     pub name: &'static str,
     /// For an axis: `I/O per second`, `share of CPU time in the lock`.
+    #[serde(deserialize_with = "serial::word")]
     pub label: &'static str,
     /// For figures: `IOPS`, `%`.
+    #[serde(deserialize_with = "serial::word")]
     pub unit: &'static str,
     /// Whether more is better.
     pub more_is_better: bool,
@@ -57,24 +64,30 @@ impl Metric {
 }
 
 /// Where the idea and the published figures come from.
-#[derive(Clone, Copy, Debug, serde::Serialize)]
+#[derive(Clone, Copy, Debug, serde::Deserialize, serde::Serialize)]
 pub struct Seed {
     /// Subject of the thread.
+    #[serde(deserialize_with = "serial::word")]
     pub subject: &'static str,
     /// Who sent it.
+    #[serde(deserialize_with = "serial::word")]
     pub author: &'static str,
     /// When: `2021-08-10`.
+    #[serde(deserialize_with = "serial::word")]
     pub date: &'static str,
     /// Message-ID of its first mail.
+    #[serde(deserialize_with = "serial::word")]
     pub message_id: &'static str,
     /// The command that it measured with.
+    #[serde(deserialize_with = "serial::word")]
     pub command: &'static str,
     /// The machine that it measured on, as far as it says so.
+    #[serde(deserialize_with = "serial::word")]
     pub machine: &'static str,
 }
 
 /// Published figures.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Deserialize, serde::Serialize)]
 pub struct Published {
     /// Without the patches.
     pub before: f64,
@@ -85,18 +98,20 @@ pub struct Published {
 }
 
 /// An axis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct Axis {
     /// `queue depth`.
+    #[serde(deserialize_with = "serial::word")]
     pub label: &'static str,
     /// `I/Os`, or nothing.
+    #[serde(deserialize_with = "serial::word")]
     pub unit: &'static str,
     /// How places lie on it.
     pub scale: AxisScale,
 }
 
 /// How places lie on an axis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AxisScale {
     /// Evenly.
@@ -108,7 +123,7 @@ pub enum AxisScale {
 }
 
 /// A check's outcome.
-#[derive(Clone, Debug, serde::Serialize)]
+#[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
 pub struct Check {
     /// What must be: `after allocates nothing per I/O`.
     pub name: String,
@@ -119,7 +134,7 @@ pub struct Check {
 }
 
 /// How much is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scale {
     /// All five within two minutes: few points, short turns.

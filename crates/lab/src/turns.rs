@@ -37,6 +37,12 @@ pub struct Pace {
 }
 
 impl Pace {
+    /// That of a run whose figures count, unless told otherwise: all experiments with all sweeps take less than 25
+    /// minutes by it (`the_turns_of_all_experiments_leave_time_for_the_rest`).
+    pub const FULL: Pace = Pace { rounds: 10, turn: Duration::from_millis(60) };
+    /// That of a run which claims nothing.
+    pub const QUICK: Pace = Pace { rounds: 3, turn: Duration::from_millis(50) };
+
     /// How long each arm runs before it counts.
     pub fn warm_up(&self) -> Duration {
         (self.turn / 4).min(Duration::from_millis(100))

@@ -55,6 +55,18 @@ pub struct Flood {
     pub stop: Arc<AtomicBool>,
 }
 
+impl Flood {
+    /// Whether a submitter and a worker can run at once: they have more than one CPU between them.
+    pub fn has_cpus_for_both(&self) -> bool {
+        let allowed = sheave_load::cpu::allowed();
+        let or_all = |cpus: &[usize]| if cpus.is_empty() { allowed.clone() } else { cpus.to_vec() };
+        let mut all = [or_all(&self.cpus), or_all(&self.worker_cpus)].concat();
+        all.sort_unstable();
+        all.dedup();
+        all.len() > 1
+    }
+}
+
 /// What ends a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {

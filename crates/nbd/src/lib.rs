@@ -10,6 +10,7 @@
 //! | `meta` | queries of metadata contexts |
 //! | [`session`] | the transmission phase: bytes become checked requests |
 //! | [`reply`] | replies become bytes: simple, structured, extended |
+//! | [`tls`] | records of TLS, for both sides of a connection; certificates and keys |
 //!
 //! Nothing here does I/O, waits, or knows a clock. Who has a connection feeds [`Handshake::step`] with the bytes that
 //! came, sends what it wrote, and goes on with [`Session::next`] when it says [`handshake::Step::Negotiated`].
@@ -27,6 +28,7 @@ pub mod handshake;
 mod meta;
 pub mod reply;
 pub mod session;
+pub mod tls;
 pub mod wire;
 
 pub use catalog::{Catalog, ExportInfo};

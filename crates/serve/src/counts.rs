@@ -121,6 +121,14 @@ impl Tally {
     }
 }
 
+impl IoCounts {
+    /// Requests that were carried out.
+    #[must_use]
+    pub fn answered(&self) -> u64 {
+        self.reads + self.writes + self.flushes + self.trims + self.zeroes + self.others
+    }
+}
+
 impl std::ops::AddAssign for IoCounts {
     fn add_assign(&mut self, other: IoCounts) {
         let all = [

@@ -8,10 +8,12 @@
 //! being taken out.
 
 use std::fmt::Debug;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sheave_base::sync::{Arc, Mutex, MutexGuard};
 use sheave_iomap::File;
+use sheave_iomap::io_stats::IoGroup;
+use sheave_iomap::slow::SlowIo;
 use sheave_nbd::{Catalog, ExportInfo, Extent};
 
 use crate::counts::{IoCounts, Tally};
@@ -174,6 +176,32 @@ pub struct ExportStatus {
     pub limit: Option<Limit>,
 }
 
+/// A slow I/O of a server.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct SlowRequest {
+    /// The reactor that keeps it.
+    pub reactor: usize,
+    /// The export; `None` of one that is gone.
+    pub export: Option<String>,
+    /// How long ago it ended.
+    pub age: Duration,
+    /// What it was.
+    pub io: SlowIo,
+}
+
+/// Slow I/Os of a server.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct SlowReading {
+    /// The oldest first.
+    pub slow: Vec<SlowRequest>,
+    /// Where the next reading goes on, by reactor.
+    pub next: Vec<u64>,
+    /// How many were pushed out before they were read.
+    pub lost: u64,
+}
+
 impl Exports {
     /// These; the first is the one that clients get who name none.
     #[must_use]
@@ -262,6 +290,30 @@ impl Exports {
         let entry = entry.ok_or_else(|| ServeError::NoExport { name: name.into() })?;
         entry.bucket.set(limit, Instant::now());
         Ok(())
+    }
+
+    /// Says of slow I/Os of which export they are, and where in it they lie.
+    pub(crate) fn name_slow(&self, slow: &mut [SlowRequest]) {
+        let exports: Vec<_> = self.lock().list.iter().filter_map(|entry| entry.export.clone()).collect();
+        for export in exports {
+            let file = export.backend.file();
+            let Some(group) = file.io_group().map(|group| group.id()) else { continue };
+            let mine: Vec<_> = slow.iter_mut().filter(|slow| slow.io.file == group).collect();
+            // Outside of the lock, for a large volume takes its time.
+            let mut ios: Vec<_> = mine.iter().map(|slow| slow.io).collect();
+            file.locate(&mut ios);
+            for (slow, io) in mine.into_iter().zip(ios) {
+                slow.io = io;
+                slow.export.get_or_insert_with(|| export.name.clone());
+            }
+        }
+    }
+
+    /// What counts the I/O of each export, in order; of files that count none there is nothing.
+    pub(crate) fn io_groups(&self) -> Vec<(String, Arc<IoGroup>)> {
+        let entries = self.lock();
+        let exports = entries.list.iter().filter_map(|entry| entry.export.as_ref());
+        exports.filter_map(|export| Some((export.name.clone(), export.backend.file().io_group()?.clone()))).collect()
     }
 
     /// What reports tell, in order. Those that are taken out at the moment are not among them.

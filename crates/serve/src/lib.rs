@@ -46,7 +46,10 @@ pub mod tls;
 pub use clients::Client;
 pub use counts::IoCounts;
 pub use error::ServeError;
-pub use export::{BASE_ALLOCATION, BASE_ALLOCATION_NUMBER, Backend, Export, ExportStatus, Exports, NoStatus, Question};
+pub use export::{
+    BASE_ALLOCATION, BASE_ALLOCATION_NUMBER, Backend, Export, ExportStatus, Exports, NoStatus, Question, SlowReading,
+    SlowRequest,
+};
 pub use limit::Limit;
 pub use listen::{Address, Listener};
 pub use server::Server;

@@ -8,6 +8,7 @@
 
 mod batch;
 mod conn;
+mod large_reads;
 mod raw;
 mod requests;
 #[cfg(test)]
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use sheave_base::sync::Arc;
 use sheave_blk::ctx::sockets::SocketEvent;
+use sheave_iomap::slow::FlightRecorder;
 use sheave_uring::{IoWq, Ring, RingHandle};
 
 use self::conn::Conn;
@@ -36,6 +38,10 @@ const RECV_BYTES: u32 = 128 << 10;
 const KEEP: Duration = Duration::from_secs(1);
 /// How long nothing is accepted after a failure of it, such as no free descriptor.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
+/// Clients that may always be there without an export; of more than that, half of all places.
+const MIN_HANDSHAKES: usize = 16;
+/// How long a client has in any case to choose its export, when those who have not take all the places for them.
+const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(500);
 
 /// A reactor.
 pub(crate) struct Reactor {
@@ -72,7 +78,7 @@ pub(crate) struct Reactor {
 impl Reactor {
     pub(crate) fn new(number: usize, shared: Arc<Shared>, io_wq: &IoWq) -> Result<Reactor, ServeError> {
         let ring = Ring::builder().entries(ENTRIES).cq_entries(4 * ENTRIES).io_wq(io_wq).spin(Duration::ZERO);
-        let mut ring = ring.build().map_err(ServeError::Ring)?;
+        let mut ring = ring.slow_limit(shared.options.slow_limit).build().map_err(ServeError::Ring)?;
         ring.sockets(|mut sockets| sockets.register_recv_buffers(RECV_BUFFERS, RECV_BYTES))
             .map_err(ServeError::Ring)?
             .map_err(|error| ServeError::OldKernel(error.to_string()))?;
@@ -104,6 +110,11 @@ impl Reactor {
         self.io.ring.handle()
     }
 
+    /// Where its ring keeps slow I/Os.
+    pub(crate) fn recorder(&self) -> Option<Arc<FlightRecorder>> {
+        self.io.ring.flight_recorder()
+    }
+
     /// Serves until the server ends.
     pub(crate) fn run(mut self) {
         while let Some((wanted, timeout)) = self.before_wait() {
@@ -118,7 +129,8 @@ impl Reactor {
         self.let_go();
         // After those that went: there may be room for others now.
         self.accept_more();
-        if self.ends_at.is_some() && self.live == 0 {
+        // An accept that is under way may still bring a client, whose socket would stay open.
+        if self.ends_at.is_some() && self.live == 0 && !self.accepting.contains(&true) {
             return None;
         }
         let timeout = self.timeout();
@@ -147,6 +159,10 @@ impl Reactor {
                 Order::Limits => self.begin_held_back(None),
                 // Who has waited too long is gone.
                 Order::Ping { done } => _ = done.try_send(()),
+                Order::Trace { to, done } => {
+                    drop(self.io.ring.trace_to(to));
+                    let _ = done.try_send(());
+                }
                 Order::Close { export, done } => {
                     self.drop_where(|conn| conn.export() == Some(export), "its export was taken out", |_| None);
                     self.closing.push((export, done));
@@ -302,6 +318,9 @@ impl Reactor {
         if self.ends_at.is_some() || self.accept_after.is_some() || self.live >= self.most {
             return;
         }
+        if self.accepting.iter().all(|accepting| *accepting) || !self.has_room_for_handshake() {
+            return;
+        }
         for (number, listener) in self.shared.listeners.iter().enumerate() {
             if self.accepting[number] {
                 continue;
@@ -311,6 +330,34 @@ impl Reactor {
             let prepared = self.io.ring.sockets(|mut sockets| sockets.accept(fd, token).is_ok());
             self.accepting[number] = prepared.unwrap_or(false);
         }
+    }
+
+    /// Whether one more client may come that has not chosen its export. When these have all places that there are for
+    /// them, the one that has been there longest goes for the next, or nothing is accepted until it has had some time:
+    /// who opens connections and is silent keeps nobody out who speaks, and many who come at once wait a little.
+    fn has_room_for_handshake(&mut self) -> bool {
+        let untils = self
+            .conns
+            .iter()
+            .enumerate()
+            .filter_map(|(number, conn)| Some((conn.as_ref()?.handshake_until()?, number)));
+        let most = (self.most / 2).max(MIN_HANDSHAKES);
+        if untils.clone().count() < most {
+            return true;
+        }
+        let Some((until, number)) = untils.min() else { return true };
+        let now = Instant::now();
+        let had = self.shared.options.handshake.saturating_sub(until.saturating_duration_since(now));
+        let left = HANDSHAKE_PATIENCE.saturating_sub(had);
+        if !left.is_zero() {
+            self.accept_after = Some(now + left);
+            return false;
+        }
+        if let Some(conn) = &mut self.conns[number] {
+            conn.drop_client("others wait for its place, and it has not chosen an export");
+            self.later.push(number);
+        }
+        true
     }
 
     fn accepted(&mut self, listener: usize, res: i32) {
@@ -403,6 +450,7 @@ impl Reactor {
         if self.ends_at.is_some_and(|at| at <= now) {
             self.drop_where(|_| true, "the server ends, and it did not take its replies", |_| None);
             self.ends_at = Some(now + self.shared.options.drain);
+            self.cancel_accepts();
         }
     }
 
@@ -426,14 +474,17 @@ impl Reactor {
         earliest
     }
 
+    fn cancel_accepts(&mut self) {
+        for (number, _) in self.accepting.iter().enumerate().filter(|(_, accepting)| **accepting) {
+            // With no room for it in the ring it is tried again at the next deadline.
+            let _ = self.io.ring.sockets(|mut sockets| sockets.cancel(token(Kind::Accept, number)));
+        }
+    }
+
     /// Takes no more clients and no more requests.
     fn begin_end(&mut self, now: Instant) {
         self.ends_at = Some(now + self.shared.options.drain);
-        for (number, accepting) in self.accepting.iter().enumerate().filter(|(_, accepting)| **accepting) {
-            debug_assert!(accepting);
-            // Without it the ring ends the operation when it goes.
-            let _ = self.io.ring.sockets(|mut sockets| sockets.cancel(token(Kind::Accept, number)));
-        }
+        self.cancel_accepts();
         for (number, conn) in self.conns.iter_mut().enumerate() {
             let Some(conn) = conn else { continue };
             conn.end_after_replies();

@@ -5,11 +5,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use sheave_base::sync::Arc;
+use sheave_base::trace::writer::TraceWriter;
+use sheave_iomap::io_stats::IoGroup;
+use sheave_iomap::slow::{FlightRecorder, SlowIo};
 use sheave_uring::{IoWq, RingHandle};
 
 use crate::clients::Client;
 use crate::error::ServeError;
-use crate::export::{Export, ExportStatus, Exports};
+use crate::export::{Export, ExportStatus, Exports, SlowReading, SlowRequest};
 use crate::limit::Limit;
 use crate::listen::Listener;
 use crate::reactor::Reactor;
@@ -17,10 +20,14 @@ use crate::shared::{Notices, Order, ServerOptions, Shared};
 
 /// How long taking out an export waits for what its clients have begun.
 const TAKE_WAIT: Duration = Duration::from_secs(30);
+/// How long the start or end of a trace waits for reactors.
+const TRACE_WAIT: Duration = Duration::from_secs(5);
 
 /// A running server. Dropping it ends it.
 pub struct Server {
     threads: Vec<(JoinHandle<()>, RingHandle)>,
+    /// By reactor.
+    recorders: Vec<Arc<FlightRecorder>>,
     shared: Arc<Shared>,
 }
 
@@ -39,22 +46,23 @@ impl Server {
         let io_wq = IoWq::builder().build().map_err(ServeError::Ring)?;
         let reactors = options.reactors.max(1);
         let shared = Shared::new(exports, listeners, options, notices);
-        let mut server = Server { threads: Vec::new(), shared: Arc::new(shared) };
+        let mut server = Server { threads: Vec::new(), recorders: Vec::new(), shared: Arc::new(shared) };
         for number in 0..reactors {
             let (shared, io_wq) = (server.shared.clone(), io_wq.clone());
             let (tell, told) = mpsc::sync_channel(1);
             let run = move || match Reactor::new(number, shared, &io_wq) {
                 Ok(reactor) => {
                     // Who started the thread waits for this.
-                    let _ = tell.send(Ok(reactor.handle()));
+                    let _ = tell.send(Ok((reactor.handle(), reactor.recorder())));
                     reactor.run();
                 }
                 Err(error) => _ = tell.send(Err(error)),
             };
             let builder = std::thread::Builder::new().name(format!("sheave-serve-{number}"));
             let thread = builder.spawn(run).map_err(ServeError::Thread)?;
-            let handle = told.recv().unwrap_or(Err(ServeError::Panicked))?;
+            let (handle, recorder) = told.recv().unwrap_or(Err(ServeError::Panicked))?;
             server.threads.push((thread, handle));
+            server.recorders.extend(recorder);
         }
         Ok(server)
     }
@@ -71,10 +79,44 @@ impl Server {
         self.shared.exports.status()
     }
 
+    /// What counts the I/O of each export, in order. Who reads it holds up no export.
+    #[must_use]
+    pub fn io_groups(&self) -> Vec<(String, Arc<IoGroup>)> {
+        self.shared.exports.io_groups()
+    }
+
     /// The addresses at which it is served.
     #[must_use]
     pub fn listeners(&self) -> &[Listener] {
         &self.shared.listeners
+    }
+
+    /// The slow I/Os that reactors keep, the oldest first, from the numbers on that an earlier reading gave as its next
+    /// ones, one for each reactor; those that are not given are 0.
+    #[must_use]
+    pub fn slow_ios(&self, from: &[u64]) -> SlowReading {
+        let mut reading = SlowReading::default();
+        for (reactor, recorder) in self.recorders.iter().enumerate() {
+            let read = recorder.read(from.get(reactor).copied().unwrap_or(0));
+            reading.next.push(read.next);
+            reading.lost += read.lost;
+            let slow = |io: SlowIo| SlowRequest { reactor, export: None, age: recorder.age(&io), io };
+            reading.slow.extend(read.ios.into_iter().map(slow));
+        }
+        reading.slow.sort_by_key(|slow| slow.io.ended);
+        self.shared.exports.name_slow(&mut reading.slow);
+        reading
+    }
+
+    /// From which latency on I/O is slow, whatever is usual.
+    #[must_use]
+    pub fn slow_limit(&self) -> Duration {
+        self.recorders.first().map_or(Duration::MAX, |recorder| Duration::from_nanos(recorder.limit_ns()))
+    }
+
+    /// Sets it, for all reactors; they go by it a second later at most.
+    pub fn set_slow_limit(&self, limit: Duration) {
+        self.recorders.iter().for_each(|recorder| recorder.set_limit(limit));
     }
 
     /// Who is connected.
@@ -153,6 +195,27 @@ impl Server {
             handle.wake();
         }
         let until = Instant::now() + within;
+        let answers = |_: &_| all.recv_timeout(until.saturating_duration_since(Instant::now())).is_ok();
+        self.threads.iter().all(answers)
+    }
+
+    /// How many reactors there are: [`Server::trace`] takes a trace for each.
+    #[must_use]
+    pub fn reactors(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// Has the reactors write the requests that end on devices to these traces, one each in order, and to none where
+    /// there are too few. They do when this returns; false: one that is busy does so later.
+    #[must_use]
+    pub fn trace(&self, traces: Vec<TraceWriter>) -> bool {
+        let mut traces = traces.into_iter();
+        let (done, all) = mpsc::sync_channel(self.threads.len());
+        for (reactor, (_, handle)) in self.threads.iter().enumerate() {
+            self.shared.order(reactor, Order::Trace { to: traces.next(), done: done.clone() });
+            handle.wake();
+        }
+        let until = Instant::now() + TRACE_WAIT;
         let answers = |_: &_| all.recv_timeout(until.saturating_duration_since(Instant::now())).is_ok();
         self.threads.iter().all(answers)
     }

@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use sheave_base::sync::Mutex;
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
+use sheave_base::trace::writer::TraceWriter;
+
+use sheave_iomap::slow::DEFAULT_SLOW_LIMIT;
 
 use crate::clients::Clients;
 use crate::export::Exports;
@@ -31,6 +34,8 @@ pub struct ServerOptions {
     pub stall: Duration,
     /// How long the end waits for requests under way.
     pub drain: Duration,
+    /// I/O that takes longer is kept as slow, whatever is usual.
+    pub slow_limit: Duration,
 }
 
 impl Default for ServerOptions {
@@ -43,6 +48,7 @@ impl Default for ServerOptions {
             handshake: Duration::from_secs(10),
             stall: Duration::from_secs(10),
             drain: Duration::from_secs(10),
+            slow_limit: DEFAULT_SLOW_LIMIT,
         }
     }
 }
@@ -55,6 +61,8 @@ pub(crate) enum Order {
     Disconnect { client: u64 },
     /// An export has another limit: requests that were held back begin now.
     Limits,
+    /// Write what ends to this trace from now on, or to none, and tell when that is so.
+    Trace { to: Option<TraceWriter>, done: SyncSender<()> },
     /// Answer.
     Ping { done: SyncSender<()> },
 }

@@ -6,18 +6,16 @@
 //! Invariants:
 //! - T1. A client is let in when its certificate was issued by the given authority and, where names are given, one of
 //!   its subject's common names is among them. The chain is checked first: names are read from nothing else.
-//! - T2. A file that is longer than [`MAX_FILE`], or is not what it should be, is an error before anything listens.
+//! - T2. A file that is longer than [`tls::MAX_FILE`], or is not what it should be, is an error before anything
+//!   listens.
 
 mod subject;
 
-use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::CryptoProvider;
-use rustls::crypto::ring::cipher_suite as suite;
-use rustls::pki_types::pem::{Error as PemError, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{
@@ -25,13 +23,11 @@ use rustls::{
     SignatureScheme,
 };
 use sheave_base::sync::Arc;
+use sheave_nbd::tls::{self, Fix};
 
 use crate::error::ServeError;
 
 pub(crate) use self::subject::common_names;
-
-/// Longest file of certificates or keys.
-const MAX_FILE: u64 = 1 << 20;
 
 /// Where what TLS needs lies, as PEM files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,7 +56,7 @@ impl Tls {
     ///
     /// Which file cannot be used, and why.
     pub fn load(files: &TlsFiles, required: bool) -> Result<Tls, ServeError> {
-        let provider = Arc::new(provider());
+        let provider = Arc::new(tls::provider());
         let builder = ServerConfig::builder_with_provider(provider.clone());
         let versions = builder.with_safe_default_protocol_versions();
         let builder = versions.map_err(|error| wrong(&files.certificate, &error, "Report this: it is a bug"))?;
@@ -72,8 +68,7 @@ impl Tls {
         const CERTIFICATE: &str = "Give a PEM file with the server's certificate, and those that lead to its authority";
         const KEY: &str = "Give a PEM file with the key of the certificate, without a password";
         let chain = certificates(&files.certificate, CERTIFICATE)?;
-        let key = PrivateKeyDer::from_pem_slice(&read(&files.key, KEY)?);
-        let key = key.map_err(|error| wrong(&files.key, &no_pem(&error, "key"), KEY))?;
+        let key = tls::key(&files.key).map_err(|why| unread(&files.key, why, KEY))?;
         let config = builder.with_single_cert(chain, key);
         let mut config = config.map_err(|error| wrong(&files.key, &format!("certificate or key: {error}"), KEY))?;
         // The cipher that costs this thread least comes first, whatever the client likes best.
@@ -83,17 +78,6 @@ impl Tls {
         config.send_tls13_tickets = 0;
         Ok(Tls { config: Arc::new(config), required })
     }
-}
-
-/// What ring has, but for the order of what it offers: AES with 128 bits is the fastest where the processor has it.
-fn provider() -> CryptoProvider {
-    let mut provider = rustls::crypto::ring::default_provider();
-    let first = [suite::TLS13_AES_128_GCM_SHA256, suite::TLS13_AES_256_GCM_SHA384];
-    let place = |wanted: &rustls::SupportedCipherSuite| {
-        first.iter().position(|one| one.suite() == wanted.suite()).unwrap_or(first.len())
-    };
-    provider.cipher_suites.sort_by_key(place);
-    provider
 }
 
 /// Checks clients' certificates by the authorities in this file, and their names.
@@ -116,32 +100,12 @@ fn wrong(path: &Path, why: &impl ToString, fix: &'static str) -> ServeError {
     ServeError::Tls { path: path.display().to_string(), why: why.to_string(), fix }
 }
 
-fn read(path: &Path, fix: &'static str) -> Result<Vec<u8>, ServeError> {
-    let mut bytes = Vec::new();
-    let file = std::fs::File::open(path);
-    let found = file.and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes));
-    match found {
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            Err(wrong(path, &error, "Let the user of the server read it"))
-        }
-        Err(error) => Err(wrong(path, &error, fix)),
-        Ok(_) if bytes.len() as u64 > MAX_FILE => Err(wrong(path, &"it has more than 1 MiB", fix)),
-        Ok(_) => Ok(bytes),
-    }
+fn unread(path: &Path, (why, kind): (String, Fix), fix: &'static str) -> ServeError {
+    wrong(path, &why, if kind == Fix::Permission { "Let the user of the server read it" } else { fix })
 }
 
 fn certificates(path: &Path, fix: &'static str) -> Result<Vec<CertificateDer<'static>>, ServeError> {
-    let bytes = read(path, fix)?;
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
-    let found = found.map_err(|error| wrong(path, &no_pem(&error, "certificate"), fix))?;
-    if found.is_empty() { Err(wrong(path, &no_pem(&PemError::NoItemsFound, "certificate"), fix)) } else { Ok(found) }
-}
-
-fn no_pem(error: &PemError, what: &str) -> String {
-    match error {
-        PemError::NoItemsFound => format!("there is no {what} in it"),
-        error => format!("it is no PEM file: {error}"),
-    }
+    tls::certificates(path).map_err(|why| unread(path, why, fix))
 }
 
 /// Lets clients in by the common names of their certificates (T1).

@@ -5,8 +5,8 @@ mod rig;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use sheave_iomap::{File, RawFile};
 use sheave_nbd::Extent;
@@ -14,7 +14,8 @@ use sheave_serve::{Backend, NoStatus, Question, ServerOptions};
 use sheave_testkit::under_sanitizer;
 
 use rig::{
-    extended, extended_request, looked_before_ten_reads, option, options, reply, request, rig, rig_of, rig_with,
+    extended, extended_request, is_closed, looked_before_ten_reads, option, options, reply, request, rig, rig_of,
+    rig_with,
 };
 
 /// NBD_CMD_FLAG_NO_HOLE.
@@ -227,6 +228,73 @@ fn clients_that_do_nothing_wake_nobody_and_have_no_buffers() {
     assert!(woken <= 8, "the threads of an idle server ran {woken} times in a second");
     assert!(grown <= CLIENTS * 16 + 2048 || under_sanitizer(), "{grown} KiB for {CLIENTS} clients that do nothing");
     eprintln!("{grown} KiB for {CLIENTS} idle clients, {woken} wakes");
+    rig.server.stop().expect("it ends");
+}
+
+#[test]
+fn who_connects_and_is_silent_takes_half_of_the_places_and_keeps_nobody_out() {
+    let Some(rig) = rig(ServerOptions { max_clients: 32, ..one_reactor() }) else { return };
+    let mut working: Vec<UnixStream> = (0..8).map(|_| rig.client()).collect();
+    let from = Instant::now();
+    let mut silent: Vec<UnixStream> = (0..60).map(|_| rig.connect()).collect();
+    // Behind all of them, and long before any of them has had the ten seconds of its handshake.
+    rig.serves();
+    assert!(from.elapsed() < Duration::from_secs(8), "{:?}", from.elapsed());
+    assert!(rig.heard("others wait for its place"));
+    let unchosen = rig.server.clients().iter().filter(|client| client.export.is_none()).count();
+    assert!(unchosen <= 17, "{unchosen} that have chosen no export");
+    assert!(is_closed(&mut silent[0]), "the first to come is the first to go");
+    for client in &mut working {
+        client.write_all(&request(3, 5, 0, 0)).expect("who has chosen stays");
+        assert_eq!(reply(client), (0, 5));
+    }
+    rig.server.stop().expect("it ends");
+}
+
+/// A backend whose answers wait until they are let go.
+#[derive(Debug)]
+struct Stuck {
+    file: Arc<dyn File>,
+    asked: Arc<AtomicBool>,
+    may: Arc<AtomicBool>,
+}
+
+impl Backend for Stuck {
+    fn file(&self) -> &Arc<dyn File> {
+        &self.file
+    }
+
+    fn extents(&self, question: &Question) -> Result<Vec<Extent>, NoStatus> {
+        self.asked.store(true, Ordering::Relaxed);
+        while !self.may.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(vec![Extent { len: question.len, status: 0 }])
+    }
+}
+
+/// What the watchdog of systemd is told by.
+#[test]
+fn a_reactor_that_is_stuck_does_not_say_that_it_lives() {
+    let device = sheave_drivers::open_device("ram:size=64M").expect("a device");
+    let (asked, may) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let stuck = Stuck { file: Arc::new(RawFile::new(device)), asked: asked.clone(), may: may.clone() };
+    let Some(rig) = rig_with(Box::new(stuck), options()) else { return };
+    let mut client = rig.connect();
+    client.read_exact(&mut [0; 18]).expect("a greeting");
+    let queries = b"\0\0\0\x01x\0\0\0\x01\0\0\0\x0fbase:allocation";
+    let said = [vec![0, 0, 0, 3], option(8, b""), option(10, queries), option(7, b"\0\0\0\x01x\0\0")].concat();
+    client.write_all(&said).expect("sent");
+    client.read_exact(&mut [0; 20 + 20 + 19 + 20 + 20 + 12 + 20 + 14 + 20]).expect("an export");
+    assert!(rig.server.is_alive(Duration::from_secs(20)), "all answer");
+    client.write_all(&request(7, 1, 0, 4096)).expect("sent");
+    while !asked.load(Ordering::Relaxed) {
+        std::thread::yield_now();
+    }
+    assert!(!rig.server.is_alive(Duration::from_millis(300)), "one of two does not answer");
+    may.store(true, Ordering::Relaxed);
+    assert!(rig.server.is_alive(Duration::from_secs(20)), "and then it does");
+    client.read_exact(&mut [0; 20 + 12]).expect("the extents");
     rig.server.stop().expect("it ends");
 }
 

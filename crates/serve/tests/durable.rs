@@ -110,6 +110,20 @@ fn a_read_that_fails_is_no_data_and_harms_no_other() {
 }
 
 #[test]
+fn a_request_that_did_not_end_in_time_says_so() {
+    let Some(rig) = rig::rig_of("null:size=64M,latency=60s,timeout=200ms", options()) else { return };
+    let mut client = rig::extended(&rig);
+    client.write_all(&rig::extended_request(0, 0, 7, 0, 4096)).expect("sent");
+    let mut head = [0; 32];
+    std::io::Read::read_exact(&mut client, &mut head).expect("a reply");
+    let mut text = vec![0; u64::from_be_bytes(head[24..].try_into().expect("eight")) as usize];
+    std::io::Read::read_exact(&mut client, &mut text).expect("its text");
+    assert_eq!(text[..4], 5u32.to_be_bytes(), "the protocol has EIO for it");
+    assert!(String::from_utf8_lossy(&text).contains("did not end in time"), "{text:?}");
+    rig.server.stop().expect("it ends");
+}
+
+#[test]
 fn what_is_read_only_is_not_changed() {
     let locked = |read_only: bool, spec: &str| {
         let device = sheave_drivers::open_device(spec).expect("a device");

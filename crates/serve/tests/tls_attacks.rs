@@ -211,3 +211,29 @@ fn who_does_not_take_records_holds_up_nobody_else_and_no_more_than_its_part() {
     }
     rig.server.stop().expect("it ends");
 }
+
+/// A client that says that it sends no more, or only closes its half of the socket, is let go of.
+#[test]
+fn who_closes_its_half_is_let_go() {
+    let authority = Authority::new();
+    let Some(rig) = server(tls(&authority, true), options()) else { return };
+    for says_so in [true, false] {
+        let mut client = chosen(&rig, &authority);
+        let reads: Vec<u8> = (0..64).flat_map(|cookie| request(0, cookie, cookie << 16, 65536)).collect();
+        client.write_all(&reads).expect("sent");
+        if says_so {
+            client.conn.send_close_notify();
+            client.conn.write_tls(&mut client.sock).expect("sent");
+        }
+        client.sock.shutdown(std::net::Shutdown::Write).expect("half of it");
+        // Replies or none, and then the end.
+        assert!(is_closed(&mut client.sock), "{says_so}");
+        let until = Instant::now() + Duration::from_secs(10);
+        while !rig.server.clients().is_empty() {
+            assert!(Instant::now() < until, "it is still there: {says_so}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    read_back(&mut chosen(&rig, &authority), 1, 0, 512);
+    rig.server.stop().expect("it ends");
+}

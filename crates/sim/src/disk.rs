@@ -249,6 +249,13 @@ impl SimDisk {
         }
     }
 
+    /// From now on others take at once what is given back to the file system that holds the disk, or do not.
+    pub fn share_host(&self, has_others: bool) {
+        if let Some(host) = &mut self.lock().host {
+            host.set_others(has_others);
+        }
+    }
+
     /// What has failed so far.
     #[must_use]
     pub fn failures(&self) -> Failures {

@@ -5,6 +5,7 @@
 //! of the recovery are cut too (the model is the same: recovery may be interrupted at any time); on some, work goes on
 //! and is cut in its turn.
 
+mod deletes;
 mod failure;
 
 use sheave_vol::format::JOURNAL_START;
@@ -110,7 +111,7 @@ struct Run {
     counters: Counters,
     /// Where it may be cut first.
     from: usize,
-    /// The pool had the spare disk from the beginning.
+    /// The pool had the spare disk, or what the disk has grown by, from the beginning.
     grown: bool,
     lies: bool,
     /// A flush failed, and the pool was let go of afterwards.
@@ -123,9 +124,9 @@ struct Run {
 #[derive(Clone, Copy)]
 struct Known {
     counters: Counters,
-    /// It may have the spare disk.
+    /// It may have the spare disk, or what the disk has grown by.
     may_have_grown: bool,
-    /// It must have it.
+    /// It must have that.
     must_have_grown: bool,
     /// It has the list of volumes that lost acknowledged writes (V25).
     listed: bool,
@@ -141,10 +142,16 @@ impl Explorer<'_> {
 
     fn start(&mut self) -> Result<(), String> {
         let setup = &self.plan.setup;
-        let before = Image::new(setup.size_bytes + setup.disk.spare);
-        let disk = SimDisk::new(before.clone(), setup.disk.clone());
-        let created = Pool::create(&disk.device(), &setup.create_options());
+        let made = SimDisk::new(Image::new(setup.size_bytes + setup.disk.spare), setup.disk.clone());
+        let created = Pool::create(&made.device(), &setup.create_options());
         created.map_err(|error| format!("making the pool: {error}"))?;
+        let (before, disk) = match setup.behind {
+            0 => (Image::new(setup.size_bytes + setup.disk.spare), made),
+            behind => {
+                let before = with_old_things(made.image(), behind);
+                (before.clone(), SimDisk::new(before, setup.disk.clone()))
+            }
+        };
         let from = disk.time();
         let opened = open(setup, disk)?;
         let mut rng = Rng::new(setup.seed).fork(1);
@@ -267,13 +274,18 @@ impl Explorer<'_> {
     fn recover(&mut self, image: Image, model: &Model, known: Known, rng: &mut Rng, depth: u32) -> Result<(), String> {
         let setup = &self.plan.setup;
         let image = if setup.disk.errors.any() && rng.percent(30) { self.stumble(image, rng)? } else { image };
+        let copied = setup.disk.copied > 0 && rng.percent(setup.disk.copied);
+        let journal_end = JOURNAL_START + setup.journal_bytes;
+        let image = if copied { image.sparse_from(journal_end) } else { image };
         let disk = self.disk(image.clone(), self.report.crashes);
-        disk.fill_host(*rng.pick(&[0, 0, 100]));
+        disk.fill_host(if copied { 0 } else { *rng.pick(&[0, 0, 100]) });
+        disk.share_host(copied);
         let (pool, disk) = open(setup, disk)?;
+        disk.share_host(false);
         let (info, Known { may_have_grown: may, must_have_grown: must, .. }) = (pool.info(), known);
         let grown = info.size_bytes > setup.size_bytes;
         if (grown && !may) || (!grown && must) {
-            return Err(format!("V22: the pool has the spare disk: {grown}; it may: {may}, it must: {must}"));
+            return Err(format!("V14, V22: the pool has grown: {grown}; it may: {may}, it must: {must}"));
         }
         self.report.grown += u64::from(grown);
         let found = observe(&pool, &disk.image(), setup.seed)?;
@@ -283,6 +295,10 @@ impl Explorer<'_> {
         }
         audit(&pool)?;
         scrubs_clean(&pool)?;
+        self.report.tally.count_if(info.deletes_only, "openings for deletes alone");
+        if info.deletes_only {
+            return self.delete_some((pool, disk), (image, settled, known.counters), grown, rng, depth);
+        }
         let opened = disk.time();
         let deeper = depth + 1 < MAX_DEPTH;
         if deeper && (known.headless || rng.percent(self.plan.go_on)) {
@@ -347,6 +363,23 @@ impl Explorer<'_> {
         }
         Ok(())
     }
+}
+
+/// The disk of a pool that has become so much larger. Behind the pool is what lay there before: by turns nothing, what
+/// says nothing, and blocks of the very pool, as an older copy of it left them.
+fn with_old_things(mut image: Image, behind: u64) -> Image {
+    let (size, block) = (image.size_bytes(), PAGE as u64);
+    image.grow(size + behind);
+    for (number, at) in (size..size + behind).step_by(PAGE).enumerate() {
+        let mut bytes = [0xa5; PAGE];
+        if number % 3 == 2 {
+            image.read(number as u64 % (size / block) * block / SECTOR as u64, &mut bytes);
+        }
+        if number % 3 > 0 {
+            image.write(at / SECTOR as u64, &bytes);
+        }
+    }
+    image
 }
 
 /// Opens the pool, without the spare disk first: that is refused exactly when the pool has it.

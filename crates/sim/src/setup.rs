@@ -1,5 +1,7 @@
 //! What a run is: the disk, the pool and the mix of operations, all drawn from its seed.
 
+use std::time::Duration;
+
 use sheave_vol::{Checksum, CreateOptions, OpenOptions, WhenFull};
 
 use crate::disk::{DiskOptions, Errors, Lie};
@@ -39,7 +41,7 @@ pub struct Mix {
     pub pool_sync: u64,
     /// Closing and opening.
     pub reopen: u64,
-    /// Adding the spare disk.
+    /// Adding the spare disk, or taking in what the disk has grown by.
     pub grow: u64,
     /// Scrubs of the open pool.
     pub scrub: u64,
@@ -90,6 +92,8 @@ pub struct Setup {
     pub gaps: u64,
     /// Of a hundred steps of a call, those in which the time of its waits is up.
     pub impatience: u64,
+    /// Bytes that the disk has behind the pool, which was made when it was smaller: other things lay there.
+    pub behind: u64,
     /// The disk.
     pub disk: DiskOptions,
     /// The operations.
@@ -163,6 +167,7 @@ impl Setup {
             overlap: false,
             gaps: 0,
             impatience: 0,
+            behind: 0,
             disk,
             mix,
             skip,
@@ -176,7 +181,11 @@ impl Setup {
     pub fn of_run(seed: u64, ops: usize) -> Setup {
         let setup = Setup::draw(seed, ops);
         // A quarter of the pools get another disk on the way.
-        let setup = if Rng::new(seed).fork(0x641).percent(25) { setup.with_spare() } else { setup };
+        let setup = match Rng::new(seed).fork(0x641).below(100) {
+            0..25 => setup.with_spare(),
+            25..35 => setup.with_room_behind(),
+            _ => setup,
+        };
         let setup = if Rng::new(seed).fork(0x642).percent(50) { setup.with_checksums() } else { setup };
         setup.with_focus().with_failures()
     }
@@ -202,7 +211,7 @@ impl Setup {
         (self.overlap, self.huge, self.crowd) = (true, 0, 0);
         (self.mix.stare, self.mix.write, self.mix.pool_sync) = (12, 50, 8);
         (self.unit_bytes, self.max_volume_bytes, self.max_volumes) = (64 * KIB, 512 * KIB, 5);
-        (self.size_bytes, self.disk.spare, self.mix.grow) = (3 << 20, 0, 0);
+        (self.size_bytes, self.disk.spare, self.behind, self.mix.grow) = (3 << 20, 0, 0, 0);
         self
     }
 
@@ -302,6 +311,23 @@ impl Setup {
         self
     }
 
+    /// This run in a file system that is full, to which the pool's file is copied after most crashes without its blank
+    /// pages: then nothing has space that the first checkpoint could take, and the pool is opened for deletes alone.
+    #[must_use]
+    pub fn with_sparse_copies(self) -> Setup {
+        let mut setup = self.with_full_host(0);
+        (setup.disk.copied, setup.disk.errors) = (80, Errors::default());
+        (setup.huge, setup.crowd, setup.bulk) = (0, 0, false);
+        // Few checkpoints, for these leave pages that have space.
+        (setup.unit_bytes, setup.journal_bytes, setup.size_bytes) = (64 * KIB, 256 * KIB, 16 << 20);
+        (setup.max_volumes, setup.max_volume_bytes) = (7, 512 * KIB);
+        (setup.disk.spare, setup.behind) = (0, 0);
+        (setup.mix.create, setup.mix.copy, setup.mix.write, setup.mix.sync) = (8, 4, 40, 4);
+        (setup.mix.delete, setup.mix.zero, setup.mix.trim, setup.mix.grow) = (0, 1, 0, 0);
+        (setup.mix.reopen, setup.mix.rollback, setup.mix.resize) = (0, 1, 1);
+        setup
+    }
+
     /// This run on a pool with checksums, whose volumes have blocks of 4 KiB.
     #[must_use]
     pub fn with_checksums(mut self) -> Setup {
@@ -316,6 +342,17 @@ impl Setup {
         let mut rng = Rng::new(self.seed).fork(0x640);
         self.disk.spare = rng.between(2, 64) * self.unit_bytes;
         // Then a place in the pool is the same place on the disk.
+        self.size_bytes = self.size_bytes.next_multiple_of(self.unit_bytes);
+        self.mix.grow = *rng.pick(&[1, 2, 5]);
+        self
+    }
+
+    /// This run on a disk that has become larger since the pool was made, which takes that in at some time.
+    #[must_use]
+    pub fn with_room_behind(mut self) -> Setup {
+        let mut rng = Rng::new(self.seed).fork(0x645);
+        (self.disk.spare, self.disk.members) = (0, 1);
+        self.behind = rng.between(2, 64) * self.unit_bytes;
         self.size_bytes = self.size_bytes.next_multiple_of(self.unit_bytes);
         self.mix.grow = *rng.pick(&[1, 2, 5]);
         self
@@ -337,6 +374,7 @@ impl Setup {
             (self.mix.stare > 0, "with slow reads"),
             (disk.members > 1, "of several disks"),
             (disk.spare > 0, "that get another disk"),
+            (self.behind > 0, "on a disk that has grown"),
             (disk.slow > 0, "on a disk that holds requests for long"),
             (disk.errors.read > 0, "whose reads may fail"),
             (disk.errors.write > 0, "whose writes may fail"),
@@ -364,7 +402,7 @@ impl Setup {
     #[must_use]
     pub fn open_options(&self) -> OpenOptions {
         // The world calls for each background discard itself: a thread of the pool's own would come when it likes.
-        OpenOptions::default().when_full(WhenFull::Error).discard_thread(false)
+        OpenOptions::default().when_full(WhenFull::Error).discard_thread(false).longest_idle(Duration::MAX)
     }
 }
 

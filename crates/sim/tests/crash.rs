@@ -115,6 +115,26 @@ fn a_pool_that_gets_another_disk_cut_at_every_step() {
     }
 }
 
+/// V14, V17: the disk has become larger, and the pool takes that in while it is used. Wherever that is cut off, the
+/// pool has its old size or the new one; what lay behind its old end, parts of an older copy of it among that, is seen
+/// by nobody.
+#[test]
+fn a_pool_whose_disk_has_grown_cut_at_every_step() {
+    let grows: &dyn Fn(Setup) -> Setup = &|setup| {
+        let mut setup = setup.with_room_behind();
+        setup.mix.grow = 12;
+        setup
+    };
+    let short = crash_of(2200, 25, 400, grows);
+    let long = crash_of(2230, 150, 60, grows);
+    let summed = crash_of(2260, 40, 200, &|setup| grows(setup.with_checksums()));
+    for report in [short, long, summed] {
+        assert!(report.grown > report.crashes / 4 && report.grown < report.crashes, "both: {report:?}");
+    }
+    let errors = Errors { read: 5, write: 20, flush: 5 };
+    crash_of(2290, 100, 40, &|setup| grows(setup.with_errors(errors)));
+}
+
 /// V1, V17: what a slow read looks at is written, discarded, copied and cut off meanwhile, by its volume and by clones
 /// of it, and the space is given to others: the read sees none of that. Few crashes, for many runs.
 #[test]
@@ -141,7 +161,7 @@ fn what_slow_reads_look_at_goes_back_to_the_disk_later() {
         (setup.mix.stare, setup.mix.write, setup.mix.zero, setup.mix.pool_sync) = (12, 25, 30, 8);
         (setup.mix.copy, setup.mix.delete, setup.mix.turn) = (1, 1, 60);
         (setup.unit_bytes, setup.max_volume_bytes, setup.max_volumes) = (64 << 10, 512 << 10, 3);
-        (setup.size_bytes, setup.disk.spare, setup.mix.grow) = (6 << 20, 0, 0);
+        (setup.size_bytes, setup.disk.spare, setup.behind, setup.mix.grow) = (6 << 20, 0, 0, 0);
         (setup.disk.slow, setup.disk.max_delay) = (0, 0);
         setup
     });
@@ -157,6 +177,25 @@ fn free_space_goes_back_to_a_disk_that_fails_or_is_full() {
     crash_of(1630, 150, 60, &|setup| failing(setup.with_checksums()));
     let full = crash_of(1660, 150, 60, &|setup| setup.with_full_host(5).with_trims());
     assert!(full.trimmed > 0, "{full:?}");
+}
+
+/// V11, V15, V18: a pool that opens for deletes alone, for its file was copied without its blank pages to a file system
+/// that is full: each delete is durable, all else is as it was, and when there is room again everything is taken.
+#[test]
+fn a_pool_that_opens_for_deletes_alone() {
+    let plain = crash_of(2100, 60, 40, &Setup::with_sparse_copies);
+    let summed = crash_of(2130, 60, 40, &|setup| setup.with_checksums().with_sparse_copies());
+    for report in [plain, summed] {
+        let kinds = [
+            "openings for deletes alone",
+            "deletes where nothing else is taken",
+            "deletes that made room for everything else",
+            "crashes among such deletes",
+        ];
+        for kind in kinds {
+            assert!(report.tally.of(kind) >= 10, "{kind}: hardly ever\n{}", report.tally);
+        }
+    }
 }
 
 /// V24: writes are under way while their volume is cut, made larger, rolled back, and given another largest size.

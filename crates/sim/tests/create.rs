@@ -1,5 +1,5 @@
 //! Making a pool, cut at any write: what is left is the pool that was there before, or none, or the new one, and never
-//! one with wrong content; making it again works (V12, V18).
+//! one with wrong content; making it again works (V18).
 
 use sheave_base::rng::Rng;
 use sheave_sim::audit::audit;

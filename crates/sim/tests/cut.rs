@@ -1,5 +1,5 @@
-//! A volume that grows is cut off while a write beyond its new end is under way. Rings end the write at every stage of
-//! the cut, between two holds of the pool's lock: it came before the cut, whenever it ends.
+//! A volume is cut off while a write beyond its new end is under way. Rings end the write at every stage of the cut,
+//! between two holds of the pool's lock: it came before the cut, whenever it ends.
 
 use sheave_base::rng::Rng;
 use sheave_base::status::Status;
@@ -10,7 +10,7 @@ use sheave_sim::check::check_image;
 use sheave_sim::disk::{DiskOptions, Image, SimDisk};
 use sheave_sim::engine::{Ended, Engine, Rings, Want};
 use sheave_sim::threads::{Call, Threads};
-use sheave_vol::{CreateOptions, OpenOptions, Pool};
+use sheave_vol::{CreateOptions, OpenOptions, Pool, Volume};
 
 const UNIT: u64 = 4096;
 /// The volume has something at the beginning of each part. When it is cut, one part goes at a time, the last first.
@@ -30,15 +30,14 @@ struct Run {
 }
 
 impl Run {
-    fn new(seed: u64) -> Run {
+    fn new(seed: u64, volume: impl Fn(&Pool) -> Volume) -> Run {
         // What comes while the disk holds is held until it no longer does.
         let options = DiskOptions { seed, logical_block: 4096, slow: 100, ..DiskOptions::default() };
         let disk = SimDisk::new(Image::new(16 << 20), options);
         let create = CreateOptions::default().unit_bytes(UNIT);
         Pool::create(&disk.device(), &create).expect("makes");
         let pool = Pool::open(&disk.device(), &OpenOptions::default()).expect("opens");
-        let volume = pool.create_growing_volume("v", 0, (PARTS + 1) * PART * UNIT).expect("creates");
-        let (threads, file) = (Threads::new(), Arc::new(volume) as Arc<dyn File>);
+        let (threads, file) = (Threads::new(), Arc::new(volume(&pool)) as Arc<dyn File>);
         threads.set_gaps(seed, 100);
         let ring = Rings::new(&threads);
         Run { disk, pool, threads, ring, file }
@@ -78,7 +77,8 @@ impl Run {
 fn a_write_that_ends_while_its_place_is_being_cut_off() {
     for seed in sheave_testkit::seeds(60) {
         let mut rng = Rng::new(seed).fork(0xc07);
-        let mut run = Run::new(seed);
+        let volume = |pool: &Pool| pool.create_growing_volume("v", 0, (PARTS + 1) * PART * UNIT).expect("creates");
+        let mut run = Run::new(seed, volume);
         for part in 0..PARTS {
             run.write(part * PART, LONG, 1);
             assert_eq!(run.end(&[]).status, Status::Ok, "seed {seed}");
@@ -116,4 +116,48 @@ fn a_write_that_ends_while_its_place_is_being_cut_off() {
         let report = check_image(&run.disk.image()).expect("checks");
         assert!(report.is_clean(), "seed {seed}: {:?}", report.findings);
     }
+}
+
+/// V9: a write copies a unit that a snapshot has too, and the volume is cut before that unit meanwhile. The snapshot
+/// keeps what it has, whoever comes first.
+#[test]
+fn a_copy_that_is_made_while_its_place_is_being_cut_off() {
+    let mut both = [0; 2];
+    for seed in sheave_testkit::seeds(120) {
+        let mut rng = Rng::new(seed).fork(0xc09);
+        let mut run = Run::new(seed, |pool| pool.create_volume("v", LONG * UNIT).expect("creates"));
+        run.write(0, LONG, 1);
+        assert_eq!(run.end(&[]).status, Status::Ok, "seed {seed}");
+        let pool = run.pool.clone();
+        let snapshot = run.threads.start(move || pool.snapshot("v", "s")).expect("there is room for a call");
+        run.finish(&snapshot).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let size = rng.between(1, LONG - 1);
+        run.write(rng.between(size, LONG - 1), 1, 2);
+        let mut ended: Vec<Ended> = (0..rng.below(6)).flat_map(|_| run.turn(&[])).collect();
+        let pool = run.pool.clone();
+        let resize = run.threads.start(move || pool.resize("v", size * UNIT)).expect("there is room for a call");
+        let mut turns = 0..MAX_TURNS;
+        while ended.is_empty() || !resize.has_ended() {
+            assert!(turns.next().is_some(), "seed {seed}: both end");
+            if !resize.has_ended() && rng.percent(60) {
+                run.threads.step(resize.number(), false);
+            } else {
+                ended.extend(run.turn(&[resize.number()]));
+            }
+        }
+        run.finish(&resize).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let status = ended[0].status;
+        assert!([Status::Ok, Status::NoSpc].contains(&status), "seed {seed}: {status:?}");
+        both[usize::from(status == Status::Ok)] += 1;
+        assert_eq!(run.file.size_bytes(), size * UNIT, "seed {seed}");
+        run.pool.sync().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        audit(&run.pool).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+        let snapshot = Arc::new(run.pool.open_volume("s").expect("is there")) as Arc<dyn File>;
+        run.ring.submit(1, &snapshot, 0, Want::Read((LONG * UNIT) as usize));
+        let read = run.end(&[]);
+        assert!(read.status == Status::Ok && read.data.iter().all(|&byte| byte == 1), "seed {seed}: the snapshot");
+        let report = check_image(&run.disk.image()).expect("checks");
+        assert!(report.is_clean(), "seed {seed}: {:?}", report.findings);
+    }
+    assert!(both.iter().all(|&count| count > 5), "before the cut and after it: {both:?}");
 }

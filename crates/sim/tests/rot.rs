@@ -4,15 +4,17 @@
 use std::ops::ControlFlow;
 
 use sheave_blk::Device;
+use sheave_sim::disk::{DiskOptions, Errors, Image, SimDisk};
 use sheave_uring::prep;
 use sheave_vol::block_io::{BlockIo, DeviceIo};
 use sheave_vol::format::SUPERBLOCKS;
 use sheave_vol::superblock::Superblock;
-use sheave_vol::{Pool, ScrubOptions};
+use sheave_vol::{Checksum, Pool, ScrubOptions};
 
-use crate::support::{BLOCK, EILSEQ, User, open, rot, summed};
+use crate::support::{BLOCK, EILSEQ, User, format, open, rot, summed};
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
+const EIO: i32 = -5;
 
 /// A crash: nothing is closed.
 fn crash(device: &Device, pool: Pool) -> (Pool, User) {
@@ -75,6 +77,25 @@ fn rot_that_was_told_is_told_after_its_region_was_opened_for_others() {
     drop(user);
     let (_pool, mut user) = crash(&device, pool);
     assert_eq!((user.tag(BLOCK_BYTES), user.tag(0), user.tag(1 << 20)), (Err(EILSEQ), Ok(7), Ok(4)));
+}
+
+/// V16: rot that nobody has read, in a region that somebody wrote to once. Regions to which nobody writes are closed
+/// after a while, whoever commits or not, and then it is told; in one that is open at the crash it may be believed.
+#[test]
+fn rot_in_a_region_that_was_idle_for_long_is_told_after_a_crash() {
+    for (closes, found) in [(false, Ok(9)), (true, Err(EILSEQ))] {
+        let (device, pool, mut user) = summed(65536);
+        user.write(0, 7, 8);
+        user.sync();
+        if closes {
+            assert!((0..3).any(|_| !pool.close_idle().expect("it looks")), "the third look closes it");
+        }
+        let io = DeviceIo::new(&device).expect("attaches");
+        io.write(user.addr(BLOCK_BYTES), &[9; BLOCK]).expect("it rots");
+        drop(user);
+        let (_pool, mut user) = crash(&device, pool);
+        assert_eq!((user.tag(BLOCK_BYTES), user.tag(0)), (found, Ok(7)), "closed: {closes}");
+    }
 }
 
 /// V16: a unit that snapshots share is copied by a write; what is rotten in it stays so in the copy, told or not.
@@ -247,6 +268,28 @@ fn only_open_regions_are_believed_after_a_crash() {
     let (pool, mut user) = crash(&device, pool);
     assert_eq!((user.tag(3 * BLOCK_BYTES), user.tag(0), user.tag(5 * BLOCK_BYTES)), (Err(EILSEQ), Ok(7), Ok(0)));
     assert_eq!(pool.info().rebuilt_checksums, 0);
+}
+
+/// V16: who could not write down that a block is bad does not say so: after a crash it might count as good.
+#[test]
+fn a_mark_that_cannot_be_written_is_not_told() {
+    let errors = Errors { write: 1000, ..Errors::default() };
+    let options = DiskOptions { errors, slow: 0, max_delay: 0, logical_block: 4096, ..DiskOptions::default() };
+    let disk = SimDisk::new(Image::new(64 << 20), options);
+    let device = disk.device();
+    format(&device, 65536, Checksum::Crc32c);
+    let pool = open(&device);
+    let mut user = User::new(pool.create_volume("v", 8 << 20).expect("a volume"));
+    user.write(0, 7, 16);
+    user.sync();
+    rot(&device, user.addr(0));
+    disk.hold(true);
+    assert_eq!((user.tag(0), user.tag(0)), (Err(EIO), Err(EIO)));
+    disk.hold(false);
+    assert_eq!((user.tag(0), user.tag(BLOCK_BYTES)), (Err(EILSEQ), Ok(7)));
+    drop(user);
+    let (pool, mut user) = crash(&device, pool);
+    assert_eq!((user.tag(0), pool.info().bad_blocks), (Err(EILSEQ), 1));
 }
 
 /// Superblocks as programs wrote them that knew no marks.

@@ -9,6 +9,7 @@ mod cut;
 mod damage;
 mod extend;
 mod flushes;
+mod moved;
 mod oracle;
 mod rot;
 mod scrub;

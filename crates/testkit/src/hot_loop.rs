@@ -33,6 +33,7 @@ const fn case(name: &'static str, words: &'static str) -> Case {
 pub const CASES: &[Case] = &[
     case("null-read-d128-b32", "null:size=1T read 128 32"),
     case("null-read-d128-b32-nostats", "null:size=1T read 128 32 nostats"),
+    case("null-read-d128-b32-traced", "null:size=1T read 128 32 traced"),
     case("null-write-d128-b32", "null:size=1T write 128 32"),
     case("null-read-d1", "null:size=1T read 1 1"),
     case("mapped-read-d128-b32", "null:size=1T read 128 32 mapped"),

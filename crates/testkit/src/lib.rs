@@ -4,7 +4,8 @@
 //! ([`install`]), what happens to a test that cannot run here ([`skip()`]), which seeds a randomized test runs
 //! ([`seeds`]), the form in which images of disks are kept ([`expand_runs`]), the cases in which instructions are
 //! counted ([`hot_loop::CASES`]), the allocator that counts ([`allocations::Counting`]), the filter that forbids a
-//! system call ([`seccomp::forbid`]), and certificates for tests of TLS (`certificates`, behind that feature).
+//! system call ([`seccomp::forbid`]), certificates for tests of TLS (`certificates`, behind that feature), and a Ceph
+//! cluster of one node (`ceph`, behind that feature).
 //! Does not own any test data or devices.
 //!
 //! Invariants:
@@ -16,6 +17,8 @@
 //! Called by tests (as a dev-dependency) and by `xtask`. No product code depends on it.
 
 pub mod allocations;
+#[cfg(feature = "ceph")]
+pub mod ceph;
 #[cfg(feature = "certificates")]
 pub mod certificates;
 pub mod hot_loop;

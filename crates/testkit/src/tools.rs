@@ -30,7 +30,13 @@ impl Tool {
 
 /// Every outside tool that some test uses.
 pub const TOOLS: &[Tool] = &[
+    Tool { name: "blkparse", packages: &["blktrace"], why: "reads the traces that we export" },
+    Tool { name: "btt", packages: &["blktrace"], why: "takes their times apart" },
     Tool { name: "c++", packages: &["g++"], why: "builds libFuzzer, without which no fuzzer runs" },
+    Tool { name: "ceph", packages: &["ceph-common"], why: "makes pools in a cluster of one node" },
+    Tool { name: "ceph-authtool", packages: &["ceph-common"], why: "makes the keys of that cluster" },
+    Tool { name: "ceph-mon", packages: &["ceph-mon"], why: "is the monitor of that cluster" },
+    Tool { name: "ceph-osd", packages: &["ceph-osd"], why: "keeps the data of that cluster" },
     Tool { name: "fio", packages: &["fio"], why: "verifies what a ring copied, by checksums of its own" },
     Tool {
         name: "man",
@@ -38,14 +44,23 @@ pub const TOOLS: &[Tool] = &[
         why: "renders the manual pages, and warns of what is wrong",
     },
     Tool { name: "mkfs.ext4", packages: &["e2fsprogs"], why: "makes a file system whose image goes through a volume" },
+    Tool { name: "monmaptool", packages: &["ceph-base"], why: "makes the map of that cluster's monitors" },
+    Tool { name: "nbd-server", packages: &["nbd-server"], why: "serves a file to the driver `nbd:`" },
+    Tool { name: "nbdkit", packages: &["nbdkit"], why: "serves memory and files to the driver `nbd:`, with faults" },
     Tool { name: "nbdcopy", packages: &["libnbd-bin"], why: "copies to and from a server" },
     Tool { name: "nbdinfo", packages: &["libnbd-bin"], why: "asks a server what it can" },
     Tool { name: "nbdsh", packages: &["python3-libnbd"], why: "gives a server odd orders, by libnbd's Python" },
+    Tool { name: "node", packages: &["nodejs"], why: "runs the script of the lab's page" },
     Tool { name: "pip3", packages: &["python3-pip"], why: "installs modules of Python that tests use" },
     Tool { name: "promtool", packages: &["prometheus"], why: "checks the page of metrics" },
     Tool { name: "qemu-img", packages: &["qemu-utils"], why: "makes images, and compares them with what came back" },
     Tool { name: "qemu-io", packages: &["qemu-utils"], why: "writes into such an image" },
-    Tool { name: "rbd", packages: &["ceph-common"], why: "merges diffs that we wrote; it needs no cluster for that" },
+    Tool { name: "qemu-nbd", packages: &["qemu-utils"], why: "serves a file to the driver `nbd:`" },
+    Tool {
+        name: "rbd",
+        packages: &["ceph-common"],
+        why: "makes images, and merges diffs that we wrote, for which it needs no cluster",
+    },
     Tool { name: "strace", packages: &["strace"], why: "counts system calls an I/O: `null:` makes none" },
     Tool { name: "valgrind", packages: &["valgrind", "libc6-dbg"], why: "counts instructions an I/O" },
 ];

@@ -104,6 +104,7 @@ impl Inner {
         if res == -errno::EAGAIN && !req.kiocb.is_write() {
             // A write to the same place is under way: read again, as the device and this thread go on.
             self.core.files.uncount(req.file, &mut req.kiocb);
+            self.core.leave_worker(slot);
             return self.core.ready.push_back(slot);
         }
         let next = dio::summed(&mut req.kiocb, res);
@@ -112,6 +113,7 @@ impl Inner {
 
     /// Lets a request wait for a sync of its file. [`Inner::start_batches`] is to follow.
     pub(crate) fn want_sync(&mut self, slot: u32) {
+        self.core.enter_worker(slot);
         self.core.gather(slot, false);
     }
 
@@ -242,7 +244,9 @@ impl Inner {
         };
         let work = work(file.file.clone());
         let sent = self.core.wq.queue(slot, work);
-        if !sent {
+        if sent {
+            self.core.enter_worker(slot);
+        } else {
             self.core.finish(slot, -errno::EAGAIN);
         }
         sent
@@ -254,7 +258,10 @@ impl Inner {
         let req = &mut self.core.reqs[slot];
         match (req.step, how) {
             (Step::Own, WorkDone::Result(res)) => self.own_result(slot, res),
-            (Step::Own, WorkDone::Reissue) => self.core.ready.push_back(slot),
+            (Step::Own, WorkDone::Reissue) => {
+                self.core.leave_worker(slot);
+                self.core.ready.push_back(slot);
+            }
             (Step::Runs, WorkDone::Result(res)) => {
                 req.step = Step::Own;
                 self.core.nr_queued -= 1;
@@ -263,6 +270,7 @@ impl Inner {
             // Issued on this thread: slower for the caller, and right.
             (Step::Runs, WorkDone::Reissue | WorkDone::NoThread) => {
                 req.step = Step::Own;
+                self.core.leave_worker(slot);
                 self.core.ready.push_back(slot);
             }
             (Step::Own, WorkDone::NoThread) => self.own_result(slot, -errno::EAGAIN),

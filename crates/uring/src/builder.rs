@@ -7,6 +7,8 @@ use sheave_blk::ctx::{IoCtx, IoCtxOptions};
 #[cfg(sheave_lab)]
 use sheave_blk::plug::EachRead;
 
+use sheave_iomap::slow::DEFAULT_SLOW_LIMIT;
+
 use crate::core::Core;
 use crate::error::RingError;
 use crate::io_wq::{IoWq, RingWq};
@@ -14,6 +16,7 @@ use crate::queues::Queues;
 use crate::ring::Ring;
 use crate::ring::inner::Inner;
 use crate::task_work::TaskWork;
+use crate::times::Times;
 
 /// Most entries of an SQ, as in the kernel.
 const MAX_ENTRIES: u32 = 32768;
@@ -40,6 +43,7 @@ pub struct RingBuilder {
     bio_cache: Option<u32>,
     #[cfg(sheave_lab)]
     each_read: EachRead,
+    slow_limit: Duration,
     stamp_age: Option<Duration>,
     clock: Option<Clock>,
     io_wq: Option<IoWq>,
@@ -59,6 +63,7 @@ impl Default for RingBuilder {
             bio_cache: None,
             #[cfg(sheave_lab)]
             each_read: EachRead::None,
+            slow_limit: DEFAULT_SLOW_LIMIT,
             stamp_age: None,
             clock: None,
             io_wq: None,
@@ -110,7 +115,14 @@ impl RingBuilder {
         self
     }
 
-    /// Keep statistics of the devices; on unless set.
+    /// I/O that takes longer is kept by the [flight recorder](Ring::flight_recorder), whatever is usual; one second
+    /// unless set.
+    pub fn slow_limit(mut self, limit: Duration) -> Self {
+        self.slow_limit = limit;
+        self
+    }
+
+    /// Keep statistics of the devices and files; on unless set.
     pub fn stats(mut self, stats: bool) -> Self {
         self.stats = stats;
         self
@@ -193,6 +205,7 @@ impl RingBuilder {
         if let Some(age) = self.stamp_age {
             io.set_stamp_age(age);
         }
+        let times = self.stats.then(|| Times::new(io.clock().clone(), self.slow_limit));
         let task_work = TaskWork::new(slots, cq_entries.max(MIN_MAILBOX), io.unparker());
         let pool = match self.io_wq {
             Some(pool) => pool,
@@ -200,7 +213,7 @@ impl RingBuilder {
         };
         let wq = RingWq::new(pool, task_work.done_queue(), slots, crate::worker_ring::make);
         Ok(Ring::new(Inner {
-            core: Core::new(Queues::new(entries, cq_entries)?, slots, self.polled, wq),
+            core: Core::new(Queues::new(entries, cq_entries)?, slots, self.polled, wq, times),
             task_work,
             io,
             spin_cycles,

@@ -9,8 +9,11 @@
 //!   any, new ones queue behind it.
 //! - I3: nothing here issues; what may start now goes to `ready`, which the ring runs after the walk.
 
+use sheave_base::clock::CoarseTs;
 use sheave_base::status::Status;
-use sheave_blk::ctx::{EndIo, PlainEnd};
+use sheave_blk::bio::Op;
+use sheave_blk::ctx::{EndIo, PlainEnd, SlowRun};
+use sheave_blk::stats::{RecordStats, Split};
 use sheave_iomap::CompletionPlan;
 use sheave_iomap::dio;
 use sheave_iomap::dio::open_file::COUNT_FLAGS;
@@ -21,7 +24,9 @@ use crate::cqe::Cqe;
 use crate::opdef;
 use crate::owned::Detail;
 use crate::plain::known::PlainOwner;
-use crate::req::{NO_SLOT, REQ_COUNTED, REQ_HAS_GUARD, REQ_OLD_BUF, REQ_OWNS_BUF, REQ_PREP_FAILED, REQ_SLOW_END, Req};
+use crate::req::{
+    NO_SLOT, REQ_COUNTED, REQ_HAS_GUARD, REQ_OLD_BUF, REQ_OWNS_BUF, REQ_PREP_FAILED, REQ_SLOW_END, REQ_TIMED, Req,
+};
 use crate::sqe::{IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_HARDLINK, SQ_CQ_OVERFLOW, TIMEOUT_ETIME_SUCCESS, errno, opcode};
 
 const SLOW: u16 = REQ_SLOW_END | REQ_OWNS_BUF | REQ_OLD_BUF | REQ_HAS_GUARD;
@@ -42,12 +47,16 @@ impl EndIo for Core {
                 let (file, flags, slow) = (req.file, req.kiocb.flags & COUNT_FLAGS, req.rflags & SLOW != 0);
                 req.kiocb.flags &= !COUNT_FLAGS;
                 self.uncount_later(file, flags);
+                self.count_inline(slot, res);
                 if slow {
                     return self.finish_slow(slot, res);
                 }
+            } else {
+                self.count_inline(slot, res);
             }
             self.finish_plain(slot, res);
         } else {
+            self.data_ended(slot);
             self.tasks.push_back(slot);
         }
     }
@@ -81,9 +90,41 @@ impl EndIo for Core {
     fn end_plain(&mut self, owner: u32, end: PlainEnd, status: Status) {
         self.quiet.stir();
         let res = if status.is_ok() { end.bytes as i32 } else { status.result() };
+        if res < 0 {
+            self.count_failed_record(owner);
+        }
         let key = PlainOwner(owner).is_owned().then_some(end.cookie as u32);
         self.post(Cqe { user_data: end.cookie, res, flags: 0 }, key);
         self.records_ended(owner, 1);
+    }
+
+    #[inline(always)]
+    fn records(&self, owner: u32) -> Option<&RecordStats> {
+        self.record_stats(owner)
+    }
+
+    #[inline(always)]
+    fn file_of(&self, owner: u32) -> Option<u16> {
+        u16::try_from(PlainOwner(owner).file()).ok()
+    }
+
+    fn slow_run(&mut self, owner: u32, slow: &SlowRun) {
+        self.keep_slow_records(owner, slow);
+    }
+
+    fn look(&mut self, now: CoarseTs) -> CoarseTs {
+        self.look_at_files(now)
+    }
+
+    fn timed_plain(&mut self, owner: u32, op: Op, split: &Split, bytes: u32) {
+        self.count_former_record(owner, op, split, bytes);
+    }
+
+    #[inline(always)]
+    fn timed(&mut self, _: u32, split: &Split) {
+        if let Some(times) = &mut self.times {
+            times.bio = *split;
+        }
     }
 
     #[inline(always)]
@@ -114,6 +155,9 @@ impl Core {
     /// Ends the request with this result.
     #[inline(always)]
     pub(crate) fn finish(&mut self, slot: u32, res: i32) {
+        if self.reqs[slot].rflags & REQ_TIMED != 0 {
+            self.count_timed(slot, res);
+        }
         let req = &mut self.reqs[slot];
         if req.rflags & (SLOW | REQ_COUNTED) != 0 {
             self.files.uncount(req.file, &mut req.kiocb);

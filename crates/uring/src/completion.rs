@@ -63,15 +63,15 @@ impl Completion {
     /// ```
     #[inline]
     pub fn into_memory<B: IoBuf>(self) -> Option<B> {
-        self.owned?.into_value().ok()
+        Memory::into_value(self.owned)
     }
 
     /// The buffers of a vectored operation, or the one of another.
     pub fn into_bufs(self) -> Vec<Buf> {
         let Some(memory) = self.owned else { return Vec::new() };
-        match memory.into_value::<Vectors>() {
+        match memory.try_into_value::<Vectors>() {
             Ok(vectors) => vectors.into_bufs(),
-            Err(memory) => memory.into_value().map(|buf: Buf| vec![buf]).unwrap_or_default(),
+            Err(memory) => Memory::into_value(Some(memory)).map(|buf: Buf| vec![buf]).unwrap_or_default(),
         }
     }
 }

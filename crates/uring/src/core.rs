@@ -20,6 +20,7 @@ use crate::queues::Queues;
 use crate::req::{Chain, NO_FILE, ReqTable};
 use crate::rsrc::{BufTable, Fd, FileTable};
 use crate::timers::Timers;
+use crate::times::{SlotTimes, Times};
 
 /// What few slots need.
 #[derive(Debug, Default)]
@@ -28,6 +29,8 @@ pub(crate) struct Cold {
     pub(crate) vecs: Vec<BVec>,
     /// The mappings that a write with completion work used.
     pub(crate) pieces: Pieces,
+    /// Where its time went, while its slot says that it has times.
+    pub(crate) times: SlotTimes,
     /// The place of what the operation owns, while its slot says that it owns something.
     pub(crate) owned: u32,
 }
@@ -143,6 +146,8 @@ pub(crate) struct Core {
     /// CQE_SKIP_SUCCESS was used: a drain could not count what is skipped, so it is refused from then on.
     pub(crate) drain_disabled: bool,
     pub(crate) polled: bool,
+    /// With statistics.
+    pub(crate) times: Option<Times>,
     /// What operations own.
     pub(crate) owned: OwnedTable,
     /// Times of the typed interface, by SQ index, until submission.
@@ -187,7 +192,7 @@ impl Core {
         self.files.add_file(file, self.reqs.slots())
     }
 
-    pub(crate) fn new(queues: Queues, slots: u32, polled: bool, wq: RingWq) -> Core {
+    pub(crate) fn new(queues: Queues, slots: u32, polled: bool, wq: RingWq, times: Option<Times>) -> Core {
         let (sq, cq) = (queues.sq_entries() as usize, queues.cq_entries() as usize);
         let overflow_max = cq + slots as usize;
         let room = slots as usize;
@@ -222,6 +227,7 @@ impl Core {
             drain_next: false,
             drain_disabled: false,
             polled,
+            times,
             sq_times: vec![[0; 2]; sq].into(),
             owned: OwnedTable::default(),
         }

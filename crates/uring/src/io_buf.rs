@@ -129,7 +129,7 @@ unsafe impl IoBuf for Arc<[u8]> {
 #[inline(always)]
 fn not_null(ptr: *mut u8) -> NonNull<u8> {
     // SAFETY: the address of an allocation, or dangling and aligned, of a type of the standard library that has no
-    // null.
+    // null; or of parts, which have none either.
     unsafe { NonNull::new_unchecked(ptr) }
 }
 
@@ -177,8 +177,6 @@ struct Kind {
 
 impl Kind {
     /// Whether it is the kind of this type, though at another address: a constant is not one place.
-    #[cold]
-    #[inline(never)]
     fn is_of<B: IoBuf>(&self) -> bool {
         (self.id)() == TypeId::of::<B>()
     }
@@ -200,11 +198,16 @@ unsafe fn drop_parts<B: IoBuf>(parts: IoParts) {
     drop(unsafe { B::from_parts(parts) });
 }
 
-/// A value that an operation owns, of any type.
+/// A value that an operation owns, of any type: its kind, and its [`IoParts`].
+///
+/// The kind is the only field that is never zero, and so the one that tells `None` from a value. Whoever wants a value
+/// of one type compares it with that of the type, which answers both questions at once.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    parts: IoParts,
     kind: &'static Kind,
+    ptr: *mut u8,
+    len: usize,
+    extra: usize,
 }
 
 // SAFETY: it owns a value of a type that is `IoBuf`, and so `Send`.
@@ -216,24 +219,57 @@ unsafe impl Sync for Memory {}
 impl Memory {
     #[inline(always)]
     pub(crate) fn new<B: IoBuf>(value: B) -> Memory {
-        Memory { parts: value.into_parts(), kind: KindOf::<B>::KIND }
+        let IoParts { ptr, len, extra } = value.into_parts();
+        Memory { kind: KindOf::<B>::KIND, ptr: ptr.as_ptr(), len, extra }
     }
 
     /// Address and length.
     #[inline(always)]
     pub(crate) fn range(&self) -> (u64, usize) {
-        (self.parts.ptr.as_ptr() as u64, self.parts.len)
+        (self.ptr as u64, self.len)
+    }
+
+    #[inline(always)]
+    fn parts(&self) -> IoParts {
+        IoParts { ptr: not_null(self.ptr), len: self.len, extra: self.extra }
+    }
+
+    /// The value, if there is one, and it is of this type. One of another type is dropped.
+    #[inline(always)]
+    pub(crate) fn into_value<B: IoBuf>(memory: Option<Memory>) -> Option<B> {
+        let kind = memory.as_ref().map(|memory| memory.kind);
+        if kind.map_or(std::ptr::null(), std::ptr::from_ref) == std::ptr::from_ref(KindOf::<B>::KIND) {
+            // SAFETY: it is of the type.
+            return memory.map(|memory| unsafe { memory.into_value_of() });
+        }
+        // SAFETY: B1, B2; of the type.
+        Memory::parts_of_other_kind::<B>(memory).map(|parts| unsafe { B::from_parts(parts) })
+    }
+
+    /// The parts of a value of this type whose kind is at another address. A value of another type is dropped.
+    #[cold]
+    #[inline(never)]
+    fn parts_of_other_kind<B: IoBuf>(memory: Option<Memory>) -> Option<IoParts> {
+        let memory = memory.filter(|memory| memory.kind.is_of::<B>())?;
+        Some(ManuallyDrop::new(memory).parts())
     }
 
     /// The value, if it is of this type.
-    #[inline(always)]
-    pub(crate) fn into_value<B: IoBuf>(self) -> Result<B, Memory> {
-        if !std::ptr::eq(self.kind, KindOf::<B>::KIND) && !self.kind.is_of::<B>() {
+    pub(crate) fn try_into_value<B: IoBuf>(self) -> Result<B, Memory> {
+        if !self.kind.is_of::<B>() {
             return Err(self);
         }
-        let parts = ManuallyDrop::new(self).parts;
-        // SAFETY: B1, B2.
-        Ok(unsafe { B::from_parts(parts) })
+        // SAFETY: it is of the type.
+        Ok(unsafe { self.into_value_of() })
+    }
+
+    /// # Safety
+    /// Its kind is that of the type.
+    #[inline(always)]
+    unsafe fn into_value_of<B: IoBuf>(self) -> B {
+        let parts = ManuallyDrop::new(self).parts();
+        // SAFETY: B1, B2; the type is right, as the caller promises.
+        unsafe { B::from_parts(parts) }
     }
 }
 
@@ -241,7 +277,7 @@ impl Drop for Memory {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: B1, B2.
-        unsafe { (self.kind.drop)(self.parts) }
+        unsafe { (self.kind.drop)(self.parts()) }
     }
 }
 

@@ -12,6 +12,7 @@
 //! | [`opdef`], `op` | the table of operations, and each operation |
 //! | `submit`, `complete` | the way in and the way out: chains, drains, CQEs |
 //! | `timers` | pending timeouts |
+//! | `times`, `count` | where the time of I/O on files goes |
 //! | `task_work`, [`io_wq`] | how other threads reach a ring; work that may block |
 //! | `blocking`, `file_work` | what of a request goes to a worker, and in which batches |
 //! | `offload`, `worker_ring` | whole operations on a worker (`IOSQE_ASYNC`), and the ring on which it issues them |
@@ -43,6 +44,7 @@ pub mod builder;
 mod complete;
 mod completion;
 mod core;
+mod count;
 pub mod cqe;
 pub mod error;
 mod file_work;
@@ -65,6 +67,7 @@ pub mod task_work;
 #[cfg(all(test, not(shuttle)))]
 mod tests;
 mod timers;
+mod times;
 mod user_memory;
 pub mod work_done;
 mod worker_ring;

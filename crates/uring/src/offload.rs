@@ -64,6 +64,7 @@ impl Inner {
             return false;
         }
         self.core.enqueue(slot);
+        self.core.enter_worker(slot);
         self.core.reqs[slot].step = Step::Runs;
         true
     }

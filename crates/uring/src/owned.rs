@@ -89,6 +89,7 @@ impl OwnedTable {
 
     /// As [`put`](Self::put), into one more place: there are as many as were ever in use together, which the sizes of
     /// the queues bound.
+    #[cold]
     #[inline(never)]
     pub(crate) fn put_in_new_place(&mut self, sq_at: u32, user_data: u64, memory: Memory) -> u64 {
         let key = self.places.len();
@@ -158,6 +159,7 @@ impl KeyRows {
         self.last.to = at.wrapping_add(many);
     }
 
+    #[cold]
     #[inline(never)]
     fn begin(&mut self, at: u32) {
         if self.last.from != self.last.to {

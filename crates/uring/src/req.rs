@@ -61,6 +61,8 @@ pub const REQ_CANCELED: u16 = 1 << 7;
 /// Is a member of a chain, not its head.
 pub const REQ_LINKED: u16 = 1 << 8;
 
+/// Its times are in the cold table.
+pub const REQ_TIMED: u16 = 1 << 9;
 /// Is counted in its file's grace, as its kiocb says, if the file has one.
 pub const REQ_COUNTED: u16 = 1 << 12;
 

@@ -32,11 +32,14 @@ use sheave_base::buf::Buf;
 use sheave_base::grace::own::{self, Registered};
 use sheave_base::status::Errno;
 use sheave_base::sync::Arc;
+use sheave_base::trace::writer::TraceWriter;
 use sheave_blk::Device;
 #[cfg(sheave_lab)]
 use sheave_blk::bio_set::BioStore;
 use sheave_blk::ctx::IoCtx;
 use sheave_iomap::File;
+use sheave_iomap::io_stats::IoGroup;
+use sheave_iomap::slow::FlightRecorder;
 
 use self::inner::{Inner, InnerCell};
 use crate::completion::{Completion, CompletionFlags, WaitOn, Waited};
@@ -289,8 +292,13 @@ impl Ring {
     /// Reads completions; an empty CQ is filled from the devices first. What is not iterated stays.
     #[inline]
     pub fn completions(&mut self) -> Completions<'_> {
-        let (head, end) = self.hot().fill();
-        Completions { ring: self, head, row_end: head, has_keys: false, end }
+        let (head, end) = match self.brief().readable() {
+            Some(readable) => readable,
+            None => self.hot().fill(),
+        };
+        // In a ring none of whose operations ever owned anything, no CQE has a key.
+        let row_end = if self.brief().core.owned.is_unused() { end } else { head };
+        Completions { ring: self, head, row_end, has_keys: false, end }
     }
 
     /// Takes the oldest completion that can be read; an empty CQ is filled from the devices first, and `None` says that
@@ -350,6 +358,69 @@ impl Ring {
     /// The workers of this ring, its own or shared: limits and counts.
     pub fn io_wq(&self) -> &IoWq {
         &self.io_wq
+    }
+
+    /// What this ring has done on files, all of them together, and where the time of that went: for any thread to read,
+    /// at any time. `None` of a ring without statistics.
+    ///
+    /// ```
+    /// # use sheave_uring::{prep, Ring};
+    /// # use sheave_base::buf::Buf;
+    /// # let mut ring = Ring::builder().build()?;
+    /// # let fd = ring.attach(&sheave_drivers::open_device("null:size=1M")?)?;
+    /// let counts = ring.io_group().expect("statistics are on");
+    /// ring.push(prep::read(fd, Buf::zeroed(4096, 4096)?))?;
+    /// ring.submit_and_wait(1)?;
+    /// let ios = std::thread::spawn(move || counts.counts().ios()).join().expect("no panic");
+    /// assert_eq!(ios, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn io_group(&self) -> Option<Arc<IoGroup>> {
+        self.look().core.times.as_ref().map(|times| times.ring.group.clone())
+    }
+
+    /// The last I/Os of this ring that were slow, each with where its time went: for any thread to read, at any time.
+    /// `None` of a ring without statistics.
+    ///
+    /// ```
+    /// # use sheave_uring::{prep, Ring};
+    /// # use sheave_base::buf::Buf;
+    /// # use std::time::Duration;
+    /// let mut ring = Ring::builder().slow_limit(Duration::from_millis(2)).build()?;
+    /// let fd = ring.attach(&sheave_drivers::open_device("null:size=1M,latency=5ms")?)?;
+    /// let recorder = ring.flight_recorder().expect("statistics are on");
+    /// ring.push(prep::read(fd, Buf::zeroed(4096, 4096)?))?;
+    /// ring.submit_and_wait(1)?;
+    /// for slow in recorder.read(0).ios {
+    ///     println!("{}", slow.explain("the disk"));
+    /// }
+    /// # assert_eq!(recorder.read(0).ios.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn flight_recorder(&self) -> Option<Arc<FlightRecorder>> {
+        self.look().core.times.as_ref().map(|times| times.ring.recorder.clone())
+    }
+
+    /// Writes each request that ends on a device to a [trace](sheave_base::trace) from now on; `None` ends that. Gives
+    /// back the trace before it. A ring without statistics has no stamps, and writes none.
+    ///
+    /// ```
+    /// # use sheave_uring::{prep, Ring};
+    /// # use sheave_base::buf::Buf;
+    /// # let mut ring = Ring::builder().build()?;
+    /// # let fd = ring.attach(&sheave_drivers::open_device("null:size=1M")?)?;
+    /// # let path = std::env::temp_dir().join(format!("sheave-doc-{}.trace", std::process::id()));
+    /// use sheave_base::trace::{reader::Trace, writer::TraceWriter};
+    ///
+    /// ring.trace_to(Some(TraceWriter::create(&path, 0, 2 << 20)?));
+    /// ring.push(prep::read(fd, Buf::zeroed(4096, 4096)?))?;
+    /// ring.submit_and_wait(1)?;
+    /// assert_eq!(Trace::read(&path)?.entries[0].bytes, 4096);
+    /// # std::fs::remove_file(path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn trace_to(&mut self, trace: Option<TraceWriter>) -> Option<TraceWriter> {
+        self.inner().io.trace_to(trace)
     }
 
     /// A handle by which other threads send messages to this ring and wake it.

@@ -226,6 +226,18 @@ impl FileTable {
         }
     }
 
+    pub(crate) fn get_mut(&mut self, at: usize) -> Option<&mut OpenFile> {
+        match &mut self.slots.get_mut(at)?.as_mut()?.entry {
+            Registered::File(file) => Some(file),
+            Registered::Ring(_) => None,
+        }
+    }
+
+    /// Places, free ones included.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
     /// The batches of a file.
     pub(crate) fn work(&mut self, at: usize) -> Option<&mut FileWork> {
         self.slots.get_mut(at)?.as_mut().map(|slot| &mut slot.work)
@@ -395,6 +407,8 @@ struct RegBuf {
 #[derive(Debug, Default)]
 pub(crate) struct BufTable {
     bufs: Vec<Option<RegBuf>>,
+    /// Address and length of each of them, zeroes for none: what pushes and submissions look at, close together.
+    ranges: Vec<(u64, u64)>,
     /// Replaced buffers that are still used.
     retired: Vec<Retired>,
     version: u64,
@@ -432,6 +446,20 @@ impl BufTable {
         }
     }
 
+    /// [`covers`](Self::covers), for a length that is not 0.
+    #[inline(always)]
+    pub(crate) fn covers_some(&self, index: u16, addr: u64, len: u64) -> bool {
+        debug_assert!(len > 0, "a range without bytes would lie in a buffer that is not there");
+        let range = self.ranges.get(usize::from(index));
+        range.is_some_and(|&(base, bytes)| len <= bytes && addr.wrapping_sub(base) <= bytes - len)
+    }
+
+    /// Address of a buffer; 0 when there is none.
+    #[inline(always)]
+    pub(crate) fn base(&self, index: u16) -> u64 {
+        self.ranges.get(usize::from(index)).map_or(0, |&(base, _)| base)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.bufs.len()
     }
@@ -452,6 +480,7 @@ impl BufTable {
     pub(crate) fn resize(&mut self, len: usize) {
         self.version += 1;
         self.bufs.resize_with(len, || None);
+        self.ranges.resize(len, (0, 0));
     }
 
     /// Puts a buffer (or none) in a place; the old one is kept while so many slots still use it, and while plain
@@ -466,6 +495,7 @@ impl BufTable {
         let new = new.map(|(base, len, owned)| RegBuf { base, len, owned });
         let slot = self.bufs.get_mut(usize::from(index))?;
         self.version += 1;
+        self.ranges[usize::from(index)] = new.as_ref().map_or((0, 0), |buf| (buf.base, buf.len));
         let old = std::mem::replace(slot, new)?;
         let old = Retired { buf: old, slots, records };
         if !old.is_used() {

@@ -5,7 +5,7 @@
 
 /// An SQE. Unions of the UAPI carry the name of their first use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C, align(64))]
+#[repr(C)]
 pub struct Sqe {
     /// Opcode, [`opcode`].
     pub opcode: u8,

@@ -23,8 +23,9 @@ use crate::sqe::{
 };
 
 impl Inner {
-    /// Takes all published SQEs that there are slots for; returns how many.
-    pub(crate) fn consume(&mut self) -> u32 {
+    /// Takes all published SQEs that there are slots for; returns how many. `waits`: the caller will wait for them, and
+    /// runs what is [kept](crate::io_wq::RingWq::keep_alone) for that.
+    pub(crate) fn consume(&mut self, waits: bool) -> u32 {
         let pending = self.core.queues.sq_pending();
         let count = self.whole_chains(pending);
         if count == 0 || self.core.overflow.len() >= self.core.overflow_max {
@@ -48,7 +49,9 @@ impl Inner {
         self.run_ready();
         self.core.files.leave();
         self.io.finish_plug();
-        self.core.wq.commit();
+        if !(waits && self.core.wq.keep_alone()) {
+            self.core.wq.commit();
+        }
         count
     }
 

@@ -13,6 +13,7 @@
 //!   last to hold a file, and no foreign code runs here because a ring or a file went.
 //! - I2: devices stay attached from one operation to the next of the same client, for attaching them costs system
 //!   calls; [`Issuer::rest`] lets go of them.
+//! - I3: a driver that panics when it is to open a queue here cannot be attached; nothing else hears of that.
 //!
 //! Made by the pool's workers for rings that are built with [`make`].
 #![allow(unsafe_code)] // Entries with addresses, which are promised to the ring that they come from.
@@ -83,11 +84,25 @@ fn new_ring() -> Result<Ring, RingError> {
     let task_work = TaskWork::new(ENTRIES, ENTRIES, io.unparker());
     let pool = IoWq::builder().stepped(true).build()?;
     let wq = RingWq::new(pool, task_work.done_queue(), ENTRIES, || None);
-    let core = Core::new(Queues::new(ENTRIES, ENTRIES)?, ENTRIES, false, wq);
+    let core = Core::new(Queues::new(ENTRIES, ENTRIES)?, ENTRIES, false, wq, None);
     Ok(Ring::new(Inner { core, task_work, io, spin_cycles }))
 }
 
 impl WorkerRing {
+    /// [`open`](Self::open), or `None` where the driver that is to open a queue panics. Other operations are on their
+    /// way here, maybe of other rings: what it does must not be their end.
+    #[cfg(not(shuttle))]
+    fn try_open(&mut self, file: Arc<dyn File>) -> Option<usize> {
+        let opened = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.open(file)));
+        opened.map_err(sheave_base::panics::discard).ok().flatten()
+    }
+
+    /// The model checker speaks through panics.
+    #[cfg(shuttle)]
+    fn try_open(&mut self, file: Arc<dyn File>) -> Option<usize> {
+        self.open(file)
+    }
+
     /// The place of a file in `files`; `None` when it cannot be attached.
     fn open(&mut self, file: Arc<dyn File>) -> Option<usize> {
         let is_this = |open: &Option<InUse>| open.as_ref().is_some_and(|open| Arc::ptr_eq(&open.file, &file));
@@ -153,7 +168,7 @@ fn is_raw(file: &dyn File) -> bool {
 
 impl Issuer for WorkerRing {
     fn push(&mut self, file: Arc<dyn File>, op: &Operation, at: usize) -> bool {
-        let Some(place) = self.open(file) else { return false };
+        let Some(place) = self.try_open(file) else { return false };
         let Some(Some(open)) = self.files.get_mut(place) else { return false };
         let user_data = (place as u64) << 32 | at as u64;
         let &Operation { opcode, len, op_flags, off, addr } = op;

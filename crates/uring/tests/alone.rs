@@ -86,7 +86,7 @@ fn each_is_one_request_for_its_driver_and_is_counted() {
         assert_eq!(b.one(write), 4096);
         let (reads, writes) = (device.stats().op(Op::Read).clone(), device.stats().op(Op::Write).clone());
         assert_eq!((reads.ios - before.op(Op::Read).ios, writes.ios), (100, 1));
-        assert_eq!((writes.sectors, reads.latency.iter().sum::<u64>()), (8, reads.ios));
+        assert_eq!((writes.sectors, reads.split.latency.iter().sum::<u64>()), (8, reads.ios));
         assert_eq!(device.in_flight().total(), 0);
         assert_eq!((b.ring.io().bios().live(), b.ring.io().bios().promised()), (0, 0));
     }
@@ -106,7 +106,7 @@ fn the_time_between_two_is_in_neither() {
         time.advance(Duration::from_millis(1));
     }
     let reads = device.stats().op(Op::Read).clone();
-    assert_eq!((reads.ios, reads.time_ns), (50, 0), "a stamp is of its own I/O, and not of the one before");
+    assert_eq!((reads.ios, reads.split.time_ns), (50, 0), "a stamp is of its own I/O, and not of the one before");
 }
 
 #[test]
@@ -340,7 +340,7 @@ fn on_a_file_each_has_its_bytes_and_leaves_nothing_behind() {
     let reads = device.stats().op(Op::Read).clone();
     assert_eq!(reads.ios - before.op(Op::Read).ios, 100);
     assert_eq!(reads.sectors - before.op(Op::Read).sectors, 800);
-    assert_eq!(reads.latency.iter().sum::<u64>(), reads.ios, "each has its time");
+    assert_eq!(reads.split.latency.iter().sum::<u64>(), reads.ios, "each has its time");
     b.ring.detach(b.fd).expect("nothing of it is in flight");
 }
 
@@ -423,6 +423,6 @@ fn on_a_file_several_are_waited_for_one_by_one() {
     }
     let reads = device.stats().op(Op::Read).clone();
     assert_eq!((reads.ios - before, device.in_flight().total()), (200, 0));
-    assert_eq!(reads.latency.iter().sum::<u64>(), reads.ios, "each has its time");
+    assert_eq!(reads.split.latency.iter().sum::<u64>(), reads.ios, "each has its time");
     assert!(b.ring.io().is_idle());
 }

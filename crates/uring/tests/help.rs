@@ -57,18 +57,65 @@ fn workers_run_everything_where_help_is_not_wanted() {
     assert_eq!(flood(&wq, 4 << 10), 0);
 }
 
-#[test]
-fn workers_of_another_cpu_run_everything() {
+/// Binds this thread to the CPU that it is on; the settings of a pool on another one, if there is any.
+fn on_another_cpu() -> Option<sheave_uring::IoWqBuilder> {
     let cpu = rustix::thread::sched_getcpu();
     let allowed = rustix::thread::sched_getaffinity(None).expect("the CPUs of this thread");
-    let Some(other) = (0..rustix::thread::CpuSet::MAX_CPU).find(|&other| other != cpu && allowed.is_set(other)) else {
-        return println!("skipped: one CPU only");
-    };
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(cpu);
-    rustix::thread::sched_setaffinity(None, &set).expect("this thread's own CPU");
-    let wq = IoWq::builder().cpus(&[other]).build().expect("a pool");
+    let other = (0..rustix::thread::CpuSet::MAX_CPU).find(|&other| other != cpu && allowed.is_set(other))?;
+    on_this_cpu();
+    Some(IoWq::builder().cpus(&[other]))
+}
+
+#[test]
+fn workers_of_another_cpu_run_everything() {
+    let Some(options) = on_another_cpu() else { return println!("skipped: one CPU only") };
+    let wq = options.build().expect("a pool");
     assert_eq!(flood(&wq, 4 << 10), 0);
+}
+
+/// Does each of these so many times by itself, and waits for it; how many items the ring ran.
+fn one_by_one(wq: &IoWq, times: u64, entries: impl Fn(sheave_uring::Fd) -> Vec<Entry>) -> u64 {
+    let device = open_device("ram:size=1M").expect("a device");
+    let mut ring = Ring::builder().entries(8).io_wq(wq).build().expect("a ring");
+    let fd = ring.attach(&device).expect("attached");
+    let before = wq.counts()[0].helped;
+    for _ in 0..times {
+        let entries = entries(fd);
+        let wanted = entries.len();
+        entries.into_iter().for_each(|entry| ring.push(entry.run_async()).expect("room"));
+        ring.submit_and_wait(wanted as u32).expect("submitted");
+        let ended = reaped(&mut ring);
+        assert!(ended.len() == wanted && ended.iter().all(|&(_, res)| res >= 0), "{ended:?}");
+    }
+    wq.counts()[0].helped - before
+}
+
+#[test]
+fn a_ring_that_waits_for_one_short_item_alone_runs_it_wherever_its_workers_are() {
+    let Some(options) = on_another_cpu() else { return println!("skipped: one CPU only") };
+    let wq = options.build().expect("a pool");
+    assert_eq!(one_by_one(&wq, 50, |_| vec![prep::nop().into()]), 50);
+    assert_eq!(one_by_one(&wq, 50, |fd| vec![prep::read(fd, buf(4096)).into()]), 50);
+    assert_eq!(wq.counts().map(|counts| counts.created), [0, 0], "nobody was made for them");
+    // Two are done side by side, and what is long is not for the thread of the ring.
+    assert_eq!(one_by_one(&wq, 50, |_| vec![prep::nop().into(), prep::nop().into()]), 0);
+    assert_eq!(one_by_one(&wq, 50, |fd| vec![prep::read(fd, buf(64 << 10)).into()]), 0);
+    let no_help = on_this_cpu().help(false).build().expect("a pool");
+    assert_eq!(one_by_one(&no_help, 50, |_| vec![prep::nop().into()]), 0);
+}
+
+#[test]
+fn a_short_item_beside_one_that_workers_have_is_theirs() {
+    let Some(options) = on_another_cpu() else { return println!("skipped: one CPU only") };
+    let wq = options.build().expect("a pool");
+    let mut ring = Ring::builder().entries(8).io_wq(&wq).build().expect("a ring");
+    let fd = ring.attach(&open_device("ram:size=64M").expect("a device")).expect("attached");
+    ring.push(prep::read(fd, buf(32 << 20)).run_async()).expect("room");
+    ring.submit().expect("submitted");
+    ring.push(prep::nop().run_async()).expect("room");
+    ring.submit_and_wait(2).expect("submitted");
+    assert_eq!(reaped(&mut ring).len(), 2);
+    assert_eq!(wq.counts()[0].helped, 0);
 }
 
 #[test]

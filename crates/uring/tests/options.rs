@@ -39,9 +39,9 @@ fn the_age_of_a_stamp_is_what_the_clock_is_read_for() {
     assert!((3100..3110).contains(&begins), "how old it is, for each request with a slot but the first: {begins}");
     assert_eq!(looks(Ring::builder().stamp_age(Duration::MAX)), 0, "however old");
     assert_eq!(looks(Ring::builder().stamp_age(Duration::ZERO)), 0, "there is none");
-    assert_eq!(reads(Ring::builder()), 200, "one for a batch, and one for its completions");
-    assert_eq!(reads(Ring::builder().stamp_age(Duration::MAX)), 200);
-    assert_eq!(reads(Ring::builder().stamp_age(Duration::ZERO)), 3300, "one for each request");
+    assert_eq!(reads(Ring::builder()), 400, "a batch, its call, the end of that, and its completions: one for each");
+    assert_eq!(reads(Ring::builder().stamp_age(Duration::MAX)), 400);
+    assert_eq!(reads(Ring::builder().stamp_age(Duration::ZERO)), 3501, "one for each; the first waits");
     assert_eq!(reads(Ring::builder().stats(false).stamp_age(Duration::ZERO)), 0, "statistics alone want stamps");
 }
 

@@ -110,7 +110,7 @@ fn a_record_needs_no_bio_and_is_in_flight_until_it_ends() {
     assert_eq!((b.ring.in_flight(), device.in_flight().total(), b.promised()), (0, 0, 0));
     let stats = device.stats();
     assert_eq!((stats.op(Op::Read).ios, stats.op(Op::Write).ios, stats.op(Op::Read).sectors), (20, 2, 160));
-    assert_eq!(stats.op(Op::Read).latency.iter().sum::<u64>(), 20);
+    assert_eq!(stats.op(Op::Read).split.latency.iter().sum::<u64>(), 20);
 }
 
 #[test]

@@ -369,10 +369,19 @@ fn settings_out_of_bounds_are_refused_with_their_bounds() {
 
 #[test]
 fn a_file_of_a_ring_that_is_gone_is_closed_while_a_worker_is_stuck_for_another_ring() {
-    let (mut stuck, wq, gate) = stuck();
-    let file = Gated::new();
+    let wq = IoWq::builder().max_workers(1, 1).help(false).build().unwrap();
+    let (gate, file) = (Gated::new(), Gated::new());
     let mut ring = Ring::builder().entries(8).io_wq(&wq).build().unwrap();
     let fd = ring.attach_file(file.clone()).unwrap();
+    push(&mut ring, &[async_nop(0)]);
+    ring.submit().unwrap();
+    ring.drain();
+    // The worker has both rings in its copy of the table.
+    let mut stuck = Ring::builder().entries(8).io_wq(&wq).build().unwrap();
+    let gated = stuck.attach_file(gate.clone()).unwrap();
+    push(&mut stuck, &[fsync(gated, 999)]);
+    stuck.submit().unwrap();
+    gate.wait_begun(1);
     push(&mut ring, &[fsync(fd, 1), async_nop(2)]);
     let memory = crate::support::buf(4096);
     push(&mut ring, &[Sqe { flags: IOSQE_ASYNC, ..rw(opcode::READ, fd, 0, memory.as_ptr() as u64, 4096, 3) }]);

@@ -4,6 +4,7 @@
 //! ```sh
 //! cargo bench -p sheave-vol --bench hostile
 //! cargo bench -p sheave-vol --bench hostile -- leaf       # the cases with this in their names
+//! cargo bench -p sheave-vol --bench hostile -- leaf 20    # so many openings of each, for a profile: the median
 //! ```
 //!
 //! Owns no judgement: docs/volumes.md has what these are to be, and `tests/hostile.rs` that they are refused. Each pool
@@ -36,19 +37,25 @@ fn case(what: &'static str, records: impl Iterator<Item = Record> + 'static) -> 
 fn main() -> Result<()> {
     println!("{:42} {:>10} {:>10} {:>9}  what became of it", "records", "CPU ms", "s a GiB", "MiB more");
     // `cargo bench` adds a word of its own.
-    let wanted = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
+    let mut words: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    let times = words.pop_if(|word| word.parse::<u32>().is_ok()).map_or(Ok(1), |word| word.parse())?;
+    let wanted = words.pop().unwrap_or_default();
     for Case { what, checksum, small_commits, marks, records } in
         cases().into_iter().chain(summed_cases()).filter(|case| case.what.contains(&wanted))
     {
         let device = with_journal(checksum, marks, small_commits, records);
         let before = memory_kib(true)?;
-        let start = on_processor()?;
-        let opened = Pool::open(&device, &OpenOptions::default().read_only(true));
-        let took = on_processor()? - start;
+        let (mut took, mut became) = (Vec::new(), String::new());
+        for _ in 0..times.max(1) {
+            let start = on_processor()?;
+            let opened = Pool::open(&device, &OpenOptions::default().read_only(true));
+            took.push(on_processor()? - start);
+            became = opened.map_or_else(|error| error.to_string(), |_| "opens".into());
+        }
+        took.sort_unstable();
         let more = memory_kib(false)?.saturating_sub(before) as f64 / 1024.0;
-        let seconds = took as f64 / 1e9;
+        let seconds = took[took.len() / 2] as f64 / 1e9;
         let a_gib = seconds * (1u64 << 30) as f64 / JOURNAL_BYTES as f64;
-        let became = opened.map_or_else(|error| error.to_string(), |_| "opens".into());
         let became: String = became.chars().take(100).collect();
         println!("{what:42} {:10.1} {a_gib:10.2} {more:9.1}  {became}", seconds * 1e3);
     }

@@ -8,6 +8,8 @@ use crate::format::settings::{Checksum, LowWater};
 
 /// How long I/O that is waited for may take, unless told.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// How long a region of checksums that nobody writes to stays open at most, unless told.
+const LONGEST_IDLE: Duration = Duration::from_secs(30);
 
 /// What a pool is made with.
 #[derive(Clone, Debug)]
@@ -65,6 +67,16 @@ pub struct OpenOptions {
     /// How long what waits for I/O to a volume waits at most (snapshots, rollbacks, holes, first writes to parts of
     /// blocks); then it fails, and says whose I/O has not ended.
     pub longest_wait: Duration,
+    /// With checksums: most bytes of data in regions that are open, whose data is believed as it lies there after a
+    /// crash. Fewer are less that may rot unnoticed, and more writes that wait for a commit before they begin. At least
+    /// 64 regions of 4 MiB may be open, at most 2,048.
+    pub open_bytes: u64,
+    /// With checksums: how long a region stays open at most after the last write to it has ended. A thread of the
+    /// pool's own sees to it, with a checkpoint when there is something to close. Shorter is less that may rot
+    /// unnoticed, and more writes that wait for a commit before they begin. [`Duration::MAX`]: no thread, and nothing
+    /// but other checkpoints and [`Pool::close_idle`](crate::Pool::close_idle) closes a region. I/O of the pool that
+    /// nobody reaps, and blocks that the device cannot read, keep regions open for longer.
+    pub longest_idle: Duration,
     /// A thread of the pool's own gives back what becomes free, if the pool is set to. Without it nothing does but
     /// [`Pool::discard_freed`](crate::Pool::discard_freed), and closing.
     pub discard_thread: bool,
@@ -75,6 +87,8 @@ sheave_base::setters!(OpenOptions {
     rescue: bool,
     when_full: WhenFull,
     longest_wait: Duration,
+    open_bytes: u64,
+    longest_idle: Duration,
     discard_thread: bool,
 });
 
@@ -99,6 +113,8 @@ impl Default for OpenOptions {
             rescue: false,
             when_full: WhenFull::Error,
             longest_wait: LONGEST_WAIT,
+            open_bytes: u64::MAX,
+            longest_idle: LONGEST_IDLE,
             discard_thread: true,
         }
     }

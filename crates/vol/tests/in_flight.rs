@@ -266,3 +266,32 @@ fn a_volume_that_cannot_be_cut_keeps_its_size() {
     slow.end();
     assert!(user.read(0, UNIT as usize).expect("reads") == pattern(1, UNIT as usize), "nothing was zeroed");
 }
+
+/// A program that is stopped (SIGSTOP, the freezer of a container, a VM that is paused) finds the clock far ahead
+/// when it goes on, and all I/O where it was: what waits for that I/O has not waited for it meanwhile.
+#[test]
+fn time_in_which_the_process_was_stopped_is_no_wait() {
+    let device = open_device("ram:size=64M").expect("opens");
+    format(&device, UNIT);
+    let options = OpenOptions::default().longest_wait(Duration::from_secs(3));
+    let pool = Pool::open(&device, &options).expect("opens");
+    let user = User::new(pool.create_volume("a", 8 << 20).expect("creates"));
+    user.write(0, &pattern(1, 8192)).expect("writes");
+    let slow = user.start(16384, &pattern(2, 4096)).expect("begins");
+    thread::scope(|scope| {
+        let punched = scope.spawn(|| User::new(pool.open_volume("a").expect("opens")).punch(0, 4096));
+        thread::sleep(Duration::from_millis(100));
+        assert!(!punched.is_finished(), "it waits for the write");
+        let stop = format!("kill -STOP {0}; sleep 4; kill -CONT {0}", std::process::id());
+        let mut shell = std::process::Command::new("sh").args(["-c", &stop]).spawn().expect("a shell");
+        // The write wants half a second of this thread more, whatever the clock says.
+        (0..50).for_each(|_| thread::sleep(Duration::from_millis(10)));
+        assert!(shell.wait().expect("it ends").success());
+        user.end(slow).expect("ends");
+        punched.join().expect("no panic").expect("the hole is made when the write has ended");
+    });
+    assert!(user.read(0, 4096).expect("reads").iter().all(|byte| *byte == 0), "a hole");
+    assert!(user.read(16384, 4096).expect("reads") == pattern(2, 4096));
+    drop(user);
+    pool.close().expect("closes");
+}

@@ -1,4 +1,4 @@
-//! V14 and V22: pools that get more members, while they are used, and cut off at any point.
+//! V14, V22 and V29: pools that get more members, while they are used, and cut off at any point.
 #![cfg(not(shuttle))]
 
 use std::thread;
@@ -368,4 +368,27 @@ fn a_pool_grows_while_others_commit() {
     let pool = open(&join("all", &devices).expect("joins"));
     assert_eq!((pool.info().members.len(), pool.info().size_bytes), (5, 32 << 20));
     verify_units(&User::new(pool.open_volume("v").expect("is there")), 0..300);
+}
+
+/// V29: a host that comes back learns from the device that another has opened the pool since.
+#[test]
+fn an_owner_learns_that_another_has_opened_the_pool() {
+    let device = ram(64);
+    Pool::create(&device, &CreateOptions::default()).expect("formats");
+    let pool = Pool::open(&device, &OpenOptions::default()).expect("opens");
+    pool.create_volume("v", 1 << 20).expect("made");
+    pool.check_owner().expect("it is its own");
+    // Another host opens the device as it is now; what that writes arrives under the feet of the first.
+    let other = copy(&bytes(&device));
+    Pool::open(&other, &OpenOptions::default()).expect("opens").close().expect("closes");
+    DeviceIo::new(&device).expect("attaches").write(0, &bytes(&other)).expect("writes");
+    let error = pool.check_owner().expect_err("another has it");
+    assert!(matches!(error, PoolError::Busy { .. }), "{error}");
+    assert!(error.to_string().contains("opened for writing elsewhere"), "{error}");
+    // Another pool in its place is told apart.
+    let made = ram(64);
+    Pool::create(&made, &CreateOptions::default()).expect("formats");
+    DeviceIo::new(&device).expect("attaches").write(0, &bytes(&made)).expect("writes");
+    let error = pool.check_owner().expect_err("it is gone").to_string();
+    assert!(error.contains("another pool"), "{error}");
 }

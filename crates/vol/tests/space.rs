@@ -55,6 +55,25 @@ fn a_full_pool_reads_overwrites_flushes_and_deletes() {
     assert_eq!(fill(&user), units, "all of it came back");
 }
 
+/// V11: nobody has to flush for it, nor to wait.
+#[test]
+fn a_delete_gives_its_space_back_before_it_returns() {
+    let device = open_device("ram:size=16M").expect("opens");
+    format(&device, UNIT);
+    let pool = open(&device);
+    let units = fill(&User::new(pool.create_volume("v", 1 << 30).expect("creates")));
+    // What has two owners goes with the second.
+    pool.snapshot("v", "s").expect("a snapshot takes no data");
+    pool.delete("s").expect("deletes");
+    pool.clone_volume("v", "w").expect("a clone takes no data");
+    pool.delete("v").expect("deletes");
+    let info = pool.info();
+    assert_eq!((info.free_bytes, info.pending_bytes, info.data_bytes), (0, 0, units * UNIT), "the clone has all of it");
+    pool.delete("w").expect("deletes");
+    let info = pool.info();
+    assert_eq!((info.free_bytes, info.pending_bytes, info.data_bytes), (units * UNIT, 0, 0));
+}
+
 #[test]
 fn a_write_waits_for_room_when_asked_to() {
     let device = open_device("ram:size=16M").expect("opens");

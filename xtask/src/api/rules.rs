@@ -13,6 +13,9 @@ const CLOSED: &[(&str, &str)] = &[
     ("sheave::drivers::PreciseTs", "a number"),
     ("sheave::IoParts", "made by implementations of an unsafe trait outside, which promise what each part is"),
     ("sheave::drivers::IoVec", "the kernel's layout"),
+    ("sheave::stats::Place", "in the file, or below it: there is no third"),
+    ("sheave::stats::Split", "its parts are all of a latency: one more would change what the others mean"),
+    ("sheave::stats::Stage", "the parts of a split"),
     ("sheave::raw::Cqe", "the kernel's layout"),
     ("sheave::raw::Sqe", "the kernel's layout"),
 ];

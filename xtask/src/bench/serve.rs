@@ -4,7 +4,7 @@
 //! crate `serve`, asks, on the same CPU or on the second. Servers take turns within a case, so that all meet the same
 //! noise.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -256,7 +256,7 @@ pub(super) fn start_with(
     let mut pid = child.id();
     if server.program == NBD_SERVER {
         ensure!(child.wait()?.success(), "it does not start: {words}");
-        pid = std::fs::read_to_string(dir.join("pid"))?.trim().parse().context("no number of its process")?;
+        pid = background(&dir.join("pid")).with_context(|| format!("it does not start: {words}"))?;
     }
     let mut running = Running { name: server.name, what: server.what, child, pid, dir, port };
     let begun = Instant::now();
@@ -267,6 +267,20 @@ pub(super) fn start_with(
         std::thread::sleep(Duration::from_millis(50));
     }
     Ok(running)
+}
+
+/// The process that a server has left in the background. It writes its number into the file after the process that
+/// started it has ended.
+fn background(file: &Path) -> Result<u32> {
+    let begun = Instant::now();
+    loop {
+        let number = std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok());
+        if let Some(pid) = number {
+            return Ok(pid);
+        }
+        ensure!(begun.elapsed() < Duration::from_secs(5), "no number of a process in {}", file.display());
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// CPU times of server and client a request, in microseconds.

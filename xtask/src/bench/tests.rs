@@ -56,6 +56,19 @@ fn statistics_are_compared_turn_by_turn() {
 }
 
 #[test]
+fn requests_are_read_from_what_fio_prints() {
+    let fields = |from: usize, values: &str| {
+        let mut all = vec!["0"; 130];
+        all[0] = "3";
+        values.split(' ').enumerate().for_each(|(at, value)| all[from + at] = value);
+        all.join(";")
+    };
+    assert_eq!(nbd::terse(&fields(5, "4000 2000 500 2000"), false), Some((1000.0, 2.0)));
+    assert_eq!(nbd::terse(&format!("words\n{}", fields(46, "800 400 100 1000")), true), Some((200.0, 1.0)));
+    assert_eq!(nbd::terse(&fields(46, "800 400 100 1000"), false), None);
+}
+
+#[test]
 fn counts_are_read() {
     assert_eq!(parse_instructions("x\n==12== I   refs:      44,389,419\n"), Some(44_389_419));
     assert_eq!(parse_instructions("==12== nothing\n"), None);

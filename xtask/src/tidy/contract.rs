@@ -1,5 +1,5 @@
 //! The durability contract and its tests: every row of the table in the page on volumes is cited by a test, and tests
-//! cite no row that there is not.
+//! cite no row that there is not. The page on testing names tests for each row, and these exist.
 //!
 //! A row is a line of the table that begins with its number, as `| V7 |`. A test cites it by naming the number as a
 //! word of its own, in code, text or comment. Only the crates that keep or test the contract are looked at: elsewhere
@@ -7,14 +7,17 @@
 
 use std::collections::BTreeMap;
 
+use super::docs::markdown::code_spans;
 use super::finding::Finding;
 use super::lexer::find_word;
 use super::tree::Tree;
 
 /// The page with the table.
 const PAGE: &str = "docs/volumes.md";
+/// The page that names the tests of each row.
+const PROOFS: &str = "docs/testing.md";
 /// Where its tests are.
-const TESTS: &[&str] = &["crates/vol/", "crates/sim/", "crates/cli/tests/", "tests/"];
+const TESTS: &[&str] = &["crates/vol/", "crates/sim/", "crates/cli/tests/", "crates/nbd-client/", "tests/"];
 /// More rows than there will be.
 const MAX_ROW: u32 = 99;
 
@@ -36,12 +39,42 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
             cited.push(number);
         }
     }
-    for (number, line) in rows {
+    for (&number, &line) in &rows {
         if !cited.contains(&number) {
             findings.push(Finding::new(PAGE, line, format!("V{number}: no test cites this row")));
         }
     }
+    check_proofs(tree, &rows, &mut findings);
     findings
+}
+
+/// Finds rows for which the page on testing names no test, and tests that it names and that do not exist.
+fn check_proofs(tree: &Tree, rows: &BTreeMap<u32, usize>, findings: &mut Vec<Finding>) {
+    let Some((_, page)) = tree.pages.iter().find(|(path, _)| path == PROOFS) else { return };
+    let mut named = Vec::new();
+    for (index, text) in page.lines().enumerate().filter(|(_, text)| text.starts_with("| V")) {
+        let mut cells = text.split('|').skip(1);
+        let numbers = cells.next().unwrap_or_default().split(',').filter_map(|row| row.trim().strip_prefix('V'));
+        named.extend(numbers.filter_map(|number| number.parse::<u32>().ok()));
+        let tests: Vec<&str> = code_spans(text).map(|(_, span)| span).collect();
+        let missing = tests.iter().filter(|test| !is_test(tree, test));
+        findings.extend(missing.map(|test| Finding::new(PROOFS, index + 1, format!("there is no test `{test}`"))));
+        if tests.is_empty() {
+            findings.push(Finding::new(PROOFS, index + 1, "names no test"));
+        }
+    }
+    for (&number, &line) in rows.iter().filter(|(number, _)| !named.contains(number)) {
+        findings.push(Finding::new(PAGE, line, format!("V{number}: {PROOFS} names no test of this row")));
+    }
+}
+
+/// Whether there is a test function of this name.
+fn is_test(tree: &Tree, name: &str) -> bool {
+    let head = format!("fn {name}()");
+    tree.sources.iter().any(|source| {
+        let mut heads = source.code.match_indices(&head).map(|(at, _)| at);
+        heads.any(|at| source.code[..at].trim_end().ends_with("#[test]"))
+    })
 }
 
 /// Numbers of the rows with their lines.

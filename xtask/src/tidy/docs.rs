@@ -6,7 +6,7 @@
 //! what is gone. Names in capitals (`op/NAME.rs`) are placeholders.
 
 mod items;
-mod markdown;
+pub(super) mod markdown;
 
 use std::collections::BTreeSet;
 

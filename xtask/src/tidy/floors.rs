@@ -36,6 +36,8 @@ const XTASK: Room = Room { name: "xtask", floor: Floor(10, false) };
 const OUTSIDE: Room = Room { name: "outside", floor: ROOF };
 /// Where those are.
 const OUTSIDE_DIR: &str = "tests/drivers/";
+/// The fuzzers: a workspace of their own, whose programs name what they decode.
+const FUZZ: Room = Room { name: "fuzz", floor: ROOF };
 /// Stands beside the house.
 const TESTKIT: &str = "testkit";
 
@@ -52,6 +54,8 @@ const ROOMS: &[Room] = &[
     Room { name: "nbd", floor: Floor(5, false) },
     Room { name: "varlink", floor: Floor(5, false) },
     Room { name: "serve", floor: Floor(5, true) },
+    Room { name: "nbd-client", floor: Floor(6, true) },
+    Room { name: "rbd", floor: Floor(6, true) },
     Room { name: "load", floor: Floor(7, false) },
     Room { name: "daemon", floor: Floor(7, true) },
     Room { name: "lab", floor: ROOF },
@@ -115,6 +119,9 @@ fn room_of(path: &str) -> Option<&'static Room> {
     if path.starts_with(OUTSIDE_DIR) {
         return Some(&OUTSIDE);
     }
+    if path.starts_with("fuzz/") {
+        return Some(&FUZZ);
+    }
     Some(if path.starts_with("xtask/") { &XTASK } else { &FACADE })
 }
 
@@ -123,7 +130,10 @@ fn target(name: &str, separator: char) -> Option<&'static Room> {
     match name.strip_prefix("sheave") {
         Some("") => Some(&FACADE),
         Some(rest) if rest.strip_prefix(separator).is_some_and(|rest| rest.starts_with(OUTSIDE.name)) => Some(&OUTSIDE),
-        Some(rest) => ROOMS.iter().find(|room| Some(room.name) == rest.strip_prefix(separator)),
+        Some(rest) => {
+            let name = rest.strip_prefix(separator)?.replace('_', "-"); // as code writes it
+            ROOMS.iter().find(|room| room.name == name)
+        }
         None => (name == XTASK.name).then_some(&XTASK),
     }
 }

@@ -13,7 +13,7 @@ const VEC: BVec = BVec { base: 0x1000, len: 512 };
 
 /// Sets every field to what no fresh bio has. Names them all, so that a new field does not compile until it is here.
 fn poison(bio: &mut Bio) {
-    let Bio { next, owner, sector, attrs, bytes, parent, table: _, inline, cookie: _ } = bio;
+    let Bio { next, owner, sector, attrs, bytes, parent, table: _, inline, cookie: _, waited_from: _ } = bio;
     (*next, *owner, *sector, *bytes) = (BioId(77), 77, 77, 77);
     *parent = BioId(77);
     *inline = [BVec { base: 77, len: 77 }; BIO_INLINE_VECS];

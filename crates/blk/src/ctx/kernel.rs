@@ -18,6 +18,7 @@ use sheave_base::clock::PreciseTs;
 use super::IoCtx;
 use crate::driver::{GENERATION_BITS, KIND_IGNORED, KIND_RING, KIND_SOCKET, KernelEvents, kernel_user_data};
 use crate::end_io::EndIo;
+use crate::ring_core::ALL_THE_TIME;
 use sheave_kring::{Completed, KernelRing};
 
 /// How long a ring that ends a hardware context sleeps at a time.
@@ -86,8 +87,12 @@ impl IoCtx {
     pub(super) fn sleep_in_kernel(&mut self, wanted: u32, timeout: Option<Duration>) {
         let Some(kring) = &mut self.core.kring.ring else { return };
         self.forgotten = false;
+        let sleeps = self.parker.prepare_sleep();
+        if sleeps && !kring.has_completed() {
+            self.core.looked = ALL_THE_TIME;
+        }
         // A refusal (no memory, say) leaves the operations prepared; the next enter tries again.
-        let _ = if !self.parker.prepare_sleep() {
+        let _ = if !sleeps {
             kring.enter(0, None)
         } else if wanted == 1 && timeout.is_none() {
             kring.enter(1, None)

@@ -4,10 +4,12 @@
 //! to legs. What is not plain goes through [`IoCtx::submit`]; both end in the same hardware context. What a submitter
 //! says of plain I/O is in `plain_io`.
 
+use sheave_base::sync::Arc;
+
 use super::IoCtx;
 use crate::bio::BVec;
 use crate::end_io::EndIo;
-use crate::hctx::Hctx;
+use crate::hctx::{Hctx, RecordSeat};
 use crate::ring_core::Core;
 
 pub use crate::plain_io::{Alone, BufferedIo, LaneId, PlainIo, PlainKind, PlainRunOf, RunItem};
@@ -24,6 +26,12 @@ pub struct Route {
 }
 
 impl Route {
+    /// Where the device begins on its queue, in sectors.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
     /// What [`IoCtx::send_alone`] knows the lanes of this way and kind by.
     #[must_use]
     pub fn lane_id(&self, kind: PlainKind) -> LaneId {
@@ -86,6 +94,12 @@ impl IoCtx {
             }
             _ => None,
         }
+    }
+
+    /// A place to count plain records of one owner that go this way; none when it leads nowhere.
+    pub fn record_seat(&self, route: Route) -> Option<RecordSeat> {
+        let hctx = self.hctxs.get(usize::from(route.hctx))?.as_ref()?;
+        (hctx.key() == route.key).then(|| RecordSeat::new(Arc::clone(&hctx.shared)))
     }
 
     /// Sends one I/O alone to its driver, as a plain record. Its range and its memory are as in [`Lane::submit`]. It

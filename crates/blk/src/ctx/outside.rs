@@ -16,6 +16,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::IoCtx;
+use crate::ring_core::ALL_THE_TIME;
 
 /// How long to wait at a time where the descriptor does not tell of everything (O2).
 const DEAF_ROUND: Duration = Duration::from_millis(1);
@@ -48,6 +49,7 @@ impl IoCtx {
             let _ = self.parker.cancel_sleep();
             return None;
         }
+        self.core.looked = ALL_THE_TIME;
         Some(if deaf { Some(limit.map_or(DEAF_ROUND, |limit| limit.min(DEAF_ROUND))) } else { limit })
     }
 

@@ -12,7 +12,7 @@ use super::kernel::GATHER;
 use crate::driver::NextEvent;
 use crate::end_io::EndIo;
 use crate::hctx::Hctx;
-use crate::ring_core::Core;
+use crate::ring_core::{ALL_THE_TIME, Core};
 
 /// How long a ring sleeps before it asks a driver again that refuses requests though it holds none.
 const RETRY_REFUSED: Duration = Duration::from_millis(1);
@@ -131,6 +131,9 @@ impl IoCtx {
     /// Sleeps until another thread wakes the ring. Where other threads have all of its I/O, that is when they have
     /// completed as much as the caller needs; after [`GATHER`] one completion is enough.
     fn park(&mut self, wanted: u32, mut timeout: Option<Duration>) {
+        if !self.has_remote() {
+            self.core.looked = ALL_THE_TIME;
+        }
         let requests = if wanted > 1 { self.remote_ends(wanted) } else { 1 };
         if requests > 1 {
             self.wanted.sleep_until(requests);

@@ -103,6 +103,9 @@ pub struct Capabilities {
     /// What was never written may have no space under it: a write there fails with `NoSpc` when the file system that
     /// the device lies in is full.
     pub sparse: bool,
+    /// When another client takes over what this process has claimed, the storage itself refuses all that this process
+    /// sends from then on.
+    pub fences: bool,
     /// How I/O reaches the kernel of the host; `None` for a device that has no use for it, or several ways.
     pub engine: Option<Engine>,
 }
@@ -116,8 +119,26 @@ sheave_base::setters!(Capabilities {
     direct_io: bool,
     read_only: bool,
     sparse: bool,
+    fences: bool,
     engine: Option<Engine>,
 });
+
+/// A part of a device, and what is known of its content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Extent {
+    /// Bytes.
+    pub len: u64,
+    /// All of it reads as zeroes; otherwise nothing is known.
+    pub zero: bool,
+}
+
+impl Extent {
+    /// So many bytes, which are zeroes or may be anything.
+    pub fn new(len: u64, zero: bool) -> Extent {
+        Extent { len, zero }
+    }
+}
 
 /// A device, shared by all rings.
 ///
@@ -147,6 +168,17 @@ pub unsafe trait Driver: Any + Debug + Send + Sync {
     /// [`Device::claim`](crate::Device::claim), which keeps apart those within this process.
     fn claim(&self, _: Sharing) -> Result<Claim, DeviceError> {
         Ok(Claim::nothing())
+    }
+
+    /// What is known of the content from this byte on: extents that follow one another, some thousands at most. None
+    /// when nothing is known: whoever copies the device reads the rest of it. For copies, not for I/O: it may block for
+    /// as long as a request may take.
+    ///
+    /// # Errors
+    ///
+    /// What the device says of itself cannot be right.
+    fn extents(&self, _from: u64) -> Result<Vec<Extent>, DeviceError> {
+        Ok(Vec::new())
     }
 
     /// What the user should know, in plain words, once.

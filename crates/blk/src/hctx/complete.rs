@@ -12,11 +12,13 @@ use sheave_base::status::Status;
 use sheave_base::sync::atomic::Ordering;
 
 use super::Hctx;
+use super::stamps::Passed;
+use super::traced::{self, Whence};
 use crate::bio::{BIO_PLAIN, BIO_SLOW_END, BioId};
-use crate::end_io::{EndIo, PlainEnd};
-use crate::request::{DoneList, RQ_FLUSH_SEQ, RQ_FUA, RqHead};
+use crate::end_io::{EndIo, PlainEnd, SlowRun};
+use crate::request::{DoneList, RQ_DELAYED, RQ_FLUSH_SEQ, RQ_FUA, Requests, RqHead};
 use crate::ring_core::Core;
-use crate::stats::BatchAccount;
+use crate::stats::{BatchAccount, Split};
 
 impl Hctx {
     /// Ends what is done; how many requests that was.
@@ -30,6 +32,7 @@ impl Hctx {
             return self.complete_rest(core, many, now, end);
         }
         self.done.clear();
+        self.stamps.clear_calls();
         self.in_driver -= many as u32;
         self.end_busy_if_idle(many as u32, now);
         self.tags.free_all(&mut self.freed);
@@ -44,7 +47,7 @@ impl Hctx {
         let (&[tag], false) = (self.done.tags(), self.done.any_failed()) else { return false };
         let rq = &mut self.rqs[tag];
         let head: RqHead = rq.head;
-        if !head.is_plain() {
+        if !head.is_plain() || head.flags & RQ_DELAYED != 0 {
             return false;
         }
         let one = PlainEnd { cookie: rq.cookie, bytes: head.bytes };
@@ -60,14 +63,21 @@ impl Hctx {
         self.epoch = self.epoch.wrapping_add(1);
         self.in_driver -= 1;
         if core.stats {
-            let latency_ns = core.clock.coarse().ns_since(head.start);
+            let now = core.clock.coarse().max(head.start);
             if self.in_driver == 0 {
-                self.shared.stats.busy.end_at(&mut self.busy_edge, CoarseTs(head.start.0 + latency_ns));
+                self.shared.stats.busy.end_at(&mut self.busy_edge, now);
             }
-            self.shared.stats.note(head.op, latency_ns, 1, head.bytes.into());
+            let split = self.stamps.split_of_only(tag, &head, core.looked, now);
+            core.looked = now;
+            self.count_run(tag, &head, &split, now, (1, head.bytes.into()), end);
+            if core.trace.is_some() {
+                self.trace_run(core, (0, 1), &head, (&split, now), end);
+            }
+            core.look_if_due(now, end);
         }
         core.bios.release(1);
         self.done.clear();
+        self.stamps.clear_calls();
         self.tags.free_batch(usize::from(tag / 64), 1 << (tag % 64));
         true
     }
@@ -76,35 +86,97 @@ impl Hctx {
     /// has room; how many.
     #[inline(never)]
     fn end_records(&mut self, core: &mut Core, at: usize, now: Option<CoarseTs>, end: &mut impl EndIo) -> usize {
-        let Hctx { done, rqs, freed, shared, .. } = self;
-        let tags = done.tags().get(at..).unwrap_or_default();
-        let Some(&tag) = tags.first() else { return 0 };
-        let first: RqHead = rqs[tag].head;
+        let Some(&tag) = self.done.tags().get(at) else { return 0 };
+        let first: RqHead = self.rqs[tag].head;
         if !first.is_plain() {
             return 0;
         }
+        let Some(now) = now else { return self.end_alike(core, (at, usize::MAX), tag, &first, end).0 as usize };
+        let passed = self.stamps.of_run(at, tag, core.looked);
+        if first.flags & RQ_DELAYED != 0 {
+            return self.end_delayed(core, at, now, passed, end);
+        }
+        let counts = self.end_alike(core, (at, passed.until), tag, &first, end);
+        let split = Split::between(first.start, passed.sent, passed.ended, now);
+        self.count_run(tag, &first, &split, now, counts, end);
+        if core.trace.is_some() {
+            self.trace_run(core, (at, counts.0 as usize), &first, (&split, now), end);
+        }
+        counts.0 as usize
+    }
+
+    /// As [`Hctx::end_records`], of one that was held back: it is alone with its stamps.
+    #[cold]
+    fn end_delayed(
+        &mut self,
+        core: &mut Core,
+        at: usize,
+        now: CoarseTs,
+        passed: Passed,
+        end: &mut impl EndIo,
+    ) -> usize {
+        let Some(&tag) = self.done.tags().get(at) else { return 0 };
+        let first: RqHead = self.rqs[tag].head;
+        let counts = self.end_alike(core, (at, at + 1), tag, &first, end);
+        let split = Split::between(first.start, passed.sent, passed.ended, now);
+        let split = self.stamps.add_delay(tag, split);
+        self.count_run(tag, &first, &split, now, counts, end);
+        self.trace_run(core, (at, counts.0 as usize), &first, (&split, now), end);
+        counts.0 as usize
+    }
+
+    /// Ends plain records that succeeded, from one number of the batch to another at most, as far as they are like the
+    /// `first` and their owner has room; how many, and their bytes.
+    #[inline(always)]
+    fn end_alike(
+        &mut self,
+        core: &mut Core,
+        (at, until): (usize, usize),
+        tag: u16,
+        first: &RqHead,
+        end: &mut impl EndIo,
+    ) -> (u64, u64) {
+        let Hctx { done, rqs, freed, .. } = self;
+        let tags = done.tags().get(at..until.min(done.len())).unwrap_or_default();
         freed.go_to(tag);
         let tags = in_one_word(tags);
         let tags = if done.any_failed() { that_succeeded(done, tags) } else { tags };
-        let (mut many, mut bytes, mut mask) = (0, 0, freed.mask);
-        end.end_run(first.tail_or_owner, tags.len(), |at| {
-            let tag = *tags.get(at)?;
-            let rq = &mut rqs[tag];
-            if !rq.ends_like(&first) {
-                return None;
+        let (many, bytes) = end_alike(rqs, tags, first, &mut freed.mask, end);
+        core.bios.release(many);
+        (many.into(), bytes)
+    }
+
+    /// Counts records that have ended together: so many, with so many bytes, the first of which had this tag.
+    #[inline(always)]
+    pub(super) fn count_run(
+        &self,
+        tag: u16,
+        first: &RqHead,
+        split: &Split,
+        now: CoarseTs,
+        (many, bytes): (u64, u64),
+        end: &mut impl EndIo,
+    ) {
+        let slow = match end.records(first.tail_or_owner) {
+            Some(records) => records.tally(first.op).note(split, many, bytes),
+            None => {
+                self.shared.stats.note(first.op, split, many, bytes);
+                false
             }
-            rq.bio_head = BioId::NONE; // C1
-            bytes += u64::from(rq.bytes);
-            mask |= 1 << (tag % 64);
-            many += 1;
-            Some(PlainEnd { cookie: rq.cookie, bytes: rq.bytes })
-        });
-        freed.mask = mask;
-        if let Some(now) = now {
-            shared.stats.note(first.op, now.ns_since(first.start), many, bytes);
+        };
+        if slow {
+            self.tell_slow(tag, first, split, now, many, end);
         }
-        core.bios.release(many as u32);
-        many as usize
+    }
+
+    #[cold]
+    fn tell_slow(&self, tag: u16, first: &RqHead, split: &Split, now: CoarseTs, ios: u64, end: &mut impl EndIo) {
+        // Its owner had room for none, and hears of the first otherwise.
+        if ios == 0 {
+            return;
+        }
+        let (op, bytes, sector) = (first.op, first.bytes, self.rqs[tag].sector);
+        end.slow_run(first.tail_or_owner, &SlowRun { op, split: *split, ended: now, ios, sector, bytes });
     }
 
     /// Ends what comes behind the first `many`.
@@ -124,7 +196,7 @@ impl Hctx {
                 many = self.end_records(core, at, now, end);
             }
             if many == 0 {
-                self.end_record(core, tag, status, now, end);
+                self.end_record(core, at, status, now, end);
                 many = 1;
             }
             at += many;
@@ -136,26 +208,28 @@ impl Hctx {
             self.complete_sequences(core, end);
         }
         self.done.clear();
+        self.stamps.clear_calls();
         self.tags.free_all(&mut self.freed);
         ended
     }
 
     /// Ends one record: it has failed, or its owner has no place for it in a row.
     #[cold]
-    fn end_record(&mut self, core: &mut Core, tag: u16, status: Status, now: Option<CoarseTs>, end: &mut impl EndIo) {
+    fn end_record(&mut self, core: &mut Core, at: usize, status: Status, now: Option<CoarseTs>, end: &mut impl EndIo) {
+        let tag = self.done.tags()[at];
         let rq = &mut self.rqs[tag];
         let (head, cookie) = (rq.head, rq.cookie);
         rq.bio_head = BioId::NONE; // C1
-        let mut account = BatchAccount::new(&self.shared.stats, now.unwrap_or_default());
-        if now.is_some() {
-            account.request(head.op, head.start, head.bytes, 0);
-            account.write();
-            if !status.is_ok() {
-                account.error(head.op);
-            }
-        }
         core.bios.release(1);
         end.end_plain(head.tail_or_owner, PlainEnd { cookie, bytes: head.bytes }, status);
+        if let Some(now) = now {
+            let split = self.stamps.split_of(at, tag, &head, core.looked, now);
+            self.count_run(tag, &head, &split, now, (1, head.bytes.into()), end);
+            self.trace_run(core, (at, 1), &head, (&split, now), end);
+            if !status.is_ok() {
+                self.shared.stats.note_error(head.op);
+            }
+        }
         self.freed.add(tag);
     }
 
@@ -170,20 +244,32 @@ impl Hctx {
         seq: &mut bool,
         end: &mut impl EndIo,
     ) -> usize {
-        let Hctx { done, rqs, freed, shared, .. } = self;
-        let mut account = BatchAccount::new(&shared.stats, now.unwrap_or_default());
+        let Hctx { done, rqs, freed, shared, stamps, queue, index, in_driver, .. } = self;
+        let mut account = BatchAccount::new(&shared.stats);
         while let Some(&tag) = done.tags().get(at) {
             let (rq, status) = (&mut rqs[tag], done.status(tag));
             if rq.is_plain() {
                 break;
             }
-            at += 1;
-            if now.is_some() {
-                account.request(rq.op, rq.start, rq.bytes, rq.merged());
+            if let Some(now) = now {
+                let split = stamps.split_of(at, tag, rq, core.looked, now);
+                account.request(rq.op, &split, rq.bytes, rq.merged());
+                core.split = split;
+                if let Some(trace) = &mut core.trace {
+                    traced::put(
+                        trace,
+                        &Whence { queue, index: *index, in_driver: *in_driver },
+                        rq,
+                        status,
+                        &split,
+                        now,
+                    );
+                }
                 if !status.is_ok() {
                     account.error(rq.op);
                 }
             }
+            at += 1;
             if !status.is_ok() {
                 *seq |= rq.flags & RQ_FUA != 0;
             }
@@ -230,6 +316,27 @@ impl Hctx {
         }
         self.stalled = true;
     }
+}
+
+/// Ends records that succeeded and are like the first one, as far as their owner has room; how many, and their bytes.
+/// By itself, since its loop wants all registers.
+#[inline(never)]
+fn end_alike(rqs: &mut Requests, tags: &[u16], first: &RqHead, mask: &mut u64, end: &mut impl EndIo) -> (u32, u64) {
+    let (mut many, mut bytes, mut ended) = (0, 0, *mask);
+    end.end_run(first.tail_or_owner, tags.len(), |at| {
+        let tag = *tags.get(at)?;
+        let rq = &mut rqs[tag];
+        if !rq.ends_like(first) {
+            return None;
+        }
+        rq.bio_head = BioId::NONE; // C1
+        bytes += u64::from(rq.bytes);
+        ended |= 1 << (tag % 64);
+        many = at as u32 + 1;
+        Some(PlainEnd { cookie: rq.cookie, bytes: rq.bytes })
+    });
+    *mask = ended;
+    (many, bytes)
 }
 
 /// The first of the tags that lie in one word of a set.

@@ -23,6 +23,7 @@ use crate::merge;
 use crate::plain_io::{Alone, LaneId, OpenLane, PlainIo, PlainKind, PlainRunOf, RunItem};
 use crate::request::{PLUG_LONG, PLUG_MAX, RQ_NOMERGE, Rq, RqHead, RqList, RqTable};
 use crate::ring_core::Core;
+use crate::stats::Split;
 
 impl Hctx {
     /// Begins a lane of I/Os of this kind.
@@ -153,7 +154,7 @@ impl Hctx {
         // waits until they have left the processor.
         (rq.bytes, rq.tail_or_owner, rq.generation, rq.start) = (run.bytes, run.owner, self.epoch, start);
         if let Err(gate) = self.start_dispatch(core) {
-            self.count_sent(core);
+            self.count_alone(core, tag, start);
             self.begin_held(core, gate, 1, start);
             self.hold_back(core, &mut RqList::of(tag), gate);
             return Alone::Sent;
@@ -172,31 +173,43 @@ impl Hctx {
                 self.rqs[tag].bio_head = BioId::NONE; // C1 of `complete`
                 self.epoch = self.epoch.wrapping_add(1);
                 if core.stats {
-                    let latency_ns = core.clock.coarse().ns_since(start);
+                    let now = core.clock.coarse().max(start);
+                    let latency_ns = now.ns_since(start);
                     if self.in_driver == 0 {
                         self.shared.stats.busy.add(latency_ns);
                     }
-                    self.shared.stats.note(self.lane.head.op, latency_ns, 1, run.bytes.into());
+                    let head = RqHead { tail_or_owner: run.owner, bytes: run.bytes, ..self.lane.head };
+                    let split = Split::in_driver(latency_ns);
+                    self.count_run(tag, &head, &split, now, (1, run.bytes.into()), end);
+                    self.trace_alone(core, tag, (latency_ns, now), end);
+                    core.look_if_due(now, end);
                 }
                 self.tags.free_alone(tag);
                 Alone::Ended
             }
             Started::Taken => {
-                self.count_sent(core);
+                self.count_alone(core, tag, start);
                 self.begin_alone(core, start);
                 Alone::Sent
             }
             Started::Ended(rq, status) => self.end_later(core, rq, status, start),
             Started::Refused(rq) => {
-                self.count_sent(core);
+                self.count_alone(core, tag, start);
                 self.begin_alone(core, start);
-                self.refuse(&mut RqList::of(rq.into_tag()));
+                self.refuse(core, &mut RqList::of(rq.into_tag()));
                 Alone::Sent
             }
         }
     }
 
     /// What was sent alone is in flight from now on, as what a plug has flushed.
+    #[inline(always)]
+    fn count_alone(&mut self, core: &mut Core, tag: u16, start: CoarseTs) {
+        self.stamps.send_one(tag, start);
+        self.count_sent(core);
+    }
+
+    /// As [`Hctx::count_alone`], where nobody knows of which.
     #[inline(always)]
     fn count_sent(&mut self, core: &mut Core) {
         core.bios.promise(1);
@@ -207,7 +220,7 @@ impl Hctx {
     /// What was sent alone has failed, or its owner has no room: the next poll tells of it.
     #[cold]
     fn end_later(&mut self, core: &mut Core, rq: Rq, status: Status, start: CoarseTs) -> Alone {
-        self.count_sent(core);
+        self.count_alone(core, rq.tag(), start);
         self.begin_alone(core, start);
         self.done.push(rq, status);
         Alone::Sent

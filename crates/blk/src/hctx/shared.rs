@@ -14,7 +14,7 @@ use sheave_base::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use sheave_base::wake_count::WakeCount;
 
 use crate::bio::Op;
-use crate::stats::HctxStats;
+use crate::stats::{HctxStats, RecordStats};
 use crate::tag_set::TagSet;
 
 /// The driver has the flush request.
@@ -35,6 +35,32 @@ pub struct HctxShared {
     pub(super) remote: MpscQueue,
     pub(super) remote_status: Box<[AtomicU8]>,
     pub(super) waker: Waker,
+}
+
+/// An owner's own counts of its plain records on one hardware context. They are in the context's statistics, too, while
+/// the seat is there and afterwards.
+#[derive(Debug)]
+pub struct RecordSeat {
+    records: Arc<RecordStats>,
+    shared: Arc<HctxShared>,
+}
+
+impl RecordSeat {
+    pub(crate) fn new(shared: Arc<HctxShared>) -> RecordSeat {
+        RecordSeat { records: shared.stats.owners.come(), shared }
+    }
+
+    /// The counts.
+    #[inline(always)]
+    pub fn records(&self) -> &Arc<RecordStats> {
+        &self.records
+    }
+}
+
+impl Drop for RecordSeat {
+    fn drop(&mut self) {
+        self.shared.stats.owners.go(&self.records);
+    }
 }
 
 /// How other threads wake the ring of a hardware context.

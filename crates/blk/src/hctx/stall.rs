@@ -30,9 +30,15 @@ impl Hctx {
 
     /// The driver left these in the list: they go first the next time.
     #[cold]
-    pub(super) fn refuse(&mut self, list: &mut RqList) {
+    pub(super) fn refuse(&mut self, core: &Core, list: &mut RqList) {
         self.stalled = true;
-        list.tags().iter().for_each(|&tag| self.set_held(tag, true));
+        let now = core.stats.then(|| core.clock.coarse());
+        for &tag in list.tags() {
+            self.set_held(tag, true);
+            if let Some(now) = now {
+                self.stamp_held(tag, now);
+            }
+        }
         self.refused.put_back(list);
     }
 
@@ -60,8 +66,12 @@ impl Hctx {
     #[cold]
     pub(super) fn flush_behind_refused(&mut self, core: &mut Core) {
         self.publish_batch();
+        let now = core.stats.then(|| core.clock.coarse());
         while let Some(rq) = self.gathered.pop() {
             self.set_held(rq.tag(), true);
+            if let Some(now) = now {
+                self.stamp_held(rq.tag(), now);
+            }
             self.refused.push(rq);
         }
         self.gathered.reset();
@@ -74,7 +84,7 @@ impl Hctx {
     pub(super) fn hold_back(&mut self, core: &mut Core, list: &mut RqList, gate: Gate) {
         self.stalled = true;
         if !gate.is_frozen() {
-            return self.refuse(list);
+            return self.refuse(core, list);
         }
         let mut back = BioList::default();
         while let Some(rq) = list.pop() {
@@ -103,9 +113,11 @@ impl Hctx {
         self.make_bio(core, tag);
         // Its tag may be used again before a batch is completed.
         self.epoch = self.epoch.wrapping_add(1);
+        let start = self.rqs[tag].start;
         let mut id = std::mem::replace(&mut self.rqs[tag].bio_head, BioId::NONE);
         while id.is_some() {
             let next = core.bios[id].next;
+            self.stamp_waiting(core, id, Some(start));
             back.push_back(&mut core.bios, id);
             id = next;
         }
@@ -118,6 +130,7 @@ impl Hctx {
         // Nothing may be in flight, so that only this bio makes the ring poll here.
         core.active |= self.bit;
         self.stalled = true;
+        self.stamp_waiting(core, id, None);
         self.waiting.push_back(&mut core.bios, id);
     }
 

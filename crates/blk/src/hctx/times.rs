@@ -63,6 +63,7 @@ impl Hctx {
     #[cold]
     pub(crate) fn restart_times(&mut self, now: CoarseTs) {
         self.rqs.all().iter_mut().for_each(|rq| rq.start = now);
+        self.restart_stamps(now);
         if self.in_driver > 0 {
             self.shared.stats.busy.begin(self.busy_edge, now);
         }

@@ -7,9 +7,6 @@ use sheave_base::clock::CoarseTs;
 
 use crate::bio::{BioId, Op};
 
-/// The registered buffer, in the first word of a head.
-const BUFFER: u64 = 0xffff << 32;
-
 /// The half of a request that is the same for all plain records of a run: copied in two stores. A request has the
 /// fields as its own.
 #[derive(Clone, Copy, Debug)]
@@ -72,22 +69,25 @@ impl RqHead {
     /// As [`goes_like`](Self::goes_like), but for the registered buffer, which may be another one, or none.
     #[inline(always)]
     pub fn goes_like_in_any_buffer(&self, other: &RqHead) -> bool {
-        (self.first_word() ^ other.first_word()) & !BUFFER == 0 && self.is_plain() && other.is_plain()
+        // What lies before the buffer, and what lies behind it.
+        let rest = |head: &RqHead| (head.first_word() as u32, head.part);
+        rest(self) == rest(other) && self.is_plain() && other.is_plain()
     }
 
     /// The operation, the registered buffer and what lies beside them, which is compared in one go.
     #[inline(always)]
     fn first_word(&self) -> u64 {
         let (op, flags) = (u64::from(self.op as u8), u64::from(self.flags) << 8);
-        let (segs, buf) = (u64::from(self.nr_segs) << 16, u64::from(self.merged_or_buf) << BUFFER.trailing_zeros());
+        let (segs, buf) = (u64::from(self.nr_segs) << 16, u64::from(self.merged_or_buf) << 32);
         op | flags | segs | buf | u64::from(self.part) << 48
     }
 
-    /// Whether both are plain records of one owner, with one operation, issued at one time.
+    /// Whether both are plain records of one owner, with one operation and flags, issued at one time.
     #[inline(always)]
     pub(crate) fn ends_like(&self, other: &RqHead) -> bool {
         let whose = |head: &RqHead| u64::from(head.bio_head.0) << 32 | u64::from(head.tail_or_owner);
-        whose(self) == whose(other) && self.start == other.start && self.op == other.op && self.is_plain()
+        let what = |head: &RqHead| u16::from(head.op as u8) | u16::from(head.flags) << 8;
+        whose(self) == whose(other) && self.start == other.start && what(self) == what(other) && self.is_plain()
     }
 }
 

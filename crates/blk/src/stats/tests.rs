@@ -1,6 +1,7 @@
 //! Quantiles, and what a batch writes down.
 
 use super::*;
+use sheave_base::clock::CoarseTs;
 
 fn stats() -> HctxStats {
     HctxStats::new(Clock::virtual_clock().0)
@@ -8,9 +9,10 @@ fn stats() -> HctxStats {
 
 /// Writes down a batch: (operation, start, bytes, merged, error).
 fn account(stats: &HctxStats, now: u64, requests: &[(Op, u64, u32, u16, bool)]) {
-    let mut account = BatchAccount::new(stats, CoarseTs(now));
+    let mut account = BatchAccount::new(stats);
     for &(op, start, bytes, merged, error) in requests {
-        account.request(op, CoarseTs(start), bytes, merged);
+        let split = Split::between(CoarseTs(start), CoarseTs(start), CoarseTs(now), CoarseTs(now));
+        account.request(op, &split, bytes, merged);
         if error {
             account.error(op);
         }
@@ -38,14 +40,14 @@ fn a_batch_is_written_down_by_operation_and_start() {
     account(&stats, 300, &[]);
     let sum = read(&stats);
     let reads = sum.op(Op::Read);
-    assert_eq!((reads.ios, reads.sectors, reads.merges, reads.time_ns, reads.errors), (3, 10, 3, 250, 1));
-    assert_eq!((reads.latency[Latencies::cell(100)], reads.latency[Latencies::cell(50)]), (2, 1));
+    assert_eq!((reads.ios, reads.sectors, reads.merges, reads.split.time_ns, reads.errors), (3, 10, 3, 250, 1));
+    assert_eq!((reads.split.latency[Latencies::cell(100)], reads.split.latency[Latencies::cell(50)]), (2, 1));
     let writes = sum.op(Op::Write);
-    assert_eq!((writes.ios, writes.sectors, writes.time_ns, writes.errors), (1, 2, 100, 1));
-    assert_eq!((sum.op(Op::Flush).ios, sum.op(Op::Flush).time_ns), (1, 10));
+    assert_eq!((writes.ios, writes.sectors, writes.split.time_ns, writes.errors), (1, 2, 100, 1));
+    assert_eq!((sum.op(Op::Flush).ios, sum.op(Op::Flush).split.time_ns), (1, 10));
     assert_eq!(sum.ios(), 5);
     for op in Op::ALL {
-        assert_eq!(sum.op(op).latency.iter().sum::<u64>(), sum.op(op).ios, "each request has a latency");
+        assert_eq!(sum.op(op).split.latency.iter().sum::<u64>(), sum.op(op).ios, "each request has a latency");
     }
 }
 
@@ -53,8 +55,8 @@ fn a_batch_is_written_down_by_operation_and_start() {
 fn a_start_after_the_end_counts_as_nothing() {
     let stats = self::stats();
     account(&stats, 100, &[(Op::Read, 170, 512, 0, false)]);
-    assert_eq!(read(&stats).op(Op::Read).time_ns, 0);
-    assert_eq!(read(&stats).op(Op::Read).latency[0], 1);
+    assert_eq!(read(&stats).op(Op::Read).split.time_ns, 0);
+    assert_eq!(read(&stats).op(Op::Read).split.latency[0], 1);
 }
 
 #[test]
@@ -69,12 +71,12 @@ fn readings_add_up() {
     for op in Op::ALL {
         let (x, y) = (one.op(op), other.op(op));
         assert_eq!(
-            (x.ios, x.sectors, x.merges, x.time_ns, x.errors),
-            (y.ios, y.sectors, y.merges, y.time_ns, y.errors)
+            (x.ios, x.sectors, x.merges, x.split.time_ns, x.errors),
+            (y.ios, y.sectors, y.merges, y.split.time_ns, y.errors)
         );
-        assert_eq!(x.latency, y.latency);
+        assert_eq!(x.split.latency, y.split.latency);
     }
-    assert_eq!((one.op(Op::Read).ios, one.op(Op::Read).time_ns), (2, 30));
+    assert_eq!((one.op(Op::Read).ios, one.op(Op::Read).split.time_ns), (2, 30));
 }
 
 #[test]
@@ -89,4 +91,41 @@ fn quantiles_are_the_smallest_of_their_cells() {
     assert_eq!([at(0.0), at(0.1), at(0.5), at(0.7)], [1, 1, 5, 7]);
     let floor = |ns| *Latencies::values(Latencies::cell(ns)).start();
     assert_eq!([at(0.8), at(0.9), at(0.99), at(1.0)], [floor(1000), floor(1000), floor(100_000), floor(100_000)]);
+}
+
+#[test]
+fn the_parts_of_a_split_add_up_whatever_the_stamps_are() {
+    let mut rng = sheave_base::rng::Rng::new(7);
+    for round in 0..100_000 {
+        // Close together, so that every order comes up.
+        let [start, sent, ended, now] = [0; 4].map(|_: u8| CoarseTs(rng.below(16)));
+        let split = Split::between(start, sent, ended, now);
+        let parts: u64 = Stage::ALL.iter().map(|&stage| split.ns(stage)).sum();
+        assert_eq!(parts, split.total_ns(), "round {round}");
+        assert_eq!(parts, now.ns_since(start), "round {round}: {start:?} {sent:?} {ended:?} {now:?}");
+        assert_eq!((split.worker_ns, split.tag_ns), (0, 0));
+    }
+    let never_sent = Split::between(CoarseTs(10), CoarseTs(0), CoarseTs(u64::MAX), CoarseTs(40));
+    assert_eq!(never_sent, Split::in_driver(30), "what ended after the last look was not waiting to be reaped");
+}
+
+#[test]
+fn stages_are_counted_for_those_that_were_there() {
+    let stats = self::stats();
+    let all = Split { worker_ns: 0, tag_ns: 5, plugged_ns: 10, driver_ns: 100, reap_ns: 20 };
+    stats.note(Op::Write, &all, 3, 3 * 512);
+    stats.note(Op::Write, &Split::in_driver(1000), 2, 1024);
+    stats.note(Op::Write, &Split::default(), 1, 512);
+    let sum = read(&stats);
+    let writes = &sum.op(Op::Write).split;
+    assert_eq!((writes.ios(), writes.time_ns), (6, 3 * 135 + 2 * 1000));
+    assert_eq!(writes.stage_ns, [0, 15, 30, 2300, 60]);
+    let counted = |stage: Stage| writes.stages[stage as usize].iter().sum::<u64>();
+    assert_eq!(Stage::ALL.map(counted), [0, 3, 3, 5, 3], "nobody counts where it was not");
+    assert_eq!(writes.stages[Stage::Driver as usize][StageTimes::cell(1000)], 2);
+    assert_eq!(writes.stages[Stage::Reap as usize][StageTimes::cell(20)], 3);
+    assert_eq!(all.longest(), Stage::Driver);
+    let mut twice = writes.clone();
+    twice.add(writes);
+    assert_eq!((twice.ios(), twice.stage_ns[3], twice.stages[4][StageTimes::cell(20)]), (12, 4600, 6));
 }

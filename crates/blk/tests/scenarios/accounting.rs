@@ -167,6 +167,20 @@ fn what_is_only_gathered_is_in_nobodys_count() {
 }
 
 #[test]
+fn a_flush_is_in_flight_while_the_driver_has_it() {
+    let puppet = Puppet::new().caps(|caps| caps.volatile_cache = true).holding();
+    let mut rig = Rig::new(&[&puppet.device()]);
+    rig.ctx.start_plug(4);
+    assert!(rig.flush(0));
+    assert_eq!((puppet.script().seen.len(), rig.in_flight()), (0, 0), "it is gathered");
+    rig.ctx.finish_plug();
+    assert_eq!((puppet.script().seen.len(), rig.in_flight()), (1, 1));
+    puppet.script().finish = u32::MAX;
+    rig.drain();
+    assert_eq!((rig.take_ok(), rig.in_flight()), (vec![0], 0));
+}
+
+#[test]
 fn errors_are_a_part_of_what_is_counted() {
     let puppet = Puppet::new();
     puppet.script().fail = vec![(Op::Read, Status::Medium)];

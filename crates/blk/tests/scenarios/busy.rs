@@ -92,7 +92,11 @@ fn what_overlaps_counts_once_and_a_gap_does_not() {
     finish(&puppet, &mut rig, 1);
     assert_eq!(busy(rig.device()), [470]);
     let stats = rig.device().stats();
-    assert_eq!(stats.op(Op::Read).time_ns + stats.op(Op::Write).time_ns, 300 + 300 + 250 + 70, "the sum is another");
+    assert_eq!(
+        stats.op(Op::Read).split.time_ns + stats.op(Op::Write).split.time_ns,
+        300 + 300 + 250 + 70,
+        "the sum is another"
+    );
 }
 
 #[test]
@@ -364,7 +368,7 @@ fn a_stamp_from_before_the_end_of_a_period_counts_from_that_end() {
     pass(&rig, 5);
     finish(&puppet, &mut rig, 1);
     assert_eq!(busy(rig.device()), [40_110]);
-    assert_eq!(rig.device().stats().op(Op::Read).time_ns, 40_000 + 30_005 + 105);
+    assert_eq!(rig.device().stats().op(Op::Read).split.time_ns, 40_000 + 30_005 + 105);
 }
 
 #[test]

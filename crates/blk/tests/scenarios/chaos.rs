@@ -321,7 +321,7 @@ fn run(seed: u64) {
         for op in Op::ALL {
             let (have, expect) = (stats.op(op), counts[op as usize]);
             assert_eq!((have.ios, have.sectors, have.errors), expect, "seed {seed}: {}", op.name());
-            assert_eq!(have.latency.iter().sum::<u64>(), have.ios, "seed {seed}");
+            assert_eq!(have.split.latency.iter().sum::<u64>(), have.ios, "seed {seed}");
         }
     }
 }

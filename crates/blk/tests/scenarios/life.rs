@@ -146,6 +146,6 @@ fn statistics_can_be_toggled_in_the_middle_of_io() {
     assert_eq!(device.in_flight().total(), 0);
     let stats = device.stats();
     assert_eq!(stats.op(Op::Read).ios, 2);
-    assert_eq!(stats.op(Op::Read).time_ns, 2000, "what is in flight counts from when statistics were turned on");
+    assert_eq!(stats.op(Op::Read).split.time_ns, 2000, "what is in flight counts from when statistics were turned on");
     assert_eq!(rig.take_ok(), [0, 1, 2]);
 }

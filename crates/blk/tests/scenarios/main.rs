@@ -17,6 +17,7 @@ mod life;
 mod merges;
 mod overdue;
 mod refuse;
+mod stages;
 mod time;
 mod trust;
 mod waiting;

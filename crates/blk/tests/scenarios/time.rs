@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use sheave_blk::bio::{BIO_FUA, Op};
 use sheave_blk::device::Device;
+use sheave_blk::stats::Stage;
 
 use crate::support::{BLOCK, Puppet, Rig};
 
 /// Total latency of all reads so far.
 fn time_ns(device: &Device) -> u64 {
-    device.stats().op(Op::Read).time_ns
+    device.stats().op(Op::Read).split.time_ns
 }
 
 fn plugged_reads(rig: &mut Rig, count: u64) {
@@ -20,16 +21,27 @@ fn plugged_reads(rig: &mut Rig, count: u64) {
 }
 
 #[test]
-fn two_reads_of_the_clock_a_batch() {
-    for (batch, expect) in [(1, 2), (8, 2), (32, 2), (33, 3), (64, 3)] {
+fn at_most_four_reads_of_the_clock_a_batch() {
+    for (batch, in_call, expect) in [
+        (1, false, 3),
+        (8, false, 3),
+        (32, false, 3),
+        (33, false, 5),
+        (64, false, 5),
+        (1, true, 4),
+        (32, true, 4),
+        (64, true, 7),
+    ] {
         let puppet = Puppet::new();
         let mut rig = Rig::with(256, true, &[&puppet.device()]);
+        puppet.script().in_call = in_call;
         plugged_reads(&mut rig, 1);
         rig.poll();
         let before = rig.time.reads();
         plugged_reads(&mut rig, batch);
         rig.poll();
-        assert_eq!(rig.time.reads() - before, expect, "batch of {batch}: one an issued batch, one a completed batch");
+        let what = "one an issue, one a call, one for the end of a call that ended something, one a completed batch";
+        assert_eq!(rig.time.reads() - before, expect, "batch of {batch}, ends in call: {in_call}; {what}");
         assert_eq!(rig.ended.len() as u64, batch + 1);
     }
 }
@@ -99,7 +111,9 @@ fn fresh_after_a_batch_that_a_gate_held_back() {
     rig.ctx.finish_plug();
     rig.time.advance(Duration::from_nanos(10));
     rig.drain();
-    assert_eq!(time_ns(&device), 32 * 10, "issued anew when the gate opened");
+    let split = device.stats().op(Op::Read).split.clone();
+    assert_eq!(split.time_ns - split.ns(Stage::Tag), 32 * 10, "issued anew when the gate opened");
+    assert_eq!(split.ns(Stage::Tag), 32 * 100, "and before that they waited");
 }
 
 #[test]
@@ -151,7 +165,7 @@ fn latencies_are_never_negative() {
     rig.time.set(999_000);
     rig.drain();
     assert_eq!(time_ns(&device), 0);
-    assert_eq!(device.stats().op(Op::Read).latency[0], 8);
+    assert_eq!(device.stats().op(Op::Read).split.latency[0], 8);
     rig.time.set(0);
     plugged_reads(&mut rig, 8);
     rig.drain();
@@ -172,7 +186,7 @@ fn one_stamp_for_a_completion_batch_of_different_starts() {
     rig.poll();
     assert_eq!(rig.time.reads() - before, 1);
     let stats = device.stats();
-    let latency = &stats.op(Op::Read).latency;
+    let latency = &stats.op(Op::Read).split.latency;
     assert_eq!(latency.iter().sum::<u64>(), 5);
     assert_eq!(time_ns(&device), 8 + 16 + 24 + 32 + 40);
 }

@@ -177,6 +177,11 @@ pub struct BenchArgs {
     #[command(flatten)]
     pub vol: super::vol::VolArgs,
 
+    /// Record the last requests of each thread in this directory, for `sheave trace export --from DIR`. Replaces the
+    /// traces that are there.
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    pub trace: Option<PathBuf>,
+
     /// Print one JSON object to stdout instead of the table.
     #[arg(long, help_heading = "Output")]
     pub json: bool,

@@ -1,8 +1,10 @@
-//! Arguments of `sheave export` and `sheave client`.
+//! Arguments of `sheave export`, `sheave client` and `sheave slow`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use sheave_base::units::parse_duration;
 use sheave_serve::Limit;
 
 const EXAMPLES: &str = "\
@@ -101,6 +103,40 @@ pub enum LimitArg {
 fn limit(text: &str) -> Result<LimitArg, String> {
     if text == "off" { Ok(LimitArg::Off) } else { text.parse().map(LimitArg::On) }
 }
+
+/// What `sheave slow` is asked.
+#[derive(Debug, Args)]
+#[command(after_help = SLOW_EXAMPLES)]
+pub struct SlowArgs {
+    /// Go on with those that come, until Ctrl-C.
+    #[arg(long)]
+    pub follow: bool,
+
+    /// Print a JSON object instead of text; with --follow one a line for each I/O.
+    #[arg(long)]
+    pub json: bool,
+
+    /// Set from when on I/O counts as slow, whatever is usual, such as 50ms; until the server ends or reads its
+    /// configuration again.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, conflicts_with_all = ["follow", "json"])]
+    pub limit: Option<Duration>,
+
+    /// The control socket of the server.
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+}
+
+const SLOW_EXAMPLES: &str = "\
+A server keeps the last 256 I/Os of each of its threads that took longer than a limit (a second, unless it is told
+otherwise), or than four times what 99.9 % of their kind on their volume took over the last ten seconds.
+
+Examples:
+  sheave slow
+  sheave slow --follow
+  sheave slow --json
+  sheave slow --limit 50ms
+
+Exit code: 0 done, 1 it failed, 2 the command line makes no sense.";
 
 /// What `sheave client` is asked.
 #[derive(Debug, Args)]

@@ -259,7 +259,7 @@ Examples:
   sheave pool grow pool.img+more.img --add third.img
 
 A pool with several members is named with all of them, always in the order in which they came: pool.img+more.img. It
-opens with all of them or not at all.";
+opens with all of them or not at all. A pool that a server has takes what is added; all else wants it closed.";
 
 /// `sheave pool grow`.
 #[derive(Debug, Args)]

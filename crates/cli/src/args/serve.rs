@@ -5,6 +5,8 @@ use clap::{Args, ValueEnum};
 use sheave_daemon::log::Verbosity;
 use sheave_serve::{Address, Limit};
 
+use super::value;
+
 const EXAMPLES: &str = "\
 SPEC is POOL#NAME for a volume or snapshot (put it in quotes, as some shells give # a meaning), or a device spec such
 as file:disk.img or ram:size=1G. Snapshots are read-only.
@@ -22,6 +24,8 @@ Examples:
         an image into a volume, without a temporary file
   sheave serve --config /etc/sheave/sheave.toml
         several pools and exports; SIGHUP reads the file again
+  sheave serve --config /etc/sheave/sheave.toml --standby
+        on two hosts with one Ceph cluster: the second takes over when the first dies (docs/operate.md)
 
 Exit code: 0 ended by Ctrl-C or SIGTERM, with --run that of the command; 1 it failed, 2 the command line
 makes no sense.";
@@ -56,6 +60,10 @@ pub struct ServeArgs {
     )]
     pub config: Option<std::path::PathBuf>,
 
+    /// Wait for pools that another host has, and take them over when their storage has cut that host off (rbd: alone).
+    #[arg(long, requires = "config")]
+    pub standby: bool,
+
     /// Serve it over NBD, at unix:PATH or tcp:HOST:PORT (port 0: a free one). Several times for several addresses.
     #[arg(long, value_name = "ADDRESS", value_parser = address, required_unless_present_any = ["run", "config"])]
     pub nbd: Vec<Address>,
@@ -89,7 +97,7 @@ pub struct ServeArgs {
     pub limit: Option<Limit>,
 
     /// The export's name [default: the volume's, or "disk"]. Clients that name none get it too.
-    #[arg(long, value_parser = export_name)]
+    #[arg(long, value_parser = value::export_name)]
     pub name: Option<String>,
 
     /// Run this with the shell, with the address as $uri; end when it ends, with its exit code.
@@ -119,11 +127,4 @@ fn address(text: &str) -> Result<Address, String> {
 
 fn verbosity(text: &str) -> Result<Verbosity, String> {
     text.parse()
-}
-
-fn export_name(text: &str) -> Result<String, String> {
-    if text.len() > 4096 {
-        return Err("a name has at most 4096 bytes".into());
-    }
-    Ok(text.into())
 }

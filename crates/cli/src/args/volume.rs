@@ -351,7 +351,8 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = IMPORT_EXAMPLES)]
 pub struct ImportArgs {
-    /// The raw image: a file, a block device, or - for stdin.
+    /// The raw image: a file, a block device, a server's export (nbd:unix:PATH, nbd:HOST:PORT/EXPORT), an image
+    /// of a Ceph cluster (rbd:POOL/IMAGE), or - for stdin.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 
@@ -406,7 +407,8 @@ pub struct ExportArgs {
     #[arg(value_name = "POOL#NAME")]
     pub volume: VolumePlace,
 
-    /// The raw image to write: a file, a block device, or - for stdout.
+    /// The raw image to write: a file, a block device, a server's export (nbd:...), an image of a Ceph cluster
+    /// (rbd:...), or - for stdout.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 

@@ -7,9 +7,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use sheave::{Device, Fd, Ring, RingError, open_device};
+use sheave::{Device, Fd, Ring, RingError};
 use sheave_base::units::fmt_bytes;
 use sheave_blk::claim::{Claim, Sharing};
+use sheave_daemon::devices::open_device;
 use sheave_daemon::failure::{self, Failure};
 use sheave_daemon::place::VolumePlace;
 use sheave_vol::format::{BLOCK_BYTES, JOURNAL_START, MIN_JOURNAL_BLOCKS};

@@ -1,15 +1,14 @@
 //! `sheave export` and `sheave client`: what a daemon serves, and to whom.
 
-use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 
 use serde_json::Value;
 use sheave_base::units::fmt_bytes;
 use sheave_daemon::api::types as t;
 use sheave_daemon::failure::Failure;
-use sheave_daemon::place::{PoolPlace, VolumePlace};
+use sheave_daemon::place::VolumePlace;
 
+use super::passed::Passed;
 use super::remote::Remote;
 use crate::args::control::{ClientArgs, ClientCommand, ExportArgs, ExportCommand, LimitArg};
 use crate::output;
@@ -41,10 +40,13 @@ pub fn export(args: &ExportArgs) -> Result<(), Failure> {
         ExportCommand::Add { spec, name, read_only } => {
             let remote = connect(args.control.as_deref())?;
             let add = added(&remote, spec, name.as_deref(), *read_only)?;
-            let passed = opened(add, *read_only)?;
-            let fds: Vec<BorrowedFd<'_>> = passed.files.iter().map(AsFd::as_fd).collect();
-            let Value::Object(_) = remote.call_with("AddExport", &passed.add, &fds)? else { return Ok(()) };
-            let add = &passed.add;
+            let Passed { spec, files } = match &add.spec {
+                Some(spec) => Passed::open(spec, *read_only)?,
+                None => Passed::default(),
+            };
+            let add = t::AddExport { spec: spec.or(add.spec), ..add };
+            let fds: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
+            let Value::Object(_) = remote.call_with("AddExport", &add, &fds)? else { return Ok(()) };
             output::text(&format!("export added: {}\n", add.name));
             Ok(())
         }
@@ -109,41 +111,6 @@ fn added(remote: &Remote, spec: &str, name: Option<&str>, read_only: bool) -> Re
     Ok(t::AddExport { name, pool: Some(found), volume: Some(volume.into()), spec: None, read_only })
 }
 
-/// An export that is to be added, and its file.
-struct Passed {
-    add: t::AddExport,
-    /// Nothing, or the same file twice: for reads and writes, and for the lock.
-    files: Vec<File>,
-}
-
-/// Opens the file of a `file:` spec with the rights of this user: the daemon may not reach it, or know another file by
-/// that path. What has yet to be made, or is within another device, is left to the daemon.
-fn opened(add: t::AddExport, read_only: bool) -> Result<Passed, Failure> {
-    let place = add.spec.as_ref().filter(|spec| spec.starts_with("file:")).and_then(|spec| spec.parse().ok());
-    let file = place.and_then(|place: PoolPlace| place.file_spec());
-    let is_there = |path: &String| std::fs::metadata(path).is_ok_and(|meta| meta.is_file() || is_block(&meta));
-    let Some((path, options)) = file.filter(|(path, options)| is_there(path) && !options.contains(",sync=on")) else {
-        return Ok(Passed { add, files: Vec::new() });
-    };
-    let failed = |error: std::io::Error| {
-        Failure::run(format!("cannot open {path}: {error}")).fix("check the path, and what this user may do with it")
-    };
-    let changes = !read_only && !options.contains(",readonly=on");
-    let whole = std::fs::canonicalize(&path).map_err(failed)?;
-    let exclusive = changes && std::fs::metadata(&path).is_ok_and(|meta| is_block(&meta));
-    let open = |flags: i32| File::options().read(true).write(changes).custom_flags(flags).open(&path);
-    let lock = open(if exclusive { rustix::fs::OFlags::EXCL.bits().cast_signed() } else { 0 }).map_err(failed)?;
-    let files = vec![open(0).map_err(failed)?, lock];
-    let size = add.spec.iter().flat_map(|spec| spec.split(',')).find(|part| part.starts_with("size="));
-    let size = size.map_or(String::new(), |size| format!(",{size}"));
-    let spec = format!("file:{}{options}{size}", sheave_drivers::spec::quoted(&whole.to_string_lossy()));
-    Ok(Passed { add: t::AddExport { spec: Some(spec), ..add }, files })
-}
-
-fn is_block(meta: &std::fs::Metadata) -> bool {
-    meta.file_type().is_block_device()
-}
-
 /// `sheave client`.
 pub fn client(args: &ClientArgs) -> Result<(), Failure> {
     let remote = connect(args.control.as_deref())?;
@@ -175,7 +142,8 @@ pub fn client(args: &ClientArgs) -> Result<(), Failure> {
     }
 }
 
-fn connect(named: Option<&std::path::Path>) -> Result<Remote, Failure> {
+/// The daemon that was named, or the only one.
+pub fn connect(named: Option<&std::path::Path>) -> Result<Remote, Failure> {
     let remote = Remote::only(named)?;
     remote.be_patient();
     Ok(remote)

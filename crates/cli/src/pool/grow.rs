@@ -1,47 +1,47 @@
 //! `sheave pool grow`: a larger file or device, or one more of them.
 //!
 //! What is on a device that is added is looked at first, as when a pool is created. When the pool is not open elsewhere
-//! this opens it, grows it and closes it; a program that has it open does the same with `Pool::add_member`.
+//! this opens it, grows it and closes it; a daemon that has it open adds a member itself ([`served`]), and any other
+//! program does with `Pool::add_member`.
+
+mod member;
+mod served;
 
 use std::path::Path;
 
-use serde::Serialize;
 use sheave::Device;
-use sheave_base::units::{SECTOR_BYTES, fmt_bytes};
+use sheave_base::units::SECTOR_BYTES;
 use sheave_blk::claim::Sharing;
 use sheave_daemon::failure::{self, Failure};
 use sheave_daemon::place::PoolPlace;
 use sheave_daemon::shapes::pool::MemberJson;
 use sheave_vol::{AddOptions, Found, OpenOptions, Pool};
 
+use self::member::{Grown, confirm_over, expect_one, open_added};
 use super::allocate;
 use super::made::Made;
 use super::patience;
 use super::signature;
 use crate::args::pool::{AllocateArg, GrowArgs};
+use crate::control::opened::Opened;
 use crate::control::remote::not_while_served;
-use crate::{confirm, output};
-
-/// What became of it, for programs.
-#[derive(Serialize)]
-struct Grown {
-    /// How it is named from now on.
-    pool: String,
-    size_bytes_before: u64,
-    size_bytes: u64,
-    /// What was added, as it was named.
-    added: Option<String>,
-    /// What was on it, and was overwritten.
-    replaced: Option<String>,
-    members: Vec<MemberJson>,
-}
+use crate::output;
 
 /// Does it.
 pub fn run(args: &GrowArgs) -> Result<(), Failure> {
     args.pool.refuse_volatile()?;
     args.pool.expect_there()?;
-    let served = |busy| not_while_served(&args.pool, "a pool grows while it is closed", "", busy);
-    let full = args.allocate.map_or_else(|| keeps_its_space(&args.pool), |how| Ok(how == AllocateArg::Full))?;
+    if let Some(place) = &args.add
+        && let Some(pool) = Opened::held(&args.pool)?
+    {
+        return served::add(args, place, &pool);
+    }
+    let served = |busy| {
+        let what = "a pool takes in a file or device that has grown while it is closed";
+        not_while_served(&args.pool, what, "one file or device more can be added now: --add. Or ", busy)
+    };
+    let full = args.allocate.map_or_else(|| keeps_its_space(&args.pool), |how| Ok(how == AllocateArg::Full));
+    let full = full.map_err(served)?;
     let options = match (&args.add, args.size, args.pool.single_path()) {
         (Some(_), ..) | (None, None, _) => String::new(),
         (None, Some(size), Some(path)) => {
@@ -82,28 +82,15 @@ pub fn run(args: &GrowArgs) -> Result<(), Failure> {
     let closed = pool.close().map_err(failure::pool);
     let (added, replaced) = done?;
     closed?;
-    let name = args.add.as_ref().map_or_else(|| args.pool.to_string(), |place| args.pool.with(place));
-    if args.json {
-        return output::json(&Grown {
-            pool: name,
-            size_bytes_before: before.size_bytes,
-            size_bytes: after.size_bytes,
-            added,
-            replaced,
-            members: after.members.iter().map(MemberJson::new).collect(),
-        });
+    Grown {
+        pool: args.add.as_ref().map_or_else(|| args.pool.to_string(), |place| args.pool.with(place)),
+        size_bytes_before: before.size_bytes,
+        size_bytes: after.size_bytes,
+        added,
+        replaced,
+        members: after.members.iter().map(MemberJson::new).collect(),
     }
-    let (was, is) = (fmt_bytes(before.size_bytes), fmt_bytes(after.size_bytes));
-    output::text(&match added {
-        Some(_) => {
-            format!("{name}: {was} before, {is} now\nfrom now on name all of its members, in this order: {name}\n")
-        }
-        None if after.size_bytes == before.size_bytes => {
-            format!("{name} has {is} already, all that its device has\n")
-        }
-        None => format!("{name}: {was} before, {is} now\n"),
-    });
-    Ok(())
+    .tell(args.json)
 }
 
 /// Whether the pool was made with all of its space: none of its files is sparse, and it gives nothing back.
@@ -119,10 +106,7 @@ fn keeps_its_space(pool: &PoolPlace) -> Result<bool, Failure> {
 
 /// Adds a member; what was on it.
 fn add(args: &GrowArgs, place: &PoolPlace, pool: &Pool, full: bool) -> Result<Option<String>, Failure> {
-    place.refuse_volatile()?;
-    if !place.is_one() {
-        return Err(Failure::usage(format!("--add {place}: one at a time")).fix("run this once for each"));
-    }
+    expect_one(place)?;
     let made = Made::begin(place);
     // A file is looked at as it is: opened with --size it would be larger, which nobody has agreed to yet.
     let looked_at = match place.single_path().filter(|path| path.is_file()) {
@@ -162,33 +146,19 @@ fn add_over(
     (replaced, full): (Option<String>, bool),
     made: Made,
 ) -> Result<Option<String>, Failure> {
-    if let Some(found) = &replaced {
-        confirm::destroy(args.yes, &format!("{place} holds {found}; adding it to the pool destroys that"))?;
-    }
+    confirm_over(args, place, replaced.as_ref())?;
     let device = open_added(args, place)?;
     if full {
         allocate::all(place)?;
     }
-    pool.add_member(&device, &AddOptions::default().overwrite(replaced.is_some())).map_err(failure::pool)?;
-    made.keep();
+    let before = pool.info().members.len();
+    let done = pool.add_member(&device, &AddOptions::default().overwrite(replaced.is_some()));
+    // A file that may be a member by now stays, whatever has failed since.
+    if pool.info().members.len() > before {
+        made.keep();
+    }
+    done.map_err(failure::pool)?;
     Ok(replaced)
-}
-
-fn open_added(args: &GrowArgs, place: &PoolPlace) -> Result<Device, Failure> {
-    let options = match (args.size, place.single_path()) {
-        (Some(size), Some(_)) => format!(",size={size}"),
-        (Some(_), None) => {
-            return Err(Failure::usage("--size is for a file that is named by its path")
-                .fix(format!("write it into the spec: {place},size=10G")));
-        }
-        (None, Some(path)) if !path.exists() => {
-            return Err(Failure::usage(format!("{place}: there is no such file, and no size to make it with"))
-                .fix("add --size, such as --size 10G; the file takes space only as it is written"));
-        }
-        (None, _) => String::new(),
-    };
-    let mut devices = place.open_members(&options)?;
-    devices.pop().ok_or_else(|| Failure::usage("--add names nothing"))
 }
 
 /// What lies beyond the members that the pool knows is new, and not taken in as if the last of them had grown.

@@ -132,7 +132,7 @@ fn there(pool: &Opened, holder: &Holder, args: &ExportArgs, stop: &AtomicBool) -
     }
     let of = t::OfVolume { pool: holder.pool.clone(), volume: name.clone() };
     let Reply { copied_bytes } =
-        holder.remote.long("ExportVolume", &of, &[sink.file().as_fd()], &mut progress, stop)?;
+        holder.remote.long("ExportVolume", &of, &[sink.file()?.as_fd()], &mut progress, stop)?;
     sink.was_finished();
     Ok((Copied { bytes: copied_bytes, bad: Bad::default() }, progress.finish().as_secs_f64()))
 }

@@ -97,6 +97,6 @@ fn there(
         copied_bytes: u64,
     }
     let Reply { image_bytes, copied_bytes } =
-        holder.remote.long("ImportVolume", &import, &[source.file().as_fd()], progress, stop)?;
+        holder.remote.long("ImportVolume", &import, &[source.file()?.as_fd()], progress, stop)?;
     Ok((image_bytes, copied_bytes))
 }

@@ -127,5 +127,5 @@ fn there(
         name: args.name.clone(),
         force: Some(args.force),
     };
-    holder.remote.long("ImportDiff", &import, &[source.file().as_fd()], progress, stop)
+    holder.remote.long("ImportDiff", &import, &[source.file()?.as_fd()], progress, stop)
 }

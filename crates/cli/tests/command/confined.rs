@@ -76,6 +76,33 @@ fn a_file_that_a_command_adds_is_served_by_a_daemon_that_does_not_reach_it() {
     daemon.end();
 }
 
+/// A member is opened by the command too; what clients write then lies in it.
+#[test]
+fn a_member_comes_from_a_place_that_the_daemon_does_not_reach() {
+    let Some(dir) = pools() else { return };
+    let Some(daemon) = confined(&dir, BOTH) else { return };
+    let elsewhere = Dir::new();
+    let more = elsewhere.path("more.img").display().to_string();
+    let by_path = serde_json::json!({ "pool": "a", "spec": format!("file:{more},size=64M") });
+    let refused = call(&dir, "io.sheave.Control.GrowPool", &by_path)["parameters"]["cause"].to_string();
+    assert!(refused.contains("beyond what the daemon may reach"), "{refused}");
+    ask_ok(&dir, &format!("pool grow a.img --add {more} --size 64M"));
+    let place = format!("a.img+{more}");
+    ask_ok(&dir, &format!("volume create {place}#big --size 160M"));
+    ask_ok(&dir, &format!("export add {place}#big"));
+    let mut client = Nbd::connect(&dir.path("nbd.sock"), "big").expect("it is served");
+    for at in 0..160u64 {
+        assert_eq!(client.write(at << 20, &vec![at as u8 + 1; 1 << 20]), Some(0), "MiB {at}");
+    }
+    assert_eq!(client.flush(), Some(0));
+    for at in 0..160u64 {
+        assert!(client.read(at << 20, 1 << 20) == Some(vec![at as u8 + 1; 1 << 20]), "MiB {at}");
+    }
+    drop(client);
+    daemon.end();
+    dir.ok(&format!("pool check {place}"));
+}
+
 #[test]
 fn a_link_that_leads_elsewhere_by_now_is_not_followed() {
     let Some(dir) = pools() else { return };
@@ -113,4 +140,20 @@ fn what_reach_names_can_be_opened_later_and_confine_false_leaves_all_open() {
     assert!(daemon.said().contains("event=not_confined"), "{}", daemon.said());
     ask_ok(&dir, "export add file:more/d.img --name raw --read-only");
     daemon.end();
+}
+
+#[test]
+fn where_the_kernel_cannot_lock_it_in_the_log_says_so_and_it_serves() {
+    let Some(dir) = pools() else { return };
+    let run = || {
+        sheave_testkit::seccomp::forbid(libc::SYS_landlock_create_ruleset);
+        let daemon = Daemon::start(&dir, BOTH);
+        let said = daemon.said();
+        assert!(said.contains("the daemon is not locked in: ") && said.contains("event=not_confined"), "{said}");
+        let mut client = Nbd::connect(&dir.path("nbd.sock"), "va").expect("it is served");
+        assert_eq!(client.write(0, &[9; 4096]), Some(0));
+        daemon.end();
+    };
+    // A thread of its own: the filter stays with it, and with all that it starts.
+    std::thread::scope(|scope| scope.spawn(run).join().expect("no panic"));
 }

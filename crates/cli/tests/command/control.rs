@@ -58,6 +58,10 @@ fn every_method_of_the_definition_is_there_and_wrong_parameters_are_refused() {
         ("AddExport", json!({ "name": "x", "spec": "ram:size=1M", "pool": "a" })),
         ("ImportVolume", json!({ "pool": "a", "volume": "x" })),
         ("DisconnectClient", json!({ "id": 99 })),
+        ("GrowPool", json!({ "pool": "a", "spec": "ram:size=64M" })),
+        ("GrowPool", json!({ "pool": "a", "spec": "x.img+y.img" })),
+        ("GrowPool", json!({ "pool": "a", "spec": "file:/etc/passwd" })),
+        ("GrowPool", json!({ "pool": "none", "spec": "file:x.img" })),
         ("LimitExport", json!({ "name": "va", "limit": "iops=0" })),
         ("LimitExport", json!({ "name": "none", "limit": "iops=1" })),
     ] {

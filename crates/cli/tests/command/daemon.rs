@@ -364,6 +364,11 @@ fn what_would_hurt_clients_is_refused_by_name_and_force_disconnects_them() {
     let mut client = Nbd::connect(&dir.path("nbd.sock"), "vb").expect("it is served");
     served_ok(&dir, "volume snapshot b.img#v s");
     served_ok(&dir, "volume resize b.img#v 32M");
+    // Who is connected has the size that it was told; who connects now has the new one.
+    let mut late = Nbd::connect(&dir.path("nbd.sock"), "vb").expect("it is served");
+    assert_eq!(client.write(16 << 20, &[1; 512]), Some(28), "ENOSPC");
+    assert_eq!(late.write((32 << 20) - 512, &[1; 512]), Some(0));
+    drop(late);
     served_ok(&dir, "volume rename b.img#v w");
     assert_eq!(client.flush(), Some(0));
     let rows = ask_ok(&dir, "export list --json").json();

@@ -85,6 +85,11 @@ fn metrics_are_told_and_who_asks_slowly_keeps_nobody_from_them() {
         "sheave_export_writes_total{export=\"va\"} 1\n",
         "sheave_export_written_bytes_total{export=\"va\"} 4096\n",
         "# TYPE sheave_export_written_bytes counter\n",
+        "sheave_export_io_latency_seconds_count{export=\"va\",kind=\"write\"} 1\n",
+        "sheave_export_io_latency_seconds_bucket{export=\"va\",kind=\"write\",le=\"+Inf\"} 1\n",
+        "sheave_export_io_bytes_total{export=\"va\",kind=\"write\"} 4096\n",
+        "sheave_export_volume{export=\"va\",pool=\"a\",volume=\"v\"} 1\n",
+        "sheave_reactors 2\n",
         "sheave_pool_volumes{pool=\"a\"} 1\n",
         "sheave_pool_checksum_errors_total{pool=\"a\"} 0\n",
     ] {

@@ -1,9 +1,11 @@
 //! Diffs, upgrades and watches of a pool that a daemon holds, and what wants the pool closed: refused by a way out.
 
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::daemon::{BOTH, Daemon, Nbd, ask, ask_ok, pools, served_ok};
+use crate::sheave::{Dir, Said};
 
 #[test]
 fn diffs_are_made_and_taken_by_the_daemon_as_without_it() {
@@ -67,8 +69,8 @@ fn what_wants_a_closed_pool_is_refused_with_the_way_to_close_it() {
     for (line, words) in [
         ("pool check a.img", "sheave pool scrub 'a.img' verifies a pool that is served"),
         ("pool check a.img --repair --yes", "a check wants a pool that nobody changes"),
-        ("pool grow a.img --size 256M", "a pool grows while it is closed"),
-        ("pool grow a.img --add more.img --size 64M", "a pool grows while it is closed"),
+        ("pool grow a.img --size 256M", "one file or device more can be added now: --add"),
+        ("pool grow a.img", "a pool takes in a file or device that has grown while it is closed"),
         ("volume list a.img --rescue", "a rescue reads a pool that nobody has open"),
         ("volume export a.img#v out.raw --rescue", "a rescue reads a pool that nobody has open"),
     ] {
@@ -79,7 +81,7 @@ fn what_wants_a_closed_pool_is_refused_with_the_way_to_close_it() {
         }
     }
     assert_eq!(std::fs::metadata(dir.path("a.img")).expect("there").len(), 128 << 20, "nothing has grown");
-    assert!(!dir.path("more.img").exists() && !dir.path("out.raw").exists());
+    assert!(!dir.path("out.raw").exists());
     let upgraded = served_ok(&dir, "pool upgrade a.img --json").json();
     assert_eq!(upgraded["upgrades"].as_array().map(Vec::len), Some(0));
     served_ok(&dir, "pool upgrade a.img --dry-run");
@@ -91,6 +93,87 @@ fn what_wants_a_closed_pool_is_refused_with_the_way_to_close_it() {
     ask_ok(&dir, "pool grow a.img --size 256M");
     ask_ok(&dir, "pool check a.img");
     daemon.end();
+}
+
+/// A member more, opened by the command: clients write to it at once, and commands find the pool by its new name.
+#[test]
+fn a_pool_gets_a_member_more_while_the_daemon_holds_it() {
+    let Some(dir) = pools() else { return };
+    let elsewhere = Dir::new();
+    let more = elsewhere.path("more.img").display().to_string();
+    let mut daemon = Daemon::start(&dir, BOTH);
+    served_ok(&dir, "volume create a.img#big --size 160M");
+    ask_ok(&dir, "export add a.img#big");
+    let mut client = Nbd::connect(&dir.path("nbd.sock"), "big").expect("it is served");
+    let fill = |client: &mut Nbd, from: u64, end: u64| {
+        (from..end).find(|at| client.write(at << 20, &vec![*at as u8 + 1; 1 << 20]) != Some(0))
+    };
+    let full_at = fill(&mut client, 0, 160).expect("128 MiB do not hold 160");
+    // What is refused leaves no file, and the pool as it is.
+    for (line, words) in [
+        (format!("pool grow a.img --add {more}"), "and no size to make it with"),
+        (format!("pool grow a.img --add {more} --size 4k"), "more.img"),
+        ("pool grow a.img --add a.img".into(), "is a member of a.img already"),
+        ("pool grow a.img --add b.img".into(), "add --yes"),
+        ("pool grow a.img --add b.img --yes".into(), "b.img is in use"),
+        ("pool grow a.img --add ram:size=64M".into(), "a pool in memory"),
+        (format!("pool grow a.img --add {more}+x.img --size 64M"), "one at a time"),
+    ] {
+        let refused = ask(&dir, &line);
+        assert!(refused.code != 0 && refused.err.contains(words), "{line}: {}\n{}", refused.code, refused.err);
+        assert!(!elsewhere.path("more.img").exists(), "{line} left its file");
+    }
+    let info = served_ok(&dir, "pool info a.img --json").json();
+    assert_eq!((info["members"].as_array().map(Vec::len), &info["size_bytes"]), (Some(1), &(128 << 20).into()));
+    let grown = served_ok(&dir, &format!("pool grow a.img --add {more} --size 64M --json"));
+    assert_eq!(grown.json()["size_bytes"], 192 << 20, "{}", grown.err);
+    let place = format!("a.img+{more}");
+    assert!(grown.err.contains("has to name the pool 'a' so when it starts again"));
+    assert!(grown.err.contains(&place), "{}", grown.err);
+    assert_eq!(fill(&mut client, full_at, 160), None, "the client that waited for space has it");
+    std::fs::write(dir.path("third.img"), vec![1; 32 << 20]).expect("written");
+    let refused = ask(&dir, &format!("pool grow {place} --add third.img"));
+    assert!(refused.code == 2 && refused.err.contains("holds data"), "{}", refused.err);
+    let again = ask(&dir, &format!("pool grow {place} --add {more}"));
+    assert!(again.code == 2 && again.err.contains("is a member of"), "{}", again.err);
+    served_ok(&dir, &format!("pool grow {place} --add third.img --yes"));
+    let third = dir.path("third.img").canonicalize().expect("there").display().to_string();
+    let place = format!("{place}+{third}");
+    assert_eq!(served_ok(&dir, &format!("pool info {place} --json")).json()["size_bytes"], 224 << 20);
+    served_ok(&dir, &format!("pool scrub {place}"));
+    a_reload_keeps_its_members(&dir, &mut daemon, (&more, &place));
+    assert_eq!(client.write(0, &[1; 4096]), Some(0), "its clients have stayed");
+    drop(client);
+    daemon.end();
+    dir.ok(&format!("pool check {place}"));
+    // It opens with all of them, and not without.
+    let daemon = Daemon::start_again(&dir);
+    let mut client = Nbd::connect(&dir.path("nbd.sock"), "va").expect("it is served");
+    assert_eq!(client.write(0, &[1; 4096]), Some(0));
+    drop(client);
+    daemon.end();
+    let daemon = Daemon::start(&dir, BOTH);
+    let failed = ask_ok(&dir, "export list --json").json()["exports"][0]["failed"].to_string();
+    assert!(failed.contains("member"), "{failed}");
+    daemon.end();
+}
+
+/// Reloads of the pool at `place`, with configurations that name its members or do not.
+fn a_reload_keeps_its_members(dir: &Dir, daemon: &mut Daemon, (more, place): (&str, &str)) {
+    // One that does not name them yet: the pool stays, and the log says what to write.
+    daemon.signal("-HUP");
+    daemon.until_it_says(&format!("write path = \"{place}\" into it"));
+    std::fs::write(dir.path("c.toml"), BOTH.replace("\"a.img\"", "\"a.img+third.img\"")).expect("written");
+    daemon.signal("-HUP");
+    daemon.until_it_says("event=pool_stays");
+    let right = BOTH.replace("\"a.img\"", &format!("\"./a.img+{more}+third.img\""));
+    std::fs::write(dir.path("c.toml"), right).expect("written");
+    let told = daemon.said().matches("event=pool_").count();
+    daemon.signal("-HUP");
+    while daemon.said().matches("event=reloaded").count() < 3 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(daemon.said().matches("event=pool_").count(), told, "there is nothing to say:\n{}", daemon.said());
 }
 
 #[test]
@@ -116,4 +199,44 @@ fn a_watch_tells_the_space_now_and_each_change() {
         "{}",
         alone.err
     );
+}
+
+/// Commands at once on one pool: an import that tells its progress meanwhile, and changes that wait for each other.
+#[test]
+fn several_commands_at_once_wait_for_their_turn_and_tell_their_progress() {
+    let Some(dir) = pools() else { return };
+    let daemon = Daemon::start(&dir, BOTH);
+    std::fs::write(dir.path("raw"), vec![1; 1 << 20]).expect("an image");
+    let script = "(cat raw; sleep 5.3; cat raw) | \"$S\" volume import - a.img#slow --json";
+    let mut import = Command::new("sh");
+    import.args(["-c", script]).current_dir(dir.path("")).env("SHEAVE_RUNTIME_DIR", dir.path("run"));
+    import.env("S", assert_cmd::cargo::cargo_bin!("sheave")).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let import = import.spawn().expect("it runs");
+    let from = Instant::now();
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            let dir = &dir;
+            scope.spawn(move || {
+                served_ok(dir, &format!("volume create a.img#w{number} --size 1M"));
+                served_ok(dir, &format!("volume snapshot a.img#w{number} s{number}"));
+                served_ok(dir, &format!("volume snapshot a.img#v v{number}"));
+                served_ok(dir, &format!("volume resize a.img#w{number} 2M"));
+                served_ok(dir, &format!("volume delete a.img#s{number} --yes"));
+            });
+        }
+    });
+    assert!(from.elapsed() < Duration::from_secs(120), "{:?}", from.elapsed());
+    let said = Said::of(import.wait_with_output().expect("it ends"));
+    assert_eq!(said.json()["image_bytes"], 2 << 20, "{}", said.err);
+    let told: Vec<serde_json::Value> = said.err.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    assert!(
+        said.err.contains("is served: asking") && told.iter().any(|line| line["phase"] == "import"),
+        "the daemon tells how far it is: {}",
+        said.err
+    );
+    let listed = ask_ok(&dir, "volume list a.img --json").json();
+    let names = listed["volumes"].as_array().expect("rows").iter().map(|row| row["name"].to_string());
+    assert_eq!(names.filter(|name| name != "\"v\"").count(), 1 + 8 + 8, "{listed}");
+    daemon.end();
+    dir.ok("pool check a.img");
 }

@@ -81,8 +81,12 @@ impl Running {
     }
 
     /// Ends it by SIGTERM; its exit code and what it said.
-    fn end(mut self) -> (i32, String) {
-        self.signal("-TERM");
+    fn end(self) -> (i32, String) {
+        self.end_by("-TERM")
+    }
+
+    fn end_by(mut self, signal: &str) -> (i32, String) {
+        self.signal(signal);
         let status = self.child.wait().expect("it ends");
         let mut said = String::new();
         if let Some(mut err) = self.child.stderr.take() {
@@ -169,6 +173,18 @@ fn qemu_converts_and_compares() {
 }
 
 #[test]
+fn qemu_img_measures_reads_and_writes() {
+    let Some(dir) = pool(&["qemu-img", "qemu-io"]) else { return };
+    for (spec, how) in [("p.img#v", "-w --flush-interval=64 --pattern=7"), ("p.img#v", ""), ("ram:size=64M", "-w")] {
+        let said = serve_ok(&dir, spec, &format!("qemu-img bench -f raw -c 2000 -d 16 -s 8k {how} \"$uri\""));
+        assert!(said.contains("Run completed in"), "{said}");
+    }
+    let said = serve_ok(&dir, "p.img#v", "qemu-io -f raw -c 'read -P 7 0 15M' \"$uri\"");
+    assert!(said.contains("15 MiB") && !said.contains("failed"), "{said}");
+    dir.ok("pool check p.img");
+}
+
+#[test]
 fn fio_finds_what_it_has_written() {
     let Some(dir) = pool(&["fio"]) else { return };
     let job = "fio --name=x --ioengine=nbd --uri=\"$uri\" --rw=randrw --bsrange=4k-128k --iodepth=32 --size=48M \
@@ -194,18 +210,22 @@ fn the_exit_code_is_that_of_the_command() {
 #[test]
 fn an_end_by_signal_keeps_all_and_removes_the_socket() {
     let Some(dir) = pool(&[]) else { return };
-    let mut server = Running::start(&dir, "p.img#v");
-    let mut client = server.connect();
-    shake(&mut client);
-    client.write_all(&[request(1, 0, 1, 4096, 4096), vec![0x5a; 4096]].concat()).expect("sent");
-    assert_eq!(reply(&mut client, 1), 0);
-    let socket = server.socket.clone();
-    let (code, said) = server.end();
-    assert_eq!(code, 0, "{said}");
-    assert!(said.starts_with("serving p.img#v (64 MiB) at nbd+unix:///v?socket="), "{said}");
-    assert!(!socket.exists());
-    dir.ok("volume export p.img#v out");
-    assert_eq!(std::fs::read(dir.path("out")).expect("read")[4096..8192], [0x5a; 4096]);
+    // As systemd ends it, and Ctrl-C.
+    for (signal, byte) in [("-TERM", 0x5a), ("-INT", 0xa5)] {
+        let mut server = Running::start(&dir, "p.img#v");
+        let mut client = server.connect();
+        shake(&mut client);
+        client.write_all(&[request(1, 0, 1, 4096, 4096), vec![byte; 4096]].concat()).expect("sent");
+        assert_eq!(reply(&mut client, 1), 0);
+        let socket = server.socket.clone();
+        let (code, said) = server.end_by(signal);
+        assert_eq!(code, 0, "{signal}: {said}");
+        assert!(said.starts_with("serving p.img#v (64 MiB) at nbd+unix:///v?socket="), "{said}");
+        assert!(!socket.exists());
+        dir.ok("volume export p.img#v out --yes");
+        assert_eq!(std::fs::read(dir.path("out")).expect("read")[4096..8192], [byte; 4096], "{signal}");
+        assert_eq!(dir.ok("pool info p.img --json").json()["recovered"], false, "{signal}: it was closed");
+    }
 }
 
 #[test]

@@ -1,9 +1,13 @@
 //! `sheave bench null:` makes no system call an I/O: ten times the I/Os, the same number of calls.
+//! A server makes one or two for all requests that a client has sent at once.
 
+use std::io::{Read, Write};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use crate::sheave::{Said, sheave};
+use crate::daemon::Nbd;
+use crate::sheave::{Dir, Said, no_io_uring, sheave};
 
 const SHORT: u64 = 100_000;
 const LONG: u64 = 1_000_000;
@@ -67,4 +71,61 @@ fn what_makes_system_calls_is_seen_to() {
     let line = "bench null:size=1G,complete=thread --depth 1 --batch 1 --ios 2000 --json --progress none";
     let (count, table) = calls(&strace, line);
     assert!(count > 1000, "{count} calls:\n{table}");
+}
+
+/// How many system calls a server makes that answers `rounds` times so many reads at once.
+fn calls_of_a_server(strace: &Path, depth: u64, rounds: u32) -> u64 {
+    let dir = Dir::new();
+    let program = sheave("serve ram:size=1M --name x --nbd unix:s --threads 1");
+    let mut traced = Command::new(strace);
+    // -D: the child is the server, and strace watches from beside.
+    traced.args(["-D", "-f", "-c", "-o", "calls"]).arg(program.get_program()).args(program.get_args());
+    traced.current_dir(dir.path("")).env("SHEAVE_RUNTIME_DIR", "").stderr(Stdio::null());
+    let mut server = traced.spawn().expect("strace starts");
+    let until = Instant::now() + Duration::from_secs(60);
+    let wait = |what: &str| {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let mut client = loop {
+        if let Some(client) = Nbd::connect(&dir.path("s"), "x") {
+            break client.0;
+        }
+        wait("it does not serve");
+    };
+    let read = |cookie: u64| {
+        let head = [0x2560_9513u32.to_be_bytes(), [0; 4]].concat();
+        [head, cookie.to_be_bytes().to_vec(), (cookie * 4096).to_be_bytes().to_vec(), 4096u32.to_be_bytes().to_vec()]
+    };
+    let batch: Vec<u8> = (0..depth).flat_map(read).flatten().collect();
+    let mut replies = vec![0; depth as usize * (16 + 4096)];
+    for _ in 0..rounds {
+        client.write_all(&batch).expect("sent");
+        client.read_exact(&mut replies).expect("answered");
+    }
+    drop(client);
+    let id = server.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().expect("it runs").success());
+    server.wait().expect("it ends");
+    loop {
+        // strace writes its table a little later.
+        let table = std::fs::read_to_string(dir.path("calls")).unwrap_or_default();
+        if let Some(total) = total(&table) {
+            return total;
+        }
+        wait("no table");
+    }
+}
+
+#[test]
+fn a_server_answers_all_that_came_at_once_by_few_system_calls() {
+    if sheave_testkit::under_sanitizer() || no_io_uring() {
+        return;
+    }
+    let Some(strace) = sheave_testkit::require("strace") else { return };
+    for (depth, most) in [(16, 0.25), (64, 0.06)] {
+        let (short, long) = (calls_of_a_server(&strace, depth, 100), calls_of_a_server(&strace, depth, 600));
+        let each = long.saturating_sub(short) as f64 / (500.0 * depth as f64);
+        assert!(each <= most && each > 0.0, "{each} system calls a request, {depth} at once: {short}, {long}");
+    }
 }

@@ -28,6 +28,29 @@ fn serve_refuses_and_names_cause_and_fix() {
 }
 
 #[test]
+fn nbd_refuses_and_names_cause_and_profile() {
+    if sheave_testkit::require("nbdkit").is_none() {
+        return;
+    }
+    let dir = Dir::new();
+    let mut server = std::process::Command::new("nbdkit");
+    let args = ["-f", "-U", "s", "memory", "16M"];
+    let mut server = server.args(args).current_dir(dir.path("")).spawn().expect("it runs");
+    while !dir.path("s").exists() {
+        assert!(server.try_wait().expect("asked").is_none(), "it does not start");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    where_it_is_forbidden(|| {
+        let said = dir.run("bench nbd:unix:s --runtime 10ms");
+        assert_eq!(said.code, 1, "{}", said.err);
+        for words in ["io_uring is not permitted", "seccomp", "docs/systemd/seccomp.json"] {
+            assert!(said.err.contains(words), "{words}: {}", said.err);
+        }
+    });
+    server.kill().and_then(|()| server.wait()).expect("ended");
+}
+
+#[test]
 fn files_pools_and_volumes_work() {
     let dir = Dir::new();
     let image: Vec<u8> = (0..3u32 << 20).map(|n| (n / 4096 * 7 + n % 251) as u8).collect();

@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::shapes::pool::PoolJson;
+
 /// The interface.
 pub const INTERFACE: &str = "io.sheave.Control";
 /// Its definition.
@@ -110,6 +112,133 @@ pub struct RemoveExport {
     pub force: Option<bool>,
 }
 
+/// Where the time of an I/O went.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct SplitRow {
+    pub worker_ns: u64,
+    pub tag_ns: u64,
+    pub plugged_ns: u64,
+    pub driver_ns: u64,
+    pub reap_ns: u64,
+}
+
+/// I/Os whose latency is in one range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LatencyCell {
+    pub from_ns: u64,
+    pub ios: u64,
+}
+
+/// What was done of one kind of I/O.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct KindStatistics {
+    pub kind: String,
+    pub ios: u64,
+    pub bytes: u64,
+    pub time_ns: u64,
+    pub stages: SplitRow,
+    pub latencies: Vec<LatencyCell>,
+}
+
+/// What was done on an export.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ExportStatistics {
+    pub name: String,
+    pub pool: Option<String>,
+    pub volume: Option<String>,
+    pub size_bytes: u64,
+    pub clients: u32,
+    pub failed_requests: u64,
+    pub errors: u64,
+    pub kinds: Vec<KindStatistics>,
+}
+
+/// The space of a pool.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PoolStatistics {
+    pub name: String,
+    pub size_bytes: u64,
+    pub data_bytes: u64,
+    pub metadata_bytes: u64,
+    pub free_bytes: u64,
+    pub state: String,
+}
+
+/// The reply of `GetStatistics`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Statistics {
+    pub uptime_ns: u64,
+    pub reactors: u64,
+    pub exports: Vec<ExportStatistics>,
+    pub exports_total: u64,
+    pub pools: Vec<PoolStatistics>,
+    pub pools_total: u64,
+    pub clients: Vec<ClientRow>,
+    pub clients_total: u64,
+}
+
+/// A slow I/O.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SlowRow {
+    pub reactor: u64,
+    pub number: u64,
+    pub export: Option<String>,
+    pub kind: String,
+    pub offset: u64,
+    pub on_device: bool,
+    pub length: u32,
+    pub ios: u32,
+    pub ended_ms: u64,
+    pub latency_ns: u64,
+    pub split: SplitRow,
+    pub longest: String,
+    pub depth: u32,
+    pub beside: Vec<String>,
+    pub slow_above_ns: u64,
+    pub usual_p999_ns: Option<u64>,
+    pub explained: String,
+}
+
+/// Parameters of `ListSlowIos`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListSlow {
+    #[serde(default)]
+    pub since: Option<Vec<u64>>,
+}
+
+/// The reply of `ListSlowIos`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SlowRows {
+    pub ios: Vec<SlowRow>,
+    pub next: Vec<u64>,
+    pub lost: u64,
+    pub limit_ns: u64,
+}
+
+/// Parameters of `SetSlowLimit`.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetSlowLimit {
+    pub limit_ns: u64,
+}
+
+/// Parameters of `StartTrace`.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StartTrace {
+    #[serde(default)]
+    pub size_bytes: Option<u64>,
+}
+
+/// The reply of `StartTrace`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Traced {
+    pub directory: String,
+    pub reactors: u64,
+    pub entries: u64,
+}
+
 /// Parameters of `DisconnectClient`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -135,6 +264,23 @@ pub struct SetPool {
     pub discard: Option<bool>,
     #[serde(default)]
     pub acknowledge_loss: Option<bool>,
+}
+
+/// Parameters of `GrowPool`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Grow {
+    pub pool: String,
+    pub spec: String,
+    #[serde(default)]
+    pub overwrite: Option<bool>,
+}
+
+/// The reply of `GrowPool`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Grown {
+    pub place: String,
+    pub info: PoolJson,
 }
 
 /// Parameters of what is asked of a volume.

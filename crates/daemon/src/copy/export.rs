@@ -49,7 +49,9 @@ pub fn copy_to(
     let volume = pool.open_volume(&place.name).map_err(failure::pool)?;
     let name = sink.name().to_owned();
     let ahead = VecDeque::with_capacity(usize::from(LANES));
-    let mut copy = Copy { sink, lanes: Lanes::new(&volume, place)?, ahead, meter, copied: 0 };
+    let mut lanes = Lanes::new(&volume, place)?;
+    let to_device = sink.device().filter(|_| rescue.is_none()).map(|device| lanes.attach_image(device)).transpose()?;
+    let mut copy = Copy { sink, lanes, ahead, meter, copied: 0, to_device: to_device.is_some() };
     let mut bad = Bad::default();
     let ended = match rescue {
         None => copy.run(&volume, place, size, stop)?,
@@ -64,6 +66,9 @@ pub fn copy_to(
     if !ended {
         return Err(Failure::interrupted(format!("the export was ended; {name} is not complete")));
     }
+    if copy.to_device {
+        copy.lanes.sync_image()?;
+    }
     copy.sink.finish(size)?;
     Ok(Copied { bytes: copy.copied, bad })
 }
@@ -75,6 +80,8 @@ struct Copy<'a> {
     ahead: VecDeque<Next>,
     meter: &'a mut dyn Meter,
     copied: u64,
+    /// The sink is a device, which the ring of the volume writes too.
+    to_device: bool,
 }
 
 impl Copy<'_> {
@@ -118,10 +125,10 @@ impl Copy<'_> {
     /// A lane that no read ahead is in.
     fn lane(&mut self) -> Result<u16, Failure> {
         loop {
-            let used =
-                |lane: &u16| self.ahead.iter().any(|next| matches!(next, Next::Read { lane: at, .. } if at == lane));
-            if let Some(lane) = (0..LANES).find(|lane| !used(lane)) {
-                return Ok(lane);
+            let ahead = &self.ahead;
+            let mut used = |lane| ahead.iter().any(|next| matches!(next, Next::Read { lane: at, .. } if *at == lane));
+            if (0..LANES).any(|lane| !used(lane)) {
+                return self.lanes.take_but(&mut used);
             }
             self.write_oldest()?;
         }
@@ -140,11 +147,15 @@ impl Copy<'_> {
             None => Ok(()),
             Some(Next::Hole { pos, len }) => {
                 self.meter.advance(len);
-                self.sink.hole(pos, len)
+                if self.to_device { self.lanes.zero_image(pos, len) } else { self.sink.hole(pos, len) }
             }
             Some(Next::Read { lane, pos, len }) => {
                 self.lanes.wait_for(lane)?;
-                self.sink.data(pos, &self.lanes.bytes(lane)[..len])?;
+                if self.to_device {
+                    self.lanes.write_image(lane, len, pos)?;
+                } else {
+                    self.sink.data(pos, &self.lanes.bytes(lane)[..len])?;
+                }
                 self.copied += len as u64;
                 self.meter.advance(len as u64);
                 Ok(())

@@ -5,12 +5,15 @@
 //!
 //! Invariant I1: [`split`] finds every 4 KiB that is not all zeroes, and nothing else.
 
-use sheave_base::sync::atomic::AtomicBool;
+use std::collections::VecDeque;
+
+use sheave::Device;
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_base::units::fmt_bytes;
 use sheave_vol::Pool;
 
-use super::lanes::{LANE_BYTES, Lanes};
-use super::source::{GRAIN, Piece, Source};
+use super::lanes::{LANE_BYTES, LANES, Lanes};
+use super::source::{GRAIN, Piece, Source, Span, Spans};
 use super::{Ask, Meter};
 use crate::failure::{self, Failure};
 use crate::place::VolumePlace;
@@ -18,6 +21,8 @@ use crate::value;
 
 /// Size that a volume begins with when that of the image is not known.
 const UNKNOWN: u64 = 64 << 30;
+/// Reads of a device under way at a time; the other lanes are written from meanwhile.
+const READ_AHEAD: usize = LANES as usize / 2;
 /// Ends the name of a volume that is being imported.
 const SUFFIX: &str = ".importing";
 
@@ -173,6 +178,11 @@ fn copy(
     has_data: bool,
 ) -> Result<Copied, Failure> {
     let mut copied = Copied { image_bytes: 0, copied_bytes: 0, stopped: false };
+    if let Some(device) = source.device() {
+        fits(device.size_bytes(), limit)?;
+        copy_device(lanes, device, meter, stop, has_data, &mut copied)?;
+        return Ok(copied);
+    }
     loop {
         let lane = lanes.take()?;
         let pos = source.pos();
@@ -186,27 +196,12 @@ fn copy(
             Piece::Hole(len) => len,
             Piece::Data(len) => len as u64,
         };
-        if limit.is_some_and(|limit| pos + len > limit) {
-            return Err(Failure::run(format!("the image is longer than the volume, {} bytes", limit.unwrap_or(0)))
-                .fix("give a larger --size, or resize the volume"));
-        }
+        fits(pos + len, limit)?;
         let end = (pos + len).next_multiple_of(GRAIN);
         room(end)?;
         match piece {
             Piece::Hole(_) if has_data => lanes.punch(pos, end - pos)?,
-            Piece::Data(bytes) => {
-                let padded = bytes.next_multiple_of(GRAIN as usize);
-                lanes.bytes_mut(lane)[bytes..padded].fill(0);
-                for run in split(&lanes.bytes(lane)[..padded]) {
-                    let at = pos + run.start as u64;
-                    if run.zero && has_data {
-                        lanes.punch(at, run.len as u64)?;
-                    } else if !run.zero {
-                        copied.copied_bytes += run.len as u64;
-                        lanes.write(lane, run.start..run.start + run.len, at)?;
-                    }
-                }
-            }
+            Piece::Data(bytes) => put(lanes, (lane, bytes, pos), has_data, &mut copied)?,
             _ => {}
         }
         copied.image_bytes = pos + len;
@@ -217,6 +212,89 @@ fn copy(
         return Err(source.empty());
     }
     Ok(copied)
+}
+
+fn fits(end: u64, limit: Option<u64>) -> Result<(), Failure> {
+    if limit.is_some_and(|limit| end > limit) {
+        return Err(Failure::run(format!("the image is longer than the volume, {} bytes", limit.unwrap_or(0)))
+            .fix("give a larger --size, or resize the volume"));
+    }
+    Ok(())
+}
+
+/// Starts writing what a lane has of the image to its place in the volume, but for zeroes.
+fn put(
+    lanes: &mut Lanes,
+    (lane, bytes, pos): (u16, usize, u64),
+    has_data: bool,
+    copied: &mut Copied,
+) -> Result<(), Failure> {
+    let padded = bytes.next_multiple_of(GRAIN as usize);
+    lanes.bytes_mut(lane)[bytes..padded].fill(0);
+    for run in split(&lanes.bytes(lane)[..padded]) {
+        let at = pos + run.start as u64;
+        if run.zero && has_data {
+            lanes.punch(at, run.len as u64)?;
+        } else if !run.zero {
+            copied.copied_bytes += run.len as u64;
+            lanes.write(lane, run.start..run.start + run.len, at)?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies a device, which the ring of the volume reads too: from its memory data goes on to the volume.
+fn copy_device(
+    lanes: &mut Lanes,
+    device: &Device,
+    meter: &mut dyn Meter,
+    stop: &AtomicBool,
+    has_data: bool,
+    copied: &mut Copied,
+) -> Result<(), Failure> {
+    lanes.attach_image(device)?;
+    let size = device.size_bytes();
+    let mut spans = Spans::of(device);
+    let mut ahead: VecDeque<Ahead> = VecDeque::with_capacity(READ_AHEAD);
+    let mut next = 0;
+    loop {
+        // Relaxed: the flag carries nothing but itself.
+        copied.stopped |= stop.load(Ordering::Relaxed);
+        while next < size && ahead.len() < READ_AHEAD && !copied.stopped {
+            let (lane, bytes) = match spans.next(next)? {
+                Span::Hole(bytes) => (None, bytes),
+                Span::Data(bytes) => {
+                    let kept = &mut |lane| ahead.iter().any(|part| part.lane == Some(lane));
+                    let (lane, bytes) = (lanes.take_but(kept)?, bytes.min(LANE_BYTES as u64));
+                    lanes.read_image(lane, bytes as usize, next)?;
+                    (Some(lane), bytes)
+                }
+            };
+            ahead.push_back(Ahead { lane, bytes, pos: next });
+            next += bytes;
+        }
+        let Some(Ahead { lane, bytes, pos }) = ahead.pop_front() else { break };
+        match lane {
+            Some(lane) => {
+                lanes.wait_for(lane)?;
+                put(lanes, (lane, bytes as usize, pos), has_data, copied)?;
+            }
+            // A volume has whole grains, so the last one may be longer than the image.
+            None if has_data => lanes.punch(pos, bytes.next_multiple_of(GRAIN))?,
+            None => {}
+        }
+        copied.image_bytes = pos + bytes;
+        meter.advance(bytes);
+    }
+    lanes.drain()
+}
+
+/// A part of a device that is under way: it is read into a lane, or is a hole.
+#[derive(Clone, Copy, Debug)]
+struct Ahead {
+    lane: Option<u16>,
+    bytes: u64,
+    pos: u64,
 }
 
 /// Neighbouring blocks that are all zeroes, or all not.

@@ -1,4 +1,5 @@
-//! Buffers and I/O in flight: a ring with a volume attached, as copies use it.
+//! Buffers and I/O in flight: a ring with a volume attached, as copies use it; and with the device that an image is, if
+//! it is one, so that data goes from the one to the other by the same buffer.
 //!
 //! A lane is a registered buffer. A copy takes a free one, fills it and writes parts of it, or reads into it and takes
 //! the bytes out; it is free again when nothing uses it. The first I/O that fails ends the copy.
@@ -9,7 +10,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use sheave::{Buf, Fd, Ring, RingError, op};
+use sheave::{Buf, Device, Fd, Ring, RingError, op};
 use sheave_base::status::Errno;
 use sheave_vol::Volume;
 
@@ -27,6 +28,7 @@ const MAX_OPS: usize = 128;
 #[derive(Clone, Copy, Debug)]
 struct Op {
     what: What,
+    of: Of,
     lane: Option<u16>,
     /// First byte in the lane; of a discard, its length.
     start: usize,
@@ -40,7 +42,15 @@ enum What {
     Read,
     Write,
     Discard,
+    Zero,
     Flush,
+}
+
+/// What an operation goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Of {
+    Volume,
+    Image,
 }
 
 /// A ring with a volume.
@@ -48,6 +58,8 @@ pub struct Lanes {
     ring: Ring,
     fd: Fd,
     place: VolumePlace,
+    /// The image, where that is a device.
+    image: Option<(Fd, String)>,
     /// Operations that use each lane.
     users: [u32; LANES as usize],
     /// In flight, by user data; the free places.
@@ -69,6 +81,7 @@ impl Lanes {
             ring,
             fd,
             place: place.clone(),
+            image: None,
             users: [0; LANES as usize],
             ops: vec![None; MAX_OPS],
             free_ops: (0..MAX_OPS).collect(),
@@ -76,11 +89,24 @@ impl Lanes {
         })
     }
 
+    /// Attaches the device that the image is.
+    pub fn attach_image(&mut self, device: &Device) -> Result<(), Failure> {
+        let fail = |err| Failure::run(format!("{}: cannot be attached: {err}", device.name()));
+        let fd = self.ring.attach(device).map_err(fail)?;
+        self.image = Some((fd, device.name().to_owned()));
+        Ok(())
+    }
+
     /// A lane that nothing uses; waits for one.
     pub fn take(&mut self) -> Result<u16, Failure> {
+        self.take_but(&mut |_| false)
+    }
+
+    /// A lane that nothing uses, other than those that are `kept`; waits for one. There is one that is not kept.
+    pub fn take_but(&mut self, kept: &mut dyn FnMut(u16) -> bool) -> Result<u16, Failure> {
         loop {
-            if let Some(lane) = self.users.iter().position(|users| *users == 0) {
-                return Ok(lane as u16);
+            if let Some(lane) = (0..LANES).find(|&lane| self.users[usize::from(lane)] == 0 && !kept(lane)) {
+                return Ok(lane);
             }
             self.reap(1)?;
         }
@@ -99,12 +125,25 @@ impl Lanes {
     /// Starts writing a part of a lane to `pos` of the volume.
     pub fn write(&mut self, lane: u16, part: Range<usize>, pos: u64) -> Result<(), Failure> {
         let expected = part.len() as u32;
-        self.start(Op { what: What::Write, lane: Some(lane), start: part.start, pos, expected })
+        self.start(Op { what: What::Write, of: Of::Volume, lane: Some(lane), start: part.start, pos, expected })
+    }
+
+    /// Starts writing the front of a lane to `pos` of the image.
+    pub fn write_image(&mut self, lane: u16, len: usize, pos: u64) -> Result<(), Failure> {
+        let expected = len as u32;
+        self.start(Op { what: What::Write, of: Of::Image, lane: Some(lane), start: 0, pos, expected })
+    }
+
+    /// Starts reading `len` bytes from `pos` of the image to the front of a lane.
+    pub fn read_image(&mut self, lane: u16, len: usize, pos: u64) -> Result<(), Failure> {
+        let expected = len as u32;
+        self.start(Op { what: What::Read, of: Of::Image, lane: Some(lane), start: 0, pos, expected })
     }
 
     /// Starts reading `len` bytes from `pos` of the volume to the front of a lane.
     pub fn read(&mut self, lane: u16, len: usize, pos: u64) -> Result<(), Failure> {
-        self.start(Op { what: What::Read, lane: Some(lane), start: 0, pos, expected: len as u32 })
+        let expected = len as u32;
+        self.start(Op { what: What::Read, of: Of::Volume, lane: Some(lane), start: 0, pos, expected })
     }
 
     /// Reads and waits for it; false when that failed. Nothing else is in flight.
@@ -118,21 +157,39 @@ impl Lanes {
     }
 
     /// Starts giving the space of a range back.
-    pub fn punch(&mut self, mut pos: u64, mut len: u64) -> Result<(), Failure> {
+    pub fn punch(&mut self, pos: u64, len: u64) -> Result<(), Failure> {
+        self.range(What::Discard, Of::Volume, pos, len)
+    }
+
+    /// Starts making a range of the image zeroes.
+    pub fn zero_image(&mut self, pos: u64, len: u64) -> Result<(), Failure> {
+        self.range(What::Zero, Of::Image, pos, len)
+    }
+
+    fn range(&mut self, what: What, of: Of, mut pos: u64, mut len: u64) -> Result<(), Failure> {
         /// Of one operation, so that Ctrl-C has not to wait for a discard of a TiB.
         const MOST: u64 = 1 << 30;
         while len > 0 {
             let piece = len.min(MOST);
-            self.start(Op { what: What::Discard, lane: None, start: piece as usize, pos, expected: 0 })?;
+            self.start(Op { what, of, lane: None, start: piece as usize, pos, expected: 0 })?;
             (pos, len) = (pos + piece, len - piece);
         }
         Ok(())
     }
 
-    /// Makes everything written durable; waits for it.
+    /// Makes everything written to the volume durable; waits for it.
     pub fn sync(&mut self) -> Result<(), Failure> {
+        self.flush(Of::Volume)
+    }
+
+    /// Makes everything written to the image durable; waits for it.
+    pub fn sync_image(&mut self) -> Result<(), Failure> {
+        self.flush(Of::Image)
+    }
+
+    fn flush(&mut self, of: Of) -> Result<(), Failure> {
         self.drain()?;
-        self.start(Op { what: What::Flush, lane: None, start: 0, pos: 0, expected: 0 })?;
+        self.start(Op { what: What::Flush, of, lane: None, start: 0, pos: 0, expected: 0 })?;
         self.drain()
     }
 
@@ -169,11 +226,16 @@ impl Lanes {
         let number = self.free_ops.pop().expect("I1: the caller has seen one, or given one back");
         let part = op.start..op.start + op.expected as usize;
         let lane = op.lane.unwrap_or(0);
+        let fd = match (op.of, &self.image) {
+            (Of::Image, Some((fd, _))) => *fd,
+            _ => self.fd,
+        };
         let entry: op::Entry = match op.what {
-            What::Read => op::read_fixed(self.fd, lane, part).offset(op.pos).into(),
-            What::Write => op::write_fixed(self.fd, lane, part).offset(op.pos).into(),
-            What::Discard => op::punch_hole(self.fd, op.pos, op.start as u64).into(),
-            What::Flush => op::fsync(self.fd).into(),
+            What::Read => op::read_fixed(fd, lane, part).offset(op.pos).into(),
+            What::Write => op::write_fixed(fd, lane, part).offset(op.pos).into(),
+            What::Discard => op::punch_hole(fd, op.pos, op.start as u64).into(),
+            What::Zero => op::zero_range(fd, op.pos, op.start as u64).into(),
+            What::Flush => op::fsync(fd).into(),
         };
         self.ops[number] = Some(op);
         self.ring
@@ -219,8 +281,13 @@ impl Lanes {
             What::Read => format!("reading byte {}", op.pos),
             What::Write => format!("writing byte {}", op.pos),
             What::Discard => format!("discarding byte {}", op.pos),
+            What::Zero => format!("zeroing byte {}", op.pos),
             What::Flush => "flushing".to_owned(),
         };
+        if let (Of::Image, Some((_, name))) = (op.of, &self.image) {
+            let failure = Failure::run(format!("{name}: {what} failed: {}", Errno((-res).max(0))));
+            return failure.fix("look at the server of the image, then try again");
+        }
         if res >= 0 {
             let cause = format!("{}: {what} did {res} of {} bytes", self.place, op.expected);
             return Failure::run(cause).fix("the volume may have become smaller meanwhile: try again");

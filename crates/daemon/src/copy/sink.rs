@@ -10,10 +10,13 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
+use sheave::Device;
 use sheave_base::units::fmt_bytes;
+use sheave_blk::claim::{Claim, Sharing};
 
-use super::Ask;
-use crate::failure::Failure;
+use super::{Ask, source};
+use crate::devices;
+use crate::failure::{self, Failure};
 
 /// An image.
 pub struct Sink {
@@ -27,6 +30,12 @@ enum To {
     File(File),
     Block(File),
     Stream(File),
+    /// Written by the ring that reads the volume ([`Sink::device`]).
+    Device {
+        device: Device,
+        /// Nobody else of this process uses it.
+        _claim: Claim,
+    },
 }
 
 impl Sink {
@@ -37,6 +46,9 @@ impl Sink {
             return Ok(Self { name: "stdout".into(), to: To::Stream(stream.into()), made: None });
         }
         let name = path.display().to_string();
+        if devices::is_served(path) {
+            return Self::on_device(name, len, ask);
+        }
         let fail = |err: io::Error| failed(&name, &err).fix("check the path, its permissions, and free space");
         match OpenOptions::new().write(true).create_new(true).open(path) {
             Ok(file) => {
@@ -92,10 +104,41 @@ impl Sink {
         &self.name
     }
 
-    /// What it is written to.
-    pub fn file(&self) -> &File {
-        let (To::File(file) | To::Block(file) | To::Stream(file)) = &self.to;
-        file
+    /// A device that a server has.
+    fn on_device(name: String, len: u64, ask: Ask<'_>) -> Result<Self, Failure> {
+        let device = devices::open_device(&name).map_err(failure::device)?;
+        if device.capabilities().read_only {
+            return Err(Failure::run(format!("{name} is read-only")).fix("let its server take writes"));
+        }
+        let has = device.size_bytes();
+        if has < len {
+            return Err(Failure::run(format!("{name} has {}, the volume {}", fmt_bytes(has), fmt_bytes(len)))
+                .fix("export to a larger one"));
+        }
+        ask(&format!("{name} exists; the export replaces what is in it"))?;
+        // Nobody else of this process has it; only its server knows of its other clients.
+        let claim = device.claim(Sharing::Alone).map_err(failure::device)?;
+        Ok(Self { name, to: To::Device { device, _claim: claim }, made: None })
+    }
+
+    /// The device that it is, if it is one.
+    pub fn device(&self) -> Option<&Device> {
+        match &self.to {
+            To::Device { device, .. } => Some(device),
+            To::File(_) | To::Block(_) | To::Stream(_) => None,
+        }
+    }
+
+    /// What it is written to, for the process that holds the pool.
+    ///
+    /// # Errors
+    ///
+    /// A device cannot be passed on.
+    pub fn file(&self) -> Result<&File, Failure> {
+        match &self.to {
+            To::File(file) | To::Block(file) | To::Stream(file) => Ok(file),
+            To::Device { .. } => Err(source::not_passed(&self.name)),
+        }
     }
 
     /// Somebody else has written all of it, and made it durable.
@@ -108,6 +151,10 @@ impl Sink {
         let done = match &mut self.to {
             To::File(file) | To::Block(file) => file.write_all_at(bytes, pos),
             To::Stream(stream) => stream.write_all(bytes),
+            To::Device { .. } => {
+                return Err(Failure::usage(format!("{}: a rescue writes to a file, a block device or -", self.name))
+                    .fix("name one of these"));
+            }
         };
         done.map_err(|err| failed(&self.name, &err))
     }
@@ -133,6 +180,7 @@ impl Sink {
             To::File(file) => file.set_len(len).and_then(|()| file.sync_all()),
             To::Block(file) => file.sync_all(),
             To::Stream(stream) => stream.flush(),
+            To::Device { .. } => Ok(()), // Its ring has flushed it.
         };
         done.map_err(|err| failed(&self.name, &err))?;
         self.made = None;

@@ -1,9 +1,11 @@
 //! An image to read from: a file with its holes, a block device, or a stream.
 //!
-//! Owns where data is: a file tells with SEEK_DATA and SEEK_HOLE, everything else is read. Pieces begin and end at
+//! Owns where data is: a file tells with SEEK_DATA and SEEK_HOLE, a device of a server by its extents ([`Spans`]),
+//! everything else is read. Pieces begin and end at
 //! multiples of [`GRAIN`] from the start of the image, but for the last; what is short of one is filled up with zeroes.
 //! A read from a pipe waits in small steps, so that Ctrl-C is seen.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -12,9 +14,11 @@ use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{FlockOperation, SeekFrom};
+use sheave::{Device, Extent};
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
 
-use crate::failure::Failure;
+use crate::devices;
+use crate::failure::{self, Failure};
 
 /// What is tracked as written or not.
 pub const GRAIN: u64 = 4096;
@@ -42,8 +46,18 @@ pub struct Source {
 
 #[derive(Debug)]
 enum From {
-    File { file: File, len: u64, has_holes: bool },
-    Stream { stream: File },
+    File {
+        file: File,
+        len: u64,
+        has_holes: bool,
+    },
+    Stream {
+        stream: File,
+    },
+    /// Read by the ring that writes the volume ([`Source::device`]).
+    Device {
+        device: Device,
+    },
 }
 
 impl Source {
@@ -54,6 +68,10 @@ impl Source {
             return Ok(Self { name: "stdin".into(), from: From::Stream { stream: stream.into() }, pos: 0 });
         }
         let name = path.display().to_string();
+        if devices::is_served(path) {
+            let device = devices::open_device(&name).map_err(failure::device)?;
+            return Ok(Self { name, from: From::Device { device }, pos: 0 });
+        }
         let file = File::open(path).map_err(|err| failed(&name, &err).fix("check the path and its permissions"))?;
         Self::of(file, name)
     }
@@ -75,10 +93,24 @@ impl Source {
         Ok(Self { name, from: From::File { file, len, has_holes: meta.is_file() }, pos: 0 })
     }
 
-    /// What it is read from.
-    pub fn file(&self) -> &File {
-        let (From::File { file, .. } | From::Stream { stream: file }) = &self.from;
-        file
+    /// The device that it is, if it is one.
+    pub fn device(&self) -> Option<&Device> {
+        match &self.from {
+            From::Device { device } => Some(device),
+            From::File { .. } | From::Stream { .. } => None,
+        }
+    }
+
+    /// What it is read from, for the process that holds the pool.
+    ///
+    /// # Errors
+    ///
+    /// A device cannot be passed on.
+    pub fn file(&self) -> Result<&File, Failure> {
+        match &self.from {
+            From::File { file, .. } | From::Stream { stream: file } => Ok(file),
+            From::Device { .. } => Err(not_passed(&self.name)),
+        }
     }
 
     /// Its bytes; `None` for a stream.
@@ -86,12 +118,13 @@ impl Source {
         match &self.from {
             From::File { len, .. } => Some(*len),
             From::Stream { .. } => None,
+            From::Device { device } => Some(device.size_bytes()),
         }
     }
 
     /// Refuses an image that somebody has locked: the file of a pool that is open, this one's own included.
     pub fn refuse_locked(&self) -> Result<(), Failure> {
-        let (From::File { file, .. } | From::Stream { stream: file }) = &self.from;
+        let Ok(file) = self.file() else { return Ok(()) };
         // A file system without such locks has none that could be in the way.
         match rustix::fs::flock(file, FlockOperation::NonBlockingLockShared) {
             Err(rustix::io::Errno::WOULDBLOCK) => {
@@ -105,7 +138,9 @@ impl Source {
     /// The error for an image without a single byte.
     pub fn empty(&self) -> Failure {
         let fix = match &self.from {
-            From::File { .. } => "name another file; for a volume without content: sheave volume create",
+            From::File { .. } | From::Device { .. } => {
+                "name another file; for a volume without content: sheave volume create"
+            }
             From::Stream { .. } => "see whether the program that writes it failed; nothing was changed",
         };
         Failure::run(format!("{} is empty: there is nothing to import", self.name)).fix(fix)
@@ -117,6 +152,7 @@ impl Source {
             // Relaxed: as in `next`.
             _ if stop.load(Ordering::Relaxed) => return Err(io::Error::other("Ctrl-C ended it")),
             From::File { file, .. } => file.read_at(buf, self.pos)?,
+            From::Device { .. } => return Err(no_stream()),
             From::Stream { stream } => match next_of_stream(stream, buf, stop)? {
                 Piece::Data(bytes) => bytes,
                 Piece::Stopped => return Err(io::Error::other("Ctrl-C ended it")),
@@ -141,6 +177,7 @@ impl Source {
         let piece = match &mut self.from {
             From::File { file, len, has_holes } => next_of_file(file, self.pos, *len, *has_holes, buf),
             From::Stream { stream } => next_of_stream(stream, buf, stop),
+            From::Device { .. } => Err(no_stream()),
         };
         let piece = piece.map_err(|err| {
             failed(&self.name, &err).fix("the volume was not made; look at the image, then try again")
@@ -152,6 +189,74 @@ impl Source {
         }
         Ok(piece)
     }
+}
+
+/// Where data of a device is, as far as the device knows; asked for as a copy goes on.
+#[derive(Debug)]
+pub struct Spans<'a> {
+    device: &'a Device,
+    /// What pieces begin and end at, but for the last.
+    grain: u64,
+    known: VecDeque<Extent>,
+    /// Where the first of them begins.
+    at: u64,
+    /// The device knows no more.
+    reads_all: bool,
+}
+
+/// A part of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Span {
+    /// So many bytes are to be read, or more.
+    Data(u64),
+    /// So many bytes are zeroes, by what the device says.
+    Hole(u64),
+}
+
+impl<'a> Spans<'a> {
+    /// Those of a device that is copied from its start.
+    pub fn of(device: &'a Device) -> Spans<'a> {
+        let grain = GRAIN.max(u64::from(device.limits().logical_block));
+        Spans { device, grain, known: VecDeque::new(), at: 0, reads_all: false }
+    }
+
+    /// What begins at `pos`, which is a multiple of the grain, before the end, and not before that of the last call.
+    ///
+    /// # Errors
+    ///
+    /// What the device says of itself cannot be right.
+    pub fn next(&mut self, pos: u64) -> Result<Span, Failure> {
+        let size = self.device.size_bytes();
+        while let Some(first) = self.known.front()
+            && self.at + first.len <= pos
+        {
+            self.at += first.len;
+            self.known.pop_front();
+        }
+        if self.known.is_empty() && !self.reads_all {
+            self.known = self.device.extents(pos).map_err(failure::device)?.into();
+            (self.at, self.reads_all) = (pos, self.known.is_empty());
+        }
+        let Some(first) = self.known.front() else { return Ok(Span::Data(size - pos)) };
+        let end = (self.at + first.len).min(size);
+        // A hole that does not fill the grain is read with its neighbour.
+        let hole_end = if end == size { size } else { end - end % self.grain };
+        if first.zero && hole_end > pos {
+            return Ok(Span::Hole(hole_end - pos));
+        }
+        Ok(Span::Data(end.next_multiple_of(self.grain).min(size) - pos))
+    }
+}
+
+/// A device is read by a ring, in blocks.
+fn no_stream() -> io::Error {
+    io::Error::other("a device is no file to read in order")
+}
+
+/// The error for a device where a file must be handed to the server that holds the pool.
+pub(super) fn not_passed(name: &str) -> Failure {
+    Failure::usage(format!("{name} cannot be passed to the server that holds the pool"))
+        .fix("close the pool there first, or copy through a pipe: nbdcopy URI - | sheave volume import - POOL#NAME")
 }
 
 fn failed(name: &str, err: &io::Error) -> Failure {

@@ -4,12 +4,15 @@ use std::sync::{Arc, MutexGuard};
 
 use sheave_drivers::host::Passed;
 use sheave_serve::ServeError;
-use sheave_vol::Pool;
+use sheave_vol::{AddOptions, Pool, PoolInfo};
 use tracing::info;
 
 use super::{Daemon, Held, Row, locked, open_export};
+use crate::api::types::DeviceId;
+use crate::backend;
 use crate::config::{ExportPlan, What};
 use crate::failure::{self, Failure};
+use crate::place::PoolPlace;
 
 impl Daemon {
     /// The turn of what an export is of (D1), held while the result of `work` is made.
@@ -135,6 +138,37 @@ impl Daemon {
             plan.tell_failed(&failed);
             row.failed = Some(failed);
         }
+    }
+
+    /// Makes a device the last member of a pool, in its turn: what the pool is called then, and what it is.
+    pub fn add_member(
+        &self,
+        pool: &str,
+        spec: &str,
+        passed: Option<Passed>,
+        overwrite: bool,
+    ) -> Result<(PoolPlace, PoolInfo), Failure> {
+        let wrong =
+            |why| Failure::usage(format!("{spec}: {why}")).fix("name one file or device, such as file:/srv/more.img");
+        let added: PoolPlace = spec.parse().map_err(wrong)?;
+        added.refuse_volatile()?;
+        if !added.is_one() {
+            return Err(Failure::usage(format!("{spec}: one member at a time")).fix("call this once for each"));
+        }
+        let id = passed.as_ref().map(DeviceId::of).transpose()?;
+        self.change(pool, |held, open| {
+            let mut at = held.at();
+            at.add(&added, id)?;
+            let device = backend::open(spec, passed)?;
+            let before = open.info().members.len();
+            let done = open.add_member(&device, &AddOptions::default().overwrite(overwrite));
+            let info = open.info();
+            // It may be a member although making that durable has failed: then the next commit does.
+            if info.members.len() > before {
+                held.moved(&at);
+            }
+            done.map(|_| (at.place, info)).map_err(failure::pool)
+        })
     }
 
     /// Renames a volume: exports of it follow.

@@ -24,6 +24,7 @@ impl Daemon {
                 "the configuration has other addresses, threads, limits or another control socket: restart it"
             );
         }
+        self.server.set_slow_limit(plan.slow_limit);
         match tls::load(&plan.tls) {
             Ok(loaded) => tls::set(self.server.listeners(), &loaded),
             Err(why) => {
@@ -44,8 +45,17 @@ impl Daemon {
             }
         }
         for held in self.pools() {
-            if !plan.pools.contains(&held.plan) || held.failed().is_some() {
+            let is_open = held.failed().is_none() || held.is_waited_for();
+            if !plan.pools.iter().any(|wanted| held.is(wanted)) || !is_open {
                 self.let_go(&held);
+            } else if plan.pools.contains(&held.plan) && held.place() != held.plan.place {
+                let (name, place) = (held.plan.name.as_str(), held.place());
+                warn!(
+                    event = "pool_grown",
+                    pool = name,
+                    "pool '{name}' has members that the configuration does not name: write path = \"{place}\" into \
+                     it, or the pool does not open at the next start"
+                );
             }
         }
         let have: Vec<PoolPlan> = self.pools().iter().map(|held| held.plan.clone()).collect();

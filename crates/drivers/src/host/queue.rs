@@ -32,13 +32,13 @@ use super::calls::Ask;
 use super::recover::{Judge, KIND_IO, Progress, Verdict};
 use super::shared::{HostShared, ZEROES_BYTES, Zeroing};
 use super::workers::{Way, Workers};
-use sheave_blk::bio::{Op, SECTOR_SHIFT, Segment};
+use sheave_blk::bio::{NO_FIXED_BUF, Op, SECTOR_SHIFT, Segment};
 use sheave_blk::driver::{
     HctxOpen, HwEnv, HwQueue, KIND_IGNORED, KernelEvent, KernelEvents, NextEvent, Started, TimedOut, kernel_user_data,
 };
 use sheave_blk::limits::Capacity;
 use sheave_blk::request::{DoneList, RQ_FUA, Request, Rq, RqHead, RqList, RqQueue, RqTable};
-use sheave_kring::{Full, IoVec, KOp, KernelRing, MAX_SEGMENTS, RwOp, Target};
+use sheave_kring::{BUFFER_SLOTS, Full, IoVec, KOp, KernelRing, MAX_SEGMENTS, RwOp, Target};
 
 const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
@@ -46,6 +46,7 @@ const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
 const NO_SUCH_MODE: i32 = i32::MIN;
 
 const _: () = {
+    assert!(NO_FIXED_BUF as u32 >= BUFFER_SLOTS, "no buffer has this number");
     assert!(size_of::<Segment>() == size_of::<IoVec>() && align_of::<Segment>() == align_of::<IoVec>());
     // The block layer says the same of `Segment`.
     assert!(std::mem::offset_of!(IoVec, base) == 0 && std::mem::offset_of!(IoVec, len) == size_of::<usize>());
@@ -146,7 +147,8 @@ impl HostQueue {
                 let alike = |&tag: &u16| {
                     let rq = rqs.by_tag_mut(tag);
                     let (data, buf) = rq.goes_like_in_any_buffer(&first).then(|| data_of(tag, rq))??;
-                    Some((data, buf?))
+                    // The number of none is beyond those that the kernel ring has slots for.
+                    Some((data, buf.unwrap_or(NO_FIXED_BUF)))
                 };
                 // SAFETY: I2.
                 unsafe { kring.prep_run_fixed(op, self.target, list.tags(), alike) }
@@ -266,8 +268,7 @@ impl HostQueue {
             done.push(rq, Status::ReadOnly);
             return None;
         }
-        if self.writes_here && request.op == Op::Write && request.flags & RQ_FUA == 0 && self.write_here(rq.tag(), rqs)
-        {
+        if self.writes_here && self.is_written_here(rq.tag(), rqs) {
             done.push(rq, Status::Ok);
             return None;
         }
@@ -287,10 +288,13 @@ impl HostQueue {
         }
     }
 
-    /// Writes a request's data into the page cache; false when that has not simply succeeded, and the kernel ring is to
-    /// find out why.
-    fn write_here(&mut self, tag: u16, rqs: &RqTable<'_>) -> bool {
+    /// Writes a request's data into the page cache (I4); false when it is no such write, or has not simply succeeded,
+    /// and the kernel ring is to find out why.
+    fn is_written_here(&mut self, tag: u16, rqs: &RqTable<'_>) -> bool {
         let rq = rqs.by_tag(tag);
+        if rq.op != Op::Write || rq.flags & RQ_FUA != 0 || self.shared.refuses(rq.op) {
+            return false;
+        }
         let vecs = &mut self.vecs[usize::from(tag)];
         gather(vecs, rqs.segments(tag), 0);
         let (Ok(count), Ok(offset)) = (i32::try_from(vecs.len()), i64::try_from(rq.sector << SECTOR_SHIFT)) else {
@@ -414,6 +418,9 @@ unsafe impl HwQueue for HostQueue {
         if self.prep_only(rq.tag(), rqs, env) {
             drop_token(rq);
             return Started::Taken;
+        }
+        if self.writes_here && self.is_written_here(rq.tag(), rqs) {
+            return Started::Ended(rq, Status::Ok);
         }
         let mut list = RqList::default();
         list.add(rq);

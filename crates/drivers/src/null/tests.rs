@@ -75,7 +75,7 @@ fn the_latency_is_honoured_on_the_rings_clock() {
     rig.time.advance(Duration::from_micros(4));
     rig.poll();
     assert_eq!(rig.take_ok(), [1]);
-    assert_eq!(rig.device().stats().op(Op::Read).time_ns, 20_000);
+    assert_eq!(rig.device().stats().op(Op::Read).split.time_ns, 20_000);
 }
 
 #[test]

@@ -95,7 +95,7 @@ pub fn stacked(name: &str, driver: impl SafeDriver, lower: Vec<Device>) -> Devic
 
 /// A device of this driver, whose requests are overdue after `timeout`.
 pub fn with_timeout(name: &str, driver: impl SafeDriver, lower: Vec<Device>, timeout: Duration) -> Device {
-    let adapter = queue::Adapter { driver: Box::new(driver), lower: lower.clone() };
+    let adapter = queue::Adapter::new(Box::new(driver), lower.clone());
     Device::stacked(name, Box::new(adapter), timeout, lower)
 }
 

@@ -53,7 +53,7 @@ pub(super) enum What {
 
 /// Where an operation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum OpState {
     /// Nowhere.
     Free,
     /// In the list of those to be sent.
@@ -68,7 +68,7 @@ enum State {
 
 #[derive(Debug)]
 struct OpSlot {
-    state: State,
+    state: OpState,
     what: What,
     generation: u32,
     /// It is to be cancelled; true until the cancellation is prepared.
@@ -114,7 +114,7 @@ pub(super) struct Ops {
 impl Ops {
     pub(super) fn new(key: u64, hctx: u16, most: u16, group: Option<u16>) -> Ops {
         let slot = |_| OpSlot {
-            state: State::Free,
+            state: OpState::Free,
             what: What::Timer,
             generation: 0,
             cancel: false,
@@ -213,7 +213,7 @@ impl Ops {
 
     /// Prepares an operation, behind those that wait for room.
     fn send_or_keep(&mut self, kring: &mut KernelRing, slot: u16) {
-        self.slots[usize::from(slot)].state = State::Unsent;
+        self.slots[usize::from(slot)].state = OpState::Unsent;
         if !self.unsent.is_empty() || self.prep_entering(kring, slot).is_err() {
             self.unsent.push_back(slot);
         }
@@ -258,7 +258,7 @@ impl Ops {
                 unsafe { kring.prep_timer(time, user_data) }?;
             }
         }
-        op.state = State::InKernel;
+        op.state = OpState::InKernel;
         self.in_kernel += 1;
         Ok(())
     }
@@ -266,7 +266,7 @@ impl Ops {
     /// Which operation a completion is of; `None` when it is none of this use of its slot (O2).
     pub(super) fn came(&mut self, event: &KernelEvent) -> Option<Came> {
         let op = self.slots.get_mut(usize::from(event.tag))?;
-        if op.state != State::InKernel || op.generation != event.generation {
+        if op.state != OpState::InKernel || op.generation != event.generation {
             return None;
         }
         let more = event.flags & CQE_MORE != 0;
@@ -276,11 +276,11 @@ impl Ops {
         self.in_kernel -= 1;
         self.uncancelled -= u32::from(std::mem::take(&mut op.cancel));
         if op.what == What::Watch && event.res > 0 && !op.cancelled {
-            op.state = State::Fired;
+            op.state = OpState::Fired;
             self.fired += 1;
             return Some(Came::Fired);
         }
-        op.state = State::Aborted; // Until it is released.
+        op.state = OpState::Aborted; // Until it is released.
         Some(Came::Result { slot: event.tag, more })
     }
 
@@ -292,8 +292,8 @@ impl Ops {
     /// Frees the slot of an operation that has ended; `held` hears of the requests that it held.
     pub(super) fn release(&mut self, slot: u16, mut held: impl FnMut(u16)) {
         let op = &mut self.slots[usize::from(slot)];
-        debug_assert!(op.state == State::Aborted, "O1: the kernel does not have it");
-        op.state = State::Free;
+        debug_assert!(op.state == OpState::Aborted, "O1: the kernel does not have it");
+        op.state = OpState::Free;
         (op.fd, op.address, op.time) = (None, None, None);
         op.message.clear();
         op.holds.drain(..).for_each(&mut held);
@@ -302,7 +302,7 @@ impl Ops {
 
     /// Asks for the end of an operation, which ends in any case; false when the token names none (O2).
     pub(super) fn cancel(&mut self, kring: &mut KernelRing, token: OpToken) -> bool {
-        let of = |op: &&OpSlot| op.generation == token.generation && op.state != State::Free;
+        let of = |op: &&OpSlot| op.generation == token.generation && op.state != OpState::Free;
         let named = token.queue == self.key && self.slots.get(usize::from(token.slot)).as_ref().is_some_and(of);
         if named {
             self.cancel_slot(kring, token.slot);
@@ -333,16 +333,16 @@ impl Ops {
             return;
         }
         match op.state {
-            State::Free => op.cancelled = false,
-            State::Aborted => {}
-            State::InKernel => {
+            OpState::Free => op.cancelled = false,
+            OpState::Aborted => {}
+            OpState::InKernel => {
                 op.cancel = true;
                 self.uncancelled += 1;
                 self.prep_cancel(kring, slot);
             }
-            State::Unsent | State::Fired => {
-                self.fired -= u32::from(op.state == State::Fired);
-                op.state = State::Aborted;
+            OpState::Unsent | OpState::Fired => {
+                self.fired -= u32::from(op.state == OpState::Fired);
+                op.state = OpState::Aborted;
                 self.unsent.retain(|&other| other != slot);
                 self.aborted.push_back(slot);
             }
@@ -363,7 +363,7 @@ impl Ops {
             return;
         }
         for slot in 0..self.slots.len() as u16 {
-            if self.slots[usize::from(slot)].state == State::Fired {
+            if self.slots[usize::from(slot)].state == OpState::Fired {
                 self.fired -= 1;
                 self.send_or_keep(kring, slot);
             }
@@ -400,8 +400,8 @@ impl Ops {
     /// The kernel ring is gone, and with it all that it had.
     pub(super) fn lost(&mut self) {
         for (slot, op) in (0..).zip(&mut self.slots) {
-            if !matches!(op.state, State::Free | State::Aborted) {
-                (op.state, op.cancel) = (State::Aborted, false);
+            if !matches!(op.state, OpState::Free | OpState::Aborted) {
+                (op.state, op.cancel) = (OpState::Aborted, false);
                 self.aborted.push_back(slot);
             }
         }

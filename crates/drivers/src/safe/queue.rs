@@ -14,6 +14,7 @@
 #![allow(unsafe_code)] // Is a driver, and vouches for the memory of requests.
 
 use std::cell::Cell;
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use sheave_base::identity;
@@ -21,7 +22,7 @@ use sheave_base::panics::discard;
 use sheave_base::status::Status;
 use sheave_blk::claim::{Claim, Sharing};
 use sheave_blk::driver::{
-    Capabilities, Driver, HctxOpen, HwEnv, HwQueue, KernelEvent, KernelEvents, NextEvent, TimedOut,
+    Capabilities, Driver, Extent, HctxOpen, HwEnv, HwQueue, KernelEvent, KernelEvents, NextEvent, TimedOut,
 };
 use sheave_blk::limits::Limits;
 use sheave_blk::request::{DoneList, Rq, RqList, RqTable};
@@ -38,8 +39,23 @@ use super::traits::{Open, SafeDriver, SafeQueue, Step, WaitsFor};
 /// The device of a driver without unsafe code.
 #[derive(Debug)]
 pub(super) struct Adapter {
-    pub(super) driver: Box<dyn SafeDriver>,
-    pub(super) lower: Vec<Device>,
+    driver: ManuallyDrop<Box<dyn SafeDriver>>,
+    lower: Vec<Device>,
+}
+
+impl Adapter {
+    pub(super) fn new(driver: Box<dyn SafeDriver>, lower: Vec<Device>) -> Adapter {
+        Adapter { driver: ManuallyDrop::new(driver), lower }
+    }
+}
+
+impl Drop for Adapter {
+    fn drop(&mut self) {
+        // SAFETY: the only place that takes it, and nothing looks at it afterwards.
+        let driver = unsafe { ManuallyDrop::take(&mut self.driver) };
+        // The last to hold the device may be a ring in the middle of a batch: a panic here is nobody's.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(driver))).map_err(discard);
+    }
 }
 
 // SAFETY: D7: its queues take whatever comes; what the driver does not carry out it ends with an error.
@@ -97,6 +113,10 @@ unsafe impl Driver for Adapter {
             claims.push(device.claim(sharing)?);
         }
         Ok(Claim::all(claims))
+    }
+
+    fn extents(&self, from: u64) -> Result<Vec<Extent>, DeviceError> {
+        self.driver.extents(from)
     }
 
     fn notices(&self) -> Vec<String> {

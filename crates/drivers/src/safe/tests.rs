@@ -506,3 +506,36 @@ fn a_ring_that_sleeps_with_a_plug_open_sends_every_level() {
     rig.ctx.finish_plug();
     assert_eq!(rig.wait_all(), [Status::Ok]);
 }
+
+/// A driver whose limits are all zeroes, and whose device has all bytes that there are numbers for.
+#[derive(Debug)]
+struct Endless;
+
+impl SafeDriver for Endless {
+    fn limits(&self) -> Limits {
+        let none = Limits::default().logical_block(0).physical_block(0).dma_alignment(0);
+        none.max_sectors(0).max_segments(0).queue_depth(0)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn open_queue(&self, _: &Open) -> Result<Box<dyn SafeQueue>, DeviceError> {
+        Ok(Box::new(does(|_, _| Step::End(Status::Ok))))
+    }
+}
+
+#[test]
+fn a_driver_may_claim_no_limits_and_the_largest_size() {
+    let mut rig = Rig::new(&super::device("endless", Endless));
+    let sectors = u64::MAX >> 9;
+    assert_eq!(rig.run(Op::Read, sectors - 8, BLOCK, 0).0, Status::Ok, "a sector at a time");
+    for sector in [sectors - 7, sectors, u64::MAX - 7, u64::MAX] {
+        assert_eq!(rig.run(Op::Read, sector, BLOCK, 0).0, Status::IoErr, "{sector}");
+    }
+}

@@ -8,7 +8,7 @@ use sheave_base::clock::PreciseTs;
 use sheave_base::status::Status;
 use sheave_blk::DeviceError;
 use sheave_blk::claim::{Claim, Sharing};
-use sheave_blk::driver::{Capabilities, Remote};
+use sheave_blk::driver::{Capabilities, Extent, Remote};
 use sheave_blk::limits::Limits;
 
 use super::kernel::{KernelUse, OpEnd};
@@ -45,6 +45,17 @@ pub trait SafeDriver: Debug + Send + Sync + 'static {
     /// [`DeviceError::Claimed`] names who has it.
     fn claim(&self, _: Sharing) -> Result<Claim, DeviceError> {
         Ok(Claim::nothing())
+    }
+
+    /// What is known of the content from this byte on: extents that follow one another, some thousands at most. None
+    /// when nothing is known: whoever copies the device reads the rest of it. Called by the threads of copies, never by
+    /// a ring; it may block for as long as a request may take.
+    ///
+    /// # Errors
+    ///
+    /// What the device says of itself cannot be right; the copy ends with it.
+    fn extents(&self, _from: u64) -> Result<Vec<Extent>, DeviceError> {
+        Ok(Vec::new())
     }
 
     /// What the user should know, in plain words, once.

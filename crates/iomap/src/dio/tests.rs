@@ -47,7 +47,7 @@ impl Bench {
 
     fn with_file(bios: u32, device: &Device, file: Arc<dyn File>) -> Bench {
         let rig = Rig::with(bios, true, &[device]);
-        let file = OpenFile::new(file, rig.devices[0].0, &rig.ctx);
+        let file = OpenFile::new(file, rig.devices[0].0, &rig.ctx, None);
         Bench { rig, file, kiocb: Kiocb::default(), scratch: Scratch::default(), vecs: Vec::new(), steps: Vec::new() }
     }
 

@@ -28,6 +28,8 @@ Examples:
   sheave-lab bio-cache --sweep batch
         the thread's table, and how the change depends on the batch
   sheave-lab dio-completion --json > dio.json
+  sheave-lab --from dio.json --html dio.html
+        the page of a run that was made before
   sheave-lab plug-clock --point bs=512,batch=8,depth=128 --rounds 11 --turn 1s
         one point alone, longer; each row of a report has the command that repeats it
   sheave-lab dio-completion --job jobs/dio-completion-polled.fio
@@ -49,7 +51,7 @@ pub struct LabArgs {
     pub command: Option<LabCommand>,
 
     /// Which experiment.
-    #[arg(value_name = "EXPERIMENT", value_parser = experiments(), required = true)]
+    #[arg(value_name = "EXPERIMENT", value_parser = experiments(), required_unless_present = "from")]
     pub experiment: Option<String>,
 
     /// Fewer points and shorter turns, which claim nothing: shows in under two minutes that all five work.
@@ -61,7 +63,7 @@ pub struct LabArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = "How much")]
     pub rounds: Option<u32>,
 
-    /// Time of a turn [default: 80ms, with --quick 50ms].
+    /// Time of a turn [default: 60ms, with --quick 50ms].
     #[arg(long, value_name = "TIME", value_parser = value::duration, help_heading = "How much")]
     pub turn: Option<Duration>,
 
@@ -109,10 +111,22 @@ pub struct LabArgs {
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub html: Option<PathBuf>,
 
+    /// Write the report as JSON to a file, for --from.
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub save: Option<PathBuf>,
+
+    /// Measure nothing: write --html and --markdown of a report that --save or --json wrote.
+    #[arg(long, value_name = "FILE", conflicts_with_all = OF_A_RUN, help_heading = "Output")]
+    pub from: Option<PathBuf>,
+
     /// Write the figures as tables of Markdown, as docs/lab.md has them.
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub markdown: Option<PathBuf>,
 }
+
+/// What a run has that measures, and --from does not.
+const OF_A_RUN: [&str; 12] =
+    ["experiment", "quick", "rounds", "turn", "sweep", "instructions", "point", "job", "fio", "cpu", "save", "json"];
 
 /// What is no experiment.
 #[derive(Debug, Clone, Subcommand)]

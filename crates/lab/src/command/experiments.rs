@@ -5,9 +5,8 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use sheave_load::value::CpuList;
 use sheave_load::{cpu, output, signals};
@@ -18,24 +17,20 @@ use super::shown::Shown;
 use crate::report::LabReport;
 use crate::run::{self, Plan, Sweeps};
 use crate::turns::Pace;
-use crate::{Lab, LabError, Scale, exp, instructions};
+use crate::{Lab, LabError, Scale, exp, instructions, stored};
 
 /// Makes a page of a report.
-type Render = fn(&LabReport) -> String;
+type Render = fn(&LabReport) -> Result<String, LabError>;
 
-/// Runs experiments.
+/// Runs experiments, or makes the pages of a run that was made before.
 pub fn run(args: &LabArgs) -> Result<ExitCode, LabError> {
+    if let Some(path) = &args.from {
+        return again(args, path);
+    }
     let lab = lab(args)?;
     let plan = plan(args)?;
     // Refused now, not after half an hour.
-    let pages =
-        [(args.html.as_deref(), crate::html::page as Render), (args.markdown.as_deref(), crate::markdown::page)];
-    let mut files = Vec::new();
-    for (path, render) in pages {
-        if let Some(path) = path {
-            files.push((create(path)?, path, render));
-        }
-    }
+    let files = files(args)?;
     let outcome = beside(|| {
         let mut shown = Shown::new(args.json, args.long);
         let outcome = run::run(&plan, &lab, &mut shown);
@@ -43,9 +38,7 @@ pub fn run(args: &LabArgs) -> Result<ExitCode, LabError> {
         outcome
     });
     let report = outcome?;
-    for (file, path, render) in files {
-        write_page(file, path, &render(&report))?;
-    }
+    write_all(files, &report)?;
     match args.json {
         true => output::json(&report)?,
         false => output::text(&crate::table::closing(&report)),
@@ -58,6 +51,22 @@ pub fn run(args: &LabArgs) -> Result<ExitCode, LabError> {
         eprintln!("sheave-lab: {id}: check failed: {} ({})", check.name, check.detail);
     }
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The pages of a report that a run wrote.
+fn again(args: &LabArgs, path: &Path) -> Result<ExitCode, LabError> {
+    let cannot_read = |err: &dyn std::fmt::Display| {
+        LabError::usage(format!("cannot read {}: {err}", path.display())).fix("name a file that --save or --json wrote")
+    };
+    if args.html.is_none() && args.markdown.is_none() {
+        return Err(
+            LabError::usage("--from makes pages, and none is asked for").fix("add --html FILE or --markdown FILE")
+        );
+    }
+    let text = std::fs::read_to_string(path).map_err(|err| cannot_read(&err))?;
+    let report = stored::read(text).map_err(|err| cannot_read(&err.cause))?;
+    write_all(files(args)?, &report)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Runs one arm by itself, for valgrind and its like.
@@ -103,10 +112,10 @@ fn plan(args: &LabArgs) -> Result<Plan, LabError> {
         return Err(LabError::run("there is no valgrind to count instructions with")
             .fix("install valgrind, or go without (--instructions off)"));
     }
-    let (rounds, turn) = if args.quick { (3, 50) } else { (10, 80) };
+    let pace = if args.quick { Pace::QUICK } else { Pace::FULL };
     Ok(Plan {
         experiments: experiments.collect(),
-        pace: Pace { rounds: args.rounds.unwrap_or(rounds), turn: args.turn.unwrap_or(Duration::from_millis(turn)) },
+        pace: Pace { rounds: args.rounds.unwrap_or(pace.rounds), turn: args.turn.unwrap_or(pace.turn) },
         sweeps: match args.sweep.as_str() {
             "all" => Sweeps::All,
             "none" => Sweeps::None,
@@ -139,14 +148,26 @@ fn options(args: &LabArgs) -> String {
     options
 }
 
-/// The command line as a shell takes it.
+/// The command line as a shell takes it. Where the report goes is not part of what was measured.
 fn command() -> String {
     let plain = |word: &str| word.chars().all(|c| c.is_ascii_alphanumeric() || "-_=.,:/+%#".contains(c));
     let quoted = |word: String| {
         if plain(&word) && !word.is_empty() { word } else { format!("'{}'", word.replace('\'', r"'\''")) }
     };
-    let words = std::env::args_os().skip(1).map(|word| quoted(word.to_string_lossy().into_owned()));
+    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    let words = measuring(words).map(quoted);
     ["sheave-lab".to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
+}
+
+/// Of the words of a command line those that do not name a file to write.
+fn measuring(words: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
+    const FILES: [&str; 3] = ["--html", "--markdown", "--save"];
+    let mut is_file = false;
+    words.filter(move |word| {
+        let (named, option) = (is_file, word.split('=').next().unwrap_or(word));
+        is_file = FILES.contains(&word.as_str());
+        !named && !FILES.contains(&option)
+    })
 }
 
 /// The CPUs to place threads on: those named, else all that are allowed from the last down, since interrupts and other
@@ -156,6 +177,21 @@ fn cpus(named: Option<&CpuList>) -> Result<Vec<usize>, LabError> {
         Some(named) => Ok(named.allowed()?.to_vec()),
         None => Ok(cpu::allowed().into_iter().rev().collect()),
     }
+}
+
+/// The files that are asked for, each with what makes its text.
+fn files(args: &LabArgs) -> Result<Vec<(File, &Path, Render)>, LabError> {
+    let asked: [(&Option<PathBuf>, Render); 3] = [
+        (&args.html, |report| Ok(crate::html::page(report))),
+        (&args.markdown, |report| Ok(crate::markdown::page(report))),
+        (&args.save, stored::text),
+    ];
+    let asked = asked.into_iter().filter_map(|(path, render)| Some((path.as_deref()?, render)));
+    asked.map(|(path, render)| Ok((create(path)?, path, render))).collect()
+}
+
+fn write_all(files: Vec<(File, &Path, Render)>, report: &LabReport) -> Result<(), LabError> {
+    files.into_iter().try_for_each(|(file, path, render)| write_page(file, path, &render(report)?))
 }
 
 fn create(path: &Path) -> Result<File, LabError> {
@@ -171,3 +207,6 @@ fn write_page(mut file: File, path: &Path, page: &str) -> Result<(), LabError> {
 fn cannot_write(path: &Path, err: &std::io::Error) -> LabError {
     LabError::run(format!("cannot write {}: {err}", path.display())).fix("name a file that can be written")
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,7 +13,9 @@ use crate::model::{self, counted, machines};
 use crate::point::{Parameter, Point};
 use crate::report::{ExperimentReport, Prediction, Verdict};
 use crate::terms::{ArmInfo, Axis, AxisScale, Check, Metric, Published, Scale, Seed};
-use design::{AFTER, ARMS, BEFORE, KERNEL, SEED, SHARDED, SIDES, flood};
+use design::{
+    AFTER, ARMS, BEFORE, BLOCKING, KERNEL, RING, SEED, SERVING, SHARDED, SIDES, SOME, blocking, flood, serving,
+};
 
 mod check;
 pub mod design;
@@ -68,14 +70,19 @@ impl Experiment for IoWq {
     fn headline(&self) -> Vec<HeadlineRow> {
         let published =
             Some(Published { before: PUBLISHED_SHARE, after: PUBLISHED_SHARE - 1.49, change_percent: -1.49 });
-        vec![HeadlineRow { label: "NOP flood, IOSQE_ASYNC".into(), point: flood(DOZENS), published }]
+        let row = |label: &str, point| HeadlineRow { label: label.into(), point, published: None };
+        vec![
+            HeadlineRow { published, ..row("NOP flood, IOSQE_ASYNC", flood(DOZENS)) },
+            row(BLOCKING, blocking(SOME)),
+            row(SERVING, serving(SOME)),
+        ]
     }
 
     fn published_only(&self) -> Vec<PublishedOnly> {
         let row = |label, before, change| PublishedOnly {
             label,
             published: Published { before, after: before + change, change_percent: change },
-            why: "a web server on the kernel's io_uring: nothing of ours takes part; the sweep `http` has its shape",
+            why: "a web server on the kernel's io_uring: nothing of ours takes part; a row above has its shape",
         };
         vec![row("HTTP, static file", 42.79, -2.77), row("HTTP, PHP", 35.03, -1.80)]
     }
@@ -139,6 +146,11 @@ impl Experiment for IoWq {
         design::UNUSED
     }
 
+    /// A ring has no operation that sleeps, and the kernel none of a length of our choice.
+    fn takes_part(&self, arm: usize, point: &Point) -> bool {
+        !(matches!(arm, RING | KERNEL) && point.extra.contains_key("work"))
+    }
+
     fn prepare(&self, lab: &Lab, arm: usize, point: &Point) -> Result<Box<dyn ArmRun>, LabError> {
         flood::prepare(lab, SIDES[arm], point)
     }
@@ -178,24 +190,21 @@ impl Experiment for IoWq {
     }
 }
 
-/// Items that do something. A ring has no operation that sleeps, and the kernel none of a length of our choice.
+/// Items that do something.
 fn working(quick: bool) -> Vec<Sweep> {
-    let workers: &[u32] = if quick { &[16] } else { &[1, 4, 16, 64] };
-    let of = |name, title, batch: u32, depth: u32, work: &str| Sweep {
+    let workers: &[u64] = if quick { &[16] } else { &[1, 4, 16, 64] };
+    let of = |name, title, point: fn(u64) -> Point| Sweep {
         name,
         title,
         axis: Axis { label: "workers", unit: "threads", scale: AxisScale::Log2 },
-        points: workers
-            .iter()
-            .map(|&x| SweepPoint::at(x, Point { batch, depth, ..flood(x.into()) }.with("work", work)))
-            .collect(),
+        points: workers.iter().map(|&x| SweepPoint::at(x as u32, point(x))).collect(),
         arms: vec![BEFORE, SEED, SHARDED, AFTER],
         metric: Some(Metric::IOPS),
     };
-    let serving = "Like a web server: of 8 items one waits 50 us, the others take 2 us; items a second";
-    let mut sweeps = vec![of("blocking", "Items that sleep 1 ms, items a second", 64, 64, "sleep:1ms")];
+    let mut sweeps = vec![of("blocking", "Items that sleep 1 ms, items a second", blocking)];
     if !quick {
-        sweeps.push(of("http", serving, 32, 128, "http"));
+        let title = "Like a web server: of 8 items one waits 50 us, the others take 2 us; items a second";
+        sweeps.push(of("http", title, serving));
     }
     sweeps
 }

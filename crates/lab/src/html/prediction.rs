@@ -3,16 +3,13 @@
 
 use std::fmt::Write as _;
 
-use super::axis::{Lie, log_ticks};
-use super::frame::{Frame, Look, Sign};
-use super::svg::{Mark, escape};
-use super::words::{plain, prose};
-use crate::report::{ExperimentReport, Prediction};
-use crate::table::figure;
-use crate::terms::Metric;
+use super::data::Figures;
+use super::json::Json;
+use super::words::{escape, plain, prose};
+use crate::report::{Curve, ExperimentReport, Known, Predicted, Prediction};
 
 /// The section; empty where nothing is predicted.
-pub fn section(report: &ExperimentReport, looks: &[Look]) -> String {
+pub fn section(report: &ExperimentReport, figures: &mut Figures) -> String {
     let mut html = String::new();
     for prediction in &report.predictions {
         if html.is_empty() {
@@ -23,17 +20,17 @@ pub fn section(report: &ExperimentReport, looks: &[Look]) -> String {
             let _ = writeln!(html, "<p class=\"notice\">No curves: {}</p>", escape(why));
             continue;
         }
-        html.push_str(&of_machine(prediction, looks));
+        html.push_str(&of_machine(report, prediction, figures));
     }
     html
 }
 
-fn of_machine(prediction: &Prediction, looks: &[Look]) -> String {
+fn of_machine(report: &ExperimentReport, prediction: &Prediction, figures: &mut Figures) -> String {
     let mut html = String::from("<div class=\"plots\">\n");
-    if let Some(svg) = plot(prediction, looks) {
+    if let Some(drawn) = curves(report, prediction, figures) {
         let _ = writeln!(
             html,
-            "<figure>{svg}<figcaption><b>Prediction</b> for {}. Dashed lines are predicted, with their bands; marks \
+            "<figure>{drawn}<figcaption><b>Prediction</b> for {}. Dashed lines are predicted, with their bands; marks \
              are what the thread has published.</figcaption></figure>",
             escape(&prediction.machine)
         );
@@ -51,68 +48,32 @@ fn of_machine(prediction: &Prediction, looks: &[Look]) -> String {
         let _ = writeln!(html, "<tr><th>{}</th><td>{} {}</td></tr>", escape(name), plain(*value), escape(unit));
     }
     html.push_str("</tbody></table></div>\n</div>\n");
-    html.push_str(
-        "<details><summary>What the simulation has counted, an I/O</summary>\n<table>\n<thead><tr><th>arm</th>\
-         <th>threads</th><th>lines that came</th><th>upgrades</th><th>invalidations</th><th>lock waits</th></tr>\
-         </thead>\n<tbody>\n",
-    );
-    for counted in &prediction.counts {
-        let each = |count| format!("{:.3}", counted.per_io(count));
-        let _ = writeln!(
-            html,
-            "<tr><th>{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
-            escape(&counted.arm),
-            counted.threads,
-            each(counted.transfers),
-            each(counted.upgrades),
-            each(counted.invalidations),
-            each(counted.lock_waits)
-        );
-    }
-    html.push_str("</tbody></table></details>\n");
+    html.push_str(&counts(prediction, figures));
     html
 }
 
-/// The curves, dashed, in their bands, with the thread's points; both axes by their logarithm.
-fn plot(prediction: &Prediction, looks: &[Look]) -> Option<String> {
-    let places = || prediction.curves.iter().flat_map(|curve| &curve.points);
-    let known = || prediction.published.iter().map(|known| known.iops);
-    let values = || places().flat_map(|point| [point.low, point.high]).chain(known()).filter(|iops| *iops > 0.0);
-    let (low, high) = values().fold((f64::INFINITY, 0.0f64), |(low, high), iops| (low.min(iops), high.max(iops)));
-    let cores = places().map(|point| f64::from(point.cores)).fold(0.0, f64::max);
-    if !low.is_finite() || cores < 1.0 {
+/// What was counted, an I/O.
+fn counts(prediction: &Prediction, figures: &mut Figures) -> String {
+    let head = ["arm", "threads", "lines that came", "upgrades", "invalidations", "lock waits"];
+    let rows = prediction.counts.iter().map(|counted| {
+        let each = [counted.transfers, counted.upgrades, counted.invalidations, counted.lock_waits];
+        let each = each.map(|count| Json::Number((counted.per_io(count) * 1e3).round() / 1e3));
+        Json::list([counted.arm.as_str().into(), counted.threads.into()].into_iter().chain(each))
+    });
+    let summary = "What the simulation has counted, an I/O";
+    figures.draw("table", [summary.into(), Json::list(head), false.into(), Json::list(rows)])
+}
+
+/// The curves in their bands, with the thread's points; none where there is nothing to draw.
+fn curves(report: &ExperimentReport, prediction: &Prediction, figures: &mut Figures) -> Option<String> {
+    let mut points = prediction.curves.iter().flat_map(|curve| &curve.points);
+    if !points.any(|point| point.cores > 0 && point.high > 0.0) {
         return None;
     }
-    let (low, high) = (low / 1.6, high * 1.6);
-    let x = Lie::Log { low: 0.94, high: cores * 1.06, zero: false };
-    let mut frame = Frame::new("Prediction: I/O per second by cores", x, Lie::Log { low, high, zero: false });
-    frame.across(&log_ticks(low, high), |tick| figure(tick, Metric::IOPS));
-    let powers = (0..).map(|power| 2f64.powi(power)).take_while(|value| *value <= cores * 1.001);
-    frame.below(&powers.map(|value| (value, format!("{value:.0}"))).collect::<Vec<_>>());
-    frame.titles("cores, each with one thread", "I/O per second, all cores together");
-    let look_of = |name: &str| looks.iter().find(|look| look.name == name).unwrap_or(&looks[0]);
-    let named: Vec<Look> = prediction
-        .curves
-        .iter()
-        .map(|curve| Look { name: format!("{} (prediction)", curve.arm), ..look_of(&curve.arm).clone() })
-        .collect();
-    frame.legend(named.iter(), Sign::Dashes);
-    for curve in &prediction.curves {
-        let class = &look_of(&curve.arm).class;
-        let line = |iops: fn(&crate::report::Predicted) -> f64| -> Vec<(f64, f64)> {
-            curve.points.iter().map(|point| frame.at(f64::from(point.cores), iops(point).max(low))).collect()
-        };
-        let (middle, mut band, back) = (line(|point| point.middle), line(|point| point.low), line(|point| point.high));
-        band.extend(back.into_iter().rev());
-        frame.svg.area(&format!("shade {class}"), &band);
-        frame.svg.path(&format!("line dashed {class}"), &middle);
-    }
-    for known in &prediction.published {
-        let look = look_of(&known.arm);
-        let at = frame.at(f64::from(known.cores), known.iops);
-        let says = format!("{}, {} cores: published {}", known.arm, known.cores, figure(known.iops, Metric::IOPS));
-        let mark = if look.mark == Mark::Ring { Mark::Disc } else { look.mark };
-        frame.svg.mark(&format!("mark {}", look.class), mark, at, &says);
-    }
-    Some(frame.finish())
+    let index = |name: &str| Json::Number(report.arm(name).unwrap_or(0) as f64);
+    let point = |it: &Predicted| Json::List(vec![it.cores.into(), it.low.into(), it.middle.into(), it.high.into()]);
+    let curve = |curve: &Curve| Json::List(vec![index(&curve.arm), Json::list(curve.points.iter().map(point))]);
+    let known = |known: &Known| Json::List(vec![index(&known.arm), known.cores.into(), known.iops.into()]);
+    let parts = [Json::list(prediction.curves.iter().map(curve)), Json::list(prediction.published.iter().map(known))];
+    Some(figures.draw("prediction", parts))
 }

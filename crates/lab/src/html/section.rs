@@ -2,20 +2,22 @@
 
 use std::fmt::Write;
 
-use super::axis::time;
-use super::forest::{self, Dot};
-use super::frame::{Look, looks};
+use super::changes::{self, dots};
+use super::data::Figures;
+use super::json::Json;
+use super::look::looks;
+use super::prediction;
 use super::style::class_of;
-use super::svg::escape;
-use super::words::{plain, prose};
-use super::{plot, prediction};
-use crate::report::{ArmResult, ExperimentReport, InstructionRow, Row, SweepReport};
+use super::words::{escape, plain, prose, time};
+use crate::names::short_name;
+use crate::report::{ArmResult, ExperimentReport, InstructionRow, Latency, Row, SweepReport};
 use crate::table::{control, figure, interval, peer, signed, slide};
-use crate::terms::Metric;
+use crate::terms::{AxisScale, Check, Metric};
 
 /// Its section.
-pub fn of(report: &ExperimentReport) -> String {
+pub fn of(report: &ExperimentReport, figures: &mut Figures) -> String {
     let looks = looks(&report.arms);
+    figures.begin(report.id, &looks, &report.options());
     let mut html = format!("<section id=\"{}\">\n<h2>{}</h2>\n", escape(report.id), escape(report.title));
     html.push_str(&origin(report));
     html.push_str("<ul class=\"arms\">\n");
@@ -25,15 +27,15 @@ pub fn of(report: &ExperimentReport) -> String {
     }
     html.push_str("</ul>\n");
     html.push_str(&verdict(report));
-    html.push_str(&headline(report, &looks));
+    html.push_str(&headline(report, figures));
     if let Some(done) = &report.peer {
         let _ = writeln!(html, "<p>The same job, {}.</p>", prose(&peer(done)));
     }
-    html.push_str(&instructions(report));
+    html.push_str(&instructions(report, figures));
     for sweep in report.sweeps.iter().filter(|sweep| !sweep.rows.is_empty()) {
-        html.push_str(&self::sweep(sweep, &looks));
+        html.push_str(&self::sweep(sweep, figures));
     }
-    html.push_str(&prediction::section(report, &looks));
+    html.push_str(&prediction::section(report, figures));
     html.push_str(&checks(report));
     html.push_str(&commands(report));
     html.push_str("</section>\n");
@@ -76,7 +78,7 @@ fn verdict(report: &ExperimentReport) -> String {
 }
 
 /// The thread's table beside ours, the changes as a plot, and the latencies of its best-known row.
-fn headline(report: &ExperimentReport, looks: &[Look]) -> String {
+fn headline(report: &ExperimentReport, figures: &mut Figures) -> String {
     if report.headline.is_empty() {
         return String::new();
     }
@@ -102,26 +104,53 @@ fn headline(report: &ExperimentReport, looks: &[Look]) -> String {
     }
     html.push_str("</tbody></table></div>\n");
     html.push_str(&more(report));
-    let rows: Vec<(String, Vec<Dot>)> =
-        report.headline.iter().map(|row| (row.label.clone(), dots(report, row, looks))).collect();
-    if let Some(svg) = forest::draw(&rows, metric, "Changes against before, published and here") {
+    let rows: Vec<(String, Vec<Json>)> =
+        report.headline.iter().map(|row| (row.label.clone(), dots(report, row))).collect();
+    if rows.iter().any(|(_, dots)| !dots.is_empty()) {
         let _ = writeln!(
             html,
-            "<figure>{svg}<figcaption>Changes against the first arm, with 95&nbsp;% intervals; the diamond is what the \
-             thread published.</figcaption></figure>"
+            "<figure>{}<figcaption>Changes against the first arm, with 95&nbsp;% intervals; the diamond is what the \
+             thread published.</figcaption></figure>",
+            changes::draw(figures, "Changes against before, published and here", metric, rows)
         );
     }
     if let Some(row) = report.best_known()
-        && let Some(svg) = plot::latencies(row, looks)
+        && let Some(drawn) = latencies(row, figures)
     {
         let _ = writeln!(
             html,
-            "<div class=\"plots\"><figure>{svg}<figcaption>Latencies at {}: from handing an I/O over to seeing its \
+            "<div class=\"plots\"><figure>{drawn}<figcaption>Latencies at {}: from handing an I/O over to seeing its \
              completion, all rounds together.</figcaption></figure></div>",
             escape(&row.label)
         );
     }
     html
+}
+
+/// How the latencies of a row's arms are spread: buckets by their number, and I/Os in ten thousand of each.
+fn latencies(row: &Row, figures: &mut Figures) -> Option<String> {
+    let spread = |latency: &Latency| {
+        // What fewer than one I/O in ten thousand took would be a flat line over half of the plot; the table has the
+        // rest.
+        let mut shares: Vec<(i32, f64)> = latency.shares.iter().map(|&[ns, share]| (bucket(ns), share * 1e4)).collect();
+        shares.retain(|(_, share)| *share >= 1.0);
+        let (first, last) = (shares.first()?.0, shares.last()?.0);
+        // Empty buckets were left out.
+        let each =
+            (first..=last).map(|at| shares.iter().find(|(bucket, _)| *bucket == at).map_or(0.0, |it| it.1.round()));
+        Some((f64::from(first), Json::list(each)))
+    };
+    let of = |(index, arm): (usize, &Option<ArmResult>)| {
+        let (first, shares) = spread(arm.as_ref()?.latency.as_ref()?)?;
+        Some(Json::List(vec![Json::Number(index as f64), first.into(), shares]))
+    };
+    let spreads: Vec<Json> = row.arms.iter().enumerate().filter_map(of).collect();
+    (!spreads.is_empty()).then(|| figures.draw("latencies", [row.label.as_str().into(), Json::List(spreads)]))
+}
+
+/// The number of a bucket, of which there are twelve a doubling.
+fn bucket(ns: f64) -> i32 {
+    (ns.log2() * Latency::PER_DOUBLING).round() as i32
 }
 
 /// Each arm's figure and its change.
@@ -134,19 +163,6 @@ fn cells(row: &Row, metric: Metric) -> String {
         format!("<td>{}{change}{thread}</td>", escape(figure(arm.value, metric)))
     };
     row.arms.iter().enumerate().map(cell).collect()
-}
-
-/// What was published for a row, and what was measured.
-fn dots(report: &ExperimentReport, row: &Row, looks: &[Look]) -> Vec<Dot> {
-    let mut dots: Vec<Dot> =
-        row.published.map(|published| Dot::published(published.change_percent)).into_iter().collect();
-    for (index, look) in looks.iter().enumerate() {
-        dots.extend(row.arm(index).and_then(|arm| arm.change).map(|change| Dot::measured(look, change)));
-        if index > 0 && !report.metric.in_points() {
-            dots.extend(report.gain(row, index).map(|gain| Dot::instructions(look, gain)));
-        }
-    }
-    dots
 }
 
 /// Beside the metric: time, switches, latencies and what the arms count, for the best-known row.
@@ -192,7 +208,7 @@ fn more(report: &ExperimentReport) -> String {
     html
 }
 
-fn instructions(report: &ExperimentReport) -> String {
+fn instructions(report: &ExperimentReport, figures: &mut Figures) -> String {
     if report.instructions.is_empty() {
         return String::new();
     }
@@ -204,7 +220,7 @@ fn instructions(report: &ExperimentReport) -> String {
     }
     html.push_str("</tr></thead>\n<tbody>\n");
     for row in &report.instructions {
-        let _ = write!(html, "<tr><th><code>{}</code></th>", escape(&row.point));
+        let _ = write!(html, "<tr><th><code>{}</code></th>", escape(row.point.short()));
         for index in 0..report.arms.len() {
             let gain = row.gain_percent(index).filter(|_| index > 0);
             let gain = gain.map_or(String::new(), |gain| format!("<small>{gain:+.1} % I/O per instruction</small>"));
@@ -214,84 +230,125 @@ fn instructions(report: &ExperimentReport) -> String {
         html.push_str("</tr>\n");
     }
     html.push_str("</tbody></table></div>\n");
-    report.instructions.iter().for_each(|row| html.push_str(&functions(report, row)));
+    report.instructions.iter().for_each(|row| html.push_str(&functions(report, row, figures)));
     html
 }
 
-/// Where the instructions of a point are in which arms differ, and the lines that they fetch: for who wants to know.
-fn functions(report: &ExperimentReport, row: &InstructionRow) -> String {
-    let mut html = format!(
-        "<details><summary>What differs between the arms at {}, by function</summary>\n<div class=\"scroll\"><table>\n\
-         <thead><tr><th>Instructions per I/O in</th>",
-        escape(&row.point)
-    );
-    for arm in &report.arms {
-        let _ = write!(html, "<th>{}</th>", escape(arm.name));
-    }
-    html.push_str("</tr></thead>\n<tbody>\n");
-    let mut line = |name: &str, values: &[Option<f64>]| {
-        let cells =
-            values.iter().map(|value| value.map_or("<td>-</td>".into(), |value| format!("<td>{value:.1}</td>")));
-        let _ = writeln!(html, "<tr><th>{}</th>{}</tr>", escape(name), cells.collect::<String>());
+/// Functions that are listed at a point, of those in which arms differ.
+const FUNCTIONS: usize = 16;
+
+/// Where the instructions of a point are in which arms differ, with the rest and the sum, so that a reader can add them
+/// up; and the lines that they fetch.
+fn functions(report: &ExperimentReport, row: &InstructionRow, figures: &mut Figures) -> String {
+    // Arms are told by what they have more or less than the first, where that one was counted.
+    let first = |values: &[Option<f64>]| values.first().copied().flatten();
+    let against = first(&row.per_io).is_some();
+    let line = |name: String, values: &[Option<f64>]| {
+        let base = first(values).filter(|_| against).unwrap_or(0.0);
+        let less = |(at, value): (usize, &Option<f64>)| {
+            let value = value.map(|value| if at > 0 { value - base } else { value });
+            Json::from(value.map(|value| (value * 10.0).round() / 10.0))
+        };
+        let cells = values.iter().enumerate().map(less);
+        Json::list([name.into()].into_iter().chain(cells))
     };
-    for function in &row.functions {
-        line(&function.name, &function.per_io);
+    let listed = &row.functions[..row.functions.len().min(FUNCTIONS)];
+    let mut rows: Vec<Json> = listed.iter().map(|it| line(short_name(&it.name), &it.per_io)).collect();
+    let rest = |(arm, all): (usize, &Option<f64>)| {
+        let of = |function: &crate::report::FunctionRow| function.per_io.get(arm).copied().flatten().unwrap_or(0.0);
+        all.map(|all| all - listed.iter().map(of).sum::<f64>())
+    };
+    rows.push(line("all other functions".into(), &row.per_io.iter().enumerate().map(rest).collect::<Vec<_>>()));
+    rows.push(line("all functions".into(), &row.per_io));
+    if row.way.iter().any(|way| *way != 0.0) {
+        let name = "of these the way that is the experiment's own (taken out above)".to_owned();
+        let way = |way: &f64| Json::Text(format!("{way:.1}"));
+        rows.push(Json::list([name.into()].into_iter().chain(row.way.iter().map(way))));
     }
-    line(
-        "the way that is the experiment's own (taken out above)",
-        &row.way.iter().copied().map(Some).collect::<Vec<_>>(),
-    );
-    line("lines fetched into a first-level cache of 32 KiB", &row.lines_per_io);
-    html.push_str("</tbody></table></div></details>\n");
-    html
+    let lines = row.lines_per_io.iter().map(|lines| Json::from(lines.map(|lines| format!("{lines:.2}"))));
+    rows.push(Json::list(["lines fetched into a first-level cache of 32 KiB".into()].into_iter().chain(lines)));
+    let how = if against { ", against the first arm" } else { "" };
+    let summary = format!("What differs between the arms at {}, by function{how}", row.point.short());
+    let head = ["Instructions per I/O in"].into_iter().chain(report.arms.iter().map(|arm| arm.name));
+    figures.draw("table", [summary.into(), Json::list(head), against.into(), Json::List(rows)])
 }
 
-/// A sweep: the metric and its change side by side.
-fn sweep(sweep: &SweepReport, looks: &[Look]) -> String {
-    let axis = sweep.axis.label;
-    let mut html = format!("<h3>{}</h3>\n<div class=\"plots\">\n", escape(sweep.title));
-    let _ = writeln!(
-        html,
-        "<figure>{}<figcaption>{} by {}; whiskers are the lowest and highest round.</figcaption></figure>",
-        plot::metric(sweep, looks),
-        escape(capital(sweep.metric.label)),
-        escape(axis)
-    );
-    if let Some(svg) = plot::changes(sweep, looks) {
-        let _ = writeln!(
-            html,
-            "<figure>{svg}<figcaption>The same as a change against {}; whiskers are 95&nbsp;% intervals, \
-             cut where they leave the plot.</figcaption></figure>",
-            escape(&looks[0].name)
-        );
-    }
-    html.push_str("</div>\n");
-    html
+/// A sweep: the metric and its change side by side, and the figures behind them.
+fn sweep(sweep: &SweepReport, figures: &mut Figures) -> String {
+    let SweepReport { title, axis, metric, rows, .. } = sweep;
+    let cell = |arm: &ArmResult| {
+        let mut cell: Vec<Json> = vec![arm.value.into(), arm.range[0].into(), arm.range[1].into()];
+        if let Some(change) = arm.change {
+            cell.push(Json::percent(change.percent));
+            if change.is_measurable() {
+                cell.extend([Json::percent(change.low), Json::percent(change.high)]);
+            }
+        }
+        Json::List(cell)
+    };
+    let row = |row: &Row| {
+        let cells = row.arms.iter().map(|arm| arm.as_ref().map_or(Json::Null, cell));
+        Json::List(vec![row.label.as_str().into(), row.x.into(), row.point.short().into(), Json::list(cells)])
+    };
+    let along = if axis.unit.is_empty() { axis.label.into() } else { format!("{} ({})", axis.label, axis.unit) };
+    let lie = match axis.scale {
+        AxisScale::Linear => 0u32,
+        AxisScale::Log2 => 1,
+        AxisScale::Categories => 2,
+    };
+    let parts = [
+        Json::List(vec![metric.label.into(), metric.title().into(), metric.in_points().into()]),
+        Json::List(vec![axis.label.into(), along.into(), lie.into()]),
+        Json::list(rows.iter().map(row)),
+    ];
+    format!("<h3>{}</h3>\n{}", escape(title), figures.draw("sweep", parts))
 }
 
-fn capital(text: &str) -> String {
-    let mut letters = text.chars();
-    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
-}
-
+/// The checks, those together that say the same of several arms by the same figures.
 fn checks(report: &ExperimentReport) -> String {
     if report.checks.is_empty() {
         return String::new();
     }
-    let mut html = String::from("<h3>Checked before anything was timed</h3>\n<ul class=\"checks\">\n");
+    let mut told: Vec<(&Check, &str, Vec<&str>)> = Vec::new();
     for check in &report.checks {
-        let (class, word) = if check.ok { ("yes", "ok") } else { ("no", "FAILED") };
-        let (name, detail) = (prose(&check.name), prose(&check.detail));
-        let _ =
-            writeln!(html, "<li class=\"{class}\"><b>{word}</b> {name} <span class=\"faint\">({detail})</span></li>");
+        let (arm, what) = of_arm(report, &check.name);
+        let same = told.iter_mut().find(|(other, rest, arms)| {
+            !arms.is_empty() && arm.is_some() && *rest == what && (other.ok, &other.detail) == (check.ok, &check.detail)
+        });
+        match same {
+            Some((_, _, arms)) => arms.extend(arm),
+            None => told.push((check, what, arm.into_iter().collect())),
+        }
+    }
+    let passed = report.checks.iter().filter(|check| check.ok).count();
+    let mut html = format!(
+        "<h3>Checked before anything was timed: {passed} of {} passed</h3>\n<ul class=\"checks\">\n",
+        report.checks.len()
+    );
+    for (check, what, arms) in told {
+        let (class, word) = if check.ok { ("", "") } else { (" class=\"no\"", "FAILED: ") };
+        let (arms, what, detail) = (escape(arms.join(", ")), prose(what), prose(&check.detail));
+        let _ = writeln!(html, "<li{class}>{word}{arms}{what} <i>({detail})</i></li>");
     }
     html.push_str("</ul>\n");
     html
 }
 
-/// The command of each row.
+/// The arm that a check is of, where its name begins with one, and the rest of the name.
+fn of_arm<'a>(report: &ExperimentReport, name: &'a str) -> (Option<&'static str>, &'a str) {
+    let rest = |arm: &'static str| Some((arm, name.strip_prefix(arm).filter(|rest| rest.starts_with([':', ',']))?));
+    match report.arms.iter().find_map(|arm| rest(arm.name)) {
+        Some((arm, rest)) => (Some(arm), rest),
+        None => (None, name),
+    }
+}
+
+/// The commands that measure rows of the thread's table again, and count instructions; those of sweeps stand with their
+/// figures.
 fn commands(report: &ExperimentReport) -> String {
-    let mut html = String::from("<details><summary>Commands that repeat each row</summary>\n<table><tbody>\n");
+    let mut html = String::from(
+        "<details><summary>Commands that repeat the rows of the thread&#39;s table</summary>\n<table><tbody>\n",
+    );
     let mut line = |what: &str, command: &str| {
         let _ = writeln!(
             html,
@@ -303,15 +360,10 @@ fn commands(report: &ExperimentReport) -> String {
     for row in &report.headline {
         line(&row.label, &row.command);
     }
-    for sweep in &report.sweeps {
-        for row in &sweep.rows {
-            line(&format!("{} {}", sweep.axis.label, row.label), &row.command);
-        }
-    }
-    for row in &report.instructions {
-        for (arm, command) in report.arms.iter().zip(&row.commands) {
-            line(&format!("instructions, {}", arm.name), command);
-        }
+    // They differ by the name of the arm and by the point.
+    let commands = report.instructions.iter().flat_map(|row| report.arms.iter().zip(&row.commands));
+    if let Some((arm, command)) = commands.into_iter().find(|(_, command)| !command.is_empty()) {
+        line(&format!("instructions of {}; of other arms and points with their names", arm.name), command);
     }
     html.push_str("</tbody></table></details>\n");
     html

@@ -60,6 +60,7 @@ figcaption { color: var(--faint); font-size: .9rem; max-width: 62rem; }
 svg { display: block; width: 100%; height: auto; font: 12px system-ui, "Liberation Sans", sans-serif; }
 svg text { fill: var(--ink); }
 svg .tick, svg .legend { font-size: 12px; } svg .tick { fill: var(--faint); }
+svg .tick, svg .title { text-anchor: middle; } svg .last { text-anchor: end; }
 svg .title { font-size: 12.5px; } svg .value { font-size: 12px; } svg .label { font-size: 12.5px; }
 .grid { stroke: var(--grid); } .axis { stroke: var(--edge); } .zero { stroke: var(--edge); stroke-width: 1.4; }
 .line { fill: none; stroke: currentColor; stroke-width: 2; stroke-linejoin: round; }
@@ -72,7 +73,8 @@ svg .title { font-size: 12.5px; } svg .value { font-size: 12px; } svg .label { f
 .published { color: var(--published); }
 .other1 { color: var(--other1); } .other2 { color: var(--other2); } .other3 { color: var(--other3); }
 .other4 { color: var(--other4); }
-.checks { list-style: none; padding: 0; } .checks .no { color: var(--bad); font-weight: 600; }
+.checks { padding-left: 1.2rem; } .checks .no { color: var(--bad); font-weight: 600; }
+.checks i { color: var(--faint); font-style: normal; }
 details { margin: .8rem 0; } summary { cursor: pointer; color: var(--faint); }
 @media print {
   :root {

@@ -1,8 +1,30 @@
 //! Words and figures of the page's text.
+//!
+//! * I1. All text that goes into an element or an attribute goes through [`escape`]; numbers are written by us.
 
-use super::svg::escape;
+use std::fmt::Display;
+
 use crate::table::figure;
 use crate::terms::Metric;
+
+/// Text as HTML takes it, also within attributes.
+pub fn escape(text: impl Display) -> String {
+    let text = text.to_string();
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            // Others below a space are not allowed in HTML at all.
+            c if c.is_control() && !c.is_whitespace() => safe.push('\u{fffd}'),
+            c => safe.push(c),
+        }
+    }
+    safe
+}
 
 /// Words of ours, with code between backticks.
 pub fn prose(text: &str) -> String {
@@ -18,4 +40,22 @@ pub fn plain(value: f64) -> String {
         small if small < 1.0 => format!("{value:.3}"),
         _ => figure(value, Metric::IOPS),
     }
+}
+
+/// A time: `500 ns`, `20 µs`.
+pub fn time(ns: f64) -> String {
+    let (value, unit) = match ns {
+        ns if ns < 1e3 => (ns, "ns"),
+        ns if ns < 1e6 => (ns / 1e3, "µs"),
+        ns if ns < 1e9 => (ns / 1e6, "ms"),
+        ns => (ns / 1e9, "s"),
+    };
+    let text = format!("{value:.2}");
+    format!("{} {unit}", text.trim_end_matches('0').trim_end_matches('.'))
+}
+
+/// A source without the blanks before its lines, without empty lines, and without lines that `comment` begins.
+pub fn lean(source: &str, comment: &str) -> String {
+    let told = |line: &&str| !line.is_empty() && !(line.starts_with(comment));
+    source.lines().map(str::trim).filter(told).flat_map(|line| [line, "\n"]).collect()
 }

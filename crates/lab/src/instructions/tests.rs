@@ -38,3 +38,22 @@ fn an_arm_has_one_word_on_the_command_line() {
     assert_eq!(args[2], "per-cpu");
     assert_eq!(args.len(), 7);
 }
+
+#[test]
+fn each_arm_is_counted_once_and_on_a_cpu_of_the_lab() {
+    let allowed = cpu::allowed();
+    for cpus in [vec![allowed[0]], allowed.clone(), vec![allowed[0]; 3]] {
+        let lab = Lab { cpus: cpus.clone(), ..crate::fake::lab() };
+        let work = |arm: usize| Ok((arm * 10, cpu::allowed()));
+        let mut done = beside_each_other(&lab, &[4, 0, 7, 2, 9], work).expect("done");
+        done.sort_by_key(|(arm, _)| *arm);
+        let arms: Vec<(usize, usize)> = done.iter().map(|(arm, (ten, _))| (*arm, *ten)).collect();
+        assert_eq!(arms, [(0, 0), (2, 20), (4, 40), (7, 70), (9, 90)]);
+        assert!(done.iter().all(|(_, (_, on))| on.len() == 1 && cpus.contains(&on[0])), "{done:?}");
+    }
+    let failed = beside_each_other(&crate::fake::lab(), &[1, 2, 3], |arm| match arm {
+        2 => Err(LabError::run("no")),
+        _ => Ok(()),
+    });
+    assert!(failed.is_err_and(|error| error.cause == "no"));
+}

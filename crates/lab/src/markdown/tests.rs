@@ -20,9 +20,10 @@ fn assert_tables_are_even(text: &str) {
 #[test]
 fn a_run_is_told_with_the_figures_of_its_report() {
     let mut report = report();
+    let more = [("a|b", Some(0.4)), ("alike", Some(0.7)), ("one alone", None)];
     report.experiments[0].instructions[0]
         .functions
-        .push(FunctionRow { name: "a|b".into(), per_io: vec![Some(1.0), None] });
+        .extend(more.map(|(name, after)| FunctionRow { name: name.into(), per_io: vec![Some(1.0), after] }));
     let arm = report.experiments[0].headline[0].arms[1].as_mut().expect("measured");
     arm.change = Some(Change { percent: 50.0, low: 49.0, high: 51.0 });
     let text = page(&report);
@@ -32,7 +33,8 @@ fn a_run_is_told_with_the_figures_of_its_report() {
         "A quick run claims nothing.",
         "this machine cannot tell 2 %",
         "| `fake`: QD 1 | +10.0 % | 1.00k | - | 1.50k, +50.0 % [49.0, 51.0] | - |",
-        "before 300.0, after 250.0 | before 3.00, after 2.50 | `malloc<&T>` 0.0 to 50.0, `a/b` 1.0 to 1.0",
+        "before 300.0, after 250.0 | before 3.00, after 2.50 | `malloc<&T>` before 50.0, after 0.0; `a/b` before 1.0, \
+         after 0.4 |",
         "* Prediction, `fake`, a <large> machine: published 2, predicted 3: MISSED",
         "`fake` | This run cannot tell.",
     ] {

@@ -7,13 +7,13 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The seed of every prediction.
 pub const SEED: u64 = 1;
 
 /// Counts of one arm on one machine with so many threads.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Counted {
     /// The experiment.
     pub experiment: String,

@@ -8,6 +8,10 @@ fn a_point_comes_back_from_its_text() {
     let text = point.to_string();
     assert_eq!(text, "bs=4096,batch=32,depth=128,threads=1,rw=randwrite,cell=unwritten,hz=1000");
     assert_eq!(text.parse::<Point>().unwrap(), point);
+    assert_eq!(point.short(), "bs=4096,rw=randwrite,cell=unwritten,hz=1000");
+    for short in [point.clone(), Point::default(), Point { threads: 2, depth: 1, batch: 1, ..Point::default() }] {
+        assert_eq!(short.short().parse::<Point>(), Ok(short));
+    }
     assert_eq!((point.number("hz"), point.text("cell"), point.text("hz")), (Some(1000), Some("unwritten"), None));
 }
 

@@ -45,11 +45,28 @@ fn the_run_says_whether_this_machine_can_tell() {
         let (last, page) = (closing(&report), crate::html::page(&report));
         let tables = crate::markdown::page(&report);
         let told = ["this machine can tell 2 %", "this machine cannot tell 2 %"];
-        told.map(|told| [&last, &page, &tables].into_iter().filter(|text| text.contains(told)).count())
+        report.same_arms_twice = same_arms(&report);
+        let json = crate::stored::text(&report).expect("JSON");
+        assert_eq!(json.contains("\"tells\":true"), json.contains(told[0]), "{json}");
+        told.map(|told| [&last, &page, &tables, &json].into_iter().filter(|text| text.contains(told)).count())
     };
-    assert_eq!(said(&[1.019, 0.981, 1.0, 1.0, 1.0, 1.0, 0.99, 1.01]), [3, 0]);
-    assert_eq!(said(&[1.05, 0.95, 1.0, 1.0, 1.0, 1.0, 0.99, 1.01]), [0, 3], "wider than 2 %");
-    assert_eq!(said(&[1.002, 1.001, 1.003, 1.001, 1.002, 1.001, 1.004, 1.001]), [0, 3], "narrow, without zero");
-    assert_eq!(said(&[1.0; 5]), [0, 3], "too few rounds for an interval");
-    assert_eq!(said(&[]), [0, 3], "no control at all");
+    assert_eq!(said(&[1.019, 0.981, 1.0, 1.0, 1.0, 1.0, 0.99, 1.01]), [4, 0]);
+    assert_eq!(said(&[1.05, 0.95, 1.0, 1.0, 1.0, 1.0, 0.99, 1.01]), [0, 4], "wider than 2 %");
+    assert_eq!(said(&[1.002, 1.001, 1.003, 1.001, 1.002, 1.001, 1.004, 1.001]), [0, 4], "narrow, without zero");
+    assert_eq!(said(&[1.0; 5]), [0, 4], "too few rounds for an interval");
+    assert_eq!(said(&[]), [0, 4], "no control at all");
+}
+
+#[test]
+fn a_slide_names_the_point_of_its_instructions_where_it_is_another() {
+    let mut report = crate::html::tests::report();
+    let fake = &mut report.experiments[0];
+    let said = |fake: &ExperimentReport| slide(fake, Holds::Yes);
+    assert!(said(fake).contains(", instructions +20.0 %, "), "{}", said(fake));
+    let point = fake.instructions[0].point.clone();
+    fake.instructions[0].point = point.clone().with("fail", "no");
+    assert!(said(fake).contains(", instructions at fail=no +20.0 %, "), "{}", said(fake));
+    // Other I/Os say nothing of these.
+    fake.instructions[0].point.depth = 1;
+    assert!(!said(fake).contains("instructions"), "{}", said(fake));
 }

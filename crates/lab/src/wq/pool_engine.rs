@@ -55,14 +55,19 @@ pub struct PoolEngine<A> {
 }
 
 impl<A: Client> PoolEngine<A> {
-    /// An engine over what `arm` makes of the way back.
-    pub fn new(depth: u32, hashed: u32, arm: impl FnOnce(Back) -> Result<A, LoadError>) -> Result<Self, LoadError> {
+    /// An engine over what `arm` makes of the way back. It spins for a while before it sleeps when workers can run
+    /// meanwhile: whether they can is not seen from here, for the thread that calls may be pinned, and they are not.
+    pub fn new(
+        depth: u32,
+        hashed: u32,
+        spins: bool,
+        arm: impl FnOnce(Back) -> Result<A, LoadError>,
+    ) -> Result<Self, LoadError> {
         let parker = Parker::new().map_err(|err| LoadError::run(format!("no event descriptor: {err}")))?;
         let (queue, consumer) = MpscQueue::new(depth);
         let arm = arm(Back { queue, unparker: parker.unparker() })?;
         let clock = Clock::real();
-        let one_cpu = sheave_load::cpu::allowed().len() == 1;
-        let spin = if one_cpu { 0 } else { clock.ns_to_cycles(SPIN.as_nanos() as u64) };
+        let spin = if spins { clock.ns_to_cycles(SPIN.as_nanos() as u64) } else { 0 };
         Ok(Self { arm, back: consumer, parker, ready: Vec::with_capacity(depth as usize), clock, spin, hashed })
     }
 

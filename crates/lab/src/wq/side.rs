@@ -81,10 +81,13 @@ fn stealing<U: Use>(flood: &Flood, measure: bool, what: U) -> Result<U::Out, Loa
         measure,
         cpus: flood.worker_cpus.clone(),
         stepped: flood.stepped,
+        // A ring takes short items back before it waits, and wakes nobody for them until then. This client does not.
+        help: false,
         ..PoolOptions::default()
     });
+    let spins = flood.has_cpus_for_both();
     let make = || {
-        PoolEngine::new(flood.depth, flood.hashed, |back| {
+        PoolEngine::new(flood.depth, flood.hashed, spins, |back| {
             let submitter = pool.submitter(BenchSource { work: flood.work, back }, flood.depth);
             let submitter = submitter.ok_or_else(|| LoadError::run("the pool has no room for another submitter"))?;
             Ok(Stealing::new(submitter, flood.work))
@@ -95,7 +98,8 @@ fn stealing<U: Use>(flood: &Flood, measure: bool, what: U) -> Result<U::Out, Loa
 
 fn old<U: Use>(flood: &Flood, arm: Arm, measure: bool, what: U) -> Result<U::Out, LoadError> {
     let pool = OldPool::new(flood, arm == Arm::Sharded, arm != Arm::OneList, measure);
-    let make = || PoolEngine::new(flood.depth, flood.hashed, |back| Ok(pool.client(0, back)));
+    let spins = flood.has_cpus_for_both();
+    let make = || PoolEngine::new(flood.depth, flood.hashed, spins, |back| Ok(pool.client(0, back)));
     what.with(make, || pool.figures())
 }
 

@@ -60,7 +60,21 @@ fn the_page_is_one_file() {
     assert_eq!(said.code, 0, "{}", said.err);
     let page = std::fs::read_to_string(&path).expect("the page is there");
     assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"));
-    assert!(page.contains("<svg") && page.contains("sheave-lab plug-clock --point") && !page.contains("<script"));
+    assert!(page.contains("sheave-lab plug-clock --point") && page.contains("id=\"data\""));
+}
+
+#[test]
+fn a_page_is_made_again_of_a_report_that_was_kept() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let said = run(&format!("{SHORT} --html {} --markdown {} --save {}", path("a"), path("b"), path("kept")));
+    assert_eq!(said.code, 0, "{}", said.err);
+    let said = run(&format!("--from {} --html {} --markdown {}", path("kept"), path("c"), path("d")));
+    assert_eq!((said.code, said.out.as_str()), (0, ""), "{}", said.err);
+    let text = |name: &str| std::fs::read_to_string(dir.path().join(name)).expect("it is there");
+    assert_eq!((text("a"), text("b")), (text("c"), text("d")));
+    // Where the report went is no part of the command that measured it.
+    assert!(text("kept").contains(&format!("\"command\":\"sheave-lab {SHORT}\"")), "{}", text("kept"));
 }
 
 #[test]
@@ -71,6 +85,11 @@ fn what_makes_no_sense_is_refused_before_anything_runs() {
         ("all --job x.fio", 2, "one experiment"),
         ("bio-cache --job /none.fio", 2, "/none.fio"),
         ("bio-cache --job x.fio --point bs=512", 2, "cannot be used with"),
+        ("--from /none.json --html /dev/null", 2, "/none.json"),
+        ("--from /dev/null --html /dev/null", 2, "no report of a run"),
+        ("--from /dev/null", 2, "--html FILE"),
+        ("bio-cache --from /dev/null --html /dev/null", 2, "cannot be used with"),
+        ("--from /dev/null --quick --html /dev/null", 2, "cannot be used with"),
         ("bio-cache --point bs=512,depth=none", 2, "depth=none"),
         ("bio-cache --quick --sweep nosuch", 2, "no sweep"),
         ("bio-cache --quick --cpu 4000", 2, "CPU 4000"),

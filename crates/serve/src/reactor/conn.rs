@@ -11,6 +11,7 @@ mod block_status;
 mod negotiation;
 mod replies;
 mod secure;
+mod waiting_reads;
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -25,6 +26,7 @@ use sheave_nbd::wire::{Errno, cflag};
 use sheave_uring::Fd;
 
 use super::batch::{Batch, Piece};
+use super::large_reads::LargeReads;
 use super::raw;
 use super::requests::Io;
 use super::tls_stream::TlsStream;
@@ -47,6 +49,7 @@ const MAX_SPARE_PIECES: usize = 64;
 /// Pieces of a batch.
 const MAX_PIECES: usize = MAX_SEGMENTS - 2;
 const ENOBUFS: i32 = 105;
+const NO_MEMORY: &str = "the server has no memory for it";
 
 /// What survives the process.
 #[derive(Debug)]
@@ -148,8 +151,9 @@ pub(super) struct Conn {
     receiving: Receiving,
     /// The write whose payload comes.
     gathering: Option<u32>,
-    /// Requests in the ring.
+    /// Requests in the ring, and large reads that wait for others.
     under_way: u32,
+    large: LargeReads,
     /// Bytes of payloads that it has.
     held: u64,
     small_bytes: usize,
@@ -191,6 +195,7 @@ impl Conn {
             receiving: Receiving::Nothing,
             gathering: None,
             under_way: 0,
+            large: LargeReads::default(),
             held: 0,
             small_bytes: 0,
             out: VecDeque::new(),
@@ -226,11 +231,11 @@ impl Conn {
 
     /// Until when it has to choose an export, while it has not.
     pub(super) fn handshake_until(&self) -> Option<Instant> {
-        matches!(self.life.stage, Stage::Handshake(_)).then_some(self.until)
+        (self.ending != Ending::Now && matches!(self.life.stage, Stage::Handshake(_))).then_some(self.until)
     }
 
     pub(super) fn is_late(&self, now: Instant) -> bool {
-        self.ending != Ending::Now && self.handshake_until().is_some_and(|until| until <= now)
+        self.handshake_until().is_some_and(|until| until <= now)
     }
 
     /// Whether it holds memory that it has to be done with, and was not done with since this was asked last: a payload
@@ -465,18 +470,24 @@ impl Conn {
         }
         let Stage::Transmission(chosen) = &self.life.stage else { return };
         let (fd, align) = (chosen.fd, chosen.align);
-        let fast_zero = chosen.export.backend.is_fast_to_zero();
         match request.command {
             Command::Cache => return self.done(&request),
             Command::BlockStatus => return self.block_status(io, &request),
             Command::Read if request.len == 0 => {}
             Command::Flush => {}
             _ if request.len == 0 => return self.done(&request),
-            Command::WriteZeroes if request.has(cflag::FAST_ZERO) && (request.has(cflag::NO_HOLE) || !fast_zero) => {
+            Command::WriteZeroes
+                if request.has(cflag::FAST_ZERO)
+                    && (request.has(cflag::NO_HOLE) || !chosen.export.backend.is_fast_to_zero()) =>
+            {
                 const WHY: &str = "zeroing is not faster than writing here";
                 return self.failed(&request, Errno::NotSup, WHY);
             }
             _ => {}
+        }
+        if self.large.keep(&request, self.held) {
+            self.under_way += 1;
+            return;
         }
         let cost = match request.command {
             Command::Read | Command::Write => Pool::cost(request.len as usize, align),
@@ -513,12 +524,11 @@ impl Conn {
     }
 
     fn out_of_memory(&mut self, request: Request) {
-        const WHY: &str = "the server has no memory for it";
         if request.command == Command::Write {
             // Its payload would have to be skipped: nobody has seen a machine in this state that goes on.
-            return self.drop_client(WHY);
+            return self.drop_client(NO_MEMORY);
         }
-        self.failed(&request, Errno::NoMem, WHY);
+        self.failed(&request, Errno::NoMem, NO_MEMORY);
     }
 
     /// Does what can be done now: looks at bytes that waited, sends, receives, ends.
@@ -535,6 +545,7 @@ impl Conn {
                 self.look_at_unread(io);
             }
         }
+        self.begin_large_reads(io);
         self.tell_of_tls(shared);
         self.send(io);
         self.receive(io);
@@ -559,7 +570,7 @@ impl Conn {
     /// requests for which there is no room before it.
     pub(super) fn has_time(&self, io: &Io) -> bool {
         let more = self.tls.as_ref().is_some_and(|tls| tls.has_to_write(&self.out)) || !self.out.is_empty();
-        !more && self.takes_bytes(io)
+        !more && !self.large.wait() && self.takes_bytes(io)
     }
 
     fn receive(&mut self, io: &mut Io) {

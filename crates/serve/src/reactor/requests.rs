@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use sheave_base::status::Errno as SystemErrno;
 use sheave_base::sync::Arc;
 use sheave_nbd::session::{Command, Request};
 use sheave_nbd::wire::{Errno, cflag};
@@ -44,6 +45,8 @@ pub(super) struct Op {
     stage: Stage,
     /// Bytes that are done.
     done: u64,
+    /// The turn of the loop in which it came.
+    turn: u32,
     /// Its client is gone: what is with the ring ends, and nothing more of it begins.
     abandoned: bool,
 }
@@ -54,8 +57,31 @@ pub(super) struct Answer {
     pub(super) conn: usize,
     pub(super) request: Request,
     pub(super) payload: Option<Payload>,
+    /// It ended in the turn of the loop in which it began.
+    pub(super) at_once: bool,
     /// Why it failed, if it did.
-    pub(super) errno: Option<Errno>,
+    pub(super) failed: Option<Failed>,
+}
+
+/// Why a request has failed: for the protocol, which has few errors, and in words for replies that have room for some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Failed {
+    pub(super) errno: Errno,
+    pub(super) why: &'static str,
+}
+
+impl Failed {
+    /// By the errno of the file. Those that the protocol has no error for have words of their own.
+    fn of_file(errno: SystemErrno) -> Failed {
+        let why = match errno {
+            SystemErrno::ETIMEDOUT => "it did not end in time, or I/O that it waits for did not",
+            SystemErrno::ENODATA => "the medium cannot give back what was written",
+            SystemErrno::EILSEQ => "what was read does not match its checksum",
+            SystemErrno::ECANCELED => "it was canceled",
+            _ => "the file refuses it",
+        };
+        Failed { errno: Errno::of_system(errno.0), why }
+    }
 }
 
 /// The ring, and all requests that are in it.
@@ -181,7 +207,7 @@ impl Io {
             Command::Read | Command::Write => Some(self.pool.take(request.len as usize, align)?),
             _ => None,
         };
-        let op = Op { conn, fd, request, payload, stage: Stage::Command, done: 0, abandoned: false };
+        let op = Op { conn, fd, request, payload, stage: Stage::Command, done: 0, turn: self.turn, abandoned: false };
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.ops[slot as usize] = Some(op);
@@ -306,7 +332,7 @@ impl Io {
         let len = op.request.len;
         let writes_zeroes = op.request.command == Command::WriteZeroes;
         let moves = op.stage == Stage::Zeroes || matches!(op.request.command, Command::Read | Command::Write);
-        let mut errno = None;
+        let mut failed = None;
         if op.stage != Stage::Sync && moves {
             if res > 0 {
                 op.done += res as u64;
@@ -315,30 +341,32 @@ impl Io {
                     return None;
                 }
             } else {
-                errno = Some(if res == 0 { Errno::Io } else { Errno::of_system(-res) });
+                // A file that ends before its size has lost something.
+                let errno = if res == 0 { SystemErrno::EIO } else { SystemErrno(-res) };
+                failed = Some(Failed::of_file(errno));
             }
         } else if res < 0 {
-            errno = Some(Errno::of_system(-res));
+            failed = Some(Failed::of_file(SystemErrno(-res)));
         }
-        if errno == Some(Errno::NotSup) && op.stage == Stage::Command && !op.abandoned {
+        if failed.is_some_and(|failed| failed.errno == Errno::NotSup) && op.stage == Stage::Command && !op.abandoned {
             // A trim is a wish; zeroes are written where that is all that can be done, and may take long.
             if op.request.command == Command::Trim {
-                errno = None;
+                failed = None;
             } else if writes_zeroes && !op.request.has(cflag::FAST_ZERO) {
                 if self.start_zeroes(slot) {
                     return None;
                 }
-                errno = Some(Errno::NoMem);
+                failed = Some(Failed::of_file(SystemErrno::ENOMEM));
             }
         }
         let op = self.ops.get_mut(slot as usize)?.as_mut()?;
         let changes = matches!(op.request.command, Command::Trim | Command::WriteZeroes);
-        if errno.is_none() && op.stage != Stage::Sync && changes && op.request.has(cflag::FUA) {
+        if failed.is_none() && op.stage != Stage::Sync && changes && op.request.has(cflag::FUA) {
             op.stage = Stage::Sync;
             self.start(slot);
             return None;
         }
-        let Op { conn, request, payload, .. } = self.free_slot(slot)?;
-        Some(Answer { conn, request, payload, errno })
+        let Op { conn, request, payload, turn, .. } = self.free_slot(slot)?;
+        Some(Answer { conn, request, payload, at_once: turn == self.turn, failed })
     }
 }

@@ -62,7 +62,7 @@ fn a_file_that_cannot_be_used_is_named_with_the_cause_and_the_fix() {
         (with_key(put("other", &other.serialize_pem())), "other: certificate or key: keys may not be consistent"),
         (with_key(put("torn", &key.serialize_pem()[..60])), "torn: it is no PEM file"),
         (with_certificate(empty.clone()), "empty: there is no certificate in it. Give a PEM file with the server's"),
-        (with_certificate(put("long", &" ".repeat(MAX_FILE as usize + 1))), "long: it has more than 1 MiB"),
+        (with_certificate(put("long", &" ".repeat(tls::MAX_FILE as usize + 1))), "long: it has more than 1 MiB"),
         (TlsFiles { client_ca: Some(empty), ..files.clone() }, "empty: there is no certificate in it. Give a PEM file"),
         (TlsFiles { allow: vec!["x".into()], ..files.clone() }, "say which authority (CA) has issued these"),
     ];

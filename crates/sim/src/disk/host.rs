@@ -11,6 +11,8 @@ pub(super) struct Host {
     given: Vec<bool>,
     /// Pages that it still gives.
     room: u64,
+    /// Others take what is given back to it at once.
+    has_others: bool,
 }
 
 impl Host {
@@ -20,7 +22,12 @@ impl Host {
         for (page, _) in image.pages() {
             given[page as usize] = true;
         }
-        Host { given, room }
+        Host { given, room, has_others: false }
+    }
+
+    /// From now on others take at once what is given back, or do not.
+    pub(super) fn set_others(&mut self, has_others: bool) {
+        self.has_others = has_others;
     }
 
     /// It gives so many pages more.
@@ -34,7 +41,7 @@ impl Host {
         let pages = start.div_ceil(PAGE as u64)..(start + bytes as u64) / PAGE as u64;
         for page in pages {
             if let Some(given) = self.given.get_mut(page as usize) {
-                self.room += u64::from(std::mem::take(given));
+                self.room += u64::from(std::mem::take(given) && !self.has_others);
             }
         }
     }
@@ -74,5 +81,8 @@ mod tests {
         host.give_back(31, 2 * PAGE);
         assert_eq!(host.take(16, 4 * PAGE), 2 * PAGE, "one page lay in it as a whole; whoever asks first has it");
         assert_eq!(host.take(32, PAGE), 0, "the page that was discarded has no space");
+        host.set_others(true);
+        host.give_back(16, PAGE);
+        assert_eq!(host.take(16, PAGE), 0, "others have it");
     }
 }

@@ -73,6 +73,16 @@ impl Image {
         self.pages.iter().enumerate().filter_map(|(at, page)| Some((at as u64, &**page.as_ref()?)))
     }
 
+    /// What a copy of the file has that was made without its blank pages, from this byte on: pages of zeroes count as
+    /// never written, and are read as zeroes all the same.
+    #[must_use]
+    pub fn sparse_from(mut self, byte: u64) -> Image {
+        for page in self.pages.iter_mut().skip(byte.div_ceil(PAGE as u64) as usize) {
+            page.take_if(|page| page.iter().all(|&byte| byte == 0));
+        }
+        self
+    }
+
     /// A number that tells two images apart. Pages of zeroes count as never written.
     #[must_use]
     pub fn hash(&self) -> u64 {

@@ -24,6 +24,9 @@ pub struct DiskOptions {
     pub pauses: u64,
     /// A file in a file system that is full: of a hundred requests that find no room, so many make some free.
     pub host: Option<u64>,
+    /// Of a hundred crashes, those after which the file is copied without its blank pages to a file system that is
+    /// full, where others take what is given back while the pool is opened.
+    pub copied: u64,
     /// A promise that it breaks.
     pub lie: Option<Lie>,
     /// Disks that it is made of, end to end, each with a cache of its own.
@@ -107,6 +110,7 @@ impl Default for DiskOptions {
             errors: Errors::default(),
             pauses: 100,
             host: None,
+            copied: 0,
             lie: None,
             members: 1,
             spare: 0,

@@ -6,8 +6,9 @@
 use std::ops::ControlFlow;
 
 use sheave_base::sync::Arc;
+use sheave_blk::Device;
 use sheave_iomap::File;
-use sheave_vol::{AddOptions, Pool, PoolError, PoolInfo, ScrubOptions};
+use sheave_vol::{AddOptions, Checksum, Pool, PoolError, PoolInfo, ScrubOptions};
 
 use super::World;
 use super::job::{Job, PoolCall, Why, call, is_degraded, is_host_full, is_io_error};
@@ -250,25 +251,32 @@ impl World {
         self.calls.iter().any(|one| what(&one.job))
     }
 
-    /// Adds the spare disk, if there still is one.
+    /// Adds the spare disk, if there still is one, or takes in what the disk has grown by.
     pub(super) fn grow(&mut self) -> Result<(), String> {
-        let Some(spare) = self.disk.spare() else { return self.go_on() };
-        if self.is_calling(|job| matches!(job, Job::Grow { .. })) {
+        let spare = self.disk.spare();
+        let size = self.pool()?.info().size_bytes;
+        let behind = if size > self.setup.size_bytes { 0 } else { self.setup.behind };
+        let added = spare.as_ref().map_or(behind, Device::size_bytes);
+        if added == 0 || self.is_calling(|job| matches!(job, Job::Grow { .. })) {
             return self.go_on();
         }
-        self.note("add the spare disk".into());
+        self.note(if spare.is_some() { "add the spare disk" } else { "take in what the disk has grown by" }.into());
         self.history.grew = Some((self.disk.time(), None));
-        let (before, added) = (Box::new(self.pool()?.info()), spare.size_bytes());
-        self.start(Job::Grow { before, added }, move |pool| Ok(pool.add_member(&spare, &AddOptions::default())?))
+        let before = Box::new(self.pool()?.info());
+        self.start(Job::Grow { before, added }, move |pool| match &spare {
+            Some(spare) => Ok(pool.add_member(spare, &AddOptions::default())?),
+            None => Ok(pool.grow()?),
+        })
     }
 
     fn grown(&mut self, before: &PoolInfo, added: u64, result: Result<u64, Why>) -> Result<(), String> {
-        let size = result.map_err(|why| format!("adding the spare disk: {why}"))?;
+        let size = result.map_err(|why| format!("growing the pool: {why}"))?;
         self.history.grew = self.history.grew.map(|(from, _)| (from, Some(self.disk.time())));
         self.disk.has_grown();
         let info = self.pool()?.info();
-        if size != before.size_bytes + added || info.size_bytes != size || info.members.len() < 2 {
-            return Err(format!("a disk of {added} bytes was added: {info:?}, before: {before:?}"));
+        let members = if self.setup.disk.spare > 0 { 2 } else { 1 };
+        if size != before.size_bytes + added || info.size_bytes != size || info.members.len() < members {
+            return Err(format!("{added} bytes were added: {info:?}, before: {before:?}"));
         }
         Ok(())
     }
@@ -296,8 +304,14 @@ impl World {
             return self.go_on();
         }
         if self.rng.percent(40) {
-            self.note("discard what became free".into());
-            return self.start(Job::Trim, |pool| Ok(pool.discard_freed()?));
+            self.note("what the pool's threads do: discard what became free, close idle regions".into());
+            let sums = self.setup.checksum != Checksum::None;
+            return self.start(Job::Trim, move |pool| {
+                if sums {
+                    pool.close_idle()?;
+                }
+                Ok(pool.discard_freed()?)
+            });
         }
         let ends_early = self.rng.percent(15);
         self.note(if ends_early { "trim a part".into() } else { "trim".into() });

@@ -1,15 +1,17 @@
 //! Values of each type become parts and values again, and are dropped once.
 
-use std::sync::Arc;
+use std::any::TypeId;
+use std::mem::ManuallyDrop;
+use std::sync::{Arc, OnceLock};
 
 use sheave_base::buf::Buf;
 
-use super::{IoBuf, Memory, Vectors};
+use super::{IoBuf, Kind, Memory, Vectors, drop_parts};
 
 fn goes_and_comes<B: IoBuf + Clone + PartialEq + std::fmt::Debug>(value: B, len: usize) {
     let memory = Memory::new(value.clone());
     assert_eq!(memory.range().1, len);
-    assert_eq!(memory.into_value::<B>().expect("the same type"), value);
+    assert_eq!(Memory::into_value::<B>(Some(memory)).expect("the same type"), value);
 }
 
 #[test]
@@ -23,7 +25,7 @@ fn every_type_comes_back() {
     goes_and_comes::<Arc<[u8]>>(Arc::from(*b"abc"), 3);
     let buf = Buf::zeroed(512, 64).expect("memory");
     let address = buf.as_ptr();
-    let buf: Buf = Memory::new(buf).into_value().expect("the same type");
+    let buf: Buf = Memory::into_value(Some(Memory::new(buf))).expect("the same type");
     assert_eq!((buf.as_ptr(), buf.len(), buf.align()), (address, 512, 64));
 }
 
@@ -33,7 +35,7 @@ fn a_vec_keeps_its_capacity_which_no_operation_touches() {
     vec.extend(b"abc");
     let memory = Memory::new(vec);
     assert_eq!(memory.range().1, 3);
-    let vec: Vec<u8> = memory.into_value().expect("the same type");
+    let vec: Vec<u8> = Memory::into_value(Some(memory)).expect("the same type");
     assert!(vec.capacity() >= 100);
     assert_eq!(vec, b"abc");
 }
@@ -42,14 +44,32 @@ fn a_vec_keeps_its_capacity_which_no_operation_touches() {
 fn another_type_does_not_come_back_and_nothing_is_dropped_twice() {
     let shared: Arc<[u8]> = Arc::from(*b"abc");
     let memory = Memory::new(Arc::clone(&shared));
-    let memory = memory.into_value::<Vec<u8>>().expect_err("it is no Vec");
+    let memory = memory.try_into_value::<Vec<u8>>().expect_err("it is no Vec");
     assert_eq!(Arc::strong_count(&shared), 2);
     drop(memory);
     assert_eq!(Arc::strong_count(&shared), 1);
-    let again: Arc<[u8]> = Memory::new(Arc::clone(&shared)).into_value().expect("the same type");
+    let again: Arc<[u8]> = Memory::new(Arc::clone(&shared)).try_into_value().expect("the same type");
     assert_eq!(Arc::strong_count(&shared), 2);
     drop(again);
     assert_eq!(Arc::strong_count(&shared), 1);
+    let memory = Some(Memory::new(Arc::clone(&shared)));
+    assert_eq!(Memory::into_value::<Vec<u8>>(memory), None);
+    assert_eq!(Arc::strong_count(&shared), 1, "what is of another type is dropped");
+    assert_eq!(Memory::into_value::<Arc<[u8]>>(None), None);
+}
+
+/// Two crates that are compiled apart have the kind of a type at two addresses.
+#[test]
+fn a_value_comes_back_when_the_kind_of_its_type_is_at_another_address() {
+    // Made at run time, for the compiler may give two equal statics one address; kept in a static: so it is no leak.
+    static ELSEWHERE: OnceLock<Box<Kind>> = OnceLock::new();
+    let kind = || Box::new(Kind { id: TypeId::of::<Vec<u8>>, drop: drop_parts::<Vec<u8>> });
+    let elsewhere: &'static Kind = ELSEWHERE.get_or_init(kind);
+    let other = |memory: Memory| Memory { kind: elsewhere, ..*ManuallyDrop::new(memory) };
+    let memory = other(Memory::new(vec![1, 2]));
+    assert_eq!(Memory::into_value::<Vec<u8>>(Some(memory)), Some(vec![1, 2]));
+    let memory = other(Memory::new(vec![3]));
+    assert_eq!(Memory::into_value::<Box<[u8]>>(Some(memory)), None);
 }
 
 /// Who uses `?` in a function whose error goes between threads needs this of a full SQ.
@@ -66,7 +86,7 @@ fn completions_and_what_a_full_sq_gives_back_go_between_threads() {
 fn vectors_stay_where_they_are() {
     let vectors = Vectors::new(vec![Buf::zeroed(512, 8).expect("memory"), Buf::zeroed(1024, 8).expect("memory")]);
     let (address, count) = vectors.range();
-    let vectors: Vectors = Memory::new(vectors).into_value().expect("the same type");
+    let vectors: Vectors = Memory::new(vectors).try_into_value().expect("the same type");
     assert_eq!((vectors.range(), count), ((address, 2), 2));
     assert_eq!(vectors.into_bufs().iter().map(|buf| buf.len()).collect::<Vec<_>>(), [512, 1024]);
 }

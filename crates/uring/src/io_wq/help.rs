@@ -1,4 +1,5 @@
-//! Short items that their own client runs before it waits, where a worker would need the client's CPU for them.
+//! Short items that their own client runs before it waits: where a worker would need the client's CPU for them, and
+//! where the client waits for one such item and nothing else.
 //!
 //! Owns the taking back of a client's items, and the wake-up that was put off meanwhile. How a ring runs what it has
 //! taken back, its owner knows (`ring`).
@@ -39,6 +40,21 @@ impl<S: Source> Submitter<S> {
             }
         }
         acct.nap.note_helped(back.len() - before);
+    }
+
+    /// Takes the one short item back that is queued and was not handed over, if nothing else is. As
+    /// [`help`](Self::help), but wherever workers are, for none of them knows of it.
+    pub(crate) fn take_staged_alone(&mut self, back: &mut Vec<u32>) {
+        let options = &self.pool().shared().options;
+        if !options.help || options.stepped {
+            return;
+        }
+        let Some(entry) = self.pop_staged_alone() else { return };
+        if self.items().start(entry.slot(), entry.generation()) {
+            self.items().end(entry.slot(), entry.generation());
+            back.push(entry.slot());
+            self.pool().shared().accts[0].nap.note_helped(1);
+        }
     }
 
     /// Whether a wake-up was put off.

@@ -1,6 +1,9 @@
 //! The state word of each item: one word decides who has it.
 //!
-//! Owns the states and every transition. Does not own where the item lies: that is the point (see `cancel`).
+//! Owns the states and every transition, and so the cancelling of work: one exchange on the word decides. So it does
+//! not matter whether the entry lies in a shard, in a hash's run or in a worker's batch, and no lock is taken. What is
+//! left of a cancelled item is an entry that starts nothing; it goes when a worker comes past it, or when its shard is
+//! full.
 //!
 //! ```text
 //!            queue                start                end
@@ -21,10 +24,11 @@
 //! - I2: the generation grows with each `queue`; `start` needs the generation of its entry, so an entry left behind
 //!   by a cancel starts nothing, also when the slot was queued again.
 //! - I3: `end` comes before the result is handed over: whoever has the result may queue the slot.
+//! - I4: a cancel has one outcome, and an item one end: `Queued` and it never runs and never comes back; `Running` and
+//!   its result comes as always; `NotFound` and its result has been handed over, or it never was queued.
 
 use sheave_base::sync::atomic::{AtomicU32, Ordering};
 
-use super::cancel::Cancelled;
 use super::work::GENERATION_BITS;
 
 const IDLE: u32 = 0;
@@ -33,6 +37,17 @@ const RUNNING: u32 = 2;
 const CANCEL: u32 = 4;
 const STATE_BITS: u32 = u32::BITS - GENERATION_BITS;
 const STATE: u32 = (1 << STATE_BITS) - 1;
+
+/// What a cancel found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancelled {
+    /// It had not started: it will not run, and its slot is free.
+    Queued,
+    /// A worker runs it, and was asked to end early; its result comes as always (`-EALREADY` for the canceller).
+    Running,
+    /// Neither queued nor running (`-ENOENT`).
+    NotFound,
+}
 
 /// The items of one client: a word a slot, the generation above the state.
 #[derive(Debug)]

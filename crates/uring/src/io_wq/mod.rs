@@ -6,14 +6,14 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `work`, `item` | what the pool knows of an item; the state word that decides who has it |
+//! | `work`, `item` | what the pool knows of an item; the state word that decides who has it, and cancelling |
 //! | `shard`, `hash` | queues, batches; hashed work in order and never twice at once |
 //! | `acct` | an account's shards and the places of its workers: who is woken, made, sent to sleep |
 //! | `worker`, `thread_state` | a thread's life; whether it computes or sleeps, as the kernel knows |
 //! | `nap`, `help` | wake-ups that are put off on a CPU that worker and ring share; items that the ring runs itself |
 //! | `within` | items that run within items, on one thread |
 //! | `shared` | what all threads of a pool share; how a thread is made and joined |
-//! | `client`, `pool`, `cancel` | who queues work; limits and the end; cancelling |
+//! | `client`, `pool` | who queues work; limits and the end |
 //! | `step` | a pool without threads, for simulators |
 //! | `ring`, `ring_work` | a ring as a client, and the public handle; what workers do for rings |
 //! | `census` | how many workers all pools of the process have |
@@ -27,7 +27,6 @@
 //! - I5: nothing is allocated for an item once its client is registered (`shard`).
 
 mod acct;
-mod cancel;
 mod census;
 mod client;
 mod hash;
@@ -47,8 +46,8 @@ mod within;
 mod work;
 mod worker;
 
-pub use cancel::Cancelled;
 pub use census::PROCESS_WORKERS;
+pub use item::Cancelled;
 pub use lock::LockStats;
 pub use pool::{AcctCounts, Pool, Submitter};
 pub(crate) use ring::RingWq;

@@ -9,9 +9,8 @@
 use sheave_base::sync::Arc;
 
 use super::acct::{Acct, MAX_WORKERS};
-use super::cancel::Cancelled;
 use super::client::Client;
-use super::item::Items;
+use super::item::{Cancelled, Items};
 use super::lock::LockStats;
 use super::shard::Batch;
 use super::shared::{PoolOptions, Shared, SpawnGate};
@@ -240,6 +239,13 @@ impl<S: Source> Submitter<S> {
     #[must_use]
     pub fn has_staged(&self) -> bool {
         !(self.staged[0].is_empty() && self.staged[1].is_empty() && self.hashed.is_empty())
+    }
+
+    /// The one entry that was queued and not handed over, if it is short; it is queued no more.
+    pub(super) fn pop_staged_alone(&mut self) -> Option<WorkEntry> {
+        let [bound, unbound] = &mut self.staged;
+        let alone = bound.len() == 1 && unbound.is_empty() && self.hashed.is_empty();
+        bound.pop_if(|entry| alone && !entry.may_block())
     }
 
     #[inline(never)]

@@ -68,8 +68,9 @@ impl IoWqBuilder {
         self
     }
 
-    /// Whether a ring that is about to wait on the CPU of its workers runs its own short items itself, instead of
-    /// letting a worker take turns with it there. It does unless this says no. [`AcctCounts::helped`] counts them.
+    /// Whether a ring that is about to wait runs its own short items itself: on the CPU of its workers, instead of
+    /// letting a worker take turns with it there, and anywhere the one item that it submits and waits for in the same
+    /// call. It does unless this says no. [`AcctCounts::helped`] counts them.
     pub fn help(mut self, help: bool) -> Self {
         self.options.help = help;
         self
@@ -117,7 +118,8 @@ fn check_limit(what: &'static str, value: u32) -> Result<(), RingError> {
 /// let wq = IoWq::builder().max_workers(4, 16).name("db-wq").build()?;
 /// let mut ring = Ring::builder().entries(8).io_wq(&wq).build()?;
 /// ring.push(prep::nop().run_async().user_data(7)).map_err(|full| full.error)?;
-/// ring.submit_and_wait(1)?;
+/// ring.submit()?;
+/// ring.drain();
 /// assert_eq!(ring.completions().map(|c| c.user_data).collect::<Vec<_>>(), [7]);
 /// assert_eq!(wq.counts()[0].created, 1);
 /// # Ok::<(), sheave_uring::RingError>(())
@@ -313,6 +315,19 @@ impl RingWq {
         }
     }
 
+    /// The ring has submitted and is about to wait. If one short item, which was not handed over, is all that it will
+    /// wait for, takes that back, for [`RingWq::pop_helped`]: no other thread would do it sooner, and nothing would be
+    /// done meanwhile.
+    #[inline]
+    pub(crate) fn keep_alone(&mut self) -> bool {
+        if self.outstanding != 1 {
+            return false;
+        }
+        let Some(submitter) = &mut self.submitter else { return false };
+        submitter.take_staged_alone(&mut self.helped);
+        !self.helped.is_empty()
+    }
+
     /// The ring is about to wait: takes back what it can do itself, for [`RingWq::pop_helped`]; wakes a worker when
     /// there is none of it and one was not woken before.
     #[inline]
@@ -345,6 +360,12 @@ impl RingWq {
     #[inline]
     pub(crate) fn spins_in_vain(&self) -> bool {
         self.outstanding > 0 && self.spins_lost >= SPINS_IN_VAIN && !self.spins_lost.is_multiple_of(SPIN_AGAIN)
+    }
+
+    /// Whether something was taken back and not run yet.
+    #[inline]
+    pub(crate) fn has_helped(&self) -> bool {
+        !self.helped.is_empty()
     }
 
     /// A slot that was taken back, and what is to be done with it.

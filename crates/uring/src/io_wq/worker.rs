@@ -19,7 +19,9 @@
 //! sleeps for [`WATCH_MIN`]; if no item ended meanwhile, and the kernel says that the worker which entered last is
 //! asleep and not computing, it takes over. Having been right, the next [`TRUST`] need not watch, so that many blocking
 //! items are in flight at once; any progress seen by a watcher ends that trust. So items that are merely marked as
-//! blocking bring one more thread, which sleeps, and only items that block bring the limit.
+//! blocking bring one more thread, which sleeps, and only items that block bring the limit. Items that do end, but take
+//! [`LONG_ITEM`] each (a copy of a mebibyte, a sum), are worth another CPU, if there is one: whoever watches them takes
+//! over as well.
 //!
 //! Invariants:
 //! - I1: results are handed over at the end of a batch and before a section is entered: nobody waits long for a
@@ -49,6 +51,9 @@ use crate::work_done::WorkDone;
 pub(super) const WATCH_MIN: Duration = Duration::from_micros(50);
 /// A standby looks again at most so late.
 const WATCH_MAX: Duration = Duration::from_millis(1);
+/// Items that take so long, one with the other, are done by as many workers as there are CPUs for them. To give an item
+/// to a thread on another CPU, and have it back, takes 1 to 3 us where that polls, and some 15 where it sleeps.
+const LONG_ITEM: Duration = Duration::from_micros(25);
 /// Workers that follow a right guess without watching.
 const TRUST: u32 = 16;
 /// Result of an item whose source panicked: `-EIO`.
@@ -152,16 +157,15 @@ impl<S: Source> Worker<S> {
             let before = acct.progress.load(Ordering::Relaxed);
             let woken = watch_for(&mut self.parker, watch);
             // Relaxed: as above.
-            if acct.progress.load(Ordering::Relaxed) != before {
+            let ended = acct.progress.load(Ordering::Relaxed).wrapping_sub(before);
+            if ended > 0 {
                 acct.trust.store(0, Ordering::Relaxed);
-                watch = (watch * 2).min(WATCH_MAX);
-                continue;
             }
-            if woken == Wake::TimedOut {
+            if woken == Wake::TimedOut && are_long(ended, watch) {
                 // Those that compute have a CPU each. Another worker is of use while there is one more.
                 let cpus = self.shared.cpu_count();
                 let computing = acct.computing(cpus);
-                if computing == 0 {
+                if computing == 0 && ended == 0 {
                     // Relaxed: a hint for the next standby.
                     acct.trust.store(TRUST, Ordering::Relaxed);
                 }
@@ -398,6 +402,11 @@ impl<S: Source> Worker<S> {
         join(ended);
         Place::Gone
     }
+}
+
+/// Whether items of which so many have ended in this time are long, or none has ended.
+pub(super) fn are_long(ended: u64, time: Duration) -> bool {
+    u128::from(ended) * LONG_ITEM.as_nanos() <= time.as_nanos()
 }
 
 /// Whether a standby may take over without watching.

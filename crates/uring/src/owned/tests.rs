@@ -9,7 +9,7 @@ fn put(table: &mut OwnedTable, sq_at: u32, user_data: u64) -> u32 {
 }
 
 fn byte(memory: Memory) -> u8 {
-    memory.into_value::<Vec<u8>>().expect("what was put")[0]
+    Memory::into_value::<Vec<u8>>(Some(memory)).expect("what was put")[0]
 }
 
 fn end(table: &mut OwnedTable, key: u32) -> (u64, Option<u8>) {

@@ -146,8 +146,7 @@ impl Known {
     /// Submits SQEs that are plain, so many at most, of which each may name another registered buffer; how many.
     #[inline(never)]
     pub(crate) fn submit_mixed(&mut self, io: &mut IoCtx, queues: &Queues, bufs: &BufTable, most: u32) -> u32 {
-        let is = |alike: &Alike, sqe: &Sqe| alike.is_mixed(sqe) && bufs.covers(sqe.buf_index, sqe.addr, alike.len);
-        let first_of = |alike: &Alike, sqes: &[Sqe]| sqes.iter().take_while(|sqe| is(alike, sqe)).count();
+        let first_of = |alike: &Alike, sqes: &[Sqe]| alike.first_mixed_of(sqes, bufs);
         self.submit_like::<true, _>(io, queues, most, false, first_of, |sqe, place| BufferedIo {
             io: plain_io(sqe, place),
             fixed_buf: sqe.buf_index,
@@ -318,18 +317,24 @@ impl Alike {
         sqes.iter().take_while(|sqe| self.is(sqe)).count()
     }
 
-    /// Whether this SQE is of the run, if the registered buffer that it names is left out: that may be another one, and
-    /// whether the memory lies in it is not asked here.
+    /// Whether this SQE is of the run, but for the registered buffer that it names: that may be another one, in which
+    /// its memory must lie.
     #[inline(always)]
-    fn is_mixed(&self, sqe: &Sqe) -> bool {
-        let (first, second) = sqe.kind();
-        // In the kind, the place of the buffer is empty.
-        first == self.kind.0
-            && (second ^ self.kind.1) <= !BUFFERS_ALIKE
+    fn is_mixed(&self, sqe: &Sqe, bufs: &BufTable) -> bool {
+        debug_assert_eq!(self.kind.1, 0, "a plain one has nothing beside its buffer there");
+        sqe.kind().0 == self.kind.0
+            && (sqe.personality, sqe.splice_fd_in) == (0, 0)
             && sqe.len_and_op_flags() == self.len
             && sqe.pad2 == 0
             && self.bounds.reach(sqe.off)
             && self.bounds.aligned(sqe.off, sqe.addr)
+            && bufs.covers_some(sqe.buf_index, sqe.addr, self.len)
+    }
+
+    /// [`first_of`](Self::first_of), of SQEs of which each may name another registered buffer.
+    #[inline(never)]
+    fn first_mixed_of(&self, sqes: &[Sqe], bufs: &BufTable) -> usize {
+        sqes.iter().take_while(|sqe| self.is_mixed(sqe, bufs)).count()
     }
 
     #[inline(always)]

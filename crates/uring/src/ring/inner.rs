@@ -67,16 +67,19 @@ impl Complete for InnerCell {
 
 impl Inner {
     pub(super) fn attach(&mut self, device: &Device) -> Result<Fd, RingError> {
-        self.attach_file(Arc::new(RawFile::new(device.clone())))
+        self.open_file(Arc::new(RawFile::new(device.clone())))
     }
 
     pub(super) fn attach_file(&mut self, file: Arc<dyn File>) -> Result<Fd, RingError> {
+        self.open_file(Contained::around(file))
+    }
+
+    fn open_file(&mut self, file: Arc<dyn File>) -> Result<Fd, RingError> {
         if !self.core.files.has_room() {
             return Err(TOO_MANY_FILES);
         }
-        let file = Contained::around(file);
         let bdev = self.io.attach(file.device())?;
-        let file = OpenFile::new(file, bdev, &self.io);
+        let file = OpenFile::new(file, bdev, &self.io, self.core.times.as_ref().map(|times| &times.ring));
         self.core.add_file(file).ok_or(TOO_MANY_FILES)
     }
 
@@ -230,6 +233,16 @@ impl Inner {
         let Some((index, sqe)) = self.core.queues.sq_next() else {
             return Err(full(entry));
         };
+        // First, so that few words of the entry are left for the rest.
+        if let Some(memory) = entry.owned {
+            entry.sqe.user_data = match self.core.owned.put(at, entry.sqe.user_data, memory) {
+                Ok(key) => key,
+                Err(memory) => {
+                    self.core.quiet.own();
+                    self.core.owned.put_in_new_place(at, entry.sqe.user_data, memory)
+                }
+            };
+        }
         // An `fd` of another ring.
         if entry.ring != self.core.files.ring_number() {
             entry.sqe.fd = fd_of_another_ring(entry.ring, entry.sqe.fd);
@@ -238,7 +251,7 @@ impl Inner {
             Late::Nothing => {}
             Late::Fixed(start, len) => {
                 // A range outside gives `-EFAULT` like any other wrong address.
-                let base = self.core.bufs.range(entry.sqe.buf_index).map_or(0, |(base, _)| base);
+                let base = self.core.bufs.base(entry.sqe.buf_index);
                 entry.sqe.addr = base.saturating_add(start as u64);
                 entry.sqe.len = len.min(u32::MAX as usize) as u32;
             }
@@ -252,15 +265,6 @@ impl Inner {
                 *time = When::After(after).timespec(self.io.clock());
                 entry.sqe.off = std::ptr::from_ref(time) as u64;
             }
-        }
-        if let Some(memory) = entry.owned {
-            entry.sqe.user_data = match self.core.owned.put(at, entry.sqe.user_data, memory) {
-                Ok(key) => key,
-                Err(memory) => {
-                    self.core.quiet.own();
-                    self.core.owned.put_in_new_place(at, entry.sqe.user_data, memory)
-                }
-            };
         }
         *sqe = entry.sqe;
         Ok(())
@@ -282,7 +286,7 @@ impl Inner {
 
     pub(super) fn submit(&mut self) -> Result<u32, RingError> {
         let taken = match self.submit_alone() {
-            Alone::No => self.take_sqes().ok_or(RingError::Busy)?,
+            Alone::No => self.take_sqes(false).ok_or(RingError::Busy)?,
             Alone::Sent | Alone::Ended => 1,
         };
         self.io.commit();
@@ -296,7 +300,7 @@ impl Inner {
     /// [`submit`](Self::submit) without the system call that sends what drivers have prepared.
     pub(crate) fn submit_unsent(&mut self) -> Result<u32, RingError> {
         let taken = match self.submit_alone() {
-            Alone::No => self.take_sqes().ok_or(RingError::Busy)?,
+            Alone::No => self.take_sqes(false).ok_or(RingError::Busy)?,
             Alone::Sent | Alone::Ended => 1,
         };
         if !(self.io.has_unsent() && self.core.is_settled()) {
@@ -323,11 +327,20 @@ impl Inner {
 
     /// Takes the SQEs that were shown; `None` when there are some, and too much is in flight for any.
     #[inline(never)]
-    fn take_sqes(&mut self) -> Option<u32> {
+    fn take_sqes(&mut self, waits: bool) -> Option<u32> {
         self.core.flush_overflow();
-        let taken = self.consume();
+        let taken = self.consume(waits);
         if taken == 0 && self.core.queues.sq_pending() != 0 {
             return None;
+        }
+        Some(taken)
+    }
+
+    /// [`take_sqes`](Self::take_sqes) for a wait, which runs what workers would do no sooner.
+    fn take_and_help(&mut self, wanted: u32) -> Option<u32> {
+        let taken = self.take_sqes(wanted > self.core.queues.cq_ready())?;
+        if self.core.wq.has_helped() {
+            self.run_helped();
         }
         Some(taken)
     }
@@ -349,7 +362,7 @@ impl Inner {
     #[inline(never)]
     fn submit_then_wait(&mut self, alone: Alone, wanted: u32) -> Option<u32> {
         let taken = match alone {
-            Alone::No => self.take_sqes()?,
+            Alone::No => self.take_and_help(wanted)?,
             Alone::Sent | Alone::Ended => 1,
         };
         // However it ends: the caller sees which completions there are.
@@ -454,10 +467,17 @@ impl Inner {
         }
     }
 
+    /// Where the entries of the CQ begin and end; `None` when it is to be [filled](Self::fill) first.
+    #[inline(always)]
+    pub(super) fn readable(&self) -> Option<(u32, u32)> {
+        let (head, ready) = (self.core.queues.cq_head(), self.core.queues.cq_ready());
+        (ready != 0 && self.core.overflow.is_empty()).then_some((head, head.wrapping_add(ready)))
+    }
+
     /// Fills an empty CQ from the devices; where its entries begin and end.
-    #[inline]
+    #[inline(never)]
     pub(super) fn fill(&mut self) -> (u32, u32) {
-        if self.core.queues.cq_ready() == 0 || !self.core.overflow.is_empty() {
+        if self.readable().is_none() {
             self.reap();
         }
         let head = self.core.queues.cq_head();

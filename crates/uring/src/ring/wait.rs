@@ -151,7 +151,7 @@ impl Inner {
 
     /// Runs what was taken back from the workers: operations are issued as if they had never been theirs.
     #[cold]
-    fn run_helped(&mut self) {
+    pub(super) fn run_helped(&mut self) {
         self.core.quiet.stir();
         // What workers have ended was queued before.
         self.take_done();

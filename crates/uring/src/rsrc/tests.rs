@@ -31,7 +31,26 @@ fn a_range_lies_within_a_buffer_or_not() {
         (u16::MAX, 0, 0, false),
     ] {
         assert_eq!(table.covers(index, addr, len), within, "buffer {index}: {addr:#x} + {len:#x}");
+        if len > 0 {
+            assert_eq!(table.covers_some(index, addr, len), within, "buffer {index}: {addr:#x} + {len:#x}");
+        }
     }
+}
+
+#[test]
+fn what_was_taken_out_or_put_in_is_covered_no_more_or_from_then_on() {
+    let mut table = table(&[(0x1000, 0x1000), (0x4000, 0x1000)]);
+    let covers = |table: &BufTable, addr| (table.base(0), table.covers_some(0, addr, 1), table.covers(0, addr, 1));
+    assert_eq!(covers(&table, 0x1000), (0x1000, true, true));
+    table.replace(0, Some((0x8000, 0x10, None)), 0, false);
+    assert_eq!(covers(&table, 0x1000), (0x8000, false, false));
+    assert_eq!(covers(&table, 0x800f), (0x8000, true, true));
+    table.replace(0, None, 0, false);
+    assert_eq!(covers(&table, 0x800f), (0, false, false));
+    assert_eq!(covers(&table, 0), (0, false, false));
+    assert!(table.covers_some(1, 0x4000, 1));
+    table.resize(1);
+    assert_eq!((table.base(1), table.covers_some(1, 0x4000, 1), table.covers(1, 0x4000, 1)), (0, false, false));
 }
 
 #[test]

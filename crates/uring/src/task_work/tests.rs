@@ -1,5 +1,7 @@
 //! Messages from many threads; who wakes whom; handles that outlive their ring.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -43,6 +45,39 @@ fn all_that_was_accepted_arrives_once_and_in_order() {
         }
     }
     senders.into_iter().for_each(|sender| sender.join().expect("no panic"));
+}
+
+/// However many send at once: who has not more on the way than there is room for is never told that there is none.
+#[test]
+fn a_mailbox_with_room_refuses_nobody() {
+    const ON_THE_WAY: u32 = 7;
+    let mut ring = Ring::builder().entries(8).cq_entries(64).spin(Duration::ZERO).build().expect("a ring");
+    let senders: Vec<_> = (0..8)
+        .map(|_| {
+            let (handle, read) = (ring.handle(), Arc::new(AtomicU32::new(0)));
+            let seen = Arc::clone(&read);
+            let sender = thread::spawn(move || {
+                for sent in 0..EACH as u32 {
+                    while sent - seen.load(Ordering::SeqCst) >= ON_THE_WAY {
+                        thread::yield_now();
+                    }
+                    let accepted = handle.send(Arc::as_ptr(&seen).addr() as u64, 0);
+                    assert_eq!(accepted, Ok(()), "there is room for 64, and at most 56 are on the way");
+                }
+            });
+            (sender, read)
+        })
+        .collect();
+    let mut left = 8 * EACH;
+    while left > 0 {
+        assert!(ring.wait(1, Some(Duration::from_secs(20))).is_ready(), "senders go on, {left} to come");
+        for completion in ring.completions() {
+            let of = |(_, read): &&(_, Arc<AtomicU32>)| Arc::as_ptr(read).addr() as u64 == completion.user_data;
+            senders.iter().find(of).expect("one of them").1.fetch_add(1, Ordering::SeqCst);
+            left -= 1;
+        }
+    }
+    senders.into_iter().for_each(|(sender, _)| sender.join().expect("no panic"));
 }
 
 #[test]

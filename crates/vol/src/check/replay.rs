@@ -3,15 +3,12 @@
 //! Owns the findings about it. A journal that only ends torn is no finding: a crash leaves that, and nothing in it was
 //! acknowledged. One that has lost acknowledged records is salvaged as a repair would: all that is intact is applied.
 
-use std::ops::ControlFlow;
-
 use super::model::Model;
 use crate::device::block_io::BlockIo;
 use crate::error::PoolError;
 use crate::finding::{Finding, FindingKind, Place};
 use crate::format::damage::Damage;
 use crate::format::journal::{JournalBlock, Lost, scan};
-use crate::format::record::Record;
 use crate::format::superblock::Superblock;
 use crate::format::{BLOCK, BLOCK_BYTES, JOURNAL_START};
 
@@ -105,16 +102,13 @@ fn salvage(bytes: &[u8], sb: &Superblock, model: &mut Model, look_only: bool) ->
     intact.retain(|(block, _)| block.incarnation == sb.incarnation && block.seq >= sb.replay_seq);
     intact.sort_by_key(|(block, _)| block.seq);
     let last = intact.last().map_or(sb.replay_seq, |(block, _)| block.seq + 1);
-    let mut whole = 0;
+    let (mut whole, mut records) = (0, Vec::new());
     for (block, bytes) in intact {
-        let mut replay = |record: Record| match model.replay(record) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(_) => ControlFlow::Break(()),
-        };
-        match block.records(bytes, &geometry, &mut replay) {
-            Ok(ControlFlow::Break(())) => break,
-            read => whole += u64::from(read.is_ok()),
+        let read = block.records(bytes, &geometry, &mut records);
+        if records.drain(..).try_for_each(|record| model.replay(record)).is_err() {
+            break;
         }
+        whole += u64::from(read.is_ok());
     }
     (next_seq, (last - sb.replay_seq).saturating_sub(whole))
 }

@@ -45,6 +45,41 @@ pub trait BlockIo: Send + Sync {
     }
 }
 
+/// So that others keep a hand on what a pool has.
+impl<T: BlockIo + ?Sized> BlockIo for Arc<T> {
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), Status> {
+        (**self).read(at, buf)
+    }
+
+    fn write(&self, at: u64, buf: &[u8]) -> Result<(), Status> {
+        (**self).write(at, buf)
+    }
+
+    fn flush(&self) -> Result<(), Status> {
+        (**self).flush()
+    }
+
+    fn discard(&self, at: u64, len: u64) -> Result<(), Status> {
+        (**self).discard(at, len)
+    }
+
+    fn size_bytes(&self) -> u64 {
+        (**self).size_bytes()
+    }
+
+    fn is_sparse(&self) -> bool {
+        (**self).is_sparse()
+    }
+
+    fn read_many(&self, pieces: &mut [(u64, &mut [u8])]) -> Result<(), Status> {
+        (**self).read_many(pieces)
+    }
+
+    fn write_many(&self, pieces: &[(u64, &[u8])]) -> Result<(), Status> {
+        (**self).write_many(pieces)
+    }
+}
+
 /// I/Os in flight at a time.
 const DEPTH: usize = 32;
 /// Longest single transfer.

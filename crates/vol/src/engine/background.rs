@@ -1,9 +1,11 @@
-//! The thread of an open pool that works behind its users: when it is wanted, woken, and ended.
+//! The threads of an open pool that work behind its users: when they are wanted, woken, and ended.
 //!
-//! Owns the signal and the thread's life. Does not own what it does ([`ops::discard`](crate::ops::discard)).
+//! Owns the signals and the threads' lives. Does not own what they do ([`ops::discard`](crate::ops::discard),
+//! [`sums::idle`](super::sums::idle)).
 //!
-//! - B1: the thread has ended when the last `Pool` and `Volume` are gone: each holds the [`Keeper`], whose drop ends it
-//!   and waits for what it is at. So nobody finds the device claimed, or discarded, after a pool was dropped.
+//! - B1: the threads have ended when the last `Pool` and `Volume` are gone: each holds the [`Keeper`], whose drop ends
+//!   them and waits for what they are at. So nobody finds the device claimed, discarded or written after a pool was
+//!   dropped.
 //! - B2: a thread with nothing to do sleeps.
 //!
 //! Called by [`Pool`](crate::Pool), and by who frees units.
@@ -19,6 +21,8 @@ use sheave_base::wait;
 struct Flags {
     go: bool,
     stop: bool,
+    /// The thread sleeps for a time, and is not woken by what there is to do.
+    pauses: bool,
 }
 
 /// What wakes the thread, and ends it.
@@ -38,7 +42,9 @@ impl Signal {
         let mut flags = self.flags();
         if !flags.go {
             flags.go = true;
-            self.changed.notify_one();
+            if !flags.pauses {
+                self.changed.notify_one();
+            }
         }
     }
 
@@ -65,9 +71,10 @@ impl Signal {
     /// Sleeps for a time, whatever there is to do; false when the thread is to end.
     pub(crate) fn pause(&self, time: Duration) -> bool {
         let mut flags = self.flags();
-        flags.go = false;
         if !flags.stop {
+            flags.pauses = true;
             flags = wait::wait_on(&self.changed, &self.flags, flags, Some(time));
+            flags.pauses = false;
         }
         !flags.stop
     }
@@ -95,18 +102,28 @@ impl Discards {
 /// Held by all who use an open pool (B1).
 #[derive(Debug)]
 pub(crate) struct Keeper {
+    /// Gives back what became free.
+    pub(crate) discards: Worker,
+    /// Closes regions of checksums that nobody writes to.
+    pub(crate) regions: Worker,
+}
+
+/// One thread.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    name: &'static str,
     signal: Arc<Signal>,
-    /// The pool was opened with a thread.
+    /// The pool was opened with it.
     wanted: bool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl Keeper {
-    pub(crate) fn new(signal: Arc<Signal>, wanted: bool) -> Keeper {
-        Keeper { signal, wanted, thread: Mutex::new(None) }
+impl Worker {
+    pub(crate) fn new(name: &'static str, signal: Arc<Signal>, wanted: bool) -> Worker {
+        Worker { name, signal, wanted, thread: Mutex::new(None) }
     }
 
-    /// Whether the pool may have a thread.
+    /// Whether the pool may have it.
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted
     }
@@ -126,7 +143,7 @@ impl Keeper {
             return Ok(());
         }
         self.signal.flags().stop = false;
-        *thread = Some(Builder::new().name("sheave-discard".into()).spawn(run).map_err(|_| Status::NoMem)?);
+        *thread = Some(Builder::new().name(self.name.into()).spawn(run).map_err(|_| Status::NoMem)?);
         Ok(())
     }
 
@@ -140,8 +157,11 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for Worker {
     fn drop(&mut self) {
         self.stop();
     }
 }
+
+#[cfg(test)]
+mod tests;

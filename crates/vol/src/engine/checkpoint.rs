@@ -18,6 +18,7 @@
 
 mod table;
 
+use sheave_base::beside::Activity;
 use sheave_base::buf::Buf;
 use sheave_base::status::Status;
 use sheave_base::sync::MutexGuard;
@@ -36,6 +37,7 @@ use crate::state::plan::{Draft, Plan, Reached, Taken};
 impl PoolInner {
     /// Writes a checkpoint. Under the leadership of a commit, or when nobody else has the pool.
     pub(crate) fn write_checkpoint<'a>(&'a self, mut state: MutexGuard<'a, State>, clean: bool) -> Result<(), Status> {
+        let _running = self.beside.begin(Activity::Checkpoint);
         while state.cut_a_part()? {
             drop(state);
             state = self.lock();
@@ -52,6 +54,7 @@ impl PoolInner {
     /// Writes a checkpoint that was planned; if that fails it is kept for the next commit (I4). Under the leadership of
     /// a commit.
     pub(crate) fn carry_out(&self, mut plan: Plan) -> Result<(), Status> {
+        let _running = self.beside.begin(Activity::Checkpoint);
         let written = self.write_plan(&mut plan);
         let mut state = self.lock();
         if let Err(status) = written {

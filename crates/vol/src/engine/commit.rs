@@ -16,6 +16,7 @@
 //!
 //! Called by syncs, by structural changes, and by who meets a bound.
 
+use sheave_base::beside::Activity;
 use sheave_base::status::Status;
 use sheave_base::sync::MutexGuard;
 use sheave_base::sync::atomic::Ordering;
@@ -60,7 +61,9 @@ impl PoolInner {
         if self.read_only {
             return Ok(());
         }
+        let running = self.beside.begin(Activity::Commit);
         let result = if self.alarm.failed().is_some() { Err(Status::IoErr) } else { self.lead_epoch() };
+        drop(running);
         // It may have rung meanwhile, by a flush that somebody else sent: then this one proves nothing (I4).
         match self.alarm.failed() {
             None => result.inspect_err(|status| self.note_host(*status)),
@@ -210,3 +213,6 @@ impl State {
         }
     }
 }
+
+#[cfg(all(test, not(shuttle)))]
+mod tests;

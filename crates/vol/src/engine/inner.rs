@@ -13,12 +13,13 @@
 
 use std::time::Duration;
 
+use sheave_base::beside::Activities;
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_base::sync::{Arc, Condvar, Mutex, MutexGuard};
 use sheave_base::wait;
 use sheave_blk::Device;
 
-use super::background::{Discards, Keeper};
+use super::background::{Discards, Keeper, Signal};
 use super::leader::Commits;
 use super::notices::Publisher;
 use crate::device::block_io::BlockIo;
@@ -68,8 +69,12 @@ pub(crate) struct PoolInner {
     pub(crate) keeper: std::sync::Weak<Keeper>,
     /// Wakes who gives back what became free.
     pub(crate) discards: Discards,
+    /// Wakes who closes regions of checksums that nobody writes to.
+    pub(crate) regions_opened: Arc<Signal>,
     /// Who hears of `space`.
     pub(crate) notices: Publisher,
+    /// What it does that may make I/O slow.
+    pub(crate) beside: Activities,
     state: Mutex<State>,
     /// Space came back, a unit is no longer busy, a copy has settled.
     changed: Condvar,
@@ -94,6 +99,7 @@ pub(crate) struct Parts {
     pub(crate) recovered: bool,
     pub(crate) unsure: Vec<String>,
     pub(crate) discards: Discards,
+    pub(crate) regions_opened: Arc<Signal>,
     pub(crate) keeper: std::sync::Weak<Keeper>,
 }
 
@@ -117,8 +123,10 @@ impl PoolInner {
             sums: parts.state.sums.as_ref().map(|regions| Arc::clone(&regions.sums)),
             structural: Mutex::new(()),
             discards: parts.discards,
+            regions_opened: parts.regions_opened,
             keeper: parts.keeper,
             notices: Publisher::new(),
+            beside: Activities::default(),
             state: Mutex::new(parts.state),
             changed: Condvar::new(),
         }

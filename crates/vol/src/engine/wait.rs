@@ -8,6 +8,8 @@
 //!   the volume's grace tells whose I/O it is.
 //! - P3: a volume's changes wait for that volume's I/O alone. What belongs to the pool as a whole waits for
 //!   [`Everyone`].
+//! - P4: a wait ends by the time in which the I/O could have ended. A process that was stopped, or a machine that was
+//!   paused, wakes with the clock far ahead and all I/O where it was: that time does not count.
 //!
 //! Called by writes, holes, changes of the table, and checkpoints.
 //!
@@ -30,6 +32,28 @@ use crate::state::table::VolumeCore;
 
 /// How long somebody with rings of its own sleeps before it tries a lock again.
 const NAP: Duration = Duration::from_micros(200);
+/// What a pause between two looks counts for at most (P4). A thread that runs looks every [`LOOK_EVERY`].
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long somebody has waited for I/O of others (P4).
+#[derive(Debug)]
+pub(crate) struct Waited {
+    looked: Instant,
+    waited: Duration,
+}
+
+impl Waited {
+    pub(crate) fn since(now: Instant) -> Waited {
+        Waited { looked: now, waited: Duration::ZERO }
+    }
+
+    /// What is left of a wait of at most `longest`, by a look at this time.
+    pub(crate) fn left(&mut self, longest: Duration, now: Instant) -> Duration {
+        self.waited += now.saturating_duration_since(self.looked).min(LONGEST_PAUSE);
+        self.looked = now;
+        longest.saturating_sub(self.waited)
+    }
+}
 
 impl Everyone {
     /// Waits for it; false when the time is up before.
@@ -44,9 +68,9 @@ impl PoolInner {
     pub(crate) fn wait_for_io(&self, core: &VolumeCore, may_block: &MayBlock) -> Result<(), Status> {
         let grace = core.top.grace();
         let ticket = grace.start();
-        let until = Instant::now().checked_add(self.longest_wait);
+        let mut waited = Waited::since(Instant::now());
         loop {
-            let left = until.map_or(LOOK_EVERY, |until| until.saturating_duration_since(Instant::now()));
+            let left = waited.left(self.longest_wait, Instant::now());
             if grace.wait(ticket, left.min(LOOK_EVERY)) {
                 return Ok(());
             }
@@ -98,5 +122,24 @@ impl PoolInner {
             }
         }
         wait::lock(&self.structural)
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_in_which_nobody_ran_does_not_count() {
+        let longest = Duration::from_secs(30);
+        let from = Instant::now();
+        let mut waited = Waited::since(from);
+        assert_eq!(waited.left(longest, from + LOOK_EVERY), longest - LOOK_EVERY);
+        // Stopped for ten minutes.
+        let woken = from + Duration::from_secs(600);
+        assert_eq!(waited.left(longest, woken), longest - LOOK_EVERY - LONGEST_PAUSE);
+        // And it ends, a look at a time.
+        let looks = (1..).find(|&looks| waited.left(longest, woken + looks * LOOK_EVERY).is_zero());
+        assert_eq!(looks, Some(((longest - LOOK_EVERY - LONGEST_PAUSE).as_millis() / LOOK_EVERY.as_millis()) as u32));
     }
 }

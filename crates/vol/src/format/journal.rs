@@ -167,22 +167,10 @@ impl JournalBlock {
         Ok(JournalBlock { incarnation: head.generation, seq, first, blocks, used })
     }
 
-    /// Gives its records in order to `take`, until that breaks off.
-    pub fn records(
-        &self,
-        block: &Block,
-        geometry: &Geometry,
-        mut take: impl FnMut(Record) -> ControlFlow<()>,
-    ) -> Result<ControlFlow<()>, Damage> {
-        let mut rest = &block[RECORDS..RECORDS + self.used];
-        while !rest.is_empty() {
-            let (record, len) = Record::decode(geometry, rest)?;
-            rest = &rest[len..];
-            if take(record).is_break() {
-                return Ok(ControlFlow::Break(()));
-            }
-        }
-        Ok(ControlFlow::Continue(()))
+    /// Its records in order, in place of what `records` has. After an error those before the wrong one are there.
+    pub fn records(&self, block: &Block, geometry: &Geometry, records: &mut Vec<Record>) -> Result<(), Damage> {
+        records.clear();
+        Record::decode_all(geometry, &block[RECORDS..RECORDS + self.used], records)
     }
 }
 
@@ -421,16 +409,12 @@ pub fn scan_blocks(
                 if let Some(damage) = again.as_ref().err() {
                     return Err(Stop::Lost(Lost::Block { seq, at, damage: *damage }));
                 }
-                records.clear();
-                let understood = head.records(block, &geometry, |record| {
-                    records.push(record);
-                    ControlFlow::Continue(())
-                });
+                let understood = head.records(block, &geometry, &mut records);
                 if is_whole && take(&records).is_break() {
                     return Err(Stop::Enough);
                 }
                 match understood {
-                    Ok(_) => {
+                    Ok(()) => {
                         seq += 1;
                         if seq == head.first + u64::from(head.blocks) {
                             (whole, is_whole) = (seq, has_all_blocks(&decoded, sb, seq));

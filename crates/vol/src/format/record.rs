@@ -4,7 +4,8 @@
 //! any number of the first of them may be in the checkpoint already, so each is harmless when it is applied again:
 //! `Create` and `Copy` of a volume that exists, and anything about a volume that does not, are passed over.
 
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::little_endian::U64;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::format::damage::{Damage, require};
 use crate::format::page::leaf::check_entry;
@@ -253,6 +254,57 @@ impl Record {
         // The length that the record would be written with: nothing before or after the fields.
         require(record.bytes(geometry) == len, "record.len", len as u64, "does not fit the kind")?;
         Ok((record, len))
+    }
+
+    /// The records that `from` consists of, added to `to`; those before one that is wrong are added too.
+    ///
+    /// A journal has millions of records, and nearly all have three numbers: those that are right are decoded without a
+    /// way for each thing that may be wrong, and everything else by [`Record::decode`].
+    pub fn decode_all(geometry: &Geometry, mut from: &[u8], to: &mut Vec<Record>) -> Result<(), Damage> {
+        while !from.is_empty() {
+            if let Some(record) = decode_plain(geometry, from) {
+                to.push(record);
+                from = &from[size_of::<PlainRecord>()..];
+                continue;
+            }
+            let (record, len) = Record::decode(geometry, from)?;
+            to.push(record);
+            from = &from[len..];
+        }
+        Ok(())
+    }
+}
+
+/// A record of three numbers: a `SET` with space of a unit of at most 64 blocks, or a `RUN`.
+#[derive(Clone, Copy, FromBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct PlainRecord {
+    head: RecordHead,
+    numbers: [U64; 3],
+}
+
+/// The record at the beginning of `from`, if it is one of three numbers about which all is right, as
+/// [`Record::decode`] has it.
+#[inline]
+fn decode_plain(geometry: &Geometry, from: &[u8]) -> Option<Record> {
+    let (plain, _) = PlainRecord::ref_from_prefix(from).ok()?;
+    let (head, [first, second, third]) = (&plain.head, plain.numbers.map(U64::get));
+    let (volume, len) = (head.volume.get(), usize::from(head.len.get()));
+    if volume == 0 || head.name_len != 0 || len != size_of::<PlainRecord>() {
+        return None;
+    }
+    match head.kind {
+        kinds::SET => {
+            let bits = third != 0 && third & !geometry.full_word() == 0;
+            let right = geometry.entry_words == 1 && first < MAX_VOLUME_UNITS && geometry.is_unit(second) && bits;
+            right.then_some(Record::Set { volume, unit: first, phys: second, written: [third, 0, 0, 0] })
+        }
+        kinds::RUN => {
+            let inside = first.checked_add(second).is_some_and(|end| end <= MAX_VOLUME_UNITS);
+            let right = second > 0 && inside && third == 0;
+            right.then_some(Record::Run { volume, unit: first, count: second, phys: 0 })
+        }
+        _ => None,
     }
 }
 

@@ -44,7 +44,7 @@ pub(crate) fn start(pool: &Arc<PoolInner>, keeper: &Keeper) {
     }
     let pool = Arc::clone(pool);
     let none = Arc::clone(&pool);
-    if let Err(status) = keeper.start(move || run(&pool)) {
+    if let Err(status) = keeper.discards.start(move || run(&pool)) {
         none.discards.fail(status);
     }
 }
@@ -123,8 +123,8 @@ fn take(state: &mut State) -> Vec<Run> {
 
 /// Ends the thread of a pool that is closed, and discards what is left (G4).
 pub(crate) fn end(pool: &PoolInner, keeper: &Keeper) {
-    keeper.stop();
-    if !keeper.is_wanted() {
+    keeper.discards.stop();
+    if !keeper.discards.is_wanted() {
         return;
     }
     pool.let_go();

@@ -27,6 +27,7 @@ mod trees;
 
 use std::ops::ControlFlow;
 
+use sheave_base::beside::Activity;
 use sheave_base::status::Status;
 
 use crate::engine::inner::PoolInner;
@@ -86,6 +87,7 @@ pub(crate) fn scrub(
         let blocks = state.tree.leaves.total_written().min(units << (pool.map.geometry.unit_shift - BLOCK_SHIFT));
         ((metadata + journal + blocks) * BLOCK_BYTES, state.sb.checksum)
     };
+    let _running = pool.beside.begin(Activity::Scrub);
     let report = ScrubReport { checksum, ..ScrubReport::default() };
     let pace = Pace::new(options.bytes_per_sec, options.clock.clone());
     let phase = ScrubPhase::Metadata;

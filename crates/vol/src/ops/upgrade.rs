@@ -15,6 +15,7 @@ use crate::error::PoolError;
 use crate::format::settings::Checksum;
 use crate::format::superblock::Superblock;
 use crate::info::Upgrade;
+use crate::state::State;
 use crate::state::account::Spender;
 
 /// The marks of bad blocks (contract V16).
@@ -40,12 +41,13 @@ impl PoolInner {
         if all.is_empty() {
             return Ok(all);
         }
-        let marked = self.sums.as_ref().map_or_else(Vec::new, |sums| sums.marked_regions());
-        // For each region with marks a page, and an index page above it.
-        let cost = 2 * marked.len() as u64;
-        let mut state = self.afford(state, "upgrading the pool", Spender::Table, |_| cost)?;
+        let marked = || self.sums.as_ref().map_or_else(Vec::new, |sums| sums.marked_regions());
+        // For each region with marks a page, and an index page above it. There may be more of them each time: the lock
+        // is let go where a checkpoint is written for the room.
+        let cost = |_: &State| 2 * marked().len() as u64;
+        let mut state = self.afford(state, "upgrading the pool", Spender::Table, cost)?;
         if let Some(regions) = &mut state.sums {
-            regions.learn_marks(&marked);
+            regions.learn_marks(&marked());
         }
         state.sb.marks = true;
         state.next.require();
@@ -55,3 +57,6 @@ impl PoolInner {
         Ok(all)
     }
 }
+
+#[cfg(all(test, not(shuttle)))]
+mod tests;

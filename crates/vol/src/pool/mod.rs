@@ -4,6 +4,7 @@
 //! [`ops`](crate::ops), [`volume`](crate::volume) and [`engine`](crate::engine).
 
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
@@ -19,10 +20,11 @@ pub use crate::options::{CreateOptions, OpenOptions, WhenFull};
 use crate::state::phase::{Event, Phase};
 
 use crate::device::block_io::{BlockIo, DeviceIo};
-use crate::engine::background::{Discards, Keeper};
+use crate::engine::background::{Discards, Keeper, Signal, Worker};
 use crate::engine::change::{core_of, in_use};
 
 use crate::engine::recovery;
+use crate::engine::sums::idle;
 use crate::error::PoolError;
 use crate::info::{MemberInfo, PoolInfo, Upgrade, VolumeInfo};
 use crate::ops::discard;
@@ -85,11 +87,19 @@ impl Pool {
                 fix: "Open it read-only, or use a newer sheave".into(),
             });
         }
+        let region_bytes = sb.geometry().region_units() * u64::from(sb.unit_bytes);
+        if let Some(regions) = &mut recovered.state.sums {
+            regions.bound(options.open_bytes, region_bytes);
+        }
         if !read_only && recovered.alone {
             recovery::mend_superblock(&*io, &mut recovered.state.sb)?;
         }
         let discards = Discards::default();
-        let keeper = std::sync::Arc::new(Keeper::new(Arc::clone(&discards.signal), options.discard_thread));
+        let regions_opened = Arc::new(Signal::default());
+        let keeper = std::sync::Arc::new(Keeper {
+            discards: Worker::new("sheave-discard", Arc::clone(&discards.signal), options.discard_thread),
+            regions: Worker::new("sheave-regions", Arc::clone(&regions_opened), options.longest_idle != Duration::MAX),
+        });
         let parts = Parts {
             device: device.clone(),
             io,
@@ -103,6 +113,7 @@ impl Pool {
             unsure: recovered.unsure,
             keeper: std::sync::Arc::downgrade(&keeper),
             discards,
+            regions_opened,
         };
         let highest_seq = recovered.highest_seq;
         let pool = Pool { inner: Arc::new(PoolInner::new(parts)), keeper };
@@ -111,15 +122,27 @@ impl Pool {
         }
         pool.inner.survey_space(&mut pool.inner.lock());
         if !read_only {
-            let room = pool.inner.begin_stock().and_then(|()| pool.inner.find_room());
-            let begun = room.and_then(|room| match room {
-                true => pool.inner.begin_incarnation(),
-                false => pool.inner.begin_deletes_only(highest_seq),
-            });
-            begun.map_err(|status| pool.first_checkpoint_failed(status))?;
-            discard::start(&pool.inner, &pool.keeper);
+            pool.begin(options, highest_seq)?;
         }
         Ok(pool)
+    }
+
+    /// The first writes of an opening, and the pool's threads.
+    fn begin(&self, options: &OpenOptions, highest_seq: u64) -> Result<(), PoolError> {
+        let started = idle::start(&self.inner, &self.keeper, options.longest_idle);
+        started.map_err(|status| PoolError::Io {
+            what: "starting the thread that closes regions of checksums".into(),
+            status,
+            fix: "Raise the limit on threads (ulimit -u), or open the pool without it (longest_idle)".into(),
+        })?;
+        let room = self.inner.begin_stock().and_then(|()| self.inner.find_room());
+        let begun = room.and_then(|room| match room {
+            true => self.inner.begin_incarnation(),
+            false => self.inner.begin_deletes_only(highest_seq),
+        });
+        begun.map_err(|status| self.first_checkpoint_failed(status))?;
+        discard::start(&self.inner, &self.keeper);
+        Ok(())
     }
 
     fn first_checkpoint_failed(&self, status: Status) -> PoolError {
@@ -179,6 +202,31 @@ impl Pool {
         }
     }
 
+    /// Reads from the device whether the pool is still this opening's: [`PoolError::Busy`] when it was opened for
+    /// writing elsewhere since. That tells of it afterwards, and keeps nobody from anything; what keeps two owners
+    /// apart are [claims](sheave_blk::claim), and a device that [fences](sheave_blk::driver::Capabilities::fences).
+    pub fn check_owner(&self) -> Result<(), PoolError> {
+        let (found, _) = recovery::newest_superblock(&*self.inner.io)?;
+        // Behind the reading: this opening may have begun a new incarnation meanwhile.
+        let (own, pool) = {
+            let state = self.inner.lock();
+            (state.sb.incarnation, state.sb.pool)
+        };
+        if found.pool == pool && found.incarnation <= own {
+            return Ok(());
+        }
+        Err(PoolError::Busy {
+            what: format!("the pool on {}", self.inner.device.name()),
+            who: match found.pool == pool {
+                true => {
+                    format!("it was opened for writing elsewhere (opening {}, this one is {own})", found.incarnation)
+                }
+                false => "another pool lies there by now".into(),
+            },
+            fix: "Let go of it here; what was written here and not flushed before that may be lost".into(),
+        })
+    }
+
     /// What [`Pool::upgrade`] would change; nothing for a pool that this program made.
     pub fn upgrades(&self) -> Vec<&'static Upgrade> {
         missing(&self.inner.lock().sb)
@@ -205,7 +253,7 @@ impl Pool {
         self.inner.set_discard(on)?;
         match on {
             true => discard::start(&self.inner, &self.keeper),
-            false => self.keeper.stop(),
+            false => self.keeper.discards.stop(),
         }
         Ok(())
     }
@@ -218,6 +266,15 @@ impl Pool {
         let name = self.inner.device.name();
         discard::batch(&self.inner, &mut || true)
             .map_err(|status| self.inner.failed("discarding what became free on", name, status))
+    }
+
+    /// With checksums: looks once for regions that nobody has written to since the last look, and closes those that
+    /// were found so before, [as the pool's thread does](OpenOptions::longest_idle) three times in that time. Whether
+    /// any region is open still.
+    pub fn close_idle(&self) -> Result<bool, PoolError> {
+        self.inner.check_writable("closing regions of checksums")?;
+        let name = self.inner.device.name();
+        idle::close(&self.inner).map_err(|status| self.inner.failed("closing regions of checksums of", name, status))
     }
 
     /// Takes in what the device has grown by. The new size in bytes.

@@ -140,7 +140,6 @@ impl State {
         if phys == 0 {
             return self.apply_run(volume, unit, 1, 0);
         }
-        // A journal may have millions of these: where the leaf is known, nothing is looked up or counted.
         let place = match self.tree.known(volume, unit) {
             Some(place) => place,
             None => {
@@ -190,12 +189,13 @@ impl State {
 
     fn apply_resize(&mut self, volume: u32, size: u64) -> Result<(), Status> {
         let Some(vol) = self.table.get(volume) else { return Ok(()) };
-        let core = Arc::clone(&vol.core);
+        let core = &vol.core;
         self.tree.count_size();
         core.set_max_size(core.max_size().max(size));
         let shrinks = size < core.size();
         core.set_size(size);
         if shrinks && core.top.used() > 0 {
+            let core = Arc::clone(core);
             while self.cut_some(&core, size)? {}
         }
         Ok(())

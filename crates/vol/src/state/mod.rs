@@ -134,9 +134,7 @@ impl State {
         }
         let place = self.tree.own(&core.top, unit)?;
         let slot = unit >> self.tree.map.geometry.slot_shift();
-        let vol = self.table.get_mut(core.id).ok_or(Status::Offline)?;
-        vol.slots = vol.slots.max(slot + 1);
-        self.table.charge(core.id);
+        self.table.charge_slot(core.id, slot).ok_or(Status::Offline)?;
         Ok(place)
     }
 

@@ -9,12 +9,15 @@
 //!
 //! Called under the pool's lock.
 
+mod numbers;
+
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Weak;
 
 use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::{AtomicU64, Ordering};
+use sheave_iomap::io_stats::IoGroup;
 
 use crate::error::PoolError;
 use crate::format::MAX_VOLUMES;
@@ -23,6 +26,7 @@ use crate::format::page::PageRef;
 use crate::format::page::index::upper_pages;
 use crate::format::page::table::{self, VolumeEntry};
 use crate::state::extent_map::Top;
+use numbers::Numbers;
 
 /// Longest name.
 pub(crate) const MAX_NAME_BYTES: usize = 255;
@@ -40,6 +44,8 @@ pub(crate) struct VolumeCore {
     pub(crate) written_in: AtomicU64,
     /// The root of its map, a word a slot.
     pub(crate) top: Top,
+    /// What rings have done on it.
+    pub(crate) io: Arc<IoGroup>,
 }
 
 impl VolumeCore {
@@ -47,7 +53,7 @@ impl VolumeCore {
         let VolumeEntry { id, snapshot, grows, size, max_size, .. } = *entry;
         let (size, max_size) = (AtomicU64::new(size), AtomicU64::new(max_size));
         let written_in = AtomicU64::new(0);
-        Arc::new(VolumeCore { id, snapshot, grows, size, max_size, written_in, top: Top::new() })
+        Arc::new(VolumeCore { id, snapshot, grows, size, max_size, written_in, top: Top::new(), io: Arc::default() })
     }
 
     #[inline(always)]
@@ -202,6 +208,13 @@ impl Vol {
     pub(crate) fn is_open(&self) -> bool {
         self.opened.strong_count() > 0
     }
+
+    /// What [`Table::charge`] does. `upper_due`: index pages above the nodes of all dirty volumes.
+    fn charge(&mut self, upper_due: &mut u64) {
+        let charged = upper_pages(self.slots, self.core.top.used());
+        *upper_due = *upper_due - self.charged + charged;
+        (self.charged, self.dirty) = (charged, true);
+    }
 }
 
 /// A page of the table as the last checkpoint has it.
@@ -233,8 +246,7 @@ impl Default for TablePages {
 /// All volumes.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    /// Boxed, so that the numbers of ten thousand volumes lie together.
-    by_id: BTreeMap<u32, Box<Vol>>,
+    by_id: Numbers<Vol>,
     by_name: HashMap<String, u32>,
     /// The volumes that were made of a volume, by the number of that.
     by_origin: HashMap<u32, BTreeSet<u32>>,
@@ -265,12 +277,12 @@ impl Table {
 
     #[inline]
     pub(crate) fn get(&self, id: u32) -> Option<&Vol> {
-        self.by_id.get(&id).map(|vol| &**vol)
+        self.by_id.get(id)
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut Vol> {
-        self.by_id.get_mut(&id).map(|vol| &mut **vol)
+        self.by_id.get_mut(id)
     }
 
     pub(crate) fn id_of(&self, name: &str) -> Option<u32> {
@@ -298,12 +310,12 @@ impl Table {
 
     /// In the order of their numbers.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Vol> {
-        self.by_id.values().map(|vol| &**vol)
+        self.by_id.iter()
     }
 
     /// Adds a volume; false if there is one of that number or name.
     pub(crate) fn insert(&mut self, vol: Vol) -> bool {
-        if self.by_id.contains_key(&vol.id) || self.by_name.contains_key(&vol.name) {
+        if self.by_id.get(vol.id).is_some() || self.by_name.contains_key(&vol.name) {
             return false;
         }
         self.next_id = self.next_id.max(vol.id.saturating_add(1));
@@ -311,14 +323,14 @@ impl Table {
         self.bytes += table::entry_bytes(&vol.name);
         self.upper_due += vol.charged;
         let (id, origin) = (vol.id, vol.origin);
-        self.by_id.insert(id, Box::new(vol));
+        self.by_id.insert(id, vol);
         self.set_origin(id, origin);
         true
     }
 
     /// Takes a volume out; what it was the origin of has none.
     pub(crate) fn remove(&mut self, id: u32) -> Option<Vol> {
-        let vol = *self.by_id.remove(&id)?;
+        let vol = self.by_id.remove(id)?;
         self.by_name.remove(&vol.name);
         self.bytes -= table::entry_bytes(&vol.name);
         self.upper_due -= vol.charged;
@@ -331,7 +343,7 @@ impl Table {
 
     /// A volume has this origin from now on; 0: none.
     pub(crate) fn set_origin(&mut self, id: u32, origin: u32) {
-        let Some(vol) = self.by_id.get_mut(&id) else { return };
+        let Some(vol) = self.by_id.get_mut(id) else { return };
         let before = std::mem::replace(&mut vol.origin, origin);
         self.leave_origin(id, before);
         if origin != 0 {
@@ -341,7 +353,7 @@ impl Table {
 
     /// A volume is open from now on.
     pub(crate) fn set_opened(&mut self, id: u32, token: &std::sync::Arc<OpenToken>) {
-        if let Some(vol) = self.by_id.get_mut(&id) {
+        if let Some(vol) = self.by_id.get_mut(id) {
             vol.opened = std::sync::Arc::downgrade(token);
             self.opened.insert(id);
         }
@@ -350,8 +362,8 @@ impl Table {
     /// The volumes that are open: only they have I/O. It takes no look at all others, of which there may be many.
     pub(crate) fn in_use(&mut self) -> impl Iterator<Item = &Vol> {
         let by_id = &self.by_id;
-        self.opened.retain(|id| by_id.get(id).is_some_and(|vol| vol.is_open()));
-        self.opened.iter().filter_map(|id| by_id.get(id)).map(|vol| &**vol)
+        self.opened.retain(|id| by_id.get(*id).is_some_and(Vol::is_open));
+        self.opened.iter().filter_map(|id| by_id.get(*id))
     }
 
     fn leave_origin(&mut self, id: u32, origin: u32) {
@@ -368,7 +380,7 @@ impl Table {
         if self.by_name.contains_key(name) {
             return false;
         }
-        let Some(vol) = self.by_id.get_mut(&id) else { return false };
+        let Some(vol) = self.by_id.get_mut(id) else { return false };
         self.by_name.remove(&vol.name);
         self.bytes = self.bytes - table::entry_bytes(&vol.name) + table::entry_bytes(name);
         vol.name = name.to_string();
@@ -396,15 +408,15 @@ impl Table {
 
     /// The volumes of these numbers, the last not included.
     pub(crate) fn range(&self, first: u32, end: u32) -> impl Iterator<Item = &Vol> {
-        self.by_id.range(first..end).map(|(_, vol)| &**vol)
+        self.by_id.range(first, end)
     }
 
     /// A page has the first `count` of the volumes of these numbers, as they are. The number of the last of them.
     pub(crate) fn mark_written(&mut self, first: u32, end: u32, count: usize) -> Option<u32> {
         let mut last = None;
-        for (id, vol) in self.by_id.range_mut(first..end).filter(|(_, vol)| !vol.unborn).take(count) {
+        for vol in self.by_id.range_mut(first, end).filter(|vol| !vol.unborn).take(count) {
             (vol.written, vol.renamed) = (Some(vol.fields()), false);
-            last = Some(*id);
+            last = Some(vol.id);
         }
         last
     }
@@ -442,15 +454,23 @@ impl Table {
     /// The map of a volume has changed, and so may its slots: the next checkpoint writes it (I2, I3).
     #[inline]
     pub(crate) fn charge(&mut self, id: u32) {
-        let Some(vol) = self.by_id.get_mut(&id) else { return };
-        let charged = upper_pages(vol.slots, vol.core.top.used());
-        self.upper_due = self.upper_due - vol.charged + charged;
-        (vol.charged, vol.dirty) = (charged, true);
+        if let Some(vol) = self.by_id.get_mut(id) {
+            vol.charge(&mut self.upper_due);
+        }
+    }
+
+    /// The same of a change in this slot, which may be a new one; none if there is no such volume.
+    #[inline]
+    pub(crate) fn charge_slot(&mut self, id: u32, slot: u64) -> Option<()> {
+        let vol = self.by_id.get_mut(id)?;
+        vol.slots = vol.slots.max(slot + 1);
+        vol.charge(&mut self.upper_due);
+        Some(())
     }
 
     /// A checkpoint has the map of a volume: its root, and the pages above its nodes. Those that it replaces.
     pub(crate) fn written(&mut self, id: u32, root: (PageRef, u16), upper: Vec<u64>) -> Vec<u64> {
-        let Some(vol) = self.by_id.get_mut(&id) else { return Vec::new() };
+        let Some(vol) = self.by_id.get_mut(id) else { return Vec::new() };
         self.upper_due -= vol.charged;
         (vol.charged, vol.dirty) = (0, false);
         (vol.root, vol.root_level) = root;

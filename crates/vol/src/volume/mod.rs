@@ -23,6 +23,7 @@ mod relocate;
 mod report;
 mod write;
 
+use sheave_base::beside::Activities;
 use sheave_base::grace::{Grace, Holder};
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
@@ -31,14 +32,16 @@ use sheave_blk::Device;
 use sheave_blk::flush_alarm::FlushAlarm;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::file::{FallocateMode, WriteDone};
+use sheave_iomap::io_stats::{IoCounts, IoGroup};
 use sheave_iomap::mapping::{Intent, MapFlags};
+use sheave_iomap::slow::{Place, SlowIo};
 use sheave_iomap::{File, Mapping, MappingKind, PlainRanges, SummedDone};
 
 use crate::engine::background::Keeper;
 use crate::engine::change::closed;
 use crate::engine::inner::PoolInner;
 use crate::error::PoolError;
-use crate::info::Extent;
+use crate::info::{Extent, ExtentKind};
 use crate::rbd_diff::Identity;
 use crate::state::phase::Phase;
 use crate::state::table::{OpenToken, VolumeCore};
@@ -56,6 +59,9 @@ pub(crate) fn open_volume(pool: &Arc<PoolInner>, name: &str) -> Result<Volume, P
         let what = "opening a volume".into();
         return Err(PoolError::DamagedMap { what, volume: name.into(), damage });
     }
+    if !pool.read_only {
+        check_end(pool, name, vol.core.size())?;
+    }
     let open = vol.opened.upgrade().unwrap_or_else(|| std::sync::Arc::new(OpenToken));
     let core = Arc::clone(&vol.core);
     state.table.set_opened(core.id, &open);
@@ -63,6 +69,21 @@ pub(crate) fn open_volume(pool: &Arc<PoolInner>, name: &str) -> Result<Volume, P
     core.top.open(geometry.units_of(core.reach()).div_ceil(geometry.leaf_entries() as u64));
     let read_only = core.snapshot || pool.read_only || state.phase == Phase::DeletesOnly;
     Ok(Volume::new(Arc::clone(pool), core, open, read_only))
+}
+
+/// A pool that was copied to a device with larger blocks may have volumes that end within one: no I/O reaches that end.
+fn check_end(pool: &PoolInner, name: &str, size: u64) -> Result<(), PoolError> {
+    let block = pool.block_bytes();
+    if size.is_multiple_of(block) {
+        return Ok(());
+    }
+    let whole = size.next_multiple_of(block);
+    Err(PoolError::Invalid {
+        what: format!(
+            "'{name}' has {size} bytes and ends within a block of the pool's device, which have {block} bytes"
+        ),
+        fix: format!("Resize it to {whole} bytes, which adds zeroes (of a snapshot: a clone of it)"),
+    })
 }
 
 /// An open volume or snapshot. Clones are the same volume. To use it in a ring: `ring.attach_file(Arc::new(volume))`.
@@ -91,6 +112,20 @@ impl Volume {
     /// Its name, now.
     pub fn name(&self) -> String {
         self.pool.lock().table.get(self.core.id).map(|vol| vol.name.clone()).unwrap_or_default()
+    }
+
+    /// What rings have done on it since its pool was opened, all of them together, and where the time of that went. Any
+    /// thread may ask, at any time.
+    pub fn io_counts(&self) -> IoCounts {
+        self.core.io.counts()
+    }
+
+    /// The last slow I/Os on it, the oldest first, as the rings that have it open keep them. Any thread may ask; it
+    /// walks the map of the volume if it must find out where some of them lie.
+    pub fn slow_ios(&self) -> Vec<SlowIo> {
+        let mut ios = self.core.io.slow_ios();
+        self.locate(&mut ios);
+        ios
     }
 
     /// The extents of a range, merged where they continue each other on the device; holes included.
@@ -177,6 +212,32 @@ impl File for Volume {
 
     fn grace(&self) -> Option<&Arc<Grace>> {
         Some(self.core.top.grace())
+    }
+
+    fn io_group(&self) -> Option<&Arc<IoGroup>> {
+        Some(&self.core.io)
+    }
+
+    fn beside(&self) -> Option<&Activities> {
+        Some(&self.pool.beside)
+    }
+
+    fn locate(&self, ios: &mut [SlowIo]) {
+        let mine = |io: &&mut SlowIo| io.file == self.core.io.id() && matches!(io.place, Place::Device(_));
+        let mut mine: Vec<_> = ios.iter_mut().filter(mine).collect();
+        if mine.is_empty() {
+            return;
+        }
+        for extent in report::extents(&self.pool, &self.core, 0, self.core.size()) {
+            for io in &mut mine {
+                if let Place::Device(at) = io.place
+                    && extent.kind != ExtentKind::Hole
+                    && (extent.addr..extent.addr + extent.len).contains(&at)
+                {
+                    io.place = Place::File(extent.pos + (at - extent.addr));
+                }
+            }
+        }
     }
 
     #[inline]

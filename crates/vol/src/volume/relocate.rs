@@ -13,11 +13,13 @@
 //!   snapshots, as long as an eighth of the pool is free. Below that, or if no such place is found soon, the unit that
 //!   is written to is copied alone: space is worth more then.
 //! - R2: a neighbour is a favour. What fails for it (a read, a checksum that does not match) fails for nobody: it stays
-//!   where it is, shared as before.
+//!   where it is, shared as before. Of a host that has not enough room for all of them the wanted one gets what there
+//!   is.
 //! - R3: whoever takes `READY` off sets it again, whatever happens ([`write`](super::write), W1).
 //!
 //! Called by writes that found a shared unit.
 
+use sheave_base::beside::Activity;
 use sheave_base::buf::Buf;
 use sheave_base::status::Status;
 use sheave_base::sync::MutexGuard;
@@ -88,7 +90,9 @@ impl Volume {
         }
         self.pool.watch_space(state);
         drop(guard);
+        let running = self.pool.beside.begin(Activity::Copy);
         let copied = self.copy_group(unit, &mut copies, may_block);
+        drop(running);
         let (mut guard, copied) = self.lock_with_open_region(&copies, copied, may_block);
         let state = &mut *guard;
         copies.iter().for_each(|copy| self.set_busy(state, copy.place, false));
@@ -138,8 +142,11 @@ impl Volume {
                 Ok(1 + copies[1..].iter().filter(|copy| copy.bad.is_empty()).count())
             }
             Err(status) if copies.len() == 1 || status == Status::Canceled => Err(status),
-            Err(_) => {
+            Err(status) => {
                 copies.iter_mut().for_each(|copy| copy.bad.clear());
+                if status == Status::NoSpc {
+                    take_first_place(copies);
+                }
                 self.copy_units(&mut copies[..1], may_block).map(|()| 1)
             }
         }
@@ -229,6 +236,13 @@ impl Copy {
         let (from, written) = (state.tree.entry(place).phys(), state.tree.bits(place));
         Copy { unit, place, from, to, written, bad: Vec::new() }
     }
+}
+
+/// A full host gave room from the beginning of the places on, if it gave any: the first place is for the wanted unit.
+fn take_first_place(copies: &mut [Copy]) {
+    let Some(first) = copies.iter().enumerate().min_by_key(|(_, copy)| copy.to).map(|(at, _)| at) else { return };
+    let to = copies[first].to;
+    copies[first].to = std::mem::replace(&mut copies[0].to, to);
 }
 
 /// Runs of written blocks: the first, and the one behind the last.

@@ -15,6 +15,7 @@
 
 use std::time::Instant;
 
+use sheave_base::beside::Activity;
 use sheave_base::buf::Buf;
 use sheave_base::status::Status;
 use sheave_base::sync::MutexGuard;
@@ -24,6 +25,7 @@ use sheave_iomap::{Mapping, MappingKind};
 
 use super::Volume;
 use crate::engine::inner::LOOK_EVERY;
+use crate::engine::wait::Waited;
 use crate::options::WhenFull;
 use crate::state::State;
 use crate::state::account::Spender;
@@ -47,8 +49,8 @@ pub(super) enum Round<'a> {
 struct Full {
     /// When it waits no longer for what others free.
     deadline: Option<Instant>,
-    /// Since when I/O has kept back what was let go.
-    held: Option<Instant>,
+    /// How long I/O has kept back what was let go.
+    held: Option<Waited>,
 }
 
 impl Volume {
@@ -304,7 +306,8 @@ impl Volume {
                 return Ok(guard);
             }
             // I/O of some volume keeps it back, perhaps of another than this.
-            if full.held.get_or_insert_with(Instant::now).elapsed() >= self.pool.longest_wait {
+            let now = Instant::now();
+            if full.held.get_or_insert_with(|| Waited::since(now)).left(self.pool.longest_wait, now).is_zero() {
                 return Err(Status::NoSpc);
             }
             let someone = guard.limbo.someone();
@@ -316,6 +319,7 @@ impl Volume {
             // Free, and being discarded: they come back when that has ended.
             return Ok(self.pool.wait(guard));
         }
+        let _running = self.pool.beside.begin(Activity::FullPool);
         let WhenFull::Pause(longest) = self.pool.when_full else { return Err(Status::NoSpc) };
         let until = *full.deadline.get_or_insert_with(|| Instant::now() + longest);
         if Instant::now() + LOOK_EVERY > until {

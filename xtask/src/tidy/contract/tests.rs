@@ -32,3 +32,15 @@ fn product_code_and_other_crates_cite_nothing() {
     // A longer word is another word.
     assert_eq!(findings(&[("crates/vol/tests/a.rs", "//! V1x xV2 V120\n")]).len(), 3);
 }
+
+#[test]
+fn a_row_without_a_named_test_and_a_name_without_a_test_are_found() {
+    let test = "/// V1, V2, V12.\n#[test]\nfn writes() {}\nfn helper() {}\n";
+    let proofs = "# Testing\n\n| V1, V12 | `writes` |\n| V2 | `helper`, `gone` |\n";
+    let found = findings(&[("crates/vol/tests/a.rs", test), (PROOFS, proofs)]);
+    assert_eq!(found, ["docs/testing.md:4: there is no test `helper`", "docs/testing.md:4: there is no test `gone`"]);
+    let found = findings(&[("crates/vol/tests/a.rs", test), (PROOFS, "| V1, V12 | `writes` |\n| V2 | none |\n")]);
+    assert_eq!(found, ["docs/testing.md:2: names no test"]);
+    let found = findings(&[("crates/vol/tests/a.rs", test), (PROOFS, "| V1, V12 | `writes` |\n")]);
+    assert_eq!(found, ["docs/volumes.md:6: V2: docs/testing.md names no test of this row"]);
+}

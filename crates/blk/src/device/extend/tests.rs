@@ -98,3 +98,19 @@ fn a_device_that_does_less_is_refused() {
     }
     assert_eq!(device.legs().len(), 1);
 }
+
+#[test]
+fn a_device_may_be_extended_by_itself() {
+    let first = puppet();
+    let device = first.device();
+    let mut rig = Rig::new(&[&device]);
+    let whole = device.size_bytes();
+    device.extend(whole, &device).expect("extends");
+    assert_eq!(device.size_bytes(), 2 * whole, "by what it was");
+    rig.io(Op::Write, whole / 512 + 8, BLOCK, 0);
+    rig.flush(1);
+    rig.drain();
+    assert_eq!((rig.take_ok(), ops(&first)), (vec![0, 1], vec![(Op::Write, 8), (Op::Flush, 0)]));
+    device.extend(whole, &device).expect("extends");
+    assert_eq!(device.size_bytes(), 3 * whole);
+}

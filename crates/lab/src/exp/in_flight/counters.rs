@@ -136,7 +136,8 @@ impl Counters {
         // Relaxed: the stamp carries nothing but itself, and the exchange lets one seat a jiffy through.
         let last = in_path.last.load(Ordering::Relaxed);
         let first = || in_path.last.compare_exchange(last, jiffy, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if jiffy != last && first() {
+        // Later, and not just another: a thread that was held up here comes with a jiffy that is over.
+        if jiffy > last && first() {
             self.read_here(in_path);
         }
     }

@@ -86,6 +86,23 @@ pub fn flood(workers: u64) -> Point {
     Point { depth: 128, batch: 32, ..Point::default() }.with("workers", workers)
 }
 
+/// Workers of the rows whose items do something.
+pub const SOME: u64 = 16;
+/// The label of the row of items that block.
+pub const BLOCKING: &str = "blocking: items sleep 1 ms";
+/// The label of the row of items in the shape of the thread's web server.
+pub const SERVING: &str = "HTTP-like: 1 of 8 waits";
+
+/// Items that block.
+pub fn blocking(workers: u64) -> Point {
+    Point { batch: 64, depth: 64, ..flood(workers) }.with("work", "sleep:1ms")
+}
+
+/// Items like those of a web server: one of 8 waits 50 us, the others take 2 us.
+pub fn serving(workers: u64) -> Point {
+    flood(workers).with("work", "http")
+}
+
 /// What an item does, as a point has it.
 pub fn work_of(point: &Point) -> Result<Work, LabError> {
     let text = match point.extra.get("work") {

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::design::RING;
 use super::*;
 use crate::experiment::TurnEnd;
 use crate::fake::lab;
@@ -62,6 +61,33 @@ fn points_are_read_as_they_are_meant() {
         assert!(IoWq.prepare(&lab(), arm, &wrong.parse().expect("a point")).is_err(), "{wrong}");
     }
     assert!(IoWq.prepare(&lab(), AFTER, &"stepped=1,threads=2".parse().expect("a point")).is_err());
+}
+
+#[test]
+fn who_waits_spins_when_a_worker_has_a_cpu_of_its_own() {
+    let spins = |cpus: &[usize], worker_cpus: &[usize]| {
+        let flood = flood::of(&lab(), &flood(2)).expect("a flood");
+        Flood { cpus: cpus.to_vec(), worker_cpus: worker_cpus.to_vec(), ..flood }.has_cpus_for_both()
+    };
+    assert!(spins(&[1], &[1, 0]) && spins(&[1], &[0]) && spins(&[0, 1], &[1]));
+    assert!(!spins(&[1], &[1]));
+    // A thread that is pinned, as the runner's is, says nothing of where workers run.
+    let cpu = sheave_load::cpu::allowed()[0];
+    sheave_load::cpu::pin(cpu).expect("pinned");
+    assert!(spins(&[cpu], &[cpu, cpu + 1]) && !spins(&[], &[]));
+}
+
+#[test]
+fn a_row_asks_no_arm_for_what_it_cannot_do() {
+    let rows = IoWq.headline();
+    assert_eq!(rows.len(), 3, "a flood, items that block, items like a web server's");
+    for row in rows {
+        let part: Vec<usize> = (0..ARMS.len()).filter(|&arm| IoWq.takes_part(arm, &row.point)).collect();
+        assert_eq!(part.len(), if row.published.is_some() { ARMS.len() } else { ARMS.len() - 2 }, "{}", row.label);
+        for arm in 0..ARMS.len() {
+            assert_eq!(IoWq.prepare(&lab(), arm, &row.point).is_ok(), part.contains(&arm), "{} {arm}", row.label);
+        }
+    }
 }
 
 #[test]

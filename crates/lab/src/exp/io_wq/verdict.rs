@@ -2,20 +2,25 @@
 
 use std::fmt::Write;
 
-use super::design::{AFTER, BEFORE, KERNEL, RING, SEED};
+use super::design::{AFTER, BEFORE, BLOCKING, KERNEL, RING, SEED, SERVING};
+use crate::names::capital;
 use crate::report::{ArmResult, Change, ExperimentReport, Holds, Row, SweepReport, Verdict};
 use crate::table::{figure, interval};
 use crate::terms::Metric;
 
 /// The thread's percentage: points of the share of CPU time.
 const CLAIMED: f64 = -1.49;
+/// Instructions an item from which on two arms differ.
+const LEAST: f64 = 0.5;
 
 /// Judges: the claim is that of the seed, and what the thread asked for instead is told beside it.
 pub fn verdict(report: &ExperimentReport) -> Verdict {
     let row = report.headline.iter().find(|row| row.arm(BEFORE).is_some());
     let change = row.and_then(|row| row.arm(SEED)).and_then(|arm| arm.change);
+    let fewer = saved_instructions(report).is_some_and(|[before, seed]| seed < before - LEAST);
+    let little = row.and_then(|row| row.arm(BEFORE)).is_some_and(too_little);
     Verdict {
-        holds: holds(change),
+        holds: holds(change, little, fewer),
         claim:
             "Reading an item's flags once keeps the lock for less time: in a flood of NOPs, 1.49 points less of the \
                 CPU time (38.86 %) goes into waiting for it. The thread adds that the items would have to be stored \
@@ -32,12 +37,26 @@ pub fn verdict(report: &ExperimentReport) -> Verdict {
     }
 }
 
-/// Whether the seed's change is there.
-fn holds(change: Option<Change>) -> Holds {
+/// Whether in no round so much time went into waiting as the thread has saved: then there is nothing to save it from.
+fn too_little(before: &ArmResult) -> bool {
+    before.range[1] < -CLAIMED
+}
+
+/// Instructions of an item before and in seed, where both were counted.
+fn saved_instructions(report: &ExperimentReport) -> Option<[f64; 2]> {
+    let counted = report.instructions.first()?;
+    Some([counted.net(BEFORE)?, counted.net(SEED)?])
+}
+
+/// Whether the seed's change is there; not where there is too `little` to save. Where time is noise, `fewer`
+/// instructions under the lock show the direction, and no size.
+fn holds(change: Option<Change>, little: bool, fewer: bool) -> Holds {
     match change {
         Some(change) if change.high < 0.0 && change.percent <= CLAIMED => Holds::Yes,
         Some(change) if change.high < 0.0 => Holds::Partly,
         Some(change) if change.low > 0.0 => Holds::No,
+        Some(_) if little => Holds::No,
+        _ if fewer => Holds::Partly,
         _ => Holds::CannotTell,
     }
 }
@@ -61,6 +80,18 @@ fn shows(report: &ExperimentReport, row: &Row) -> String {
             counter(before, "lock_hold_ns"),
             counter(seed, "lock_hold_ns"),
         );
+    }
+    if let Some(before) = before.filter(|before| too_little(before)) {
+        let _ = write!(
+            text,
+            "The saving of {:.2} points cannot be had here, because no more than {} of the CPU time goes into waiting: \
+             as many workers run at once as there are CPUs, and the thread had dozens. ",
+            -CLAIMED,
+            figure(before.range[1], metric),
+        );
+    }
+    if let Some([before, seed]) = saved_instructions(report) {
+        let _ = write!(text, "In instructions an item takes {before:.1} before and {seed:.1} in seed. ");
     }
     if let (Some(before), Some(after)) = (before, after) {
         let _ = write!(
@@ -90,10 +121,24 @@ fn shows(report: &ExperimentReport, row: &Row) -> String {
             figure(kernel.iops, Metric::IOPS),
         );
     }
+    for label in [BLOCKING, SERVING] {
+        text.push_str(&working(report, label));
+    }
     if let Some(sweep) = report.sweep("workers") {
         text.push_str(&grows(sweep));
     }
     text.trim_end().into()
+}
+
+/// Items a second of a row whose items do something.
+fn working(report: &ExperimentReport, label: &str) -> String {
+    let Some(row) = report.row(label) else { return String::new() };
+    let told = [BEFORE, SEED, AFTER].into_iter().filter_map(|arm| {
+        let name = report.arms.get(arm)?.name;
+        Some(format!("{name} {}", figure(row.arm(arm)?.iops, Metric::IOPS)))
+    });
+    let told: Vec<String> = told.collect();
+    if told.is_empty() { String::new() } else { format!("{}: {} items a second. ", capital(label), told.join(", ")) }
 }
 
 /// What more workers do to the first arm and to ours.

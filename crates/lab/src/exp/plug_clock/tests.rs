@@ -1,5 +1,6 @@
 //! The arms' readings, the ages of their stamps, and verdicts of made-up figures.
 
+use super::checks::OF_A_BATCH;
 use super::design::{AFTER, KTIME, OWN, SEED};
 use super::*;
 use crate::exp::verdict_tests::{report, row};
@@ -17,8 +18,9 @@ fn the_arms_differ_in_their_readings_alone() {
     let reads =
         |arm: usize, batch: u32| arm::count(&fake::lab(), arm, &Point { batch, ..Point::default() }).expect("counted");
     for arm in [0, OWN, KTIME] {
-        // One for each request, and one for each batch of completions.
-        assert_eq!((reads(arm, 32).clock, reads(arm, 32).age), (1.0 + 1.0 / 32.0, 0.0), "{}", ARMS[arm].name);
+        // One for each request, and those of each batch.
+        let all = 1.0 + OF_A_BATCH / 32.0;
+        assert_eq!((reads(arm, 32).clock, reads(arm, 32).age), (all, 0.0), "{}", ARMS[arm].name);
     }
     assert_eq!(reads(0, 32).age, reads(SEED, 32).age);
     assert_eq!(reads(SEED, 32).clock, reads(AFTER, 32).clock, "the bound costs no reading, only looks");
@@ -86,7 +88,10 @@ fn the_verdict_is_that_of_the_figures() {
     assert!(small.shows.contains("the readings are 10.0 of 420.0"), "{}", small.shows);
     assert!(small.shows.contains("counting one by one 70.0 more"), "{}", small.shows);
     let counted = Some([450.0, 490.0, 460.0, 410.0, 410.0]);
-    assert_eq!(of([0.0, 0.0, 0.0, 0.5], counted).holds, Holds::CannotTell, "an instruction is no measure of a reading");
+    assert_eq!(of([0.0, 0.0, 0.0, 0.5], counted).holds, Holds::Partly, "fewer instructions, and no size by them");
+    let more = Some([450.0, 490.0, 460.0, 410.0, 451.0]);
+    assert_eq!(of([0.0, 0.0, 0.0, 0.5], more).holds, Holds::CannotTell);
+    assert_eq!(of([0.0, 0.0, 0.0, 0.5], None).holds, Holds::CannotTell);
     assert_eq!(of([-5.0; 4], counted).holds, Holds::No);
     assert_eq!(PlugClock.verdict(&report(&PlugClock, Vec::new(), Vec::new())).holds, Holds::CannotTell);
 }

@@ -26,7 +26,7 @@ fn flood() -> Flood {
 fn each_arm_ends_every_item_once_whatever_its_hash() {
     for (sharded, flags_once, hashed) in [(false, false, 0), (false, true, 3), (true, true, 0), (true, true, 5)] {
         let pool = OldPool::new(&flood(), sharded, flags_once, true);
-        let mut engine = PoolEngine::new(64, hashed, |back| Ok(pool.client(0, back))).expect("an engine");
+        let mut engine = PoolEngine::new(64, hashed, true, |back| Ok(pool.client(0, back))).expect("an engine");
         for slot in 0..64 {
             engine.prep(slot, false, 0);
         }
@@ -47,7 +47,7 @@ fn each_arm_ends_every_item_once_whatever_its_hash() {
 fn another_worker_comes_when_the_last_one_blocks() {
     let flood = Flood { work: Work::Sleep(std::time::Duration::from_millis(2)), workers: 4, ..flood() };
     let pool = OldPool::new(&flood, false, true, false);
-    let mut engine = PoolEngine::new(64, 0, |back| Ok(pool.client(0, back))).expect("an engine");
+    let mut engine = PoolEngine::new(64, 0, true, |back| Ok(pool.client(0, back))).expect("an engine");
     for round in 0..2 {
         (0..8).for_each(|slot| engine.prep(slot, false, 0));
         engine.submit(8).expect("submitted");

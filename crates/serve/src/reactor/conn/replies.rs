@@ -8,15 +8,16 @@ use super::{Conn, Ending, MAX_PIECES, MAX_SPARE, MAX_SPARE_PIECES, Sending, Stag
 use crate::payload::Payload;
 use crate::reactor::batch::{Batch, Piece};
 use crate::reactor::raw;
-use crate::reactor::requests::{Answer, Io};
+use crate::reactor::requests::{Answer, Failed, Io};
 
 impl Conn {
     /// A request has ended: its reply waits to be sent.
     pub(in crate::reactor) fn answer(&mut self, io: &mut Io, answer: Answer) {
         self.under_way -= 1;
-        let Answer { request, errno, .. } = answer;
+        let Answer { request, failed, at_once, .. } = answer;
         let request = &request;
-        let payload = match (request.command, errno, answer.payload) {
+        self.large.ended(request, at_once);
+        let payload = match (request.command, failed, answer.payload) {
             (Command::Read, None, Some(payload)) if self.ending != Ending::Now => {
                 return self.reply_data(request, payload);
             }
@@ -26,10 +27,10 @@ impl Conn {
             self.held -= payload.cost();
             io.give_back(payload);
         }
-        match errno {
+        match failed {
             _ if self.ending == Ending::Now => {}
             None => self.done(request),
-            Some(errno) => self.failed(request, errno, "the file refuses it"),
+            Some(Failed { errno, why }) => self.failed(request, errno, why),
         }
     }
 

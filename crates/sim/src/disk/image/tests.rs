@@ -12,6 +12,17 @@ fn what_was_written_is_read_and_nothing_else_changes() {
 }
 
 #[test]
+fn a_sparse_copy_reads_as_the_original_and_has_no_blank_pages() {
+    let mut image = Image::new(6 * PAGE as u64);
+    [0, 2, 4].into_iter().for_each(|page| image.write(page * SECTORS_PER_PAGE, &[0; PAGE]));
+    image.write(5 * SECTORS_PER_PAGE, &[0, 1].repeat(PAGE / 2));
+    let copy = image.clone().sparse_from(2 * PAGE as u64);
+    assert_eq!(copy.hash(), image.hash());
+    let has = |image: &Image| image.pages().map(|(at, _)| at).collect::<Vec<_>>();
+    assert_eq!((has(&image), has(&copy)), (vec![0, 2, 4, 5], vec![0, 5]));
+}
+
+#[test]
 fn a_copy_keeps_what_the_original_overwrites() {
     let mut image = Image::new(PAGE as u64);
     image.write(0, &[1; PAGE]);

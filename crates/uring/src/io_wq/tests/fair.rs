@@ -84,6 +84,41 @@ fn work_behind_an_item_that_computes_has_an_idle_cpu() {
 }
 
 #[test]
+fn items_are_long_that_take_25_us_one_with_the_other() {
+    for (ended, us, long) in
+        [(0, 50, true), (1, 50, true), (2, 50, true), (3, 50, false), (40, 1000, true), (41, 1000, false)]
+    {
+        assert_eq!(super::super::worker::are_long(ended, Duration::from_micros(us)), long, "{ended} in {us} us");
+    }
+}
+
+/// Computes for this long.
+fn compute(time: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+#[test]
+fn items_that_end_but_take_their_time_have_every_cpu() {
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        eprintln!("skipped: there is one CPU");
+        return;
+    }
+    let pool = Pool::new(options(8, 1));
+    // Shorter than whoever watches the first worker sleeps between two looks.
+    let (mut submitter, seen) = client(&pool, 4096, |_, _| {
+        compute(Duration::from_micros(60));
+        0
+    });
+    (0..4096).for_each(|slot| assert!(submitter.queue(slot, WorkFlags::BOUND)));
+    submitter.commit();
+    seen.wait(4096);
+    assert!(seen.threads() >= 2, "one worker did all of it while a CPU had nothing to do");
+}
+
+#[test]
 fn work_that_computes_has_no_more_workers_than_cpus_and_one_that_watches() {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u32;
     let pool = Pool::new(options(64, 1));

@@ -272,23 +272,26 @@ std::thread_local! {
     static LAST_ACT: std::cell::RefCell<Option<Leaves>> = const { std::cell::RefCell::new(None) };
 }
 
-/// Waits at a gate when its thread ends.
-struct Leaves(Gate, Arc<AtomicU32>);
+/// Waits at a gate when its thread ends, and so long behind it.
+struct Leaves(Gate, Arc<AtomicU32>, Duration);
 
 impl Drop for Leaves {
     fn drop(&mut self) {
-        self.1.fetch_add(1, SeqCst);
         self.0.pass();
+        std::thread::sleep(self.2);
+        self.1.fetch_add(1, SeqCst);
     }
 }
 
 #[test]
 fn nobody_who_queues_waits_for_a_thread_to_end_and_the_end_of_the_pool_does() {
     let pool = Pool::new(PoolOptions { idle_timeout: Duration::from_millis(5), ..options(1, 1) });
-    let (gate, leaving) = (Gate::default(), Arc::new(AtomicU32::new(0)));
-    let (at, left) = (gate.clone(), Arc::clone(&leaving));
+    let (gate, gone) = (Gate::default(), Arc::new(AtomicU32::new(0)));
+    let (at, left, worker) = (gate.clone(), Arc::clone(&gone), AtomicU32::new(0));
     let (mut submitter, seen) = client(&pool, 1, move |_, _| {
-        LAST_ACT.set(Some(Leaves(at.clone(), Arc::clone(&left))));
+        // The first takes longest, and whoever ends after it must have joined it.
+        let time = Duration::from_millis(100) * (2 - worker.fetch_add(1, SeqCst));
+        LAST_ACT.set(Some(Leaves(at.clone(), Arc::clone(&left), time)));
         0
     });
     for round in 0..3 {
@@ -301,7 +304,7 @@ fn nobody_who_queues_waits_for_a_thread_to_end_and_the_end_of_the_pool_does() {
     gate.open();
     drop(submitter);
     pool.shutdown();
-    assert_eq!(leaving.load(SeqCst), 3, "all have been waited for");
+    assert_eq!(gone.load(SeqCst), 3, "all have been waited for");
 }
 
 #[test]
@@ -315,11 +318,12 @@ fn threads_that_have_ended_are_joined_by_those_that_end_later() {
         until("the worker has gone", || pool.counts()[0].workers == 0);
     }
     let roster = pool.shared().accts[0].roster.lock();
-    let (threads, workers) = (roster.threads.len(), roster.workers.len());
+    let (threads, workers, ended) = (roster.threads.len(), roster.workers.len(), roster.ended.len());
     // A test that fails drops the pool, which takes the lock.
     drop(roster);
     assert!(threads <= 2, "{threads} of 20 threads were not joined");
     assert!(workers <= 1, "the thread ids of {workers} may be others' by now");
+    assert!(ended <= 2, "{ended} ended threads are to be joined");
 }
 
 /// Uses its pool when it goes.

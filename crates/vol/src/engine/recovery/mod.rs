@@ -32,6 +32,7 @@ use crate::format::record::Record;
 use crate::format::superblock::{Superblock, choose};
 use crate::format::{BLOCK, JOURNAL_START, SUPERBLOCKS, kind};
 use crate::state::State;
+use crate::state::extent_map::replayed::ASKED;
 use crate::state::extent_map::tree::Tree;
 use crate::state::extent_map::{Entry, ExtentMap};
 use lost::LostVolumes;
@@ -198,14 +199,14 @@ fn replay(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure, lost: &mut L
     let mut refused = None;
     state.tree.begin_to_know();
     let scan = journal::scan_blocks(&mut window, &sb, &mut |records| {
-        state.tree.ask_for(records);
-        for record in records {
-            if let Err(why) = replay_record(state, &mut bounds, lost, record) {
-                refused = Some((why, record.clone()));
-                return ControlFlow::Break(());
+        let result = records.chunks(ASKED).try_for_each(|some| replay_some(state, &mut bounds, lost, some));
+        match result {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(why) => {
+                refused = Some(why);
+                ControlFlow::Break(())
             }
         }
-        ControlFlow::Continue(())
     });
     state.tree.know_nothing();
     for (at, status) in window.into_passed() {
@@ -237,6 +238,27 @@ fn replay(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure, lost: &mut L
             why: format!("{why}: {record:?}"),
         }),
     }
+}
+
+/// Does what records say, unless no pool can have written so much; why not, and which it is.
+fn replay_some(
+    state: &mut State,
+    bounds: &mut Bounds,
+    lost: &mut LostVolumes,
+    records: &[Record],
+) -> Result<(), (String, Record)> {
+    let asked = state.tree.ask_for(records);
+    for (at, record) in records.iter().enumerate() {
+        // A record of a unit whose leaf was changed before has no bound, and costs nothing that is counted.
+        if let Some(phys) = state.tree.replay_at(&asked, at, record) {
+            if let Some(sums) = &mut state.sums {
+                sums.replay_unit(phys);
+            }
+            continue;
+        }
+        replay_record(state, bounds, lost, record).map_err(|why| (why, record.clone()))?;
+    }
+    Ok(())
 }
 
 /// Does what a record says, unless no pool can have written so much; why not.

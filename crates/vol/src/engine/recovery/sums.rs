@@ -10,7 +10,7 @@
 //! - R3: each block is read once, however many entries of maps name it: snapshots share units, and a map that somebody
 //!   made up may have one unit a million times.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::ops::Range;
 
 use sheave_base::buf::Buf;
@@ -112,34 +112,37 @@ pub(super) fn compute(io: &dyn BlockIo, state: &mut State) -> Result<(), PoolErr
     regions.sums.marks_replayed();
     regions.units_replayed();
     let map = Arc::clone(&state.tree.map);
-    let shift = map.geometry.unit_shift;
-    let mut memory = Buf::zeroed(map.geometry.unit_bytes() as usize, BLOCK).map_err(|_| no_memory())?;
-    let (mut left, mut computed) = (MAX_UNREADABLE, Computed::default());
+    let memory = Buf::zeroed(map.geometry.unit_bytes() as usize, BLOCK).map_err(|_| no_memory())?;
+    let mut data = Data { io, memory, left: MAX_UNREADABLE };
+    let mut looks: HashMap<u64, Look> = HashMap::new();
     for leaf in 1..state.tree.leaves.end() {
         if state.tree.leaves.node(leaf).parents == 0 {
             continue;
         }
         for (slot, word) in map.leaves.node(leaf).unwrap_or_default().iter().enumerate() {
             let entry = Entry(word.load(Ordering::Relaxed)); // Relaxed: nobody else is here yet.
-            if !entry.is_alloc() || !regions.is_unknown(entry.phys()) {
+            if !entry.is_alloc() {
                 continue;
             }
-            let region = regions.sums.region(entry.phys());
-            regions.make(region).map_err(|_| no_memory())?;
-            let (mut first, blocks) = (0, map.geometry.blocks());
-            while first < blocks {
-                let (written, run) = map.written_run(leaf, slot, first, blocks - first);
-                let at = (entry.phys() << shift) + (u64::from(first) << BLOCK_SHIFT);
-                let (_, place) = regions.sums.place(at >> BLOCK_SHIFT);
-                let mut rest = place..place + if written { run as usize } else { 0 };
-                while let Some(fresh) = computed.next(region, &mut rest) {
-                    let at = at + ((fresh.start - place) << BLOCK_SHIFT) as u64;
-                    let memory = &mut memory[..fresh.len() << BLOCK_SHIFT];
-                    compute_run(io, &regions.sums, at, memory, &mut left)?;
-                }
-                first += run;
+            let (unit, region) = (entry.phys(), regions.sums.region(entry.phys()));
+            let look = looks.entry(region).or_insert_with(|| Look::at(&regions, region));
+            if look.is_exact && !regions.is_replayed(unit) {
+                continue;
             }
-            regions.sums.mark_dirty(region);
+            let computed = match &mut look.computed {
+                Some(computed) => computed,
+                none => {
+                    regions.make(region).map_err(|_| no_memory())?;
+                    regions.sums.mark_dirty(region);
+                    none.insert(Box::default())
+                }
+            };
+            let first = unit << map.geometry.blocks_shift();
+            if !computed.has_all(regions.sums.place(first).1, entry.bits()) {
+                data.compute_unit(&regions.sums, computed, first, &|block, count| {
+                    map.written_run(leaf, slot, block, count)
+                })?;
+            }
         }
     }
     regions.settle();
@@ -148,20 +151,77 @@ pub(super) fn compute(io: &dyn BlockIo, state: &mut State) -> Result<(), PoolErr
     Ok(())
 }
 
-/// The blocks that were computed, a bit each, by their regions and places in them (R3).
+/// What is known of a region while checksums are computed.
+struct Look {
+    /// Its checksums are those of its page, but for units of which the journal speaks.
+    is_exact: bool,
+    /// Some are computed.
+    computed: Option<Box<Computed>>,
+}
+
+impl Look {
+    fn at(regions: &Regions, region: u64) -> Look {
+        Look { is_exact: regions.is_exact(region), computed: None }
+    }
+}
+
+/// The blocks of a region that were computed, a bit each (R3).
 #[derive(Default)]
-struct Computed(BTreeMap<u64, [u64; MAX_SUMS.div_ceil(64)]>);
+struct Computed([u64; MAX_SUMS.div_ceil(64)]);
 
 impl Computed {
+    /// Whether all blocks of a unit were computed for which there is a bit, the first of which has this place. Of units
+    /// with so many blocks that the bits are elsewhere there is none, and nothing is known here.
+    fn has_all(&self, first: usize, bits: u64) -> bool {
+        // A unit has at most 16 blocks then, a power of two, and begins at a multiple of them: no word ends within it.
+        bits != 0 && self.0[first / 64] >> (first % 64) & bits == bits
+    }
+
     /// The next blocks of these places that were not computed yet: they are now, and `rest` is what follows them.
-    fn next(&mut self, region: u64, rest: &mut Range<usize>) -> Option<Range<usize>> {
-        let words = self.0.entry(region).or_default();
+    fn next(&mut self, rest: &mut Range<usize>) -> Option<Range<usize>> {
         let is_new = |words: &[u64], place: usize| words[place / 64] & 1 << (place % 64) == 0;
-        let first = rest.clone().find(|place| is_new(words, *place))?;
-        let end = (first..rest.end).find(|place| !is_new(words, *place)).unwrap_or(rest.end);
-        (first..end).for_each(|place| words[place / 64] |= 1 << (place % 64));
+        let first = rest.clone().find(|place| is_new(&self.0, *place))?;
+        let end = (first..rest.end).find(|place| !is_new(&self.0, *place)).unwrap_or(rest.end);
+        (first..end).for_each(|place| self.0[place / 64] |= 1 << (place % 64));
         *rest = end..rest.end;
         Some(first..end)
+    }
+}
+
+/// The data that is read for its checksums.
+struct Data<'a> {
+    io: &'a dyn BlockIo,
+    /// Of a unit.
+    memory: Buf,
+    /// How many blocks there may still be that the device cannot read.
+    left: usize,
+}
+
+impl Data<'_> {
+    /// Computes the checksums of the written blocks of a unit that were not computed yet. `first`: its first block, by
+    /// its number in the pool; `run`: whether a block of it is written, and how many of so many are like it.
+    fn compute_unit(
+        &mut self,
+        sums: &Sums,
+        computed: &mut Computed,
+        first: u64,
+        run: &dyn Fn(u32, u32) -> (bool, u32),
+    ) -> Result<(), PoolError> {
+        let blocks = (self.memory.len() >> BLOCK_SHIFT) as u32;
+        let mut at = 0;
+        while at < blocks {
+            let (written, count) = run(at, blocks - at);
+            let block = first + u64::from(at);
+            let place = sums.place(block).1;
+            let mut rest = place..place + if written { count as usize } else { 0 };
+            while let Some(fresh) = computed.next(&mut rest) {
+                let at = (block + (fresh.start - place) as u64) << BLOCK_SHIFT;
+                let memory = &mut self.memory[..fresh.len() << BLOCK_SHIFT];
+                compute_run(self.io, sums, at, memory, &mut self.left)?;
+            }
+            at += count;
+        }
+        Ok(())
     }
 }
 

@@ -267,6 +267,39 @@ fn what_a_crash_left_is_recovered_on_a_full_host() {
     }
 }
 
+/// V15: a write to a shared unit copies its neighbours along where there is room. On a host that has room for one unit
+/// more the write gets that one, wherever in the group it is, and neighbours stay where they are.
+#[test]
+fn the_last_room_of_a_host_is_for_the_unit_that_is_written_to() {
+    for wanted in 0..4 {
+        let rig = Rig::new(30 << 20, Checksum::None);
+        let pool = rig.open().unwrap();
+        let volume = pool.create_volume("v", 1 << 30).unwrap();
+        (0..4).for_each(|unit| rig.write(&volume, unit, 1).unwrap());
+        pool.clone_volume("v", "clone").unwrap();
+        let clone = pool.open_volume("clone").unwrap();
+        pool.sync().unwrap();
+        rig.set_room(16);
+        rig.write(&clone, wanted, 2).unwrap_or_else(|status| panic!("unit {wanted}: {status:?}"));
+        assert_eq!(rig.host.lock().unwrap().room, 0, "unit {wanted} got all of it");
+        assert_eq!(rig.write(&clone, (wanted + 1) % 4, 3), Err(Status::NoSpc), "there is no more");
+        let is_as_written = |pool: &Pool| {
+            let tags = |name| {
+                let volume = pool.open_volume(name).unwrap();
+                (0..4).map(|unit| rig.read(&volume, unit)).collect::<Vec<u8>>()
+            };
+            let of_clone: Vec<u8> = (0..4).map(|unit| if unit == wanted { 2 } else { 1 }).collect();
+            assert_eq!((tags("v"), tags("clone")), (vec![1; 4], of_clone));
+            assert_eq!(pool.volume_info("clone").unwrap().unique_bytes, 1 << 16, "its neighbours stayed");
+        };
+        is_as_written(&pool);
+        pool.sync().unwrap();
+        drop((volume, clone, pool));
+        rig.is_clean();
+        is_as_written(&rig.open().unwrap());
+    }
+}
+
 /// M3, M4: what gives space back goes on where nothing that takes space does, in units of one page too.
 #[test]
 fn discards_go_on_where_writes_do_not() {

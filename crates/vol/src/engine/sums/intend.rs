@@ -11,6 +11,7 @@ use sheave_base::status::Status;
 use sheave_iomap::completion_plan::MayBlock;
 
 use crate::engine::inner::{LOOK_EVERY, PoolInner};
+use crate::engine::wait::Waited;
 use crate::format::record::Record;
 use crate::state::State;
 use crate::state::account::Spender;
@@ -20,7 +21,7 @@ use crate::state::sums::regions::Regions;
 impl PoolInner {
     /// Opens the region of a byte address for writes, and makes that durable (S1).
     pub(crate) fn intend(&self, addr: u64, may_block: &MayBlock) -> Result<(), Status> {
-        let mut crowded: Option<Instant> = None;
+        let mut crowded: Option<Waited> = None;
         loop {
             let mut state = self.lock();
             if state.phase != Phase::Open {
@@ -37,7 +38,8 @@ impl PoolInner {
                 if may_block.is_cancelled() {
                     return Err(Status::Canceled);
                 }
-                if crowded.get_or_insert_with(Instant::now).elapsed() >= self.longest_wait {
+                let now = Instant::now();
+                if crowded.get_or_insert_with(|| Waited::since(now)).left(self.longest_wait, now).is_zero() {
                     return Err(Status::Timeout);
                 }
                 // The first begins to close what there is, the second closes it when the writes have ended.
@@ -61,6 +63,7 @@ impl PoolInner {
             if let Some(regions) = &mut state.sums {
                 regions.intent_is_durable(all, intent);
             }
+            self.regions_opened.notify();
         }
     }
 }

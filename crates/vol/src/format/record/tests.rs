@@ -22,6 +22,58 @@ fn round_trip(geometry: &Geometry, record: &Record) {
     }
 }
 
+/// What is decoded at once is what is decoded one by one, up to the same error.
+fn all_at_once(geometry: &Geometry, bytes: &[u8]) {
+    let (mut one_by_one, mut rest) = (Vec::new(), bytes);
+    let result = loop {
+        match Record::decode(geometry, rest) {
+            _ if rest.is_empty() => break Ok(()),
+            Err(damage) => break Err(damage),
+            Ok((record, len)) => {
+                one_by_one.push(record);
+                rest = &rest[len..];
+            }
+        }
+    };
+    let mut at_once = Vec::new();
+    assert_eq!(Record::decode_all(geometry, bytes, &mut at_once), result);
+    assert_eq!(at_once, one_by_one);
+}
+
+/// Each number of a record at its bounds, and beyond.
+#[test]
+fn records_are_decoded_at_once_as_they_are_one_by_one() {
+    let units = [0, 1, MAX_VOLUME_UNITS - 1, MAX_VOLUME_UNITS, u64::MAX];
+    let counts = [0, 1, MAX_VOLUME_UNITS, u64::MAX];
+    let places = [0, 2, (1 << 20) - 1, 1 << 20, u64::MAX];
+    let bits = [0, 1, 1 << 15, 1 << 16, u64::MAX];
+    for unit_bytes in [4096, 65536, 1 << 18, 1 << 19] {
+        let geometry = geometry(unit_bytes);
+        let good = Record::Delete { volume: 3 };
+        let check = |kind: u8, volume: u32, numbers: [u64; 3]| {
+            for (name_len, len) in [(0, 32), (1, 32), (0, 24), (0, 40)] {
+                let head = RecordHead { kind, name_len, len: len.into(), volume: volume.into() };
+                let mut bytes = [0; 64];
+                bytes[..8].copy_from_slice(head.as_bytes());
+                for (to, number) in bytes[8..].chunks_exact_mut(8).zip(numbers) {
+                    to.copy_from_slice(&number.to_le_bytes());
+                }
+                good.encode(&geometry, &mut bytes[32..]);
+                [31, 32, 40].into_iter().for_each(|end| all_at_once(&geometry, &bytes[..end]));
+            }
+        };
+        for unit in units {
+            for volume in [0, 1] {
+                for second in places.into_iter().chain(counts) {
+                    bits.into_iter().for_each(|third| check(kinds::SET, volume, [unit, second, third]));
+                    places.into_iter().for_each(|third| check(kinds::RUN, volume, [unit, second, third]));
+                }
+            }
+        }
+        (0..=14).for_each(|kind| check(kind, 1, [1, 2, 3]));
+    }
+}
+
 #[test]
 fn one_of_each_kind() {
     for unit in [4096, 65536, 1 << 19, 1 << 20] {
@@ -153,6 +205,9 @@ proptest! {
             if fix && bytes.len() >= 8 {
                 bytes[0] = kind;
                 bytes[2..4].copy_from_slice(&(words * 8).to_le_bytes());
+            }
+            for unit in [4096, 65536, 1 << 19] {
+                all_at_once(&geometry(unit), &bytes);
             }
             if let Ok((record, len)) = Record::decode(&geometry(65536), &bytes) {
                 let mut again = vec![0; len];

@@ -3,8 +3,6 @@
 //! Owns what these must be while the pool is open: both superblocks intact and of generations that follow each other,
 //! the newer of them the one in memory; each live journal block of this opening and with its own number.
 
-use std::ops::ControlFlow;
-
 use super::{AT_ONCE, Run, Stop, place};
 use crate::device::sweep::Sweep;
 use crate::engine::inner::PoolInner;
@@ -137,7 +135,7 @@ fn odd(pool: &PoolInner, sweep: &mut Sweep, sb: &Superblock, seqs: &[u64]) -> Ve
                     Some(Damage::Stale { generation: found.incarnation }.to_string())
                 }
                 Ok(found) => {
-                    let all = found.records(block, &geometry, |_| ControlFlow::Continue(()));
+                    let all = found.records(block, &geometry, &mut Vec::new());
                     all.err().map(|damage| damage.to_string())
                 }
             },

@@ -7,6 +7,8 @@
 //! nobody has touched is none, so an arena whose nodes are looked up for every I/O has a first chunk that is large
 //! enough for most pools, and lookups find all nodes in one piece.
 //!
+//! What lies beyond the first 2 MiB of an arena is asked for in huge pages: replays and lookups go all over it.
+//!
 //! - I1: a chunk, once there, stays until the arena is dropped; readers need no lock to reach a word.
 //! - I2: a word of a node that nobody has made is none, or 0.
 //!
@@ -14,6 +16,7 @@
 
 use std::sync::OnceLock;
 
+use sheave_base::huge_pages::{self, HUGE_PAGE};
 use sheave_base::sync::atomic::AtomicU64;
 
 /// Nodes of the first chunk, as a power of two, unless the arena says otherwise.
@@ -108,6 +111,9 @@ impl Arena {
         let Some(words) = (1usize << (self.first_shift + chunk as u32)).checked_shl(self.shift).and_then(zeroed) else {
             return false;
         };
+        // Nodes are handed out in the order of their numbers, so all but the last page is used as a whole.
+        let small = if chunk == 0 { HUGE_PAGE / size_of::<AtomicU64>() } else { 0 };
+        huge_pages::advise(words.get(small..).unwrap_or_default());
         cell.set(words).is_ok() || cell.get().is_some()
     }
 

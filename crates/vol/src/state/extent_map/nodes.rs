@@ -13,8 +13,13 @@ use crate::format::page::PageRef;
 /// Most nodes of a kind: numbers end below the tag.
 pub(super) const MAX_NODES: u32 = 1 << 30;
 
-/// What is known of a node.
+/// In the list of free numbers: all words of the node are 0.
+const BLANK: u32 = 1 << 31;
+const _: () = assert!(MAX_NODES <= BLANK);
+
+/// What is known of a node. Never in two lines of a cache.
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(align(32))]
 pub(crate) struct Node {
     /// Parents.
     pub(crate) parents: u32,
@@ -46,20 +51,22 @@ impl Nodes {
         Nodes { nodes: vec![Node::default()], epoch: 1, ..Nodes::default() }
     }
 
-    /// A new node with one parent, dirty; `None` when there are no more numbers.
-    pub(crate) fn take(&mut self) -> Option<u32> {
-        let id = match self.free.pop() {
-            Some(id) => id,
+    /// A new node with one parent, dirty, and whether all its words are 0 for certain; `None` when there are no more
+    /// numbers.
+    pub(crate) fn take(&mut self) -> Option<(u32, bool)> {
+        let (id, blank) = match self.free.pop() {
+            Some(free) => (free & !BLANK, free & BLANK != 0),
             None => {
                 let id = u32::try_from(self.nodes.len()).ok().filter(|id| *id < MAX_NODES)?;
                 self.nodes.push(Node::default());
-                id
+                // Nobody has had the number: the arena gives words that are 0.
+                (id, true)
             }
         };
         self.nodes[id as usize] = Node { parents: 1, changed: self.epoch, ..Node::default() };
         self.live += 1;
         self.dirty += 1;
-        Some(id)
+        Some((id, blank))
     }
 
     /// One more parent.
@@ -88,6 +95,12 @@ impl Nodes {
     /// A node leaves limbo: its number is free.
     pub(crate) fn release(&mut self, id: u32) {
         self.free.push(id);
+    }
+
+    /// Recovery: a node was put and nobody looks anything up: its number is free. `was`: as it was put. One without
+    /// words in use has none that is not 0, for each that was taken away was made 0.
+    pub(crate) fn release_put(&mut self, id: u32, was: &Node) {
+        self.free.push(if was.used == 0 { id | BLANK } else { id });
     }
 
     pub(crate) fn is_shared(&self, id: u32) -> bool {

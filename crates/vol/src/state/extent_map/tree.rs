@@ -251,28 +251,34 @@ impl Tree {
 
     /// An index node without children.
     pub(crate) fn new_index(&mut self, map: &ExtentMap) -> Result<u32, Status> {
-        let id = self.index.take().ok_or(Status::NoMem)?;
+        let (id, blank) = self.index.take().ok_or(Status::NoMem)?;
         self.count_node();
         if !map.index.make(id) {
             let _ = self.index.put(id);
             return Err(Status::NoMem);
         }
-        zero(map.index.node(id));
-        self.look(1 << INDEX_SHIFT);
+        if !blank {
+            zero(map.index.node(id));
+            self.look(1 << INDEX_SHIFT);
+        }
+        debug_assert!(cfg!(shuttle) || is_blank(map.index.node(id)), "index node {id} is blank");
         Ok(id)
     }
 
     /// A leaf of holes.
     pub(crate) fn new_leaf(&mut self, map: &ExtentMap) -> Result<u32, Status> {
-        let id = self.leaves.take().ok_or(Status::NoMem)?;
+        let (id, blank) = self.leaves.take().ok_or(Status::NoMem)?;
         self.count_node();
         if !map.leaves.make(id) || !(map.geometry.has_bits_in_entries() || map.bits.make(id)) {
             let _ = self.leaves.put(id);
             return Err(Status::NoMem);
         }
-        zero(map.leaves.node(id));
-        self.look(map.geometry.leaf_entries());
-        zero(map.bits.node(id));
+        if !blank {
+            zero(map.leaves.node(id));
+            self.look(map.geometry.leaf_entries());
+            zero(map.bits.node(id));
+        }
+        debug_assert!(cfg!(shuttle) || [map.leaves.node(id), map.bits.node(id)].into_iter().all(is_blank));
         Ok(id)
     }
 
@@ -296,17 +302,6 @@ impl Tree {
         debug_assert!(!self.entry(place).is_alloc() && entry.is_alloc());
         self.leaves.add_used(place.leaf, 1);
         self.store(place, entry);
-    }
-
-    /// Recovery: a unit has this space and these written blocks, whatever it had. Nobody looks anything up.
-    pub(crate) fn set_replayed(&mut self, place: EntryPlace, phys: u64, written: &[u64; 4]) {
-        debug_assert!(self.counts_later);
-        if !self.entry(place).is_alloc() {
-            self.leaves.add_used(place.leaf, 1);
-            self.note_space(place, true);
-        }
-        let full = if self.store_bits(place, written) { Entry::FULL } else { 0 };
-        self.store(place, Entry::at(phys).with(full));
     }
 
     /// Another unit in the place of the one that the entry has; the written bits are the same.
@@ -335,7 +330,7 @@ impl Tree {
     }
 
     /// What a replay knows of a leaf stays true.
-    fn note_space(&mut self, place: EntryPlace, has: bool) {
+    pub(super) fn note_space(&mut self, place: EntryPlace, has: bool) {
         if let Some(known) = &mut self.known {
             known.set_space(place.leaf, place.slot, has);
         }
@@ -472,7 +467,7 @@ impl Tree {
             self.put_leaf(leaf, by);
         }
         match self.counts_later {
-            true => self.index.release(id),
+            true => self.index.release_put(id, &node),
             false => self.freed_by(by).index.push(id),
         }
     }
@@ -500,7 +495,7 @@ impl Tree {
             self.put_unit(entry.phys(), by);
         }
         match self.counts_later {
-            true => self.leaves.release(id),
+            true => self.leaves.release_put(id, &node),
             false => self.freed_by(by).leaves.push(id),
         }
     }
@@ -574,6 +569,12 @@ impl Tree {
             + self.leaves.memory_bytes()
             + self.units.memory_bytes()
     }
+}
+
+/// Whether all words are 0.
+fn is_blank(words: Option<&[AtomicU64]>) -> bool {
+    // Relaxed: under the lock.
+    words.unwrap_or_default().iter().all(|word| word.load(Ordering::Relaxed) == 0)
 }
 
 fn zero(words: Option<&[AtomicU64]>) {

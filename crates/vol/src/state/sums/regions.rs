@@ -5,7 +5,7 @@
 //! | state | a write may begin | on the device | left by |
 //! |---|---|---|---|
 //! | closed | no | exact page, or none | `intend`: the intent waits for a commit |
-//! | intended | once that is durable | `INTENT` record, or a page with `SUMS_OPEN` | a checkpoint that finds it idle |
+//! | intended | once that is durable | `INTENT` record, or a page with `SUMS_OPEN` | a look that finds it idle |
 //! | closing | no; `intend` opens it at once | the same | the first checkpoint after a grace of every volume: closed |
 //!
 //! - G1: a checkpoint that leaves a region intended has a page of it with `SUMS_OPEN`: its `INTENT` record is gone.
@@ -28,6 +28,8 @@ use crate::state::everyone::Everyone;
 
 /// Most regions that are intended: bounds what recovery reads to a few GiB.
 const MAX_INTENDED: usize = 2048;
+/// The least bound that may be set: regions that many writes at a time need do not close each other.
+const MIN_INTENDED: usize = 64;
 /// Regions that are opened together: who writes one after the other waits for a commit now and then only.
 const TOGETHER: u64 = 8;
 /// Regions that may be open in a journal and the checkpoint before it: twice as many as a pool opens.
@@ -56,6 +58,8 @@ pub(crate) struct Regions {
     map: BTreeMap<u64, Region>,
     active: BTreeSet<u64>,
     intended: usize,
+    /// When so many are intended, some must close before others are.
+    most: usize,
     /// Intents since the pool was opened.
     intents: u64,
     /// Index pages of level 1, by their index; and those above.
@@ -72,28 +76,43 @@ pub(crate) struct Regions {
 }
 
 /// Units that a journal speaks of. It may have millions of records, in any order and of few units, so they are sorted
-/// now and then, which also finds those that are there twice: memory is at most 16 bytes a unit or record, whichever
-/// are fewer.
+/// now and then, which also finds those that are there twice: memory is at most 24 bytes a unit or record, whichever
+/// are fewer, and 512 KiB.
 #[derive(Debug, Default)]
-struct Replayed(Vec<u64>);
+struct Replayed {
+    units: Vec<u64>,
+    /// Units that were there last, by their lowest bits: most of a journal is about few units.
+    last: Vec<u64>,
+}
 
 impl Replayed {
+    /// Units in `last`.
+    const LAST: usize = 1 << 16;
+
     fn push(&mut self, unit: u64) {
-        if self.0.len() == self.0.capacity() {
-            self.sort();
-            self.0.reserve_exact(self.0.len().max(64));
+        if self.last.is_empty() {
+            // No unit has this number.
+            self.last = vec![u64::MAX; Self::LAST];
         }
-        self.0.push(unit);
+        if std::mem::replace(&mut self.last[unit as usize % Self::LAST], unit) == unit {
+            return;
+        }
+        if self.units.len() == self.units.capacity() {
+            self.sort();
+            self.units.reserve_exact(self.units.len().max(64));
+        }
+        self.units.push(unit);
     }
 
+    /// The first of them are sorted already: the stable sort takes them as they are.
     fn sort(&mut self) {
-        self.0.sort_unstable();
-        self.0.dedup();
+        self.units.sort();
+        self.units.dedup();
     }
 
     /// After [`Replayed::sort`].
     fn contains(&self, unit: u64) -> bool {
-        self.0.binary_search(&unit).is_ok()
+        self.units.binary_search(&unit).is_ok()
     }
 }
 
@@ -104,6 +123,7 @@ impl Regions {
             map: BTreeMap::new(),
             active: BTreeSet::new(),
             intended: 0,
+            most: MAX_INTENDED,
             intents: 0,
             first: BTreeMap::new(),
             upper: Vec::new(),
@@ -206,11 +226,15 @@ impl Regions {
         self.replayed.sort();
     }
 
-    /// Recovery: whether the checksums of a unit cannot be known from the checkpoint.
-    pub(crate) fn is_unknown(&self, unit: u64) -> bool {
-        let known =
-            self.map.get(&self.sums.region(unit)).is_some_and(|region| !region.page.is_none() && !region.open_page);
-        !known || self.replayed.contains(unit)
+    /// Recovery: whether the checkpoint has all checksums of a region, but for those of [replayed](Self::is_replayed)
+    /// units.
+    pub(crate) fn is_exact(&self, region: u64) -> bool {
+        self.map.get(&region).is_some_and(|region| !region.page.is_none() && !region.open_page)
+    }
+
+    /// Recovery: whether the journal speaks of a unit, in a pool of a program that did not know marks.
+    pub(crate) fn is_replayed(&self, unit: u64) -> bool {
+        self.replayed.contains(unit)
     }
 
     /// Recovery: everything has been computed; what changed is to be written.
@@ -258,9 +282,18 @@ impl Regions {
         true
     }
 
-    /// Whether some must close before others are intended.
+    /// From now on regions of at most so many bytes are intended, a region having `region_bytes`: as far as the format
+    /// allows, and not fewer than writes need.
+    pub(crate) fn bound(&mut self, bytes: u64, region_bytes: u64) {
+        let regions = usize::try_from(bytes / region_bytes.max(1)).unwrap_or(usize::MAX);
+        self.most = regions.clamp(MIN_INTENDED, MAX_INTENDED);
+    }
+
+    /// Whether some must close before others are intended. As many as are opened together are intended at once, and
+    /// those do not count that cannot close, for some of their blocks cannot be read.
     pub(crate) fn is_crowded(&self) -> bool {
-        self.intended >= MAX_INTENDED
+        let then = self.intended + TOGETHER as usize;
+        then > self.most && then > MAX_INTENDED.min(self.most + self.sums.unknown_regions().len())
     }
 
     /// These are intended; their record goes into the next commit. The number of the intent.
@@ -286,7 +319,33 @@ impl Regions {
     }
 
     /// Decides what the checkpoint that begins does with each region (G1, G2). `all`: nobody can be writing.
-    pub(crate) fn age(&mut self, mut everyone: impl FnMut() -> Everyone, all: bool) {
+    pub(crate) fn age(&mut self, everyone: impl FnMut() -> Everyone, all: bool) {
+        let crowded = self.intended > self.most / 2;
+        let over = self.visit(everyone, crowded, all);
+        for id in over {
+            self.sums.set_open(id, false);
+            let Some(region) = self.map.get_mut(&id) else { continue };
+            *region = Region { page: region.page, open_page: region.open_page, write: true, ..Region::default() };
+            self.intended -= 1;
+        }
+        let map = &self.map;
+        self.active.retain(|id| map.get(id).is_some_and(|region| region.intended || region.write));
+    }
+
+    /// A look without a checkpoint: regions to which nobody has written since the last begin to close. Whether a
+    /// checkpoint would close any now.
+    pub(crate) fn look(&mut self, everyone: impl FnMut() -> Everyone) -> bool {
+        !self.visit(everyone, false, false).is_empty()
+    }
+
+    /// Whether any region is open.
+    pub(crate) fn any_is_open(&self) -> bool {
+        self.intended > 0
+    }
+
+    /// Looks at every region in use. Those that are idle, or all if there are too many, begin to close; the result is
+    /// those that have begun before and to which no write is under way, or all if nobody can be writing.
+    fn visit(&mut self, mut everyone: impl FnMut() -> Everyone, crowded: bool, all: bool) -> Vec<u64> {
         // Those that were closed together look at the same graces, once.
         let mut looked: Vec<(Arc<Everyone>, bool)> = Vec::new();
         let mut is_over = |closing: &Arc<Everyone>| {
@@ -297,8 +356,7 @@ impl Regions {
             looked.push((Arc::clone(closing), over));
             over
         };
-        let mut idle = Vec::new();
-        let crowded = self.intended > MAX_INTENDED / 2;
+        let (mut idle, mut may_close) = (Vec::new(), Vec::new());
         for &id in &self.active {
             let Some(region) = self.map.get_mut(&id) else { continue };
             let active = self.sums.take_dirty(id);
@@ -310,9 +368,7 @@ impl Regions {
             let over = all || region.closing.as_ref().is_some_and(&mut is_over);
             let held = self.sums.has_unknown(id);
             if !held && over {
-                self.sums.set_open(id, false);
-                *region = Region { page: region.page, open_page: region.open_page, write: true, ..Region::default() };
-                self.intended -= 1;
+                may_close.push(id);
                 continue;
             }
             if !held && region.closing.is_none() && region.durable && (!active || crowded) {
@@ -329,8 +385,7 @@ impl Regions {
                 self.map.entry(id).and_modify(|region| region.closing = Some(Arc::clone(&now)));
             }
         }
-        let map = &self.map;
-        self.active.retain(|id| map.get(id).is_some_and(|region| region.intended || region.write));
+        may_close
     }
 
     /// The regions whose pages are to be written.

@@ -55,3 +55,36 @@ fn origins_are_known_from_both_sides() {
     assert_eq!(origins(&table), [0, 0]);
     assert!(table.by_origin.is_empty(), "and nothing is left behind: {:?}", table.by_origin);
 }
+
+/// The volumes of a table are those of a plain map, found one by one, in order, and by ranges.
+#[test]
+fn volumes_are_found_by_their_numbers_and_in_order() {
+    let mut rng = sheave_base::rng::Rng::new(11);
+    let (mut table, mut plain) = (Table::new(1), std::collections::BTreeMap::new());
+    let draw = |rng: &mut sheave_base::rng::Rng| match rng.below(3) {
+        0 => rng.between(1, 200) as u32,
+        1 => u32::MAX - rng.below(100) as u32,
+        _ => 32 * rng.between(1, 50) as u32 - rng.below(2) as u32,
+    };
+    for step in 0..4000 {
+        let id = draw(&mut rng);
+        if rng.percent(60) {
+            let is_new = plain.insert(id, id.to_string()).is_none();
+            assert_eq!(table.insert(vol(id, &id.to_string(), 0)), is_new, "step {step}");
+        } else {
+            assert_eq!(table.remove(id).map(|vol| vol.name), plain.remove(&id), "step {step}");
+        }
+        assert_eq!(table.get(id).map(|vol| vol.id), plain.get(&id).map(|_| id), "step {step}");
+        assert_eq!(table.get_mut(id ^ 1).map(|vol| vol.id), plain.get(&(id ^ 1)).map(|_| id ^ 1), "step {step}");
+        assert_eq!(table.len(), plain.len(), "step {step}");
+        if step % 100 == 0 {
+            assert!(table.iter().map(|vol| vol.id).eq(plain.keys().copied()), "step {step}");
+            assert!(table.iter().rev().map(|vol| vol.id).eq(plain.keys().rev().copied()), "step {step}");
+            let (first, end) = (draw(&mut rng), draw(&mut rng));
+            let (first, end) = (first.min(end), first.max(end));
+            let range = || plain.range(first..end).map(|(id, _)| *id);
+            assert!(table.range(first, end).map(|vol| vol.id).eq(range()), "step {step}");
+            assert_eq!(table.mark_written(first, end, 3), range().take(3).last(), "step {step}");
+        }
+    }
+}

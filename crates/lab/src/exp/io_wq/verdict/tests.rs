@@ -44,13 +44,15 @@ fn report(seed: Option<Change>) -> ExperimentReport {
         command: String::new(),
     };
     let gap = Row { arms: vec![None; 6], ..row.clone() };
+    let mut asleep = Row { label: BLOCKING.into(), ..row.clone() };
+    asleep.arms[KERNEL] = None;
     ExperimentReport {
         id: "io-wq",
         title: "",
         seed: IoWq.seed(),
         metric: WAITING,
         arms: ARMS.to_vec(),
-        headline: vec![row, gap],
+        headline: vec![row, asleep, gap],
         peer: None,
         sweeps: Vec::new(),
         instructions: Vec::new(),
@@ -73,9 +75,46 @@ fn the_seed_is_judged_by_its_interval_and_its_size() {
 }
 
 #[test]
+fn what_nobody_waits_for_cannot_be_saved() {
+    let change = Change { percent: -0.1, low: -0.3, high: 0.1 };
+    let unclear = Some(change);
+    let judged = |most: f64, seed: Option<Change>| {
+        let mut report = report(seed);
+        report.headline[0].arms[BEFORE].as_mut().expect("measured").range = [0.0, most];
+        let verdict = verdict(&report);
+        (verdict.holds, verdict.shows.contains("cannot be had here, because no more than"))
+    };
+    assert_eq!(judged(1.4, unclear), (Holds::No, true));
+    assert_eq!(judged(1.6, unclear), (Holds::CannotTell, false), "in one round there was enough");
+    assert_eq!(judged(1.4, Some(Change { high: -0.05, ..change })).0, Holds::Partly);
+    assert_eq!(judged(1.4, None).0, Holds::CannotTell, "nothing was compared");
+}
+
+#[test]
+fn where_time_is_noise_instructions_show_the_direction() {
+    let judged = |seed: f64, change: Option<Change>| {
+        let per_io = [660.0, seed, 650.0, 500.0, 1700.0].map(Some).to_vec();
+        let counted = crate::report::InstructionRow { per_io, ..Default::default() };
+        verdict(&ExperimentReport { instructions: vec![counted], ..report(change) }).holds
+    };
+    let unclear = Some(Change { percent: -0.5, low: -1.8, high: 0.4 });
+    assert_eq!([judged(654.0, unclear), judged(654.0, None)], [Holds::Partly; 2]);
+    assert_eq!(judged(659.8, unclear), Holds::CannotTell);
+    assert_eq!(judged(654.0, Some(Change { percent: 0.5, low: 0.2, high: 0.9 })), Holds::No, "time is clear");
+}
+
+#[test]
 fn words_carry_the_figures() {
     let verdict = verdict(&report(Some(Change { percent: -1.0, low: -2.0, high: 0.5 })));
-    for part in ["4.00 %", "3.00 %", "may be chance", "20.0 times", "2.00M", "64 worker"] {
+    for part in [
+        "4.00 %",
+        "3.00 %",
+        "may be chance",
+        "20.0 times",
+        "2.00M",
+        "64 worker",
+        "Blocking: items sleep 1 ms: before 1.00M",
+    ] {
         assert!(verdict.shows.contains(part), "{part}: {}", verdict.shows);
     }
     assert!(verdict.does_not_show.contains("HTTP"));

@@ -20,31 +20,6 @@ use crate::{BlockIo, Checksum, CreateOptions, OpenOptions, Pool, PoolError, Scru
 
 const BYTES: u64 = BLOCK as u64;
 
-/// A disk that a test can mend while a pool has it.
-struct On(Arc<Unreadable>);
-
-impl BlockIo for On {
-    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), Status> {
-        self.0.read(at, buf)
-    }
-
-    fn write(&self, at: u64, buf: &[u8]) -> Result<(), Status> {
-        self.0.write(at, buf)
-    }
-
-    fn flush(&self) -> Result<(), Status> {
-        self.0.flush()
-    }
-
-    fn discard(&self, at: u64, len: u64) -> Result<(), Status> {
-        self.0.discard(at, len)
-    }
-
-    fn size_bytes(&self) -> u64 {
-        self.0.size_bytes()
-    }
-}
-
 fn write(volume: &Volume, block: u64, tag: u8) {
     let mapping = begin(volume, block, 1);
     land(volume, &mapping, tag);
@@ -112,7 +87,7 @@ fn cut_off(blocks: u64, checkpoints: u32) -> (Device, u64) {
 
 fn open(device: &Device, bad: &[u64]) -> Result<(Pool, Arc<Unreadable>), PoolError> {
     let disk = Arc::new(Unreadable { io: DeviceIo::new(device).unwrap(), bad: bad.to_vec().into() });
-    let pool = Pool::open_through(device, Box::new(On(disk.clone())), &OpenOptions::default())?;
+    let pool = Pool::open_through(device, Box::new(disk.clone()), &OpenOptions::default())?;
     Ok((pool, disk))
 }
 

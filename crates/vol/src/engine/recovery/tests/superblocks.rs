@@ -32,9 +32,6 @@ struct Disk {
     undo: Mutex<Vec<(u64, Vec<u8>)>>,
 }
 
-/// It, as a pool has it.
-struct On(Arc<Disk>);
-
 impl Disk {
     fn new(device: &Device) -> Disk {
         let (bad, fails, left) = (EVER, AtomicU64::new(0), AtomicU64::new(EVER));
@@ -56,30 +53,30 @@ impl Disk {
     }
 }
 
-impl BlockIo for On {
+impl BlockIo for Disk {
     fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), Status> {
-        let hit = (at..at + buf.len() as u64).contains(&self.0.bad);
+        let hit = (at..at + buf.len() as u64).contains(&self.bad);
         let less = |left: u64| if left == EVER { Some(EVER) } else { left.checked_sub(1) };
-        if hit && self.0.fails.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
+        if hit && self.fails.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
             return Err(Status::Medium);
         }
-        self.0.io.read(at, buf)
+        self.io.read(at, buf)
     }
 
     fn write(&self, at: u64, buf: &[u8]) -> Result<(), Status> {
-        self.0.step()?;
-        if self.0.mends && (at..at + buf.len() as u64).contains(&self.0.bad) {
-            self.0.fails.store(0, Ordering::SeqCst);
+        self.step()?;
+        if self.mends && (at..at + buf.len() as u64).contains(&self.bad) {
+            self.fails.store(0, Ordering::SeqCst);
         }
         let mut before = vec![0; buf.len()];
-        self.0.io.read(at, &mut before)?;
-        self.0.undo.lock().unwrap().push((at, before));
-        self.0.io.write(at, buf)
+        self.io.read(at, &mut before)?;
+        self.undo.lock().unwrap().push((at, before));
+        self.io.write(at, buf)
     }
 
     fn flush(&self) -> Result<(), Status> {
-        self.0.step()?;
-        self.0.undo.lock().unwrap().clear();
+        self.step()?;
+        self.undo.lock().unwrap().clear();
         Ok(())
     }
 
@@ -88,7 +85,7 @@ impl BlockIo for On {
     }
 
     fn size_bytes(&self) -> u64 {
-        self.0.io.size_bytes()
+        self.io.size_bytes()
     }
 }
 
@@ -110,7 +107,7 @@ fn formatted() -> Device {
 }
 
 fn open(device: &Device, disk: Arc<Disk>) -> Result<Pool, PoolError> {
-    Pool::open_through(device, Box::new(On(disk)), &OpenOptions::default())
+    Pool::open_through(device, Box::new(disk), &OpenOptions::default())
 }
 
 fn names(pool: &Pool) -> BTreeSet<String> {
@@ -241,19 +238,18 @@ fn a_superblock_of_an_older_program_that_cannot_be_read_refuses_what_was_not_clo
         drop(pool);
         by_an_older_program(&device, false);
         for read_only in [false, true] {
-            let disk = Arc::new(Disk::unreadable(&device, bad, EVER));
-            let error =
-                Pool::open_through(&device, Box::new(On(disk)), &OpenOptions { read_only, ..Default::default() });
+            let disk = Disk::unreadable(&device, bad, EVER);
+            let error = Pool::open_through(&device, Box::new(disk), &OpenOptions { read_only, ..Default::default() });
             let text = error.unwrap_err().to_string();
             assert!(text.contains("check --repair") && text.contains("older program"), "{text}");
         }
         let names = BTreeSet::from(["a".to_string()]);
-        let told = check(&On(Arc::new(Disk::unreadable(&device, bad, EVER))), &CheckOptions::default()).unwrap();
+        let told = check(&Disk::unreadable(&device, bad, EVER), &CheckOptions::default()).unwrap();
         assert!(told.findings[0].means.contains("older program"), "{:?}", told.findings);
         let whole = copy(&device);
         holds(&whole, Arc::new(Disk::unreadable(&whole, bad, READS as u64 - 1)), &names, "the error passes");
         let mended = copy(&device);
-        let disk = On(Arc::new(Disk::unreadable(&mended, bad, EVER)));
+        let disk = Disk::unreadable(&mended, bad, EVER);
         assert!(check(&disk, &CheckOptions { repair: true }).unwrap().repaired);
         assert!(choose(slots(&mended).map(Option::unwrap).map(Ok)).unwrap().0.keeps_twins());
         holds(&mended, Arc::new(Disk::new(&mended)), &names, "repaired");
@@ -269,9 +265,9 @@ fn a_repair_that_is_cut_off_takes_nothing_with_it() {
         for bad in SUPERBLOCKS {
             for left in 0.. {
                 let device = copy(&device);
-                let disk = Arc::new(Disk::unreadable(&device, bad, EVER));
+                let disk = Disk::unreadable(&device, bad, EVER);
                 disk.left.store(left, Ordering::SeqCst);
-                let repaired = check(&On(disk), &CheckOptions { repair: true });
+                let repaired = check(&disk, &CheckOptions { repair: true });
                 if let ([Some(a), Some(b)], 2) = (slots(&device), left) {
                     // The slot was written first, and flushed.
                     let (old, new) = if a.generation < b.generation { (a, b) } else { (b, a) };
@@ -297,9 +293,9 @@ fn a_pool_in_use_that_crashed_opens_with_one_superblock_alone() {
     drop(pool);
     for slot in SUPERBLOCKS {
         let device = copy(&crashed);
-        let disk = Arc::new(Disk { mends: false, ..Disk::unreadable(&device, slot, EVER) });
+        let disk = Disk { mends: false, ..Disk::unreadable(&device, slot, EVER) };
         let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-        let pool = Pool::open_through(&device, Box::new(On(disk)), &options).unwrap();
+        let pool = Pool::open_through(&device, Box::new(disk), &options).unwrap();
         assert!(pool.open_volume("v").is_ok(), "without the superblock at byte {slot}");
     }
 }
@@ -316,7 +312,7 @@ fn a_damaged_superblock_is_mended_before_anything_else_is_written() {
         io.write(slot, &[0xaa; BLOCK]).unwrap();
         // The power goes after one write and one flush.
         let disk = Arc::new(Disk { left: AtomicU64::new(2), ..Disk::new(&device) });
-        let opened = Pool::open_through(&device, Box::new(On(disk.clone())), &OpenOptions::default());
+        let opened = Pool::open_through(&device, Box::new(disk.clone()), &OpenOptions::default());
         assert!(opened.is_err(), "the power went");
         drop(opened);
         disk.forget();

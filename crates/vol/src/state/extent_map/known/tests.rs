@@ -61,10 +61,22 @@ fn a_replay_that_knows_leaves_makes_the_maps_of_one_that_walks() {
         [&mut walks, &mut knows].into_iter().for_each(|state| state.tree.counts_later = true);
         knows.tree.begin_to_know();
         let mut made = 0;
+        // As recovery does: the places of a few records are asked for together.
+        let mut together = 0;
+        let mut chunk: Vec<Record> = Vec::new();
+        let mut asked = knows.tree.ask_for(&chunk);
+        let mut at_once = 0;
         for step in 0..3000 {
-            let record = record(&mut rng, &mut made);
-            let done = [&mut walks, &mut knows].map(|state| state.apply(&record));
-            assert_eq!(done[0], done[1], "seed {seed}, step {step}: {record:?}");
+            if together == chunk.len() {
+                chunk = (0..rng.between(1, 40)).map(|_| record(&mut rng, &mut made)).collect();
+                (together, asked) = (0, knows.tree.ask_for(&chunk));
+            }
+            let record = &chunk[together];
+            let set = knows.tree.replay_at(&asked, together, record);
+            at_once += u64::from(set.is_some());
+            let known = if set.is_some() { Ok(()) } else { knows.apply(record) };
+            assert_eq!(walks.apply(record), known, "seed {seed}, step {step}: {record:?}");
+            together += 1;
             for volume in 1..=VOLUMES as u32 {
                 assert_eq!(says(&walks, volume), says(&knows, volume), "seed {seed}, step {step}: {record:?}");
                 // K1
@@ -76,9 +88,13 @@ fn a_replay_that_knows_leaves_makes_the_maps_of_one_that_walks() {
                     assert!(dirty && knows.tree.leaves.is_dirty(place.leaf), "seed {seed}, step {step}");
                 }
             }
-            let counts = |state: &State| [state.tree.dirty_nodes(), state.tree.cost, state.table.upper_due()];
+            let counts = |state: &State| {
+                let (tree, leaves) = (&state.tree, &state.tree.leaves);
+                [tree.dirty_nodes(), tree.cost, state.table.upper_due(), leaves.total_used(), leaves.total_written()]
+            };
             assert_eq!(counts(&walks), counts(&knows), "seed {seed}, step {step}: {record:?}");
         }
         assert!(knows.tree.walked < walks.tree.walked * 2 / 3, "it knew many");
+        assert!(at_once > 50, "{at_once} records of units whose places were asked for");
     }
 }

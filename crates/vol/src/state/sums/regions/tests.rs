@@ -1,5 +1,7 @@
 //! When a region closes: never under a write, and soon after the last.
 
+use std::time::{Duration, Instant};
+
 use sheave_base::grace::{Grace, Phase, Seat};
 use sheave_blk::Device;
 use sheave_drivers::open_device;
@@ -20,10 +22,15 @@ struct Writer {
 
 impl Writer {
     fn new() -> (Device, Pool, Writer) {
+        // Without the thread that looks: a write finds the pool's lock free, and need not block for that.
+        Writer::with(&OpenOptions { longest_idle: Duration::MAX, ..OpenOptions::default() })
+    }
+
+    fn with(open: &OpenOptions) -> (Device, Pool, Writer) {
         let device = open_device("ram:size=64M").expect("opens");
         let options = CreateOptions { checksum: Checksum::Crc32c, ..CreateOptions::default() };
         Pool::create(&device, &options).expect("formats");
-        let pool = Pool::open(&device, &OpenOptions::default()).expect("opens");
+        let pool = Pool::open(&device, open).expect("opens");
         let volume = pool.create_volume("v", 1 << 20).expect("creates");
         let seat = Grace::seat(volume.grace().expect("volumes have one"));
         (device, pool, Writer { volume, seat })
@@ -64,6 +71,14 @@ impl Writer {
 
     fn checkpoints(&self, count: u32) {
         (0..count).for_each(|_| self.volume.pool().checkpoint().expect("it is written"));
+    }
+
+    fn open_regions(&self) -> usize {
+        self.volume.pool().lock().sums.as_ref().map_or(0, |regions| regions.intended)
+    }
+
+    fn generation(&self) -> u64 {
+        self.volume.pool().lock().sb.generation
     }
 
     /// Whether the region of the block is intended, and whether its page on the device says that.
@@ -178,6 +193,70 @@ fn a_write_that_failed_leaves_the_checksum_of_what_is_there() {
     writer.end(next, 7);
 }
 
+/// Looks alone write nothing; the checkpoint that closes a region comes when there is one to close.
+#[test]
+fn looks_close_what_nobody_writes_to_and_nothing_else() {
+    let (_device, pool, writer) = Writer::new();
+    assert!(!pool.close_idle().expect("looks"), "nothing was written");
+    let look = || (pool.close_idle().expect("looks"), writer.generation());
+    let write_and_look = |tag| {
+        writer.end(writer.begin(), tag);
+        look()
+    };
+    // Those that were opened together with it, and that nobody writes to, close.
+    (0..3).for_each(|tag| assert!(write_and_look(tag).0));
+    let begun = writer.generation();
+    (3..10).for_each(|tag| assert_eq!(write_and_look(tag), (true, begun), "it is written to between all looks"));
+    // The last of them took the mark of the last write off. The next finds none, the one after it closes the region.
+    assert_eq!([look(), look()], [(true, begun), (false, begun + 2)]);
+    assert_eq!(look(), (false, begun + 2), "and there is nothing left to do");
+    // A write that is under way keeps it open, however many look.
+    let long = writer.begin();
+    assert!(long.2 > 0, "it was closed");
+    let (mapping, begun) = (long.0, writer.generation());
+    (0..10).for_each(|_| assert_eq!(look(), (true, begun)));
+    writer.end(long, 3);
+    assert!((0..4).any(|_| !look().0), "it closes when that has ended");
+    assert_eq!(writer.region(&mapping), (false, false));
+}
+
+/// V16: who writes no more leaves nothing open for long, and nobody has to do anything for that.
+#[test]
+fn the_pool_closes_what_has_been_idle_for_long_by_itself() {
+    let options = OpenOptions { longest_idle: Duration::from_millis(60), ..OpenOptions::default() };
+    let (_device, pool, writer) = Writer::with(&options);
+    for tag in 1..4 {
+        let first = writer.begin();
+        assert!(first.2 > 0, "opening it takes a commit, each time");
+        let mapping = first.0;
+        writer.end(first, tag);
+        let ended = Instant::now();
+        while writer.open_regions() > 0 {
+            assert!(ended.elapsed() < Duration::from_secs(20), "{} are open", writer.open_regions());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!writer.volume.pool().sums.as_ref().expect("has").is_open(mapping.addr));
+    }
+    drop((pool, writer));
+}
+
+/// B1 of the pool's threads: who has dropped the pool finds its device free, also in the middle of a look.
+#[test]
+fn the_thread_that_closes_regions_ends_with_the_pool() {
+    let device = open_device("ram:size=64M").expect("opens");
+    let create = CreateOptions { checksum: Checksum::Crc32c, ..CreateOptions::default() };
+    Pool::create(&device, &create).expect("formats");
+    let options = OpenOptions { longest_idle: Duration::from_nanos(1), ..OpenOptions::default() };
+    for round in 0..50 {
+        let pool = Pool::open(&device, &options).expect("nobody has it");
+        let name = format!("v{round}");
+        let volume = pool.create_volume(&name, 1 << 20).expect("creates");
+        volume.map_blocking(0, BYTES as u64, Intent::Write, &MayBlock::on_worker()).expect("it can be written");
+        std::thread::sleep(Duration::from_micros(round * 40));
+        drop((volume, pool));
+    }
+}
+
 /// A journal opens no more regions than twice what a pool has open: each takes memory, and is read when the pool opens.
 #[test]
 fn more_regions_than_a_pool_opens_are_not_replayed() {
@@ -229,9 +308,34 @@ fn units_of_a_journal_are_kept_once() {
             let unit = rng.below(different) * 5;
             replayed.push(unit);
             wanted.insert(unit);
-            assert!(replayed.0.capacity() <= 64 + 2 * different as usize + 64, "{different}");
+            assert!(replayed.units.capacity() <= 64 + 2 * different as usize + 64, "{different}");
         }
         replayed.sort();
         assert!((0..different * 5).all(|unit| replayed.contains(unit) == wanted.contains(&unit)));
+    }
+}
+
+/// The bound is kept by who writes here and there, and recovery reads no more than it.
+#[test]
+fn no_more_regions_are_open_than_the_pool_was_opened_with() {
+    let device = open_device("ram:size=1G").expect("opens");
+    let options = CreateOptions { checksum: Checksum::Crc32c, ..CreateOptions::default() };
+    Pool::create(&device, &options).expect("formats");
+    for (bytes, most) in [(300 << 20, 77), (1, MIN_INTENDED), (u64::MAX, MAX_INTENDED)] {
+        let pool = Pool::open(&device, &OpenOptions { open_bytes: bytes, ..OpenOptions::default() }).expect("opens");
+        let name = format!("v{most}");
+        let volume = pool.create_volume(&name, 1 << 30).expect("creates");
+        let token = MayBlock::on_worker();
+        // The space of a volume lies in one piece: that of 130 regions.
+        for unit in 0..8000 {
+            volume.map_blocking(unit << 16, BYTES as u64, Intent::Write, &token).expect("it can be written");
+            let intended = volume.pool().lock().sums.as_ref().map_or(0, |regions| regions.intended);
+            assert!(intended <= most, "{intended} regions are open, of {most}");
+        }
+        let used = volume.pool().lock().sums.as_ref().map_or(0, |regions| regions.map.len());
+        assert!(used > 120, "{used} regions have data");
+        drop(volume);
+        pool.delete(&name).expect("deletes");
+        pool.close().expect("closes");
     }
 }

@@ -1,0 +1,128 @@
+//! What a hardware context writes to the trace of its ring: an entry for each request that ends.
+//!
+//! Owns how a request becomes an entry. Does nothing, and is not called, while the ring has no trace; the file is in
+//! [`sheave_base::trace`]. Records that ended together share all but their place and length.
+
+use sheave_base::clock::CoarseTs;
+use sheave_base::status::Status;
+use sheave_base::trace::writer::TraceWriter;
+use sheave_base::trace::{Common, TraceOp};
+
+use super::Hctx;
+use crate::bio::Op;
+use crate::end_io::EndIo;
+use crate::queue::Queue;
+use crate::request::{Request, RqHead};
+use crate::ring_core::Core;
+use crate::stats::Split;
+
+/// Of a request with bios: whose they are, nobody knows here.
+const NO_FILE: u16 = u16::MAX;
+
+/// The hardware context that a request ends in.
+pub(super) struct Whence<'a> {
+    pub(super) queue: &'a Queue,
+    pub(super) index: u16,
+    pub(super) in_driver: u32,
+}
+
+impl Whence<'_> {
+    fn common(&self, op: Op, status: Status, split: &Split, now: CoarseTs) -> Common {
+        Common {
+            ended_ns: now.0,
+            depth: u16::try_from(self.in_driver).unwrap_or(u16::MAX),
+            file: NO_FILE,
+            device: self.index as u8,
+            status: status as u8,
+            op: traced(op),
+            stages: [split.worker_ns, split.tag_ns, split.plugged_ns, split.driver_ns, split.reap_ns],
+        }
+    }
+
+    #[inline(always)]
+    fn name(&self, trace: &mut TraceWriter) {
+        if !trace.has_name(self.index as u8) {
+            trace.set_name(self.index as u8, self.queue.name());
+        }
+    }
+}
+
+fn traced(op: Op) -> TraceOp {
+    match op {
+        Op::Read => TraceOp::Read,
+        Op::Write => TraceOp::Write,
+        Op::Flush => TraceOp::Flush,
+        Op::Discard => TraceOp::Discard,
+        Op::WriteZeroes => TraceOp::WriteZeroes,
+    }
+}
+
+/// A request with bios has ended.
+#[cold]
+pub(super) fn put(
+    trace: &mut TraceWriter,
+    whence: &Whence<'_>,
+    rq: &Request,
+    status: Status,
+    split: &Split,
+    now: CoarseTs,
+) {
+    whence.name(trace);
+    trace.push(&whence.common(rq.op, status, split, now), 1, |_| (rq.sector, rq.bytes));
+}
+
+impl Hctx {
+    /// Plain records have ended together: from number `at` of the batch on so `many`, the first with this head.
+    #[inline(never)]
+    pub(super) fn trace_run(
+        &self,
+        core: &mut Core,
+        (at, many): (usize, usize),
+        first: &RqHead,
+        times: (&Split, CoarseTs),
+        end: &impl EndIo,
+    ) {
+        let (Some(trace), Some(tags)) = (&mut core.trace, self.done.tags().get(at..at + many)) else { return };
+        let Some(&tag) = tags.first() else { return };
+        // Of several all have succeeded.
+        self.trace_records(trace, tags, self.done.status(tag), first, times, end);
+    }
+
+    /// A plain record has ended with success in the call that sent it alone.
+    #[inline(always)]
+    pub(super) fn trace_alone(&self, core: &mut Core, tag: u16, times: (u64, CoarseTs), end: &impl EndIo) {
+        if let Some(trace) = &mut core.trace {
+            self.trace_one(trace, tag, times, end);
+        }
+    }
+
+    /// What it was is read from its request, so that a call which is not traced keeps nothing in memory for it.
+    #[cold]
+    #[inline(never)]
+    fn trace_one(&self, trace: &mut TraceWriter, tag: u16, (latency_ns, now): (u64, CoarseTs), end: &impl EndIo) {
+        let (first, split) = (self.rqs[tag].head, Split::in_driver(latency_ns));
+        self.trace_records(trace, &[tag], Status::Ok, &first, (&split, now), end);
+    }
+
+    #[inline(always)]
+    fn trace_records(
+        &self,
+        trace: &mut TraceWriter,
+        tags: &[u16],
+        status: Status,
+        first: &RqHead,
+        (split, now): (&Split, CoarseTs),
+        end: &impl EndIo,
+    ) {
+        // Of one that was alone it is not counted any more, or was not yet.
+        let in_driver = self.in_driver.max(tags.len() as u32);
+        let whence = Whence { queue: &self.queue, index: self.index, in_driver };
+        whence.name(trace);
+        let file = end.file_of(first.tail_or_owner).unwrap_or(NO_FILE);
+        let common = Common { file, ..whence.common(first.op, status, split, now) };
+        trace.push(&common, tags.len(), |at| {
+            let rq = &self.rqs[tags[at]];
+            (rq.sector, rq.bytes)
+        });
+    }
+}

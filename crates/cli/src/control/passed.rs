@@ -1,0 +1,51 @@
+//! Files that a command opens and passes to a daemon.
+//!
+//! The command has the rights of its user; the daemon may not reach the file, or know another one by that path.
+
+use std::fs::{File, Metadata};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+
+use rustix::fs::OFlags;
+use sheave_daemon::failure::Failure;
+use sheave_daemon::place::PoolPlace;
+
+/// The file of a device.
+#[derive(Debug, Default)]
+pub struct Passed {
+    /// The spec that names it for the daemon, whose directory is another.
+    pub spec: Option<String>,
+    /// Nothing, or the same file twice: for reads and writes, and for the lock.
+    pub files: Vec<File>,
+}
+
+impl Passed {
+    /// Opens the file of a `file:` spec with the rights of this user. What has yet to be made, or is within another
+    /// device, is left to the daemon.
+    pub fn open(spec: &str, read_only: bool) -> Result<Passed, Failure> {
+        let place: Option<PoolPlace> = spec.starts_with("file:").then(|| spec.parse().ok()).flatten();
+        let file = place.and_then(|place| place.file_spec());
+        let is_there = |path: &String| std::fs::metadata(path).is_ok_and(|meta| meta.is_file() || is_block(&meta));
+        let Some((path, options)) = file.filter(|(path, options)| is_there(path) && !options.contains(",sync=on"))
+        else {
+            return Ok(Passed::default());
+        };
+        let failed = |error: std::io::Error| {
+            Failure::run(format!("cannot open {path}: {error}"))
+                .fix("check the path, and what this user may do with it")
+        };
+        let changes = !read_only && !options.contains(",readonly=on");
+        let whole = std::fs::canonicalize(&path).map_err(failed)?;
+        let exclusive = changes && std::fs::metadata(&path).is_ok_and(|meta| is_block(&meta));
+        let open = |flags: i32| File::options().read(true).write(changes).custom_flags(flags).open(&path);
+        let lock = open(if exclusive { OFlags::EXCL.bits().cast_signed() } else { 0 }).map_err(failed)?;
+        let files = vec![open(0).map_err(failed)?, lock];
+        let size = spec.split(',').find(|part| part.starts_with("size="));
+        let size = size.map_or(String::new(), |size| format!(",{size}"));
+        let spec = format!("file:{}{options}{size}", sheave_drivers::spec::quoted(&whole.to_string_lossy()));
+        Ok(Passed { spec: Some(spec), files })
+    }
+}
+
+fn is_block(meta: &Metadata) -> bool {
+    meta.file_type().is_block_device()
+}

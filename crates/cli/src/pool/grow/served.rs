@@ -1,0 +1,76 @@
+//! A member that is added to a pool which a daemon has open: the command opens it, and the daemon adds it.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use sheave_daemon::api::types as t;
+use sheave_daemon::failure::Failure;
+use sheave_daemon::place::PoolPlace;
+
+use super::member::{Grown, confirm_over, expect_one, open_added};
+use crate::args::pool::{AllocateArg, GrowArgs};
+use crate::control::opened::{By, Opened};
+use crate::control::passed::Passed;
+use crate::control::remote::Holder;
+use crate::output;
+use crate::pool::allocate;
+use crate::pool::made::Made;
+use crate::pool::signature;
+
+/// Adds it.
+pub(super) fn add(args: &GrowArgs, place: &PoolPlace, pool: &Opened) -> Result<(), Failure> {
+    let By::Them(Holder { remote, pool: name }) = pool.by() else {
+        return Err(Failure::run("the server has let go of the pool meanwhile").fix("run this again"));
+    };
+    expect_one(place)?;
+    let before = pool.info()?;
+    if args.pool.identities().iter().any(|own| place.identities().contains(own)) {
+        return Err(
+            Failure::usage(format!("{place} is a member of {} already", args.pool)).fix("add another file or device")
+        );
+    }
+    let keeps_its_space = || allocate::is_full(&args.pool) && before.discard == "off";
+    let full = args.allocate.map_or_else(keeps_its_space, |how| how == AllocateArg::Full);
+    let made = Made::begin(place);
+    // A file is looked at as it is, before it is made larger, which nobody has agreed to yet.
+    let replaced = match place.single_path() {
+        Some(path) if path.is_file() => signature::find_in_file(path)?,
+        Some(path) if path.exists() => signature::find(&place.open_device(",readonly=on")?)?,
+        _ => signature::find(&open_added(args, place)?)?,
+    };
+    confirm_over(args, place, replaced.as_ref())?;
+    drop(open_added(args, place)?);
+    if full {
+        allocate::all(place)?;
+    }
+    let size = args.size.map_or(String::new(), |size| format!(",size={size}"));
+    let spec = place.single_spec(&size).ok_or_else(|| Failure::usage("--add names nothing"))?;
+    let passed = Passed::open(&spec, false)?;
+    let fds: Vec<BorrowedFd<'_>> = passed.files.iter().map(AsFd::as_fd).collect();
+    let overwrite = Some(replaced.is_some());
+    let grow = t::Grow { pool: name.clone(), spec: passed.spec.unwrap_or(spec), overwrite };
+    let grown = match remote.call_with::<_, t::Grown>("GrowPool", &grow, &fds) {
+        Ok(grown) => grown,
+        Err(why) => {
+            // A file that may be a member by now stays, whatever has failed since.
+            if !pool.info().is_ok_and(|now| now.members.len() == before.members.len()) {
+                made.keep();
+            }
+            return Err(why);
+        }
+    };
+    made.keep();
+    output::say(format_args!(
+        "sheave: the server has to name the pool '{name}' so when it starts again, in its configuration or on its \
+         command line: {}\n",
+        grown.place
+    ));
+    Grown {
+        pool: args.pool.with(place),
+        size_bytes_before: before.size_bytes,
+        size_bytes: grown.info.size_bytes,
+        added: Some(place.to_string()),
+        replaced,
+        members: grown.info.members,
+    }
+    .tell(args.json)
+}

@@ -1,0 +1,151 @@
+//! The picture of `sheave top`.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
+use sheave_base::units::{fmt_bytes, fmt_ns};
+
+use super::rates::{ExportRate, Rate, Shares};
+use super::screen::{Screen, View};
+use super::text::{bar, cells, head, plain, space};
+
+/// Pools that are shown below exports.
+const POOLS_BELOW: usize = 3;
+
+/// Draws it.
+pub fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
+    let pools = if screen.view == View::Pools { 0 } else { screen.board.pools.len().min(POOLS_BELOW) };
+    let rows = [Constraint::Length(2), Constraint::Min(3), Constraint::Length(pools as u16), Constraint::Length(1)];
+    let [top, middle, below, keys] = Layout::vertical(rows).areas(frame.area());
+    let title = format!("sheave top: {}", head(&screen.board));
+    frame.render_widget(Paragraph::new(title).style(Modifier::BOLD), top);
+    match (screen.view, screen.detailed()) {
+        (View::Exports, Some(export)) => detail(frame, middle, export),
+        (View::Exports, None) => exports(frame, middle, screen),
+        (View::Clients, _) => clients(frame, middle, screen),
+        (View::Pools, _) => {
+            let lines: Vec<_> = screen.board.pools.iter().map(|pool| Line::raw(space(pool))).collect();
+            frame.render_widget(Paragraph::new(lines), middle);
+        }
+    }
+    let lines: Vec<_> = screen.board.pools.iter().take(pools).map(|pool| Line::raw(space(pool))).collect();
+    frame.render_widget(Paragraph::new(lines), below);
+    let help = "1 exports 2 clients 3 pools | s sort | Enter detail, Esc back | q quit | ";
+    let mut line = vec![Span::styled(help, Modifier::DIM)];
+    for (letter, name) in [('w', "w"), ('t', "t"), ('p', "p"), ('d', "d"), ('r', "r")] {
+        line.push(Span::styled(name, colour(letter)));
+    }
+    frame.render_widget(Paragraph::new(Line::from(line)), keys);
+}
+
+/// The widths of a name, five numbers and a split.
+fn widths() -> [Constraint; 7] {
+    let [iops, rate, time, depth] = [8, 8, 9, 6].map(Constraint::Length);
+    [Constraint::Min(16), iops, rate, time, time, depth, Constraint::Fill(1)]
+}
+
+/// The columns that are left for the split.
+fn bar_width(area: Rect) -> usize {
+    usize::from(area.width).saturating_sub(40 + 6) / 2
+}
+
+fn header(first: &'static str, sorted: &str) -> Row<'static> {
+    let names = [first, "IOPS", "MiB/s", "p50", "p99", "DEPTH", "SPLIT"];
+    let style = |name: &str| match name == sorted {
+        true => Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED),
+        false => Style::new().add_modifier(Modifier::BOLD),
+    };
+    let is_number = |at: usize| (1..6).contains(&at);
+    let cell = |(at, name): (usize, &'static str)| {
+        let line = Line::styled(name, style(name));
+        Cell::new(if is_number(at) { line.right_aligned() } else { line })
+    };
+    Row::new(names.into_iter().enumerate().map(cell))
+}
+
+fn rate_row(name: String, rate: &Rate, width: usize) -> Row<'static> {
+    let numbers = cells(rate).map(|cell| Cell::new(Line::raw(cell).right_aligned()));
+    let first = std::iter::once(Cell::new(name));
+    Row::new(first.chain(numbers).chain([Cell::new(split(&rate.split, width))]))
+}
+
+fn exports(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
+    let width = bar_width(area);
+    let row = |export: &ExportRate| rate_row(plain(&export.name), &export.rate, width);
+    let table = Table::new(screen.board.exports.iter().map(row), widths()).header(header("EXPORT", screen.sort.name()));
+    let table = table.row_highlight_style(Modifier::REVERSED);
+    let mut state = TableState::new().with_selected(Some(screen.chosen));
+    frame.render_stateful_widget(table, area, &mut state);
+}
+
+fn detail(frame: &mut Frame<'_>, area: Rect, export: &ExportRate) {
+    let [about, kinds, stages] =
+        Layout::vertical([Constraint::Length(3), Constraint::Length(6), Constraint::Min(1)]).areas(area);
+    let what = match (&export.pool, &export.volume) {
+        (Some(pool), Some(volume)) => format!("{}#{}", plain(pool), plain(volume)),
+        _ => "a device".into(),
+    };
+    let (size, clients) = (fmt_bytes(export.size_bytes), export.clients);
+    let wrong = format!("errors {}, failed requests {}", export.errors, export.failed_requests);
+    let lines = [format!("{}: {what}, {size}, clients {clients}", plain(&export.name)), wrong];
+    frame.render_widget(Paragraph::new(lines.map(Line::raw).to_vec()), about);
+    let width = bar_width(area);
+    let all = std::iter::once(rate_row("all".into(), &export.rate, width));
+    let of_kinds = export.kinds.iter().map(|kind| rate_row(kind.kind.clone(), &kind.rate, width));
+    frame.render_widget(Table::new(all.chain(of_kinds), widths()).header(header("KIND", "")), kinds);
+    let split = &export.rate.split;
+    let parts = [
+        ('w', "worker", split.worker),
+        ('t', "tag", split.tag),
+        ('p', "plugged", split.plugged),
+        ('d', "driver", split.driver),
+        ('r', "reap", split.reap),
+    ];
+    let mean = if export.rate.iops > 0.0 { export.rate.depth * 1e9 / export.rate.iops } else { 0.0 };
+    let line = |(letter, name, part): (char, &str, f64)| {
+        let columns = (part * f64::from(area.width.saturating_sub(32))).round() as usize;
+        let text = format!("{name:8} {:5.1} %  {:>9}  ", part * 100.0, fmt_ns((mean * part) as u64));
+        Line::from(vec![Span::raw(text), Span::styled(letter.to_string().repeat(columns), colour(letter))])
+    };
+    frame.render_widget(Paragraph::new(parts.map(line).to_vec()), stages);
+}
+
+fn clients(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
+    let header = Row::new(["CLIENT", "EXPORT", "READ/s", "WRITTEN/s", "FAILED", "FROM"]).style(Modifier::BOLD);
+    let row = |client: &super::rates::ClientRate| {
+        let rates = [client.read_bytes_per_second, client.written_bytes_per_second].map(|rate| fmt_bytes(rate as u64));
+        let [read, written] = rates;
+        let export = plain(client.export.as_deref().unwrap_or("-"));
+        let failed = client.failed_requests.to_string();
+        Row::new([client.id.to_string(), export, read, written, failed, plain(&client.peer)])
+    };
+    let widths = [
+        Constraint::Length(8),
+        Constraint::Length(16),
+        Constraint::Length(10),
+        Constraint::Length(10),
+        Constraint::Length(7),
+        Constraint::Fill(1),
+    ];
+    let table = Table::new(screen.board.clients.iter().map(row), widths).header(header);
+    let mut state = TableState::new().with_selected(Some(screen.chosen));
+    frame.render_stateful_widget(table.row_highlight_style(Modifier::REVERSED), area, &mut state);
+}
+
+/// A bar, each stage in its colour; the letters tell them apart without colours.
+fn split(shares: &Shares, width: usize) -> Line<'static> {
+    Line::from_iter(bar(shares, width).chars().map(|letter| Span::styled(letter.to_string(), colour(letter))))
+}
+
+fn colour(letter: char) -> Style {
+    let background = match letter {
+        'w' => Color::Magenta,
+        't' => Color::Yellow,
+        'p' => Color::Cyan,
+        'd' => Color::Green,
+        _ => Color::Red,
+    };
+    Style::new().fg(Color::Black).bg(background)
+}

@@ -1,0 +1,163 @@
+//! Tests of rates, of the text, and of the picture at two sizes.
+
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use sheave_daemon::api::types as t;
+
+use super::rates::{Board, History};
+use super::screen::{Screen, Sort, View};
+use super::{draw, text};
+
+fn export(name: &str, ios: u64, slow: u64) -> t::ExportStatistics {
+    let cells = [(1 << 16, ios - slow), (1 << 26, slow)];
+    let kind = t::KindStatistics {
+        kind: "read".into(),
+        ios,
+        bytes: ios * 4096,
+        time_ns: ios * 100_000,
+        stages: t::SplitRow { tag_ns: ios * 25_000, driver_ns: ios * 75_000, ..t::SplitRow::default() },
+        latencies: cells.map(|(from_ns, ios)| t::LatencyCell { from_ns, ios }).into(),
+    };
+    t::ExportStatistics {
+        name: name.into(),
+        pool: Some("tank".into()),
+        volume: Some(name.into()),
+        size_bytes: 10 << 30,
+        clients: 1,
+        failed_requests: 0,
+        errors: 0,
+        kinds: vec![kind],
+    }
+}
+
+fn reading(seconds: u64, exports: Vec<t::ExportStatistics>) -> t::Statistics {
+    let client = t::ClientRow {
+        id: 7,
+        peer: "tcp:127.0.0.1:4711".into(),
+        export: Some("root".into()),
+        connected_seconds: 1,
+        read_bytes: seconds << 20,
+        written_bytes: 0,
+        failed_requests: 0,
+    };
+    let pool = t::PoolStatistics {
+        name: "tank".into(),
+        size_bytes: 100 << 30,
+        data_bytes: seconds << 30,
+        metadata_bytes: 0,
+        free_bytes: (100 - seconds) << 30,
+        state: "ok".into(),
+    };
+    t::Statistics {
+        uptime_ns: seconds * 1_000_000_000,
+        reactors: 2,
+        exports_total: exports.len() as u64,
+        exports,
+        pools: vec![pool],
+        pools_total: 1,
+        clients: vec![client],
+        clients_total: 1,
+    }
+}
+
+/// Two seconds: `root` did 2000 reads, 40 of them slow; `bad` with a name that a terminal would obey did 200.
+fn board() -> Board {
+    let before = vec![export("root", 5000, 5000), export("b\u{1b}[2Jad", 1, 0)];
+    let after = vec![export("root", 7000, 5040), export("b\u{1b}[2Jad", 201, 0)];
+    History::new(reading(10, before)).next(reading(12, after))
+}
+
+/// The picture as lines.
+fn picture(screen: &mut Screen, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("made");
+    terminal.draw(|frame| draw::draw(frame, screen)).expect("drawn");
+    let buffer = terminal.backend().buffer().clone();
+    let line = |y: u16| (0..width).map(|x| buffer[(x, y)].symbol().to_owned()).collect::<String>();
+    (0..height).map(|y| line(y).trim_end().to_owned() + "\n").collect()
+}
+
+fn press(screen: &mut Screen, code: KeyCode) -> bool {
+    screen.key(KeyEvent::new(code, KeyModifiers::NONE)).is_break()
+}
+
+#[test]
+fn rates_are_of_the_time_between_two_readings() {
+    let board = board();
+    let root = board.exports.iter().find(|export| export.name == "root").expect("it is there");
+    assert_eq!((root.rate.iops, root.rate.bytes_per_second), (1000.0, 4_096_000.0));
+    // The 5000 slow ones were before.
+    assert_eq!((root.rate.p50_ns, root.rate.p99_ns), (1 << 16, 1 << 26));
+    assert!((root.rate.depth - 0.1).abs() < 1e-9, "{}", root.rate.depth);
+    assert_eq!((root.rate.split.tag, root.rate.split.driver), (0.25, 0.75));
+    let pool = &board.pools[0];
+    assert_eq!((pool.full_in_seconds, pool.fills_bytes_per_second), (Some(88), f64::from(1 << 30)));
+    assert_eq!(board.clients[0].read_bytes_per_second, f64::from(1 << 20));
+}
+
+#[test]
+fn what_was_done_before_somebody_looked_is_no_rate() {
+    let board = History::new(reading(1, Vec::new())).next(reading(2, vec![export("new", 1000, 0)]));
+    assert_eq!(board.exports[0].rate.iops, 0.0);
+    let board = History::new(reading(1, vec![export("again", 1000, 0)])).next(reading(2, vec![export("again", 1, 0)]));
+    assert_eq!(board.exports[0].rate.iops, 0.0);
+}
+
+#[test]
+fn the_picture_has_all_of_it_at_80_and_at_200_columns() {
+    for (width, height) in [(80, 24), (200, 50)] {
+        let mut screen = Screen::default();
+        screen.show(board());
+        let seen = picture(&mut screen, width, height);
+        for word in
+            ["exports 2, clients 1, pools 1, threads 2", "IOPS", "1000", "3.9", "SPLIT", "tddd", "full in", "q quit"]
+        {
+            assert!(seen.contains(word), "{word} is not in\n{seen}");
+        }
+        assert!(!seen.contains('\u{1b}'), "{seen:?}");
+        press(&mut screen, KeyCode::Enter);
+        let seen = picture(&mut screen, width, height);
+        for word in ["root: tank#root, 10 GiB, clients 1", "read", "tag       25.0 %", "driver    75.0 %"] {
+            assert!(seen.contains(word), "{word} is not in\n{seen}");
+        }
+        press(&mut screen, KeyCode::Tab);
+        assert!(picture(&mut screen, width, height).contains("tcp:127.0.0.1:4711"));
+        press(&mut screen, KeyCode::Tab);
+        assert!(picture(&mut screen, width, height).contains("tank: 12 GiB of 100 GiB used"));
+    }
+    // A window of one cell is no reason to panic.
+    let mut screen = Screen::default();
+    screen.show(board());
+    for (width, height) in [(1, 1), (10, 3), (40, 5)] {
+        picture(&mut screen, width, height);
+    }
+}
+
+#[test]
+fn keys_sort_choose_and_end() {
+    let mut screen = Screen::default();
+    screen.show(board());
+    assert_eq!(screen.board.exports[0].name, "root");
+    for sort in [Sort::Bytes, Sort::P99, Sort::Depth, Sort::Name] {
+        press(&mut screen, KeyCode::Char('s'));
+        assert_eq!(screen.sort, sort);
+    }
+    assert_eq!(screen.board.exports[0].name, "b\u{1b}[2Jad");
+    press(&mut screen, KeyCode::Down);
+    press(&mut screen, KeyCode::Down);
+    assert_eq!(screen.chosen, 1);
+    press(&mut screen, KeyCode::Enter);
+    assert_eq!(screen.detail.as_deref(), Some("root"));
+    press(&mut screen, KeyCode::Esc);
+    press(&mut screen, KeyCode::Char('3'));
+    assert_eq!((screen.detail.as_ref(), screen.view, screen.chosen), (None, View::Pools, 0));
+    assert!(press(&mut screen, KeyCode::Char('q')));
+    assert!(screen.key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)).is_break());
+}
+
+#[test]
+fn the_text_has_the_same_and_obeys_no_name() {
+    let page = text::page(&board());
+    assert!(page.contains("tttttddddddddddddddd\n") && page.contains("full in"), "{page}");
+    assert!(page.contains("b?[2Jad") && !page.contains('\u{1b}'), "{page:?}");
+}

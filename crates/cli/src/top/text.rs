@@ -1,0 +1,97 @@
+//! `sheave top --once`: a table each of exports, clients and pools; and the words that the picture has, too.
+
+use sheave_base::units::{fmt_bytes, fmt_ns};
+
+use super::rates::{Board, PoolRate, Rate, Shares};
+
+/// Columns of the split.
+const BAR: usize = 20;
+
+/// All of it.
+pub fn page(board: &Board) -> String {
+    let mut text = format!("{}\n\n", head(board));
+    text += &row("EXPORT", ["IOPS", "MiB/s", "p50", "p99", "DEPTH"].map(str::to_owned), "SPLIT");
+    for export in &board.exports {
+        text += &row(&plain(&export.name), cells(&export.rate), &bar(&export.rate.split, BAR));
+    }
+    text += &format!("\n{:8}  {:16}  {:>12}  {:>12}  FROM\n", "CLIENT", "EXPORT", "READ/s", "WRITTEN/s");
+    for client in &board.clients {
+        let export = plain(client.export.as_deref().unwrap_or("-"));
+        let rates = [client.read_bytes_per_second, client.written_bytes_per_second].map(|rate| fmt_bytes(rate as u64));
+        text += &format!("{:8}  {export:16}  {:>12}  {:>12}  {}\n", client.id, rates[0], rates[1], plain(&client.peer));
+    }
+    text += "\nPOOLS\n";
+    board.pools.iter().for_each(|pool| text += &format!("{}\n", space(pool)));
+    text
+}
+
+fn row(name: &str, [iops, rate, p50, p99, depth]: [String; 5], split: &str) -> String {
+    format!("{name:18}  {iops:>8}  {rate:>8}  {p50:>9}  {p99:>9}  {depth:>6}  {split}\n")
+}
+
+/// How many there are of all.
+pub fn head(board: &Board) -> String {
+    let shown = |shown: usize, total: u64| match total > shown as u64 {
+        true => format!("{total} ({shown} shown)"),
+        false => total.to_string(),
+    };
+    format!(
+        "exports {}, clients {}, pools {}, threads {}",
+        shown(board.exports.len(), board.exports_total),
+        shown(board.clients.len(), board.clients_total),
+        shown(board.pools.len(), board.pools_total),
+        board.reactors
+    )
+}
+
+/// IOPS, MiB/s, p50, p99 and depth.
+pub fn cells(rate: &Rate) -> [String; 5] {
+    let ns = |ns: u64| if rate.iops == 0.0 { "-".into() } else { fmt_ns(ns) };
+    [
+        format!("{:.0}", rate.iops),
+        format!("{:.1}", rate.bytes_per_second / f64::from(1 << 20)),
+        ns(rate.p50_ns),
+        ns(rate.p99_ns),
+        format!("{:.1}", rate.depth),
+    ]
+}
+
+/// A bar in which each stage has as many of its letters as is its part of the time; empty without I/O.
+pub fn bar(split: &Shares, width: usize) -> String {
+    let parts = [('w', split.worker), ('t', split.tag), ('p', split.plugged), ('d', split.driver), ('r', split.reap)];
+    let (mut bar, mut until) = (String::new(), 0.0);
+    for (letter, part) in parts {
+        until += part;
+        let end = ((until * width as f64).round() as usize).min(width);
+        while bar.len() < end {
+            bar.push(letter);
+        }
+    }
+    bar
+}
+
+/// How full a pool is, and when it is full.
+pub fn space(pool: &PoolRate) -> String {
+    let used = pool.size_bytes.saturating_sub(pool.free_bytes);
+    let full = match pool.full_in_seconds {
+        Some(seconds) => format!(", full in {}", span(seconds)),
+        None => String::new(),
+    };
+    let (used, size, free) = (fmt_bytes(used), fmt_bytes(pool.size_bytes), fmt_bytes(pool.free_bytes));
+    format!("{}: {used} of {size} used, {free} free, {}{full}", plain(&pool.name), pool.state)
+}
+
+/// A time in the unit that suits it.
+fn span(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
+/// A name without what a terminal would obey.
+pub fn plain(name: &str) -> String {
+    name.chars().map(|sign| if sign.is_control() { '?' } else { sign }).collect()
+}

@@ -1,0 +1,207 @@
+//! V29: two daemons that stand by for each other's pool, on a Ceph cluster of one node: who has the pool is killed, or
+//! stopped and woken again later, under a client that knows what was flushed.
+//!
+//! Both have the same configuration but for their sockets, and the client goes to the one that serves.
+//! `SHEAVE_FAILOVER_ROUNDS` makes more rounds: `cargo xtask nightly` takes 20.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use sheave_base::rng::Rng;
+use sheave_testkit::ceph::{Ceph, Store};
+
+use crate::daemon::{Daemon, Nbd};
+use crate::sheave::{Dir, no_io_uring};
+
+const BLOCK: usize = 4096;
+/// Blocks that the client has.
+const BLOCKS: u64 = 512;
+/// How long one may take to serve again: Ceph misses a client after 5 s here.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What each block may hold, the newest last: what was flushed last, and what was written since.
+#[derive(Default)]
+struct Known(BTreeMap<u64, Vec<u64>>);
+
+fn content(number: u64) -> Vec<u8> {
+    number.to_le_bytes().repeat(BLOCK / 8)
+}
+
+impl Known {
+    fn may(&mut self, block: u64) -> &mut Vec<u64> {
+        self.0.entry(block).or_insert_with(|| vec![0])
+    }
+
+    /// Each block has what it may have; `None` when the connection is gone.
+    fn check(&mut self, nbd: &mut Nbd) -> Option<()> {
+        for block in 0..BLOCKS {
+            let data = nbd.read(block * BLOCK as u64, BLOCK as u32)?;
+            let found = u64::from_le_bytes(data[..8].try_into().expect("eight"));
+            assert!(data == content(found), "block {block} is torn");
+            let may = self.may(block);
+            assert!(may.contains(&found), "block {block} has {found}, it may have {may:?}: flushed bytes are lost");
+        }
+        Some(())
+    }
+}
+
+/// Writes and flushes until the connection is gone or a request fails.
+fn work(nbd: &mut Nbd, known: &mut Known, next: &AtomicU64, stop: &AtomicBool) -> Option<()> {
+    let mut rng = Rng::new(next.load(Ordering::Relaxed));
+    // Relaxed, here and below: each flag and number carries nothing but itself.
+    while !stop.load(Ordering::Relaxed) {
+        let mut written = Vec::new();
+        for _ in 0..1 + rng.below(16) {
+            let (block, number) = (rng.below(BLOCKS), next.fetch_add(1, Ordering::Relaxed));
+            known.may(block).push(number);
+            if nbd.write(block * BLOCK as u64, &content(number))? != 0 {
+                return None;
+            }
+            written.push((block, number));
+        }
+        if nbd.flush()? != 0 {
+            return None;
+        }
+        for (block, number) in written {
+            // What was written to the block before that is gone for good.
+            let may = known.may(block);
+            let at = may.iter().position(|other| *other == number).expect("it was noted");
+            may.drain(..at);
+        }
+    }
+    Some(())
+}
+
+/// One of two hosts.
+struct Host {
+    dir: Dir,
+    daemon: Option<Daemon>,
+}
+
+impl Host {
+    fn new(ceph: &Ceph, confined: bool) -> Host {
+        let dir = Dir::new();
+        fs::create_dir(dir.path("run")).expect("made");
+        let conf = ceph.conf().display().to_string();
+        let config = format!(
+            "listen = [\"unix:nbd.sock\"]\nthreads = 1\nconfine = {confined}\n[[pool]]\nname = \"p\"\n\
+             path = \"rbd:rbd/disk,conf={conf}\"\n[[export]]\npool = \"p\"\nvolume = \"v\"\n"
+        );
+        fs::write(dir.path("c.toml"), config).expect("written");
+        Host { dir, daemon: None }
+    }
+
+    fn start(&mut self) {
+        self.daemon = Some(Daemon::run(&self.dir, "serve --config c.toml --standby"));
+    }
+
+    fn daemon(&mut self) -> &mut Daemon {
+        self.daemon.as_mut().expect("it was started")
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path("nbd.sock")
+    }
+}
+
+/// Waits until it serves the volume; how long that took.
+fn until_served(socket: &Path, what: &str) -> Duration {
+    let from = Instant::now();
+    while Nbd::connect(socket, "v").is_none() {
+        assert!(from.elapsed() < PATIENCE, "{what} does not serve the volume");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    from.elapsed()
+}
+
+#[test]
+fn a_daemon_that_stands_by_takes_over_and_no_flushed_byte_is_lost() {
+    if no_io_uring() {
+        return;
+    }
+    let Some(ceph) = Ceph::start(Store::Memory) else { return };
+    let rounds: u32 = std::env::var("SHEAVE_FAILOVER_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3);
+    ceph.rbd(&["create", "--size", "256M", "disk"]);
+    // One is locked in, the other not.
+    let mut hosts = [Host::new(&ceph, true), Host::new(&ceph, false)];
+    let spec = format!("rbd:rbd/disk,conf={}", ceph.conf().display());
+    hosts[0].dir.ok(&format!("pool create {spec} --yes"));
+    hosts[0].dir.ok(&format!("volume create {spec}#v --size 16M"));
+    hosts.iter_mut().for_each(Host::start);
+    until_served(&hosts[0].socket(), "the first");
+    hosts[1].daemon().until_it_says("pool 'p' is waited for: ");
+    assert!(Nbd::connect(&hosts[1].socket(), "v").is_none(), "who waits serves nothing");
+    assert!(!hosts[1].daemon().said().contains("error: "), "to wait is no error: {}", hosts[1].daemon().said());
+
+    let (mut known, next) = (Known::default(), AtomicU64::new(1));
+    let mut active = 0;
+    for round in 0..rounds {
+        let (owner, other) = (active, 1 - active);
+        let (from, to) = (hosts[owner].socket(), hosts[other].socket());
+        let is_killed = round % 2 == 0;
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (next, stop, socket) = (&next, &stop, &from);
+            let mut then = std::mem::take(&mut known);
+            let worker = scope.spawn(move || {
+                let mut nbd = Nbd::connect(socket, "v").expect("it is served");
+                then.check(&mut nbd).expect("it is served");
+                let _ = work(&mut nbd, &mut then, next, stop);
+                then
+            });
+            std::thread::sleep(Duration::from_millis(500));
+            hosts[owner].daemon().signal(if is_killed { "-KILL" } else { "-STOP" });
+            let took = until_served(&to, "the one that stands by");
+            eprintln!("round {round}: {} ms until it is served again", took.as_millis());
+            let mut after = Nbd::connect(&to, "v").expect("it is served");
+            if is_killed {
+                known = worker.join().expect("no byte was lost");
+            } else {
+                // The owner still has requests of its client. Others write, then it wakes.
+                let fresh = content(u64::MAX - u64::from(round));
+                let tail = BLOCKS * BLOCK as u64;
+                assert_eq!(after.write(tail, &fresh), Some(0));
+                assert_eq!(after.flush(), Some(0));
+                hosts[owner].daemon().signal("-CONT");
+                hosts[owner].daemon().until_it_says("pool 'p' is lost: ");
+                stop.store(true, Ordering::Relaxed);
+                known = worker.join().expect("no byte was lost");
+                assert!(after.read(tail, BLOCK as u32) == Some(fresh), "who was cut off has written");
+                assert!(Nbd::connect(&from, "v").is_none(), "who was cut off serves nothing");
+            }
+            known.check(&mut after).expect("it is served");
+        });
+        if is_killed {
+            let _ = hosts[owner].daemon().child.wait();
+            hosts[owner].start();
+        }
+        active = other;
+    }
+    let said = hosts[active].daemon().said();
+    assert!(said.contains("is on the cluster's blocklist until 20"), "{said}");
+    assert!(said.contains("pool 'p' is open, after a wait of "), "{said}");
+    for host in &mut hosts {
+        host.daemon.take().expect("it was started").end();
+    }
+    hosts[0].dir.ok(&format!("pool check {spec}"));
+}
+
+#[test]
+fn a_pool_whose_storage_cuts_nobody_off_is_not_waited_for() {
+    if no_io_uring() {
+        return;
+    }
+    let dir = Dir::new();
+    dir.ok("pool create p.img --size 64M");
+    dir.ok("volume create p.img#v --size 1M");
+    fs::create_dir(dir.path("run")).expect("made");
+    let config = "listen = [\"unix:nbd.sock\"]\n[[pool]]\nname = \"p\"\npath = \"p.img\"\nstandby = true\n";
+    let daemon = Daemon::start(&dir, &(config.to_owned() + "[[export]]\npool = \"p\"\nvolume = \"v\"\n"));
+    let said = daemon.said();
+    assert!(said.contains("wants storage that cuts off who had the pool before"), "{said}");
+    assert!(said.contains("serve this pool without standby") && Nbd::connect(&dir.path("nbd.sock"), "v").is_none());
+    daemon.end();
+}

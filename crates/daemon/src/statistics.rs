@@ -1,0 +1,115 @@
+//! `GetStatistics`: what was done until now, as the control socket tells it.
+//!
+//! Owns how much of it one reply tells. Counts nothing: exports, rings and pools do. A reading waits for no I/O.
+//!
+//! T1. A reply tells at most [`MOST`] exports, pools and clients each, and says how many there are.
+
+use std::cmp::Reverse;
+use std::time::SystemTime;
+
+use sheave_blk::stats::{Latencies, SplitCounts, Stage};
+use sheave_iomap::io_stats::{IoCounts, IoKind, KindCounts};
+use sheave_serve::{Client, ExportStatus};
+
+use crate::api::types as t;
+use crate::config::What;
+use crate::daemon::{Daemon, Row};
+
+/// Exports, pools and clients of a reply, each (T1).
+const MOST: usize = 256;
+
+/// All that was counted.
+pub(super) fn read(daemon: &Daemon) -> t::Statistics {
+    let uptime_ns = u64::try_from(daemon.since().elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let (served, rows, clients, pools) =
+        (daemon.server.exports(), daemon.rows(), daemon.server.clients(), daemon.pools());
+    let of = |status: &ExportStatus, io: &IoCounts| export(status, &rows, io);
+    let pool = |held: &std::sync::Arc<crate::daemon::Held>| {
+        let info = held.pool().ok()?.info();
+        Some(t::PoolStatistics {
+            name: held.plan.name.clone(),
+            size_bytes: info.size_bytes,
+            data_bytes: info.data_bytes,
+            metadata_bytes: info.metadata_bytes,
+            free_bytes: info.free_bytes,
+            state: info.state.name().into(),
+        })
+    };
+    t::Statistics {
+        uptime_ns,
+        reactors: daemon.server.reactors() as u64,
+        exports_total: served.len() as u64,
+        exports: busiest(daemon, &served).iter().map(|(status, io)| of(status, io)).collect(),
+        pools_total: pools.len() as u64,
+        pools: pools.iter().filter_map(pool).take(MOST).collect(),
+        clients_total: clients.len() as u64,
+        clients: self::clients(clients.into_iter().take(MOST)),
+    }
+}
+
+/// The exports with the most I/O, the first of them first, as many as a reply tells; of equals those that were served
+/// first.
+fn busiest<'a>(daemon: &Daemon, served: &'a [ExportStatus]) -> Vec<(&'a ExportStatus, IoCounts)> {
+    let mut groups: std::collections::HashMap<_, _> = daemon.server.io_groups().into_iter().collect();
+    let mut found: Vec<_> = served.iter().map(|status| (status, groups.remove(&status.name))).collect();
+    found.sort_by_key(|(status, _)| Reverse(status.counts.answered()));
+    found.truncate(MOST);
+    found.into_iter().map(|(status, group)| (status, group.map(|group| group.counts()).unwrap_or_default())).collect()
+}
+
+fn export(status: &ExportStatus, rows: &[Row], io: &IoCounts) -> t::ExportStatistics {
+    let (pool, volume) = match rows.iter().find(|row| row.plan.name == status.name).map(|row| &row.plan.what) {
+        Some(What::Volume { pool, volume }) => (Some(pool.clone()), Some(volume.clone())),
+        _ => (None, None),
+    };
+    let kinds = IoKind::ALL.into_iter().map(|kind| (kind, io.kind(kind)));
+    t::ExportStatistics {
+        name: status.name.clone(),
+        pool,
+        volume,
+        size_bytes: status.size_bytes,
+        clients: status.clients,
+        failed_requests: status.counts.errors,
+        errors: io.errors(),
+        kinds: kinds.filter(|(_, counts)| counts.ios > 0).map(|(kind, counts)| of_kind(kind, counts)).collect(),
+    }
+}
+
+fn of_kind(kind: IoKind, counts: &KindCounts) -> t::KindStatistics {
+    let cells = counts.split.latency.iter().enumerate().filter(|(_, ios)| **ios > 0);
+    t::KindStatistics {
+        kind: kind.name().into(),
+        ios: counts.ios,
+        bytes: counts.bytes,
+        time_ns: counts.split.time_ns,
+        stages: stages(&counts.split),
+        latencies: cells
+            .map(|(cell, &ios)| t::LatencyCell { from_ns: *Latencies::values(cell).start(), ios })
+            .collect(),
+    }
+}
+
+fn stages(split: &SplitCounts) -> t::SplitRow {
+    t::SplitRow {
+        worker_ns: split.ns(Stage::Worker),
+        tag_ns: split.ns(Stage::Tag),
+        plugged_ns: split.ns(Stage::Plugged),
+        driver_ns: split.ns(Stage::Driver),
+        reap_ns: split.ns(Stage::Reap),
+    }
+}
+
+/// Clients, as replies tell them.
+pub(super) fn clients(clients: impl IntoIterator<Item = Client>) -> Vec<t::ClientRow> {
+    let now = SystemTime::now();
+    let row = |client: Client| t::ClientRow {
+        id: client.id,
+        peer: client.peer,
+        export: client.export,
+        connected_seconds: now.duration_since(client.since).unwrap_or_default().as_secs(),
+        read_bytes: client.counts.read_bytes,
+        written_bytes: client.counts.written_bytes,
+        failed_requests: client.counts.errors,
+    };
+    clients.into_iter().map(row).collect()
+}

@@ -1,0 +1,240 @@
+//! The flight recorder of a ring: its last slow I/Os, each with where its time went and what ran beside it.
+//!
+//! Owns the entries and their words ([`SlowIo`]), the ring's limit, and the sentence that explains an entry. Does not
+//! own what counts as slow: `usual` does. Nothing of it is on the fast path, which compares one latency of a run.
+//!
+//! Invariants:
+//! - F1: the ring alone writes, when an I/O has ended that is slow; any thread reads, at any time, and slows nobody.
+//! - F2: the last [`SLOW_IOS_KEPT`] are kept. Records of a run that ended together are one entry.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use sheave_base::beside::Beside;
+use sheave_base::clock::{Clock, CoarseTs};
+use sheave_base::keep_last::KeepLast;
+use sheave_base::sync::atomic::{AtomicU64, Ordering};
+use sheave_base::units::{fmt_bytes, fmt_ns};
+use sheave_blk::stats::{Split, Stage};
+
+use crate::io_kind::IoKind;
+
+/// How many slow I/Os a ring keeps.
+pub const SLOW_IOS_KEPT: usize = 256;
+
+/// What takes longer counts as slow, whatever is usual, unless a ring is told otherwise.
+pub const DEFAULT_SLOW_LIMIT: Duration = Duration::from_secs(1);
+
+/// Where an I/O lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// At this byte of its file.
+    File(u64),
+    /// At this byte of the device below the file, to which the file had mapped it.
+    Device(u64),
+}
+
+/// A slow I/O, or several that were alike and ended together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SlowIo {
+    /// Counted by its ring.
+    pub number: u64,
+    /// The [group](crate::io_stats::IoGroup::id) of its file; 0 of a file without one.
+    pub file: u64,
+    /// What it did.
+    pub kind: IoKind,
+    /// Where, the first of several.
+    pub place: Place,
+    /// Bytes of one.
+    pub len: u32,
+    /// How many were alike and ended together.
+    pub ios: u32,
+    /// When it ended, by the clock of statistics.
+    pub ended: CoarseTs,
+    /// Where its time went.
+    pub split: Split,
+    /// I/Os that the ring had in flight when it ended, itself included.
+    pub depth: u32,
+    /// What was done beside it, while it was on its way.
+    pub beside: Beside,
+    /// From which latency on it counted as slow.
+    pub slow_above_ns: u64,
+    /// What 99.9 % of its kind on this file by this ring took at most, over the last ten seconds then; 0 when too few
+    /// had come.
+    pub usual_p999_ns: u64,
+}
+
+const WORDS: usize = 12;
+/// Of a place: it is one of the device.
+const ON_DEVICE: u64 = 1 << 63;
+
+impl SlowIo {
+    fn words(&self) -> [u64; WORDS] {
+        let place = match self.place {
+            Place::File(at) => at & !ON_DEVICE,
+            Place::Device(at) => at | ON_DEVICE,
+        };
+        let (kind, beside) = (self.kind as u64, u64::from(self.beside.bits()) << 8);
+        let Split { worker_ns, tag_ns, plugged_ns, driver_ns, reap_ns } = self.split;
+        [
+            self.file,
+            place,
+            u64::from(self.len) | u64::from(self.ios) << 32,
+            kind | beside | u64::from(self.depth) << 32,
+            self.ended.0,
+            self.slow_above_ns,
+            self.usual_p999_ns,
+            worker_ns,
+            tag_ns,
+            plugged_ns,
+            driver_ns,
+            reap_ns,
+        ]
+    }
+
+    fn from_words(number: u64, words: [u64; WORDS]) -> SlowIo {
+        let [file, place, sizes, what, ended, slow_above_ns, usual_p999_ns, ..] = words;
+        let [.., worker_ns, tag_ns, plugged_ns, driver_ns, reap_ns] = words;
+        let at = place & !ON_DEVICE;
+        SlowIo {
+            number,
+            file,
+            kind: IoKind::ALL.into_iter().find(|&kind| kind as u64 == what & 0xff).unwrap_or(IoKind::Other),
+            place: if place == at { Place::File(at) } else { Place::Device(at) },
+            len: sizes as u32,
+            ios: (sizes >> 32) as u32,
+            ended: CoarseTs(ended),
+            split: Split { worker_ns, tag_ns, plugged_ns, driver_ns, reap_ns },
+            depth: (what >> 32) as u32,
+            beside: Beside::from_bits((what >> 8) as u8),
+            slow_above_ns,
+            usual_p999_ns,
+        }
+    }
+
+    /// How long it took, in ns.
+    #[must_use]
+    pub fn latency_ns(&self) -> u64 {
+        self.split.total_ns()
+    }
+
+    /// One line that says what it was, on a file of this name, and why it was slow.
+    #[must_use]
+    pub fn explain(&self, name: &str) -> String {
+        let mut line = self.what(name);
+        let _ = write!(line, " took {}: {}", fmt_ns(self.latency_ns()), self.stages());
+        let beside: Vec<_> = self.beside.activities().map(|activity| activity.in_words()).collect();
+        if let Some((last, others)) = beside.split_last() {
+            let others = if others.is_empty() { String::new() } else { format!("{} and ", others.join(", ")) };
+            let _ = write!(line, ", while {others}{last} ran");
+        }
+        let _ = write!(line, "; depth {}", self.depth);
+        match self.usual_p999_ns {
+            0 => line + "; too few before it to say what is usual",
+            usual => line + &format!("; usual p99.9 {}", fmt_ns(usual)),
+        }
+    }
+
+    fn what(&self, name: &str) -> String {
+        let others = match self.ios {
+            0 | 1 => String::new(),
+            ios => format!(" (with {} more that ended with it)", ios - 1),
+        };
+        let at = match self.place {
+            Place::File(at) => format!("at {} of {name}", fmt_bytes(at)),
+            Place::Device(at) => format!("of {name}, at {} of its device,", fmt_bytes(at)),
+        };
+        match self.kind {
+            IoKind::Other if self.len == 0 => format!("sync of {name}{others}"),
+            IoKind::Other => format!("change of {} {at}{others}", fmt_bytes(self.len.into())),
+            kind => format!("{} of {} {at}{others}", kind.name(), fmt_bytes(self.len.into())),
+        }
+    }
+
+    /// The stages in which it spent a tenth of its time or more, the longest first.
+    fn stages(&self) -> String {
+        let mut stages: Vec<_> = Stage::ALL.into_iter().map(|stage| (self.split.ns(stage), stage)).collect();
+        stages.sort_by_key(|&(ns, _)| std::cmp::Reverse(ns));
+        let long = stages.iter().filter(|(ns, _)| *ns > 0 && *ns * 10 >= self.latency_ns());
+        let long: Vec<_> = long.map(|&(ns, stage)| format!("{} {}", fmt_ns(ns), in_words(stage))).collect();
+        long.join(", ")
+    }
+}
+
+fn in_words(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Worker => "with a worker",
+        Stage::Tag => "waiting to be let in",
+        Stage::Plugged => "gathered in its batch",
+        Stage::Driver => "in the driver",
+        Stage::Reap => "waiting to be reaped",
+    }
+}
+
+/// What was read of a [`FlightRecorder`].
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct SlowIos {
+    /// The slow I/Os, the oldest first.
+    pub ios: Vec<SlowIo>,
+    /// Where the next reading goes on.
+    pub next: u64,
+    /// How many were pushed out by newer ones before they were read.
+    pub lost: u64,
+}
+
+/// The flight recorder of a ring.
+#[derive(Debug)]
+pub struct FlightRecorder {
+    kept: KeepLast<WORDS>,
+    limit_ns: AtomicU64,
+    clock: Clock,
+}
+
+impl FlightRecorder {
+    /// For a ring with this clock.
+    #[must_use]
+    pub fn new(clock: Clock, limit: Duration) -> FlightRecorder {
+        let recorder = FlightRecorder { kept: KeepLast::new(SLOW_IOS_KEPT), limit_ns: AtomicU64::new(0), clock };
+        recorder.set_limit(limit);
+        recorder
+    }
+
+    /// Counts what takes longer as slow from now on, or a second later. Any thread may say so.
+    pub fn set_limit(&self, limit: Duration) {
+        // Relaxed: a value by itself.
+        self.limit_ns.store(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// The limit, in ns.
+    pub fn limit_ns(&self) -> u64 {
+        // Relaxed: a value by itself.
+        self.limit_ns.load(Ordering::Relaxed)
+    }
+
+    /// Keeps a slow I/O; its number is not looked at. For the ring alone (F1).
+    #[cold]
+    pub fn keep(&self, io: &SlowIo) {
+        self.kept.push(&io.words());
+    }
+
+    /// The slow I/Os from this number on, as far as they are kept.
+    #[must_use]
+    pub fn read(&self, from: u64) -> SlowIos {
+        let next = self.kept.written();
+        let ios: Vec<_> = (from.max(self.kept.oldest(next))..next)
+            .filter_map(|number| Some(SlowIo::from_words(number, self.kept.read(number)?)))
+            .collect();
+        SlowIos { lost: next.saturating_sub(from).saturating_sub(ios.len() as u64), ios, next }
+    }
+
+    /// How long ago an I/O ended.
+    #[must_use]
+    pub fn age(&self, io: &SlowIo) -> Duration {
+        Duration::from_nanos(self.clock.coarse().ns_since(io.ended))
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests;

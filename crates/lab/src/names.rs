@@ -1,0 +1,41 @@
+//! Names as a reader wants them.
+
+/// With a capital letter, as a sentence begins.
+pub fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
+}
+
+/// The name of a function without the modules before a type, and with one module before a function.
+pub fn short_name(name: &str) -> String {
+    let mut short = String::new();
+    let mut path = String::new();
+    for c in name.chars() {
+        if c.is_alphanumeric() || c == '_' || c == ':' {
+            path.push(c);
+        } else {
+            short.push_str(last_of(&path));
+            path.clear();
+            short.push(c);
+        }
+    }
+    short.push_str(last_of(&path));
+    short
+}
+
+/// The end of a path such as `crate::module::Type::function`, from its first type on, else from its last module on.
+fn last_of(path: &str) -> &str {
+    let (mut from, mut starts) = (0, vec![0]);
+    while let Some(at) = path[from..].find("::") {
+        from += at + 2;
+        starts.push(from);
+    }
+    let is_type = |start: &&usize| path[**start..].starts_with(|c: char| c.is_uppercase());
+    let second_last = starts.len().checked_sub(2).and_then(|at| starts.get(at));
+    let start = starts.iter().find(is_type).or(second_last).copied().unwrap_or_default();
+    // A path that begins after `>` has no module of its own.
+    if path.starts_with("::") { path } else { &path[start..] }
+}
+
+#[cfg(test)]
+mod tests;

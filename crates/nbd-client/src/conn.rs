@@ -1,0 +1,490 @@
+//! One connection: what it sends and receives on the kernel ring.
+//!
+//! Owns the socket, the headers of the batch that is being sent, and the *staging* buffer, which receives what comes.
+//! Does not own what the bytes mean (`queue`). At most one operation sends and one receives at a time, for bytes of a
+//! stream have an order.
+//!
+//! ```text
+//!   Empty -> Connecting -> Shaking -> Up          Empty -> Up: the connection that the device was opened by
+//!                 |           |        |
+//!                 +-----------+--------+--> Closing -> Empty      when the last operation has ended
+//! ```
+//!
+//! Invariants:
+//! - K1: `out` is changed while nothing is being sent, and `staging` while nothing is being received.
+//! - K2: of requests, the operation in `sending` has the memory of the writes in `holds`, and the one in `receiving`
+//!   that of the read in `inbound` which has not come. Only `place` and `zero` touch it besides, while nothing is being
+//!   received; a request is on one connection at a time, so no other connection has its memory.
+//! - K3: while a receive is prepared the staging buffer is compact, and empty where there is an `inbound`.
+//! - K4: with TLS, `pieces` are what is to be said until they are encrypted, which no send is under way meanwhile, and
+//!   from then on records in the memory of `secure`, which is not touched until all of them have gone. Records are
+//!   received into the room of `secure`; the staging buffer has what they said and was not looked at.
+#![allow(unsafe_code)] // Sends and receives the memory of requests.
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sheave::Buf;
+use sheave::drivers::{Address, IoVec, OpToken, Polled, RequestId, Transfer, TransferKind};
+use sheave_nbd::handshake::Mode;
+
+use crate::control::First;
+use crate::negotiation::Negotiation;
+use crate::reply::head_bytes;
+use crate::request::{MAX_HEAD, goodbye};
+use crate::socket;
+use crate::tls::{Secure, Tls};
+
+/// Bytes that one receive takes at most, beside what goes straight to its place.
+const STAGING_BYTES: usize = 256 << 10;
+/// Bytes of headers of one send, or of what the handshake says at a time.
+const OUT_BYTES: usize = 16 << 10;
+/// Most pieces of memory of a request.
+pub(crate) const MAX_PIECES: usize = 128;
+/// Most pieces of memory of one send: the kernel takes no more.
+const MAX_SEND: usize = 1024;
+/// With TLS, a batch that has so many bytes takes no more requests: all of it is encrypted before it is sent.
+const SECURE_BATCH: usize = 256 << 10;
+/// Why a connection is given up when a request on it has ended without an answer.
+pub(crate) const OVERDUE: &str = "a request was not answered in time";
+
+/// Where a connection is.
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// There is none.
+    Empty,
+    /// The socket connects.
+    Connecting,
+    /// The handshake is under way.
+    Shaking(Box<Negotiation>),
+    /// Requests can be sent.
+    Up,
+    /// Given up, and operations on it have not ended.
+    Closing,
+}
+
+/// Data of a read that comes next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Inbound {
+    pub(crate) slot: usize,
+    pub(crate) id: RequestId,
+    /// Where in the request.
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    /// The read has ended with it.
+    pub(crate) done: bool,
+}
+
+/// Which operation of a connection has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    Connect,
+    Send,
+    Receive,
+    Timer,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Conn {
+    pub(crate) phase: Phase,
+    fd: Option<Arc<OwnedFd>>,
+    secure: Option<Box<Secure>>,
+    connecting: Option<OpToken>,
+    sending: Option<OpToken>,
+    receiving: Option<OpToken>,
+    timer: Option<OpToken>,
+    /// Headers of the batch that is sent.
+    out: Option<Buf>,
+    out_len: usize,
+    /// What is sent; the first `gone` have gone.
+    pieces: Vec<IoVec>,
+    gone: usize,
+    /// Bytes of the batch.
+    batch_bytes: usize,
+    holds: Vec<RequestId>,
+    staging: Option<Buf>,
+    start: usize,
+    end: usize,
+    into: Vec<IoVec>,
+    pub(crate) inbound: Option<Inbound>,
+    pub(crate) mode: Mode,
+    /// Bytes that are asked for or sent, and not answered.
+    pub(crate) load: u64,
+    /// How many reads among them are of at least [`BIG`](crate::request::BIG) bytes.
+    pub(crate) big: u32,
+}
+
+impl Conn {
+    pub(crate) fn new() -> Conn {
+        Conn {
+            phase: Phase::Empty,
+            fd: None,
+            secure: None,
+            connecting: None,
+            sending: None,
+            receiving: None,
+            timer: None,
+            out: None,
+            out_len: 0,
+            pieces: Vec::new(),
+            gone: 0,
+            batch_bytes: 0,
+            holds: Vec::new(),
+            staging: None,
+            start: 0,
+            end: 0,
+            into: Vec::new(),
+            inbound: None,
+            mode: Mode::Simple,
+            load: 0,
+            big: 0,
+        }
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(self.phase, Phase::Up)
+    }
+
+    pub(crate) fn is_opening(&self) -> bool {
+        matches!(self.phase, Phase::Connecting | Phase::Shaking(_))
+    }
+
+    /// Whether a batch can be sent now.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.is_up() && self.sending.is_none()
+    }
+
+    /// The buffers, which stay for the connections that come after.
+    fn buffers(&mut self) -> Result<(), &'static str> {
+        let memory = |len| Buf::zeroed(len, 64).map_err(|_| "there is no memory for its buffers");
+        if self.out.is_none() {
+            (self.out, self.staging) = (Some(memory(OUT_BYTES)?), Some(memory(STAGING_BYTES)?));
+            self.pieces.reserve(MAX_SEND);
+            self.into.reserve(MAX_PIECES + 1);
+        }
+        Ok(())
+    }
+
+    /// Takes a connection whose handshake is over.
+    pub(crate) fn adopt(&mut self, first: First) -> Result<(), &'static str> {
+        self.buffers()?;
+        (self.phase, self.fd, self.mode) = (Phase::Up, Some(Arc::new(first.fd)), first.mode);
+        self.secure = first.secure;
+        Ok(())
+    }
+
+    /// TLS begins, with the next byte each way.
+    pub(crate) fn begin_tls(&mut self, tls: &Tls) -> Result<(), String> {
+        debug_assert!(self.staged().is_empty() && self.pieces.is_empty(), "nothing that was said before is taken");
+        self.secure = Some(Box::new(Secure::new(tls)?));
+        Ok(())
+    }
+
+    /// Its records, if it uses TLS.
+    pub(crate) fn secure(&mut self) -> &mut Option<Box<Secure>> {
+        &mut self.secure
+    }
+
+    /// Connects, and gives up after `within` unless [`Conn::go_up`] was called by then.
+    pub(crate) fn connect(
+        &mut self,
+        (fd, to): (OwnedFd, &Address),
+        within: Duration,
+        rqs: &mut Polled<'_>,
+    ) -> Result<(), &'static str> {
+        const REFUSED: &str = "the kernel ring takes no more operations";
+        self.buffers()?;
+        let fd = Arc::new(fd);
+        self.connecting = Some(rqs.connect(&fd, to).map_err(|_| REFUSED)?);
+        (self.phase, self.fd) = (Phase::Connecting, Some(fd));
+        self.timer = Some(rqs.timer(within).map_err(|_| REFUSED)?);
+        Ok(())
+    }
+
+    /// The handshake is over.
+    pub(crate) fn go_up(&mut self, mode: Mode, rqs: &mut Polled<'_>) {
+        (self.phase, self.mode) = (Phase::Up, mode);
+        self.timer.into_iter().for_each(|token| _ = rqs.cancel(token));
+    }
+
+    /// Gives it up.
+    pub(crate) fn close(&mut self, rqs: &mut Polled<'_>) {
+        if matches!(self.phase, Phase::Empty) {
+            return;
+        }
+        self.phase = Phase::Closing;
+        let all = [self.connecting, self.sending, self.receiving, self.timer];
+        all.into_iter().flatten().for_each(|token| _ = rqs.cancel(token));
+        self.settle();
+    }
+
+    /// Whether nothing is left of it; it is empty then.
+    pub(crate) fn settle(&mut self) -> bool {
+        let busy = [self.connecting, self.sending, self.receiving, self.timer].iter().any(Option::is_some);
+        if matches!(self.phase, Phase::Closing) && !busy {
+            (self.phase, self.fd, self.inbound) = (Phase::Empty, None, None);
+            self.clear_out();
+            self.secure = None;
+            (self.start, self.end, self.load, self.big) = (0, 0, 0, 0);
+        }
+        matches!(self.phase, Phase::Empty)
+    }
+
+    /// Which of its operations this is; it has ended.
+    pub(crate) fn ended(&mut self, token: OpToken) -> Option<Ended> {
+        let all = [
+            (&mut self.receiving, Ended::Receive),
+            (&mut self.sending, Ended::Send),
+            (&mut self.connecting, Ended::Connect),
+            (&mut self.timer, Ended::Timer),
+        ];
+        all.into_iter().find_map(|(of, ended)| of.take_if(|of| *of == token).map(|_| ended))
+    }
+
+    fn clear_out(&mut self) {
+        (self.out_len, self.gone, self.batch_bytes) = (0, 0, 0);
+        self.pieces.clear();
+        self.holds.clear();
+    }
+
+    /// Whether one more request fits into the batch.
+    pub(crate) fn has_room(&self) -> bool {
+        self.out_len + MAX_HEAD <= OUT_BYTES
+            && self.pieces.len() + 1 + MAX_PIECES <= MAX_SEND
+            && (self.secure.is_none() || self.batch_bytes < SECURE_BATCH)
+    }
+
+    /// Adds the header of a request to the batch, or words of the handshake.
+    pub(crate) fn push_head(&mut self, head: &[u8]) -> Result<(), &'static str> {
+        debug_assert!(self.sending.is_none(), "K1");
+        let (from, to) = (self.out_len, self.out_len + head.len());
+        let Some(out) = &mut self.out else { return Err("it has no buffers") };
+        let place = out.get_mut(from..to).ok_or("it wants more said than there is room for")?;
+        place.copy_from_slice(head);
+        let base = place.as_mut_ptr();
+        self.out_len = to;
+        self.batch_bytes += head.len();
+        match self.pieces.last_mut() {
+            Some(last) if last.base.wrapping_add(last.len) == base => last.len += head.len(),
+            _ => self.pieces.push(IoVec { base, len: head.len() }),
+        }
+        Ok(())
+    }
+
+    /// Adds a write to the batch, header and data; false when the request has ended meanwhile.
+    pub(crate) fn push_write(
+        &mut self,
+        head: &[u8],
+        (id, len): (RequestId, u32),
+        rqs: &Polled<'_>,
+    ) -> Result<bool, &'static str> {
+        self.into.clear();
+        if rqs.memory(id, 0..len as usize, &mut self.into).is_err() {
+            return Ok(false);
+        }
+        self.push_head(head)?;
+        self.pieces.append(&mut self.into);
+        self.holds.push(id);
+        self.batch_bytes += len as usize;
+        Ok(true)
+    }
+
+    /// Sends what is left of the batch.
+    pub(crate) fn send(&mut self, rqs: &mut Polled<'_>) -> Result<(), String> {
+        if self.sending.is_none() && self.secure.is_some() {
+            self.encrypt()?;
+        }
+        let left = &self.pieces[self.gone..];
+        let (Some(fd), false, None) = (&self.fd, left.is_empty(), self.sending) else { return Ok(()) };
+        let transfer = Transfer::new(TransferKind::Send, fd, left, &self.holds);
+        // SAFETY: K1 for the headers, K2 for the data of the writes, which the operation holds, K4 for records.
+        let token = unsafe { rqs.transfer(transfer) };
+        self.sending = Some(token.map_err(|_| OVERDUE)?); // A write of the batch has ended, and its data is missing.
+        Ok(())
+    }
+
+    /// Makes records of the batch, if it is not records, and puts them in its place, with what rustls itself says.
+    fn encrypt(&mut self) -> Result<(), String> {
+        let Some(secure) = self.secure.as_mut().filter(|secure| !secure.is_sending()) else { return Ok(()) };
+        let (mut at, mut from) = (0, 0);
+        let pieces = &self.pieces;
+        let fill = |place: &mut [u8]| {
+            let mut len = 0;
+            while let Some(piece) = pieces.get(at)
+                && len < place.len()
+            {
+                let many = (piece.len - from).min(place.len() - len);
+                // SAFETY: K1 for headers, K2 for the data of writes, none of which has ended, for this is called while
+                // their batch is made; `place` is memory of `secure`, and the range lies within both.
+                unsafe { std::ptr::copy_nonoverlapping(piece.base.add(from), place[len..].as_mut_ptr(), many) };
+                (len, from) = (len + many, from + many);
+                if from == piece.len {
+                    (at, from) = (at + 1, 0);
+                }
+            }
+            len
+        };
+        if !pieces.is_empty() {
+            secure.encrypt(fill)?;
+        }
+        let records = secure.take_to_send().map(|records| IoVec { base: records.as_mut_ptr(), len: records.len() });
+        self.clear_out();
+        self.pieces.extend(records);
+        Ok(())
+    }
+
+    /// So many bytes have gone; whether all of the batch has.
+    pub(crate) fn sent(&mut self, mut many: usize) -> bool {
+        while let Some(piece) = self.pieces.get_mut(self.gone) {
+            let part = many.min(piece.len);
+            (piece.base, piece.len) = (piece.base.wrapping_add(part), piece.len - part);
+            many -= part;
+            if piece.len > 0 {
+                return false;
+            }
+            self.gone += 1;
+        }
+        self.clear_out();
+        self.secure.iter_mut().for_each(|secure| secure.sent());
+        true
+    }
+
+    /// Receives what comes next: the data that is awaited into its place, and what stands behind it.
+    pub(crate) fn receive(&mut self, rqs: &mut Polled<'_>) -> Result<(), &'static str> {
+        let (Some(fd), None, Phase::Shaking(_) | Phase::Up) = (&self.fd, self.receiving, &self.phase) else {
+            return Ok(());
+        };
+        if let Some(secure) = &mut self.secure {
+            let room = secure.room();
+            self.into.clear();
+            self.into.push(IoVec { base: room.as_mut_ptr(), len: room.len() });
+            let transfer = Transfer::new(TransferKind::Receive, fd, &self.into, &[]);
+            // SAFETY: K4.
+            let token = unsafe { rqs.transfer(transfer) };
+            self.receiving = Some(token.map_err(|_| OVERDUE)?);
+            return Ok(());
+        }
+        let Some(staging) = &mut self.staging else { return Ok(()) };
+        debug_assert!(self.start == 0 && (self.inbound.is_none() || self.end == 0), "K3");
+        self.into.clear();
+        let mut holds = None;
+        if let Some(Inbound { id, from, to, .. }) = self.inbound {
+            rqs.memory(id, from..to, &mut self.into).map_err(|_| OVERDUE)?;
+            holds = Some(id);
+        }
+        // The data of a big read shall not come into the staging buffer, so no more than its header is received there.
+        let head = head_bytes(self.mode);
+        let most = if self.big > 0 && self.end < head { head } else { STAGING_BYTES };
+        let base = staging.as_mut_ptr().wrapping_add(self.end);
+        self.into.push(IoVec { base, len: most - self.end });
+        let transfer = Transfer::new(TransferKind::Receive, fd, &self.into, holds.as_slice());
+        // SAFETY: K1 for the staging buffer, K2 for the memory of the read, which the operation holds.
+        let token = unsafe { rqs.transfer(transfer) };
+        self.receiving = Some(token.map_err(|_| OVERDUE)?);
+        Ok(())
+    }
+
+    /// So many bytes have come.
+    pub(crate) fn received(&mut self, mut many: usize) {
+        if let Some(inbound) = &mut self.inbound {
+            let data = many.min(inbound.to - inbound.from);
+            inbound.from += data;
+            many -= data;
+        }
+        self.end = (self.end + many).min(STAGING_BYTES);
+    }
+
+    /// A record said this: awaited data goes to its place, and what is behind it into the staging buffer.
+    pub(crate) fn said(&mut self, data: &[u8], rqs: &Polled<'_>) -> Result<(), &'static str> {
+        let mut data = data;
+        if let (Some(inbound), true) = (&mut self.inbound, self.start == self.end) {
+            let (here, rest) = data.split_at(data.len().min(inbound.to - inbound.from));
+            place(&mut self.into, inbound, here, rqs)?;
+            data = rest;
+        }
+        self.compact();
+        let Some(staging) = &mut self.staging else { return Ok(()) };
+        let place = staging.get_mut(self.end..self.end + data.len());
+        place.ok_or("it says more than there is room for")?.copy_from_slice(data);
+        self.end += data.len();
+        Ok(())
+    }
+
+    /// What has come and was not looked at.
+    pub(crate) fn staged(&self) -> &[u8] {
+        self.staging.as_ref().map_or(&[], |staging| &staging[self.start..self.end])
+    }
+
+    /// So many bytes of it were.
+    pub(crate) fn consume(&mut self, many: usize) {
+        self.start += many;
+    }
+
+    /// Puts what is left to the front (K3).
+    pub(crate) fn compact(&mut self) {
+        if let (Some(staging), 1..) = (&mut self.staging, self.start) {
+            staging.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+    }
+
+    /// Copies awaited data that has come to its place; whether all of it is there.
+    pub(crate) fn fill(&mut self, rqs: &Polled<'_>) -> Result<bool, &'static str> {
+        let (Some(inbound), Some(staging)) = (&mut self.inbound, &self.staging) else { return Ok(true) };
+        let many = (inbound.to - inbound.from).min(self.end - self.start);
+        place(&mut self.into, inbound, &staging[self.start..self.start + many], rqs)?;
+        self.start += many;
+        Ok(inbound.from == inbound.to)
+    }
+
+    /// Makes a part of a read zeroes.
+    pub(crate) fn zero(&mut self, id: RequestId, range: Range<usize>, rqs: &Polled<'_>) -> Result<(), &'static str> {
+        self.into.clear();
+        rqs.memory(id, range, &mut self.into).map_err(|_| OVERDUE)?;
+        for piece in &self.into {
+            // SAFETY: K2, as in `place`.
+            unsafe { std::ptr::write_bytes(piece.base, 0, piece.len) };
+        }
+        Ok(())
+    }
+
+    /// Tells the server that nothing more comes, when nothing that was begun is left to send: the connection ends.
+    pub(crate) fn farewell(&mut self) {
+        let (true, true, Some(fd)) = (self.is_up(), self.pieces.is_empty(), &self.fd) else { return };
+        let (head, len) = goodbye(self.mode);
+        let Some(secure) = &mut self.secure else { return socket::send_now(fd, &head[..len]) };
+        let mut left = Some(&head[..len]);
+        let fill = |place: &mut [u8]| {
+            let head = left.take().unwrap_or_default();
+            place[..head.len()].copy_from_slice(head);
+            head.len()
+        };
+        if secure.encrypt(fill).is_ok() {
+            secure.say_goodbye();
+            secure.take_to_send().into_iter().for_each(|records| socket::send_now(fd, records));
+        }
+    }
+}
+
+/// Copies data of a read to its place.
+fn place(into: &mut Vec<IoVec>, inbound: &mut Inbound, data: &[u8], rqs: &Polled<'_>) -> Result<(), &'static str> {
+    if data.is_empty() {
+        return Ok(());
+    }
+    into.clear();
+    let range = inbound.from..inbound.from + data.len();
+    rqs.memory(inbound.id, range, into).map_err(|_| OVERDUE)?;
+    let mut left = data;
+    for piece in into.iter() {
+        let (here, rest) = left.split_at(piece.len.min(left.len()));
+        // SAFETY: K2: the memory is of a read that has not ended, no operation has it, and what came lies elsewhere;
+        // `here` is no longer than the piece.
+        unsafe { std::ptr::copy_nonoverlapping(here.as_ptr(), piece.base, here.len()) };
+        left = rest;
+    }
+    inbound.from += data.len();
+    Ok(())
+}

@@ -1,0 +1,444 @@
+//! A connection that a thread waits for: the first one of a device, and those that ask where its data is.
+//!
+//! Owns the socket, the handshake, TLS, and the questions of block status. Does not own requests for data: those are
+//! the rings'. Whoever opens a device waits for the handshake, no longer than `connect=` says; whoever copies it waits
+//! for each answer, no longer than `timeout=`.
+//!
+//! Invariants:
+//! - B1: what a server says of its extents is taken when it follows the protocol's rules: one chunk, of the context
+//!   that was asked for, with at least one extent, none of them empty, and none but the last reaching beyond what was
+//!   asked for.
+//! - B2: an answer allocates nothing but the extents that are kept, [`MAX_EXTENTS`] at most, and ends after
+//!   [`MAX_CHUNKS`] chunks.
+
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use sheave::{DeviceError, Extent};
+use sheave_nbd::handshake::Mode;
+use sheave_nbd::tls::Fed;
+use sheave_nbd::wire::{
+    EXTENDED_REPLY_MAGIC, ExtendedReply, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, SimpleReply, StructuredReply,
+    chunk, cmd, state,
+};
+use zerocopy::FromBytes;
+
+use crate::negotiation::{Agreed, Export, Negotiation, Wish};
+use crate::request;
+use crate::socket::Stream;
+use crate::spec::Target;
+use crate::tls::Secure;
+
+/// Most extents that are kept at a time: what follows is asked for again.
+const MAX_EXTENTS: usize = 1 << 16;
+/// Most questions for one list of extents.
+const MAX_ASKED: u32 = 64;
+/// Bytes that one question is about.
+const ASK_BYTES: u64 = 1 << 30;
+/// Most chunks of an answer.
+const MAX_CHUNKS: u32 = 16;
+/// Most extents in one chunk, by the protocol.
+const MAX_IN_CHUNK: u64 = 1 << 20;
+/// Longest error of a server.
+const MAX_ERROR: u64 = 6 + 4096 + 8;
+/// Bytes that are read at a time.
+const READ_BYTES: usize = 16 << 10;
+
+/// Why a connection is of no use any more.
+#[derive(Debug)]
+enum Ended {
+    Io(io::Error),
+    /// TLS has ended, with the cause in words.
+    Tls(String),
+}
+
+impl From<io::Error> for Ended {
+    /// The kernel tells of a limit of time as of a call that would wait.
+    fn from(error: io::Error) -> Ended {
+        let late = error.kind() == io::ErrorKind::WouldBlock;
+        Ended::Io(if late { io::ErrorKind::TimedOut.into() } else { error })
+    }
+}
+
+/// Why a question has no answer.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// The connection is lost.
+    Lost(String),
+    /// The server says that it cannot, with an errno of the protocol.
+    Refused(u32),
+    /// The server does not follow the protocol.
+    Lie(&'static str),
+}
+
+impl From<Ended> for Fault {
+    fn from(ended: Ended) -> Fault {
+        Fault::Lost(match ended {
+            Ended::Io(error) => error.to_string(),
+            Ended::Tls(why) => why,
+        })
+    }
+}
+
+/// The connection that the device was opened by, while nobody uses it.
+#[derive(Debug)]
+pub(crate) struct First {
+    pub(crate) fd: OwnedFd,
+    pub(crate) secure: Option<Box<Secure>>,
+    pub(crate) mode: Mode,
+    pub(crate) allocation: Option<u32>,
+}
+
+/// The connection.
+#[derive(Debug)]
+pub(crate) struct Control {
+    stream: Stream,
+    secure: Option<Box<Secure>>,
+    /// Came, and was not looked at.
+    input: Vec<u8>,
+    mode: Mode,
+    allocation: Option<u32>,
+    cookie: u64,
+}
+
+impl Control {
+    /// Connects and shakes hands.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no such connection.
+    pub(crate) fn connect(target: &Target, wish: Wish) -> Result<(Control, Export), DeviceError> {
+        let failed = |source| DeviceError::Host {
+            what: format!("connecting to the {}", target.words()),
+            fix: "Is the server there, and does it take one more client?".into(),
+            source,
+        };
+        let refused = |why: String| DeviceError::Driver(format!("{}: {why}", target.words()).into());
+        let ended = |ended| match ended {
+            Ended::Io(error) => failed(error),
+            Ended::Tls(why) => refused(why),
+        };
+        let until = Instant::now() + target.connect;
+        let stream = Stream::connect(&target.place, target.connect).map_err(failed)?;
+        let (mode, input) = (Mode::Simple, Vec::new());
+        let mut control = Control { stream, secure: None, input, mode, allocation: None, cookie: 0 };
+        let mut negotiation = Negotiation::new(&target.export, wish, target.block_status);
+        let mut out = Vec::new();
+        loop {
+            let (used, agreed) = negotiation.step(&control.input, &mut out).map_err(refused)?;
+            control.input.drain(..used);
+            match agreed {
+                Some(Agreed::Export(export)) => {
+                    (control.mode, control.allocation) = (export.mode, export.allocation);
+                    return Ok((control, export));
+                }
+                Some(Agreed::Tls) => {
+                    control.begin_tls(target, until).map_err(ended)?;
+                    negotiation.secured(&mut out);
+                }
+                None if used > 0 => {}
+                None => {
+                    let more = control.say(&out, until).and_then(|()| control.more(until));
+                    more.map_err(|why| ended(control.why_it_ended(why, until)))?;
+                    out.clear();
+                }
+            }
+        }
+    }
+
+    /// With TLS 1.3 a server looks at its client's certificate when the client has gone on: what it says of it may lie
+    /// behind the end of the connection.
+    fn why_it_ended(&mut self, ended: Ended, until: Instant) -> Ended {
+        let error = match ended {
+            Ended::Io(error) if self.secure.is_some() && error.kind() != io::ErrorKind::TimedOut => error,
+            ended => return ended,
+        };
+        // The first call may tell once more that the connection has ended, and the next have what came before.
+        for _ in 0..2 {
+            if let Err(Ended::Tls(why)) = self.more(until) {
+                return Ended::Tls(why);
+            }
+        }
+        Ended::Tls(format!(
+            "it ended the connection when TLS had begun ({error}). If it wants a certificate of its clients, give one \
+             by cert=PATH and key=PATH that is issued by an authority that it knows"
+        ))
+    }
+
+    /// The connection that a ring has not taken.
+    pub(crate) fn of_first(first: First, target: &Target) -> Control {
+        let First { fd, secure, mode, allocation } = first;
+        let stream = Stream::of(fd, &target.place);
+        Control { stream, secure, input: Vec::new(), mode, allocation, cookie: 0 }
+    }
+
+    /// The connection, for a ring.
+    ///
+    /// # Errors
+    ///
+    /// The kernel does not let go of its limit of time.
+    pub(crate) fn into_first(self) -> io::Result<First> {
+        debug_assert!(self.input.is_empty(), "nothing was asked that was not answered");
+        let fd = self.stream.into_fd()?;
+        Ok(First { fd, secure: self.secure, mode: self.mode, allocation: self.allocation })
+    }
+
+    fn begin_tls(&mut self, target: &Target, until: Instant) -> Result<(), Ended> {
+        let tls = target.tls.as_ref().ok_or_else(|| Ended::Tls("it was not asked for TLS".into()))?;
+        self.secure = Some(Box::new(Secure::new(tls).map_err(Ended::Tls)?));
+        while self.secure.as_ref().is_some_and(|secure| !secure.is_established()) {
+            self.pass_records(until)?;
+            self.more(until)?;
+        }
+        self.pass_records(until)
+    }
+
+    /// Sends the records that wait.
+    fn pass_records(&mut self, until: Instant) -> Result<(), Ended> {
+        let Some(secure) = &mut self.secure else { return Ok(()) };
+        limit(&self.stream, until)?;
+        if let Some(records) = secure.take_to_send() {
+            self.stream.write_all(records)?;
+            secure.sent();
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, bytes: &[u8], until: Instant) -> Result<(), Ended> {
+        let Some(secure) = &mut self.secure else {
+            limit(&self.stream, until)?;
+            return Ok(self.stream.write_all(bytes)?);
+        };
+        let mut left = bytes;
+        let more = |place: &mut [u8]| {
+            let (now, rest) = left.split_at(left.len().min(place.len()));
+            place[..now.len()].copy_from_slice(now);
+            left = rest;
+            now.len()
+        };
+        secure.encrypt(more).map_err(Ended::Tls)?;
+        self.pass_records(until)
+    }
+
+    /// Waits for more bytes.
+    fn more(&mut self, until: Instant) -> Result<(), Ended> {
+        limit(&self.stream, until)?;
+        let mut buffer = [0; READ_BYTES];
+        let room = match &mut self.secure {
+            Some(secure) => secure.room(),
+            None => &mut buffer,
+        };
+        let many = match self.stream.read(room) {
+            // A call with a limit of time is not begun again by the kernel, when a ring of this thread interrupts it.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            read => read?,
+        };
+        let closed = || {
+            let words = "it closed the connection; in the handshake a server without that export may do so";
+            Ended::Io(io::Error::new(io::ErrorKind::UnexpectedEof, words))
+        };
+        if many == 0 {
+            return Err(closed());
+        }
+        let Control { secure, input, .. } = self;
+        let Some(secure) = secure else {
+            input.extend_from_slice(&buffer[..many]);
+            return Ok(());
+        };
+        match secure.received(many, |said| input.extend_from_slice(said)) {
+            Ok(Fed::Open) => self.pass_records(until),
+            Ok(Fed::Closed) => Err(closed()),
+            Err(why) => {
+                // The server is told what was wrong, if it still listens.
+                let _ = secure.received(0, |_| {});
+                let _ = self.pass_records(until);
+                Err(Ended::Tls(why))
+            }
+        }
+    }
+
+    /// The next so many bytes.
+    fn take<const N: usize>(&mut self, until: Instant) -> Result<[u8; N], Ended> {
+        loop {
+            if let Some(bytes) = self.input.first_chunk() {
+                let bytes = *bytes;
+                self.input.drain(..N);
+                return Ok(bytes);
+            }
+            self.more(until)?;
+        }
+    }
+
+    fn skip(&mut self, mut many: u64, until: Instant) -> Result<(), Ended> {
+        while many > 0 {
+            if self.input.is_empty() {
+                self.more(until)?;
+            }
+            let now = many.min(self.input.len() as u64);
+            self.input.drain(..now as usize);
+            many -= now;
+        }
+        Ok(())
+    }
+
+    /// Adds the extents from `from` on, as far as a few questions tell of them, but not beyond `end`.
+    ///
+    /// # Errors
+    ///
+    /// Why the server does not tell: those that it told before are there.
+    pub(crate) fn extents(
+        &mut self,
+        (from, end): (u64, u64),
+        timeout: Duration,
+        extents: &mut Vec<Extent>,
+    ) -> Result<(), Fault> {
+        let mut at = from;
+        for _ in 0..MAX_ASKED {
+            if at >= end || extents.len() >= MAX_EXTENTS {
+                break;
+            }
+            at += self.ask((at, end), Instant::now() + timeout, extents)?;
+        }
+        Ok(())
+    }
+
+    /// Asks once; how many bytes the kept extents cover.
+    fn ask(&mut self, (from, end): (u64, u64), until: Instant, extents: &mut Vec<Extent>) -> Result<u64, Fault> {
+        let asked = (end - from).min(ASK_BYTES);
+        self.cookie += 1;
+        let (head, len) = request::head(self.mode, (cmd::BLOCK_STATUS, 0), self.cookie, from, asked as u32);
+        self.say(&head[..len], until)?;
+        let (mut covered, mut failed) = (None, None);
+        for _ in 0..MAX_CHUNKS {
+            let (kind, done, len) = self.chunk(until)?;
+            match kind {
+                chunk::NONE if len == 0 => {}
+                chunk::BLOCK_STATUS | chunk::BLOCK_STATUS_EXT if covered.is_some() => {
+                    return Err(Fault::Lie("it tells its extents twice"));
+                }
+                chunk::BLOCK_STATUS | chunk::BLOCK_STATUS_EXT => {
+                    let extended = kind == chunk::BLOCK_STATUS_EXT;
+                    covered = Some(self.statuses(extended, len, (asked, end - from), until, extents)?);
+                }
+                _ if kind & (1 << 15) != 0 && (6..=MAX_ERROR).contains(&len) => {
+                    failed = Some(u32::from_be_bytes(self.take(until)?));
+                    self.skip(len - 4, until)?;
+                }
+                _ => return Err(Fault::Lie("it answers with a chunk that nobody asked for, or of the wrong length")),
+            }
+            match (done, failed, covered) {
+                (false, ..) => {}
+                (true, Some(errno), _) => return Err(Fault::Refused(errno)),
+                (true, None, Some(covered)) => return Ok(covered),
+                (true, None, None) => return Err(Fault::Lie("it answers without an extent")),
+            }
+        }
+        Err(Fault::Lie("its answer does not come to an end"))
+    }
+
+    /// The header of the next chunk: its type, whether it is the last, and its length. A simple reply is one without
+    /// data, or an error.
+    fn chunk(&mut self, until: Instant) -> Result<(u16, bool, u64), Fault> {
+        const OTHER: Fault = Fault::Lie("it answers what it was not asked");
+        loop {
+            let magic = self.input.first_chunk().map(|magic| u32::from_be_bytes(*magic));
+            let found = match (magic, self.mode) {
+                (None, _) => None,
+                (Some(SIMPLE_REPLY_MAGIC), Mode::Structured) => {
+                    SimpleReply::read_from_prefix(&self.input).ok().map(|(head, _)| match head.error.get() {
+                        _ if head.cookie.get() != self.cookie => Err(OTHER),
+                        0 => Err(Fault::Lie("it answers without an extent")),
+                        errno => Err(Fault::Refused(errno)),
+                    })
+                }
+                (Some(STRUCTURED_REPLY_MAGIC), Mode::Structured) => {
+                    StructuredReply::read_from_prefix(&self.input).ok().map(|(head, _)| {
+                        let of = (head.kind.get(), head.flags.get() & chunk::DONE != 0, u64::from(head.len.get()));
+                        Ok((size_of_val(&head), head.cookie.get(), of))
+                    })
+                }
+                (Some(EXTENDED_REPLY_MAGIC), Mode::Extended) => {
+                    ExtendedReply::read_from_prefix(&self.input).ok().map(|(head, _)| {
+                        let of = (head.kind.get(), head.flags.get() & chunk::DONE != 0, head.len.get());
+                        Ok((size_of_val(&head), head.cookie.get(), of))
+                    })
+                }
+                _ => return Err(Fault::Lie("it sent what is no reply")),
+            };
+            match found {
+                None => self.more(until)?,
+                Some(found) => {
+                    let (head, cookie, of) = found?;
+                    self.input.drain(..head);
+                    return if cookie == self.cookie { Ok(of) } else { Err(OTHER) };
+                }
+            }
+        }
+    }
+
+    /// The extents of a chunk (B1); how many bytes those cover that are kept.
+    fn statuses(
+        &mut self,
+        extended: bool,
+        len: u64,
+        (asked, left): (u64, u64),
+        until: Instant,
+        extents: &mut Vec<Extent>,
+    ) -> Result<u64, Fault> {
+        let (head, each) = if extended { (8, 16) } else { (4, 8) };
+        let many = len.saturating_sub(head) / each;
+        if extended && self.mode != Mode::Extended || many == 0 || many > MAX_IN_CHUNK || len != head + many * each {
+            return Err(Fault::Lie("it tells its extents in an impossible length"));
+        }
+        if Some(u32::from_be_bytes(self.take(until)?)) != self.allocation {
+            return Err(Fault::Lie("it tells of a metadata context that it was not asked for"));
+        }
+        if extended {
+            let told = u64::from(u32::from_be_bytes(self.take(until)?));
+            if told != 0 && told != many {
+                return Err(Fault::Lie("it tells another number of extents than it sends"));
+            }
+        }
+        let (mut told, mut kept) = (0u64, 0);
+        for _ in 0..many {
+            let (bytes, flags) = if extended {
+                (u64::from_be_bytes(self.take(until)?), u64::from_be_bytes(self.take(until)?))
+            } else {
+                let (bytes, flags) = (self.take(until)?, self.take(until)?);
+                (u64::from(u32::from_be_bytes(bytes)), u64::from(u32::from_be_bytes(flags)))
+            };
+            if bytes == 0 {
+                return Err(Fault::Lie("it tells of an extent of no bytes"));
+            }
+            if told >= asked {
+                return Err(Fault::Lie("it tells of extents behind those that it was asked for"));
+            }
+            // The last may reach further than was asked, and what is behind the end is nobody's.
+            let bytes = bytes.min(left - told);
+            told += bytes;
+            let zero = flags & u64::from(state::ZERO) != 0;
+            let is_full = extents.len() >= MAX_EXTENTS;
+            match extents.last_mut() {
+                _ if kept + bytes != told => continue, // One before it was not kept.
+                Some(last) if last.zero == zero => last.len += bytes,
+                _ if is_full => continue,
+                _ => extents.push(Extent::new(bytes, zero)),
+            }
+            kept = told;
+        }
+        Ok(kept)
+    }
+}
+
+/// Limits what the next call waits.
+fn limit(stream: &Stream, until: Instant) -> Result<(), Ended> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(Ended::Io(io::ErrorKind::TimedOut.into()));
+    }
+    Ok(stream.limit(left)?)
+}
+
+#[cfg(test)]
+mod tests;

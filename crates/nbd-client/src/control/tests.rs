@@ -1,0 +1,141 @@
+//! What a server may say of its extents, and what it may not (B1, B2).
+
+use std::os::unix::net::UnixStream;
+
+use sheave_nbd::wire;
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Asks a server that answers each question with the next of these.
+fn asked(mode: Mode, end: u64, answers: Vec<Vec<u8>>) -> (Vec<Extent>, Result<(), Fault>, Vec<u64>) {
+    let (ours, mut theirs) = UnixStream::pair().expect("a pair");
+    let server = std::thread::spawn(move || {
+        let mut offsets = Vec::new();
+        for answer in answers {
+            let mut request = vec![0; if mode == Mode::Extended { 32 } else { 28 }];
+            if theirs.read_exact(&mut request).is_err() {
+                break;
+            }
+            assert_eq!(request[6..8], cmd::BLOCK_STATUS.to_be_bytes());
+            assert_eq!(request[8..16], (offsets.len() as u64 + 1).to_be_bytes(), "the cookie");
+            offsets.push(u64::from_be_bytes(request[16..24].try_into().expect("eight bytes")));
+            // A client that has heard enough closes.
+            let _ = theirs.write_all(&answer);
+        }
+        offsets
+    });
+    let stream = Stream::Unix(ours);
+    let mut control = Control { stream, secure: None, input: Vec::new(), mode, allocation: Some(7), cookie: 0 };
+    let mut extents = Vec::new();
+    let result = control.extents((0, end), SECOND, &mut extents);
+    drop(control);
+    (extents, result, server.join().expect("the server did not panic"))
+}
+
+fn chunk_of(mode: Mode, cookie: u64, done: bool, kind: u16, body: &[u8]) -> Vec<u8> {
+    let head = (u16::from(done), kind, cookie);
+    let mut bytes = Vec::new();
+    let magic = if mode == Mode::Extended { wire::EXTENDED_REPLY_MAGIC } else { wire::STRUCTURED_REPLY_MAGIC };
+    bytes.extend(magic.to_be_bytes());
+    bytes.extend(head.0.to_be_bytes());
+    bytes.extend(head.1.to_be_bytes());
+    bytes.extend(head.2.to_be_bytes());
+    if mode == Mode::Extended {
+        bytes.extend(0u64.to_be_bytes());
+        bytes.extend((body.len() as u64).to_be_bytes());
+    } else {
+        bytes.extend((body.len() as u32).to_be_bytes());
+    }
+    bytes.extend(body);
+    bytes
+}
+
+fn list(context: u32, extents: &[(u32, u32)]) -> Vec<u8> {
+    let mut body = context.to_be_bytes().to_vec();
+    extents.iter().for_each(|(len, flags)| body.extend([len.to_be_bytes(), flags.to_be_bytes()].concat()));
+    body
+}
+
+/// An answer in one chunk.
+fn status(cookie: u64, context: u32, extents: &[(u32, u32)]) -> Vec<u8> {
+    chunk_of(Mode::Structured, cookie, true, chunk::BLOCK_STATUS, &list(context, extents))
+}
+
+fn shown(extents: &[Extent]) -> Vec<(u64, bool)> {
+    extents.iter().map(|extent| (extent.len, extent.zero)).collect()
+}
+
+#[test]
+fn neighbours_become_one_and_what_is_missing_is_asked_for() {
+    let answers = vec![
+        // A hole that is not said to be zeroes may hold anything.
+        status(1, 7, &[(4096, 3), (4096, 2), (8192, 1), (512, 0)]),
+        status(2, 7, &[(100_000, 3)]),
+    ];
+    let (extents, result, offsets) = asked(Mode::Structured, 65_536, answers);
+    assert!(result.is_ok(), "{result:?}");
+    assert_eq!(shown(&extents), [(8192, true), (8704, false), (65_536 - 16_896, true)], "cut at the end");
+    assert_eq!(offsets, [0, 16_896]);
+}
+
+#[test]
+fn extended_replies_are_understood() {
+    let mut body = [7u32.to_be_bytes(), 2u32.to_be_bytes()].concat();
+    for number in [4096u64, 3, 1 << 40, 0] {
+        body.extend(number.to_be_bytes());
+    }
+    let answer = chunk_of(Mode::Extended, 1, true, chunk::BLOCK_STATUS_EXT, &body);
+    let (extents, result, _) = asked(Mode::Extended, 1 << 30, vec![answer]);
+    assert!(result.is_ok(), "{result:?}");
+    assert_eq!(shown(&extents), [(4096, true), ((1 << 30) - 4096, false)]);
+}
+
+#[test]
+fn more_extents_than_are_kept_are_asked_for_again_and_none_is_missing() {
+    let many = (MAX_EXTENTS + 10) as u32;
+    let all: Vec<(u32, u32)> = (0..many).map(|number| (512, 2 * (number % 2))).collect();
+    let (extents, result, offsets) = asked(Mode::Structured, u64::from(many) * 512, vec![status(1, 7, &all)]);
+    assert!(result.is_ok(), "{result:?}");
+    assert_eq!((extents.len(), offsets.len()), (MAX_EXTENTS, 1));
+    assert!(extents.iter().enumerate().all(|(at, extent)| extent.len == 512 && extent.zero == (at % 2 == 1)));
+}
+
+#[test]
+fn what_breaks_the_protocol_is_named() {
+    let of = |cookie, done, kind, body: &[u8]| chunk_of(Mode::Structured, cookie, done, kind, body);
+    let good = list(7, &[(4096, 0)]);
+    for (answer, says) in [
+        (status(1, 8, &[(4096, 0)]), "metadata context that it was not asked for"),
+        (status(1, 7, &[]), "impossible length"),
+        (status(1, 7, &[(4096, 0), (0, 3)]), "extent of no bytes"),
+        (status(1, 7, &[(65_536, 0), (4096, 3)]), "behind those that it was asked for"),
+        (status(2, 7, &[(4096, 0)]), "what it was not asked"),
+        (of(1, true, chunk::BLOCK_STATUS, &good[..10]), "impossible length"),
+        (of(1, true, chunk::BLOCK_STATUS_EXT, &[good.as_slice(), &[0; 12]].concat()), "impossible length"),
+        (of(1, true, chunk::OFFSET_DATA, &[0; 12]), "nobody asked for"),
+        (of(1, true, chunk::NONE, &[]), "without an extent"),
+        ([of(1, false, chunk::BLOCK_STATUS, &good), of(1, true, chunk::BLOCK_STATUS, &good)].concat(), "twice"),
+        (of(1, false, chunk::NONE, &[]).repeat(20), "come to an end"),
+        (of(1, true, chunk::ERROR, &[0; 3]), "wrong length"),
+        (vec![0x55; 64], "no reply"),
+    ] {
+        match asked(Mode::Structured, 65_536, vec![answer]).1 {
+            Err(Fault::Lie(why)) => assert!(why.contains(says), "{why}, not: {says}"),
+            other => panic!("{says}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_server_that_cannot_tell_says_so() {
+    let simple = [wire::SIMPLE_REPLY_MAGIC.to_be_bytes(), 95u32.to_be_bytes(), [0; 4], 1u32.to_be_bytes()].concat();
+    let text = [22u32.to_be_bytes().as_slice(), &3u16.to_be_bytes(), b"no!"].concat();
+    let chunk = chunk_of(Mode::Structured, 1, true, chunk::ERROR, &text);
+    for (answer, errno) in [(simple, 95), (chunk, 22)] {
+        let (extents, result, _) = asked(Mode::Structured, 65_536, vec![answer]);
+        assert!(extents.is_empty() && matches!(result, Err(Fault::Refused(found)) if found == errno), "{result:?}");
+    }
+    assert!(matches!(asked(Mode::Structured, 65_536, Vec::new()).1, Err(Fault::Lost(_))));
+}

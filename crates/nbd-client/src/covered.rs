@@ -1,0 +1,46 @@
+//! Which bytes of a read have come.
+//!
+//! Owns the ranges, of which there are few: chunks of a structured reply come in any order, but servers send them by
+//! their offsets, and neighbours become one range.
+
+/// Most ranges that do not touch. A server that scatters its chunks more than that is not served.
+const MAX_RANGES: usize = 64;
+
+/// Ranges of bytes, none of which overlap or touch, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Covered(Vec<(u32, u32)>);
+
+impl Covered {
+    /// Adds the bytes from `from` up to `to`, which is beyond `from`.
+    pub(crate) fn add(&mut self, from: u32, to: u32) -> Result<(), &'static str> {
+        let ranges = &mut self.0;
+        let at = ranges.partition_point(|range| range.1 < from);
+        // The first range that ends at `from` or later; all that begin before `to` or at it touch the new one.
+        let touches = ranges[at..].iter().take_while(|range| range.0 <= to).count();
+        let mut whole = (from, to);
+        for &(start, end) in &ranges[at..at + touches] {
+            if start < to && from < end {
+                return Err("it sent the same bytes of a read twice");
+            }
+            whole = (whole.0.min(start), whole.1.max(end));
+        }
+        if touches == 0 && ranges.len() == MAX_RANGES {
+            return Err("it sent a read in too many pieces out of order");
+        }
+        ranges.splice(at..at + touches, [whole]);
+        Ok(())
+    }
+
+    /// Whether all bytes up to `len` have come.
+    pub(crate) fn is_whole(&self, len: u32) -> bool {
+        self.0 == [(0, len)]
+    }
+
+    /// Forgets all of it.
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,384 @@
+//! The client's side of the handshake: from the server's greeting to an export.
+//!
+//! Owns what was agreed so far, and what is said next. Does not own the bytes, nor the time that it takes. TLS is asked
+//! for first, if it is wanted; then extended headers, structured replies, the metadata context that tells of holes, if
+//! that is wanted, and the export, with its block sizes. A server that knows no options but the old one is asked for
+//! the export by that.
+//!
+//! Invariants:
+//! - N1: a reply is looked at when all of it is there, and none is longer than [`MAX_REPLY`]; there are at most
+//!   [`MAX_REPLIES`] in a handshake.
+//! - N2: nothing of what was agreed comes from before TLS: STARTTLS is the first option, and what stands in the clear
+//!   behind its answer is an error.
+
+use sheave_nbd::handshake::Mode;
+use sheave_nbd::wire::{
+    FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, Greeting, INIT_MAGIC, InfoBlockSize, InfoExport, OPTION_MAGIC,
+    OPTION_REPLY_MAGIC, OptionHeader, OptionReply, info, opt, rep, tflag,
+};
+use zerocopy::byteorder::network_endian::{U32, U64};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Longest data of a reply to an option.
+pub const MAX_REPLY: usize = 8 << 10;
+/// Most replies of one handshake.
+const MAX_REPLIES: u32 = 64;
+/// Longest text of a server that an error quotes.
+const MAX_QUOTED: usize = 200;
+/// Zeroes behind the answer to EXPORT_NAME.
+const ZEROES: usize = 124;
+/// The second word of servers from before there were options.
+const OLDSTYLE: u64 = 0x0000_4202_8186_1253;
+/// What a server that says nothing takes in one request.
+const DEFAULT_MAX_PAYLOAD: u32 = 32 << 20;
+/// Largest block that the block layer knows.
+const MAX_BLOCK: u32 = 64 << 10;
+/// The metadata context that tells of holes.
+const ALLOCATION: &str = "base:allocation";
+/// Bits of an error.
+const ERROR_BIT: u32 = 1 << 31;
+
+/// What the server has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Export {
+    /// Bytes.
+    pub size: u64,
+    /// Transmission flags: what it can do.
+    pub flags: u16,
+    /// Which replies come.
+    pub mode: Mode,
+    /// Smallest unit of a request, a power of two.
+    pub min_block: u32,
+    /// The unit that costs the server nothing extra, a power of two.
+    pub preferred_block: u32,
+    /// Most data of a request.
+    pub max_payload: u32,
+    /// What the server calls it, if it says so.
+    pub name: Option<String>,
+    /// The number of the metadata context that tells of holes, on this connection, if it was asked for and is there.
+    pub allocation: Option<u32>,
+    /// The connection uses TLS.
+    pub secure: bool,
+}
+
+impl Export {
+    /// Whether the export has a transmission flag.
+    pub fn has(&self, flag: u16) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// Whether a connection uses TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// It does not.
+    Off,
+    /// It does, if the server offers it.
+    Allow,
+    /// It does, or there is no connection.
+    Require,
+}
+
+/// What a handshake comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Agreed {
+    /// TLS begins with the next byte, each way. The handshake goes on by [`Negotiation::secured`].
+    Tls,
+    /// An export: the handshake is over.
+    Export(Export),
+}
+
+/// What was asked last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Greeting,
+    Tls,
+    /// TLS was agreed, and has not begun.
+    Nothing,
+    Extended,
+    Structured,
+    Context,
+    Go,
+    /// By the old option, whose answer has no header.
+    Name,
+}
+
+/// A handshake under way.
+#[derive(Debug)]
+pub struct Negotiation {
+    wanted: String,
+    tls: Wish,
+    /// Whether the context that tells of holes is asked for.
+    contexts: bool,
+    asked: Asked,
+    zeroes: bool,
+    replies: u32,
+    export: Export,
+    /// The server has told size and flags.
+    told: bool,
+}
+
+impl Negotiation {
+    /// One that asks for this export, with TLS or without, and with `contexts` for the one that tells of holes.
+    pub fn new(wanted: &str, tls: Wish, contexts: bool) -> Negotiation {
+        let export = Export {
+            size: 0,
+            flags: 0,
+            mode: Mode::Simple,
+            min_block: 1,
+            preferred_block: 4096,
+            max_payload: DEFAULT_MAX_PAYLOAD,
+            name: None,
+            allocation: None,
+            secure: false,
+        };
+        let (wanted, asked) = (wanted.to_owned(), Asked::Greeting);
+        Negotiation { wanted, tls, contexts, asked, zeroes: true, replies: 0, export, told: false }
+    }
+
+    /// Takes what stands at the front of `input` and adds what is to be sent to `out`; says how many bytes it took,
+    /// none when more are needed, and what was agreed once there is something. The server says nothing more then
+    /// unasked: bytes behind it are an error (N2).
+    ///
+    /// # Errors
+    ///
+    /// Why there is none: the cause and the fix.
+    pub fn step(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(usize, Option<Agreed>), String> {
+        let (used, agreed) = match self.asked {
+            Asked::Greeting => self.greeted(input, out)?,
+            Asked::Name => self.named(input)?,
+            _ => self.replied(input, out)?,
+        };
+        match agreed {
+            Some(Agreed::Tls) if used < input.len() => Err(
+                "it says something in the clear behind its answer to STARTTLS, which may be from somebody between. \
+                     Look at the way to the server"
+                    .into(),
+            ),
+            Some(_) if used < input.len() => Err("it says more than it was asked for in the handshake".into()),
+            agreed => Ok((used, agreed)),
+        }
+    }
+
+    /// TLS has begun: the handshake goes on in it.
+    pub fn secured(&mut self, out: &mut Vec<u8>) {
+        debug_assert!(self.asked == Asked::Nothing, "N2: TLS was agreed");
+        self.export.secure = true;
+        self.ask(Asked::Extended, opt::EXTENDED_HEADERS, &[], out);
+    }
+
+    fn greeted(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(usize, Option<Agreed>), String> {
+        let Ok((greeting, _)) = Greeting::read_from_prefix(input) else { return Ok((0, None)) };
+        if greeting.magic.get() != INIT_MAGIC {
+            return Err("it does not speak NBD. Check the address".into());
+        }
+        match greeting.option_magic.get() {
+            OPTION_MAGIC => {}
+            OLDSTYLE => return Err("it speaks the old form of NBD, without options. Use a newer server".into()),
+            _ => return Err("it does not speak NBD. Check the address".into()),
+        }
+        let flags = greeting.flags.get() & (FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES);
+        self.zeroes = flags & FLAG_NO_ZEROES == 0;
+        out.extend_from_slice(&u32::from(flags).to_be_bytes());
+        if flags & FLAG_FIXED_NEWSTYLE == 0 {
+            if self.tls == Wish::Require {
+                return Err(no_tls("its handshake is too old for it", ""));
+            }
+            self.ask_by_name(out);
+        } else if self.tls != Wish::Off {
+            self.ask(Asked::Tls, opt::STARTTLS, &[], out);
+        } else {
+            self.ask(Asked::Extended, opt::EXTENDED_HEADERS, &[], out);
+        }
+        Ok((size_of::<Greeting>(), None))
+    }
+
+    fn ask(&mut self, asked: Asked, option: u32, data: &[u8], out: &mut Vec<u8>) {
+        self.asked = asked;
+        let (magic, len) = (U64::new(OPTION_MAGIC), U32::new(data.len() as u32));
+        out.extend_from_slice(OptionHeader { magic, option: U32::new(option), len }.as_bytes());
+        out.extend_from_slice(data);
+    }
+
+    fn ask_by_name(&mut self, out: &mut Vec<u8>) {
+        let name = self.wanted.clone();
+        self.ask(Asked::Name, opt::EXPORT_NAME, name.as_bytes(), out);
+    }
+
+    fn ask_to_go(&mut self, out: &mut Vec<u8>) {
+        let mut data = (self.wanted.len() as u32).to_be_bytes().to_vec();
+        data.extend_from_slice(self.wanted.as_bytes());
+        let wanted = [info::NAME, info::BLOCK_SIZE];
+        data.extend_from_slice(&(wanted.len() as u16).to_be_bytes());
+        wanted.iter().for_each(|kind| data.extend_from_slice(&kind.to_be_bytes()));
+        self.ask(Asked::Go, opt::GO, &data, out);
+    }
+
+    /// Asks for the context that tells of holes.
+    fn ask_for_context(&mut self, out: &mut Vec<u8>) {
+        let mut data = Vec::new();
+        for (many, text) in [(None, self.wanted.as_str()), (Some(1u32), ALLOCATION)] {
+            many.into_iter().for_each(|many| data.extend_from_slice(&many.to_be_bytes()));
+            data.extend_from_slice(&(text.len() as u32).to_be_bytes());
+            data.extend_from_slice(text.as_bytes());
+        }
+        self.ask(Asked::Context, opt::SET_META_CONTEXT, &data, out);
+    }
+
+    /// Replies have their form; contexts need one with chunks.
+    fn formed(&mut self, mode: Mode, out: &mut Vec<u8>) {
+        self.export.mode = mode;
+        if self.contexts && mode != Mode::Simple { self.ask_for_context(out) } else { self.ask_to_go(out) }
+    }
+
+    fn replied(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(usize, Option<Agreed>), String> {
+        let Ok((head, rest)) = OptionReply::read_from_prefix(input) else { return Ok((0, None)) };
+        let (kind, len) = (head.reply.get(), head.len.get() as usize);
+        let option = match self.asked {
+            Asked::Nothing => return Err("it speaks in the handshake before it was asked".into()),
+            Asked::Tls => opt::STARTTLS,
+            Asked::Context => opt::SET_META_CONTEXT,
+            Asked::Extended => opt::EXTENDED_HEADERS,
+            Asked::Structured => opt::STRUCTURED_REPLY,
+            _ => opt::GO,
+        };
+        if head.magic.get() != OPTION_REPLY_MAGIC || head.option.get() != option || len > MAX_REPLY {
+            return Err("it answers in the handshake with what is no answer to what it was asked".into());
+        }
+        let Some(data) = rest.get(..len) else { return Ok((0, None)) };
+        self.replies += 1;
+        if self.replies > MAX_REPLIES {
+            return Err("it does not come to an end in the handshake".into());
+        }
+        let (is_error, mut agreed) = (kind & ERROR_BIT != 0, None);
+        match (self.asked, kind) {
+            (Asked::Tls, rep::ACK) => {
+                self.asked = Asked::Nothing;
+                agreed = Some(Agreed::Tls);
+            }
+            (Asked::Tls, _) if is_error && self.tls == Wish::Require => {
+                return Err(no_tls("it refuses it", &said(data)));
+            }
+            (Asked::Tls, _) if is_error => self.ask(Asked::Extended, opt::EXTENDED_HEADERS, &[], out),
+            (Asked::Go, rep::INFO) => self.told(data)?,
+            (Asked::Go, rep::ACK) => agreed = Some(Agreed::Export(self.chosen()?)),
+            (Asked::Go, rep::ERR_UNSUP) => self.ask_by_name(out),
+            (_, rep::ERR_TLS_REQD) => return Err(refusal(&self.wanted, kind, data)),
+            (Asked::Go, _) if is_error => return Err(refusal(&self.wanted, kind, data)),
+            (Asked::Extended, rep::ACK) => self.formed(Mode::Extended, out),
+            (Asked::Extended, _) if is_error => self.ask(Asked::Structured, opt::STRUCTURED_REPLY, &[], out),
+            (Asked::Structured, rep::ACK) => self.formed(Mode::Structured, out),
+            (Asked::Structured, _) if is_error => self.formed(Mode::Simple, out),
+            (Asked::Context, rep::META_CONTEXT) => self.selected(data)?,
+            // It tells of no holes, or does so under no number: both are its right.
+            (Asked::Context, rep::ACK) => self.ask_to_go(out),
+            (Asked::Context, _) if is_error => {
+                self.export.allocation = None;
+                self.ask_to_go(out);
+            }
+            _ => return Err("it answers in the handshake with what is no answer to what it was asked".into()),
+        }
+        Ok((size_of::<OptionReply>() + len, agreed))
+    }
+
+    /// The server selects a metadata context.
+    fn selected(&mut self, data: &[u8]) -> Result<(), String> {
+        match data.split_first_chunk() {
+            Some((number, name)) if name == ALLOCATION.as_bytes() && self.export.allocation.is_none() => {
+                self.export.allocation = Some(u32::from_be_bytes(*number));
+                Ok(())
+            }
+            _ => Err("it selects a metadata context that it was not asked for".into()),
+        }
+    }
+
+    /// What the server tells of the export before it agrees.
+    fn told(&mut self, data: &[u8]) -> Result<(), String> {
+        let Some((kind, text)) = data.split_first_chunk() else { return Err("it tells nothing of its export".into()) };
+        match u16::from_be_bytes(*kind) {
+            info::EXPORT => {
+                let wrong = |_| "it tells size and flags of its export in a wrong length".to_owned();
+                let told = InfoExport::read_from_bytes(data).map_err(wrong)?;
+                (self.export.size, self.export.flags, self.told) = (told.size.get(), told.flags.get(), true);
+            }
+            info::BLOCK_SIZE => {
+                let wrong = |_| "it tells its block sizes in a wrong length".to_owned();
+                let told = InfoBlockSize::read_from_bytes(data).map_err(wrong)?;
+                self.export.min_block = told.min.get();
+                self.export.preferred_block = told.preferred.get();
+                self.export.max_payload = told.max_payload.get();
+            }
+            info::NAME => self.export.name = Some(quoted(text)),
+            _ => {} // Nobody asked for it, and it may be told.
+        }
+        Ok(())
+    }
+
+    fn named(&mut self, input: &[u8]) -> Result<(usize, Option<Agreed>), String> {
+        let len = 10 + if self.zeroes { ZEROES } else { 0 };
+        let Some(&[a, b, c, d, e, f, g, h, i, j]) = input.get(..len).and_then(|all| all.first_chunk()) else {
+            return Ok((0, None));
+        };
+        self.export.size = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
+        self.export.flags = u16::from_be_bytes([i, j]);
+        self.told = true;
+        Ok((len, Some(Agreed::Export(self.chosen()?))))
+    }
+
+    /// The export, if it is one that can be used.
+    fn chosen(&self) -> Result<Export, String> {
+        let Export { size, flags, min_block, preferred_block, max_payload, .. } = self.export;
+        if !self.told || flags & tflag::HAS_FLAGS == 0 {
+            return Err("it does not tell size and abilities of its export".into());
+        }
+        if size > i64::MAX as u64 {
+            return Err(format!("its export has {size} bytes, and the largest device is 8 EiB - 1"));
+        }
+        if !min_block.is_power_of_two() || min_block > MAX_BLOCK || max_payload < min_block.max(512) {
+            let sizes = format!("at least {min_block} bytes a request and at most {max_payload}");
+            return Err(format!("its export takes {sizes}: blocks must be a power of two, 64 KiB at most"));
+        }
+        let preferred_block = preferred_block.clamp(min_block, 1 << 20).next_power_of_two();
+        Ok(Export { preferred_block, ..self.export.clone() })
+    }
+}
+
+/// There is no TLS, and there must be.
+fn no_tls(why: &str, said: &str) -> String {
+    format!(
+        "TLS is required, and {why}{said}. Let the server offer it (sheave serve --tls-cert and --tls-key, nbdkit \
+         --tls=on, qemu-nbd --tls-creds); or, where everybody on the way to it is trusted, say tls=off"
+    )
+}
+
+/// What a server says with an error.
+fn said(data: &[u8]) -> String {
+    if data.is_empty() { String::new() } else { format!(" (it says: {})", quoted(data)) }
+}
+
+/// Why the server gives no export, in words.
+fn refusal(wanted: &str, kind: u32, data: &[u8]) -> String {
+    let said = said(data);
+    match kind {
+        rep::ERR_TLS_REQD => format!(
+            "it wants TLS{said}. Give tls=require, and the file with the authority that has issued its certificate by \
+             ca=PATH; if it wants a certificate of its clients too, by cert=PATH and key=PATH"
+        ),
+        rep::ERR_UNKNOWN => format!(
+            "it has no export '{wanted}'{said}. `nbdinfo --list` shows those that it has; name one by export=NAME, or \
+             behind a slash as in nbd:HOST:PORT/NAME"
+        ),
+        rep::ERR_POLICY => format!("its rules forbid the export '{wanted}'{said}. Ask whoever runs it"),
+        rep::ERR_SHUTDOWN => format!("it is about to end{said}. Start it again"),
+        _ => format!("it refuses the export '{wanted}' with error {}{said}", kind & !ERROR_BIT),
+    }
+}
+
+/// A server's text as an error may quote it: short, and without what a terminal would obey.
+fn quoted(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&text[..text.len().min(MAX_QUOTED)]);
+    text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,577 @@
+//! One ring's requests: which connection they go to, how they end, and what is sent again.
+//!
+//! ```text
+//!   Down -> Open -> Closing -> Pausing -> Down        Down until a request comes; Pausing with a back-off
+//! ```
+//!
+//! Owns the requests and the cookies that name them, and the ring's connections as a whole: when one of them is lost
+//! all are, for what is asked again must not overtake what another connection still carries. A further connection is
+//! made when those that there are have much to do; one that cannot be made is done without.
+//!
+//! Invariants:
+//! - Q1: an entry is there from the start of its request to its end; `waiting` has it, or a connection of its number.
+//! - Q2: a cookie names one entry and one sending: what is sent again has a new one, so no late answer is taken for
+//!   its.
+//! - Q3: data that a server sends lies within its read, and no byte of it comes twice (`covered`).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sheave::drivers::{OpEnd, OpToken, Open, Polled, Request, RequestId, SafeQueue, Step, WaitsFor};
+use sheave::{Errno, Op, Status};
+use sheave_nbd::handshake::Mode;
+use sheave_nbd::tls::Fed;
+
+use crate::conn::{Conn, Ended, Inbound, OVERDUE, Phase};
+use crate::covered::Covered;
+use crate::negotiation::{Agreed, Negotiation};
+use crate::reply::{self, Item, What};
+use crate::request::Entry;
+use crate::shared::{FIRST_EPOCH, Shared};
+use crate::socket;
+
+/// A connection that has so many bytes to move is busy: more goes to another, if there is one.
+const BUSY_BYTES: u64 = 512 << 10;
+/// How long after a failure the next connection is tried; twice as long after each that follows.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+/// The longest of these pauses.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// ESHUTDOWN of the protocol.
+const SHUTDOWN: u32 = 108;
+
+const STALE: &str = "another ring has lost its own";
+const UNASKED: &str = "the server answered what nobody asked";
+
+/// Operations on the kernel ring that a queue with so many connections has at a time: a connection receives, sends or
+/// connects, and has a timer; and there is the pause.
+pub(crate) fn operations(connections: u16) -> u16 {
+    3 * connections + 1
+}
+
+/// The connections as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Link {
+    /// There is none.
+    Down,
+    /// The first is there, or being made.
+    Open,
+    /// Given up; operations have not ended.
+    Closing,
+    /// To be made when the timer has run out.
+    Pausing(OpToken),
+}
+
+/// One ring's way into the device.
+#[derive(Debug)]
+pub(crate) struct NbdQueue {
+    shared: Arc<Shared>,
+    /// Losses of which a flush of this ring has told.
+    seen: u64,
+    epoch: u64,
+    link: Link,
+    conns: Box<[Conn]>,
+    /// Connections that the server gives.
+    most: usize,
+    entries: Box<[Option<Entry>]>,
+    covered: Box<[Covered]>,
+    waiting: VecDeque<RequestId>,
+    cookies: u64,
+    pause: Duration,
+    overdue: bool,
+    /// The export is not what it was (C4).
+    gone: bool,
+}
+
+impl NbdQueue {
+    pub(crate) fn new(open: &Open, shared: Arc<Shared>, seen: u64) -> NbdQueue {
+        let most = if shared.is_multi() { usize::from(shared.target.connections) } else { 1 };
+        NbdQueue {
+            shared,
+            seen,
+            epoch: FIRST_EPOCH,
+            link: Link::Down,
+            conns: (0..most).map(|_| Conn::new()).collect(),
+            most,
+            entries: vec![None; open.depth()].into(),
+            covered: vec![Covered::default(); open.depth()].into(),
+            waiting: VecDeque::with_capacity(open.depth()),
+            cookies: 0,
+            pause: FIRST_PAUSE,
+            overdue: false,
+            gone: false,
+        }
+    }
+
+    fn go_on(&mut self, rqs: &mut Polled<'_>) {
+        if std::mem::take(&mut self.overdue) {
+            self.lose(OVERDUE, rqs);
+        }
+        match self.link {
+            Link::Down if !self.waiting.is_empty() => self.open(rqs),
+            Link::Open => self.dispatch(rqs),
+            _ => {}
+        }
+    }
+
+    /// Makes the first connection, or takes that which the device was opened by.
+    fn open(&mut self, rqs: &mut Polled<'_>) {
+        self.link = Link::Open;
+        if let Some(first) = self.shared.take_first() {
+            self.epoch = FIRST_EPOCH;
+            return match self.conns[0].adopt(first).and_then(|()| self.conns[0].receive(rqs)) {
+                Ok(()) => self.dispatch(rqs),
+                Err(why) => self.failed(0, why, rqs),
+            };
+        }
+        self.epoch = self.shared.epoch();
+        self.connect(0, rqs);
+    }
+
+    fn connect(&mut self, at: usize, rqs: &mut Polled<'_>) {
+        let target = &self.shared.target;
+        match socket::new(&target.place) {
+            Ok(fd) => {
+                let (address, within) = (target.place.address(), target.connect);
+                if let Err(why) = self.conns[at].connect((fd, &address), within, rqs) {
+                    self.failed(at, why, rqs);
+                }
+            }
+            Err(error) => self.failed(at, &error.to_string(), rqs),
+        }
+    }
+
+    /// A connection could not be made, or the server refuses it. The first is tried again; others are done without.
+    fn failed(&mut self, at: usize, why: &str, rqs: &mut Polled<'_>) {
+        let words = self.shared.target.words();
+        if at > 0 {
+            self.shared.notice(format!("{words}: goes with {at} connections, as one more could not be made: {why}"));
+            self.most = at;
+            return self.conns[at].close(rqs);
+        }
+        self.shared
+            .notice(format!("{words}: no connection could be made: {why}; it is tried again while requests wait"));
+        self.give_up(rqs);
+    }
+
+    /// A connection is lost: what was sent and not answered is sent again, and a flush fails that would lie.
+    fn lose(&mut self, why: &str, rqs: &mut Polled<'_>) {
+        if self.link != Link::Open {
+            return;
+        }
+        self.shared.lost(self.epoch, why);
+        let mut again: Vec<(u64, RequestId)> = Vec::new();
+        for entry in self.entries.iter_mut().flatten() {
+            if entry.conn.take().is_some() {
+                again.push((entry.cookie, entry.id));
+                (entry.failed, entry.covers) = (None, None);
+                self.covered[entry.id.slot()].clear();
+            }
+        }
+        again.sort_unstable_by_key(|&(cookie, _)| cookie);
+        again.into_iter().rev().for_each(|(_, id)| self.waiting.push_front(id));
+        let is_flush = |entry: &&Entry| entry.op == Op::Flush;
+        if self.entries.iter().flatten().any(|entry| is_flush(&entry)) && self.shared.must_fail(&mut self.seen) {
+            let flushes: Vec<RequestId> =
+                self.entries.iter().flatten().filter(is_flush).map(|entry| entry.id).collect();
+            flushes.into_iter().for_each(|id| self.end(id, Status::IoErr, rqs));
+        }
+        self.give_up(rqs);
+    }
+
+    /// Closes all connections.
+    fn give_up(&mut self, rqs: &mut Polled<'_>) {
+        self.link = Link::Closing;
+        self.conns.iter_mut().for_each(|conn| conn.close(rqs));
+        self.settle(rqs);
+    }
+
+    /// Goes on when all operations on lost connections have ended.
+    fn settle(&mut self, rqs: &mut Polled<'_>) {
+        let mut all = true;
+        self.conns.iter_mut().for_each(|conn| all &= conn.settle());
+        if self.link != Link::Closing || !all {
+            return;
+        }
+        self.link = rqs.timer(self.pause).map_or(Link::Down, Link::Pausing);
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+    }
+
+    /// Ends a request of this queue.
+    fn end(&mut self, id: RequestId, status: Status, rqs: &mut Polled<'_>) {
+        if self.entries[id.slot()].take_if(|entry| entry.id == id).is_some() {
+            rqs.end(id, status);
+        }
+    }
+
+    /// The server has another export than that which the device was opened on (C4).
+    fn be_gone(&mut self, why: &str, rqs: &mut Polled<'_>) {
+        let words = self.shared.target.words();
+        self.shared.notice(format!(
+            "{words}: the server has another export than before: {why}. Nothing more is read or written; start the \
+             right server and open the device again"
+        ));
+        self.gone = true;
+        self.waiting.clear();
+        for slot in 0..self.entries.len() {
+            if let Some(entry) = self.entries[slot] {
+                self.end(entry.id, Status::Offline, rqs);
+            }
+        }
+        self.give_up(rqs);
+    }
+
+    /// Sends what waits, by as few operations as may be.
+    fn dispatch(&mut self, rqs: &mut Polled<'_>) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        while !self.waiting.is_empty() {
+            let Some(at) = self.choose() else { break };
+            if let Err(why) = self.send_batch(at, rqs) {
+                return self.lose(&why, rqs);
+            }
+        }
+        let up = self.conns.iter().filter(|conn| conn.is_up()).count();
+        let busy = up > 0 && self.conns.iter().all(|conn| !conn.is_up() || conn.load >= BUSY_BYTES);
+        let next = self.conns.iter().position(|conn| matches!(conn.phase, Phase::Empty));
+        if let (true, Some(next)) = (busy && !self.conns.iter().any(Conn::is_opening), next)
+            && next < self.most
+        {
+            self.connect(next, rqs);
+        }
+    }
+
+    /// The connection for the next batch: the first that is not busy, else that with the least to do. None while all
+    /// that could take it are sending.
+    fn choose(&self) -> Option<usize> {
+        let mut best: Option<usize> = None;
+        for (at, conn) in self.conns.iter().enumerate().filter(|(_, conn)| conn.is_up()) {
+            if conn.load < BUSY_BYTES {
+                return Some(at).filter(|_| conn.is_ready());
+            }
+            if conn.is_ready() && best.is_none_or(|best| conn.load < self.conns[best].load) {
+                best = Some(at);
+            }
+        }
+        best
+    }
+
+    fn send_batch(&mut self, at: usize, rqs: &mut Polled<'_>) -> Result<(), String> {
+        let alone = self.most == 1;
+        let conn = &mut self.conns[at];
+        let mut first = true;
+        while (first || alone || conn.load < BUSY_BYTES)
+            && conn.has_room()
+            && let Some(id) = self.waiting.pop_front()
+        {
+            let Some(entry) = &mut self.entries[id.slot()] else { continue };
+            if entry.id != id {
+                continue; // It was overdue.
+            }
+            first = false;
+            self.cookies += 1;
+            entry.cookie = self.cookies << 16 | id.slot() as u64; // Q2
+            entry.conn = Some(at);
+            if entry.op == Op::Flush {
+                entry.covers = Some(self.shared.flush_begins());
+            }
+            let (head, len) = entry.head(conn.mode);
+            if entry.op == Op::Write {
+                if !conn.push_write(&head[..len], (id, entry.len), rqs)? {
+                    entry.conn = None; // It has ended, and hears no more of it.
+                    continue;
+                }
+            } else {
+                conn.push_head(&head[..len])?;
+            }
+            (conn.load, conn.big) = (conn.load + entry.load(), conn.big + entry.big());
+        }
+        conn.send(rqs)
+    }
+
+    /// Bytes have come: says what they mean, and receives more.
+    fn came(&mut self, at: usize, res: i32, rqs: &mut Polled<'_>) -> Result<(), String> {
+        let many = match usize::try_from(res) {
+            Ok(0) => return Err("the server closed it".into()),
+            Ok(many) => many,
+            Err(_) => return Err(std::io::Error::from_raw_os_error(-res).to_string()),
+        };
+        if self.conns[at].secure().is_some() {
+            self.records_came(at, many, rqs)?;
+        } else {
+            self.conns[at].received(many);
+            self.bytes_came(at, rqs)?;
+        }
+        let conn = &mut self.conns[at];
+        conn.compact();
+        Ok(conn.receive(rqs)?)
+    }
+
+    fn bytes_came(&mut self, at: usize, rqs: &mut Polled<'_>) -> Result<(), String> {
+        match self.conns[at].phase {
+            Phase::Shaking(_) => self.shake(at, rqs),
+            _ => Ok(self.take_replies(at, rqs)?),
+        }
+    }
+
+    /// Records have come: says what they mean, and sends what rustls itself has to say.
+    fn records_came(&mut self, at: usize, many: usize, rqs: &mut Polled<'_>) -> Result<(), String> {
+        let Some(mut secure) = self.conns[at].secure().take() else { return Ok(()) };
+        let is_up = self.conns[at].is_up();
+        let was_established = secure.is_established();
+        let mut took: Result<(), &'static str> = Ok(());
+        let fed = secure.received(many, |said| {
+            if took.is_ok() {
+                took = self.conns[at].said(said, rqs);
+            }
+            if is_up && took.is_ok() {
+                took = self.take_replies(at, rqs);
+            }
+        });
+        let established = secure.is_established();
+        *self.conns[at].secure() = Some(secure);
+        took?;
+        if fed? == Fed::Closed {
+            return Err("the server closed it".into());
+        }
+        let conn = &mut self.conns[at];
+        if let (Phase::Shaking(negotiation), true) = (&mut conn.phase, established && !was_established) {
+            let mut out = Vec::new();
+            negotiation.secured(&mut out);
+            conn.push_head(&out)?;
+        }
+        if !is_up && was_established {
+            self.shake(at, rqs)?;
+        }
+        self.conns[at].send(rqs)
+    }
+
+    /// Goes on with the handshake. An error is a refusal.
+    fn shake(&mut self, at: usize, rqs: &mut Polled<'_>) -> Result<(), String> {
+        let mut out = Vec::new();
+        loop {
+            let conn = &mut self.conns[at];
+            let Phase::Shaking(mut negotiation) = std::mem::replace(&mut conn.phase, Phase::Connecting) else {
+                return Ok(());
+            };
+            let stepped = negotiation.step(conn.staged(), &mut out);
+            conn.phase = Phase::Shaking(negotiation);
+            let (used, agreed) = stepped?;
+            conn.consume(used);
+            match agreed {
+                None if used > 0 => {}
+                None => break,
+                Some(Agreed::Tls) => {
+                    let tls = self.shared.target.tls.as_ref().ok_or("it was not asked for TLS")?;
+                    conn.compact();
+                    conn.begin_tls(tls)?;
+                    return conn.send(rqs);
+                }
+                Some(Agreed::Export(export)) => {
+                    if let Some(why) = self.shared.differs(&export) {
+                        self.be_gone(&why, rqs);
+                        return Ok(());
+                    }
+                    self.conns[at].go_up(export.mode, rqs);
+                    self.dispatch(rqs);
+                    return Ok(());
+                }
+            }
+        }
+        let conn = &mut self.conns[at];
+        if !out.is_empty() {
+            conn.push_head(&out)?;
+            conn.send(rqs)?;
+        }
+        Ok(())
+    }
+
+    /// Takes all that has come of replies.
+    fn take_replies(&mut self, at: usize, rqs: &mut Polled<'_>) -> Result<(), &'static str> {
+        let mut marked = false;
+        loop {
+            let conn = &mut self.conns[at];
+            if let Some(inbound) = conn.inbound {
+                if !conn.fill(rqs)? {
+                    return Ok(());
+                }
+                conn.inbound = None;
+                if inbound.done {
+                    self.answered(inbound.slot, &mut marked, rqs)?;
+                }
+                continue;
+            }
+            let Some((used, item)) = reply::next(conn.mode, conn.staged())? else { return Ok(()) };
+            conn.consume(used);
+            self.pause = FIRST_PAUSE;
+            self.take_item(at, item, &mut marked, rqs)?;
+        }
+    }
+
+    fn take_item(
+        &mut self,
+        at: usize,
+        item: Item,
+        marked: &mut bool,
+        rqs: &mut Polled<'_>,
+    ) -> Result<(), &'static str> {
+        let slot = (item.cookie & 0xffff) as usize;
+        let (conn, covered) = (&mut self.conns[at], self.covered.get_mut(slot));
+        let entry = self.entries.get_mut(slot).and_then(Option::as_mut);
+        let (Some(entry), Some(covered)) = (entry, covered) else { return Err(UNASKED) };
+        if entry.cookie != item.cookie || entry.conn != Some(at) {
+            return Err(UNASKED);
+        }
+        let data = match item.what {
+            What::Failed(SHUTDOWN) => return Err("the server is about to end"),
+            What::Failed(errno) => {
+                entry.failed = entry.failed.or(Some(Status::from_errno(Errno(errno.try_into().unwrap_or(i32::MAX)))));
+                None
+            }
+            What::Simple if entry.op == Op::Read && conn.mode == Mode::Simple => Some((entry.at, entry.len)),
+            What::Simple if entry.op == Op::Read => return Err("the server answered a read without its data"),
+            What::Simple | What::Nothing => None,
+            What::Data(offset, len) => Some((offset, len)),
+            What::Zeroes(offset, len) => Some((offset, len)),
+        };
+        if let Some((offset, len)) = data {
+            let range = entry.within(offset, len).ok_or("the server sent data that lies outside of its read")?;
+            covered.add(range.0, range.1)?; // Q3
+            let (from, to) = (range.0 as usize, range.1 as usize);
+            if !matches!(item.what, What::Zeroes(..)) {
+                conn.inbound = Some(Inbound { slot, id: entry.id, from, to, done: item.done });
+                return Ok(());
+            }
+            conn.zero(entry.id, from..to, rqs)?;
+        }
+        if item.done { self.answered(slot, marked, rqs) } else { Ok(()) }
+    }
+
+    /// A request has its whole answer.
+    fn answered(&mut self, slot: usize, marked: &mut bool, rqs: &mut Polled<'_>) -> Result<(), &'static str> {
+        let Some(entry) = self.entries[slot] else { return Err(UNASKED) };
+        let mut status = entry.failed.unwrap_or_default();
+        match entry.op {
+            Op::Read if status.is_ok() && !self.covered[slot].is_whole(entry.len) => {
+                let words = self.shared.target.words();
+                self.shared.notice(format!("{words}: the server answered a read with a part of its data"));
+                status = Status::IoErr;
+            }
+            Op::Flush if status.is_ok() => {
+                let Some(covers) = entry.covers else { return Err(UNASKED) };
+                if !self.shared.flush_ended(covers, self.epoch) {
+                    return Err(STALE);
+                }
+                if self.shared.must_fail(&mut self.seen) {
+                    status = Status::IoErr; // C2
+                }
+            }
+            // Also those that failed have perhaps changed something that was durable once.
+            Op::Write | Op::Discard | Op::WriteZeroes if !(*marked || entry.fua && status.is_ok()) => {
+                *marked = true;
+                if !self.shared.acked(self.epoch) {
+                    return Err(STALE);
+                }
+            }
+            _ => {}
+        }
+        if let Some(conn) = entry.conn.and_then(|at| self.conns.get_mut(at)) {
+            (conn.load, conn.big) = (conn.load - entry.load(), conn.big - entry.big());
+        }
+        self.covered[slot].clear();
+        self.end(entry.id, status, rqs);
+        Ok(())
+    }
+
+    /// An operation of a connection has ended.
+    fn conn_op(&mut self, at: usize, ended: Ended, res: i32, rqs: &mut Polled<'_>) {
+        let conn = &mut self.conns[at];
+        let was_opening = conn.is_opening();
+        let came: Result<(), String> = match (ended, &conn.phase) {
+            (_, Phase::Closing | Phase::Empty) => return self.settle(rqs),
+            (Ended::Timer, _) if !was_opening => return,
+            (Ended::Timer, _) => Err("the server did not answer in time in the handshake".into()),
+            (Ended::Connect, _) if res == 0 => {
+                conn.phase =
+                    Phase::Shaking(Box::new(Negotiation::new(&self.shared.target.export, self.shared.wish(), false)));
+                conn.receive(rqs).map_err(Into::into)
+            }
+            (Ended::Send, _) if res >= 0 => {
+                let all = conn.sent(res as usize);
+                // With TLS, rustls may have something to say meanwhile.
+                if all && conn.secure().is_none() { Ok(()) } else { conn.send(rqs) }
+            }
+            (Ended::Receive, _) => self.came(at, res, rqs),
+            (Ended::Connect | Ended::Send, _) => Err(std::io::Error::from_raw_os_error(-res).to_string()),
+        };
+        match came {
+            Err(why) if was_opening => self.failed(at, &why, rqs),
+            Err(why) => self.lose(&why, rqs),
+            Ok(()) if self.link == Link::Open => self.dispatch(rqs),
+            Ok(()) => {}
+        }
+    }
+}
+
+impl SafeQueue for NbdQueue {
+    fn start(&mut self, rq: &mut Request<'_>) -> Step {
+        let op = rq.op();
+        if self.gone {
+            return Step::End(Status::Offline);
+        }
+        if !matches!(op, Op::Read | Op::Write | Op::Flush | Op::Discard | Op::WriteZeroes) {
+            return Step::End(Status::NotSupp);
+        }
+        if op == Op::Flush && self.shared.must_fail(&mut self.seen) {
+            return Step::End(Status::IoErr); // C2
+        }
+        let (id, at) = (rq.id(), rq.sector() * 512);
+        let (len, fua) = (rq.bytes(), rq.fua());
+        let entry = Entry { id, cookie: 0, op, fua, at, len, conn: None, failed: None, covers: None };
+        self.entries[id.slot()] = Some(entry);
+        self.covered[id.slot()].clear();
+        self.waiting.push_back(id);
+        Step::Wait
+    }
+
+    fn commit(&mut self, rqs: &mut Polled<'_>) {
+        self.go_on(rqs);
+    }
+
+    fn poll(&mut self, rqs: &mut Polled<'_>) {
+        self.go_on(rqs);
+    }
+
+    fn op_ended(&mut self, rqs: &mut Polled<'_>, end: OpEnd<'_>) {
+        if self.link == Link::Pausing(end.token) {
+            self.link = Link::Down;
+            return self.go_on(rqs);
+        }
+        let found = self.conns.iter_mut().enumerate().find_map(|(at, conn)| Some((at, conn.ended(end.token)?)));
+        if let Some((at, ended)) = found {
+            self.conn_op(at, ended, end.res, rqs);
+        }
+    }
+
+    fn waits_for(&self) -> WaitsFor {
+        if self.overdue { WaitsFor::Now } else { WaitsFor::Nothing }
+    }
+
+    /// An answer that comes later would be that of nobody, so the connection is of no use any more, if it was sent.
+    fn timed_out(&mut self, rq: &mut Request<'_>) -> Step {
+        let id = rq.id();
+        if let Some(entry) = self.entries[id.slot()].take_if(|entry| entry.id == id) {
+            self.overdue |= entry.conn.is_some();
+        }
+        self.waiting.retain(|other| *other != id);
+        Step::End(Status::Timeout)
+    }
+}
+
+impl Drop for NbdQueue {
+    fn drop(&mut self) {
+        self.conns.iter_mut().for_each(Conn::farewell);
+        self.shared.leave();
+    }
+}

@@ -1,0 +1,105 @@
+//! What is known of a request until it ends, and its header, in the two forms that there are.
+//!
+//! Owns the form of what is sent. Which connection a request goes to, and when, is the queue's.
+
+use sheave::drivers::RequestId;
+use sheave::{Op, Status};
+use sheave_nbd::handshake::Mode;
+use sheave_nbd::wire::{CompactRequest, EXTENDED_REQUEST_MAGIC, ExtendedRequest, REQUEST_MAGIC, cflag, cmd};
+use zerocopy::IntoBytes;
+use zerocopy::byteorder::network_endian::{U16, U32, U64};
+
+/// Longest header of a request.
+pub(crate) const MAX_HEAD: usize = 32;
+/// A read of so many bytes is received straight into its place as a whole: copying it costs more than a call.
+pub(crate) const BIG: u32 = 32 << 10;
+
+/// A flush that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Covers(pub(crate) u64);
+
+/// A request that has not ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) id: RequestId,
+    /// What names it to the server; a new one each time that it is sent.
+    pub(crate) cookie: u64,
+    pub(crate) op: Op,
+    pub(crate) fua: bool,
+    /// Where, in bytes.
+    pub(crate) at: u64,
+    pub(crate) len: u32,
+    /// The connection that it was sent by.
+    pub(crate) conn: Option<usize>,
+    /// An error that was told of it, though more is to come.
+    pub(crate) failed: Option<Status>,
+    /// For a flush: what it covers.
+    pub(crate) covers: Option<Covers>,
+}
+
+impl Entry {
+    /// Data at this offset of the export, as a range of the request; `None` when it does not lie within a read.
+    pub(crate) fn within(&self, offset: u64, len: u32) -> Option<(u32, u32)> {
+        let from = u32::try_from(offset.checked_sub(self.at)?).ok()?;
+        let to = from.checked_add(len)?;
+        (self.op == Op::Read && from < to && to <= self.len).then_some((from, to))
+    }
+
+    /// What it adds to what its connection has to do, in bytes.
+    pub(crate) fn load(&self) -> u64 {
+        let data = if matches!(self.op, Op::Read | Op::Write) { u64::from(self.len) } else { 0 };
+        data + MAX_HEAD as u64
+    }
+
+    /// 1 for a read whose data is better received straight into its place.
+    pub(crate) fn big(&self) -> u32 {
+        u32::from(self.op == Op::Read && self.len >= BIG)
+    }
+
+    /// Its header, and how long that is.
+    pub(crate) fn head(&self, mode: Mode) -> ([u8; MAX_HEAD], usize) {
+        let command = match self.op {
+            Op::Read => cmd::READ,
+            Op::Write => cmd::WRITE,
+            Op::Discard => cmd::TRIM,
+            Op::WriteZeroes => cmd::WRITE_ZEROES,
+            _ => cmd::FLUSH,
+        };
+        let mut flags = if self.fua { cflag::FUA } else { 0 };
+        if mode == Mode::Extended && self.op == Op::Write {
+            flags |= cflag::PAYLOAD_LEN;
+        }
+        let (at, len) = if command == cmd::FLUSH { (0, 0) } else { (self.at, self.len) };
+        head(mode, (command, flags), self.cookie, at, len)
+    }
+}
+
+/// Tells the server that nothing more will come.
+pub(crate) fn goodbye(mode: Mode) -> ([u8; MAX_HEAD], usize) {
+    head(mode, (cmd::DISC, 0), 0, 0, 0)
+}
+
+/// The header of a request.
+pub(crate) fn head(
+    mode: Mode,
+    (command, flags): (u16, u16),
+    cookie: u64,
+    at: u64,
+    len: u32,
+) -> ([u8; MAX_HEAD], usize) {
+    let (flags, command) = (U16::new(flags), U16::new(command));
+    let (cookie, offset) = (U64::new(cookie), U64::new(at));
+    let mut place = [0; MAX_HEAD];
+    if mode == Mode::Extended {
+        let (magic, len) = (U32::new(EXTENDED_REQUEST_MAGIC), U64::new(u64::from(len)));
+        place.copy_from_slice(ExtendedRequest { magic, flags, command, cookie, offset, len }.as_bytes());
+        return (place, MAX_HEAD);
+    }
+    let compact = CompactRequest { magic: U32::new(REQUEST_MAGIC), flags, command, cookie, offset, len: U32::new(len) };
+    let bytes = compact.as_bytes();
+    place[..bytes.len()].copy_from_slice(bytes);
+    (place, bytes.len())
+}
+
+#[cfg(test)]
+mod tests;

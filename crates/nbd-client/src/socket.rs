@@ -1,0 +1,161 @@
+//! Making sockets, and the few calls on them that the standard library does not have.
+//!
+//! Owns sockets until they are connected, or until a ring connects them. Called when a device is opened and when a ring
+//! makes a connection; nothing here is on the way of a request.
+#![allow(unsafe_code)] // System calls that the standard library does not wrap.
+
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use crate::spec::Place;
+
+/// Bytes that the kernel keeps of a socket, each way: a batch of a few hundred requests goes in one call.
+const BUFFER_BYTES: libc::c_int = 4 << 20;
+
+/// A socket for this place, not connected.
+pub(crate) fn new(place: &Place) -> io::Result<OwnedFd> {
+    let family = match place {
+        Place::Unix(..) => libc::AF_UNIX,
+        Place::Tcp(address) if address.is_ipv4() => libc::AF_INET,
+        Place::Tcp(_) => libc::AF_INET6,
+    };
+    // SAFETY: no memory is passed.
+    let raw = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+    if raw < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor, which is nobody else's.
+    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+    set_up(&fd, place);
+    Ok(fd)
+}
+
+/// Large buffers, and no waiting for more to send. A refusal costs speed alone.
+fn set_up(fd: &OwnedFd, place: &Place) {
+    for name in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
+        set(fd, libc::SOL_SOCKET, name, &BUFFER_BYTES);
+    }
+    if matches!(place, Place::Tcp(_)) {
+        set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1);
+    }
+}
+
+fn set<T: Copy>(fd: &OwnedFd, level: libc::c_int, name: libc::c_int, value: &T) {
+    let (at, len) = ((&raw const *value).cast(), size_of::<T>() as libc::socklen_t);
+    // SAFETY: the value is read during the call alone.
+    let _ = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, at, len) };
+}
+
+/// A stream that the calling thread uses, with a limit of time on each of its calls.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Stream {
+    /// Connects, and waits for it no longer than that.
+    pub(crate) fn connect(place: &Place, within: Duration) -> io::Result<Stream> {
+        match place {
+            Place::Unix(path, _) => connect_unix(place, path, within).map(Stream::Unix),
+            Place::Tcp(address) => {
+                let stream = TcpStream::connect_timeout(address, within)?;
+                let fd = OwnedFd::from(stream);
+                set_up(&fd, place);
+                Ok(Stream::Tcp(TcpStream::from(fd)))
+            }
+        }
+    }
+
+    /// A socket for this place, which is connected.
+    pub(crate) fn of(fd: OwnedFd, place: &Place) -> Stream {
+        match place {
+            Place::Unix(..) => Stream::Unix(fd.into()),
+            Place::Tcp(_) => Stream::Tcp(fd.into()),
+        }
+    }
+
+    /// Limits what each call waits.
+    pub(crate) fn limit(&self, to: Duration) -> io::Result<()> {
+        let to = Some(to.max(Duration::from_millis(1)));
+        match self {
+            Stream::Unix(stream) => stream.set_read_timeout(to).and_then(|()| stream.set_write_timeout(to)),
+            Stream::Tcp(stream) => stream.set_read_timeout(to).and_then(|()| stream.set_write_timeout(to)),
+        }
+    }
+
+    /// Its descriptor, without a limit of time.
+    pub(crate) fn into_fd(self) -> io::Result<OwnedFd> {
+        match self {
+            Stream::Unix(stream) => {
+                stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None))?;
+                Ok(stream.into())
+            }
+            Stream::Tcp(stream) => {
+                stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None))?;
+                Ok(stream.into())
+            }
+        }
+    }
+}
+
+impl io::Read for Stream {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Unix(stream) => stream.read(to),
+            Stream::Tcp(stream) => stream.read(to),
+        }
+    }
+}
+
+impl io::Write for Stream {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Unix(stream) => stream.write(from),
+            Stream::Tcp(stream) => stream.write(from),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Connects to a Unix socket. A server that does not accept is waited for, but no longer than that: the kernel limits
+/// it as it limits sending.
+fn connect_unix(place: &Place, path: &str, within: Duration) -> io::Result<UnixStream> {
+    let fd = new(place)?;
+    let limit = libc::timeval { tv_sec: within.as_secs() as libc::time_t, tv_usec: within.subsec_micros().into() };
+    set(&fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &limit);
+    // SAFETY: the structure is of integers alone, for which zeroes are right.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    if path.len() >= address.sun_path.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    address.sun_path.iter_mut().zip(path.bytes()).for_each(|(to, from)| *to = from as libc::c_char);
+    let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    let until = Instant::now() + within;
+    loop {
+        // SAFETY: the address is read during the call alone.
+        let connected = unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) };
+        if connected == 0 {
+            return Ok(UnixStream::from(fd));
+        }
+        let error = io::Error::last_os_error();
+        // One that waits for the server to accept is interrupted before it has begun to connect.
+        if error.kind() != io::ErrorKind::Interrupted || Instant::now() >= until {
+            return Err(error);
+        }
+    }
+}
+
+/// Sends without waiting; whoever receives it or not, the caller is about to close.
+pub(crate) fn send_now(fd: &OwnedFd, bytes: &[u8]) {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the bytes are read during the call alone.
+    let _ = unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+}

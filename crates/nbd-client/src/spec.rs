@@ -1,0 +1,206 @@
+//! What a spec says: where the server is, which export, and the keys.
+//!
+//! Owns the grammar behind `nbd:`. Names of hosts are resolved here, once: a connection that is made again goes to the
+//! address that the first one went to.
+
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::unix::net::SocketAddr as UnixAddr;
+use std::time::Duration;
+
+use sheave::DeviceError;
+use sheave::drivers::{Address, Params};
+use sheave_nbd::wire::MAX_STRING;
+
+use crate::negotiation::Wish;
+use crate::tls::Tls;
+
+/// The port that NBD has.
+const PORT: u16 = 10_809;
+/// Connections of a ring, unless a spec says otherwise.
+const CONNECTIONS: u64 = 4;
+/// The most that a spec may ask for.
+const MAX_CONNECTIONS: u64 = 16;
+/// When a request is overdue.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a connection may take until it has its export.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// Where a server is.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    /// A Unix socket, by its path.
+    Unix(String, UnixAddr),
+    /// One address of a host.
+    Tcp(SocketAddr),
+}
+
+impl Place {
+    /// As the kernel ring takes it.
+    pub(crate) fn address(&self) -> Address {
+        match self {
+            Place::Unix(_, address) => Address::from(address),
+            Place::Tcp(address) => Address::from(*address),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Unix(path, _) => f.write_str(path),
+            Place::Tcp(address) => address.fmt(f),
+        }
+    }
+}
+
+/// All that a spec says.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) spec: String,
+    pub(crate) place: Place,
+    pub(crate) export: String,
+    /// Most connections of a ring.
+    pub(crate) connections: u16,
+    pub(crate) timeout: Duration,
+    pub(crate) connect: Duration,
+    pub(crate) read_only: bool,
+    /// Several connections are used though the server does not offer it.
+    pub(crate) assume_multi: bool,
+    /// Copies ask where data is.
+    pub(crate) block_status: bool,
+    pub(crate) tls: Option<Tls>,
+}
+
+impl Target {
+    /// Reads a spec.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError::Spec`] says what is wrong and what would be right.
+    pub(crate) fn read(params: &mut Params<'_>) -> Result<Target, DeviceError> {
+        let Some(path) = params.path() else {
+            let why = "no server. Name its socket or its host: nbd:unix:/run/disk.sock or nbd:HOST:PORT/EXPORT";
+            return Err(params.error(why));
+        };
+        let named = params.text("export");
+        let connections = params.number("connections", 1, MAX_CONNECTIONS)?.unwrap_or(CONNECTIONS) as u16;
+        let timeout = params.duration("timeout")?.unwrap_or(TIMEOUT);
+        let connect = params.duration("connect")?.unwrap_or(CONNECT);
+        let read_only = params.switch("readonly")?.unwrap_or(false);
+        let assume_multi = params.choice("multi_conn", &[("server", false), ("assume", true)])?.unwrap_or(false);
+        let block_status = params.switch("block_status")?.unwrap_or(true);
+        let wishes = [("require", Wish::Require), ("allow", Wish::Allow), ("off", Wish::Off)];
+        let wish = params.choice("tls", &wishes)?;
+        let [ca, cert, key, name] = ["ca", "cert", "key", "tls-hostname"].map(|key| params.text(key));
+        params.finish()?;
+        if timeout.is_zero() || connect.is_zero() {
+            return Err(params.error("timeout= and connect= are times above 0, such as 30s"));
+        }
+        let (place, in_path) = match path.strip_prefix("unix:") {
+            Some(socket) => (unix(params, socket)?, None),
+            None => tcp(params, &path)?,
+        };
+        let tls = tls(params, wish, [ca, cert, key, name], &path)?;
+        let export = match (named, in_path) {
+            (Some(_), Some(_)) => {
+                return Err(params.error("the export is named twice: behind the slash and by export="));
+            }
+            (Some(name), None) | (None, Some(name)) => name,
+            (None, None) => String::new(),
+        };
+        if export.len() > MAX_STRING {
+            return Err(params.error(format!("the export's name has more than {MAX_STRING} bytes")));
+        }
+        let spec = params.spec().to_owned();
+        Ok(Target { spec, place, export, connections, timeout, connect, read_only, assume_multi, block_status, tls })
+    }
+
+    /// Whether TLS is used.
+    pub(crate) fn wish(&self) -> Wish {
+        self.tls.as_ref().map_or(Wish::Off, |tls| tls.wish)
+    }
+
+    /// The device in words, for errors and notices.
+    pub(crate) fn words(&self) -> String {
+        format!("NBD server {}, export '{}'", self.place, self.export)
+    }
+}
+
+fn unix(params: &Params<'_>, path: &str) -> Result<Place, DeviceError> {
+    let address = UnixAddr::from_pathname(path).ok().filter(|_| !path.is_empty());
+    let address =
+        address.ok_or_else(|| params.error("this is no path of a socket: it is empty or longer than 107 bytes"))?;
+    Ok(Place::Unix(path.to_owned(), address))
+}
+
+/// What the keys of TLS say. Whoever gives files for it means it.
+fn tls(
+    params: &Params<'_>,
+    wish: Option<Wish>,
+    [ca, cert, key, name]: [Option<String>; 4],
+    path: &str,
+) -> Result<Option<Tls>, DeviceError> {
+    let given = [&ca, &cert, &key, &name].into_iter().any(Option::is_some);
+    let wish = match wish {
+        Some(Wish::Off) if given => {
+            return Err(params.error("ca=, cert=, key= and tls-hostname= are of no use with tls=off"));
+        }
+        None if !given => return Ok(None),
+        Some(Wish::Off) => return Ok(None),
+        wish => wish.unwrap_or(Wish::Require),
+    };
+    let Some(ca) = ca else {
+        return Err(params.error(
+            "TLS needs the authority that has issued the server's certificate: ca=PATH, a PEM file; for the public \
+             ones that of the system, such as ca=/etc/ssl/certs/ca-certificates.crt",
+        ));
+    };
+    let own = match (&cert, &key) {
+        (Some(cert), Some(key)) => Some((cert.as_str(), key.as_str())),
+        (None, None) => None,
+        _ => return Err(params.error("cert= and key= belong together: give both, or none")),
+    };
+    let name = match (name, path.starts_with("unix:")) {
+        (Some(name), _) => name,
+        (None, true) => {
+            let why = "a Unix socket has no host name to look for in the certificate: give one by tls-hostname=NAME";
+            return Err(params.error(why));
+        }
+        (None, false) => host_and_port(path).0.to_owned(),
+    };
+    Tls::load(wish, &ca, own, &name).map(Some).map_err(|why| params.error(why))
+}
+
+/// The host, without the brackets of an address of IPv6, and the port if there is one.
+fn host_and_port(text: &str) -> (&str, Option<&str>) {
+    let host = text.split_once('/').map_or(text, |(host, _)| host);
+    let (name, port) = match host.rsplit_once(':') {
+        Some((name, port)) if !port.ends_with(']') => (name, Some(port)),
+        _ => (host, None),
+    };
+    (name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name), port)
+}
+
+/// `HOST[:PORT][/EXPORT]`; an address of IPv6 stands in brackets.
+fn tcp(params: &Params<'_>, text: &str) -> Result<(Place, Option<String>), DeviceError> {
+    let export = text.split_once('/').map(|(_, export)| export.to_owned());
+    let (bare, port) = host_and_port(text);
+    let wrong = |port| params.error(format!("'{port}' is no port. Write nbd:HOST:PORT/EXPORT, or nbd:unix:PATH"));
+    let port = port.map_or(Ok(PORT), |port| port.parse().map_err(|_| wrong(port)))?;
+    if bare.is_empty() {
+        return Err(params.error("no host. Write nbd:HOST:PORT/EXPORT, or nbd:unix:PATH for a Unix socket"));
+    }
+    let found = (bare, port).to_socket_addrs().map_err(|source| DeviceError::Host {
+        what: format!("looking for the host '{bare}'"),
+        fix: "Check its name, or write its address".into(),
+        source,
+    })?;
+    match found.into_iter().next() {
+        Some(address) => Ok((Place::Tcp(address), export)),
+        None => Err(params.error(format!("the host '{bare}' has no address"))),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,230 @@
+//! TLS of the client's side: what a spec says of it, and the records of one connection.
+//!
+//! How rustls is driven is in `sheave_nbd::tls`, for both sides of NBD. Owns the memory that records are received into
+//! and sent from. Nothing here makes a system call.
+//!
+//! Invariants:
+//! - L1: no text and no `Debug` of this module has a key in it, or what one could be made of.
+//! - L2: memory is bounded: [`INCOMING_BYTES`] that were received, and one batch that waits or is with the kernel.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::client::{Resumption, UnbufferedClientConnection};
+use rustls::pki_types::ServerName;
+use rustls::{AlertDescription as Alert, CertificateError as Wrong, ClientConfig, Error, RootCertStore};
+use sheave_nbd::tls::{self, Fed, Fix, MAX_INCOMING, MAX_PLAIN, RECORD, Records};
+
+use crate::negotiation::Wish;
+
+/// Bytes of records that are received at most before they are looked at.
+const INCOMING_BYTES: usize = MAX_INCOMING;
+
+/// What a spec says of TLS.
+#[derive(Clone)]
+pub(crate) struct Tls {
+    config: Arc<ClientConfig>,
+    /// As whom the server must show itself.
+    name: ServerName<'static>,
+    pub(crate) wish: Wish,
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").field("name", &self.name).field("wish", &self.wish).finish_non_exhaustive() // L1
+    }
+}
+
+impl Tls {
+    /// TLS with the authorities in this file, and with a certificate of the client's own if there is one.
+    ///
+    /// # Errors
+    ///
+    /// Which key is wrong, why, and what would be right.
+    pub(crate) fn load(wish: Wish, ca: &str, own: Option<(&str, &str)>, host: &str) -> Result<Tls, String> {
+        const CA: &str = "Give a PEM file with the certificate of the authority that has issued the server's";
+        const CERT: &str = "Give a PEM file with the client's certificate, and those that lead to its authority";
+        const KEY: &str = "Give a PEM file with the key of the certificate, without a password";
+        let Ok(name) = ServerName::try_from(host.to_owned()) else {
+            return Err(format!("'{host}' is no name that a certificate can have. Give one by tls-hostname=NAME"));
+        };
+        let mut roots = RootCertStore::empty();
+        for certificate in tls::certificates(Path::new(ca)).map_err(|why| unread("ca", ca, why, CA))? {
+            roots.add(certificate).map_err(|error| format!("ca={ca}: {error}. {CA}"))?;
+        }
+        let builder = ClientConfig::builder_with_provider(Arc::new(tls::provider()));
+        let builder = builder.with_safe_default_protocol_versions().map_err(|error| error.to_string())?;
+        let builder = builder.with_root_certificates(roots);
+        let mut config = match own {
+            None => builder.with_no_client_auth(),
+            Some((cert, key)) => {
+                let chain = tls::certificates(Path::new(cert)).map_err(|why| unread("cert", cert, why, CERT))?;
+                let private = tls::key(Path::new(key)).map_err(|why| unread("key", key, why, KEY))?;
+                let config = builder.with_client_auth_cert(chain, private);
+                config.map_err(|error| format!("cert={cert} and key={key}: {error}. {KEY}"))?
+            }
+        };
+        // A connection comes seldom and stays long: it does without resuming.
+        config.resumption = Resumption::disabled();
+        Ok(Tls { config: Arc::new(config), name, wish })
+    }
+}
+
+fn unread(key: &str, path: &str, (why, kind): (String, Fix), fix: &str) -> String {
+    let fix = if kind == Fix::Permission { "Let the user of this process read it" } else { fix };
+    format!("{key}={path}: {why}. {fix}")
+}
+
+/// The records of one connection.
+pub(crate) struct Secure {
+    records: Records<UnbufferedClientConnection>,
+    incoming: Box<[u8]>,
+    have: usize,
+    /// Is being sent.
+    in_kernel: Vec<u8>,
+    /// What becomes one record.
+    plain: Box<[u8]>,
+}
+
+impl fmt::Debug for Secure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Secure").field("established", &self.is_established()).finish_non_exhaustive() // L1
+    }
+}
+
+impl Secure {
+    /// Those of a connection on which TLS was agreed. The first of them waits to be sent.
+    pub(crate) fn new(tls: &Tls) -> Result<Secure, String> {
+        let session = UnbufferedClientConnection::new(tls.config.clone(), tls.name.clone());
+        let session = session.map_err(|error| format!("TLS cannot begin: {error}"))?;
+        let mut secure = Secure {
+            records: Records::new(session, words),
+            incoming: vec![0; INCOMING_BYTES].into(),
+            have: 0,
+            in_kernel: Vec::new(),
+            plain: vec![0; MAX_PLAIN].into(),
+        };
+        secure.received(0, |_| {})?;
+        Ok(secure)
+    }
+
+    /// Whether the handshake of TLS is done.
+    pub(crate) fn is_established(&self) -> bool {
+        self.records.is_established()
+    }
+
+    /// The room that records are received into.
+    pub(crate) fn room(&mut self) -> &mut [u8] {
+        &mut self.incoming[self.have..]
+    }
+
+    /// So many bytes were received into the room; what the server says goes to `says`.
+    pub(crate) fn received(&mut self, many: usize, says: impl FnMut(&[u8])) -> Result<Fed, String> {
+        self.have += many;
+        let (used, fed) = self.records.turn(&mut self.incoming[..self.have], says, |_, _| Ok(()));
+        self.incoming.copy_within(used..self.have, 0);
+        self.have -= used;
+        if self.have == self.incoming.len() {
+            return Err("TLS: a message is too long".into());
+        }
+        fed.map_err(|why| format!("TLS: {why}"))
+    }
+
+    /// Encrypts what `more` puts into the memory that it gets, until it puts nothing there.
+    pub(crate) fn encrypt(&mut self, mut more: impl FnMut(&mut [u8]) -> usize) -> Result<(), String> {
+        let Secure { records, incoming, have, plain, .. } = self;
+        let mut began = false;
+        let said = |_: &[u8]| debug_assert!(false, "no whole record waits");
+        let (used, done) = records.turn(&mut incoming[..*have], said, |traffic, out| {
+            began = true;
+            loop {
+                let len = more(plain);
+                if len == 0 {
+                    return Ok(());
+                }
+                let many = traffic.encrypt(&plain[..len], out.room(len + RECORD))?;
+                out.len += many;
+            }
+        });
+        incoming.copy_within(used..*have, 0);
+        *have -= used;
+        match done {
+            Err(why) => Err(format!("TLS: {why}")),
+            Ok(Fed::Open) if began => Ok(()),
+            Ok(_) => Err("TLS: the server has ended it".into()),
+        }
+    }
+
+    /// Tells the server that nothing more comes.
+    pub(crate) fn say_goodbye(&mut self) {
+        let Secure { records, incoming, have, .. } = self;
+        // A server that cannot be told so hears the end of its socket.
+        let _ = records.turn(
+            &mut incoming[..*have],
+            |_| {},
+            |traffic, out| {
+                out.len += traffic.queue_close_notify(out.room(RECORD))?;
+                Ok(())
+            },
+        );
+    }
+
+    /// Whether something is being sent.
+    pub(crate) fn is_sending(&self) -> bool {
+        !self.in_kernel.is_empty()
+    }
+
+    /// What is to be sent now, if there is something: it stays where it is until [`Secure::sent`].
+    pub(crate) fn take_to_send(&mut self) -> Option<&mut [u8]> {
+        debug_assert!(!self.is_sending(), "one send at a time");
+        if self.records.out.len == 0 {
+            return None;
+        }
+        let len = std::mem::take(&mut self.records.out.len);
+        self.in_kernel = std::mem::take(&mut self.records.out.memory);
+        Some(&mut self.in_kernel[..len])
+    }
+
+    /// All of it was sent: its memory serves again.
+    pub(crate) fn sent(&mut self) {
+        let memory = std::mem::take(&mut self.in_kernel);
+        if self.records.out.memory.is_empty() {
+            self.records.out.memory = memory;
+        }
+    }
+}
+
+/// Why TLS ended, with what can be done about it.
+fn words(error: &Error) -> String {
+    const CA: &str = "Give the file with the authority that has issued it by ca=PATH";
+    match error {
+        Error::InvalidCertificate(Wrong::UnknownIssuer | Wrong::BadSignature) => {
+            format!("the server's certificate was issued by none of the authorities in the file of ca=. {CA}")
+        }
+        Error::InvalidCertificate(Wrong::NotValidForNameContext { expected, presented }) => format!(
+            "the server's certificate is not for {}, but for {}. Say by tls-hostname=NAME which of its names it has to \
+             have, if that is the right server",
+            expected.to_str(),
+            if presented.is_empty() { "no name".into() } else { presented.join(", ") }
+        ),
+        Error::InvalidCertificate(Wrong::ExpiredContext { .. } | Wrong::Expired) => {
+            "the server's certificate has expired. Renew it".into()
+        }
+        Error::InvalidCertificate(Wrong::NotValidYetContext { .. } | Wrong::NotValidYet) => {
+            "the server's certificate is not valid yet. Look at the clocks of both machines".into()
+        }
+        Error::InvalidCertificate(why) => format!("the server's certificate is not accepted: {why:?}. {CA}"),
+        Error::AlertReceived(Alert::CertificateRequired) => {
+            "the server wants a certificate of its clients. Give one by cert=PATH and key=PATH".into()
+        }
+        Error::AlertReceived(alert) => format!(
+            "the server has ended it (alert {alert:?}). If it wants a certificate of its clients, give one by \
+             cert=PATH and key=PATH that is issued by an authority that it knows"
+        ),
+        error => format!("{error}. Does the server speak TLS 1.2 or 1.3?"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,204 @@
+//! V28: a flush never lies across a reconnect. A server dies at every byte that it sends or receives, and forgets then
+//! what was not flushed; whatever it does, a flush that ended well is looked for in what it has kept.
+
+mod rig;
+
+use std::collections::VecDeque;
+
+use rig::{Dies, EIO, Server, filled, results, ring};
+use sheave::{Fd, Ring, op};
+use sheave_nbd::handshake::Mode;
+
+const BLOCK: usize = 512;
+/// The second block lies apart, or both would be one request.
+const SECOND: u64 = 8192;
+
+/// What came of a run.
+#[derive(Debug, Default)]
+struct Seen {
+    flushes_failed: u32,
+    flushes_held: u32,
+    died: u64,
+}
+
+fn write(ring: &mut Ring, fd: Fd, at: u64, byte: u8, fua: bool) -> i32 {
+    let write = op::write(fd, filled(BLOCK, byte)).offset(at);
+    ring.push(if fua { write.dsync() } else { write }).expect("room");
+    results(ring, 1)[0].1
+}
+
+fn flush(ring: &mut Ring, fd: Fd) -> i32 {
+    ring.push(op::fsync(fd)).expect("room");
+    results(ring, 1)[0].1
+}
+
+fn read(ring: &mut Ring, fd: Fd, at: u64) -> u8 {
+    ring.push(op::read(fd, filled(BLOCK, 0xee)).offset(at)).expect("room");
+    ring.submit_and_wait(1).expect("submitted");
+    let done = ring.pop().expect("it was waited for");
+    assert_eq!(done.res, BLOCK as i32, "reads are asked again");
+    let buf = done.into_buf().expect("its buffer");
+    assert!(buf.iter().all(|byte| *byte == buf[0]));
+    buf[0]
+}
+
+/// Writes and flushes, two times, while the server dies. Every write must end well, for what was not answered is sent
+/// again; a flush may fail, but then the server has died with writes that it had acknowledged.
+fn run(mode: Mode, dies: &[Dies]) -> Option<Seen> {
+    let server = Server::start(16 << 10, mode);
+    let device = server.open("").expect("opened");
+    let (mut ring, fd) = ring(&device)?;
+    {
+        let mut state = server.state();
+        (state.dies, state.sent, state.received) = (VecDeque::from(dies.to_vec()), 0, 0);
+    }
+    let mut seen = Seen::default();
+    let mut promised = [0u8; 2];
+    for round in 1..=2u8 {
+        let (one, two) = (round, round | 0x80);
+        assert_eq!(write(&mut ring, fd, 0, one, false), BLOCK as i32, "{dies:?}");
+        assert_eq!(write(&mut ring, fd, SECOND, two, false), BLOCK as i32, "{dies:?}");
+        match flush(&mut ring, fd) {
+            0 => {
+                promised = [one, two];
+                seen.flushes_held += 1;
+            }
+            res => {
+                assert_eq!(res, -EIO, "{dies:?}");
+                assert!(server.state().deaths > 0, "{dies:?}: a flush failed without a cause");
+                seen.flushes_failed += 1;
+            }
+        }
+        let state = server.state();
+        if promised[0] == one {
+            let kept = [state.stable[0], state.stable[SECOND as usize]];
+            assert_eq!(kept, promised, "{dies:?}: a flush has lied");
+        }
+    }
+    for (at, promised) in [(0, promised[0]), (SECOND, promised[1])] {
+        let now = read(&mut ring, fd, at);
+        assert!(now & 0x7f >= promised & 0x7f, "{dies:?}: {now} after {promised} was flushed");
+    }
+    // Once told, a loss is over.
+    server.state().dies.clear();
+    assert_eq!(write(&mut ring, fd, 0, 9, false), BLOCK as i32);
+    let last = flush(&mut ring, fd);
+    assert!(last == 0 || seen.flushes_failed == 0, "{dies:?}: told twice");
+    assert_eq!(write(&mut ring, fd, 0, 10, false), BLOCK as i32);
+    if last != 0 {
+        assert_eq!(flush(&mut ring, fd), 0, "{dies:?}");
+    }
+    assert_eq!(write(&mut ring, fd, 0, 11, false), BLOCK as i32);
+    assert_eq!(flush(&mut ring, fd), 0, "{dies:?}");
+    assert_eq!(server.state().stable[0], 11);
+    seen.died = server.state().deaths;
+    Some(seen)
+}
+
+/// Bytes that a server sends and receives when it does not die.
+fn traffic(mode: Mode) -> Option<(u64, u64)> {
+    let server = Server::start(16 << 10, mode);
+    let device = server.open("").expect("opened");
+    let (mut ring, fd) = ring(&device)?;
+    (server.state().sent, server.state().received) = (0, 0);
+    for round in 1..=2u8 {
+        write(&mut ring, fd, 0, round, false);
+        write(&mut ring, fd, SECOND, round, false);
+        flush(&mut ring, fd);
+    }
+    read(&mut ring, fd, 0);
+    read(&mut ring, fd, SECOND);
+    let state = server.state();
+    Some((state.sent, state.received))
+}
+
+fn dies_at_every_byte(mode: Mode, dies: fn(u64) -> Dies, of: fn((u64, u64)) -> u64) {
+    let Some(bytes) = traffic(mode).map(of) else { return };
+    let (mut failed, mut held) = (0, 0);
+    for at in 1..=bytes {
+        let Some(seen) = run(mode, &[dies(at)]) else { return };
+        assert_eq!(seen.died, 1, "at {at} of {bytes}");
+        failed += seen.flushes_failed;
+        held += seen.flushes_held;
+    }
+    println!("{mode:?}: {bytes} bytes, {failed} flushes failed and {held} held what they promised");
+    // Both happen: else this would show nothing.
+    assert!(failed > 0 && u64::from(held) > bytes, "{failed} failed, {held} held");
+}
+
+fn sent((sent, _): (u64, u64)) -> u64 {
+    sent
+}
+
+fn received((_, received): (u64, u64)) -> u64 {
+    received
+}
+
+#[test]
+fn a_flush_never_lies_simple_sent() {
+    dies_at_every_byte(Mode::Simple, Dies::Sent, sent);
+}
+
+#[test]
+fn a_flush_never_lies_simple_received() {
+    dies_at_every_byte(Mode::Simple, Dies::Received, received);
+}
+
+#[test]
+fn a_flush_never_lies_structured_sent() {
+    dies_at_every_byte(Mode::Structured, Dies::Sent, sent);
+}
+
+#[test]
+fn a_flush_never_lies_extended_sent() {
+    dies_at_every_byte(Mode::Extended, Dies::Sent, sent);
+}
+
+#[test]
+fn a_flush_never_lies_extended_received() {
+    dies_at_every_byte(Mode::Extended, Dies::Received, received);
+}
+
+#[test]
+fn a_server_that_dies_again_in_any_byte_of_the_handshake_is_tried_again() {
+    for at in (1..=140).flat_map(|at| [Dies::Sent(at), Dies::Received(at)]) {
+        let Some(seen) = run(Mode::Extended, &[Dies::Received(700), at]) else { return };
+        assert_eq!(seen.died, 2, "{at:?}");
+    }
+}
+
+#[test]
+fn what_was_written_with_fua_is_there_after_any_death_and_needs_no_flush() {
+    for at in 1..=64 {
+        let server = Server::start(16 << 10, Mode::Structured);
+        let device = server.open("").expect("opened");
+        let Some((mut ring, fd)) = ring(&device) else { return };
+        {
+            let mut state = server.state();
+            (state.dies, state.sent) = ([Dies::Sent(at)].into(), 0);
+        }
+        for round in 1..=5u8 {
+            assert_eq!(write(&mut ring, fd, 0, round, true), BLOCK as i32);
+            assert_eq!(server.state().stable[0], round, "{at}");
+        }
+        assert_eq!(server.state().deaths, 1);
+        assert_eq!(flush(&mut ring, fd), 0, "{at}: nothing that was acknowledged can be lost");
+    }
+}
+
+#[test]
+fn a_flush_of_another_ring_fails_too() {
+    let server = Server::start(16 << 10, Mode::Structured);
+    let device = server.open("").expect("opened");
+    let (Some((mut one, of_one)), Some((mut two, of_two))) = (ring(&device), ring(&device)) else { return };
+    assert_eq!(write(&mut one, of_one, 0, 1, false), BLOCK as i32);
+    assert_eq!(read(&mut two, of_two, 0), 1, "it has a connection");
+    server.state().die();
+    // The second ring has written nothing, and the first has not seen that its connection is lost.
+    assert_eq!(flush(&mut two, of_two), -EIO);
+    assert_eq!(flush(&mut two, of_two), 0);
+    assert_eq!(flush(&mut one, of_one), -EIO, "each hears of it");
+    assert_eq!(flush(&mut one, of_one), 0);
+    let told = device.notices();
+    assert!(told.iter().any(|text| text.contains("so the next flush fails")), "{told:?}");
+}

@@ -1,0 +1,275 @@
+//! The device, and one ring's way into it.
+//!
+//! Each request has a *slot*, by its tag: librbd gets its address, and hands it to [`ended`] on a thread of its own.
+//! From the submission to there the slot is that thread's, then the ring's again; nobody else looks at it.
+//!
+//! Invariants:
+//! - D1: a slot is the ring's while its tag is free or the ring starts its request, and librbd's from `submit` until
+//!   `ended` has completed the request. Completing it is the last that `ended` does with it.
+//! - D2: `under_way` counts the slots that librbd has, up before `submit`, down after `ended` is through with the slot.
+//!   The queue frees its slots when it is 0.
+#![allow(unsafe_code)] // Is a driver, and gives the memory of requests to librbd.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sheave::drivers::{Claim, Sharing};
+use sheave::{Capabilities, Device, DeviceError, Errno, Limits, Op, Status};
+use sheave_base::panics::discard;
+use sheave_base::sync::atomic::{AtomicU32, Ordering};
+use sheave_blk::driver::{Driver, HctxOpen, HwEnv, HwQueue, NextEvent, Remote, RemoteRq, TimedOut};
+use sheave_blk::request::{DoneList, Rq, RqList, RqTable};
+
+use crate::desk::Desk;
+use crate::librbd::{Image, take_result};
+use crate::shared::Shared;
+
+/// Longest read or write: an object of the default size.
+const MAX_BYTES: u32 = 4 << 20;
+/// Longest discard or write-zeroes: librbd has a request for each object of it.
+const MAX_ZEROES_BYTES: u32 = 256 << 20;
+/// Most pieces of memory in a request.
+const MAX_PIECES: u16 = 256;
+/// Requests of a ring at a time.
+const DEPTH: u16 = 256;
+/// The longest pause between two looks whether librbd has given everything back.
+const LONGEST_LOOK: Duration = Duration::from_millis(5);
+
+/// The device.
+#[derive(Debug)]
+pub(crate) struct Rbd(Arc<Shared>);
+
+impl Rbd {
+    pub(crate) fn new(shared: Arc<Shared>) -> Rbd {
+        Rbd(shared)
+    }
+}
+
+/// A device of this driver. A request that takes as long as `warn=` says is asked about, and that is told.
+pub(crate) fn device(rbd: Rbd) -> Device {
+    let (spec, warn) = (rbd.0.target.spec.clone(), rbd.0.target.warn);
+    Device::with_timeout(&spec, Box::new(rbd), warn)
+}
+
+fn sectors(bytes: u32) -> u32 {
+    bytes / 512
+}
+
+// SAFETY: D7: librbd takes requests of any length and of up to 1,024 pieces; what it refuses ends with an error.
+unsafe impl Driver for Rbd {
+    fn limits(&self) -> Limits {
+        Limits::default()
+            .max_sectors(sectors(MAX_BYTES))
+            .max_segments(MAX_PIECES)
+            .max_discard_sectors(sectors(MAX_ZEROES_BYTES))
+            .max_write_zeroes_sectors(if self.0.zeroes { sectors(MAX_ZEROES_BYTES) } else { 0 })
+            .queue_depth(DEPTH)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let writes = !self.0.target.is_read_only();
+        // librbd may have a cache, which `rbd cache` of Ceph's configuration says.
+        let all = Capabilities::default().volatile_cache(writes).discard(true).write_zeroes(self.0.zeroes);
+        all.read_only(!writes).fences(writes && self.0.lockable)
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.0.size
+    }
+
+    fn open_hctx(&self, open: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError> {
+        let Some(image) = self.0.image() else {
+            return Err(DeviceError::Driver(format!("{}: it is closed", self.0.target.words()).into()));
+        };
+        self.0.desk.has_capacity(open.capacity);
+        let flight = Arc::new(Flight { under_way: AtomicU32::new(0), desk: self.0.desk.clone() });
+        let slot = |_| {
+            let slot = Slot { rq: None, pieces: Vec::new(), op: Op::Flush, len: 0, flight: flight.clone() };
+            NonNull::from(Box::leak(Box::new(slot)))
+        };
+        let slots = (0..=open.depth).map(slot).collect();
+        Ok(Box::new(RbdQueue {
+            image,
+            slots,
+            flight: flight.clone(),
+            remote: open.remote.clone(),
+            shared: self.0.clone(),
+        }))
+    }
+
+    fn claim(&self, _: Sharing) -> Result<Claim, DeviceError> {
+        self.0.claim()
+    }
+
+    fn notices(&self) -> Vec<String> {
+        self.0.desk.notices()
+    }
+}
+
+/// What a queue shares with librbd's threads.
+#[derive(Debug)]
+struct Flight {
+    under_way: AtomicU32,
+    desk: Arc<Desk>,
+}
+
+/// What librbd has of a request.
+struct Slot {
+    rq: Option<RemoteRq>,
+    /// Where its memory is; librbd reads the list until the end.
+    pieces: Vec<libc::iovec>,
+    op: Op,
+    len: u32,
+    flight: Arc<Flight>,
+}
+
+/// One ring's way into the device. The image goes before what keeps it open (R3).
+struct RbdQueue {
+    image: Arc<Image>,
+    /// By tag (D1).
+    slots: Box<[NonNull<Slot>]>,
+    flight: Arc<Flight>,
+    remote: Remote,
+    shared: Arc<Shared>,
+}
+
+impl fmt::Debug for RbdQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RbdQueue({})", self.shared.target.name())
+    }
+}
+
+impl RbdQueue {
+    /// Gives a request to librbd.
+    #[inline]
+    fn start(&mut self, rq: Rq, rqs: &RqTable<'_>) {
+        let tag = rq.tag();
+        let request = rqs.get(&rq);
+        let (op, at, len) = (request.op, request.sector * 512, request.bytes);
+        let slot = self.slots[usize::from(tag)];
+        // SAFETY: the ring has the request, so the slot is the ring's (D1).
+        let slot_now = unsafe { &mut *slot.as_ptr() };
+        slot_now.pieces.clear();
+        if op.has_data() {
+            slot_now.pieces.extend(rqs.segments(tag).map(|segment| libc::iovec {
+                iov_base: std::ptr::with_exposed_provenance_mut(segment.base()),
+                iov_len: segment.len(),
+            }));
+        }
+        (slot_now.op, slot_now.len) = (op, len);
+        slot_now.rq = Some(self.remote.send_out(rq));
+        // Relaxed: read by this thread, after those that `ended` has counted down.
+        self.flight.under_way.fetch_add(1, Ordering::Relaxed);
+        let (pieces, arg) = (slot_now.pieces.as_ptr(), slot.as_ptr().cast::<c_void>());
+        let many = slot_now.pieces.len();
+        // SAFETY: the list is the slot's, which nobody changes until `ended` has completed the request (D1).
+        let pieces = unsafe { std::slice::from_raw_parts(pieces, many) };
+        // SAFETY: the list and the memory are the request's, which does not end before `ended` completes it; `arg` is
+        // its slot, which stays until then (D1, D2).
+        let started = unsafe { self.image.submit((op, at, len as usize), pieces, ended, arg) };
+        if let Err(errno) = started {
+            // SAFETY: librbd has refused it, so the slot is the ring's.
+            let rq = unsafe { (*slot.as_ptr()).rq.take() };
+            self.flight.under_way.fetch_sub(1, Ordering::Relaxed); // As above.
+            self.flight.desk.failed(op, errno);
+            if let Some(rq) = rq {
+                rq.complete(Status::from_errno(Errno(errno)));
+            }
+        }
+    }
+
+    /// Waits until librbd has nothing of this queue any more (R1).
+    fn wait_for_all(&self) {
+        let (from, mut pause, mut told) = (Instant::now(), Duration::from_micros(50), false);
+        // Acquire: pairs with the count in `ended`, so that what it did with the slot is before what we do.
+        while self.flight.under_way.load(Ordering::Acquire) > 0 {
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST_LOOK);
+            if !told && from.elapsed() > self.shared.target.warn {
+                told = true;
+                self.shared.desk.is_silent();
+            }
+        }
+    }
+}
+
+// SAFETY: D1 to D6: librbd calls `ended` once for each request that it takes, also when the request is given up, and
+// touches the memory until then at most; a queue that shuts down waits for that.
+unsafe impl HwQueue for RbdQueue {
+    fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
+        while let Some(rq) = list.pop() {
+            self.start(rq, rqs);
+        }
+    }
+
+    fn poll(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {}
+
+    fn next_event(&self) -> NextEvent {
+        NextEvent::Remote
+    }
+
+    /// librbd has no way to take a request back; librados ends it after `timeout=`.
+    fn timed_out(&mut self, _: u16, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) -> TimedOut {
+        self.shared.desk.is_silent();
+        TimedOut::Waiting
+    }
+
+    fn shutdown(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
+        self.wait_for_all();
+    }
+}
+
+impl Drop for RbdQueue {
+    fn drop(&mut self) {
+        self.wait_for_all();
+        for slot in &self.slots {
+            // SAFETY: made by `Box::leak`, and librbd has none of them (D2).
+            drop(unsafe { Box::from_raw(slot.as_ptr()) });
+        }
+    }
+}
+
+/// Called by librbd when I/O has ended, on a thread of its own.
+unsafe extern "C" fn ended(completion: *mut c_void, arg: *mut c_void) {
+    let end = || {
+        // SAFETY: librbd gives the completion to this call alone.
+        let result = unsafe { take_result(completion) };
+        // SAFETY: `arg` is the slot of the request, and this thread's until the request is completed (D1).
+        let slot = unsafe { &mut *arg.cast::<Slot>() };
+        let flight = slot.flight.clone();
+        let status = status_of(&flight.desk, (slot.op, slot.len), result);
+        if let Some(rq) = slot.rq.take() {
+            rq.complete(status); // The slot is the ring's again.
+        }
+        // Release: pairs with the load in `wait_for_all` (D2).
+        flight.under_way.fetch_sub(1, Ordering::Release);
+    };
+    // R4.
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(end)) {
+        discard(payload);
+    }
+}
+
+/// How a request ends that librbd has this result for.
+#[inline]
+fn status_of(desk: &Desk, (op, len): (Op, u32), result: isize) -> Status {
+    if result >= 0 {
+        desk.answers();
+        if op == Op::Read && result != len as isize {
+            desk.was_short();
+            return Status::IoErr;
+        }
+        return Status::Ok;
+    }
+    let errno = i32::try_from(-result).unwrap_or(libc::EIO);
+    desk.failed(op, errno);
+    match errno {
+        // Another client has the exclusive lock, and keeps it.
+        libc::EROFS => Status::Conflict,
+        errno => Status::from_errno(Errno(errno)),
+    }
+}

@@ -1,0 +1,271 @@
+//! The thread of a device: opens the image, does what librbd blocks for, and closes it.
+//!
+//! Owns the order of these. Whoever opens or claims a device waits for the keeper no longer than the spec says (R2);
+//! what the keeper has begun it ends, and undoes when nobody wants it any more.
+
+use std::io;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use sheave::drivers::Params;
+use sheave::{Device, DeviceError};
+
+use crate::desk::{Desk, Order, Refused};
+use crate::device::{self, Rbd};
+use crate::librbd::{self, Api, Cluster, Image};
+use crate::shared::Shared;
+use crate::spec::Target;
+
+/// An image as it was opened.
+struct Opened {
+    image: Arc<Image>,
+    size: u64,
+    lockable: bool,
+}
+
+/// Opens `rbd:...`.
+pub(crate) fn open(params: &mut Params<'_>) -> Result<Device, DeviceError> {
+    let target = Target::read(params)?;
+    let api = librbd::api()?;
+    let desk = Arc::new(Desk::new(&target));
+    // Without room: what nobody waits for any more is not sent.
+    let (opened, opens) = sync_channel(0);
+    let (alive, keeper) = sync_channel(0);
+    let (for_keeper, desk_of_keeper) = (target.clone(), desk.clone());
+    let started = std::thread::Builder::new().name("sheave-rbd".into()).spawn(move || {
+        let _alive: SyncSender<()> = alive;
+        match open_image(api, &for_keeper, &desk_of_keeper) {
+            Ok(image) => {
+                let image_of_keeper = image.image.clone();
+                if opened.send(Ok(image)).is_ok() {
+                    keep(&image_of_keeper, &for_keeper, &desk_of_keeper);
+                }
+                drop(image_of_keeper); // R3
+            }
+            Err(error) => _ = opened.send(Err(error)),
+        }
+    });
+    started.map_err(|source| DeviceError::Host {
+        what: format!("starting the thread of the {}", target.words()),
+        fix: "Raise the limit of processes (ulimit -u)".into(),
+        source,
+    })?;
+    let Opened { image, size, lockable } = match opens.recv_timeout(target.connect) {
+        Ok(opened) => opened?,
+        Err(RecvTimeoutError::Timeout) => {
+            return Err(host(
+                format!("opening the {} within {:?}", target.words(), target.connect),
+                "The cluster does not answer: `ceph -s` shows what it does; connect= waits longer",
+                libc::ETIMEDOUT,
+            ));
+        }
+        Err(RecvTimeoutError::Disconnected) => {
+            return Err(DeviceError::Driver(format!("{}: its thread has ended", target.words()).into()));
+        }
+    };
+    let zeroes = api.zeroes();
+    let shared = Shared { target, desk, size, zeroes, lockable, image: Some(image), keeper: Mutex::new(keeper) };
+    Ok(device::device(Rbd::new(Arc::new(shared))))
+}
+
+fn host(what: String, fix: impl Into<String>, errno: i32) -> DeviceError {
+    DeviceError::Host { what, fix: fix.into(), source: io::Error::from_raw_os_error(errno) }
+}
+
+/// Connects, and opens the image; blocks for as long as librados does.
+fn open_image(api: &'static Api, target: &Target, desk: &Arc<Desk>) -> Result<Opened, DeviceError> {
+    let words = target.words();
+    let failed = |what: &str, fix: String| {
+        let what = format!("{what} the {words}");
+        move |errno| host(what, fix, errno)
+    };
+    let cluster =
+        Cluster::new(api, &target.id).map_err(failed("preparing a connection for", "Is the user right?".into()))?;
+    configure(&cluster, target)?;
+    cluster.connect().map_err(|errno| failed("connecting to the cluster of", connect_fix(target, errno))(errno))?;
+    let pool = cluster.pool(&target.pool, &target.namespace);
+    let pool = pool.map_err(|errno| failed("opening the pool of", pool_fix(target, errno))(errno))?;
+    let image = pool.image(&target.image, target.is_read_only());
+    let mut image = image.map_err(|errno| failed("opening", image_fix(target, errno))(errno))?;
+    if let Some(snapshot) = &target.snapshot {
+        let fix = format!("`rbd snap ls {}/{}` lists its snapshots", target.pool, target.image);
+        image.set_snapshot(snapshot).map_err(failed("opening the snapshot of", fix))?;
+    }
+    if !target.is_read_only() {
+        // Before the size is read, so that no change is missed.
+        image.watch(desk.clone()).map_err(failed("watching", "Do the user's rights allow it?".into()))?;
+    }
+    let size = image.size().map_err(failed("reading the size of", String::new()))?;
+    let lockable = image.has_exclusive_lock().map_err(failed("reading the features of", String::new()))?;
+    Ok(Opened { image: Arc::new(image), size, lockable })
+}
+
+/// What librados must know before it connects.
+fn configure(cluster: &Cluster, target: &Target) -> Result<(), DeviceError> {
+    let conf = target.conf.as_deref();
+    cluster.read_conf(conf).map_err(|errno| match conf {
+        Some(path) => host(
+            format!("reading Ceph's configuration {path} for the {}", target.words()),
+            "Check the path, its permissions and its text",
+            errno,
+        ),
+        None => host(
+            format!("reading Ceph's configuration for the {}", target.words()),
+            "There is none where librados looks (/etc/ceph/ceph.conf, ~/.ceph/config, ./ceph.conf): name one by \
+             conf=PATH, or by CEPH_CONF",
+            errno,
+        ),
+    })?;
+    let seconds = |time: Duration| time.as_secs_f64().ceil().to_string();
+    let timeout = seconds(target.timeout);
+    // A request ends with its time, or nothing could be waited for with a bound (R5).
+    let mut keys = vec![
+        ("client_mount_timeout", seconds(target.connect)),
+        ("rados_mon_op_timeout", timeout.clone()),
+        ("rados_osd_op_timeout", timeout),
+    ];
+    keys.extend(target.keyring.iter().map(|path| ("keyring", path.clone())));
+    // Whatever the configuration says: without it nothing keeps a client that comes back from writing.
+    keys.push(("rbd_blocklist_on_break_lock", "true".into()));
+    for (key, value) in keys {
+        let set = cluster.set(key, &value);
+        // Releases before Pacific know the blocklist by its older name.
+        let set = set.or_else(|_| cluster.set(&key.replace("blocklist", "blacklist"), &value));
+        set.map_err(|errno| {
+            host(format!("setting {key}={value} for the {}", target.words()), "Does this Ceph know that key?", errno)
+        })?;
+    }
+    Ok(())
+}
+
+fn connect_fix(target: &Target, errno: i32) -> String {
+    let id = &target.id;
+    match errno {
+        libc::ENOENT => format!(
+            "There is no key of client.{id}: name a keyring that has one by keyring=PATH, or another user by id="
+        ),
+        libc::EACCES | libc::EPERM => format!(
+            "The cluster refuses the key of client.{id}: `ceph auth get client.{id}` shows the right one, keyring= \
+             names the file that has it"
+        ),
+        libc::ETIMEDOUT => "No monitor answers: check `mon host` in Ceph's configuration and the network; connect= \
+                            waits longer"
+            .into(),
+        _ => "`ceph -s` with the same configuration and user tells more".into(),
+    }
+}
+
+fn pool_fix(target: &Target, errno: i32) -> String {
+    match errno {
+        libc::ENOENT => format!("There is no pool '{}': `ceph osd pool ls` lists them", target.pool),
+        _ => "`ceph -s` shows what the cluster does".into(),
+    }
+}
+
+fn image_fix(target: &Target, errno: i32) -> String {
+    let (id, pool) = (&target.id, &target.pool);
+    match errno {
+        libc::ENOENT => format!("There is no such image: `rbd ls {pool}` lists those that there are"),
+        libc::EACCES | libc::EPERM => {
+            format!(
+                "client.{id} may not: `ceph auth caps` gives it mon 'profile rbd' and osd 'profile rbd pool={pool}'"
+            )
+        }
+        libc::ESHUTDOWN => "This client is on the cluster's blocklist: `ceph osd blocklist ls` shows until when".into(),
+        _ => "`rbd info` with the same configuration and user tells more".into(),
+    }
+}
+
+/// Does what it is asked for, until it is to close the image.
+fn keep(image: &Image, target: &Target, desk: &Desk) {
+    let (mut size, mut had_lock) = (image.size().unwrap_or(0), false);
+    loop {
+        match desk.next() {
+            Order::Close => return,
+            Order::Lock(answer) => {
+                let locked = lock(image, target, desk);
+                let has = locked.is_ok();
+                had_lock |= has;
+                if answer.send(locked).is_err() && has {
+                    // Nobody waits for it any more.
+                    _ = image.unlock();
+                }
+            }
+            Order::Unlock(_done) => {
+                if let Err(errno) = image.unlock() {
+                    desk.tell(format_args!("its exclusive lock was not released: {}", sheave::Errno(errno)));
+                }
+            }
+            Order::Look(answer) => _ = answer.send(look(image)),
+            Order::Size => match image.size() {
+                Ok(now) if now != size => {
+                    desk.resized(size, now);
+                    size = now;
+                }
+                Ok(_) => {}
+                Err(libc::ENOENT) => desk.tell("the image was removed"),
+                Err(errno) => desk.tell(format_args!("its size could not be read: {}", sheave::Errno(errno))),
+            },
+            Order::Holder => match image.other_owner() {
+                // librbd takes the lock by itself until it was asked to, and only when it is asked from then on.
+                Ok(None) if had_lock => desk.tell(
+                    "writes are refused: a claim of this device has ended, and it writes only under another. Claim it, \
+                     or open it again",
+                ),
+                owner => desk.tell(format_args!(
+                    "writes are refused, for {}. Have it close the image, then open the device again",
+                    has_lock(owner.ok().flatten())
+                )),
+            },
+        }
+    }
+}
+
+/// Takes the exclusive lock. From a client that Ceph has not heard of for a while Ceph takes the lock, and puts that
+/// client on its blocklist first (librbd waits for the map that says so); that is looked up and told.
+fn lock(image: &Image, target: &Target, desk: &Desk) -> Result<(), Refused> {
+    let before = image.other_owner().ok().flatten();
+    match image.lock() {
+        Ok(()) => {
+            if let Some(address) = before {
+                tell_what_became_of(image, &address, desk);
+            }
+            Ok(())
+        }
+        Err(libc::EROFS | libc::EBUSY | libc::EAGAIN) => Err(has_lock(image.other_owner().ok().flatten())),
+        Err(errno) => Err(format!("{} has no exclusive lock of it: {}", target.id, sheave::Errno(errno))),
+    }
+}
+
+/// Tells whether the client that had the lock before was put on the blocklist, or has let go of it.
+fn tell_what_became_of(image: &Image, address: &str, desk: &Desk) {
+    match image.blocklisted_until(address) {
+        Ok(Some(until)) => desk.tell(format_args!(
+            "the client at {address}, which had its exclusive lock and was not heard of any more, is on the cluster's \
+             blocklist until {until}: nothing that it sends until then arrives"
+        )),
+        Ok(None) => {}
+        Err(errno) => desk.tell(format_args!(
+            "whether the client at {address}, which had its exclusive lock, is on the cluster's blocklist could not be \
+             looked up: {}. `ceph osd blocklist ls` shows it",
+            sheave::Errno(errno)
+        )),
+    }
+}
+
+/// Whether nobody else has the lock.
+fn look(image: &Image) -> Result<(), Refused> {
+    match image.other_owner() {
+        Ok(None) => Ok(()),
+        Ok(owner) => Err(has_lock(owner)),
+        Err(errno) => Err(format!("who has its lock could not be read: {}", sheave::Errno(errno))),
+    }
+}
+
+fn has_lock(owner: Option<String>) -> String {
+    match owner {
+        Some(address) => format!("the client at {address} has its exclusive lock"),
+        None => "another client has its exclusive lock, or has had it".into(),
+    }
+}

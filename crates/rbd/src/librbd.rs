@@ -1,0 +1,481 @@
+//! librados and librbd: found at run time, and wrapped so that what is called in the wrong order does not compile.
+//!
+//! Owns the declarations, written from the documentation of their public interface, and the three things that are
+//! opened one in the other: a connection to a cluster, a pool's context, an image. Knows nothing of requests: who
+//! submits I/O vouches for its memory and for what the callback gets.
+//!
+//! Invariants:
+//! - L1: the libraries are never closed: their threads and destructors outlive every device.
+//! - L2: an [`Image`] closes itself before its pool's context, and that before the connection.
+//! - L3: all functions may be called from any thread, as librbd and librados promise. Those that talk to the cluster
+//!   block, but for `rbd_aio_*`.
+#![allow(unsafe_code)] // Calls C.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::{null, null_mut};
+use std::sync::{Arc, OnceLock};
+
+use libloading::Library;
+use sheave::{DeviceError, Op};
+use sheave_base::panics::discard;
+
+/// What librbd calls when I/O has ended: with the completion, and what was given to [`Image::submit`].
+pub(crate) type Ended = unsafe extern "C" fn(completion: *mut c_void, arg: *mut c_void);
+/// What librbd calls when an image's header has changed.
+type Changed = unsafe extern "C" fn(arg: *mut c_void);
+
+/// `RBD_FEATURE_EXCLUSIVE_LOCK`.
+const EXCLUSIVE_LOCK: u64 = 1 << 2;
+/// `RBD_LOCK_MODE_EXCLUSIVE`: an owner who does not give the lock up when another asks.
+const LOCK_MODE_EXCLUSIVE: c_int = 0;
+
+macro_rules! functions {
+    ($librados:ident, $librbd:ident; $($lib:ident: $name:ident($($arg:ty),*) -> $ret:ty;)*) => {
+        /// The functions of both libraries.
+        pub(crate) struct Api {
+            $($name: unsafe extern "C" fn($($arg),*) -> $ret,)*
+            /// Not in releases before Octopus.
+            rbd_aio_write_zeroes: Option<unsafe extern "C" fn(Ptr, u64, usize, Ptr, c_int, c_int) -> c_int>,
+        }
+
+        impl Api {
+            fn of($librados: &Library, $librbd: &Library) -> Result<Api, libloading::Error> {
+                // SAFETY: the types are those that the libraries document, and both stay open (L1).
+                unsafe {
+                    Ok(Api {
+                        $($name: *$lib.get(stringify!($name))?,)*
+                        rbd_aio_write_zeroes: $librbd.get("rbd_aio_write_zeroes").ok().map(|found| *found),
+                    })
+                }
+            }
+        }
+    };
+}
+
+type Ptr = *mut c_void;
+type Text = *const c_char;
+type Bytes = *mut c_char;
+type Vector = *const libc::iovec;
+type Place = *mut Bytes;
+type Len = *mut usize;
+
+functions! {
+    librados, librbd;
+    librados: rados_create(*mut Ptr, Text) -> c_int;
+    librados: rados_conf_read_file(Ptr, Text) -> c_int;
+    librados: rados_conf_set(Ptr, Text, Text) -> c_int;
+    librados: rados_connect(Ptr) -> c_int;
+    librados: rados_wait_for_latest_osdmap(Ptr) -> c_int;
+    librados: rados_mon_command(Ptr, *const Text, usize, Text, usize, Place, Len, Place, Len) -> c_int;
+    librados: rados_buffer_free(Bytes) -> ();
+    librados: rados_shutdown(Ptr) -> ();
+    librados: rados_ioctx_create(Ptr, Text, *mut Ptr) -> c_int;
+    librados: rados_ioctx_set_namespace(Ptr, Text) -> ();
+    librados: rados_ioctx_destroy(Ptr) -> ();
+    librbd: rbd_open(Ptr, Text, *mut Ptr, Text) -> c_int;
+    librbd: rbd_open_read_only(Ptr, Text, *mut Ptr, Text) -> c_int;
+    librbd: rbd_close(Ptr) -> c_int;
+    librbd: rbd_snap_set(Ptr, Text) -> c_int;
+    librbd: rbd_get_size(Ptr, *mut u64) -> c_int;
+    librbd: rbd_get_features(Ptr, *mut u64) -> c_int;
+    librbd: rbd_update_watch(Ptr, *mut u64, Changed, Ptr) -> c_int;
+    librbd: rbd_update_unwatch(Ptr, u64) -> c_int;
+    librbd: rbd_lock_acquire(Ptr, c_int) -> c_int;
+    librbd: rbd_lock_release(Ptr) -> c_int;
+    librbd: rbd_is_exclusive_lock_owner(Ptr, *mut c_int) -> c_int;
+    librbd: rbd_lock_get_owners(Ptr, *mut c_int, *mut Bytes, *mut usize) -> c_int;
+    librbd: rbd_lock_get_owners_cleanup(*mut Bytes, usize) -> ();
+    librbd: rbd_aio_create_completion(Ptr, Ended, *mut Ptr) -> c_int;
+    librbd: rbd_aio_get_return_value(Ptr) -> isize;
+    librbd: rbd_aio_release(Ptr) -> ();
+    librbd: rbd_aio_read(Ptr, u64, usize, Bytes, Ptr) -> c_int;
+    librbd: rbd_aio_readv(Ptr, Vector, c_int, u64, Ptr) -> c_int;
+    librbd: rbd_aio_write(Ptr, u64, usize, Text, Ptr) -> c_int;
+    librbd: rbd_aio_writev(Ptr, Vector, c_int, u64, Ptr) -> c_int;
+    librbd: rbd_aio_discard(Ptr, u64, u64, Ptr) -> c_int;
+    librbd: rbd_aio_flush(Ptr, Ptr) -> c_int;
+}
+
+impl fmt::Debug for Api {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Api")
+    }
+}
+
+static API: OnceLock<Api> = OnceLock::new();
+
+/// The libraries, which are opened when they are first asked for.
+///
+/// # Errors
+///
+/// One is missing, or is not what it should be.
+pub(crate) fn api() -> Result<&'static Api, DeviceError> {
+    match API.get() {
+        Some(api) => Ok(api),
+        None => load("librados.so.2", "librbd.so.1").map(|api| API.get_or_init(|| api)),
+    }
+}
+
+fn load(librados: &str, librbd: &str) -> Result<Api, DeviceError> {
+    let failed = |name: &str, package: &str, error: libloading::Error| {
+        // What the dynamic linker says is the source, where there is one.
+        let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+        let text = format!(
+            "rbd: needs Ceph's library {name}, which cannot be used: {why}. Install the package that has it (on \
+             Debian `apt-get install {package}`), or put its directory into LD_LIBRARY_PATH"
+        );
+        DeviceError::Driver(text.into())
+    };
+    // SAFETY: initializers of Ceph's libraries ask nothing of who opens them.
+    let rados = unsafe { Library::new(librados) }.map_err(|error| failed(librados, "librados2", error))?;
+    // SAFETY: as above.
+    let rbd = unsafe { Library::new(librbd) }.map_err(|error| failed(librbd, "librbd1", error))?;
+    let api = Api::of(&rados, &rbd).map_err(|error| failed(librbd, "librbd1 librados2", error))?;
+    // L1.
+    std::mem::forget((rados, rbd));
+    Ok(api)
+}
+
+impl Api {
+    /// Whether ranges can be zeroed without sending zeroes.
+    pub(crate) fn zeroes(&self) -> bool {
+        self.rbd_aio_write_zeroes.is_some()
+    }
+}
+
+/// A negative result as an errno.
+fn check(result: c_int) -> Result<(), i32> {
+    if result < 0 { Err(-result) } else { Ok(()) }
+}
+
+/// As C has it; the callers' texts hold no NUL.
+fn text(text: &str) -> CString {
+    CString::new(text).unwrap_or_default()
+}
+
+/// A connection to a cluster, or the preparation of one.
+pub(crate) struct Cluster {
+    api: &'static Api,
+    handle: Ptr,
+}
+
+// SAFETY: L3.
+unsafe impl Send for Cluster {}
+// SAFETY: L3.
+unsafe impl Sync for Cluster {}
+
+impl Cluster {
+    /// Prepares a connection of this user, without `client.`.
+    pub(crate) fn new(api: &'static Api, id: &str) -> Result<Cluster, i32> {
+        let (id, mut handle) = (text(id), null_mut());
+        // SAFETY: both are valid for the call.
+        check(unsafe { (api.rados_create)(&mut handle, id.as_ptr()) })?;
+        Ok(Cluster { api, handle })
+    }
+
+    /// Reads a configuration file, or the first of those where Ceph's tools look.
+    pub(crate) fn read_conf(&self, path: Option<&str>) -> Result<(), i32> {
+        let path = path.map(text);
+        // SAFETY: the handle is open, and the path, if any, valid for the call.
+        check(unsafe {
+            (self.api.rados_conf_read_file)(self.handle, path.as_ref().map_or(null(), |path| path.as_ptr()))
+        })
+    }
+
+    /// Sets a key of the configuration.
+    pub(crate) fn set(&self, key: &str, value: &str) -> Result<(), i32> {
+        let (key, value) = (text(key), text(value));
+        // SAFETY: the handle is open, and the texts are valid for the call.
+        check(unsafe { (self.api.rados_conf_set)(self.handle, key.as_ptr(), value.as_ptr()) })
+    }
+
+    /// Connects.
+    pub(crate) fn connect(&self) -> Result<(), i32> {
+        // SAFETY: the handle is open.
+        check(unsafe { (self.api.rados_connect)(self.handle) })
+    }
+
+    /// Waits until this client knows the cluster's newest map. What it sends from then on makes OSDs know that map too,
+    /// and with it who is on the blocklist.
+    fn wait_for_latest_map(&self) -> Result<(), i32> {
+        // SAFETY: the cluster is open.
+        check(unsafe { (self.api.rados_wait_for_latest_osdmap)(self.handle) })
+    }
+
+    /// What a monitor answers to a command, which is written as JSON.
+    fn ask_monitor(&self, command: &str) -> Result<String, i32> {
+        let command = text(command);
+        let (mut out, mut out_len, mut said, mut said_len) = (null_mut(), 0, null_mut(), 0);
+        // SAFETY: the cluster is open, the command and the places for both answers are valid for the call, and there is
+        // no further input.
+        let result = check(unsafe {
+            let command = command.as_ptr();
+            (self.api.rados_mon_command)(
+                self.handle,
+                &command,
+                1,
+                c"".as_ptr(),
+                0,
+                &mut out,
+                &mut out_len,
+                &mut said,
+                &mut said_len,
+            )
+        });
+        let mut answer = String::new();
+        if !out.is_null() {
+            // SAFETY: librados has put so many bytes there, which are ours until they are given back below.
+            answer = String::from_utf8_lossy(unsafe { std::slice::from_raw_parts(out.cast(), out_len) }).into_owned();
+        }
+        for buffer in [out, said] {
+            if !buffer.is_null() {
+                // SAFETY: librados gave it, and it is given back once.
+                unsafe { (self.api.rados_buffer_free)(buffer) };
+            }
+        }
+        result.map(|()| answer)
+    }
+
+    /// A pool, once it is connected.
+    pub(crate) fn pool(self, name: &str, namespace: &str) -> Result<Pool, i32> {
+        let (name, namespace, mut handle) = (text(name), text(namespace), null_mut());
+        // SAFETY: the cluster is open, and the arguments are valid for the call.
+        check(unsafe { (self.api.rados_ioctx_create)(self.handle, name.as_ptr(), &mut handle) })?;
+        let pool = Pool { handle, cluster: self };
+        // SAFETY: the context was made above, and the text is valid for the call.
+        unsafe { (pool.cluster.api.rados_ioctx_set_namespace)(handle, namespace.as_ptr()) };
+        Ok(pool)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // SAFETY: it is open, and what was opened in it is closed (L2).
+        unsafe { (self.api.rados_shutdown)(self.handle) };
+    }
+}
+
+/// A pool's context.
+pub(crate) struct Pool {
+    handle: Ptr,
+    cluster: Cluster,
+}
+
+// SAFETY: L3.
+unsafe impl Send for Pool {}
+// SAFETY: L3.
+unsafe impl Sync for Pool {}
+
+impl Pool {
+    /// Opens an image. One that is read only is not watched, so that changes of its size are not seen.
+    pub(crate) fn image(self, name: &str, read_only: bool) -> Result<Image, i32> {
+        let api = self.cluster.api;
+        let (name, mut handle) = (text(name), null_mut());
+        let open = if read_only { api.rbd_open_read_only } else { api.rbd_open };
+        // SAFETY: the context is open, and the arguments are valid for the call; null is no snapshot.
+        check(unsafe { open(self.handle, name.as_ptr(), &mut handle, null()) })?;
+        Ok(Image { api, handle, watch: None, pool: self })
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // SAFETY: it is open, and its image is closed (L2).
+        unsafe { (self.cluster.api.rados_ioctx_destroy)(self.handle) };
+    }
+}
+
+/// An open image.
+pub(crate) struct Image {
+    api: &'static Api,
+    handle: Ptr,
+    watch: Option<(u64, Arc<dyn Watcher>)>,
+    pool: Pool,
+}
+
+// SAFETY: L3.
+unsafe impl Send for Image {}
+// SAFETY: L3.
+unsafe impl Sync for Image {}
+
+impl fmt::Debug for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Image({:p})", self.handle)
+    }
+}
+
+impl Image {
+    /// Reads from a snapshot from now on.
+    pub(crate) fn set_snapshot(&self, name: &str) -> Result<(), i32> {
+        let name = text(name);
+        // SAFETY: the image is open, and the text valid for the call.
+        check(unsafe { (self.api.rbd_snap_set)(self.handle, name.as_ptr()) })
+    }
+
+    /// Its size in bytes now.
+    pub(crate) fn size(&self) -> Result<u64, i32> {
+        let mut size = 0;
+        // SAFETY: the image is open, and the number valid for the call.
+        check(unsafe { (self.api.rbd_get_size)(self.handle, &mut size) })?;
+        Ok(size)
+    }
+
+    /// Whether it has the exclusive lock.
+    pub(crate) fn has_exclusive_lock(&self) -> Result<bool, i32> {
+        let mut features = 0;
+        // SAFETY: the image is open, and the number valid for the call.
+        check(unsafe { (self.api.rbd_get_features)(self.handle, &mut features) })?;
+        Ok(features & EXCLUSIVE_LOCK != 0)
+    }
+
+    /// Tells `watcher`, on a thread of librbd's, when the image's header changes, until the image is closed.
+    pub(crate) fn watch<W: Watcher>(&mut self, watcher: Arc<W>) -> Result<(), i32> {
+        let (mut handle, arg) = (0, Arc::as_ptr(&watcher).cast_mut().cast());
+        // SAFETY: the image is open, the number valid for the call, and `arg` until the image is closed, for the image
+        // keeps the watcher and ends the watch before it goes.
+        check(unsafe { (self.api.rbd_update_watch)(self.handle, &mut handle, changed::<W>, arg) })?;
+        self.watch = Some((handle, watcher));
+        Ok(())
+    }
+
+    /// Takes the exclusive lock, and does not give it up when another client asks.
+    pub(crate) fn lock(&self) -> Result<(), i32> {
+        // SAFETY: the image is open.
+        check(unsafe { (self.api.rbd_lock_acquire)(self.handle, LOCK_MODE_EXCLUSIVE) })
+    }
+
+    /// Until when the client at this address is on the cluster's blocklist, if it is. This client knows the newest map
+    /// then.
+    pub(crate) fn blocklisted_until(&self, address: &str) -> Result<Option<String>, i32> {
+        let cluster = &self.pool.cluster;
+        cluster.wait_for_latest_map()?;
+        // Releases before Pacific know it by its older name.
+        let list =
+            |name: &str| cluster.ask_monitor(&format!("{{\"prefix\": \"osd {name} ls\", \"format\": \"json\"}}"));
+        let listed = list("blocklist").or_else(|_| list("blacklist"))?;
+        let found = listed.split_once(&format!("\"{address}\"")).map(|(_, behind)| behind);
+        let until = found.map(|behind| behind.split('"').find(|word| word.starts_with("20")).unwrap_or("some time"));
+        Ok(until.map(str::to_owned))
+    }
+
+    /// Lets go of the lock.
+    pub(crate) fn unlock(&self) -> Result<(), i32> {
+        // SAFETY: the image is open.
+        check(unsafe { (self.api.rbd_lock_release)(self.handle) })
+    }
+
+    /// The address of another client that has the exclusive lock, if one has it now.
+    pub(crate) fn other_owner(&self) -> Result<Option<String>, i32> {
+        let (mut own, mut mode, mut owner, mut many) = (0, 0, null_mut(), 1);
+        // SAFETY: the image is open, and the number valid for the call.
+        check(unsafe { (self.api.rbd_is_exclusive_lock_owner)(self.handle, &mut own) })?;
+        if own != 0 {
+            return Ok(None);
+        }
+        // SAFETY: the image is open; there is room for one text, which is as many as may have an exclusive lock.
+        match check(unsafe { (self.api.rbd_lock_get_owners)(self.handle, &mut mode, &mut owner, &mut many) }) {
+            Err(libc::ENOENT) => return Ok(None),
+            found => found?,
+        }
+        if many == 0 || owner.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: librbd has put one text there, which is ours until it is given back below.
+        let address = unsafe { CStr::from_ptr(owner) }.to_string_lossy().into_owned();
+        // SAFETY: as above; it is given back once.
+        unsafe { (self.api.rbd_lock_get_owners_cleanup)(&mut owner, many) };
+        Ok(Some(address))
+    }
+
+    /// Starts I/O. `ended` is called once with the completion and `arg`, on a thread of librbd's, unless this is an
+    /// error; it gives the completion to [`take_result`].
+    ///
+    /// # Safety
+    ///
+    /// Until `ended` is called, `pieces` and the memory that they name stay where they are, the memory has `len` bytes
+    /// in all and is nobody else's, and `arg` is what `ended` takes.
+    #[inline]
+    pub(crate) unsafe fn submit(
+        &self,
+        (op, at, len): (Op, u64, usize),
+        pieces: &[libc::iovec],
+        ended: Ended,
+        arg: *mut c_void,
+    ) -> Result<(), i32> {
+        let (api, image, mut completion) = (self.api, self.handle, null_mut());
+        let (vector, many) = (pieces.as_ptr(), pieces.len() as c_int);
+        // SAFETY: `arg` is kept for `ended`, by the caller, and the place for the completion is valid for the call.
+        check(unsafe { (api.rbd_aio_create_completion)(arg, ended, &mut completion) })?;
+        // SAFETY: the image is open; the memory is the caller's promise, and so that `pieces` stays, which librbd reads
+        // from when it has data.
+        let result = unsafe {
+            match (op, pieces, api.rbd_aio_write_zeroes) {
+                (Op::Read, [one], _) => (api.rbd_aio_read)(image, at, len, one.iov_base.cast(), completion),
+                (Op::Read, ..) => (api.rbd_aio_readv)(image, vector, many, at, completion),
+                (Op::Write, [one], _) => {
+                    (api.rbd_aio_write)(image, at, len, one.iov_base.cast_const().cast(), completion)
+                }
+                (Op::Write, ..) => (api.rbd_aio_writev)(image, vector, many, at, completion),
+                (Op::Discard, ..) => (api.rbd_aio_discard)(image, at, len as u64, completion),
+                (Op::WriteZeroes, _, Some(write_zeroes)) => write_zeroes(image, at, len, completion, 0, 0),
+                (Op::Flush, ..) => (api.rbd_aio_flush)(image, completion),
+                _ => -libc::EOPNOTSUPP,
+            }
+        };
+        check(result).inspect_err(|_| {
+            // SAFETY: nothing was started, so the completion is ours still.
+            unsafe { (api.rbd_aio_release)(completion) };
+        })
+    }
+}
+
+impl Drop for Image {
+    /// Blocks until librbd has let go of the lock and of its watch.
+    fn drop(&mut self) {
+        // SAFETY: it is open, no I/O is under way (its callers keep it until then), and nobody uses it afterwards.
+        unsafe {
+            if let Some((watch, _)) = &self.watch {
+                (self.api.rbd_update_unwatch)(self.handle, *watch);
+            }
+            (self.api.rbd_close)(self.handle);
+        }
+    }
+}
+
+/// Who hears of changes of an image's header: of its size, say. Must not block.
+pub(crate) trait Watcher: Send + Sync + 'static {
+    /// Something has changed.
+    fn changed(&self);
+}
+
+/// Called by librbd.
+unsafe extern "C" fn changed<W: Watcher>(arg: *mut c_void) {
+    // SAFETY: `Image::watch` gave a watcher, which the image keeps for as long as it is watched.
+    let watcher = unsafe { &*arg.cast_const().cast::<W>() };
+    // No panic goes on into C.
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| watcher.changed())) {
+        discard(payload);
+    }
+}
+
+/// The result of I/O that has ended; the completion is released.
+///
+/// # Safety
+///
+/// `completion` is the one that a callback of [`Image::submit`] was called with, for the first time.
+#[inline]
+pub(crate) unsafe fn take_result(completion: *mut c_void) -> isize {
+    // Who has a completion has opened the library.
+    let Some(api) = API.get() else { return -(libc::EIO as isize) };
+    // SAFETY: the completion is the caller's until it is released here.
+    unsafe {
+        let result = (api.rbd_aio_get_return_value)(completion);
+        (api.rbd_aio_release)(completion);
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! What a spec says: which image of which pool, and how to reach the cluster.
+//!
+//! Owns the grammar behind `rbd:`. Errors name the pool and the image and never the whole spec: somebody may have put a
+//! key there, and errors go to logs.
+
+use std::time::Duration;
+
+use sheave::DeviceError;
+use sheave::drivers::Params;
+
+/// How long a request may take until librados gives it up.
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// How long the opening may take.
+const CONNECT: Duration = Duration::from_secs(15);
+/// How long requests go without an answer until that is told.
+const WARN: Duration = Duration::from_secs(5);
+/// How long a claim waits for the exclusive lock.
+const LOCK: Duration = Duration::from_secs(10);
+/// Longest of these times: librados counts seconds.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+/// All that a spec says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) spec: String,
+    pub(crate) pool: String,
+    pub(crate) namespace: String,
+    pub(crate) image: String,
+    pub(crate) snapshot: Option<String>,
+    /// The configuration of Ceph; without one librados looks where it always does.
+    pub(crate) conf: Option<String>,
+    /// The user, without `client.`.
+    pub(crate) id: String,
+    pub(crate) keyring: Option<String>,
+    pub(crate) read_only: bool,
+    pub(crate) timeout: Duration,
+    pub(crate) connect: Duration,
+    pub(crate) warn: Duration,
+    pub(crate) lock: Duration,
+}
+
+impl Target {
+    /// Reads a spec.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError::Spec`] says what is wrong and what would be right.
+    pub(crate) fn read(params: &mut Params<'_>) -> Result<Target, DeviceError> {
+        let path = params.path().unwrap_or_default();
+        let read = Target::read_keys(params, &path);
+        read.map_err(|error| match error {
+            DeviceError::Spec { why, .. } => DeviceError::spec(format!("rbd:{path}"), why),
+            error => error,
+        })
+    }
+
+    fn read_keys(params: &mut Params<'_>, path: &str) -> Result<Target, DeviceError> {
+        if params.text("key").is_some() {
+            return Err(params.error(
+                "a spec takes no key: it stands in lists of processes, in logs and in reports. Put the key into a \
+                 keyring, and name that by keyring=PATH",
+            ));
+        }
+        let (conf, keyring) = (params.text("conf"), params.text("keyring"));
+        let id = params.text("id").unwrap_or_else(|| "admin".into());
+        let namespace = params.text("namespace").unwrap_or_default();
+        let read_only = params.switch("readonly")?.unwrap_or(false);
+        let (timeout, connect) = (time(params, "timeout", TIMEOUT)?, time(params, "connect", CONNECT)?);
+        let (warn, lock) = (time(params, "warn", WARN)?, time(params, "lock", LOCK)?);
+        params.finish()?;
+        let (pool, image, snapshot) = split(path).map_err(|why| params.error(why))?;
+        if let Some(user) = id.strip_prefix("client.") {
+            return Err(params.error(format!("id= is the user without 'client.': id={user}")));
+        }
+        // C ends a text at its first NUL.
+        let texts = [Some(path), conf.as_deref(), keyring.as_deref(), Some(&id), Some(&namespace)];
+        if texts.into_iter().flatten().any(|text| text.contains('\0')) || id.is_empty() {
+            return Err(params.error("a name is empty, or holds a NUL byte"));
+        }
+        let spec = params.spec().to_owned();
+        Ok(Target {
+            spec,
+            pool,
+            namespace,
+            image,
+            snapshot,
+            conf,
+            id,
+            keyring,
+            read_only,
+            timeout,
+            connect,
+            warn,
+            lock,
+        })
+    }
+
+    /// Whether nothing is written: a snapshot never changes.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only || self.snapshot.is_some()
+    }
+
+    /// The image as Ceph's own tools name it.
+    pub(crate) fn name(&self) -> String {
+        let mut name = format!("{}/", self.pool);
+        if !self.namespace.is_empty() {
+            name = format!("{name}{}/", self.namespace);
+        }
+        name += &self.image;
+        if let Some(snapshot) = &self.snapshot {
+            name = format!("{name}@{snapshot}");
+        }
+        name
+    }
+
+    /// The device in words, for errors and notices.
+    pub(crate) fn words(&self) -> String {
+        format!("RBD image {}", self.name())
+    }
+}
+
+fn time(params: &mut Params<'_>, key: &'static str, default: Duration) -> Result<Duration, DeviceError> {
+    match params.duration(key)?.unwrap_or(default) {
+        time if time.is_zero() || time > LONGEST => {
+            Err(params.error(format!("{key}= is a time above 0 and of a day at most, such as 30s")))
+        }
+        time => Ok(time),
+    }
+}
+
+/// `POOL/IMAGE[@SNAP]`.
+fn split(path: &str) -> Result<(String, String, Option<String>), &'static str> {
+    const RIGHT: &str = "Name pool and image, as in rbd:POOL/IMAGE or rbd:POOL/IMAGE@SNAPSHOT";
+    let (pool, rest) = path.split_once('/').ok_or(RIGHT)?;
+    if rest.contains('/') {
+        return Err("there is more than one slash. A namespace goes into namespace=NAME");
+    }
+    let (image, snapshot) = match rest.split_once('@') {
+        Some((image, snapshot)) => (image, Some(snapshot)),
+        None => (rest, None),
+    };
+    if pool.is_empty() || image.is_empty() || snapshot == Some("") {
+        return Err(RIGHT);
+    }
+    Ok((pool.into(), image.into(), snapshot.map(Into::into)))
+}
+
+#[cfg(test)]
+mod tests;

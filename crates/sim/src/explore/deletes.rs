@@ -1,0 +1,82 @@
+//! A pool that opens for deletes alone, for the file system of its disk is full: volumes are deleted until it takes
+//! everything again, or some are left; what was done is cut like any other work.
+
+use sheave_base::rng::Rng;
+use sheave_base::status::Status;
+use sheave_vol::{Pool, PoolError};
+
+use super::{Explorer, MAX_DEPTH, Run};
+use crate::audit::audit;
+use crate::disk::{Image, SimDisk};
+use crate::model::{Change, Event, Model};
+use crate::observe::observe;
+use crate::world::{Counters, History};
+
+/// Most volumes that are deleted in one opening.
+const MOST: u64 = 4;
+/// Crashes while that is done.
+const CUTS: usize = 6;
+
+impl Explorer<'_> {
+    /// Deletes volumes of a pool that takes nothing else, and looks at the others.
+    pub(super) fn delete_some(
+        &mut self,
+        (pool, disk): (Pool, SimDisk),
+        (before, model, counters): (Image, Model, Counters),
+        grown: bool,
+        rng: &mut Rng,
+        depth: u32,
+    ) -> Result<(), String> {
+        let (mut now, mut history, from) = (model.clone(), History::default(), disk.time());
+        let refused = pool.create_volume("refused", 4096);
+        if !matches!(refused, Err(PoolError::HostFull { .. })) {
+            return Err(format!("a pool that takes deletes alone makes a volume: {refused:?}"));
+        }
+        for _ in 0..rng.between(1, MOST) {
+            let names: Vec<String> = now.volumes().keys().cloned().collect();
+            if names.is_empty() {
+                break;
+            }
+            let change = Change::Delete { name: rng.pick(&names).clone() };
+            let mut note = |event: Event, at: usize| {
+                now.apply(&event);
+                history.events.push((at, event));
+            };
+            history.trace.push((disk.time(), change.to_string()));
+            note(Event::Change(change.clone()), disk.time());
+            let Change::Delete { name } = &change else { break };
+            let result = pool.delete(name);
+            note(Event::Changed { ok: result.is_ok(), size: None }, disk.time());
+            self.report.tally.count("deletes where nothing else is taken");
+            match result {
+                Ok(()) => {}
+                // The journal has no block left.
+                Err(PoolError::HostFull { .. } | PoolError::Io { status: Status::NoSpc, .. }) => break,
+                // The disk failed: it is made, and not durable, or it has not begun.
+                Err(_) if self.plan.setup.disk.errors.any() => return Ok(()),
+                Err(error) => return Err(format!("{change}: {error}")),
+            }
+            now.is_readable(&observe(&pool, &disk.image(), self.plan.setup.seed)?)?;
+            audit(&pool)?;
+            if !pool.info().deletes_only {
+                self.report.tally.count("deletes that made room for everything else");
+                break;
+            }
+        }
+        self.check(&disk.image())?;
+        drop(pool);
+        self.check(&disk.image())?;
+        if depth + 1 >= MAX_DEPTH {
+            return Ok(());
+        }
+        let (lies, degraded, failed) = (false, false, false);
+        let log = disk.log();
+        let run = Run { before, log, history, model, counters, from, grown, lies, degraded, failed };
+        self.path.push("in a pool that takes deletes alone".into());
+        let before = self.report.crashes;
+        self.cut(&run, CUTS, depth + 1)?;
+        self.report.tally.count_times(self.report.crashes - before, "crashes among such deletes");
+        self.path.pop();
+        Ok(())
+    }
+}

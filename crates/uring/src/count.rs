@@ -1,0 +1,169 @@
+//! Where the time of I/O on files goes, as a ring sees it: counted for each file and ring.
+//!
+//! Owns the times of I/O with a slot: those of its bios, which the block layer tells, and the time with workers. Plain
+//! records the block layer counts. A ring without statistics, and one of a worker, counts nothing: what a
+//! worker does for a ring is time with a worker there.
+//!
+//! Invariants:
+//! - T1: an I/O counts once, when it ends, if it came to a device or a worker.
+//! - T2: the times of a slot are its request's: [`REQ_TIMED`] says that there are some.
+
+use sheave_base::clock::CoarseTs;
+use sheave_blk::bio::Op;
+use sheave_blk::ctx::SlowRun;
+use sheave_blk::stats::{RecordStats, Split};
+use sheave_iomap::dio::open_file::SlowRunOf;
+use sheave_iomap::io_stats::IoKind;
+use sheave_iomap::slow::Place;
+
+use crate::core::Core;
+use crate::op::rw::is_write;
+use crate::plain::known::PlainOwner;
+use crate::req::REQ_TIMED;
+use crate::sqe::opcode;
+use crate::times::{SlotTimes, Times};
+
+/// A look at each file takes so long.
+const LOOK_NS: u64 = 1_000_000_000;
+/// Files that are looked at in one go.
+const LOOK_AT: usize = 16;
+
+fn kind_of(opcode: u8) -> IoKind {
+    match opcode::is_rw(opcode) {
+        true if is_write(opcode) => IoKind::Write,
+        true => IoKind::Read,
+        false => IoKind::Other,
+    }
+}
+
+impl Core {
+    /// Where plain records of this owner count.
+    #[inline(always)]
+    pub(crate) fn record_stats(&self, owner: u32) -> Option<&RecordStats> {
+        self.files.get(PlainOwner(owner).file() as usize)?.records()
+    }
+
+    /// A plain record has ended that went as a bio.
+    #[cold]
+    pub(crate) fn count_former_record(&self, owner: u32, op: Op, split: &Split, bytes: u32) {
+        let file = self.files.get(PlainOwner(owner).file() as usize);
+        if let Some(cell) = file.and_then(|file| file.io()) {
+            cell.note(op.into(), split, bytes.into());
+        }
+    }
+
+    /// A plain record has failed.
+    #[cold]
+    pub(crate) fn count_failed_record(&self, owner: u32) {
+        let file = self.files.get(PlainOwner(owner).file() as usize);
+        if let Some(cell) = file.and_then(|file| file.io()) {
+            cell.note_error();
+        }
+    }
+
+    fn slot_times(&mut self, slot: u32) -> &mut SlotTimes {
+        let (req, times) = (&mut self.reqs[slot], &mut self.cold[slot as usize].times);
+        if req.rflags & REQ_TIMED == 0 {
+            req.rflags |= REQ_TIMED;
+            *times = SlotTimes::default();
+        }
+        times
+    }
+
+    /// The last bio of a slot has ended well, and with it the I/O.
+    #[inline]
+    pub(crate) fn count_inline(&mut self, slot: u32, res: i32) {
+        let Some(times) = &self.times else { return };
+        let mut split = times.bio;
+        if self.reqs[slot].rflags & REQ_TIMED != 0 {
+            split.add(&self.cold[slot as usize].times.split);
+        }
+        self.count_slot(slot, &split, res);
+    }
+
+    /// The last bio of a slot has ended, and not yet the I/O: what is left is with a worker, or waits for one.
+    #[cold]
+    pub(crate) fn data_ended(&mut self, slot: u32) {
+        let Some(Times { clock, bio, .. }) = &self.times else { return };
+        let (now, bio) = (clock.coarse(), *bio);
+        let times = self.slot_times(slot);
+        // Of a sync the flush is a part of what its worker began.
+        if times.with_worker.is_none() {
+            times.split.add(&bio);
+            times.with_worker = Some(now);
+        }
+    }
+
+    /// A worker has the slot from now on, or it waits for one.
+    #[cold]
+    pub(crate) fn enter_worker(&mut self, slot: u32) {
+        let Some(now) = self.times.as_ref().map(|times| times.clock.coarse()) else { return };
+        self.slot_times(slot).with_worker.get_or_insert(now);
+    }
+
+    /// The ring goes on with a slot that a worker had.
+    #[cold]
+    pub(crate) fn leave_worker(&mut self, slot: u32) {
+        let Some(now) = self.times.as_ref().map(|times| times.clock.coarse()) else { return };
+        self.slot_times(slot).leave_worker(now);
+    }
+
+    /// An I/O with times of its slot ends.
+    #[cold]
+    pub(crate) fn count_timed(&mut self, slot: u32, res: i32) {
+        self.leave_worker(slot);
+        let split = self.cold[slot as usize].times.split;
+        self.count_slot(slot, &split, res);
+    }
+
+    fn count_slot(&self, slot: u32, split: &Split, res: i32) {
+        let req = &self.reqs[slot];
+        if let Some(cell) = self.files.get(req.file as usize).and_then(|file| file.io()) {
+            let kind = kind_of(req.opcode);
+            let bytes = if kind == IoKind::Other { 0 } else { res.max(0) as u64 };
+            let slow = cell.note(kind, split, bytes);
+            if res < 0 {
+                cell.note_error();
+            }
+            if slow {
+                self.keep_slow_slot(slot, kind, split);
+            }
+        }
+    }
+
+    #[cold]
+    fn keep_slow_slot(&self, slot: u32, kind: IoKind, split: &Split) {
+        let req = &self.reqs[slot];
+        let (Some(times), Some(file)) = (&self.times, self.files.get(req.file as usize)) else { return };
+        let (pos, len) = match kind {
+            IoKind::Other => (req.off, req.len),
+            _ => (req.kiocb.pos, req.kiocb.len),
+        };
+        let what = SlowRunOf { kind, place: Place::File(pos), len, ios: 1 };
+        file.keep_slow(what, split, times.clock.coarse(), self.live());
+    }
+
+    /// Plain records were slow. They are no more in flight.
+    #[cold]
+    pub(crate) fn keep_slow_records(&self, owner: u32, slow: &SlowRun) {
+        let Some(file) = self.files.get(PlainOwner(owner).file() as usize) else { return };
+        let ios = slow.ios as u32;
+        let what = SlowRunOf { kind: slow.op.into(), place: file.place_of(slow.sector), len: slow.bytes, ios };
+        file.keep_slow(what, &slow.split, slow.ended, self.live() + ios);
+    }
+
+    /// Looks at what is usual on some of the files: on each about once a second.
+    #[cold]
+    pub(crate) fn look_at_files(&mut self, now: CoarseTs) -> CoarseTs {
+        let Some(times) = &mut self.times else { return CoarseTs(u64::MAX) };
+        let (first, files) = (times.next_file, self.files.len());
+        let many = files.min(LOOK_AT);
+        for at in first..first + many {
+            if let Some(file) = self.files.get_mut(at % files) {
+                file.look(now);
+            }
+        }
+        times.next_file = (first + many) % files.max(1);
+        CoarseTs(now.0 + LOOK_NS * many.max(1) as u64 / files.max(1) as u64)
+    }
+}

@@ -1,0 +1,81 @@
+//! What a ring writes to its trace: one entry a request, whichever way it went.
+
+use std::path::PathBuf;
+
+use sheave_base::buf::Buf;
+use sheave_base::trace::TraceOp;
+use sheave_base::trace::reader::Trace;
+use sheave_base::trace::writer::TraceWriter;
+use sheave_drivers::open_device;
+use sheave_uring::{Ring, prep};
+
+/// The entries of what `work` does on a ring with this device.
+fn traced(name: &str, spec: &str, work: impl FnOnce(&mut Ring, sheave_uring::Fd)) -> Trace {
+    let path: PathBuf = std::env::temp_dir().join(format!("sheave-uring-{}-{name}.trace", std::process::id()));
+    let mut ring = Ring::builder().polled(true).build().expect("a ring");
+    let fd = ring.attach(&open_device(spec).expect("a device")).expect("attached");
+    assert!(ring.trace_to(Some(TraceWriter::create(&path, 0, 1 << 20).expect("a file"))).is_none());
+    work(&mut ring, fd);
+    assert!(ring.trace_to(None).is_some());
+    let read = |ring: &mut Ring| {
+        ring.push(prep::read(fd, Buf::zeroed(512, 512).expect("memory"))).expect("room");
+        ring.submit_and_wait(1).expect("it ends");
+    };
+    // After the end of the trace.
+    read(&mut ring);
+    let trace = Trace::read(&path).expect("a trace");
+    std::fs::remove_file(&path).expect("removed");
+    trace
+}
+
+fn read_at(ring: &mut Ring, fd: sheave_uring::Fd, block: u64) {
+    let buf = Buf::zeroed(4096, 4096).expect("memory");
+    ring.push(prep::read(fd, buf).offset(block * 8192)).expect("room");
+}
+
+fn sectors(trace: &Trace) -> Vec<u64> {
+    trace.entries.iter().map(|entry| entry.sector).collect()
+}
+
+#[test]
+fn a_batch_is_traced_and_so_is_each_io_alone() {
+    let blocks = 0..20u64;
+    let wanted: Vec<u64> = blocks.clone().map(|block| block * 16).collect();
+    let batch = traced("batch", "null:size=1M", |ring, fd| {
+        blocks.clone().for_each(|block| read_at(ring, fd, block));
+        ring.submit_and_wait(20).expect("they end");
+    });
+    let mut found = sectors(&batch);
+    found.sort_unstable();
+    assert_eq!(found, wanted);
+    let alone = |name, spec| {
+        traced(name, spec, |ring, fd| {
+            for block in blocks.clone() {
+                read_at(ring, fd, block);
+                ring.submit_and_wait(1).expect("it ends");
+                ring.pop().expect("it was waited for");
+            }
+        })
+    };
+    for trace in
+        [alone("alone", "null:size=1M"), alone("later", "null:size=1M,latency=50us"), alone("ram", "ram:size=1M")]
+    {
+        assert_eq!(sectors(&trace), wanted);
+        assert!(trace.devices[usize::from(trace.entries[0].common.device)].contains("size=1M"));
+        for entry in &trace.entries {
+            let common = &entry.common;
+            assert_eq!((common.op, common.status, entry.bytes), (TraceOp::Read, 0, 4096));
+            assert!(common.depth == 1 && entry.began_ns() >= trace.coarse_ns, "{entry:?}");
+        }
+    }
+}
+
+#[test]
+fn an_io_that_fails_has_its_status() {
+    let failed = traced("failed", "fault:error=1,over=null:size=1M", |ring, fd| {
+        read_at(ring, fd, 3);
+        ring.submit_and_wait(1).expect("it ends");
+    });
+    let with_error = failed.entries.iter().filter(|entry| entry.common.status != 0);
+    assert_eq!(with_error.map(|entry| entry.sector).collect::<Vec<_>>(), [48]);
+}
