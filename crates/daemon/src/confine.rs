@@ -7,6 +7,7 @@
 //! | read | the directories of the configuration and of certificates; locks in `/proc`; block devices in `/sys` |
 //! | read, for devices on other machines | what their specs name (`conf=`, `keyring=`, `ca=` ...); `REMOTE` |
 //! | made and removed | sockets, in the directories of those that it listens on; traces, in their directory |
+//! | removed | the directory of traces, while it is empty |
 //!
 //! * C1. It happens before any thread is started, for threads have the bounds of who starts them.
 //! * C2. What is open stays open: sockets and descriptors that come over the control socket need no right here.
@@ -157,10 +158,12 @@ fn restrict(
         Address::Unix(path) => Some(path),
         Address::Tcp(_) => None,
     });
-    for path in listens.chain(plan.control.as_ref().map(|control| &control.path)) {
+    for path in listens {
         rules = allow(rules, directory(path), sockets)?;
     }
     if let Some(control) = &plan.control {
+        // The directory of traces goes with the daemon while it is empty.
+        rules = allow(rules, directory(&control.path), sockets | AccessFs::RemoveDir)?;
         rules = allow(
             rules,
             &trace::directory(&control.path),

@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use sheave_serve::{Address, Listener};
@@ -19,6 +20,8 @@ pub struct Running {
     server: Server,
     /// Removes the socket's path when it goes.
     listener: Listener,
+    /// Where its traces are.
+    traces: PathBuf,
 }
 
 /// Makes the runtime directory, if the socket is to be there, while the daemon may still make one.
@@ -52,13 +55,15 @@ impl Running {
         // Only now, so that nobody has connected who may not.
         let mode = std::fs::Permissions::from_mode(wanted.mode);
         std::fs::set_permissions(&wanted.path, mode).map_err(failed)?;
-        Ok(Running { server, listener })
+        Ok(Running { server, listener, traces: trace::directory(&wanted.path) })
     }
 
     /// Ends it; no call is handled any more when this returns.
     pub fn stop(self) {
-        let Running { server, listener } = self;
+        let Running { server, listener, traces } = self;
         server.stop();
         drop(listener);
+        // One with traces in it stays.
+        let _ = std::fs::remove_dir(traces);
     }
 }
