@@ -92,9 +92,11 @@ fn the_engine_is_what_the_spec_says_or_what_is_allowed() {
 #[test]
 fn a_call_that_does_not_come_back_is_told_and_waited_for() {
     let dir = tempfile::tempdir().expect("a directory");
-    let (device, mut writer) = silent_by(Engine::Sync, dir.path(), Duration::from_millis(50), 100);
+    let (device, writer) = silent_by(Engine::Sync, dir.path(), Duration::from_millis(50), 100);
     let (mut rig, bdev) = Rig::over(&device).expect("attached");
-    // More than there are threads: those that none has begun can be ended.
+    // It goes before the ring, which waits for its reads, when this fails.
+    let mut writer = writer;
+    // More than there are threads: those that none has begun can be ended, of which a slow machine has some more.
     let mut data = memory(70 * 4096, 0);
     for block in data.chunks_mut(4096) {
         rig.submit(bdev, Op::Read, 0, 0, 4096, &[vec_of(block)]);
@@ -105,19 +107,27 @@ fn a_call_that_does_not_come_back_is_told_and_waited_for() {
         rig.poll();
         assert!(start.elapsed() < LONG, "{:?}: {:?}", device.notices(), rig.ended);
     }
-    assert!(rig.ended.len() == 6 && rig.ended.iter().all(|(_, status)| *status == Status::Timeout), "{:?}", rig.ended);
+    assert!(rig.ended.iter().all(|(_, status)| *status == Status::Timeout), "{:?}", rig.ended);
     assert!(device.notices()[0].contains("waits in the kernel"), "{:?}", device.notices());
     // The end of the ring waits for the rest, whose memory is the kernel's until then.
     let feeder = thread::spawn(move || {
         thread::sleep(Duration::from_millis(50));
-        writer.write_all(&[8; 64 * 4096]).expect("written");
+        // Until nobody can read any more.
+        while writer.write_all(&[8; 4096]).is_ok() {}
     });
     let ended = &mut rig.ended;
     rig.ctx.shutdown(&mut |owner, status| ended.push((owner, status)));
     rig.each_ended_once();
-    assert_eq!(rig.ended.iter().filter(|(_, status)| status.is_ok()).count(), 64, "{:?}", rig.ended);
-    feeder.join().expect("fed");
+    assert!(rig.ended.iter().any(|(_, status)| status.is_ok()), "{:?}", rig.ended);
+    for (owner, status) in &rig.ended {
+        let block = &data[*owner as usize * 4096..][..4096];
+        let was_read = status.is_ok();
+        assert!(block.iter().all(|byte| *byte == if was_read { 8 } else { 0 }), "{owner}: {status:?}");
+        assert!(was_read || matches!(status, Status::Timeout | Status::Canceled), "{owner}: {status:?}");
+    }
     assert_eq!(device.in_flight().total(), 0);
+    drop((rig, device));
+    feeder.join().expect("fed");
 }
 
 #[test]
