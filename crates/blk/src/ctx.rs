@@ -20,7 +20,7 @@ pub mod sockets;
 mod stacked;
 mod wait;
 
-pub use crate::end_io::{EndIo, PlainEnd, SlowRun};
+pub use crate::end_io::{EndIo, PlainEnd, RunEnd};
 pub use crate::hctx::RecordSeat;
 
 use std::marker::PhantomData;

@@ -51,16 +51,17 @@ pub trait EndIo {
         None
     }
 
-    /// Where the time went of a plain record that has become a bio, of which [`EndIo::end_plain`] tells next: it counts
-    /// with its request, and not in [`EndIo::records`]. Only with statistics.
-    fn timed_plain(&mut self, owner: u32, op: Op, split: &Split, bytes: u32) {
-        let _ = (owner, op, split, bytes);
+    /// Where the time went of plain records that have become bios, and have ended, after [`EndIo::end_plain`] or
+    /// [`EndIo::end_run`] has told of them. They count with their request, and not in [`EndIo::records`].
+    /// Only with statistics.
+    fn timed_plain(&mut self, owner: u32, run: &RunEnd) {
+        let _ = (owner, run);
     }
 
     /// Plain records of an owner have ended that [count as slow](crate::stats::IoTally::note).
     #[cold]
-    fn slow_run(&mut self, owner: u32, slow: &SlowRun) {
-        let _ = (owner, slow);
+    fn slow_run(&mut self, owner: u32, run: &RunEnd) {
+        let _ = (owner, run);
     }
 
     /// Where the time went of a bio of which [`EndIo::end_io`] tells next. Only with statistics.
@@ -82,9 +83,9 @@ pub trait EndIo {
     fn end_poll(&mut self) {}
 }
 
-/// Plain records of one owner that were slow together.
+/// Plain records of one owner that ended together.
 #[derive(Clone, Copy, Debug)]
-pub struct SlowRun {
+pub struct RunEnd {
     /// What they did.
     pub op: Op,
     /// Where their time went.
@@ -97,6 +98,8 @@ pub struct SlowRun {
     pub sector: u64,
     /// The length of the first, in bytes.
     pub bytes: u32,
+    /// The length of all of them.
+    pub bytes_all: u64,
 }
 
 /// A plain record that has ended.

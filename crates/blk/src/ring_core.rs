@@ -15,7 +15,7 @@ use sheave_base::trace::writer::TraceWriter;
 use crate::bio::{BIO_CHILD, BIO_PLAIN, BIO_SLOW, BIO_SLOW_END, BIO_STACKED, BIO_WAITS, BioId};
 use crate::bio_set::{BioList, BioSet};
 use crate::driver::KringSlot;
-use crate::end_io::{EndIo, PlainEnd};
+use crate::end_io::{EndIo, PlainEnd, RunEnd};
 use crate::plug::Plug;
 use crate::stack::Lower;
 use crate::stats::Split;
@@ -113,6 +113,21 @@ impl Core {
         }
     }
 
+    /// A plain record that has become this bio, as a run of one.
+    pub(crate) fn run_of(&self, id: BioId) -> RunEnd {
+        let bio = &self.bios[id];
+        RunEnd {
+            op: bio.op,
+            split: self.split,
+            // One that ended without a driver has no batch, and no time either.
+            ended: self.batch_time.unwrap_or_default(),
+            ios: 1,
+            sector: bio.sector,
+            bytes: bio.bytes,
+            bytes_all: bio.bytes.into(),
+        }
+    }
+
     /// Ends a bio: recycles it and tells its owner, unless it waits for children or is one.
     #[inline(always)]
     pub(crate) fn end_bio(&mut self, id: BioId, status: Status, end: &mut impl EndIo) {
@@ -141,15 +156,15 @@ impl Core {
         loop {
             let bio = &self.bios[id];
             let (flags, status, owner, parent) = (bio.flags, bio.status, bio.owner, bio.parent);
-            let record = PlainEnd { cookie: bio.cookie, bytes: bio.bytes };
-            let op = bio.op;
+            let (record, run) = (PlainEnd { cookie: bio.cookie, bytes: bio.bytes }, self.run_of(id));
             self.bios.put(id);
             if flags & BIO_CHILD == 0 {
                 if flags & BIO_PLAIN != 0 {
+                    end.end_plain(owner, record, status);
                     if self.stats {
-                        end.timed_plain(owner, op, &self.split, record.bytes);
+                        end.timed_plain(owner, &run);
                     }
-                    return end.end_plain(owner, record, status);
+                    return;
                 }
                 if flags & BIO_STACKED != 0 {
                     return self.end_lower(owner, record.cookie, status);

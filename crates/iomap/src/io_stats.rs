@@ -45,7 +45,12 @@ impl IoCell {
 
     /// Counts an I/O of the ring's slots; whether it was slow. For the ring alone (I1).
     pub fn note(&self, kind: IoKind, split: &Split, bytes: u64) -> bool {
-        self.kinds[kind as usize].note(split, 1, bytes)
+        self.note_run(kind, split, (1, bytes))
+    }
+
+    /// As [`IoCell::note`], of so many I/Os that share a split, with so many bytes.
+    pub fn note_run(&self, kind: IoKind, split: &Split, (ios, bytes): (u64, u64)) -> bool {
+        self.kinds[kind as usize].note(split, ios, bytes)
     }
 
     /// Counts an error of an I/O that is counted beside it. For the ring alone (I1).

@@ -11,8 +11,7 @@
 
 use sheave_base::clock::CoarseTs;
 use sheave_base::status::Status;
-use sheave_blk::bio::Op;
-use sheave_blk::ctx::{EndIo, PlainEnd, SlowRun};
+use sheave_blk::ctx::{EndIo, PlainEnd, RunEnd};
 use sheave_blk::stats::{RecordStats, Split};
 use sheave_iomap::CompletionPlan;
 use sheave_iomap::dio;
@@ -108,7 +107,7 @@ impl EndIo for Core {
         u16::try_from(PlainOwner(owner).file()).ok()
     }
 
-    fn slow_run(&mut self, owner: u32, slow: &SlowRun) {
+    fn slow_run(&mut self, owner: u32, slow: &RunEnd) {
         self.keep_slow_records(owner, slow);
     }
 
@@ -116,8 +115,8 @@ impl EndIo for Core {
         self.look_at_files(now)
     }
 
-    fn timed_plain(&mut self, owner: u32, op: Op, split: &Split, bytes: u32) {
-        self.count_former_record(owner, op, split, bytes);
+    fn timed_plain(&mut self, owner: u32, run: &RunEnd) {
+        self.count_former_records(owner, run);
     }
 
     #[inline(always)]

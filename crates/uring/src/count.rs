@@ -9,8 +9,7 @@
 //! - T2: the times of a slot are its request's: [`REQ_TIMED`] says that there are some.
 
 use sheave_base::clock::CoarseTs;
-use sheave_blk::bio::Op;
-use sheave_blk::ctx::SlowRun;
+use sheave_blk::ctx::RunEnd;
 use sheave_blk::stats::{RecordStats, Split};
 use sheave_iomap::dio::open_file::SlowRunOf;
 use sheave_iomap::io_stats::IoKind;
@@ -43,12 +42,14 @@ impl Core {
         self.files.get(PlainOwner(owner).file() as usize)?.records()
     }
 
-    /// A plain record has ended that went as a bio.
+    /// Plain records have ended that went as bios.
     #[cold]
-    pub(crate) fn count_former_record(&self, owner: u32, op: Op, split: &Split, bytes: u32) {
+    pub(crate) fn count_former_records(&self, owner: u32, run: &RunEnd) {
         let file = self.files.get(PlainOwner(owner).file() as usize);
-        if let Some(cell) = file.and_then(|file| file.io()) {
-            cell.note(op.into(), split, bytes.into());
+        if let Some(cell) = file.and_then(|file| file.io())
+            && cell.note_run(run.op.into(), &run.split, (run.ios, run.bytes_all))
+        {
+            self.keep_slow_records(owner, run);
         }
     }
 
@@ -145,7 +146,7 @@ impl Core {
 
     /// Plain records were slow. They are no more in flight.
     #[cold]
-    pub(crate) fn keep_slow_records(&self, owner: u32, slow: &SlowRun) {
+    pub(crate) fn keep_slow_records(&self, owner: u32, slow: &RunEnd) {
         let Some(file) = self.files.get(PlainOwner(owner).file() as usize) else { return };
         let ios = slow.ios as u32;
         let what = SlowRunOf { kind: slow.op.into(), place: file.place_of(slow.sector), len: slow.bytes, ios };

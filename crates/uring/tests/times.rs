@@ -10,6 +10,7 @@ use sheave_blk::bio::Op;
 use sheave_blk::stats::Stage;
 use sheave_iomap::io_stats::{IoGroup, IoKind};
 use sheave_iomap::mapping::Intent;
+use sheave_iomap::slow::Place;
 use sheave_iomap::{File, MappingKind, RawFile};
 use sheave_uring::sqe::{IOSQE_ASYNC, Sqe, opcode};
 use sheave_uring::{Fd, IoWq, Ring};
@@ -87,6 +88,43 @@ fn records_count_for_their_file_and_their_ring() {
     assert_eq!(of_device(), all_of_device, "and when the ring has gone");
     assert_eq!(one.counts().ios(), 2, "what a ring did stays when it has gone");
     assert_eq!(all.counts().ios(), 3);
+}
+
+#[test]
+fn records_that_are_merged_count_each_and_are_slow_each() {
+    // With room for all CQEs, and with room for one: the others end one by one.
+    for entries in [32, 1] {
+        let puppet = Puppet::new().holding();
+        let device = puppet.device();
+        let file = Arc::new(RawFile::new(device.clone()));
+        let (clock, time) = Clock::virtual_clock();
+        let builder = Ring::builder().entries(32).cq_entries(entries).in_flight(32).clock(clock).spin(Duration::ZERO);
+        let mut ring = builder.slow_limit(DELAY / 2).build().unwrap();
+        let fd = ring.attach_file(file.clone()).unwrap();
+        push(&mut ring, &[read(fd, 4096), read(fd, 8192), read(fd, 12288), write(fd, 0)]);
+        assert_eq!(ring.submit().unwrap(), 4);
+        time.advance(DELAY);
+        ring.reap(); // The driver still has them.
+        puppet.script().finish = u32::MAX;
+        let mut told = 0;
+        for _ in 0..4 {
+            ring.reap();
+            told += reaped(&mut ring).len();
+        }
+        assert_eq!(told, 4);
+        let stats = device.stats();
+        assert_eq!((stats.op(Op::Read).ios, stats.op(Op::Read).merges), (1, 2), "one request");
+        let io = file.io_group().expect("raw files have statistics").clone();
+        assert_eq!(counted(&io, IoKind::Read), (3, only(Stage::Driver, 3 * DELAY_NS)));
+        assert_eq!(io.counts().kind(IoKind::Read).bytes, 3 * 4096);
+        let slow = ring.flight_recorder().expect("statistics are on").read(0).ios;
+        let reads = slow.iter().filter(|slow| slow.kind == IoKind::Read);
+        assert_eq!(reads.clone().map(|slow| slow.ios).sum::<u32>(), 3, "{slow:?}");
+        for slow in reads {
+            let Place::File(at) = slow.place else { panic!("{slow:?}") };
+            assert!((4096..16384).contains(&at) && slow.len == 4096 && slow.latency_ns() == DELAY_NS, "{slow:?}");
+        }
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ use super::Hctx;
 use super::stamps::Passed;
 use super::traced::{self, Whence};
 use crate::bio::{BIO_PLAIN, BIO_SLOW_END, BioId};
-use crate::end_io::{EndIo, PlainEnd, SlowRun};
+use crate::end_io::{EndIo, PlainEnd, RunEnd};
 use crate::request::{DoneList, RQ_DELAYED, RQ_FLUSH_SEQ, RQ_FUA, Requests, RqHead};
 use crate::ring_core::Core;
 use crate::stats::{BatchAccount, Split};
@@ -165,18 +165,26 @@ impl Hctx {
             }
         };
         if slow {
-            self.tell_slow(tag, first, split, now, many, end);
+            self.tell_slow(tag, first, split, now, (many, bytes), end);
         }
     }
 
     #[cold]
-    fn tell_slow(&self, tag: u16, first: &RqHead, split: &Split, now: CoarseTs, ios: u64, end: &mut impl EndIo) {
+    fn tell_slow(
+        &self,
+        tag: u16,
+        first: &RqHead,
+        split: &Split,
+        now: CoarseTs,
+        (ios, bytes_all): (u64, u64),
+        end: &mut impl EndIo,
+    ) {
         // Its owner had room for none, and hears of the first otherwise.
         if ios == 0 {
             return;
         }
         let (op, bytes, sector) = (first.op, first.bytes, self.rqs[tag].sector);
-        end.slow_run(first.tail_or_owner, &SlowRun { op, split: *split, ended: now, ios, sector, bytes });
+        end.slow_run(first.tail_or_owner, &RunEnd { op, split: *split, ended: now, ios, sector, bytes, bytes_all });
     }
 
     /// Ends what comes behind the first `many`.
@@ -364,7 +372,7 @@ fn end_bios(core: &mut Core, mut id: BioId, status: Status, end: &mut impl EndIo
     while id.is_some() {
         if core.bios[id].flags & BIO_SLOW_END == BIO_PLAIN && status.is_ok() {
             let owner = core.bios[id].owner;
-            let before = id;
+            let mut run = RunEnd { ios: 0, bytes_all: 0, ..core.run_of(id) };
             end.end_run(owner, usize::MAX, |_| {
                 let bio = id.is_some().then(|| &core.bios[id])?;
                 if bio.flags & BIO_SLOW_END != BIO_PLAIN || bio.owner != owner {
@@ -373,9 +381,14 @@ fn end_bios(core: &mut Core, mut id: BioId, status: Status, end: &mut impl EndIo
                 let (next, end) = (bio.next, PlainEnd { cookie: bio.cookie, bytes: bio.bytes });
                 core.bios.put(id);
                 id = next;
+                run.ios += 1;
+                run.bytes_all += u64::from(end.bytes);
                 Some(end)
             });
-            if id != before {
+            if run.ios != 0 {
+                if core.stats {
+                    end.timed_plain(owner, &run);
+                }
                 continue;
             }
         }
