@@ -38,6 +38,7 @@ pub(super) fn read(daemon: &Daemon) -> t::Statistics {
     t::Statistics {
         uptime_ns,
         reactors: daemon.server.reactors() as u64,
+        queues: daemon.server.queues().iter().enumerate().map(|(at, group)| queue(at, &group.counts())).collect(),
         exports_total: served.len() as u64,
         exports: busiest(daemon, &served).iter().map(|(status, io)| of(status, io)).collect(),
         pools_total: pools.len() as u64,
@@ -62,7 +63,6 @@ fn export(status: &ExportStatus, rows: &[Row], io: &IoCounts) -> t::ExportStatis
         Some(What::Volume { pool, volume }) => (Some(pool.clone()), Some(volume.clone())),
         _ => (None, None),
     };
-    let kinds = IoKind::ALL.into_iter().map(|kind| (kind, io.kind(kind)));
     t::ExportStatistics {
         name: status.name.clone(),
         pool,
@@ -71,8 +71,18 @@ fn export(status: &ExportStatus, rows: &[Row], io: &IoCounts) -> t::ExportStatis
         clients: status.clients,
         failed_requests: status.counts.errors,
         errors: io.errors(),
-        kinds: kinds.filter(|(_, counts)| counts.ios > 0).map(|(kind, counts)| of_kind(kind, counts)).collect(),
+        kinds: kinds(io),
     }
+}
+
+fn queue(number: usize, io: &IoCounts) -> t::QueueStatistics {
+    t::QueueStatistics { queue: number as u64, errors: io.errors(), kinds: kinds(io) }
+}
+
+/// The kinds of which there was some.
+fn kinds(io: &IoCounts) -> Vec<t::KindStatistics> {
+    let kinds = IoKind::ALL.into_iter().map(|kind| (kind, io.kind(kind)));
+    kinds.filter(|(_, counts)| counts.ios > 0).map(|(kind, counts)| of_kind(kind, counts)).collect()
 }
 
 fn of_kind(kind: IoKind, counts: &KindCounts) -> t::KindStatistics {

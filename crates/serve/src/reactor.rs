@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use sheave_base::sync::Arc;
 use sheave_blk::ctx::sockets::SocketEvent;
+use sheave_iomap::io_stats::IoGroup;
 use sheave_iomap::slow::FlightRecorder;
 use sheave_uring::{IoWq, Ring, RingHandle};
 
@@ -113,6 +114,11 @@ impl Reactor {
     /// Where its ring keeps slow I/Os.
     pub(crate) fn recorder(&self) -> Option<Arc<FlightRecorder>> {
         self.io.ring.flight_recorder()
+    }
+
+    /// What counts the I/O of its ring.
+    pub(crate) fn queue(&self) -> Option<Arc<IoGroup>> {
+        self.io.ring.io_group()
     }
 
     /// Serves until the server ends.

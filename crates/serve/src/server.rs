@@ -28,6 +28,8 @@ pub struct Server {
     threads: Vec<(JoinHandle<()>, RingHandle)>,
     /// By reactor.
     recorders: Vec<Arc<FlightRecorder>>,
+    /// What counts the I/O of their rings, by reactor.
+    queues: Vec<Arc<IoGroup>>,
     shared: Arc<Shared>,
 }
 
@@ -46,23 +48,25 @@ impl Server {
         let io_wq = IoWq::builder().build().map_err(ServeError::Ring)?;
         let reactors = options.reactors.max(1);
         let shared = Shared::new(exports, listeners, options, notices);
-        let mut server = Server { threads: Vec::new(), recorders: Vec::new(), shared: Arc::new(shared) };
+        let mut server =
+            Server { threads: Vec::new(), recorders: Vec::new(), queues: Vec::new(), shared: Arc::new(shared) };
         for number in 0..reactors {
             let (shared, io_wq) = (server.shared.clone(), io_wq.clone());
             let (tell, told) = mpsc::sync_channel(1);
             let run = move || match Reactor::new(number, shared, &io_wq) {
                 Ok(reactor) => {
                     // Who started the thread waits for this.
-                    let _ = tell.send(Ok((reactor.handle(), reactor.recorder())));
+                    let _ = tell.send(Ok((reactor.handle(), reactor.recorder(), reactor.queue())));
                     reactor.run();
                 }
                 Err(error) => _ = tell.send(Err(error)),
             };
             let builder = std::thread::Builder::new().name(format!("sheave-serve-{number}"));
             let thread = builder.spawn(run).map_err(ServeError::Thread)?;
-            let (handle, recorder) = told.recv().unwrap_or(Err(ServeError::Panicked))?;
+            let (handle, recorder, queue) = told.recv().unwrap_or(Err(ServeError::Panicked))?;
             server.threads.push((thread, handle));
             server.recorders.extend(recorder);
+            server.queues.extend(queue);
         }
         Ok(server)
     }
@@ -83,6 +87,12 @@ impl Server {
     #[must_use]
     pub fn io_groups(&self) -> Vec<(String, Arc<IoGroup>)> {
         self.shared.exports.io_groups()
+    }
+
+    /// What counts the I/O of the ring of each reactor. Who reads it holds up no reactor.
+    #[must_use]
+    pub fn queues(&self) -> &[Arc<IoGroup>] {
+        &self.queues
     }
 
     /// The addresses at which it is served.

@@ -28,8 +28,8 @@ pub struct TopArgs {
 }
 
 const EXAMPLES: &str = "\
-Keys: 1 exports, 2 clients, 3 pools (or Tab); s sorts by the next column; up and down choose an export, Enter shows its
-reads, writes and other I/O, Esc goes back; q ends.
+Keys: 1 exports, 2 clients, 3 pools, 4 queues, which are the rings of the threads that serve (or Tab); s sorts by the
+next column; up and down choose an export, Enter shows its reads, writes and other I/O, Esc goes back; q ends.
 
 SPLIT is where the time of I/O goes: w with a worker, t waiting for a tag, p gathered in a batch, d in the driver,
 r ended and not yet seen.

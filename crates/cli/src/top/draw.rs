@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
 use sheave_base::units::{fmt_bytes, fmt_ns};
 
-use super::rates::{ExportRate, Rate, Shares};
+use super::rates::{ExportRate, QueueRate, Rate, Shares};
 use super::screen::{Screen, View};
 use super::text::{bar, cells, head, plain, space};
 
@@ -29,10 +29,11 @@ pub fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
             let lines: Vec<_> = screen.board.pools.iter().map(|pool| Line::raw(space(pool))).collect();
             frame.render_widget(Paragraph::new(lines), middle);
         }
+        (View::Queues, _) => queues(frame, middle, screen),
     }
     let lines: Vec<_> = screen.board.pools.iter().take(pools).map(|pool| Line::raw(space(pool))).collect();
     frame.render_widget(Paragraph::new(lines), below);
-    let help = "1 exports 2 clients 3 pools | s sort | Enter detail, Esc back | q quit | ";
+    let help = "1 exports 2 clients 3 pools 4 queues | s sort | Enter, Esc | q quit | ";
     let mut line = vec![Span::styled(help, Modifier::DIM)];
     for (letter, name) in [('w', "w"), ('t', "t"), ('p', "p"), ('d', "d"), ('r', "r")] {
         line.push(Span::styled(name, colour(letter)));
@@ -78,6 +79,15 @@ fn exports(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
     let table = table.row_highlight_style(Modifier::REVERSED);
     let mut state = TableState::new().with_selected(Some(screen.chosen));
     frame.render_stateful_widget(table, area, &mut state);
+}
+
+/// One row for the ring of each reactor.
+fn queues(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
+    let width = bar_width(area);
+    let row = |queue: &QueueRate| rate_row(queue.queue.to_string(), &queue.rate, width);
+    let table = Table::new(screen.board.queues.iter().map(row), widths()).header(header("QUEUE", ""));
+    let mut state = TableState::new().with_selected(Some(screen.chosen));
+    frame.render_stateful_widget(table.row_highlight_style(Modifier::REVERSED), area, &mut state);
 }
 
 fn detail(frame: &mut Frame<'_>, area: Rect, export: &ExportRate) {

@@ -64,6 +64,17 @@ pub struct ExportRate {
     pub kinds: Vec<KindRate>,
 }
 
+/// The ring of a reactor.
+#[derive(Clone, Debug, Serialize)]
+pub struct QueueRate {
+    pub queue: u64,
+    /// Since the start: I/Os that ended with an error.
+    pub errors: u64,
+    #[serde(flatten)]
+    pub rate: Rate,
+    pub kinds: Vec<KindRate>,
+}
+
 /// A client.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClientRate {
@@ -93,6 +104,7 @@ pub struct PoolRate {
 pub struct Board {
     pub seconds: f64,
     pub reactors: u64,
+    pub queues: Vec<QueueRate>,
     pub exports: Vec<ExportRate>,
     pub exports_total: u64,
     pub clients: Vec<ClientRate>,
@@ -116,6 +128,7 @@ impl History {
         let board = Board {
             seconds,
             reactors: now.reactors,
+            queues: now.queues.iter().map(|queue| self.queue(queue, seconds)).collect(),
             exports,
             exports_total: now.exports_total,
             clients: now.clients.iter().map(|client| self.client(client, seconds)).collect(),
@@ -133,14 +146,7 @@ impl History {
 
     fn export(&self, now: &t::ExportStatistics, seconds: f64) -> ExportRate {
         let before = self.last.exports.iter().find(|export| export.name == now.name);
-        let mut all = Change::default();
-        let mut kinds = Vec::new();
-        for kind in &now.kinds {
-            let Some(before) = before else { continue };
-            let change = Change::between(before.kinds.iter().find(|had| had.kind == kind.kind), kind);
-            kinds.push(KindRate { kind: kind.kind.clone(), rate: change.rate(seconds) });
-            all.add(&change);
-        }
+        let (rate, kinds) = rates(before.map(|before| &*before.kinds), &now.kinds, seconds);
         ExportRate {
             name: now.name.clone(),
             pool: now.pool.clone(),
@@ -149,9 +155,15 @@ impl History {
             clients: now.clients,
             errors: now.errors,
             failed_requests: now.failed_requests,
-            rate: all.rate(seconds),
+            rate,
             kinds,
         }
+    }
+
+    fn queue(&self, now: &t::QueueStatistics, seconds: f64) -> QueueRate {
+        let before = self.last.queues.iter().find(|queue| queue.queue == now.queue);
+        let (rate, kinds) = rates(before.map(|before| &*before.kinds), &now.kinds, seconds);
+        QueueRate { queue: now.queue, errors: now.errors, rate, kinds }
     }
 
     fn client(&self, now: &t::ClientRow, seconds: f64) -> ClientRate {
@@ -181,6 +193,18 @@ impl History {
             full_in_seconds: (taken > 0.0).then(|| (now.free_bytes as f64 / taken) as u64),
         }
     }
+}
+
+/// All kinds together, and each; nothing of what the earlier reading did not have (R1).
+fn rates(before: Option<&[t::KindStatistics]>, now: &[t::KindStatistics], seconds: f64) -> (Rate, Vec<KindRate>) {
+    let (mut all, mut kinds) = (Change::default(), Vec::new());
+    for kind in now {
+        let Some(before) = before else { continue };
+        let change = Change::between(before.iter().find(|had| had.kind == kind.kind), kind);
+        kinds.push(KindRate { kind: kind.kind.clone(), rate: change.rate(seconds) });
+        all.add(&change);
+    }
+    (all.rate(seconds), kinds)
 }
 
 /// Seconds between two times; never 0, by which rates are divided.

@@ -14,6 +14,7 @@ pub enum View {
     Exports,
     Clients,
     Pools,
+    Queues,
 }
 
 /// By what exports are sorted: the most first, names from the start of the alphabet.
@@ -90,6 +91,7 @@ impl Screen {
             View::Exports => self.board.exports.len(),
             View::Clients => self.board.clients.len(),
             View::Pools => self.board.pools.len(),
+            View::Queues => self.board.queues.len(),
         }
     }
 
@@ -111,10 +113,12 @@ impl Screen {
             KeyCode::Char('1') => self.turn(View::Exports),
             KeyCode::Char('2') => self.turn(View::Clients),
             KeyCode::Char('3') => self.turn(View::Pools),
+            KeyCode::Char('4') => self.turn(View::Queues),
             KeyCode::Tab => self.turn(match self.view {
                 View::Exports => View::Clients,
                 View::Clients => View::Pools,
-                View::Pools => View::Exports,
+                View::Pools => View::Queues,
+                View::Queues => View::Exports,
             }),
             KeyCode::Char('s') => {
                 self.sort = self.sort.next();

@@ -52,6 +52,7 @@ fn reading(seconds: u64, exports: Vec<t::ExportStatistics>) -> t::Statistics {
     t::Statistics {
         uptime_ns: seconds * 1_000_000_000,
         reactors: 2,
+        queues: vec![t::QueueStatistics { queue: 1, errors: 0, kinds: export("all", seconds * 600, 0).kinds }],
         exports_total: exports.len() as u64,
         exports,
         pools: vec![pool],
@@ -93,6 +94,8 @@ fn rates_are_of_the_time_between_two_readings() {
     let pool = &board.pools[0];
     assert_eq!((pool.full_in_seconds, pool.fills_bytes_per_second), (Some(88), f64::from(1 << 30)));
     assert_eq!(board.clients[0].read_bytes_per_second, f64::from(1 << 20));
+    let queue = &board.queues[0];
+    assert_eq!((queue.queue, queue.rate.iops, queue.kinds[0].kind.as_str()), (1, 600.0, "read"));
 }
 
 #[test]
@@ -124,6 +127,10 @@ fn the_picture_has_all_of_it_at_80_and_at_200_columns() {
         assert!(picture(&mut screen, width, height).contains("tcp:127.0.0.1:4711"));
         press(&mut screen, KeyCode::Tab);
         assert!(picture(&mut screen, width, height).contains("tank: 12 GiB of 100 GiB used"));
+        press(&mut screen, KeyCode::Tab);
+        let seen = picture(&mut screen, width, height);
+        let row = seen.lines().find(|line| line.starts_with("1 ")).expect("the row of queue 1");
+        assert!(row.contains(" 600 ") && row.contains("tddd"), "{seen}");
     }
     // A window of one cell is no reason to panic.
     let mut screen = Screen::default();

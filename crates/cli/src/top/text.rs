@@ -1,4 +1,4 @@
-//! `sheave top --once`: a table each of exports, clients and pools; and the words that the picture has, too.
+//! `sheave top --once`: a table each of exports, queues, clients and pools; and the words that the picture has, too.
 
 use sheave_base::units::{fmt_bytes, fmt_ns};
 
@@ -13,6 +13,10 @@ pub fn page(board: &Board) -> String {
     text += &row("EXPORT", ["IOPS", "MiB/s", "p50", "p99", "DEPTH"].map(str::to_owned), "SPLIT");
     for export in &board.exports {
         text += &row(&plain(&export.name), cells(&export.rate), &bar(&export.rate.split, BAR));
+    }
+    text += &format!("\n{}", row("QUEUE", ["IOPS", "MiB/s", "p50", "p99", "DEPTH"].map(str::to_owned), "SPLIT"));
+    for queue in &board.queues {
+        text += &row(&queue.queue.to_string(), cells(&queue.rate), &bar(&queue.rate.split, BAR));
     }
     text += &format!("\n{:8}  {:16}  {:>12}  {:>12}  FROM\n", "CLIENT", "EXPORT", "READ/s", "WRITTEN/s");
     for client in &board.clients {

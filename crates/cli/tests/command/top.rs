@@ -36,6 +36,12 @@ fn top_tells_what_clients_do_now() {
     let sum: f64 = split.values().map(|share| share.as_f64().expect("a number")).sum();
     assert!((sum - 1.0).abs() < 1e-6, "{va}");
     assert_eq!(board["clients"][0]["export"], "va", "{board}");
+    // All of it was done by one of the two reactors.
+    let queues = board["queues"].as_array().expect("a list");
+    let busy = |queue: &&serde_json::Value| queue["iops"].as_f64().expect("a number") > 0.0;
+    assert_eq!((queues.len(), queues.iter().filter(busy).count()), (2, 1), "{board}");
+    let all = queues.iter().find(busy).expect("there is one");
+    assert!((all["iops"].as_f64().expect("a number") - number("iops")).abs() < number("iops") * 0.5 + 10.0, "{board}");
     assert_eq!((&board["reactors"], &board["exports_total"]), (&json!(2), &json!(2)), "{board}");
     // What a test runs has no terminal.
     let told = ask(&dir, "top");

@@ -153,6 +153,14 @@ pub struct ExportStatistics {
     pub kinds: Vec<KindStatistics>,
 }
 
+/// What was done by the ring of a reactor.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct QueueStatistics {
+    pub queue: u64,
+    pub errors: u64,
+    pub kinds: Vec<KindStatistics>,
+}
+
 /// The space of a pool.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PoolStatistics {
@@ -169,6 +177,7 @@ pub struct PoolStatistics {
 pub struct Statistics {
     pub uptime_ns: u64,
     pub reactors: u64,
+    pub queues: Vec<QueueStatistics>,
     pub exports: Vec<ExportStatistics>,
     pub exports_total: u64,
     pub pools: Vec<PoolStatistics>,
