@@ -2,7 +2,7 @@
 
 use sheave_daemon::config::One;
 use sheave_daemon::failure::Failure;
-use sheave_daemon::run;
+use sheave_daemon::run::{self, Overrides};
 use sheave_daemon::tls::TlsPlan;
 use sheave_serve::TlsFiles;
 
@@ -11,11 +11,15 @@ use crate::args::serve::{ServeArgs, TlsMode};
 /// Does it.
 pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let code = match (&args.config, &args.spec) {
-        (Some(path), _) => run::configured(path, args.log, args.standby)?,
+        (Some(path), _) => run::configured(path, overrides(args))?,
         (None, Some(spec)) => run::one(&one(args, spec))?,
         (None, None) => return Err(Failure::usage("nothing is to be served").fix("name a volume, or --config FILE")),
     };
     if code == 0 { Ok(()) } else { Err(Failure::command_ended(code)) }
+}
+
+fn overrides(args: &ServeArgs) -> Overrides {
+    Overrides { log: args.log, standby: args.standby, web: args.web.clone() }
 }
 
 fn tls(args: &ServeArgs) -> Option<TlsPlan> {
@@ -41,6 +45,7 @@ fn one(args: &ServeArgs, spec: &str) -> One {
         threads: args.threads,
         max_clients: args.max_clients,
         control: args.control.clone(),
+        web: args.web.clone(),
         log: args.log.unwrap_or_default(),
     }
 }

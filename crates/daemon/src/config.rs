@@ -53,6 +53,8 @@ pub struct Plan {
     pub log_to: Sink,
     /// Where `/metrics` is: host and port.
     pub metrics: Option<String>,
+    /// Where the status page is: host and port.
+    pub web: Option<String>,
     /// Pools, each with a name of its own.
     pub pools: Vec<PoolPlan>,
     /// Exports, each with a name of its own.
@@ -138,6 +140,7 @@ struct File {
     slow_limit: Option<Spanned<String>>,
     control: Option<ControlTable>,
     metrics: Option<Spanned<String>>,
+    web: Option<Spanned<String>>,
     confine: Option<bool>,
     #[serde(default)]
     reach: Vec<PathBuf>,
@@ -226,6 +229,8 @@ fn plan(text: &Text<'_>) -> Result<Plan, Failure> {
     if let Some(at) = file.metrics.as_ref().filter(|at| format!("tcp:{}", at.get_ref()).parse::<Address>().is_err()) {
         return Err(text.wrong(at.span().start, "metrics are at a host and port, such as \"127.0.0.1:9100\""));
     }
+    let web = file.web.map(|at| value::web_address(at.get_ref()).map_err(|why| text.wrong(at.span().start, why)));
+    let web = web.transpose()?;
     if let Some(most) = file.max_clients.as_ref().filter(|most| !(1..=65536).contains(most.get_ref())) {
         return Err(text.wrong(most.span().start, "max_clients are 1 to 65536"));
     }
@@ -244,6 +249,7 @@ fn plan(text: &Text<'_>) -> Result<Plan, Failure> {
         slow_limit,
         control: control(text, file.control)?,
         metrics: file.metrics.map(Spanned::into_inner),
+        web,
         confine: file.confine.unwrap_or(true),
         reach: file.reach,
         log: named(text, file.log.as_ref())?,
@@ -359,6 +365,8 @@ pub struct One {
     pub max_clients: u32,
     /// The control socket, unless one in the runtime directory.
     pub control: Option<PathBuf>,
+    /// Where the status page is: host and port.
+    pub web: Option<String>,
     /// How much is logged.
     pub log: Verbosity,
 }
@@ -402,6 +410,7 @@ pub fn of_one(args: &One) -> Result<Plan, Failure> {
         log: args.log,
         log_to: Sink::Auto,
         metrics: None,
+        web: args.web.clone(),
         pools,
         exports,
     })

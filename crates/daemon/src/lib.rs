@@ -13,7 +13,9 @@
 //! | [`statistics`] | what was done until now, as the control socket tells it |
 //! | [`service`] | the methods that it has |
 //! | [`copies`] | those that take long: import, export, scrub, trim, watch |
+//! | [`http`] | the sockets of the pages that it shows |
 //! | [`metrics`] | counters and gauges, for monitoring |
+//! | [`web`] | the status page |
 //! | [`tls`] | which addresses have TLS, and with which files |
 //! | [`log`] | what operators are told meanwhile |
 //! | [`vigil`] | looks at the pools for what to tell them |
@@ -46,6 +48,7 @@ pub mod copy;
 mod daemon;
 pub mod devices;
 pub mod failure;
+mod http;
 pub mod log;
 mod metrics;
 pub mod place;
@@ -61,6 +64,7 @@ pub mod tls;
 pub mod trace;
 pub mod value;
 mod vigil;
+mod web;
 
 use sheave_vol::{Pool, PoolError, VolumeInfo};
 

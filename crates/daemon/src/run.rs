@@ -18,10 +18,11 @@ use crate::captive::{self, Captive};
 use crate::config::{self, One, Plan};
 use crate::daemon::{Daemon, Opened};
 use crate::failure::{self, Failure};
+use crate::http::Http;
 use crate::log::{Sink, Verbosity};
 use crate::standby::Standby;
 use crate::ticker::Ticker;
-use crate::{confine, control, log, metrics, systemd, tls, vigil};
+use crate::{confine, control, log, metrics, systemd, tls, vigil, web};
 
 /// A line on stderr. Nobody listening, or no room, is no reason to stop.
 fn say(line: &str) {
@@ -42,17 +43,36 @@ fn raise_descriptors() {
     }
 }
 
+/// What a command line says about a configuration that the file does not.
+#[derive(Clone, Debug, Default)]
+pub struct Overrides {
+    /// How much is logged.
+    pub log: Option<Verbosity>,
+    /// Each pool that another host has is waited for.
+    pub standby: bool,
+    /// Where the status page is: host and port.
+    pub web: Option<String>,
+}
+
+impl Overrides {
+    fn apply(&self, mut plan: Plan) -> Plan {
+        plan.log = self.log.unwrap_or(plan.log);
+        plan.web = self.web.clone().or(plan.web);
+        if self.standby { plan.all_standby() } else { plan }
+    }
+}
+
 /// Serves what a configuration says, until a signal; the exit code. What of it does not open is told, and the rest is
-/// served. With `standby` each pool that another host has is waited for.
+/// served.
 ///
 /// # Errors
 ///
 /// When nothing can be served, or the end has failed.
-pub fn configured(path: &Path, level: Option<Verbosity>, standby: bool) -> Result<u8, Failure> {
+pub fn configured(path: &Path, overrides: Overrides) -> Result<u8, Failure> {
     let ender = Ender::new()?;
-    let read = move |path: &Path| config::read(path).map(|plan| if standby { plan.all_standby() } else { plan });
+    let read = move |path: &Path| config::read(path).map(|plan| overrides.apply(plan));
     let plan = read(path)?;
-    log::start(level.unwrap_or(plan.log), plan.log_to)?;
+    log::start(plan.log, plan.log_to)?;
     let hangups = signals::hangups()?;
     let mut listeners = systemd::listeners()?;
     let tls = tls::load(&plan.tls)?;
@@ -69,19 +89,16 @@ pub fn configured(path: &Path, level: Option<Verbosity>, standby: bool) -> Resul
     let opened = Opened::new(&plan);
     opened.tell();
     let daemon = Arc::new(opened.serve(listeners, &plan)?);
-    let controlled = begin_control(&daemon, &plan).and_then(|controlled| {
-        let measured = plan.metrics.as_ref().map(|at| metrics::Metrics::start(&daemon, at)).transpose();
-        match measured {
-            Ok(measured) => Ok((controlled, measured)),
-            Err(why) => {
-                if let Some(controlled) = controlled {
-                    controlled.stop();
-                }
-                Err(why)
+    let controlled = begin_control(&daemon, &plan).and_then(|controlled| match begin_sites(&daemon, &plan) {
+        Ok(sites) => Ok((controlled, sites)),
+        Err(why) => {
+            if let Some(controlled) = controlled {
+                controlled.stop();
             }
+            Err(why)
         }
     });
-    let (controlled, measured) = match controlled {
+    let (controlled, sites) = match controlled {
         Ok(controlled) => controlled,
         Err(why) => {
             end(daemon, None)?;
@@ -96,15 +113,13 @@ pub fn configured(path: &Path, level: Option<Verbosity>, standby: bool) -> Resul
     let watchdog = systemd::watchdog(&daemon);
     let vigil = vigil::start(&daemon).map_err(|error| warn!(event = "no_vigil", "pools are not watched: {error}")).ok();
     let standby = Standby::start(&daemon)?;
-    let reloads = Reloads::start(&daemon, path, read, plan, level, hangups)?;
+    let reloads = Reloads::start(&daemon, path, read, plan, hangups)?;
     let ended = ender.wait().map_err(captive::ender_failed);
     info!(event = "stopping", "ending: clients are drained, pools are closed");
     systemd::stopping();
     standby.stop();
     watchdog.into_iter().chain(vigil).for_each(Ticker::stop);
-    if let Some(measured) = measured {
-        measured.stop();
-    }
+    sites.into_iter().for_each(Http::stop);
     reloads.stop();
     end(daemon, controlled)?;
     ended.map(|_| 0)
@@ -123,7 +138,6 @@ impl Reloads {
         path: &Path,
         read: impl Fn(&Path) -> Result<Plan, Failure> + Send + 'static,
         mut plan: Plan,
-        level: Option<Verbosity>,
         mut hangups: Hangups,
     ) -> Result<Reloads, Failure> {
         let (daemon, path) = (daemon.clone(), path.to_owned());
@@ -133,7 +147,7 @@ impl Reloads {
                 systemd::reloading();
                 match read(&path) {
                     Ok(new) => {
-                        log::set(level.unwrap_or(new.log));
+                        log::set(new.log);
                         daemon.reload(&plan, &new);
                         plan = new;
                     }
@@ -191,12 +205,15 @@ pub fn one(args: &One) -> Result<u8, Failure> {
     tls::set(&listeners, &tls);
     let names: Vec<String> = listeners.iter().flat_map(|at| described.iter().map(|(name, _)| at.uri(name))).collect();
     let daemon = Arc::new(opened.serve(listeners, &plan)?);
-    let served = begin_control(&daemon, &plan).map(|controlled| {
-        let code = wait(args, &described[0].1, &names, &ender);
-        (controlled, code)
-    });
-    let (controlled, code) = match served {
-        Ok((controlled, code)) => (controlled, code),
+    let (controlled, code) = match begin_control(&daemon, &plan) {
+        Ok(controlled) => {
+            let code = begin_sites(&daemon, &plan).and_then(|sites| {
+                let code = wait(args, &described[0].1, &names, &ender);
+                sites.into_iter().for_each(Http::stop);
+                code
+            });
+            (controlled, code)
+        }
         Err(why) => (None, Err(why)),
     };
     let ended = end(daemon, controlled);
@@ -235,6 +252,25 @@ fn begin_control(daemon: &Arc<Daemon>, plan: &Plan) -> Result<Option<control::Ru
             Ok(None)
         }
     }
+}
+
+/// Begins to show pages: all that are wanted, or none.
+fn begin_sites(daemon: &Arc<Daemon>, plan: &Plan) -> Result<Vec<Http>, Failure> {
+    let wanted = [(metrics::SITE, &plan.metrics), (web::SITE, &plan.web)];
+    let mut sites = Vec::new();
+    for (site, at) in wanted.into_iter().filter_map(|(site, at)| Some((site, at.as_ref()?))) {
+        match Http::start(daemon, at, site) {
+            Ok(http) => sites.push(http),
+            Err(why) => {
+                sites.into_iter().for_each(Http::stop);
+                return Err(why);
+            }
+        }
+    }
+    if let (Some(_), Some(page)) = (&plan.web, sites.last()) {
+        info!(event = "status_page", "the status page is at http://{}/", page.address());
+    }
+    Ok(sites)
 }
 
 /// Ends all of it: first those who could change it.

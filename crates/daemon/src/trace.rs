@@ -1,8 +1,8 @@
 //! Traces of a daemon: where they are, how they start and end, and what they are exported as.
 //!
 //! Owns the directory: beside the control socket, named like it, with one file a reactor. A start replaces what is
-//! there; the end of a trace, or of the daemon, leaves it, but for an empty directory. So there is one trace at most, of
-//! a size that was asked for. The file itself is in [`sheave_base::trace`].
+//! there; the end of a trace, or of the daemon, leaves it, but for an empty directory. So there is one trace at most,
+//! of a size that was asked for. The file itself is in [`sheave_base::trace`].
 
 pub mod blk;
 pub mod chrome;

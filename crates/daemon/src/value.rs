@@ -40,6 +40,22 @@ pub fn low_water(text: &str) -> Result<LowWater, String> {
     }
 }
 
+/// Where the status page is: `HOST:PORT`, or a port of this machine alone.
+///
+/// # Errors
+///
+/// What is wrong with it, in words.
+pub fn web_address(text: &str) -> Result<String, String> {
+    let is_port = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let at = if is_port { format!("127.0.0.1:{text}") } else { text.to_owned() };
+    match format!("tcp:{at}").parse::<sheave_serve::Address>() {
+        Ok(_) => Ok(at),
+        Err(_) => {
+            Err("the status page is at a port, such as 9180, or at a host and port, such as 127.0.0.1:9180".into())
+        }
+    }
+}
+
 /// The name of a volume or snapshot.
 ///
 /// # Errors

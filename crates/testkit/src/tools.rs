@@ -37,6 +37,7 @@ pub const TOOLS: &[Tool] = &[
     Tool { name: "ceph-authtool", packages: &["ceph-common"], why: "makes the keys of that cluster" },
     Tool { name: "ceph-mon", packages: &["ceph-mon"], why: "is the monitor of that cluster" },
     Tool { name: "ceph-osd", packages: &["ceph-osd"], why: "keeps the data of that cluster" },
+    Tool { name: "chromium", packages: &["chromium"], why: "shows the status page, where nobody sees it" },
     Tool { name: "fio", packages: &["fio"], why: "verifies what a ring copied, by checksums of its own" },
     Tool {
         name: "man",

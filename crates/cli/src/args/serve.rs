@@ -24,6 +24,8 @@ Examples:
         an image into a volume, without a temporary file
   sheave serve --config /etc/sheave/sheave.toml
         several pools and exports; SIGHUP reads the file again
+  sheave serve 'pool.img#root' --nbd unix:/run/root.sock --web 9180
+        with a status page at http://127.0.0.1:9180/
   sheave serve --config /etc/sheave/sheave.toml --standby
         on two hosts with one Ceph cluster: the second takes over when the first dies (docs/operate.md)
 
@@ -119,6 +121,10 @@ pub struct ServeArgs {
     /// The socket by which other commands reach the pool meanwhile [default: one in the runtime directory].
     #[arg(long, value_name = "PATH")]
     pub control: Option<std::path::PathBuf>,
+
+    /// Show a status page in browsers: at a port of this machine alone, or at HOST:PORT (port 0: a free one).
+    #[arg(long, value_name = "[HOST:]PORT", value_parser = value::web_address)]
+    pub web: Option<String>,
 }
 
 fn address(text: &str) -> Result<Address, String> {

@@ -3,6 +3,7 @@
 
 mod backup;
 mod bench_vol;
+mod browser;
 mod confined;
 mod control;
 mod copies;
@@ -42,4 +43,5 @@ mod trace;
 mod traps;
 mod verify;
 mod volume;
+mod web;
 mod without_io_uring;

@@ -15,8 +15,8 @@ impl Daemon {
     /// Does what a configuration says that is not so yet. Who would act on what cannot be done is told.
     pub fn reload(&self, before: &Plan, plan: &Plan) {
         let fixed = |plan: &Plan| {
-            let Plan { listen, threads, max_clients, control, metrics, .. } = plan.clone();
-            (listen, threads, max_clients, control, metrics)
+            let Plan { listen, threads, max_clients, control, metrics, web, .. } = plan.clone();
+            (listen, threads, max_clients, control, metrics, web)
         };
         if fixed(before) != fixed(plan) {
             warn!(

@@ -1,0 +1,186 @@
+//! `sheave serve --web`: the status page in a browser, and who is refused it.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::browser::Browser;
+use serde_json::Value;
+
+use crate::daemon::{BOTH, Daemon, Nbd, pools};
+
+/// The port of the page of a daemon that has chosen one.
+fn port(daemon: &Daemon) -> u16 {
+    let said = daemon.said();
+    let (_, after) = said.split_once("the status page is at http://127.0.0.1:").expect("it says where");
+    after.split_once('/').and_then(|(port, _)| port.parse().ok()).expect("a port")
+}
+
+/// What an HTTP server answers to this head.
+fn ask(port: u16, head: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+    stream.write_all(format!("{head}\r\n\r\n").as_bytes()).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
+/// The share of light that a colour of CSS sends out, from 0 to 1 (WCAG 2.1, relative luminance).
+fn light(colour: &Value) -> f64 {
+    let numbers = colour.as_str().expect("a colour").trim_start_matches("rgb(").trim_end_matches(')');
+    let linear = |number: &str| {
+        let part = number.trim().parse::<f64>().expect("a number") / 255.0;
+        if part <= 0.04045 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) }
+    };
+    let parts: Vec<f64> = numbers.split(',').map(linear).collect();
+    0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+}
+
+/// How well one colour is told from another, from 1 to 21 (WCAG 2.1, contrast ratio).
+fn contrast(one: &Value, other: &Value) -> f64 {
+    let (one, other) = (light(one), light(other));
+    (one.max(other) + 0.05) / (one.min(other) + 0.05)
+}
+
+/// A name that would be more than words if it were taken for a part of the page.
+const ODD: &str = "<img src=x onerror=boom()>";
+
+#[test]
+fn the_status_page_shows_what_happens_light_and_dark_wide_and_narrow() {
+    let Some(dir) = pools() else { return };
+    let Some(mut browser) = Browser::start() else { return };
+    let odd = format!("web = \"0\"\n{BOTH}\n[[export]]\nname = \"{ODD}\"\nspec = \"null:size=1M\"\n");
+    let daemon = Daemon::start(&dir, &odd);
+    let mut client = Nbd::connect(&dir.path("nbd.sock"), "va").expect("it is served");
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Relaxed: it says when to end, and nothing else.
+            while !ends.load(Ordering::Relaxed) {
+                assert_eq!(client.write(0, &[1; 4096]), Some(0));
+                assert!(client.read(0, 4096).is_some());
+            }
+        });
+        // A failure in here is told only once the client has ended.
+        let _end = scopeguard(&ends);
+        look(&mut browser, port(&daemon));
+    });
+    daemon.end();
+    browser.until("document.getElementById('state').textContent.startsWith('no answer since')");
+}
+
+/// Sets it when the value goes.
+fn scopeguard(ends: &AtomicBool) -> impl Drop + '_ {
+    struct End<'a>(&'a AtomicBool);
+    impl Drop for End<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    End(ends)
+}
+
+/// Looks at all of the page.
+fn look(browser: &mut Browser, port: u16) {
+    browser.look("light", 1280, 900);
+    browser.go(&format!("http://127.0.0.1:{port}/"));
+    browser.until("document.documentElement.dataset.readings >= 4");
+    assert_eq!(browser.value("document.getElementById('state').textContent"), "live");
+    // The export that is busy is first, and what it does is told.
+    let cell = |row: u32, column: u32| {
+        format!("document.querySelectorAll('#exports tbody tr')[{row}].children[{column}].textContent")
+    };
+    assert_eq!(browser.value("document.querySelectorAll('#exports tbody tr').length"), 3);
+    assert_eq!(browser.value(&cell(0, 0)), "va");
+    assert_eq!(browser.value(&cell(0, 1)), "a#v");
+    browser.until(&format!("parseFloat({}) > 1", cell(0, 3)));
+    let split =
+        "[...document.querySelectorAll('#exports tbody tr:first-child .bar i')].map(i => parseFloat(i.style.width))";
+    let sum = browser.value(&format!("{split}.reduce((a, b) => a + b, 0)")).as_f64().expect("a number");
+    assert!((sum - 100.0).abs() < 0.1, "{sum}");
+    browser.until("document.querySelector('#exports tbody tr svg.spark path').getTotalLength() > 1");
+    // A name is words, whatever is in it.
+    let names = browser.value("[...document.querySelectorAll('#exports tbody button')].map(b => b.textContent)");
+    assert!(names.as_array().expect("names").iter().any(|name| name == ODD), "{names}");
+    assert_eq!(browser.value("document.images.length"), 0);
+    for (part, words) in [("pools", "a: "), ("pools", "of 12"), ("clients", "va"), ("tiles", "IOPS"), ("slow-list", "")]
+    {
+        let text = browser.value(&format!("document.getElementById('{part}').innerText"));
+        assert!(text.as_str().is_some_and(|text| text.contains(words) && !text.is_empty()), "{part}: {text}");
+    }
+    // One of them in detail; and the choice stays while the page goes on.
+    assert_eq!(browser.value("document.getElementById('detail').hidden"), true);
+    browser.value("document.querySelector('#exports tbody button').click()");
+    let before = browser.value("document.documentElement.dataset.readings");
+    browser.until(&format!("document.documentElement.dataset.readings > {}", before.as_str().expect("a number")));
+    assert_eq!(browser.value("document.getElementById('detail').hidden"), false);
+    let kinds =
+        browser.value("[...document.querySelectorAll('#kinds tbody tr')].map(row => row.children[0].textContent)");
+    assert_eq!(kinds, serde_json::json!(["all", "read", "write"]));
+    browser.until("document.getElementById('heat').getAttribute('aria-label').includes('now p50 ')");
+    let drawn = "(() => { const c = document.getElementById('heat'); const d = c.getContext('2d').getImageData(0, 0, \
+                 c.width, c.height).data; return d.filter((v, at) => at % 4 === 3 && v > 0).length; })()";
+    assert!(browser.value(drawn).as_u64().expect("a number") > 1000, "the heat map is empty");
+    // Sorted by another column.
+    browser.value("document.querySelectorAll('#exports th button')[0].click()");
+    assert_eq!(browser.value(&cell(0, 0)), ODD);
+    browser.value("const f = document.getElementById('filter'); f.value = 'v'; f.oninput()");
+    assert_eq!(browser.value("document.querySelectorAll('#exports tbody tr').length"), 2);
+    for scheme in ["light", "dark"] {
+        for width in [1280, 380] {
+            browser.look(scheme, width, 900);
+            legible(browser, scheme, width);
+        }
+    }
+    assert!(browser.complaints().is_empty(), "{:?}", browser.complaints());
+}
+
+/// Text and pictures stand out from what is behind them, and nothing is wider than the window.
+fn legible(browser: &mut Browser, scheme: &str, width: u32) {
+    let style = |of: &str, what: &str| format!("getComputedStyle(document.querySelector('{of}')).{what}");
+    let ground = browser.value(&style("body", "backgroundColor"));
+    assert_eq!(light(&ground) > 0.5, scheme == "light", "{scheme}: {ground}");
+    let card = browser.value(&style(".card", "backgroundColor"));
+    for (of, what, least) in [
+        ("body", "color", 7.0),
+        (".quiet", "color", 4.5),
+        ("#exports tbody button", "color", 4.5),
+        ("#key .worker", "backgroundColor", 3.0),
+        ("#key .tag", "backgroundColor", 3.0),
+        ("#key .plugged", "backgroundColor", 3.0),
+        ("#key .driver", "backgroundColor", 3.0),
+        ("#key .reap", "backgroundColor", 3.0),
+    ] {
+        let colour = browser.value(&style(of, what));
+        let is = contrast(&colour, &card);
+        assert!(is >= least, "{scheme}: {of} is {colour} on {card}: {is:.1}, at least {least}");
+    }
+    let wide = browser.value("document.documentElement.scrollWidth").as_u64().expect("a number");
+    assert!(wide <= u64::from(width), "{scheme}: {wide} of {width}");
+}
+
+#[test]
+fn only_who_asks_by_an_address_of_this_machine_is_answered() {
+    let Some(dir) = pools() else { return };
+    let daemon = Daemon::run(&dir, "serve a.img#v --nbd unix:nbd.sock --web 0");
+    let port = port(&daemon);
+    let get = |path: &str, host: &str| ask(port, &format!("GET {path} HTTP/1.1\r\nHost: {host}"));
+    for host in ["127.0.0.1", &format!("localhost:{port}")] {
+        let page = get("/", host);
+        assert!(page.starts_with("HTTP/1.1 200 ") && page.contains("<title>Sheave</title>"), "{page}");
+        assert!(page.contains("\r\nContent-Security-Policy: default-src 'none'; "), "{page}");
+    }
+    for path in ["/", "/metrics", "/statistics", "/slow"] {
+        assert!(get(path, "rebound.example").starts_with("HTTP/1.1 403 "), "{path}");
+        assert!(ask(port, &format!("GET {path} HTTP/1.1")).starts_with("HTTP/1.1 403 "), "{path}");
+        assert!(get(path, "localhost").starts_with("HTTP/1.1 200 "), "{path}");
+    }
+    let told = get("/statistics", "localhost");
+    let told: Value = serde_json::from_str(told.split_once("\r\n\r\n").expect("a head").1).expect("JSON");
+    assert_eq!((&told["exports"][0]["name"], &told["pools_total"]), (&"v".into(), &1.into()), "{told}");
+    assert!(get("/other", "localhost").starts_with("HTTP/1.1 404 "));
+    assert!(ask(port, "POST / HTTP/1.1\r\nHost: localhost").starts_with("HTTP/1.1 405 "));
+    daemon.end();
+}
