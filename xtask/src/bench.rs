@@ -13,6 +13,7 @@
 //! | `serve` | `sheave serve` beside other servers of NBD |
 //! | `serve_tls` | the same by TLS |
 //! | `nbd` | `nbd:` beside other clients of NBD |
+//! | `rbd` | `rbd:` beside fio's engine |
 //! | `page` | putting a section into the page |
 
 use std::process::Command;
@@ -27,6 +28,7 @@ mod nbd;
 pub mod page;
 mod peers;
 mod program;
+mod rbd;
 mod serve;
 mod serve_tls;
 mod table;
@@ -71,6 +73,8 @@ enum What {
     Serve,
     /// `nbd:` beside other clients.
     Nbd,
+    /// `rbd:` beside fio's engine.
+    Rbd,
     /// Large pools: opening, recovering, snapshots.
     Pools,
     /// Instructions, beside what they were to be at most.
@@ -158,6 +162,7 @@ const SECTIONS: &[Section] = &[
     Section { name: "peers", what: What::Peers },
     Section { name: "serve", what: What::Serve },
     Section { name: "nbd", what: What::Nbd },
+    Section { name: "rbd", what: What::Rbd },
     Section { name: "aims", what: What::Aims },
     Section { name: "counts", what: What::Counts },
     Section { name: "build", what: What::Build },
@@ -276,6 +281,7 @@ fn measure(section: &Section, options: &Options<'_>) -> Result<String> {
             }
         }
         What::Nbd => lines.push(nbd::table(options.rounds, options.only)?.trim_end().into()),
+        What::Rbd => lines.push(rbd::table(options.rounds, options.only)?.trim_end().into()),
         What::Aims => lines.push(counts::aims()?),
         What::Counts => lines.push(counts::table()?),
         What::Build => lines.push(counts::build()?),

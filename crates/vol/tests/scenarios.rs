@@ -8,6 +8,7 @@ mod support;
 
 mod account;
 mod against_model;
+mod beside;
 mod changes;
 mod check;
 mod damage;

@@ -49,8 +49,8 @@ const CASES: [Case; 4] = [
 ];
 
 /// What a client took.
-struct Took {
-    printed: String,
+pub(super) struct Took {
+    pub(super) printed: String,
     cpu_seconds: f64,
     seconds: f64,
 }
@@ -61,10 +61,11 @@ pub fn table(rounds: usize, filter: &str) -> Result<String> {
     Installer::host().ensure(&TOOLS);
     let server = start_with(&SERVER, SERVER.words, 80, false, &|running| {
         let uri = uri(running);
-        client(&running.dir, &format!("nbdinfo --size '{uri}'")).map(drop)
+        client(SECOND, &running.dir, &format!("nbdinfo --size '{uri}'")).map(drop)
     })?;
     let sheave = workspace::target_dir().join("release/sheave").display().to_string();
     client(
+        SECOND,
         &server.dir,
         &format!("dd if=/dev/urandom of=random bs=1M count=256 status=none && nbdcopy random '{}'", uri(&server)),
     )?;
@@ -84,11 +85,14 @@ fn uri(server: &Running) -> String {
     format!("nbd+unix:///?socket={}", server.dir.join("s").display())
 }
 
-/// Runs a script on the second CPU, and takes its CPU time.
-fn client(dir: &Path, script: &str) -> Result<Took> {
+/// The second CPU.
+const SECOND: &str = "1";
+
+/// Runs a script on these CPUs, and takes its CPU time.
+pub(super) fn client(cpus: &str, dir: &Path, script: &str) -> Result<Took> {
     let timed = format!("TIMEFORMAT='took %U %S %R'; time {{ {script}; }}");
     let mut command = Command::new("taskset");
-    command.current_dir(dir).args(["-c", "1", "bash", "-c", &timed]);
+    command.current_dir(dir).args(["-c", cpus, "bash", "-c", &timed]);
     let (printed, errors, success) = cargo::capture(command)?;
     ensure!(success, "`{script}` failed:\n{errors}");
     let took = errors.lines().rev().find_map(|line| line.strip_prefix("took ")).context("bash tells no times")?;
@@ -98,7 +102,7 @@ fn client(dir: &Path, script: &str) -> Result<Took> {
 }
 
 /// Requests a second, and a second of CPU time.
-fn rates(took: &Took, ios: f64, seconds: f64) -> (f64, f64) {
+pub(super) fn rates(took: &Took, ios: f64, seconds: f64) -> (f64, f64) {
     (ios / seconds, ios / took.cpu_seconds)
 }
 
@@ -115,12 +119,12 @@ fn requests(case: &Case, server: &Running, sheave: &str, rounds: usize) -> Resul
     );
     let mut found = [(Vec::new(), Vec::new()), (Vec::new(), Vec::new())];
     for _ in 0..rounds {
-        let took = client(&server.dir, &ours)?;
+        let took = client(SECOND, &server.dir, &ours)?;
         let number = |name| table::number(&took.printed, name).with_context(|| format!("no number `{name}`"));
         let (rate, a_second) = rates(&took, number("ios")?, number("ios")? / number("iops")?);
         found[0].0.push(rate);
         found[0].1.push(a_second);
-        let took = client(&server.dir, &theirs)?;
+        let took = client(SECOND, &server.dir, &theirs)?;
         let (ios, seconds) = terse(&took.printed, rw == "randwrite").context("fio tells something else")?;
         let (rate, a_second) = rates(&took, ios, seconds);
         found[1].0.push(rate);
@@ -160,9 +164,9 @@ fn copies((name, is_import): (&str, bool), server: &Running, sheave: &str, round
     let fill = format!("{again} && {sheave} volume import random p.img#v");
     let mut found = [(Vec::new(), Vec::new()), (Vec::new(), Vec::new())];
     for _ in 0..rounds {
-        client(&server.dir, if is_import { &again } else { &fill })?;
+        client(SECOND, &server.dir, if is_import { &again } else { &fill })?;
         for (script, found) in [&ours, &theirs].into_iter().zip(&mut found) {
-            let took = client(&server.dir, script)?;
+            let took = client(SECOND, &server.dir, script)?;
             found.0.push(SIZE / took.seconds);
             found.1.push(took.cpu_seconds);
         }

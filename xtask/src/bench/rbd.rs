@@ -1,0 +1,78 @@
+//! `rbd:` beside fio's engine of RBD, on the same filled image of a cluster of one node that keeps all in memory.
+//!
+//! Owns the list of cases. Clients take turns, on two CPUs, which the cluster's daemons use, too. CPU times are those of
+//! the client's process, from its start to its end; requests those that it reports.
+
+use anyhow::{Context, Result};
+use sheave_testkit::ceph::{Ceph, Store};
+use sheave_testkit::install::Installer;
+use sheave_testkit::tools::TOOLS;
+
+use super::nbd::{client, rates, terse};
+use super::table::{self, median};
+use crate::cargo::{self, cargo};
+use crate::workspace;
+
+/// What a turn takes, in seconds.
+const SECONDS: &str = "3";
+/// Most CPU time of a request, as a part of fio's.
+const CPU: f64 = 1.05;
+
+const CASES: [(&str, &str, u32); 6] = [
+    ("4k random reads, depth 1", "randread", 1),
+    ("4k random reads, depth 16", "randread", 16),
+    ("4k random reads, depth 64", "randread", 64),
+    ("4k random writes, depth 1", "randwrite", 1),
+    ("4k random writes, depth 16", "randwrite", 16),
+    ("4k random writes, depth 64", "randwrite", 64),
+];
+
+/// The table: medians of so many turns, of the cases whose names contain the filter.
+pub fn table(rounds: usize, filter: &str) -> Result<String> {
+    cargo::run(cargo(["build", "--release", "--quiet", "-p", "sheave-cli"]))?;
+    let wanted: Vec<_> =
+        TOOLS.iter().filter(|tool| tool.name == "fio" || tool.name.starts_with("ceph")).copied().collect();
+    Installer::host().ensure(&wanted);
+    let ceph = Ceph::start(Store::Memory).context("there is no Ceph here")?;
+    let sheave = workspace::target_dir().join("release/sheave").display().to_string();
+    let on_both = |script: &str| client("0,1", ceph.dir(), script);
+    let (conf, random) = (ceph.conf().display().to_string(), ceph.dir().join("random").display().to_string());
+    on_both("dd if=/dev/urandom of=random bs=1M count=256 status=none")?;
+    ceph.rbd(&["import", &random, "image"]);
+    let mut text = String::from("| case | Sheave | fio | ratio, aim |\n|---|---|---|---|\n");
+    for (name, rw, depth) in CASES.iter().filter(|(name, ..)| name.contains(filter)) {
+        let ours = format!(
+            "{sheave} bench rbd:rbd/image,conf={conf} --rw {rw} --overwrite --bs 4k --depth {depth} \
+             --runtime {SECONDS}s --json"
+        );
+        let theirs = format!(
+            "CEPH_CONF={conf} fio --name=x --ioengine=rbd --clientname=admin --pool=rbd --rbdname=image --rw={rw} --bs=4k \
+             --iodepth={depth} --time_based --runtime={SECONDS} --norandommap --randrepeat=0 --output-format=terse \
+             --terse-version=3"
+        );
+        let mut found = [(Vec::new(), Vec::new()), (Vec::new(), Vec::new())];
+        for _ in 0..rounds {
+            let took = on_both(&ours)?;
+            let number = |name| table::number(&took.printed, name).with_context(|| format!("no number `{name}`"));
+            let told = [rates(&took, number("ios")?, number("ios")? / number("iops")?), {
+                let took = on_both(&theirs)?;
+                let (ios, seconds) = terse(&took.printed, *rw == "randwrite").context("fio tells something else")?;
+                rates(&took, ios, seconds)
+            }];
+            for (found, (rate, a_second)) in found.iter_mut().zip(told) {
+                found.0.push(rate);
+                found.1.push(1e6 / a_second);
+            }
+        }
+        let [ours, theirs] = found.map(|(rate, cpu)| (median(rate), median(cpu)));
+        let (rate, cpu) = (ours.0 / theirs.0, ours.1 / theirs.1);
+        let missed = if rate < 1.0 || cpu > CPU { ", **missed**" } else { "" };
+        let shown = |(rate, cpu): (f64, f64)| format!("{:.1}k/s, {cpu:.1} us of CPU each", rate / 1e3);
+        text += &format!(
+            "| {name} | {} | {} | rate {rate:.2}, aim 1; CPU {cpu:.2}, at most {CPU}{missed} |\n",
+            shown(ours),
+            shown(theirs)
+        );
+    }
+    Ok(text)
+}
