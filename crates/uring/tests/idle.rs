@@ -72,6 +72,19 @@ fn waiting_for_another_thread() {
 }
 
 #[test]
+fn a_ring_that_has_polled_in_vain_sleeps_at_once() {
+    let mut ring = Ring::builder().entries(8).spin(Duration::from_millis(50)).build().unwrap();
+    let fd = ring.attach(&open_device("null:size=1M,latency=60ms,complete=thread").unwrap()).unwrap();
+    let mut read = || {
+        ring.push(prep::read(fd, buf(512))).unwrap();
+        ring.submit_and_wait(1).unwrap();
+        assert_eq!(ring.completions().count(), 1);
+    };
+    (0..5).for_each(|_| read());
+    check("after polls in vain", || (0..17).for_each(|_| read()));
+}
+
+#[test]
 fn draining() {
     for complete in ["timer", "thread"] {
         let mut ring = reads(&format!("null:size=1M,latency=1s,complete={complete}"), 8);

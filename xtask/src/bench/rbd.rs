@@ -1,7 +1,10 @@
 //! `rbd:` beside fio's engine of RBD, on the same filled image of a cluster of one node that keeps all in memory.
 //!
-//! Owns the list of cases. Clients take turns, on two CPUs, which the cluster's daemons use, too. CPU times are those of
-//! the client's process, from its start to its end; requests those that it reports.
+//! Owns the list of cases. librbd keeps writes back from their first on: else it does so after the first flush alone,
+//! which fio's engine sends and `sheave bench` does not. Clients take turns, on two CPUs, which the cluster's daemons
+//! use, too. CPU times are those of the client's process, from its start to its end; requests those that it reports.
+
+use std::fs;
 
 use anyhow::{Context, Result};
 use sheave_testkit::ceph::{Ceph, Store};
@@ -36,7 +39,10 @@ pub fn table(rounds: usize, filter: &str) -> Result<String> {
     let ceph = Ceph::start(Store::Memory).context("there is no Ceph here")?;
     let sheave = workspace::target_dir().join("release/sheave").display().to_string();
     let on_both = |script: &str| client("0,1", ceph.dir(), script);
-    let (conf, random) = (ceph.conf().display().to_string(), ceph.dir().join("random").display().to_string());
+    let (conf, random) = (ceph.dir().join("client.conf"), ceph.dir().join("random").display().to_string());
+    let text = fs::read_to_string(ceph.conf())?;
+    fs::write(&conf, text.replacen("[global]", "[global]\nrbd cache writethrough until flush = false", 1))?;
+    let conf = conf.display();
     on_both("dd if=/dev/urandom of=random bs=1M count=256 status=none")?;
     ceph.rbd(&["import", &random, "image"]);
     let mut text = String::from("| case | Sheave | fio | ratio, aim |\n|---|---|---|---|\n");
@@ -46,8 +52,8 @@ pub fn table(rounds: usize, filter: &str) -> Result<String> {
              --runtime {SECONDS}s --json"
         );
         let theirs = format!(
-            "CEPH_CONF={conf} fio --name=x --ioengine=rbd --clientname=admin --pool=rbd --rbdname=image --rw={rw} --bs=4k \
-             --iodepth={depth} --time_based --runtime={SECONDS} --norandommap --randrepeat=0 --output-format=terse \
+            "CEPH_CONF={conf} fio --name=x --ioengine=rbd --clientname=admin --pool=rbd --rbdname=image \
+             --rw={rw} --bs=4k --iodepth={depth} --time_based --runtime={SECONDS} --norandommap --randrepeat=0 --output-format=terse \
              --terse-version=3"
         );
         let mut found = [(Vec::new(), Vec::new()), (Vec::new(), Vec::new())];

@@ -351,15 +351,15 @@ impl RingWq {
         if self.all_alone { wanted.min(self.outstanding) } else { 0 }
     }
 
-    /// A wait polled for results: in vain, or they came.
+    /// A wait has polled: in vain, or something came.
     pub(crate) fn note_spin(&mut self, came: bool) {
         self.spins_lost = if came { 0 } else { self.spins_lost.wrapping_add(1) };
     }
 
-    /// Whether it is no use to poll for results: the last waits did so in vain. Now and then one tries again.
+    /// Whether it is no use to poll before a sleep: the last waits did so in vain. Now and then one tries again.
     #[inline]
     pub(crate) fn spins_in_vain(&self) -> bool {
-        self.outstanding > 0 && self.spins_lost >= SPINS_IN_VAIN && !self.spins_lost.is_multiple_of(SPIN_AGAIN)
+        self.spins_lost >= SPINS_IN_VAIN && !self.spins_lost.is_multiple_of(SPIN_AGAIN)
     }
 
     /// Whether something was taken back and not run yet.
