@@ -50,7 +50,7 @@ const CASES: [Case; 4] = [
 
 /// What a client took.
 pub(super) struct Took {
-    pub(super) printed: String,
+    printed: String,
     cpu_seconds: f64,
     seconds: f64,
 }
@@ -101,9 +101,27 @@ pub(super) fn client(cpus: &str, dir: &Path, script: &str) -> Result<Took> {
     Ok(Took { printed, cpu_seconds: user + system, seconds })
 }
 
-/// Requests a second, and a second of CPU time.
-pub(super) fn rates(took: &Took, ios: f64, seconds: f64) -> (f64, f64) {
-    (ios / seconds, ios / took.cpu_seconds)
+/// Medians of so many turns of `sheave bench` and of fio, on these CPUs: requests a second, and a second of CPU time.
+pub(super) fn in_turns(
+    rounds: usize,
+    cpus: &str,
+    dir: &Path,
+    [ours, theirs]: [&str; 2],
+    writes: bool,
+) -> Result<[(f64, f64); 2]> {
+    let mut found = [(Vec::new(), Vec::new()), (Vec::new(), Vec::new())];
+    for _ in 0..rounds {
+        let took = client(cpus, dir, ours)?;
+        let number = |name| table::number(&took.printed, name).with_context(|| format!("no number `{name}`"));
+        let (ios, rate) = (number("ios")?, number("iops")?);
+        found[0].0.push(rate);
+        found[0].1.push(ios / took.cpu_seconds);
+        let took = client(cpus, dir, theirs)?;
+        let (ios, seconds) = terse(&took.printed, writes).context("fio tells something else")?;
+        found[1].0.push(ios / seconds);
+        found[1].1.push(ios / took.cpu_seconds);
+    }
+    Ok(found.map(|(rate, a_second)| (median(rate), median(a_second))))
 }
 
 fn requests(case: &Case, server: &Running, sheave: &str, rounds: usize) -> Result<String> {
@@ -117,20 +135,7 @@ fn requests(case: &Case, server: &Running, sheave: &str, rounds: usize) -> Resul
          --runtime={SECONDS} --norandommap --randrepeat=0 --output-format=terse --terse-version=3",
         uri(server)
     );
-    let mut found = [(Vec::new(), Vec::new()), (Vec::new(), Vec::new())];
-    for _ in 0..rounds {
-        let took = client(SECOND, &server.dir, &ours)?;
-        let number = |name| table::number(&took.printed, name).with_context(|| format!("no number `{name}`"));
-        let (rate, a_second) = rates(&took, number("ios")?, number("ios")? / number("iops")?);
-        found[0].0.push(rate);
-        found[0].1.push(a_second);
-        let took = client(SECOND, &server.dir, &theirs)?;
-        let (ios, seconds) = terse(&took.printed, rw == "randwrite").context("fio tells something else")?;
-        let (rate, a_second) = rates(&took, ios, seconds);
-        found[1].0.push(rate);
-        found[1].1.push(a_second);
-    }
-    let [ours, theirs] = found.map(|(rate, a_second)| (median(rate), median(a_second)));
+    let [ours, theirs] = in_turns(rounds, SECOND, &server.dir, [&ours, &theirs], rw == "randwrite")?;
     let (cpu, rate) = (ours.1 / theirs.1, ours.0 / theirs.0);
     let missed = if cpu < case.cpu || rate < case.rate { ", **missed**" } else { "" };
     let shown = |(rate, a_second): (f64, f64)| format!("{:.1}k/s, {:.0}k per CPU second", rate / 1e3, a_second / 1e3);

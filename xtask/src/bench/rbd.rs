@@ -11,11 +11,12 @@ use sheave_testkit::ceph::{Ceph, Store};
 use sheave_testkit::install::Installer;
 use sheave_testkit::tools::TOOLS;
 
-use super::nbd::{client, rates, terse};
-use super::table::{self, median};
+use super::nbd::{client, in_turns};
 use crate::cargo::{self, cargo};
 use crate::workspace;
 
+/// The CPUs of clients.
+const CPUS: &str = "0,1";
 /// What a turn takes, in seconds.
 const SECONDS: &str = "3";
 /// Most CPU time of a request, as a part of fio's.
@@ -38,12 +39,11 @@ pub fn table(rounds: usize, filter: &str) -> Result<String> {
     Installer::host().ensure(&wanted);
     let ceph = Ceph::start(Store::Memory).context("there is no Ceph here")?;
     let sheave = workspace::target_dir().join("release/sheave").display().to_string();
-    let on_both = |script: &str| client("0,1", ceph.dir(), script);
     let (conf, random) = (ceph.dir().join("client.conf"), ceph.dir().join("random").display().to_string());
     let text = fs::read_to_string(ceph.conf())?;
     fs::write(&conf, text.replacen("[global]", "[global]\nrbd cache writethrough until flush = false", 1))?;
     let conf = conf.display();
-    on_both("dd if=/dev/urandom of=random bs=1M count=256 status=none")?;
+    client(CPUS, ceph.dir(), "dd if=/dev/urandom of=random bs=1M count=256 status=none")?;
     ceph.rbd(&["import", &random, "image"]);
     let mut text = String::from("| case | Sheave | fio | ratio, aim |\n|---|---|---|---|\n");
     for (name, rw, depth) in CASES.iter().filter(|(name, ..)| name.contains(filter)) {
@@ -53,24 +53,11 @@ pub fn table(rounds: usize, filter: &str) -> Result<String> {
         );
         let theirs = format!(
             "CEPH_CONF={conf} fio --name=x --ioengine=rbd --clientname=admin --pool=rbd --rbdname=image \
-             --rw={rw} --bs=4k --iodepth={depth} --time_based --runtime={SECONDS} --norandommap --randrepeat=0 --output-format=terse \
-             --terse-version=3"
+             --rw={rw} --bs=4k --iodepth={depth} --time_based --runtime={SECONDS} --norandommap --randrepeat=0 \
+             --output-format=terse --terse-version=3"
         );
-        let mut found = [(Vec::new(), Vec::new()), (Vec::new(), Vec::new())];
-        for _ in 0..rounds {
-            let took = on_both(&ours)?;
-            let number = |name| table::number(&took.printed, name).with_context(|| format!("no number `{name}`"));
-            let told = [rates(&took, number("ios")?, number("ios")? / number("iops")?), {
-                let took = on_both(&theirs)?;
-                let (ios, seconds) = terse(&took.printed, *rw == "randwrite").context("fio tells something else")?;
-                rates(&took, ios, seconds)
-            }];
-            for (found, (rate, a_second)) in found.iter_mut().zip(told) {
-                found.0.push(rate);
-                found.1.push(1e6 / a_second);
-            }
-        }
-        let [ours, theirs] = found.map(|(rate, cpu)| (median(rate), median(cpu)));
+        let [ours, theirs] = in_turns(rounds, CPUS, ceph.dir(), [&ours, &theirs], *rw == "randwrite")?;
+        let [ours, theirs] = [ours, theirs].map(|(rate, a_second)| (rate, 1e6 / a_second));
         let (rate, cpu) = (ours.0 / theirs.0, ours.1 / theirs.1);
         let missed = if rate < 1.0 || cpu > CPU { ", **missed**" } else { "" };
         let shown = |(rate, cpu): (f64, f64)| format!("{:.1}k/s, {cpu:.1} us of CPU each", rate / 1e3);
