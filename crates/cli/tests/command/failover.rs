@@ -102,6 +102,18 @@ impl Host {
         self.daemon.as_mut().expect("it was started")
     }
 
+    /// Lets a daemon that was stopped go on, until it says, once more, that it was cut off.
+    fn wake(&mut self) {
+        let losses = |daemon: &Daemon| daemon.said().matches("pool 'p' is lost: ").count();
+        let (daemon, from) = (self.daemon(), Instant::now());
+        let before = losses(daemon);
+        daemon.signal("-CONT");
+        while losses(daemon) == before {
+            assert!(from.elapsed() < PATIENCE, "it does not hear that it was cut off");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     fn socket(&self) -> PathBuf {
         self.dir.path("nbd.sock")
     }
@@ -165,8 +177,7 @@ fn a_daemon_that_stands_by_takes_over_and_no_flushed_byte_is_lost() {
                 let tail = BLOCKS * BLOCK as u64;
                 assert_eq!(after.write(tail, &fresh), Some(0));
                 assert_eq!(after.flush(), Some(0));
-                hosts[owner].daemon().signal("-CONT");
-                hosts[owner].daemon().until_it_says("pool 'p' is lost: ");
+                hosts[owner].wake();
                 stop.store(true, Ordering::Relaxed);
                 known = worker.join().expect("no byte was lost");
                 assert!(after.read(tail, BLOCK as u32) == Some(fresh), "who was cut off has written");

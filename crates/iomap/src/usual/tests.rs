@@ -26,7 +26,8 @@ fn slow_is_what_takes_four_times_as_long_as_usual_or_longer_than_the_limit() {
         usual.p999_ns(IoKind::Read)
     };
     assert!(is_slow(&cell, LIMIT + 1) || look(&cell, 0) == 0);
-    reads(&cell, ENOUGH - 2, 1024);
+    // With the one above 99: 100 are enough.
+    reads(&cell, 98, 1024);
     assert_eq!(look(&cell, 0), 0, "too few to tell");
     assert!(!is_slow(&cell, LIMIT) && is_slow(&cell, LIMIT + 1), "the limit holds from the start");
     reads(&cell, 10_000, 1024);
@@ -44,6 +45,11 @@ fn slow_is_what_takes_four_times_as_long_as_usual_or_longer_than_the_limit() {
         look(&cell, second);
     }
     assert_eq!(look(&cell, 100), 8192, "without I/O it stays what it was");
+    for second in 101..=120 {
+        reads(&cell, 1000, 2048);
+        look(&cell, second);
+    }
+    assert_eq!(look(&cell, 121), 2048, "and what was slower is forgotten, too");
 }
 
 #[test]
