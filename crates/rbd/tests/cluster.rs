@@ -351,14 +351,14 @@ struct Stopped<'a>(&'a Ceph);
 
 impl Stopped<'_> {
     fn new(ceph: &Ceph) -> Stopped<'_> {
-        ceph.signal_osd("STOP");
+        ceph.stop_osd();
         Stopped(ceph)
     }
 }
 
 impl Drop for Stopped<'_> {
     fn drop(&mut self) {
-        self.0.signal_osd("CONT");
+        self.0.continue_osd();
     }
 }
 

@@ -107,15 +107,41 @@ impl Ceph {
         run(self.dir.path(), program, words)
     }
 
-    /// A signal to the OSD: `STOP`, `CONT`.
+    /// Stops the OSD (SIGSTOP), and waits until each of its threads has stopped: some may answer for a while after the
+    /// signal was sent.
+    ///
+    /// # Panics
+    ///
+    /// When it is not there, or does not stop.
+    pub fn stop_osd(&self) {
+        self.signal_osd("STOP");
+        let until = Instant::now() + PATIENCE;
+        while !self.has_stopped() {
+            assert!(Instant::now() < until, "the OSD does not stop");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Lets it go on.
     ///
     /// # Panics
     ///
     /// When it is not there.
-    pub fn signal_osd(&self, signal: &str) {
+    pub fn continue_osd(&self) {
+        self.signal_osd("CONT");
+    }
+
+    fn signal_osd(&self, signal: &str) {
         let pid = self.osd.id().to_string();
         let sent = Command::new("kill").args([&format!("-{signal}"), &*pid]).status();
         assert!(sent.is_ok_and(|sent| sent.success()), "kill -{signal} {pid}");
+    }
+
+    /// Whether all threads of the OSD are stopped; one that ends meanwhile is not asked.
+    fn has_stopped(&self) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.osd.id())).expect("it is there").flatten();
+        let states = threads.filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok());
+        states.into_iter().all(|status| status.lines().any(|line| line.starts_with("State:\tT")))
     }
 
     /// Kills the OSD, and starts it again on what it has kept: nothing, unless that is in a file.
