@@ -156,12 +156,13 @@ impl Core {
         loop {
             let bio = &self.bios[id];
             let (flags, status, owner, parent) = (bio.flags, bio.status, bio.owner, bio.parent);
-            let (record, run) = (PlainEnd { cookie: bio.cookie, bytes: bio.bytes }, self.run_of(id));
+            let record = PlainEnd { cookie: bio.cookie, bytes: bio.bytes };
+            let run = (self.stats && flags & BIO_PLAIN != 0).then(|| self.run_of(id));
             self.bios.put(id);
             if flags & BIO_CHILD == 0 {
                 if flags & BIO_PLAIN != 0 {
                     end.end_plain(owner, record, status);
-                    if self.stats {
+                    if let Some(run) = run {
                         end.timed_plain(owner, &run);
                     }
                     return;

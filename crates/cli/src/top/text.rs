@@ -10,11 +10,11 @@ const BAR: usize = 20;
 /// All of it.
 pub fn page(board: &Board) -> String {
     let mut text = format!("{}\n\n", head(board));
-    text += &row("EXPORT", ["IOPS", "MiB/s", "p50", "p99", "DEPTH"].map(str::to_owned), "SPLIT");
+    text += &heading("EXPORT");
     for export in &board.exports {
         text += &row(&plain(&export.name), cells(&export.rate), &bar(&export.rate.split, BAR));
     }
-    text += &format!("\n{}", row("QUEUE", ["IOPS", "MiB/s", "p50", "p99", "DEPTH"].map(str::to_owned), "SPLIT"));
+    text += &format!("\n{}", heading("QUEUE"));
     for queue in &board.queues {
         text += &row(&queue.queue.to_string(), cells(&queue.rate), &bar(&queue.rate.split, BAR));
     }
@@ -27,6 +27,11 @@ pub fn page(board: &Board) -> String {
     text += "\nPOOLS\n";
     board.pools.iter().for_each(|pool| text += &format!("{}\n", space(pool)));
     text
+}
+
+/// The heads of the columns of [`row`].
+fn heading(first: &str) -> String {
+    row(first, ["IOPS", "MiB/s", "p50", "p99", "DEPTH"].map(str::to_owned), "SPLIT")
 }
 
 fn row(name: &str, [iops, rate, p50, p99, depth]: [String; 5], split: &str) -> String {
