@@ -27,10 +27,15 @@ use region::Region;
 /// Says whether the kernel gives out huge pages.
 const HUGE_PAGES_SWITCH: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
-/// Bytes on the device that the processor is asked for before the first request is carried out, at most: a whole batch
-/// of sectors. The bytes of small requests are all asked for before any is copied, for whatever has to come from the
-/// second cache, as copies do and the ring's own data, waits behind what is asked for from memory.
-const AHEAD_BYTES: usize = 16 << 10;
+/// Bytes on the device that the processor is asked for before the first request is carried out, at most. Behind them the
+/// queue asks for the bytes of one request with each request that it carries out, so that memory answers while it copies.
+const AHEAD_BYTES: usize = 8 << 10;
+
+/// [`AHEAD_BYTES`] of an Intel processor, as many as a batch of 32 sectors has: whatever has to come from its second cache,
+/// as the bytes to copy and the ring's own data, waits behind what it was asked for from memory, so it is asked first and
+/// copies afterwards. Random reads of 512 bytes took 73 ns there instead of 78; an AMD one takes 36 ns with the
+/// bytes above and 43 with these.
+const AHEAD_BYTES_INTEL: usize = 16 << 10;
 
 /// A device in memory.
 #[derive(Debug)]
@@ -85,7 +90,7 @@ unsafe impl Driver for Ram {
     }
 
     fn open_hctx(&self, _: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError> {
-        Ok(Box::new(RamQueue { region: self.region.clone() }))
+        Ok(Box::new(RamQueue { region: self.region.clone(), ahead_bytes: ahead_bytes() }))
     }
 
     fn notices(&self) -> Vec<String> {
@@ -97,6 +102,8 @@ unsafe impl Driver for Ram {
 #[derive(Debug)]
 struct RamQueue {
     region: Arc<Region>,
+    /// [`AHEAD_BYTES`] of this processor.
+    ahead_bytes: usize,
 }
 
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
@@ -105,7 +112,7 @@ unsafe impl HwQueue for RamQueue {
     #[inline]
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
         let region = &*self.region;
-        let ahead = look_ahead(list, rqs);
+        let ahead = look_ahead(list, rqs, self.ahead_bytes);
         for &tag in list.tags().iter().take(ahead) {
             region.prefetch(rqs.by_tag(tag));
         }
@@ -146,9 +153,22 @@ unsafe impl HwQueue for RamQueue {
 /// For how many requests of the list the processor is asked for their bytes before the first is carried out; those
 /// behind follow, each so many before its turn. Two at least.
 #[inline(always)]
-fn look_ahead(list: &RqList, rqs: &RqTable<'_>) -> usize {
+fn look_ahead(list: &RqList, rqs: &RqTable<'_>, ahead_bytes: usize) -> usize {
     let bytes = list.tags().first().map_or(0, |&tag| rqs.by_tag(tag).bytes as usize);
-    (AHEAD_BYTES / bytes.max(1)).max(2)
+    (ahead_bytes / bytes.max(1)).max(2)
+}
+
+/// How many bytes this processor is asked for ahead.
+fn ahead_bytes() -> usize {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let id = std::arch::x86_64::__cpuid(0);
+        // "GenuineIntel", in the order in which the instruction gives the name.
+        if [id.ebx, id.edx, id.ecx].map(u32::to_le_bytes).as_flattened() == b"GenuineIntel" {
+            return AHEAD_BYTES_INTEL;
+        }
+    }
+    AHEAD_BYTES
 }
 
 /// Opens `ram:...`.
