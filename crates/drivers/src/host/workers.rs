@@ -5,14 +5,16 @@
 //! `calls`.
 //!
 //! A thread comes when a request finds none that sleeps, up to [`MOST_THREADS`], and leaves after [`LINGER`] without
-//! work. Writes into the page cache have one lock for all writers of the file: they go one at a time, in order, so that
-//! no second thread waits for that lock.
+//! work. One sleeping thread is woken at a time, and wakes the next when it has taken its work and more waits: so threads
+//! that end a request in the meantime take what waits, and no wake-up is paid for that. Writes into the page cache have
+//! one lock for all writers of the file: they go one at a time, in order, so that no second thread waits for that lock.
 //!
 //! Invariants:
 //! - W1: a request that was sent ends once: a thread carries it out, or its queue takes it back before one has begun.
 //! - W2: a queue that waits in [`Way::finish`] goes on only when no thread has a request of it.
 //! - W3: threads that were woken or started and have not looked yet are counted, and no more as idle. So no request is
-//!   left behind a wake-up that was spent on another, and none brings a second thread.
+//!   left behind a wake-up that was spent on another, and none brings a second thread. While a thread that was woken has
+//!   not looked, no other is woken; having looked it wakes the next.
 //! - W4: the queue has room for all tags of all rings that are attached: sending allocates nothing.
 //!
 //! Called by `queue` and `sync` on rings' threads.
@@ -36,8 +38,8 @@ use super::shared::HostShared;
 const MOST_THREADS: usize = 64;
 /// Most of the writes that go one at a time that a thread takes at once, for one turn at the lock.
 const MOST_WRITES: usize = 32;
-/// How long a thread without work stays.
-const LINGER: Duration = Duration::from_secs(5);
+/// How long a thread without work stays. Longer than any test, whose threads are not to find work for want of a wake-up.
+const LINGER: Duration = Duration::from_secs(if cfg!(test) { 600 } else { 5 });
 
 /// The threads of a file.
 #[derive(Debug)]
@@ -167,7 +169,11 @@ impl Crew {
                 }
                 continue;
             }
+            let next = state.wake_one();
             drop(state);
+            if next {
+                self.work.notify_one();
+            }
             let origins = mine.drain(..).map(|job| job.carry_out(&self.shared));
             ended.extend(origins);
             state = self.lock();
@@ -236,19 +242,29 @@ impl State {
         false
     }
 
-    /// Counts who is to be woken, and who is to be started, for what waits.
-    fn call_up(&mut self) -> (usize, usize) {
+    /// Counts one sleeping thread as woken, if more waits than threads come to look; whether the caller has to wake it.
+    fn wake_one(&mut self) -> bool {
+        let wakes = self.signalled == 0 && self.idle > 0 && self.without_thread() > 0;
+        self.idle -= usize::from(wakes);
+        self.signalled += usize::from(wakes);
+        wakes
+    }
+
+    /// What waits and no thread that was woken or started will look for.
+    fn without_thread(&self) -> usize {
         let writer = usize::from(!self.writing && !self.writes.is_empty());
-        let missing = (self.jobs.len() + writer).saturating_sub(self.signalled + self.starting);
-        let woken = missing.min(self.idle);
-        self.idle -= woken;
+        (self.jobs.len() + writer).saturating_sub(self.signalled + self.starting)
+    }
+
+    /// Counts the threads that are to be started for what waits.
+    fn start_more(&mut self) -> usize {
         // A thread that has ended a request and has not looked again is neither idle nor needed twice.
         let most = self.in_flight.min(MOST_THREADS);
-        let started = (missing - woken).min(most.saturating_sub(self.threads));
+        let missing = self.without_thread().saturating_sub(self.idle);
+        let started = missing.min(most.saturating_sub(self.threads));
         self.threads += started;
-        self.signalled += woken;
         self.starting += started;
-        (woken, started)
+        started
     }
 }
 
@@ -300,9 +316,12 @@ impl Way {
         state.jobs.extend(self.batch.drain(..));
         state.writes.extend(self.writes.drain(..));
         state.in_flight = state.in_flight + many - std::mem::take(&mut self.seen) as usize;
-        let (woken, started) = state.call_up();
+        let started = state.start_more();
+        let wakes = state.wake_one();
         drop(state);
-        (0..woken).for_each(|_| self.workers.crew.work.notify_one());
+        if wakes {
+            self.workers.crew.work.notify_one();
+        }
         if started > 0 {
             self.workers.start(started);
         }

@@ -1,6 +1,7 @@
 //! Both engines: the same tests where io_uring is forbidden, what chooses, and what only the threads have.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use sheave_testkit::seccomp;
 
 /// Tests of this directory that are about the kernel ring itself, or about what only it can do: call back a read. And
 /// those that cannot share a process: locks are a process's, and so are threads.
-const NOT_THERE: [&str; 10] = [
+const NOT_THERE: [&str; 11] = [
     "registered_buffers_serve_before_and_after_the_kernel_ring_is_made",
     "two_devices_of_a_ring_share_its_kernel_ring_and_two_rings_a_device",
     "a_kernel_ring_that_takes_nothing_more_does_not_hold_up_the_end",
@@ -24,6 +25,7 @@ const NOT_THERE: [&str; 10] = [
     "a_read_that_nobody_answers_times_out_once",
     "where_io_uring_is_forbidden",
     "threads_come_with_work",
+    "each_request_of_a_batch_has_a_thread",
     "claim::",
 ];
 
@@ -152,13 +154,46 @@ fn a_ring_that_goes_takes_back_what_no_thread_has_begun_and_nothing_of_another()
     assert!(stays.ended.iter().all(|(_, status)| status.is_ok()) && kept.iter().all(|byte| *byte == 3));
 }
 
+/// The directories of the file threads in /proc.
+fn file_threads() -> impl Iterator<Item = PathBuf> {
+    let tasks = fs::read_dir("/proc/self/task").expect("tasks").flatten().map(|task| task.path());
+    tasks.filter(|task| fs::read(task.join("comm")).is_ok_and(|comm| comm == b"sheave-file\n"))
+}
+
+#[test]
+fn each_request_of_a_batch_has_a_thread_of_those_that_sleep() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (device, mut writer) = silent_by(Engine::Sync, dir.path(), LONG, 100);
+    let (mut rig, bdev) = Rig::over(&device).expect("attached");
+    let mut data = memory(16 * 4096, 0);
+    let call = format!("{} ", libc::SYS_preadv2);
+    let reading =
+        || file_threads().filter(|task| fs::read_to_string(task.join("syscall")).is_ok_and(|s| s.starts_with(&call)));
+    for round in 0..3 {
+        rig.ctx.start_plug(16);
+        for block in data.chunks_mut(4096) {
+            rig.submit(bdev, Op::Read, 0, 0, 4096, &[vec_of(block)]);
+        }
+        rig.ctx.finish_plug();
+        let start = Instant::now();
+        while reading().count() < 16 {
+            assert!(start.elapsed() < LONG, "round {round}: {} threads wait for the 16 reads", reading().count());
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(file_threads().count(), 16, "round {round}");
+        writer.write_all(&[7; 16 * 4096]).expect("written");
+        rig.drain();
+        // Now all go to sleep, and the next round has to wake them.
+        while reading().count() > 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
 #[test]
 fn threads_come_with_work_and_go_with_the_device() {
     let dir = tempfile::tempdir_in("/var/tmp").expect("a directory");
-    let threads = || {
-        let tasks = fs::read_dir("/proc/self/task").expect("tasks").flatten();
-        tasks.filter(|task| fs::read(task.path().join("comm")).is_ok_and(|comm| comm == b"sheave-file\n")).count()
-    };
+    let threads = || file_threads().count();
     let spec = format!("file:{},size=1M,engine=sync", dir.path().join("disk").display());
     let device = open_device(&spec).expect("a device");
     let (mut rig, bdev) = Rig::over(&device).expect("attached");
