@@ -17,8 +17,10 @@ use sheave_blk::limits::Capacity;
 use crate::librbd::Watcher;
 use crate::spec::Target;
 
-/// Most notices that are kept: what comes then is more of the same.
+/// Most notices that are kept; the oldest goes then.
 const MAX_NOTICES: usize = 32;
+/// For how long a text that was logged is not logged again: each request that fails would say it once more.
+const REPEATED: Duration = Duration::from_secs(60);
 
 /// Why a claim got no lock.
 pub(crate) type Refused = String;
@@ -60,7 +62,10 @@ struct State {
     size: bool,
     holder: bool,
     close: bool,
-    notices: Vec<String>,
+    /// What the user was told, each text once and the newest last, with when it was logged last.
+    notices: Vec<(String, Instant)>,
+    /// The size of the image, if it has changed since the device was opened.
+    size_now: Option<u64>,
     capacity: Option<Capacity>,
     /// Since when the cluster does not answer.
     silent: Option<Instant>,
@@ -121,16 +126,21 @@ impl Desk {
 
     /// A ring has attached the device: this is where its size stands.
     pub(crate) fn has_capacity(&self, capacity: &Capacity) {
-        self.lock().capacity = Some(capacity.clone());
+        let mut state = self.lock();
+        if let Some(size) = state.size_now {
+            capacity.set_bytes(size);
+        }
+        state.capacity = Some(capacity.clone());
     }
 
     /// The image has this size now.
     pub(crate) fn resized(&self, from: u64, to: u64) {
         let mut state = self.lock();
+        state.size_now = Some(to);
         if let Some(capacity) = &state.capacity {
             capacity.set_bytes(to);
         }
-        state.tell(&self.words, format_args!("it was resized from {from} to {to} bytes"));
+        state.log(&self.words, format_args!("it was resized from {from} to {to} bytes"));
     }
 
     /// Tells the user something.
@@ -140,7 +150,7 @@ impl Desk {
 
     /// What the user was told.
     pub(crate) fn notices(&self) -> Vec<String> {
-        self.lock().notices.clone()
+        self.lock().notices.iter().map(|(text, _)| text.clone()).collect()
     }
 
     /// A request has had no answer for `warn=`.
@@ -151,7 +161,7 @@ impl Desk {
         }
         state.silent = Instant::now().checked_sub(self.warn);
         let (warn, timeout) = (self.warn, self.timeout);
-        state.tell(
+        state.log(
             &self.words,
             format_args!(
                 "the cluster has not answered for {warn:?}. Requests wait, each up to {timeout:?}; `ceph -s` shows \
@@ -178,7 +188,7 @@ impl Desk {
         self.silent.store(false, Ordering::Relaxed);
         if let Some(since) = state.silent.take() {
             let after = since.elapsed().as_secs_f64();
-            state.tell(&self.words, format_args!("the cluster answers again, after {after:.1} s"));
+            state.log(&self.words, format_args!("the cluster answers again, after {after:.1} s"));
         }
     }
 
@@ -216,11 +226,29 @@ impl Watcher for Desk {
 }
 
 impl State {
+    /// Tells of something that may go on; in the log at most once in [`REPEATED`].
     fn tell(&mut self, words: &str, what: impl Display) {
         let text = format!("{words}: {what}");
-        if self.notices.len() < MAX_NOTICES && !self.notices.contains(&text) {
-            tracing::warn!("{text}");
-            self.notices.push(text);
+        let known = self.notices.iter().find(|(told, _)| *told == text);
+        if known.is_none_or(|(_, logged)| logged.elapsed() >= REPEATED) {
+            self.keep_and_log(text);
         }
     }
+
+    /// Tells of a change, each time that there is one.
+    fn log(&mut self, words: &str, what: impl Display) {
+        self.keep_and_log(format!("{words}: {what}"));
+    }
+
+    fn keep_and_log(&mut self, text: String) {
+        tracing::warn!("{text}");
+        self.notices.retain(|(told, _)| *told != text);
+        if self.notices.len() == MAX_NOTICES {
+            self.notices.remove(0);
+        }
+        self.notices.push((text, Instant::now()));
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -26,6 +26,7 @@ const SCENARIOS: &[Scenario] = &[
     ("an image without the exclusive lock is told of", no_exclusive_lock),
     ("a client on the blocklist", blocklisted),
     ("a pool with a volume", pool),
+    ("an image that is resized before a ring has it", resized_before_a_ring),
     ("a cluster that says nothing is waited for", silent_cluster),
     ("a cluster that says nothing for too long", silent_for_too_long),
     ("a ring that goes while the cluster says nothing", dropped_while_silent),
@@ -360,6 +361,20 @@ impl Drop for Stopped<'_> {
     fn drop(&mut self) {
         self.0.continue_osd();
     }
+}
+
+fn resized_before_a_ring(ceph: &Ceph) {
+    make(ceph, "early", 16);
+    let device = open(ceph, "early", "").expect("opened");
+    ceph.rbd(&["resize", "--size", "32M", "early"]);
+    let from = Instant::now();
+    while !device.notices().iter().any(|text| text.contains("resized")) {
+        assert!(from.elapsed() < Duration::from_secs(60), "{:?}", device.notices());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let (mut ring, fd) = ring(&device);
+    ring.push(op::write(fd, filled(4096, 1)).offset(31 << 20)).expect("room");
+    assert_eq!(results(&mut ring, 1), [(0, 4096)]);
 }
 
 fn silent_cluster(ceph: &Ceph) {
