@@ -26,7 +26,7 @@ use landlock::{
 use sheave_serve::Address;
 use tracing::{info, warn};
 
-use crate::config::{Plan, What};
+use crate::config::{Plan, PoolPlan, What};
 use crate::failure::Failure;
 use crate::place::PoolPlace;
 use crate::trace;
@@ -48,8 +48,10 @@ pub(crate) fn start(plan: &Plan, configuration: Option<&Path>) {
             "the daemon is not locked in: a pool or export names files within another device"
         );
     };
-    // What their file systems can do shows on nameless files beside them, which cannot be made later.
-    for pool in plan.pools.iter().filter(|pool| !pool.read_only && pool.place.expect_pool().is_ok()) {
+    // What their file systems can do shows on nameless files beside them, which cannot be made later. Pools on other
+    // machines have none, and to open them here would wait for each of those machines in turn, and start threads (C1).
+    let is_probed = |pool: &&PoolPlan| !pool.read_only && !pool.place.file_paths().is_empty();
+    for pool in plan.pools.iter().filter(|pool| is_probed(pool) && pool.place.expect_pool().is_ok()) {
         // What is wrong with one is told when it is opened.
         drop(pool.place.open_members(""));
     }

@@ -43,6 +43,24 @@ fn a_daemon_that_is_locked_in_opens_no_other_file_and_does_its_work() {
     assert!(!dir.path("nbd.sock").exists() && !dir.path("run/control.sock").exists(), "its sockets are gone");
 }
 
+/// A pool on another machine is opened once, when all pools are, each on a thread of its own.
+#[test]
+fn a_server_that_does_not_answer_is_not_waited_for_before_the_daemon_is_locked_in() {
+    let Some(dir) = pools() else { return };
+    let listener = std::os::unix::net::UnixListener::bind(dir.path("silent.sock")).expect("bound");
+    listener.set_nonblocking(true).expect("set");
+    let silent = format!(
+        "\n[[pool]]\nname = \"far\"\npath = \"nbd:unix:{},connect=300ms\"\n",
+        dir.path("silent.sock").display()
+    );
+    let Some(daemon) = confined(&dir, &format!("{BOTH}{silent}")) else { return };
+    let came: Vec<_> = std::iter::from_fn(|| listener.accept().ok()).collect();
+    assert_eq!(came.len(), 1, "{}", daemon.said());
+    assert!(daemon.said().contains("pool 'far' is not open"), "{}", daemon.said());
+    assert!(Nbd::connect(&dir.path("nbd.sock"), "va").is_some(), "{}", daemon.said());
+    daemon.end();
+}
+
 /// A command opens the file, with its user's rights, and the daemon gets descriptors.
 #[test]
 fn a_file_that_a_command_adds_is_served_by_a_daemon_that_does_not_reach_it() {
