@@ -55,6 +55,10 @@ pub(crate) fn start(plan: &Plan, configuration: Option<&Path>) {
         // What is wrong with one is told when it is opened.
         drop(pool.place.open_members(""));
     }
+    if specs(plan).any(|spec| spec.contains("rbd:")) {
+        // That a library is missing is told when the pool is opened. It starts no thread (C1).
+        _ = sheave_rbd::load();
+    }
     let reach: BTreeSet<PathBuf> = files.iter().chain(&plan.reach).map(|path| reachable(path)).collect();
     match restrict(plan, &reach, configuration) {
         Ok(RulesetStatus::NotEnforced) => {

@@ -70,9 +70,10 @@ impl<'a, 'b> Teller<'a, 'b> {
     }
 }
 
-/// Copies, with a thread beside it that tells how far it is, and stops it when the caller is gone: the copy itself may
-/// wait for a pipe.
+/// Copies, with a thread beside it that tells how far it is, and stops it when the caller is gone or the pool is lost:
+/// the copy itself may wait for a pipe.
 fn beside<T>(
+    held: &Held,
     call: &Call<'_>,
     total_bytes: Option<u64>,
     copy: impl FnOnce(Arc<Told>, &AtomicBool) -> Result<T, Failure>,
@@ -83,7 +84,7 @@ fn beside<T>(
         // Relaxed: the flags carry nothing but themselves.
         while !ended.load(Ordering::Relaxed) {
             let progress = t::Progress { done_bytes: told.done(), total_bytes };
-            if teller.progress(&json!({ "progress": progress })).is_err() {
+            if teller.progress(&json!({ "progress": progress })).is_err() || held.is_lost() {
                 // Relaxed: as above.
                 return stop.store(true, Ordering::Relaxed);
             }
@@ -180,7 +181,7 @@ impl Control {
         let ask = &mut copy::agreed;
         let mut source = Source::of(file, "the image".into())?;
         let (total, exists) = (source.size(), open.volume_info(&volume).is_ok());
-        let copied = beside(call, total, |told, stop| {
+        let copied = beside(&held, call, total, |told, stop| {
             let meter = &mut &*told;
             if !exists {
                 return import::into_pool(open, &wanted, exists, ask, &mut source, meter, stop);
@@ -207,8 +208,9 @@ impl Control {
         let place = volume_place(&held, &of.volume)?;
         let size = open.volume_info(&of.volume).map_err(failure::pool)?.size_bytes;
         let sink = Sink::of(file, "the image".into(), size)?;
-        let copied =
-            beside(call, Some(size), |told, stop| export::copy_to(open, &place, size, None, sink, &mut &*told, stop))?;
+        let copied = beside(&held, call, Some(size), |told, stop| {
+            export::copy_to(open, &place, size, None, sink, &mut &*told, stop)
+        })?;
         let volume: Value = volume_json(&held, open, &of.volume)?;
         Ok(json!({ "volume": volume, "copied_bytes": copied.bytes }))
     }
@@ -227,7 +229,7 @@ impl Control {
         let open = held.pool()?;
         let place = volume_place(&held, &wanted.volume)?;
         let size = open.volume_info(&wanted.volume).map_err(failure::pool)?.size_bytes;
-        let written = beside(call, Some(size), |told, stop| {
+        let written = beside(&held, call, Some(size), |told, stop| {
             let sink = || Sink::of(file, "the diff".into(), 0);
             export_diff::write(open, &place, wanted.from.as_deref(), version, sink, &mut &*told, stop)
         })?;
@@ -248,7 +250,7 @@ impl Control {
         let wanted = import_diff::Wanted { file: "the diff", place: &place, base, name };
         let source = Source::of(file, "the diff".into())?;
         let total = source.size();
-        let done = beside(call, total, |told, stop| {
+        let done = beside(&held, call, total, |told, stop| {
             let begun = import_diff::begin(&wanted, source, stop)?;
             self.daemon.change_alone(&pool, &[&volume], force.unwrap_or(false), |_, open| {
                 begun.into_pool(open, &wanted, &mut &*told)

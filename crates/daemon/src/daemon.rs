@@ -12,9 +12,12 @@ mod changes;
 mod reload;
 mod standby;
 
+pub(crate) use standby::Look;
+
 use std::collections::BTreeMap;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -55,6 +58,8 @@ pub struct Held {
     /// What it lies on now.
     at: Mutex<At>,
     pool: Result<Pool, Failure>,
+    /// Another host has it, or may have it: nothing begins on it any more.
+    lost: AtomicBool,
     turn: Mutex<()>,
 }
 
@@ -150,9 +155,14 @@ impl Held {
         Held::new(plan, ids(&plan.place), pool)
     }
 
+    /// One that is to be opened when it can be.
+    fn waiting(plan: &PoolPlan) -> Held {
+        Held::new(plan, Vec::new(), Err(Failure::busy("it is being opened")))
+    }
+
     fn new(plan: &PoolPlan, devices: Vec<DeviceId>, pool: Result<Pool, Failure>) -> Held {
         let at = Mutex::new(At { place: plan.place.clone(), devices });
-        Held { plan: plan.clone(), at, pool, turn: Mutex::new(()) }
+        Held { plan: plan.clone(), at, pool, lost: AtomicBool::new(false), turn: Mutex::new(()) }
     }
 
     /// How it is named, with the members that were added since it was opened.
@@ -185,6 +195,10 @@ impl Held {
 
     /// The pool, if it is open.
     pub fn pool(&self) -> Result<&Pool, Failure> {
+        if self.is_lost() {
+            let what = format!("the pool '{}' was lost: another host has it, or may have it", self.plan.name);
+            return Err(Failure::busy(what).fix("see which host serves it now"));
+        }
         self.pool.as_ref().map_err(|why| {
             let what = format!("the pool '{}' is not open: {}", self.plan.name, why.cause());
             Failure::run(what).fix(why.how_to_mend().unwrap_or("mend the cause, then reload the daemon (SIGHUP)"))
@@ -194,6 +208,12 @@ impl Held {
     /// Why it is not open.
     pub fn failed(&self) -> Option<&Failure> {
         self.pool.as_ref().err()
+    }
+
+    /// Whether it was open and is not this host's any more. What was begun on it before is to end.
+    pub(crate) fn is_lost(&self) -> bool {
+        // Acquire, with the exchange in `Daemon::lose`: who sees it finds in the log why.
+        self.lost.load(Ordering::Acquire)
     }
 
     /// Whether it is waited for.
@@ -244,10 +264,13 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Opens everything of a plan that opens (D2).
+    /// Opens everything of a plan that opens (D2). Pools that it stands by for are opened later, by the threads for
+    /// that: another host may have them, or the storage may be silent.
     pub fn new(plan: &Plan) -> Opened {
+        let (waited, now): (Vec<_>, Vec<_>) = plan.pools.iter().cloned().partition(|plan| plan.standby);
+        let waited = waited.iter().map(Held::waiting);
         let pools: BTreeMap<_, _> =
-            open_all(&plan.pools).into_iter().map(|held| (held.plan.name.clone(), Arc::new(held))).collect();
+            open_all(&now).into_iter().chain(waited).map(|held| (held.plan.name.clone(), Arc::new(held))).collect();
         let (mut rows, mut exports) = (Vec::new(), Vec::new());
         for plan in &plan.exports {
             let opened = open_export(plan, None, |name| pools.get(name).cloned());
@@ -269,7 +292,7 @@ impl Opened {
             What::Volume { pool, .. } => self.pools.get(pool).is_some_and(|held| held.is_waited_for()),
             What::Device { .. } => false,
         };
-        for held in self.pools.values() {
+        for held in self.pools.values().filter(|held| !held.is_waited_for()) {
             if let Some(why) = held.failed() {
                 held.plan.tell_failed(why);
             }

@@ -208,7 +208,12 @@ pub fn one(args: &One) -> Result<u8, Failure> {
     let (controlled, code) = match begin_control(&daemon, &plan) {
         Ok(controlled) => {
             let code = begin_sites(&daemon, &plan).and_then(|sites| {
-                let code = wait(args, &described[0].1, &names, &ender);
+                // Whoever takes the pool on another machine ends its export here, too.
+                let code = Standby::start(&daemon).and_then(|standby| {
+                    let code = wait(args, &described[0].1, &names, &ender);
+                    standby.stop();
+                    code
+                });
                 sites.into_iter().for_each(Http::stop);
                 code
             });

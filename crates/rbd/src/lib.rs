@@ -45,6 +45,16 @@ mod spec;
 use sheave::DeviceError;
 use sheave::drivers::Registry;
 
+/// Loads Ceph's libraries, as the opening of the first device does: for a program that locks itself in before that, and
+/// cannot reach them any more.
+///
+/// # Errors
+///
+/// A library is missing. The opening of a device says so, too.
+pub fn load() -> Result<(), DeviceError> {
+    librbd::api().map(|_| ())
+}
+
 /// Adds `rbd` to the kinds of a registry.
 ///
 /// # Errors

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -83,12 +84,17 @@ struct Host {
 
 impl Host {
     fn new(ceph: &Ceph, confined: bool) -> Host {
+        Host::with(ceph, confined, "")
+    }
+
+    /// With more in its configuration.
+    fn with(ceph: &Ceph, confined: bool, more: &str) -> Host {
         let dir = Dir::new();
         fs::create_dir(dir.path("run")).expect("made");
         let conf = ceph.conf().display().to_string();
         let config = format!(
             "listen = [\"unix:nbd.sock\"]\nthreads = 1\nconfine = {confined}\n[[pool]]\nname = \"p\"\n\
-             path = \"rbd:rbd/disk,conf={conf}\"\n[[export]]\npool = \"p\"\nvolume = \"v\"\n"
+             path = \"rbd:rbd/disk,conf={conf}\"\n[[export]]\npool = \"p\"\nvolume = \"v\"\n{more}"
         );
         fs::write(dir.path("c.toml"), config).expect("written");
         Host { dir, daemon: None }
@@ -198,6 +204,100 @@ fn a_daemon_that_stands_by_takes_over_and_no_flushed_byte_is_lost() {
         host.daemon.take().expect("it was started").end();
     }
     hosts[0].dir.ok(&format!("pool check {spec}"));
+}
+
+/// The storage is silent to an owner that its clients still reach; and a pool is waited for whose cluster is nowhere.
+#[test]
+fn an_owner_that_its_storage_does_not_answer_lets_go_whatever_is_under_way() {
+    if no_io_uring() {
+        return;
+    }
+    let Some(ceph) = Ceph::start(Store::Memory) else { return };
+    ceph.rbd(&["create", "--size", "256M", "disk"]);
+    // A monitor that takes connections and never answers, for much longer than the test has patience.
+    let nowhere = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+    let (port, dir) = (nowhere.local_addr().expect("bound").port(), Dir::new());
+    let conf = dir.path("nowhere.conf");
+    let text = fs::read_to_string(ceph.conf()).expect("read");
+    let mon = |line: &str| {
+        if line.contains("mon host") { format!("mon host = v2:127.0.0.1:{port}") } else { line.to_owned() }
+    };
+    fs::write(&conf, text.lines().map(mon).collect::<Vec<_>>().join("\n") + "\n").expect("written");
+    let silent = format!("[[pool]]\nname = \"q\"\npath = \"rbd:rbd/other,conf={},connect=600s\"\n", conf.display());
+
+    let spec = format!("rbd:rbd/disk,conf={}", ceph.conf().display());
+    let mut owner = Host::new(&ceph, false);
+    owner.dir.ok(&format!("pool create {spec} --yes"));
+    for volume in ["v", "w"] {
+        owner.dir.ok(&format!("volume create {spec}#{volume} --size 16M"));
+    }
+    owner.start();
+    until_served(&owner.socket(), "the owner");
+
+    // A copy from a pipe into which nobody writes has the pool's turn.
+    let (pipe, keep) = std::io::pipe().expect("a pipe");
+    let path = owner.dir.path("run/control.sock");
+    let copy = std::thread::spawn(move || {
+        let mut client = sheave_varlink::Client::connect(&path).expect("the daemon is there");
+        client.set_patience(Some(PATIENCE));
+        let wanted = serde_json::json!({ "pool": "p", "volume": "w" });
+        client.call_more("io.sheave.Control.ImportVolume", &wanted, &[pipe.as_fd()], &mut |_| Ok(())).map(|_| ())
+    });
+    std::thread::sleep(Duration::from_millis(500));
+
+    ceph.stop_osd();
+    let from = Instant::now();
+    while Nbd::connect(&owner.socket(), "v").is_some() {
+        assert!(from.elapsed() < PATIENCE, "it serves what another may have written");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(owner.daemon().said().contains("its storage has not answered for "), "{}", owner.daemon().said());
+    eprintln!("{} ms until it has let go", from.elapsed().as_millis());
+    ceph.continue_osd();
+    let copied = copy.join().expect("no panic");
+    assert!(copied.is_err(), "a copy into a pool that was lost ends");
+    drop(keep);
+    let took = until_served(&owner.socket(), "who let go, and nobody took it,");
+    eprintln!("{} ms until it has the pool again", took.as_millis());
+
+    // Of two pools that are waited for, one that never opens.
+    let mut other = Host::with(&ceph, false, &silent);
+    other.start();
+    other.daemon().until_it_says("pool 'p' is waited for: ");
+    owner.daemon().signal("-KILL");
+    let took = until_served(&other.socket(), "the one that waits for a cluster that is nowhere, too,");
+    eprintln!("{} ms until the other serves it", took.as_millis());
+    _ = other.daemon().child.kill();
+    drop(nowhere);
+}
+
+/// Without standby, too: another machine opens the image while its owner is stopped.
+#[test]
+fn an_owner_that_does_not_stand_by_ends_what_was_taken_from_it() {
+    if no_io_uring() {
+        return;
+    }
+    let Some(ceph) = Ceph::start(Store::Memory) else { return };
+    ceph.rbd(&["create", "--size", "256M", "disk"]);
+    let spec = format!("rbd:rbd/disk,conf={}", ceph.conf().display());
+    let mut owner = Host::new(&ceph, false);
+    owner.dir.ok(&format!("pool create {spec} --yes"));
+    owner.dir.ok(&format!("volume create {spec}#v --size 16M"));
+    owner.daemon = Some(Daemon::run(&owner.dir, "serve --config c.toml"));
+    until_served(&owner.socket(), "the owner");
+    owner.daemon().signal("-STOP");
+    let from = Instant::now();
+    while Dir::new()
+        .command(&format!("volume create {spec}#w --size 1M"))
+        .output()
+        .is_ok_and(|done| !done.status.success())
+    {
+        assert!(from.elapsed() < PATIENCE, "the image of an owner that is stopped is not to be had");
+    }
+    owner.wake();
+    assert!(Nbd::connect(&owner.socket(), "v").is_none(), "who was cut off serves nothing");
+    assert!(owner.daemon().said().contains("reload the daemon"), "{}", owner.daemon().said());
+    owner.daemon.take().expect("it was started").end();
 }
 
 #[test]

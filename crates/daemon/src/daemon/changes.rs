@@ -111,6 +111,8 @@ impl Daemon {
 
     /// Serves again what was taken out, or forgets it when its volume is gone.
     fn put_back(&self, plan: &ExportPlan, pool: &Pool) {
+        // First, so that a pool which is lost meanwhile is seen to be, or ends this export, too.
+        let mut rows = locked(&self.exports);
         let failed = match open_export(plan, None, |name| self.held(name).ok()) {
             Ok(export) => {
                 self.server.put_export(export);
@@ -124,7 +126,6 @@ impl Daemon {
             What::Device { spec } => spec,
         };
         let is_gone = pool.volume_info(volume).is_err();
-        let mut rows = locked(&self.exports);
         if is_gone {
             rows.retain(|row| row.plan.name != plan.name);
             let name = plan.name.as_str();

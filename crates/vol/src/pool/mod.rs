@@ -227,6 +227,11 @@ impl Pool {
         })
     }
 
+    /// Whether its device gives it to another host only when it takes nothing more from this one.
+    pub fn fences(&self) -> bool {
+        self.inner.device.capabilities().fences
+    }
+
     /// What [`Pool::upgrade`] would change; nothing for a pool that this program made.
     pub fn upgrades(&self) -> Vec<&'static Upgrade> {
         missing(&self.inner.lock().sb)
