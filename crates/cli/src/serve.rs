@@ -30,7 +30,7 @@ fn tls(args: &ServeArgs) -> Option<TlsPlan> {
         TlsMode::Require => true,
     };
     let files = TlsFiles { certificate, key, client_ca: args.tls_ca.clone(), allow: args.tls_allow.clone() };
-    Some(TlsPlan { listen: Vec::new(), required, files })
+    Some(TlsPlan { listen: Vec::new(), required, files: Some(files) })
 }
 
 fn one(args: &ServeArgs, spec: &str) -> One {

@@ -142,10 +142,10 @@ fn restrict(
         rules = allow(rules, directory(path), read)?;
     }
     // Certificates that were renewed are other files, and links to them may lead elsewhere.
-    let secrets = plan.tls.iter().flat_map(|tls| {
-        let files = &tls.files;
-        [Some(&files.certificate), Some(&files.key), files.client_ca.as_ref()].into_iter().flatten()
-    });
+    let secrets =
+        plan.tls.iter().filter_map(|tls| tls.files.as_ref()).flat_map(|files| {
+            [Some(&files.certificate), Some(&files.key), files.client_ca.as_ref()].into_iter().flatten()
+        });
     let named = named_by_specs(plan);
     for path in secrets.chain(&named) {
         rules = allow(rules, directory(path), read)?;

@@ -76,10 +76,10 @@ fn beside<T>(
     held: &Held,
     call: &Call<'_>,
     total_bytes: Option<u64>,
-    copy: impl FnOnce(Arc<Told>, &AtomicBool) -> Result<T, Failure>,
+    copy: impl FnOnce(Arc<Told>, &Arc<AtomicBool>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let teller = call.teller().map_err(|error| Failure::run(format!("cannot tell the progress: {error}")))?;
-    let (told, stop, ended) = (Arc::new(Told::default()), AtomicBool::new(false), AtomicBool::new(false));
+    let (told, stop, ended) = (Arc::new(Told::default()), Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
     let tell = || {
         // Relaxed: the flags carry nothing but themselves.
         while !ended.load(Ordering::Relaxed) {
@@ -209,7 +209,7 @@ impl Control {
         let size = open.volume_info(&of.volume).map_err(failure::pool)?.size_bytes;
         let sink = Sink::of(file, "the image".into(), size)?;
         let copied = beside(&held, call, Some(size), |told, stop| {
-            export::copy_to(open, &place, size, None, sink, &mut &*told, stop)
+            export::copy_to(open, &place, size, None, sink.stopped_by(stop), &mut &*told, stop)
         })?;
         let volume: Value = volume_json(&held, open, &of.volume)?;
         Ok(json!({ "volume": volume, "copied_bytes": copied.bytes }))
@@ -230,7 +230,7 @@ impl Control {
         let place = volume_place(&held, &wanted.volume)?;
         let size = open.volume_info(&wanted.volume).map_err(failure::pool)?.size_bytes;
         let written = beside(&held, call, Some(size), |told, stop| {
-            let sink = || Sink::of(file, "the diff".into(), 0);
+            let sink = || Ok(Sink::of(file, "the diff".into(), 0)?.stopped_by(stop));
             export_diff::write(open, &place, wanted.from.as_deref(), version, sink, &mut &*told, stop)
         })?;
         Ok(json!({ "copied_bytes": written.copied_bytes, "zero_bytes": written.zero_bytes }))

@@ -407,6 +407,18 @@ impl Daemon {
         let _ = self.server.set_limit(&plan.name, plan.limit);
     }
 
+    /// Makes the pools durable, for an end that cannot close them.
+    pub fn sync(&self) {
+        for held in self.pools() {
+            if let Ok(pool) = held.pool()
+                && let Err(why) = pool.sync()
+            {
+                let name = held.plan.name.as_str();
+                error!(event = "pool_not_durable", pool = name, "pool '{name}': {}", failure::pool(why).in_a_line());
+            }
+        }
+    }
+
     /// Ends it (D3).
     pub fn stop(self) -> Result<(), Failure> {
         let stopped = self.server.stop().map_err(failure::serve);

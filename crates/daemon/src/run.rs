@@ -77,7 +77,7 @@ pub fn configured(path: &Path, overrides: Overrides) -> Result<u8, Failure> {
     let mut listeners = systemd::listeners()?;
     let tls = tls::load(&plan.tls)?;
     listeners.extend(listen(&plan.listen)?);
-    tls::set(&listeners, &tls);
+    tls::set(&listeners, &tls)?;
     if listeners.is_empty() && plan.control.is_none() {
         return Err(Failure::usage(format!("{} has no address to listen on", path.display()))
             .fix("add listen = [\"unix:/run/sheave/nbd.sock\"], or a control socket"));
@@ -117,11 +117,13 @@ pub fn configured(path: &Path, overrides: Overrides) -> Result<u8, Failure> {
     let ended = ender.wait().map_err(captive::ender_failed);
     info!(event = "stopping", "ending: clients are drained, pools are closed");
     systemd::stopping();
+    // First the copies that clients of the control socket have under way: a reload waits for the turn of their pools.
+    controlled.into_iter().for_each(control::Running::stop);
     standby.stop();
     watchdog.into_iter().chain(vigil).for_each(Ticker::stop);
     sites.into_iter().for_each(Http::stop);
     reloads.stop();
-    end(daemon, controlled)?;
+    end(daemon, None)?;
     ended.map(|_| 0)
 }
 
@@ -202,7 +204,7 @@ pub fn one(args: &One) -> Result<u8, Failure> {
             return Err(why);
         }
     };
-    tls::set(&listeners, &tls);
+    tls::set(&listeners, &tls)?;
     let names: Vec<String> = listeners.iter().flat_map(|at| described.iter().map(|(name, _)| at.uri(name))).collect();
     let daemon = Arc::new(opened.serve(listeners, &plan)?);
     let (controlled, code) = match begin_control(&daemon, &plan) {
@@ -283,10 +285,12 @@ fn end(daemon: Arc<Daemon>, controlled: Option<control::Running>) -> Result<(), 
     if let Some(controlled) = controlled {
         controlled.stop();
     }
-    let daemon = Arc::into_inner(daemon);
-    daemon
-        .ok_or_else(|| {
-            Failure::run("something of the server still runs; the pools are recovered when they are opened")
-        })?
-        .stop()
+    Arc::try_unwrap(daemon).map_or_else(
+        |shared| {
+            // A call that does not end has it.
+            shared.sync();
+            Err(Failure::run("something of the server still runs; the pools are recovered when they are opened"))
+        },
+        Daemon::stop,
+    )
 }

@@ -15,9 +15,12 @@ pub struct TlsPlan {
     pub listen: Vec<Address>,
     /// Clients must use it.
     pub required: bool,
-    /// Certificates and keys.
-    pub files: TlsFiles,
+    /// Certificates and keys; these addresses have no TLS where there are none.
+    pub files: Option<TlsFiles>,
 }
+
+/// TLS of some addresses (all of them, if none is named), with its files read; without, where it is switched off.
+pub type Loaded = (Vec<Address>, Option<Tls>);
 
 /// The same in the configuration.
 #[derive(Deserialize)]
@@ -34,14 +37,15 @@ pub struct TlsTable {
 }
 
 impl TlsTable {
-    /// What it means, where these addresses are listened on; `None` when it is switched off. An error has its place.
+    /// What it means, where these addresses are listened on; `None` when it means nothing. An error has its place.
     pub fn plan(self, addresses: &[Address]) -> Result<Option<TlsPlan>, (usize, String)> {
-        let required = match &self.mode {
-            None => true,
+        let (on, required) = match &self.mode {
+            None => (true, true),
             Some(mode) => match mode.get_ref().as_str() {
-                "require" => true,
-                "allow" => false,
-                "off" => return Ok(None),
+                "require" => (true, true),
+                "allow" => (true, false),
+                "off" if self.listen.is_empty() => return Ok(None),
+                "off" => (false, false),
                 _ => return Err((mode.span().start, "mode is \"require\", \"allow\" or \"off\"".into())),
             },
         };
@@ -56,7 +60,8 @@ impl TlsTable {
         };
         let listen = self.listen.iter().map(known).collect::<Result<_, _>>()?;
         let TlsTable { certificate, key, client_ca, allow, .. } = self;
-        Ok(Some(TlsPlan { listen, required, files: TlsFiles { certificate, key, client_ca, allow } }))
+        let files = on.then_some(TlsFiles { certificate, key, client_ca, allow });
+        Ok(Some(TlsPlan { listen, required, files }))
     }
 }
 
@@ -65,18 +70,32 @@ impl TlsTable {
 /// # Errors
 ///
 /// Which of them cannot be used.
-pub fn load(plans: &[TlsPlan]) -> Result<Vec<(Vec<Address>, Tls)>, Failure> {
-    let load = |plan: &TlsPlan| Ok((plan.listen.clone(), Tls::load(&plan.files, plan.required)?));
+pub fn load(plans: &[TlsPlan]) -> Result<Vec<Loaded>, Failure> {
+    let load = |plan: &TlsPlan| {
+        let tls = plan.files.as_ref().map(|files| Tls::load(files, plan.required)).transpose()?;
+        Ok((plan.listen.clone(), tls))
+    };
     plans.iter().map(load).collect::<Result<_, _>>().map_err(failure::serve)
 }
 
 /// Gives each socket the TLS of its address: the first that names it, or names none.
-pub fn set(listeners: &[Listener], loaded: &[(Vec<Address>, Tls)]) {
+///
+/// # Errors
+///
+/// TLS is for an address that no socket has: the socket that was meant would take clients without it. Nothing has
+/// changed then.
+pub fn set(listeners: &[Listener], loaded: &[Loaded]) -> Result<(), Failure> {
+    let names = |named: &Address, listener: &Listener| named == listener.asked_for() || named == listener.address();
+    let named = loaded.iter().flat_map(|(listen, _)| listen);
+    if let Some(nowhere) = named.into_iter().find(|named| !listeners.iter().any(|listener| names(named, listener))) {
+        let there: Vec<_> = listeners.iter().map(|listener| listener.address().to_string()).collect();
+        return Err(Failure::usage(format!("TLS is for {nowhere}, where no socket listens"))
+            .fix(format!("write the address as the socket has it: {}", there.join(", "))));
+    }
     for listener in listeners {
-        let its = |listen: &[Address]| {
-            listen.is_empty() || listen.contains(listener.asked_for()) || listen.contains(listener.address())
-        };
-        let found = loaded.iter().find(|(listen, _)| its(listen)).map(|(_, tls)| tls.clone());
+        let its = |listen: &[Address]| listen.is_empty() || listen.iter().any(|named| names(named, listener));
+        let found = loaded.iter().find(|(listen, _)| its(listen)).and_then(|(_, tls)| tls.clone());
         listener.set_tls(found);
     }
+    Ok(())
 }

@@ -1,10 +1,13 @@
 //! What a daemon tells others while it runs: systemd, and who asks for its metrics.
 
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::daemon::{BOTH, Daemon, Nbd, ask_ok, pools};
+use crate::sheave::Dir;
 
 /// As systemd starts it: with a socket that it listens on, and one that it wants to be told by.
 #[test]
@@ -45,6 +48,103 @@ fn systemd_is_told_and_its_sockets_are_served() {
     hear("STOPPING=1");
     daemon.end();
     assert!(dir.path("given.sock").exists(), "the socket is not the daemon's to remove");
+}
+
+/// A socket of systemd's has the address that the kernel says: TLS for another spelling of it would be TLS for nobody.
+#[test]
+fn tls_for_an_address_that_no_socket_has_is_refused() {
+    let Some(dir) = pools() else { return };
+    let authority = sheave_testkit::certificates::Authority::new();
+    let tls = |listen: &str, more: &str| {
+        let server = authority.server();
+        let (certificate, key) = (server.join("server-cert.pem"), server.join("server-key.pem"));
+        let (certificate, key) = (certificate.display(), key.display());
+        format!("\n[[tls]]\nlisten = [\"{listen}\"]\ncertificate = \"{certificate}\"\nkey = \"{key}\"\n{more}")
+    };
+    let listener = std::net::TcpListener::bind("[::]:0").expect("bound");
+    let port = listener.local_addr().expect("bound").port();
+    let script = "exec 3<&0 </dev/null; export LISTEN_PID=$$; exec \"$S\" serve --config c.toml";
+    let serve = |listen: &str| {
+        std::fs::write(dir.path("c.toml"), BOTH.replace("listen", "#") + &tls(listen, "")).expect("written");
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(script).current_dir(dir.path("")).env("S", assert_cmd::cargo::cargo_bin!("sheave"));
+        command.env("SHEAVE_RUNTIME_DIR", dir.path("run")).env("LISTEN_FDS", "1").stderr(Stdio::piped());
+        let given = listener.try_clone().expect("another");
+        command.stdin(std::os::fd::OwnedFd::from(given)).spawn().expect("it runs")
+    };
+    let refused = serve(&format!("tcp:0.0.0.0:{port}")).wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("where no socket listens") && said.contains(&format!("tcp:[::]:{port}")), "{said}");
+
+    // A new configuration that does so leaves TLS as it was; and the first table that names an address counts, `off` too.
+    let config = |address: &str| {
+        let off = tls("unix:other.sock", "mode = \"off\"\n");
+        format!("{BOTH}{off}{}", tls(address, "mode = \"require\"\n"))
+    };
+    let mut daemon = Daemon::start(&dir, &config("unix:nbd.sock"));
+    assert!(Nbd::connect(&dir.path("nbd.sock"), "va").is_none(), "it wants TLS");
+    assert!(Nbd::connect(&dir.path("other.sock"), "va").is_some(), "it wants none");
+    // Without `listen` its sockets may come from systemd, and any address may be right; these have none of that name.
+    let unlisted = config("unix:./nbd.sock").replace("listen = [\"unix:nbd", "# [\"unix:nbd");
+    std::fs::write(dir.path("c.toml"), unlisted).expect("written");
+    daemon.signal("-HUP");
+    daemon.until_it_says("the configuration was read again");
+    let said = daemon.said();
+    assert!(said.contains("TLS stays as it was: TLS is for unix:./nbd.sock"), "{said}");
+    assert!(Nbd::connect(&dir.path("nbd.sock"), "va").is_none(), "it still wants TLS");
+    daemon.end();
+}
+
+/// Calls a method that copies through a pipe, from another thread, until it has begun.
+fn copy_by_pipe(dir: &Dir, method: &'static str, volume: &'static str, end: std::os::fd::OwnedFd) -> JoinHandle<bool> {
+    let mut client = sheave_varlink::Client::connect(&dir.path("run/control.sock")).expect("the daemon is there");
+    client.set_patience(Some(Duration::from_secs(60)));
+    let (begun, begins) = std::sync::mpsc::channel();
+    let call = std::thread::spawn(move || {
+        let wanted = serde_json::json!({ "pool": "a", "volume": volume });
+        let tell = &mut |_| {
+            _ = begun.send(());
+            Ok(())
+        };
+        client.call_more(method, &wanted, &[end.as_fd()], tell).is_ok()
+    });
+    begins.recv_timeout(Duration::from_secs(20)).expect("it has begun");
+    call
+}
+
+/// Copies whose pipe stands still: a reload waits for one, and the end of the daemon for neither.
+#[test]
+fn a_copy_whose_pipe_stands_still_keeps_nothing_from_the_end() {
+    let Some(dir) = pools() else { return };
+    dir.ok("volume create a.img#w --size 16M");
+    let mut daemon = Daemon::start(&dir, BOTH);
+    let mut client = Nbd::connect(&dir.path("nbd.sock"), "va").expect("it is served");
+    assert_eq!(client.write(0, &vec![6; 1 << 20]), Some(0));
+    assert_eq!(client.flush(), Some(0));
+    // More than a pipe holds, and nobody reads it; and one into which nobody writes.
+    let (unread, out) = std::io::pipe().expect("a pipe");
+    let exported = copy_by_pipe(&dir, "io.sheave.Control.ExportVolume", "v", out.into());
+    let (into, unwritten) = std::io::pipe().expect("a pipe");
+    let imported = copy_by_pipe(&dir, "io.sheave.Control.ImportVolume", "w", into.into());
+    // Not flushed: the end has to make it durable.
+    assert_eq!(client.write(8 << 20, &[7; 4096]), Some(0));
+    // The reload waits for the turn of the pool, which the import has.
+    let more = "\n[[export]]\nname = \"vw\"\npool = \"a\"\nvolume = \"w\"\n";
+    std::fs::write(dir.path("c.toml"), BOTH.to_owned() + more).expect("written");
+    daemon.signal("-HUP");
+    std::thread::sleep(Duration::from_millis(300));
+    let from = std::time::Instant::now();
+    daemon.signal("-TERM");
+    while daemon.child.try_wait().expect("it is ours").is_none() {
+        assert!(from.elapsed() < Duration::from_secs(40), "it does not end: {}", daemon.said());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(daemon.child.wait().expect("it is ours").code(), Some(0), "{}", daemon.said());
+    assert!(!exported.join().expect("no panic") && !imported.join().expect("no panic"), "no copy was made");
+    drop((unread, unwritten));
+    dir.ok("volume export a.img#v v.raw");
+    assert_eq!(std::fs::read(dir.path("v.raw")).expect("read")[8 << 20..][..4096], [7; 4096]);
 }
 
 /// Prometheus' own program finds nothing to complain of.

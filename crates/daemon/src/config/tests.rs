@@ -55,10 +55,10 @@ limit = "iops=500,bps=10M,burst=1s"
     assert_eq!((plan.listen.len(), plan.threads, plan.max_clients), (2, Some(2), 7));
     let [tcp, rest] = plan.tls.as_slice() else { panic!("{:?}", plan.tls) };
     assert_eq!(
-        (&tcp.listen[..], tcp.required, &tcp.files.allow[..]),
+        (&tcp.listen[..], tcp.required, &tcp.files.as_ref().expect("on").allow[..]),
         (&plan.listen[1..], true, &["backup".into()][..])
     );
-    assert_eq!((rest.listen.len(), rest.required, &rest.files.client_ca), (0, false, &None));
+    assert_eq!((rest.listen.len(), rest.required, &rest.files.as_ref().expect("on").client_ca), (0, false, &None));
     let control = plan.control.expect("it has one");
     assert_eq!((control.mode, control.admin_uids, control.wanted), (0o666, vec![5], true));
     assert_eq!(plan.exports[0].name, "root");

@@ -8,7 +8,10 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::FlockOperation;
 use sheave::Device;
 use sheave_base::units::fmt_bytes;
@@ -18,12 +21,17 @@ use super::{Ask, source};
 use crate::devices;
 use crate::failure::{self, Failure};
 
+/// Bytes that a pipe with room takes at once (pipe(7)).
+const PIPE_BUF: usize = 4096;
+
 /// An image.
 pub struct Sink {
     name: String,
     to: To,
     /// Made by us, and not finished.
     made: Option<PathBuf>,
+    /// Who reads a stream is not waited for any more once this is set.
+    stop: Option<Arc<AtomicBool>>,
 }
 
 enum To {
@@ -43,7 +51,7 @@ impl Sink {
     pub fn open(path: &Path, len: u64, ask: Ask<'_>) -> Result<Self, Failure> {
         if path == Path::new("-") {
             let stream = io::stdout().as_fd().try_clone_to_owned().map_err(|err| failed("stdout", &err))?;
-            return Ok(Self { name: "stdout".into(), to: To::Stream(stream.into()), made: None });
+            return Ok(Self { name: "stdout".into(), to: To::Stream(stream.into()), made: None, stop: None });
         }
         let name = path.display().to_string();
         if devices::is_served(path) {
@@ -53,7 +61,7 @@ impl Sink {
         match OpenOptions::new().write(true).create_new(true).open(path) {
             Ok(file) => {
                 let made = Some(path.to_owned());
-                let sink = Self { name: name.clone(), to: To::File(file), made };
+                let sink = Self { name: name.clone(), to: To::File(file), made, stop: None };
                 return Ok(sink);
             }
             Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {}
@@ -76,10 +84,10 @@ impl Sink {
         }
         if !block {
             file.set_len(0).map_err(fail)?;
-            return Ok(Self { name, to: To::File(file), made: None });
+            return Ok(Self { name, to: To::File(file), made: None, stop: None });
         }
         expect_room(&file, &name, len)?;
-        Ok(Self { name, to: To::Block(file), made: None })
+        Ok(Self { name, to: To::Block(file), made: None, stop: None })
     }
 
     /// An open file that is empty, block device or pipe, for an image of `len` bytes.
@@ -89,13 +97,13 @@ impl Sink {
             return Err(Failure::usage(format!("{name} is not empty")).fix("cut it to nothing first"));
         }
         if meta.is_file() {
-            return Ok(Self { name, to: To::File(file), made: None });
+            return Ok(Self { name, to: To::File(file), made: None, stop: None });
         }
         if meta.file_type().is_block_device() {
             expect_room(&file, &name, len)?;
-            return Ok(Self { name, to: To::Block(file), made: None });
+            return Ok(Self { name, to: To::Block(file), made: None, stop: None });
         }
-        Ok(Self { name, to: To::Stream(file), made: None })
+        Ok(Self { name, to: To::Stream(file), made: None, stop: None })
     }
 
     /// What it is called.
@@ -118,7 +126,7 @@ impl Sink {
         ask(&format!("{name} exists; the export replaces what is in it"))?;
         // Nobody else of this process has it; only its server knows of its other clients.
         let claim = device.claim(Sharing::Alone).map_err(failure::device)?;
-        Ok(Self { name, to: To::Device { device, _claim: claim }, made: None })
+        Ok(Self { name, to: To::Device { device, _claim: claim }, made: None, stop: None })
     }
 
     /// The device that it is, if it is one.
@@ -146,11 +154,18 @@ impl Sink {
         self.made = None;
     }
 
+    /// A stream that nobody reads is given up when `stop` is set.
+    #[must_use]
+    pub fn stopped_by(mut self, stop: &Arc<AtomicBool>) -> Self {
+        self.stop = Some(stop.clone());
+        self
+    }
+
     /// Puts data at `pos`; pieces come in order.
     pub fn data(&mut self, pos: u64, bytes: &[u8]) -> Result<(), Failure> {
         let done = match &mut self.to {
             To::File(file) | To::Block(file) => file.write_all_at(bytes, pos),
-            To::Stream(stream) => stream.write_all(bytes),
+            To::Stream(stream) => write_stream(stream, bytes, self.stop.as_deref()),
             To::Device { .. } => {
                 return Err(Failure::usage(format!("{}: a rescue writes to a file, a block device or -", self.name))
                     .fix("name one of these"));
@@ -195,6 +210,31 @@ impl Drop for Sink {
             let _ = std::fs::remove_file(path);
         }
     }
+}
+
+/// Writes to a pipe or socket for as long as it takes, unless it is stopped.
+fn write_stream(stream: &mut File, mut bytes: &[u8], stop: Option<&AtomicBool>) -> io::Result<()> {
+    let Some(stop) = stop else { return stream.write_all(bytes) };
+    while !bytes.is_empty() {
+        // Relaxed: the flag carries nothing but itself.
+        if stop.load(Ordering::Relaxed) {
+            return Err(io::Error::other("it was not read to its end, and the copy was stopped"));
+        }
+        let tick = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+        match rustix::event::poll(&mut [PollFd::new(stream, PollFlags::OUT)], Some(&tick)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => continue,
+            Ok(_) => {}
+            Err(err) => return Err(err.into()),
+        }
+        // So much a pipe takes without waiting when it takes anything.
+        match stream.write(&bytes[..bytes.len().min(PIPE_BUF)]) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => bytes = &bytes[written..],
+            Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
+            Err(err) => return Err(err),
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a block device that is too small.

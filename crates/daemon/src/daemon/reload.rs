@@ -25,12 +25,8 @@ impl Daemon {
             );
         }
         self.server.set_slow_limit(plan.slow_limit);
-        match tls::load(&plan.tls) {
-            Ok(loaded) => tls::set(self.server.listeners(), &loaded),
-            Err(why) => {
-                let why = why.in_a_line();
-                error!(event = "tls_stays", "TLS stays as it was: {why}");
-            }
+        if let Err(why) = tls::load(&plan.tls).and_then(|loaded| tls::set(self.server.listeners(), &loaded)) {
+            error!(event = "tls_stays", "TLS stays as it was: {}", why.in_a_line());
         }
         // First what goes, so that a pool can move and an export can be of another one.
         let is_configured = |name: &str, what: &ExportPlan| {
