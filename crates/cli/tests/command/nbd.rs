@@ -4,6 +4,7 @@ use std::os::unix::fs::FileExt;
 
 use sheave_testkit::certificates::Authority;
 
+use crate::daemon::{Daemon, Nbd};
 use crate::serve::serve_ok;
 use crate::sheave::{Dir, Said, no_io_uring, sheave};
 
@@ -71,6 +72,58 @@ fn a_volume_on_a_server_is_served_by_a_daemon_that_is_locked_in() {
          $s volume export $d#v out.raw",
     );
     assert!(std::fs::read(dir.path("out.raw")).expect("read") == image);
+}
+
+/// As it runs for good: by a configuration, locked in and with restricted rings, its threads each with connections of
+/// their own, which come again when the server does.
+#[test]
+fn a_configured_daemon_serves_what_lies_on_a_server() {
+    let tools = ["nbdkit", "nbdcopy"].iter().all(|tool| sheave_testkit::require(tool).is_some());
+    if no_io_uring() || !tools {
+        return;
+    }
+    let dir = Dir::new();
+    std::fs::create_dir(dir.path("run")).expect("made");
+    std::fs::File::create(dir.path("disk.raw")).and_then(|file| file.set_len(128 << 20)).expect("made");
+    let server = || {
+        _ = std::fs::remove_file(dir.path("k"));
+        let mut command = std::process::Command::new("nbdkit");
+        let child = command.args(["-f", "-U", "k", "file", "disk.raw"]).current_dir(dir.path("")).spawn();
+        let child = child.expect("it runs");
+        let from = std::time::Instant::now();
+        while !dir.path("k").exists() {
+            assert!(from.elapsed().as_secs() < 20, "nbdkit does not listen");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        child
+    };
+    let mut kit = server();
+    dir.ok("pool create nbd:unix:k --yes");
+    dir.ok("volume create nbd:unix:k#v --size 32M");
+    let config = "listen = [\"unix:nbd.sock\"]\nthreads = 2\n[[pool]]\nname = \"p\"\npath = \"nbd:unix:k\"\n\
+                  [[export]]\npool = \"p\"\nvolume = \"v\"\n";
+    let daemon = Daemon::start(&dir, config);
+    for round in 0..2u8 {
+        // Several, so that each thread has some.
+        let mut clients: Vec<_> =
+            (0..4).map(|_| Nbd::connect(&dir.path("nbd.sock"), "v").expect("it is served")).collect();
+        for (n, client) in (0..).zip(&mut clients) {
+            let data = vec![round * 4 + n as u8 + 1; 1 << 20];
+            assert_eq!(client.write(n << 20, &data), Some(0), "{}", daemon.said());
+            assert_eq!(client.flush(), Some(0), "{}", daemon.said());
+        }
+        for (n, client) in (0..).zip(clients.iter_mut().rev()) {
+            let found = client.read(n << 20, 1 << 20).expect("read");
+            assert!(found == vec![round * 4 + n as u8 + 1; 1 << 20], "{n}: {}", daemon.said());
+        }
+        if round == 0 {
+            kit.kill().and_then(|()| kit.wait()).expect("it was there");
+            kit = server();
+        }
+    }
+    assert!(!daemon.said().contains("ermission denied"), "{}", daemon.said());
+    daemon.end();
+    kit.kill().and_then(|()| kit.wait()).expect("it was there");
 }
 
 #[test]
