@@ -245,12 +245,14 @@ fn open_when_free(plan: &PoolPlan) -> Result<Pool, Failure> {
 /// Opens each of them on a thread of its own, so that none waits for another's recovery.
 fn open_all(plans: &[PoolPlan]) -> Vec<Held> {
     std::thread::scope(|scope| {
-        let open = |plan| scope.spawn(move || Held::open(plan));
+        let open = |plan| std::thread::Builder::new().spawn_scoped(scope, move || Held::open(plan));
         let threads: Vec<_> = plans.iter().map(open).collect();
-        let held = threads.into_iter().zip(plans).map(|(thread, plan)| {
-            thread
+        let held = threads.into_iter().zip(plans).map(|(thread, plan)| match thread {
+            Ok(thread) => thread
                 .join()
-                .unwrap_or_else(|_| Held::new(plan, Vec::new(), Err(Failure::run("opening it ended by a bug"))))
+                .unwrap_or_else(|_| Held::new(plan, Vec::new(), Err(Failure::run("opening it ended by a bug")))),
+            // There is no thread to be had: one after the other, then.
+            Err(_) => Held::open(plan),
         });
         held.collect()
     })

@@ -114,11 +114,12 @@ fn serve(daemon: &Daemon, listener: &TcpListener, site: Site, told: &UnixStream)
                 // Relaxed: a number, that only this thread raises.
                 Ok((stream, _)) if peers.load(Ordering::Relaxed) < MAX_PEERS => {
                     peers.fetch_add(1, Ordering::Relaxed);
-                    let peers = &peers;
-                    scope.spawn(move || {
+                    let place = Place(&peers);
+                    // Without a thread the peer is dropped with its place, and asks again.
+                    _ = std::thread::Builder::new().spawn_scoped(scope, move || {
+                        let _place = place;
                         // Who breaks off has what it wanted.
                         let _ = converse(daemon, site, stream);
-                        peers.fetch_sub(1, Ordering::Relaxed);
                     });
                 }
                 Ok(_) => {}
@@ -129,9 +130,19 @@ fn serve(daemon: &Daemon, listener: &TcpListener, site: Site, told: &UnixStream)
     });
 }
 
+/// The place of a peer.
+struct Place<'a>(&'a AtomicUsize);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        // Relaxed: as in `serve`.
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 fn converse(daemon: &Daemon, site: Site, mut stream: TcpStream) -> io::Result<()> {
     stream.set_nonblocking(false)?;
-    let is_local = stream.local_addr()?.ip().is_loopback();
+    let is_local = stream.local_addr()?.ip().to_canonical().is_loopback();
     let asked = hear(&mut stream)?;
     let answer = match parse(&asked, is_local) {
         Some(question) => (site.answer)(daemon, &question),
@@ -142,8 +153,21 @@ fn converse(daemon: &Daemon, site: Site, mut stream: TcpStream) -> io::Result<()
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n{head}Connection: close\r\n\r\n"
     );
-    stream.set_write_timeout(Some(PEER))?;
-    stream.write_all(&[head.as_bytes(), &body].concat())
+    tell(&mut stream, &[head.as_bytes(), &body].concat())
+}
+
+/// Sends an answer, in the time for all of it.
+fn tell(stream: &mut TcpStream, mut answer: &[u8]) -> io::Result<()> {
+    let until = Instant::now() + PEER;
+    while !answer.is_empty() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_write_timeout(Some(left))?;
+        answer = &answer[stream.write(answer)?..];
+    }
+    Ok(())
 }
 
 /// The head of a question.
@@ -182,7 +206,32 @@ fn parse(asked: &str, is_local: bool) -> Option<Question<'_>> {
 
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::mpsc::RecvTimeoutError;
+    use std::time::{Duration, Instant};
+
+    use super::{parse, tell};
+
+    #[test]
+    fn who_reads_slowly_has_no_more_time_than_who_does_not() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+        let mut reader = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+        let (mut stream, _) = listener.accept().expect("a peer");
+        // It takes something every tenth of a second, so that no single write takes long, and never gets all of it.
+        let (told, hears) = std::sync::mpsc::channel::<()>();
+        let reads = std::thread::spawn(move || {
+            let mut bytes = [0; 64 << 10];
+            while hears.recv_timeout(Duration::from_millis(100)) == Err(RecvTimeoutError::Timeout) {
+                assert!(reader.read(&mut bytes).is_ok_and(|got| got > 0), "the answer has no end");
+            }
+        });
+        let from = Instant::now();
+        assert!(tell(&mut stream, &vec![1; 256 << 20]).is_err());
+        assert!(from.elapsed() < Duration::from_secs(20), "{:?}", from.elapsed());
+        drop(told);
+        reads.join().expect("no panic");
+    }
 
     #[test]
     fn a_question_is_taken_apart() {

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::daemon::{BOTH, Daemon, Nbd, ask_ok, pools};
+use crate::daemon::{BOTH, Daemon, Nbd, ask, ask_ok, pools};
 use crate::sheave::Dir;
 
 /// As systemd starts it: with a socket that it listens on, and one that it wants to be told by.
@@ -145,6 +145,35 @@ fn a_copy_whose_pipe_stands_still_keeps_nothing_from_the_end() {
     drop((unread, unwritten));
     dir.ok("volume export a.img#v v.raw");
     assert_eq!(std::fs::read(dir.path("v.raw")).expect("read")[8 << 20..][..4096], [7; 4096]);
+}
+
+/// A command and a reload that add one export at the same time: whichever comes first, it is served and known to be.
+#[test]
+fn an_export_that_comes_twice_at_once_is_known_to_be_served() {
+    let Some(dir) = pools() else { return };
+    dir.ok("volume create a.img#w --size 16M");
+    dir.ok("volume snapshot a.img#v before");
+    let mut daemon = Daemon::start(&dir, BOTH);
+    // Both wait for the turn of the pool.
+    let (into, unwritten) = std::io::pipe().expect("a pipe");
+    let imported = copy_by_pipe(&dir, "io.sheave.Control.ImportVolume", "w", into.into());
+    std::thread::scope(|scope| {
+        let added = scope.spawn(|| ask(&dir, "export add a.img#v --name x"));
+        std::thread::sleep(Duration::from_millis(200));
+        let more = "\n[[export]]\nname = \"x\"\npool = \"a\"\nvolume = \"v\"\n";
+        std::fs::write(dir.path("c.toml"), BOTH.to_owned() + more).expect("written");
+        daemon.signal("-HUP");
+        std::thread::sleep(Duration::from_millis(200));
+        drop(unwritten);
+        added.join().expect("no panic");
+    });
+    daemon.until_it_says("the configuration was read again");
+    imported.join().expect("no panic");
+    let client = Nbd::connect(&dir.path("nbd.sock"), "x").expect("it is served");
+    let refused = ask(&dir, "volume rollback a.img#v before --yes");
+    assert!(refused.code != 0 && refused.err.contains("client"), "{}{}\n{}", refused.out, refused.err, daemon.said());
+    drop(client);
+    daemon.end();
 }
 
 /// Prometheus' own program finds nothing to complain of.

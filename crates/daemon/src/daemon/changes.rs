@@ -50,20 +50,37 @@ impl Daemon {
 
     /// Ends an export.
     pub fn remove_export(&self, name: &str, force: bool) -> Result<(), Failure> {
-        let found = self.rows().into_iter().find(|row| row.plan.name == name);
-        let Some(row) = found else {
-            return Err(failure::serve(ServeError::NoExport { name: name.into() }));
-        };
-        let remove = || {
-            if row.failed.is_none() {
-                self.server.take_export(name, force).map_err(failure::serve)?;
-                self.server.forget_export(name);
+        loop {
+            let found = self.rows().into_iter().find(|row| row.plan.name == name);
+            let row = found.ok_or_else(|| failure::serve(ServeError::NoExport { name: name.into() }))?;
+            // The pool of an export that failed may be none.
+            let done = match &row.failed {
+                Some(_) => self.remove_row(&row, force),
+                None => self.in_turn(&row.plan.what, || self.remove_row(&row, force)),
+            }?;
+            if done {
+                return Ok(());
             }
-            locked(&self.exports).retain(|row| row.plan.name != name);
-            Ok(())
-        };
-        // The pool of an export that failed may be none.
-        if row.failed.is_some() { remove() } else { self.in_turn(&row.plan.what, remove) }
+        }
+    }
+
+    /// Ends the export of a row, unless it has come to be served, or ended, since the row was looked at: false then.
+    fn remove_row(&self, row: &Row, force: bool) -> Result<bool, Failure> {
+        let name = row.plan.name.as_str();
+        let mut rows = locked(&self.exports);
+        let is_still = |now: &&Row| now.plan.name == name && now.failed.is_none() == row.failed.is_none();
+        if rows.iter().find(is_still).is_none() {
+            return Ok(false);
+        }
+        if row.failed.is_none() {
+            // Clients may take their time to end.
+            drop(rows);
+            self.server.take_export(name, force).map_err(failure::serve)?;
+            self.server.forget_export(name);
+            rows = locked(&self.exports);
+        }
+        rows.retain(|row| row.plan.name != name);
+        Ok(true)
     }
 
     /// Changes a pool in its turn.

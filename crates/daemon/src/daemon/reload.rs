@@ -70,11 +70,14 @@ impl Daemon {
                 continue;
             }
             if let Err(why) = self.add_export(wanted.clone(), None, true) {
-                wanted.tell_failed(&why);
-                let row = super::Row { plan: wanted.clone(), configured: true, failed: Some(why) };
                 let mut rows = locked(&self.exports);
+                // A command has added it meanwhile: it is served, whatever else the configuration says of it.
+                if rows.iter().any(|row| row.plan.name == wanted.name && row.failed.is_none()) {
+                    continue;
+                }
+                wanted.tell_failed(&why);
                 rows.retain(|row| row.plan.name != wanted.name);
-                rows.push(row);
+                rows.push(super::Row { plan: wanted.clone(), configured: true, failed: Some(why) });
             }
         }
         info!(event = "reloaded", "the configuration was read again");

@@ -113,7 +113,10 @@ impl Daemon {
         std::thread::scope(|scope| {
             for row in &served {
                 // With clients that do not end at once it is taken out all the same.
-                scope.spawn(|| _ = self.server.take_export(&row.plan.name, true));
+                let take = || _ = self.server.take_export(&row.plan.name, true);
+                if std::thread::Builder::new().spawn_scoped(scope, take).is_err() {
+                    take();
+                }
             }
         });
         served.iter().for_each(|row| self.server.forget_export(&row.plan.name));
