@@ -10,6 +10,8 @@ use sheave_base::status::Status;
 use sheave_blk::Device;
 use sheave_drivers::open_device;
 use sheave_iomap::File;
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::mapping::Intent;
 use sheave_vol::{CheckOptions, ExtentKind, OpenOptions, Pool, PoolError, check};
 
 const UNIT: u64 = 65536;
@@ -352,6 +354,75 @@ fn two_writes_that_find_no_room_take_nothing_from_a_third() {
     });
     assert_eq!(size(&user), 9 * UNIT);
     assert!(user.read(8 * UNIT, data.len()).expect("reads") == data, "it was told that this is written");
+}
+
+/// Two writes are under way in a unit beyond the end, blocks 9 and 3 of it, and a third that finds no room wants that
+/// unit back; `give_up` ends its wait. The write of block 9 ends, and `hole` takes that block away, which is all that
+/// is written there, and leaves the volume with so many blocks of the unit. The write of block 3 still has its place.
+fn what_is_under_way_keeps_its_unit(give_up: bool, blocks: u64, hole: impl Fn(&Pool, &User) + Sync) {
+    let (device, pool) = pool();
+    let user = growing(&pool, "v");
+    let (unit, data) = (4 * UNIT, pattern(2, BLOCK as usize));
+    user.write(0, &pattern(1, UNIT as usize)).expect("writes");
+    let first = user.start(unit + 9 * BLOCK, &data).expect("starts");
+    let second = user.start(unit + 3 * BLOCK, &data).expect("starts");
+    let much = pool.info().free_bytes + UNIT;
+    let nap = || thread::sleep(Duration::from_millis(100));
+    let asked = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let giver = scope.spawn(|| {
+            let volume = pool.open_volume("v").expect("is there");
+            let asked = || asked.load(Ordering::SeqCst);
+            let may_block = MayBlock::until(&asked);
+            let (mut at, end) = (8 * UNIT, 8 * UNIT + much);
+            loop {
+                match volume.map_blocking(at, end - at, Intent::Write, &may_block) {
+                    Ok(mapping) => at += mapping.len,
+                    Err(status) => return status,
+                }
+            }
+        });
+        nap();
+        assert!(!giver.is_finished(), "it waits for what is under way");
+        asked.store(give_up, Ordering::SeqCst);
+        nap();
+        assert_eq!(giver.is_finished(), give_up);
+        user.end(first).expect("ends");
+        assert_eq!(size(&user), unit + 10 * BLOCK);
+        let holes = scope.spawn(|| hole(&pool, &User::new(pool.open_volume("v").expect("is there"))));
+        nap();
+        user.end(second).expect("ends");
+        holes.join().expect("ends");
+        let given = giver.join().expect("ends");
+        assert_eq!(given, if give_up { Status::Canceled } else { Status::NoSpc });
+    });
+    let look = |user: &User| {
+        assert_eq!(size(user), unit + blocks * BLOCK);
+        let read = user.read(unit, (blocks * BLOCK) as usize).expect("reads");
+        for (at, block) in read.chunks(BLOCK as usize).enumerate() {
+            assert!(if at == 3 { block == data } else { block.iter().all(|byte| *byte == 0) }, "block {at}");
+        }
+    };
+    look(&user);
+    user.sync().expect("syncs");
+    drop(user);
+    let pool = reopened(&device, pool);
+    look(&User::new(pool.open_volume("v").expect("is there")));
+    assert_clean(&device, pool);
+}
+
+#[test]
+fn a_hole_takes_no_unit_that_a_write_is_in_while_space_is_given_back() {
+    let punch = |_: &Pool, user: &User| user.punch(4 * UNIT + 9 * BLOCK, BLOCK).expect("punches");
+    what_is_under_way_keeps_its_unit(false, 10, punch);
+    what_is_under_way_keeps_its_unit(true, 10, punch);
+}
+
+#[test]
+fn a_smaller_size_takes_no_unit_that_a_write_is_in_while_space_is_given_back() {
+    let cut = |pool: &Pool, _: &User| pool.resize("v", 4 * UNIT + 5 * BLOCK).expect("cuts");
+    what_is_under_way_keeps_its_unit(false, 5, cut);
+    what_is_under_way_keeps_its_unit(true, 5, cut);
 }
 
 #[test]

@@ -316,7 +316,7 @@ impl State {
         let entry = self.tree.entry(place);
         self.tree.store(place, entry.without(Entry::FULL));
         self.tree.set_bits(place, first, count, false);
-        if !self.tree.written(place).1 && !entry.any(Entry::HANDED) {
+        if !self.tree.written(place).1 && !entry.any(Entry::WRITERS) {
             self.tree.unmap(&core.top, place);
             self.tree.prune(&core.top, unit);
         }

@@ -76,6 +76,10 @@ impl Volume {
 
     /// Gives back the space beyond the end that no write under way has. A write that found the pool full leaves what
     /// it was given before.
+    ///
+    /// The units are recalled first, so that who wants one from then on marks it again. `RECALLED` stays where a write
+    /// is in one, also when the wait for it fails: writes that end meanwhile may raise the size over a unit, and holes
+    /// and cuts then must know of the others that are under way there.
     fn give_back(&self, may_block: &MayBlock) -> Result<(), Status> {
         loop {
             let mut state = self.quiet(may_block, |_| 0)?;
@@ -102,7 +106,7 @@ impl Volume {
         let mut leaves = Vec::new();
         self.each_beyond(&mut state, |volume, state, unit| {
             if let Some((place, entry)) = state.find(volume.core.id, unit) {
-                state.tree.store(place, entry.without(Entry::HANDED));
+                state.tree.store(place, entry.without(Entry::HANDED).with(Entry::RECALLED));
                 if leaves.last() != Some(&place.leaf) {
                     leaves.push(place.leaf);
                 }

@@ -114,7 +114,7 @@ impl Volume {
             if !entry.is_alloc() {
                 return Ok(());
             }
-            if entry.any(Entry::HANDED) {
+            if entry.any(Entry::WRITERS) {
                 // Somebody may be writing other blocks of the unit for the first time: these writes are not to be
                 // lost (H1), so the unit may be given back only when they have ended.
                 guard = self.without_writers(guard, unit, may_block)?;
@@ -143,7 +143,7 @@ impl Volume {
     ) -> Result<MutexGuard<'a, State>, Status> {
         // On a way that others have too the unit would be busy for them.
         let place = guard.own(&self.core, unit)?;
-        if !guard.tree.entry(place).any(Entry::HANDED) {
+        if !guard.tree.entry(place).any(Entry::WRITERS) {
             return Ok(guard);
         }
         self.set_busy(&mut guard, place, true);
@@ -153,7 +153,7 @@ impl Volume {
         self.set_busy(&mut guard, place, false);
         if quiet.is_ok() {
             let entry = guard.tree.entry(place);
-            guard.tree.store(place, entry.without(Entry::HANDED));
+            guard.tree.store(place, entry.without(Entry::WRITERS));
         }
         self.pool.wake();
         quiet.map(|()| guard)

@@ -250,11 +250,11 @@ impl Volume {
         edges: [Option<u32>; 2],
         may_block: &MayBlock,
     ) -> Result<Round<'a>, Status> {
-        let handed = guard.tree.entry(place).any(Entry::HANDED);
+        let has_writers = guard.tree.entry(place).any(Entry::WRITERS);
         let phys = guard.tree.entry(place).phys();
         self.set_busy(&mut guard, place, true);
         drop(guard);
-        let quiet = if handed { self.wait_for_writers(may_block) } else { Ok(()) };
+        let quiet = if has_writers { self.wait_for_writers(may_block) } else { Ok(()) };
         // What was written meanwhile is not zeroed.
         let edges =
             edges.map(|edge| edge.filter(|block| !self.pool.map.written_run(place.leaf, place.slot, *block, 1).0));
@@ -276,7 +276,7 @@ impl Volume {
                 state.tree.set_bits(place, block, 1, true);
             }
             let full = if state.tree.written(place).0 { Entry::FULL } else { 0 };
-            let entry = state.tree.entry(place).without(Entry::HANDED).with(full);
+            let entry = state.tree.entry(place).without(Entry::WRITERS).with(full);
             state.own(&self.core, unit)?;
             self.pool.list(state, &self.core, unit, place, entry);
         }

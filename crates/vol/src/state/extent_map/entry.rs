@@ -11,6 +11,7 @@
 //! | `READY` | nobody copies or zeroes. Without it writers wait |
 //! | `DIRTY` | what the entry says is not durable: a flush of the device alone is not enough |
 //! | `HANDED` | a writer got an unwritten block, and may be writing |
+//! | `RECALLED` | the space was wanted back: writers ask for it anew, and who got it before may be writing |
 //! | `LISTED` | the unit stands in the list of what the next commit must record |
 //!
 //! The first two are at the top, and what writers need beside them follows: so one comparison with a number says
@@ -41,6 +42,9 @@ impl Entry {
     pub(crate) const DIRTY: u64 = 1 << 59;
     pub(crate) const HANDED: u64 = 1 << 58;
     pub(crate) const LISTED: u64 = 1 << 57;
+    pub(crate) const RECALLED: u64 = 1 << 56;
+    /// Writes to unwritten blocks may be under way.
+    pub(crate) const WRITERS: u64 = Self::HANDED | Self::RECALLED;
     /// Entries from here on are plain for readers.
     pub(crate) const PLAIN_FOR_READS: u64 = Self::ALLOC | Self::FULL;
     /// Entries from here on are plain for writers.

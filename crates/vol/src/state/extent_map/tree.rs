@@ -238,7 +238,7 @@ impl Tree {
                 let got = self.units.get(entry.phys());
                 debug_assert!(got, "a mapped unit has owners, and fewer than there may be");
             }
-            let shared = entry.without(Entry::OWN | Entry::HANDED);
+            let shared = entry.without(Entry::OWN | Entry::WRITERS);
             from.store(shared.0, Ordering::Release); // Release: pairs with the Acquire load in `find`
             to.store(shared.0, Ordering::Relaxed); // Relaxed: published with the node's number
         }

@@ -4,8 +4,8 @@ use super::*;
 
 #[test]
 fn flags_and_place_do_not_touch() {
-    let flags = Entry::PLAIN_FOR_WRITES | Entry::DIRTY | Entry::HANDED | Entry::LISTED;
-    assert_eq!(flags.count_ones(), 7);
+    let flags = Entry::PLAIN_FOR_WRITES | Entry::DIRTY | Entry::WRITERS | Entry::LISTED;
+    assert_eq!(flags.count_ones(), 8);
     let entry = Entry::at(u64::MAX).with(flags);
     assert_eq!(entry.phys(), crate::format::MAX_POOL_UNITS - 1);
     let bits = entry.with_bits(0x8001);
