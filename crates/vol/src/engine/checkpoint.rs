@@ -142,8 +142,9 @@ impl State {
         let unused = draft.split_unused();
         let State { tree, .. } = self;
         tree.pages.put(&unused, &mut tree.units);
-        let sb = Superblock {
+        let mut sb = Superblock {
             generation: place.generation,
+            incarnation: self.incarnation,
             clean,
             total_units: geometry.total_units.max(self.sb.total_units),
             next_volume: self.table.next_id,
@@ -156,6 +157,7 @@ impl State {
             lost: self.lost_to_write(),
             ..self.sb.clone()
         };
+        sb.keep_twins();
         Ok(Plan { draft, sb, reached: Reached::Pages, replaced: self.tree.pages.take_given_up(), taken })
     }
 

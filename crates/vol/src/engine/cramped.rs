@@ -88,10 +88,11 @@ impl PoolInner {
 
     /// Before anything else is written: what was recovered becomes a checkpoint, and journal blocks of the opening
     /// before count no more.
+    /// Only a superblock of that checkpoint says so: one that the list of losses goes into before it is durable
+    /// (L4 of [`loss`](crate::engine::loss)) needs these blocks.
     pub(crate) fn begin_incarnation(&self) -> Result<(), Status> {
         let mut state = self.lock();
-        state.sb.incarnation += 1;
-        state.sb.keep_twins();
+        state.incarnation = state.sb.incarnation + 1;
         state.next.require();
         drop(state);
         self.commit()

@@ -210,7 +210,7 @@ impl Pool {
         // Behind the reading: this opening may have begun a new incarnation meanwhile.
         let (own, pool) = {
             let state = self.inner.lock();
-            (state.sb.incarnation, state.sb.pool)
+            (state.incarnation, state.sb.pool)
         };
         if found.pool == pool && found.incarnation <= own {
             return Ok(());

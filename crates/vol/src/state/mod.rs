@@ -76,6 +76,9 @@ pub(crate) struct State {
     pub(crate) sums: Option<Regions>,
     /// The newest durable superblock.
     pub(crate) sb: Superblock,
+    /// Of this opening: that of the next checkpoint. `sb` has the one of the opening before until the first is durable,
+    /// and so do the journal blocks that a crash needs.
+    pub(crate) incarnation: u64,
     /// Number of the next journal block.
     pub(crate) next_seq: u64,
     /// Number of the first journal block that is not durable: from `sb.replay_seq` up to here a crash needs them.
@@ -112,6 +115,7 @@ impl State {
             space: Default::default(),
             label_tried: 0,
             sums: None,
+            incarnation: sb.incarnation,
             next_seq: sb.replay_seq,
             durable_seq: sb.replay_seq,
             next: Next::default(),

@@ -1,5 +1,7 @@
 //! Pools that were cut off, on a host that has no block left for what is to be recovered.
 
+use sheave_base::status::Status;
+
 use crate::engine::stock::tests::Rig;
 use crate::format::JOURNAL_START;
 use crate::format::journal::Ring;
@@ -245,4 +247,31 @@ fn free_units_are_punched_for_the_first_checkpoint() {
     assert!(!pool.info().deletes_only, "{:?}", pool.info());
     pool.close().unwrap();
     is_clean(&rig);
+}
+
+/// The first checkpoint of a pool that has room again cannot be written, and the flush after it fails: the list of
+/// losses is a superblock of the opening whose journal is still to be replayed.
+#[test]
+fn a_first_checkpoint_that_fails_leaves_the_journal_to_be_replayed() {
+    for slot in [0, 1] {
+        let rig = cut_off(Checksum::None, 5);
+        let pool = rig.open().unwrap();
+        assert!(pool.info().deletes_only, "{:?}", pool.info());
+        rig.host.lock().unwrap().fails = Some((slot, 0, false));
+        pool.delete("gone").unwrap();
+        assert!(!pool.info().deletes_only, "there is room");
+        assert_eq!(rig.host.lock().unwrap().fails, None, "a superblock of the first checkpoint was not written");
+        pool.check_owner().unwrap();
+        let kept = pool.open_volume("kept").unwrap();
+        rig.write(&kept, 0, 8).unwrap();
+        pool.inner.alarm.ring(Status::IoErr);
+        assert!(pool.sync().is_err(), "the flush has failed");
+        drop((kept, pool));
+        is_clean(&rig);
+        let pool = rig.open().unwrap();
+        assert_eq!(pool.info().lost, ["kept"], "slot {slot}");
+        assert_eq!(pool.info().volumes, 1, "slot {slot}: the delete was durable");
+        let kept = pool.open_volume("kept").unwrap();
+        (1..5).for_each(|at| assert_eq!(rig.read(&kept, at << 14), 7, "slot {slot}: commit {at} was durable"));
+    }
 }
