@@ -234,8 +234,8 @@ impl SimDisk {
         self.lock().held
     }
 
-    /// After `good` flushes more, `count` of them fail, and each forgets what is in the cache: readers see it until the
-    /// power goes, and no later flush makes it durable. That is how kernels and disks fail.
+    /// After `good` flushes more, `count` of them fail, and the cache forgets what each covered: readers see it until
+    /// the power goes, and no later flush makes it durable. That is how kernels and disks fail.
     pub fn fail_flushes(&self, good: u32, count: u32) {
         self.lock().failing = (good, count);
     }
@@ -472,7 +472,7 @@ impl SimQueue {
             state.media.current().read(sector, &mut bytes);
             memory::scatter(rqs, &rq, &bytes);
         } else if request.op == Op::Flush && state.flush_fails() {
-            state.media.forget();
+            state.step(Step::Fail { id: due.id, done: false });
             state.failures.count(Op::Flush, false);
             done_list.push(rq, Status::IoErr);
             return;

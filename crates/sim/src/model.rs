@@ -5,8 +5,8 @@
 //!
 //! - R1: a write (or discard, which writes zeroes) that is on its way may or may not be there, sector by sector.
 //! - R2: one that has ended is what readers see, until a later one; of two at the same time either may be last.
-//! - R3: a flush that has ended covers what had ended when it was asked for: a crash leaves that, or something
-//!   later. A DSYNC write covers itself.
+//! - R3: a flush that has ended covers what had ended when it was asked for, in all volumes of the pool: a crash leaves
+//!   that, or something later. A DSYNC write covers itself.
 //! - R4: creating, deleting, renaming, resizing, snapshots, clones and rollbacks are durable when the call has
 //!   returned; a crash within the call leaves the state before it or the state after it. (What a resize was to cut off
 //!   may be zero already.) A rollback, and the zeroes of a resize, are writes as long as the call: others that are
@@ -46,7 +46,8 @@ pub struct Model {
     now: u64,
     volumes: BTreeMap<String, Volume>,
     writes: BTreeMap<u64, OpenWrite>,
-    syncs: BTreeMap<u64, (Option<u32>, u64)>,
+    /// Flushes under way, and when they began.
+    syncs: BTreeMap<u64, u64>,
     /// A call that is under way, and when it began.
     changing: Option<(Change, u64)>,
     /// The size of what is being copied, when that began.
@@ -172,18 +173,17 @@ impl Model {
                     }
                 }
             }
-            Event::Sync { op, volume } => {
-                self.syncs.insert(*op, (*volume, self.now));
+            Event::Sync { op } => {
+                self.syncs.insert(*op, self.now);
             }
             Event::Synced { op, ok } => {
-                let Some((volume, since)) = self.syncs.remove(op) else { return };
+                let Some(since) = self.syncs.remove(op) else { return };
                 if *ok {
                     let horizon = self.horizon();
-                    let covered = self.volumes.values_mut().filter(|one| volume.is_none_or(|id| id == one.id));
-                    covered.for_each(|one| {
-                        one.growth.sync(since, horizon);
-                        one.cells.change(0..u64::MAX, Cell::is_loose, |_, cell| cell.sync(since, horizon));
-                    });
+                    for volume in self.volumes.values_mut() {
+                        volume.growth.sync(since, horizon);
+                        volume.cells.change(0..u64::MAX, Cell::is_loose, |_, cell| cell.sync(since, horizon));
+                    }
                 }
             }
             Event::Change(change) => {

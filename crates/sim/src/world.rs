@@ -503,7 +503,7 @@ impl World {
         self.drain()?;
         let op = self.op();
         self.note(format!("flush {op} of the pool"));
-        self.record(Event::Sync { op, volume: None });
+        self.record(Event::Sync { op });
         let result = self.pool()?.sync();
         self.record(Event::Synced { op, ok: result.is_ok() });
         result.map_err(|error| format!("flushing the pool: {error}"))
@@ -530,7 +530,7 @@ impl World {
         self.engines.clear();
         self.files.clear();
         let op = self.op();
-        self.record(Event::Sync { op, volume: None });
+        self.record(Event::Sync { op });
         let pool = self.pool.take().ok_or("the pool is closed")?;
         let result = pool.close();
         self.record(Event::Synced { op, ok: result.is_ok() });

@@ -113,7 +113,7 @@ fn write(story: &Story, file: Arc<dyn File>, writer: u64, seed: u64) {
         }
         if rng.percent(30) {
             let op = story.number();
-            story.tell(Event::Sync { op, volume: Some(VOLUME) });
+            story.tell(Event::Sync { op });
             ring.push(prep::fsync(fd).user_data(op)).expect("room");
             sent.push((op, true));
         }

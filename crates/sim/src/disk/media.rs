@@ -123,11 +123,6 @@ impl Media {
         &self.current
     }
 
-    /// What is in the cache will never be written: readers see it until the power goes.
-    pub fn forget(&mut self) {
-        self.cache.clear();
-    }
-
     /// Makes the disk larger.
     pub fn grow(&mut self, size_bytes: u64) {
         self.durable.grow(size_bytes);

@@ -103,3 +103,24 @@ fn the_log_replayed_is_the_disk() {
     disk.log().iter().for_each(|step| media.step(step));
     assert_eq!(media.current().hash(), disk.image().hash());
 }
+
+/// I1: what a flush that was asked to fail forgets is forgotten by who replays the log, too.
+#[test]
+fn the_log_replayed_has_lost_what_the_disk_has_lost() {
+    let disk = SimDisk::new(Image::new(1 << 20), DiskOptions::default());
+    let (mut ring, fd) = ring_on(&disk);
+    ring.push(prep::write(fd, buf(3, 4096)).offset(4096)).expect("room");
+    settle(&mut ring, 1);
+    disk.fail_flushes(0, 1);
+    for whole in [false, true] {
+        ring.push(prep::fsync(fd)).expect("room");
+        assert_eq!(settle(&mut ring, 1)[0].1 == 0, whole);
+    }
+    let mut media = Media::new(Image::new(1 << 20), None);
+    disk.log().iter().for_each(|step| media.step(step));
+    let left = |(image, _): (Image, Cut)| image.sector(8)[0];
+    let mut rng = Rng::new(1);
+    assert!((0..50).all(|_| left(disk.crash(&mut rng)) == 0), "the second flush has nothing to cover");
+    assert!((0..50).all(|_| left(media.crash(&mut rng)) == 0), "and so it is replayed");
+    assert_eq!((disk.image().sector(8)[0], media.current().sector(8)[0]), (3, 3), "readers see it");
+}

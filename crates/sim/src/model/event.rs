@@ -28,12 +28,10 @@ pub enum Event {
         /// With success; without, it may have been done in parts.
         ok: bool,
     },
-    /// A flush is issued: of a volume, or of the pool.
+    /// A flush is issued, through a volume or by a call on the pool.
     Sync {
         /// Number of the operation.
         op: u64,
-        /// The volume; `None` for all.
-        volume: Option<u32>,
     },
     /// It has ended.
     Synced {

@@ -16,7 +16,7 @@ fn wrote(op: u64) -> Event {
 }
 
 fn sync(op: u64) -> Event {
-    Event::Sync { op, volume: Some(V) }
+    Event::Sync { op }
 }
 
 fn synced(op: u64) -> Event {
@@ -86,6 +86,25 @@ fn r3_a_flush_covers_what_had_ended_when_it_was_asked_for() {
     assert_eq!((after_crash(&model, 0), after_crash(&model, 1)), (vec![7], vec![0, 8]));
     model.apply(&write(4, 0, 9));
     assert_eq!(after_crash(&model, 0), [7, 9], "something later may be there");
+}
+
+/// What a pool leaves that makes only the volume durable through which it was flushed.
+#[test]
+fn r3_a_flush_covers_all_volumes_of_the_pool() {
+    let create = Change::Create { name: "w".into(), id: 2, size: 4096, max: None };
+    let other = Event::Write { op: 1, volume: 2, sector: 0, sectors: 1, value: 6, dsync: false };
+    let events = [Event::Change(create), DONE, other, wrote(1), write(2, 0, 7), wrote(2), sync(3), synced(3)];
+    let model = model(&events);
+    let mut found = found(&[(0, Seen::Written { value: 7, volume: V, sector: 0 })]);
+    found.insert("w".into(), found["v"].clone());
+    let seen = |value| Seen::Written { value, volume: 2, sector: 0 };
+    let mut settle = |seen| {
+        found.get_mut("w").expect("it is there").sectors.change(0..1, |_| true, |_, one| *one = seen);
+        model.settle(&found).map(drop)
+    };
+    let why = settle(Seen::Zero).expect_err("V3: it was covered too");
+    assert!(why.contains("volume 'w' (2), sector 0: zeroes; may be there: write 6"), "{why}");
+    assert!(settle(seen(6)).is_ok());
 }
 
 #[test]

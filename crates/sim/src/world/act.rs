@@ -322,7 +322,7 @@ impl World {
         let Some(Target { id, name, .. }) = self.pick(false) else { return Ok(()) };
         let op = self.op();
         self.note(format!("request {op}: flush '{name}' ({id})"));
-        self.record(Event::Sync { op, volume: Some(id) });
+        self.record(Event::Sync { op });
         self.submit(&name, Want::Sync, pending(id, Doing::Sync, 0, 0), op)
     }
 

@@ -196,7 +196,7 @@ impl World {
         let Some((change, made)) = self.unsettled.take() else { return Ok(()) };
         let op = self.op();
         self.note(format!("flush {op} of the pool, after a change that failed"));
-        self.record(Event::Sync { op, volume: None });
+        self.record(Event::Sync { op });
         let result = self.pool()?.sync();
         self.record(Event::Synced { op, ok: result.is_ok() });
         if result.is_err() && self.is_degraded() {
@@ -243,7 +243,7 @@ impl World {
         }
         let op = self.op();
         self.note(format!("flush {op} of the pool"));
-        self.record(Event::Sync { op, volume: None });
+        self.record(Event::Sync { op });
         self.start(Job::Sync { op }, |pool| Ok(pool.sync().map(|()| 0)?))
     }
 
