@@ -94,7 +94,11 @@ impl State {
             root_level: 0,
             name: name.clone(),
         })?;
-        if source == 0 { Ok(()) } else { self.share(source, volume) }
+        if source == 0 {
+            return Ok(());
+        }
+        // One that has a part of its map must not be seen: where the rest is missing it would read as zeroes.
+        self.share(source, volume).inspect_err(|_| _ = self.detach(volume))
     }
 
     fn insert(&mut self, entry: &VolumeEntry) -> Result<(), Status> {
@@ -106,7 +110,7 @@ impl State {
         Ok(())
     }
 
-    /// Gives `to`, which has no map, the map of `from`.
+    /// Gives `to`, which has no map, the map of `from`: all of it, or nothing if there is no memory.
     pub(crate) fn share(&mut self, from: u32, to: u32) -> Result<(), Status> {
         let source = self.vol(from)?;
         let (source, slots, damage) = (Arc::clone(&source.core), source.slots, source.damage.clone());

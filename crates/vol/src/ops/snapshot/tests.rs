@@ -8,7 +8,8 @@ use sheave_iomap::file::WriteDone;
 use sheave_iomap::mapping::Intent;
 
 use crate::engine::inner::LET_GO;
-use crate::{CreateOptions, OpenOptions, Pool, Volume};
+use crate::state::extent_map::top::NO_MEMORY_FROM;
+use crate::{CheckOptions, CreateOptions, OpenOptions, Pool, PoolError, Volume, check_device};
 
 /// Units of a slot of a map: what one hold may look at, beside [`LET_GO`].
 const SLOT: u64 = 65_536;
@@ -125,4 +126,40 @@ fn a_checkpoint_makes_as_many_pages_as_nodes_may_be_dirty() {
     let most = state.tree.most_pages;
     assert!(most >= hard / 2, "checkpoints came in between, and are counted: {most}");
     assert!(most <= hard + hard / 256 + 32, "{most} pages under one hold");
+}
+
+/// There is memory for a part of the copy's map alone. What it has would read as zeroes elsewhere.
+#[test]
+fn a_copy_that_finds_no_memory_is_not_there() {
+    let device = open_device("ram:size=32M").unwrap();
+    Pool::create(&device, &CreateOptions { unit_bytes: 4096, ..CreateOptions::default() }).unwrap();
+    let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+    let volume = pool.create_volume("v", UNITS << 12).unwrap();
+    let units = [0, SLOT, 2 * SLOT];
+    write(&volume, units.into_iter());
+    let shared = |name: &str| pool.volume_info(name).unwrap().shared_bytes >> 12;
+    for slots in 0..3 {
+        NO_MEMORY_FROM.set(slots);
+        let failed = [pool.snapshot("v", "s"), pool.clone_volume("v", "c")];
+        NO_MEMORY_FROM.set(u32::MAX);
+        for error in failed.map(Result::unwrap_err) {
+            assert!(matches!(error, PoolError::Io { status: Status::NoMem, .. }), "{error}");
+        }
+        assert_eq!((pool.volumes().len(), pool.info().volumes, shared("v")), (1, 1, 0), "{slots} slots");
+        pool.sync().unwrap();
+        volume.pool().checkpoint().unwrap();
+        // What it was to have is not moved.
+        let data = pool.info().data_bytes;
+        write(&volume, units.into_iter());
+        assert_eq!(pool.info().data_bytes, data, "{slots} slots");
+    }
+    pool.snapshot("v", "s").unwrap();
+    assert_eq!((shared("v"), shared("s")), (3, 3), "nothing is in the way of the next one");
+    drop(volume);
+    pool.close().unwrap();
+    let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+    assert_eq!(pool.volumes().iter().map(|info| info.name.as_str()).collect::<Vec<_>>(), ["s", "v"]);
+    pool.close().unwrap();
+    let report = check_device(&device, &CheckOptions::default()).unwrap();
+    assert!(report.is_clean(), "{:?}", report.findings);
 }

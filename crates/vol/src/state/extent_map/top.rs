@@ -36,6 +36,12 @@ const EMPTYING: u64 = LAST_EPOCH + 1;
 /// In a word of the table: the way has a tag.
 const TAGGED: u64 = 1 << 39;
 
+#[cfg(test)]
+thread_local! {
+    /// No memory is left for the words of slots from this one on; for what this thread makes.
+    pub(crate) static NO_MEMORY_FROM: std::cell::Cell<u32> = const { std::cell::Cell::new(u32::MAX) };
+}
+
 /// The root of a map.
 #[derive(Debug)]
 pub(crate) struct Top {
@@ -173,6 +179,10 @@ impl Top {
 
     /// Makes sure that the slot has a word.
     pub(crate) fn make(&self, slot: u32) -> bool {
+        #[cfg(test)]
+        if slot >= NO_MEMORY_FROM.get() {
+            return false;
+        }
         self.words.make(slot)
     }
 

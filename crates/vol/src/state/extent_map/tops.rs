@@ -12,7 +12,8 @@ use super::tree::Tree;
 use super::{TAG, Top, id_of};
 
 impl Tree {
-    /// The new top has what the old one has: every node gets another parent, every way a tag on both sides.
+    /// The new top has what the old one has: every node gets another parent, every way a tag on both sides. After an
+    /// error it has nothing.
     pub(crate) fn share(&mut self, from: &Top, to: &Top, slots: u64) -> Result<(), Status> {
         let mut next = 0;
         while let Some(at) = from.next_used(next, slots) {
@@ -22,6 +23,8 @@ impl Tree {
             let Some(word) = from.word(at) else { continue };
             let id = word.load(Ordering::Relaxed); // Relaxed: under the lock.
             if !to.make(at) {
+                self.unshare(to, slots);
+                from.forget();
                 return Err(Status::NoMem);
             }
             self.index.get(id_of(id));
