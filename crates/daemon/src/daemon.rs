@@ -12,15 +12,13 @@ mod changes;
 mod reload;
 mod standby;
 
-pub(crate) use standby::Look;
-
 use std::collections::BTreeMap;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_drivers::host::Passed;
 use sheave_drivers::spec;
 use sheave_serve::{Export, Exports, Limit, Listener, Server, ServerOptions};
@@ -107,6 +105,16 @@ impl DeviceId {
 /// By which other processes know what a pool lies on.
 fn ids(place: &PoolPlace) -> Vec<DeviceId> {
     place.identities().into_iter().map(|(device, inode)| DeviceId { device, inode }).collect()
+}
+
+/// What a look at a pool has told.
+pub(crate) enum Look {
+    /// It is this host's.
+    Own,
+    /// The storage does not answer: whose the pool is, it will tell.
+    Unknown,
+    /// Another has it.
+    Lost(Failure),
 }
 
 /// An export.

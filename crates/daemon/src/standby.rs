@@ -1,12 +1,12 @@
 //! The threads that open pools which another host has had, and that look whether pools are still this host's. What they
 //! do is in `daemon::standby`.
 //!
-//! Each pool has a thread of its own for either, for storage may take as long as it likes to answer: a pool that is taken
-//! over is served though the storage of another is silent. Two tickers start those threads.
+//! Each pool has a thread of its own for either, for storage may take as long as it likes to answer: a pool that is
+//! taken over is served though the storage of another is silent. Two tickers start those threads.
 //!
-//! A daemon that stands by has a pool for as long as its storage has told so within [`LEASE`]. Storage that is silent to
-//! this host alone gives the pool to another, and what this one still answers (reads of space that was never written, or
-//! that it has in memory) would be of the past.
+//! A daemon that stands by has a pool for as long as its storage has told so within [`LEASE`]. Storage that is silent
+//! to this host alone gives the pool to another, and what this one still answers (reads of space that was never
+//! written, or that it has in memory) would be of the past.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -25,8 +25,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// The pause between two looks whose a pool is. Until then what needs no device, reads of space that was never written,
 /// is answered as before.
 const LOOK: Duration = Duration::from_millis(500);
-/// How long the word of the storage that a pool is this host's lasts: less than the time after which Ceph gives the lock
-/// of a client that it does not hear of to another (`osd_client_watch_timeout`, 30 s).
+/// How long the word of the storage that a pool is this host's lasts: less than the time after which Ceph gives the
+/// lock of a client that it does not hear of to another (`osd_client_watch_timeout`, 30 s).
 const LEASE: Duration = Duration::from_secs(10);
 
 /// The threads.

@@ -27,14 +27,15 @@ use region::Region;
 /// Says whether the kernel gives out huge pages.
 const HUGE_PAGES_SWITCH: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
-/// Bytes on the device that the processor is asked for before the first request is carried out, at most. Behind them the
-/// queue asks for the bytes of one request with each request that it carries out, so that memory answers while it copies.
+/// Bytes on the device that the processor is asked for before the first request is carried out, at most. Behind them
+/// the queue asks for the bytes of one request with each request that it carries out, so that memory answers while it
+/// copies.
 const AHEAD_BYTES: usize = 8 << 10;
 
-/// [`AHEAD_BYTES`] of an Intel processor, as many as a batch of 32 sectors has: whatever has to come from its second cache,
-/// as the bytes to copy and the ring's own data, waits behind what it was asked for from memory, so it is asked first and
-/// copies afterwards. Random reads of 512 bytes took 73 ns there instead of 78; an AMD one takes 36 ns with the
-/// bytes above and 43 with these.
+/// [`AHEAD_BYTES`] of an Intel processor, as many as a batch of 32 sectors has: whatever has to come from its second
+/// cache, as the bytes to copy and the ring's own data, waits behind what it was asked for from memory, so it is asked
+/// first and copies afterwards. Random reads of 512 bytes took 73 ns there instead of 78; an AMD one takes 36 ns with
+/// the bytes above and 43 with these.
 const AHEAD_BYTES_INTEL: usize = 16 << 10;
 
 /// A device in memory.

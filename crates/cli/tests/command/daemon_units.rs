@@ -77,7 +77,8 @@ fn tls_for_an_address_that_no_socket_has_is_refused() {
     assert_eq!(refused.status.code(), Some(2), "{said}");
     assert!(said.contains("where no socket listens") && said.contains(&format!("tcp:[::]:{port}")), "{said}");
 
-    // A new configuration that does so leaves TLS as it was; and the first table that names an address counts, `off` too.
+    // A new configuration that does so leaves TLS as it was; and the first table that names an address counts, `off`
+    // too.
     let config = |address: &str| {
         let off = tls("unix:other.sock", "mode = \"off\"\n");
         format!("{BOTH}{off}{}", tls(address, "mode = \"require\"\n"))

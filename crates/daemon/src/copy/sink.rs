@@ -9,11 +9,11 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::FlockOperation;
 use sheave::Device;
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_base::units::fmt_bytes;
 use sheave_blk::claim::{Claim, Sharing};
 

@@ -6,31 +6,21 @@
 //! ([`Capabilities::fences`](sheave_blk::driver::Capabilities)), and it is claimed before anything of the pool is read.
 //!
 //! * S1. A pool of which a device does not fence is never opened by a daemon that stands by (`PoolPlace::open_fenced`).
-//! * S2. When a pool was lost its exports end before it is waited for again, and nothing begins on it from the moment on
-//!   at which it is marked so. What is under way on it, a copy say, is not waited for.
+//! * S2. When a pool was lost its exports end before it is waited for again, and nothing begins on it from the moment
+//!   on at which it is marked so. What is under way on it, a copy say, is not waited for.
 //! * S3. Who opens a pool beside a reload puts it in the place of what it was opened for, or lets go of it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use sheave_base::status::Status;
+use sheave_base::sync::atomic::Ordering;
 use sheave_vol::PoolError;
 use tracing::{error, info};
 
-use super::{Daemon, Held, Row, locked};
+use super::{Daemon, Held, Look, Row, locked};
 use crate::failure::{self, Failure};
 use crate::systemd;
-
-/// What a look at a pool has told.
-pub(crate) enum Look {
-    /// It is this host's.
-    Own,
-    /// The storage does not answer: whose the pool is, it will tell.
-    Unknown,
-    /// Another has it.
-    Lost(Failure),
-}
 
 impl Held {
     /// Looks whether a pool is still this host's, for as long as its storage takes to tell.
@@ -92,10 +82,11 @@ impl Daemon {
         place.map(|held| *held = now.clone()).is_some()
     }
 
-    /// Ends the exports of a pool that another host has now, or may have, and waits for the pool if the daemon stands by
-    /// (S2). It takes no turn of the pool (D1): who has it may wait for the storage. Exports that come are seen all the
-    /// same, for their list is locked while they come.
+    /// Ends the exports of a pool that another host has now, or may have, and waits for the pool if the daemon stands
+    /// by (S2). It takes no turn of the pool (D1): who has it may wait for the storage. Exports that come are seen all
+    /// the same, for their list is locked while they come.
     pub(crate) fn lose(&self, held: &Arc<Held>, why: Failure) {
+        // Pairs with the load in `Held::is_lost`, and with itself: one caller goes on.
         if held.lost.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -103,7 +94,7 @@ impl Daemon {
         let why = why.fix(match held.plan.standby {
             true => "another host has it now; this one waits for it",
             false => {
-                "end what has it elsewhere, then reload the daemon (SIGHUP); `standby = true` on both hosts waits for it"
+                "end what has it elsewhere and reload the daemon (SIGHUP); with `standby = true` on both hosts it waits"
             }
         });
         error!(event = "pool_lost", pool = name, "pool '{name}' is lost: {}", why.in_a_line());

@@ -5,16 +5,17 @@
 //! `calls`.
 //!
 //! A thread comes when a request finds none that sleeps, up to [`MOST_THREADS`], and leaves after [`LINGER`] without
-//! work. One sleeping thread is woken at a time, and wakes the next when it has taken its work and more waits: so threads
-//! that end a request in the meantime take what waits, and no wake-up is paid for that. Writes into the page cache have
-//! one lock for all writers of the file: they go one at a time, in order, so that no second thread waits for that lock.
+//! work. One sleeping thread is woken at a time, and wakes the next when it has taken its work and more waits: so
+//! threads that end a request in the meantime take what waits, and no wake-up is paid for that. Writes into the page
+//! cache have one lock for all writers of the file: they go one at a time, in order, so that no second thread waits for
+//! that lock.
 //!
 //! Invariants:
 //! - W1: a request that was sent ends once: a thread carries it out, or its queue takes it back before one has begun.
 //! - W2: a queue that waits in [`Way::finish`] goes on only when no thread has a request of it.
 //! - W3: threads that were woken or started and have not looked yet are counted, and no more as idle. So no request is
-//!   left behind a wake-up that was spent on another, and none brings a second thread. While a thread that was woken has
-//!   not looked, no other is woken; having looked it wakes the next.
+//!   left behind a wake-up that was spent on another, and none brings a second thread. While a thread that was woken
+//!   has not looked, no other is woken; having looked it wakes the next.
 //! - W4: the queue has room for all tags of all rings that are attached: sending allocates nothing.
 //!
 //! Called by `queue` and `sync` on rings' threads.
@@ -38,7 +39,8 @@ use super::shared::HostShared;
 const MOST_THREADS: usize = 64;
 /// Most of the writes that go one at a time that a thread takes at once, for one turn at the lock.
 const MOST_WRITES: usize = 32;
-/// How long a thread without work stays. Longer than any test, whose threads are not to find work for want of a wake-up.
+/// How long a thread without work stays. Longer than any test, whose threads are not to find work for want of a
+/// wake-up.
 const LINGER: Duration = Duration::from_secs(if cfg!(test) { 600 } else { 5 });
 
 /// The threads of a file.
