@@ -41,7 +41,7 @@ use crate::engine::background::Keeper;
 use crate::engine::change::closed;
 use crate::engine::inner::PoolInner;
 use crate::error::PoolError;
-use crate::info::{Extent, ExtentKind};
+use crate::info::Extent;
 use crate::rbd_diff::Identity;
 use crate::state::phase::Phase;
 use crate::state::table::{OpenToken, VolumeCore};
@@ -224,19 +224,12 @@ impl File for Volume {
 
     fn locate(&self, ios: &mut [SlowIo]) {
         let mine = |io: &&mut SlowIo| io.file == self.core.io.id() && matches!(io.place, Place::Device(_));
-        let mut mine: Vec<_> = ios.iter_mut().filter(mine).collect();
-        if mine.is_empty() {
-            return;
-        }
-        for extent in report::extents(&self.pool, &self.core, 0, self.core.size()) {
-            for io in &mut mine {
-                if let Place::Device(at) = io.place
-                    && extent.kind != ExtentKind::Hole
-                    && (extent.addr..extent.addr + extent.len).contains(&at)
-                {
-                    io.place = Place::File(extent.pos + (at - extent.addr));
-                }
-            }
+        let mine: Vec<_> = ios.iter_mut().filter(mine).collect();
+        let at = |io: &&mut SlowIo| if let Place::Device(at) = io.place { at } else { 0 };
+        let mut found: Vec<_> = mine.iter().map(|io| (at(io), None)).collect();
+        report::locate(&self.pool, &self.core, &mut found);
+        for (io, (_, place)) in mine.into_iter().zip(found) {
+            io.place = place.map_or(io.place, Place::File);
         }
     }
 

@@ -12,8 +12,10 @@ use crate::state::State;
 use crate::state::extent_map::{BLOCK_SHIFT, Entry, INDEX_SHIFT, id_of};
 use crate::state::table::VolumeCore;
 
-/// Units looked at under one lock.
+/// Pieces of a volume looked at under one lock.
 const AT_ONCE: u64 = 4096;
+/// Pieces of a volume that are looked at to find where slow I/Os lay: some tenths of a second.
+const MOST_STEPS: u64 = 4 << 20;
 /// Slots of a top counted under one lock.
 const SLOTS_AT_ONCE: u64 = 4;
 
@@ -34,20 +36,48 @@ pub(super) fn extents(pool: &PoolInner, core: &Arc<VolumeCore>, pos: u64, len: u
     let mapped = slots << (geometry.slot_shift() + geometry.unit_shift);
     let end = pos.saturating_add(len).min(core.reach().max(mapped));
     let mut all: Vec<Extent> = Vec::new();
+    walk(pool, core, pos, end, &mut |next| {
+        match all.last_mut() {
+            Some(last) if continues(last, &next) => last.len += next.len,
+            _ => all.push(next),
+        }
+        true
+    });
+    all
+}
+
+/// Says where the volume has what lies at addresses of the device, each in `found`; at most [`MOST_STEPS`] pieces of
+/// the volume are looked at, and none is kept, however many there are.
+pub(super) fn locate(pool: &PoolInner, core: &Arc<VolumeCore>, found: &mut [(u64, Option<u64>)]) {
+    let (mut left, mut steps) = (found.len(), 0);
+    walk(pool, core, 0, core.size(), &mut |extent| {
+        let within = |at: u64| (extent.addr..extent.addr + extent.len).contains(&at);
+        let here = found.iter_mut().filter(|(at, place)| place.is_none() && within(*at));
+        for (at, place) in here.filter(|_| extent.kind != ExtentKind::Hole) {
+            *place = Some(extent.pos + (*at - extent.addr));
+            left -= 1;
+        }
+        steps += 1;
+        left > 0 && steps < MOST_STEPS
+    });
+}
+
+/// Hears of the pieces of a range in order, until it says that it has enough.
+fn walk(pool: &PoolInner, core: &Arc<VolumeCore>, pos: u64, end: u64, each: &mut dyn FnMut(Extent) -> bool) {
     let mut at = pos;
     while at < end {
         let state = pool.lock();
-        let stop = at.saturating_add(AT_ONCE << pool.map.geometry.unit_shift).min(end);
-        while at < stop {
-            let next = extent_at(pool, &state, core, at, stop);
+        for _ in 0..AT_ONCE {
+            let next = extent_at(pool, &state, core, at, end);
             at = next.pos + next.len;
-            match all.last_mut() {
-                Some(last) if continues(last, &next) => last.len += next.len,
-                _ => all.push(next),
+            if !each(next) {
+                return;
+            }
+            if at >= end {
+                break;
             }
         }
     }
-    all
 }
 
 fn continues(last: &Extent, next: &Extent) -> bool {
