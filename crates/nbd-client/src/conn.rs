@@ -49,6 +49,8 @@ const MAX_SEND: usize = 1024;
 const SECURE_BATCH: usize = 256 << 10;
 /// Why a connection is given up when a request on it has ended without an answer.
 pub(crate) const OVERDUE: &str = "a request was not answered in time";
+/// Why it is given up when a write has its answer, and its data cannot be sent any more.
+pub(crate) const EARLY: &str = "the server answered a write before it had taken its data";
 
 /// Where a connection is.
 #[derive(Debug)]
@@ -155,6 +157,12 @@ impl Conn {
     /// Whether a batch can be sent now.
     pub(crate) fn is_ready(&self) -> bool {
         self.is_up() && self.sending.is_none()
+    }
+
+    /// Whether it sends what was answered already, to a server that may never take it: no request on it is going to be
+    /// overdue.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.is_up() && self.sending.is_some() && self.load == 0
     }
 
     /// The buffers, which stay for the connections that come after.
@@ -302,7 +310,7 @@ impl Conn {
         let transfer = Transfer::new(TransferKind::Send, fd, left, &self.holds);
         // SAFETY: K1 for the headers, K2 for the data of the writes, which the operation holds, K4 for records.
         let token = unsafe { rqs.transfer(transfer) };
-        self.sending = Some(token.map_err(|_| OVERDUE)?); // A write of the batch has ended, and its data is missing.
+        self.sending = Some(token.map_err(|_| EARLY)?); // A write of the batch has ended, and its data is missing.
         Ok(())
     }
 

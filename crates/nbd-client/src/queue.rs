@@ -23,7 +23,7 @@ use sheave::{Errno, Op, Status};
 use sheave_nbd::handshake::Mode;
 use sheave_nbd::tls::Fed;
 
-use crate::conn::{Conn, Ended, Inbound, OVERDUE, Phase};
+use crate::conn::{Conn, EARLY, Ended, Inbound, OVERDUE, Phase};
 use crate::covered::Covered;
 use crate::negotiation::{Agreed, Negotiation};
 use crate::reply::{self, Item, What};
@@ -37,6 +37,8 @@ const BUSY_BYTES: u64 = 512 << 10;
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// The longest of these pauses.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// What an operation ends with that was cancelled.
+const CANCELLED: i32 = -125;
 /// ESHUTDOWN of the protocol.
 const SHUTDOWN: u32 = 108;
 
@@ -503,6 +505,8 @@ impl NbdQueue {
                 if all && conn.secure().is_none() { Ok(()) } else { conn.send(rqs) }
             }
             (Ended::Receive, _) => self.came(at, res, rqs),
+            // Not by this queue: a write that has its answer would have waited for it for ever.
+            (Ended::Send, _) if res == CANCELLED => Err(EARLY.into()),
             (Ended::Connect | Ended::Send, _) => Err(std::io::Error::from_raw_os_error(-res).to_string()),
         };
         match came {
@@ -558,11 +562,12 @@ impl SafeQueue for NbdQueue {
         if self.overdue { WaitsFor::Now } else { WaitsFor::Nothing }
     }
 
-    /// An answer that comes later would be that of nobody, so the connection is of no use any more, if it was sent.
+    /// An answer that comes later would be that of nobody, so the connection is of no use any more, if it was sent. Nor
+    /// is one that it waited behind because that takes no more batches.
     fn timed_out(&mut self, rq: &mut Request<'_>) -> Step {
         let id = rq.id();
         if let Some(entry) = self.entries[id.slot()].take_if(|entry| entry.id == id) {
-            self.overdue |= entry.conn.is_some();
+            self.overdue |= entry.conn.is_some() || self.conns.iter().any(Conn::is_stuck);
         }
         self.waiting.retain(|other| *other != id);
         Step::End(Status::Timeout)

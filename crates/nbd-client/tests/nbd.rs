@@ -134,6 +134,30 @@ fn a_server_that_says_nothing_costs_a_timeout_and_the_connection() {
 }
 
 #[test]
+fn writes_that_are_answered_before_their_data_was_taken_end_and_cost_the_connection() {
+    for mode in MODES {
+        let server = Server::start(16 * MIB, mode);
+        let device = server.open(",connections=1,timeout=1s").expect("opened");
+        let Some((mut ring, fd)) = ring(&device) else { return };
+        server.state().hasty = 16;
+        for number in 0..16 {
+            ring.push(op::write(fd, filled(MIB, 1)).offset(number * MIB as u64).user_data(number)).expect("room");
+        }
+        ring.submit().expect("submitted");
+        for _ in 0..16 {
+            let _ = ring.wait(1, Some(Duration::from_secs(10)));
+            let done = ring.pop().expect("a request that the server has answered ends");
+            assert!(done.res == MIB as i32 || done.res == -ETIMEDOUT, "{mode:?}: {}", done.res);
+        }
+        ring.push(op::read(fd, filled(4096, 0xee)).user_data(99)).expect("room");
+        assert_eq!(results(&mut ring, 1), [(99, 4096)], "{mode:?}");
+        assert_eq!(server.state().connections, 2, "{:?}", device.notices());
+        let told = device.notices();
+        assert!(told.iter().any(|text| text.contains("before it had taken its data")), "{told:?}");
+    }
+}
+
+#[test]
 fn a_handshake_that_does_not_go_on_is_given_up_and_told() {
     let server = Server::start(MIB, Mode::Structured);
     server.state().mute = true;

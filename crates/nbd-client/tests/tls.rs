@@ -2,13 +2,18 @@
 
 mod rig;
 
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rig::{EIO, filled, is_listening, registry, results, ring};
+use rig::{EIO, ETIMEDOUT, FLAGS, MIB, filled, is_listening, registry, results, ring};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use sheave::op;
 use sheave_conformance::Suite;
+use sheave_nbd::wire;
 use sheave_testkit::certificates::Authority;
 
 /// A server that ends with its test.
@@ -164,4 +169,95 @@ fn a_server_that_was_secure_is_not_connected_to_in_the_clear() {
     assert!(res == -rig::ETIMEDOUT || res == -EIO, "{res}");
     let told = device.notices();
     assert!(told.iter().any(|text| text.contains("TLS is required, and it refuses it")), "{told:?}");
+}
+
+/// A server with TLS that answers writes of a MiB, in simple replies, as soon as a byte of each is there, and takes
+/// none of them: what waits in its socket tells how many that are. All connections but the first answer reads.
+fn hasty(listener: &UnixListener, config: &Arc<ServerConfig>) {
+    for (number, stream) in (0..).zip(listener.incoming()) {
+        let (stream, config) = (stream.expect("accepted"), config.clone());
+        std::thread::spawn(move || hasty_one(stream, config, number == 0));
+    }
+}
+
+fn hasty_one(mut plain: UnixStream, config: Arc<ServerConfig>, is_first: bool) -> std::io::Result<()> {
+    let answer = |option: u32, kind: u32, data: &[u8]| {
+        let head = [option.to_be_bytes(), kind.to_be_bytes(), (data.len() as u32).to_be_bytes()].concat();
+        [wire::OPTION_REPLY_MAGIC.to_be_bytes().as_slice(), &head, data].concat()
+    };
+    let option = |stream: &mut dyn Read| -> std::io::Result<u32> {
+        let mut head = [0; 16];
+        stream.read_exact(&mut head)?;
+        let number = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().expect("four bytes"));
+        stream.read_exact(&mut vec![0; number(12) as usize])?;
+        Ok(number(8))
+    };
+    plain.write_all(&[wire::INIT_MAGIC.to_be_bytes(), wire::OPTION_MAGIC.to_be_bytes()].concat())?;
+    plain.write_all(&[0, 3])?;
+    plain.read_exact(&mut [0; 4])?;
+    assert_eq!(option(&mut plain)?, wire::opt::STARTTLS);
+    plain.write_all(&answer(wire::opt::STARTTLS, wire::rep::ACK, b""))?;
+    let session = ServerConnection::new(config).expect("a session");
+    let mut stream = StreamOwned::new(session, plain);
+    loop {
+        let asked = option(&mut stream)?;
+        if asked != wire::opt::GO {
+            stream.write_all(&answer(asked, wire::rep::ERR_UNSUP, b""))?;
+            continue;
+        }
+        let export = [[0; 2].as_slice(), &(64 * MIB as u64).to_be_bytes(), &FLAGS.to_be_bytes()].concat();
+        stream.write_all(&[answer(asked, wire::rep::INFO, &export), answer(asked, wire::rep::ACK, b"")].concat())?;
+        break;
+    }
+    loop {
+        let mut head = [0; 28];
+        stream.read_exact(&mut head)?;
+        let mut cookie = u64::from_be_bytes(head[8..16].try_into().expect("eight bytes"));
+        let reply =
+            |cookie: u64| [&wire::SIMPLE_REPLY_MAGIC.to_be_bytes()[..], &[0; 4], &cookie.to_be_bytes()].concat();
+        if !is_first {
+            stream.write_all(&[reply(cookie), vec![7; 4096]].concat())?;
+            continue;
+        }
+        let (mut before, mut waits) = (u64::MAX, 0);
+        while before != waits {
+            before = waits;
+            std::thread::sleep(Duration::from_millis(100));
+            waits = rustix::io::ioctl_fionread(&stream.sock)?;
+        }
+        for _ in 0..=waits as usize / (MIB + 4096) {
+            stream.write_all(&reply(cookie))?;
+            cookie += (1 << 16) + 1;
+        }
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
+#[test]
+fn a_connection_that_takes_nothing_more_is_replaced_though_all_that_was_sent_was_answered() {
+    let (dir, authority) = (tempfile::tempdir().expect("a directory"), Authority::new());
+    let (socket, keys) = (dir.path().join("s"), authority.server());
+    let chain = sheave_nbd::tls::certificates(&keys.join("server-cert.pem")).expect("read");
+    let key = sheave_nbd::tls::key(&keys.join("server-key.pem")).expect("read");
+    let config = ServerConfig::builder_with_provider(Arc::new(sheave_nbd::tls::provider()))
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(chain, key);
+    let config = Arc::new(config.expect("a certificate"));
+    let listener = UnixListener::bind(&socket).expect("listening");
+    std::thread::spawn(move || hasty(&listener, &config));
+    let device = registry().open(&spec(&socket, &keys, false, ",connections=1,timeout=2s")).expect("opened");
+    let Some((mut ring, fd)) = ring(&device) else { return };
+    // More than the socket takes.
+    for number in 0..24 {
+        ring.push(op::write(fd, filled(MIB, 1)).offset(number * MIB as u64).user_data(number)).expect("room");
+    }
+    let written = results(&mut ring, 24);
+    assert!(written.iter().any(|done| done.1 == MIB as i32), "{written:?}");
+    assert!(written.iter().any(|done| done.1 == -ETIMEDOUT), "the others wait behind what is stuck: {written:?}");
+    ring.push(op::read(fd, filled(4096, 0xee)).user_data(99)).expect("room");
+    assert_eq!(results(&mut ring, 1), [(99, 4096)], "{:?}", device.notices());
 }

@@ -421,10 +421,13 @@ unsafe impl HwQueue for AdapterQueue {
 
     fn timed_out(&mut self, tag: u16, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) -> TimedOut {
         let slot = &self.slots[usize::from(tag)];
-        if !slot.held || slot.children > 0 || slot.verdict.is_some() {
+        if !slot.held || slot.children > 0 {
             return TimedOut::Waiting;
         }
-        self.call_for(tag, rqs, env, |queue, rq| queue.timed_out(rq));
+        // One that has a verdict waits for an operation alone, which the other end of a socket may leave as it is.
+        if slot.verdict.is_none() {
+            self.call_for(tag, rqs, env, |queue, rq| queue.timed_out(rq));
+        }
         let slot = &self.slots[usize::from(tag)];
         if let (Some(ops), Some(kring), true, true) =
             (&mut self.ops, &mut env.kring, slot.held && slot.verdict.is_some(), slot.ops > 0)

@@ -123,7 +123,9 @@ pub trait SafeQueue: Debug {
     }
 
     /// A request without children takes longer than the device's time limit; asked again each time it does. When it is
-    /// to end, the operations that hold it are cancelled, and it ends after them.
+    /// to end, the operations that hold it are cancelled, and it ends after them. The driver is not asked about one
+    /// that it has ended already and that waits for such an operation: that is cancelled, and the driver hears of its
+    /// end.
     fn timed_out(&mut self, rq: &mut Request<'_>) -> Step {
         let _ = rq;
         Step::End(Status::Timeout)

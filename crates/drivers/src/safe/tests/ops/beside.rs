@@ -157,3 +157,22 @@ fn a_driver_that_panics_is_not_waited_for_by_what_others_watch() {
     ringer.join().expect("rung");
     assert!(watcher.seen().ends.is_empty(), "who has not panicked keeps what it has");
 }
+
+#[test]
+fn a_request_that_the_driver_has_ended_does_not_wait_for_ever_for_an_operation_that_holds_it() {
+    let (_near, far) = pair();
+    let driver = driver(4).on_commit(move |rqs, seen| {
+        receive_first(rqs, seen, &far);
+        assert!(rqs.end(seen.ids[0], Status::Medium));
+    });
+    if rig(&driver).is_none() {
+        return;
+    }
+    let device = with_timeout("early", driver.clone(), Vec::new(), Duration::from_millis(50));
+    let mut rig = Rig::new(&device);
+    let start = Instant::now();
+    rig.send(Op::Read, 0, BLOCK, 9);
+    assert_eq!(rig.wait_all(), [Status::Medium], "as the driver has said");
+    assert!(start.elapsed() < LONG / 2);
+    assert_eq!(driver.seen().ends.iter().map(|end| end.1).collect::<Vec<_>>(), [ECANCELED], "the driver hears of it");
+}
