@@ -209,6 +209,54 @@ fn an_import_reads_no_hole_of_a_server_and_makes_them_where_there_was_data() {
 }
 
 #[test]
+fn an_image_goes_to_a_server_that_makes_no_zeroes_or_takes_large_blocks_alone() {
+    if no_io_uring() || sheave_testkit::require("nbdkit").is_none() {
+        return;
+    }
+    let dir = Dir::new();
+    let mut image = vec![0u8; 21 << 20];
+    image[4096..8192].fill(7);
+    image[(5 << 20) + 12_288..(8 << 20) - 4096].fill(9);
+    image[(20 << 20) + 4096..(20 << 20) + 8192].fill(3);
+    let file = std::fs::File::create(dir.path("in.raw")).expect("made");
+    file.set_len(image.len() as u64).expect("grown");
+    for part in [4096..8192, (5 << 20) + 12_288..(8 << 20) - 4096, (20 << 20) + 4096..(20 << 20) + 8192] {
+        file.write_all_at(&image[part.clone()], part.start as u64).expect("written");
+    }
+    drop(file);
+    dir.ok("pool create p.img --size 256M");
+    dir.ok("volume import in.raw p.img#v");
+    dir.ok("volume create p.img#odd --size 21508K");
+    let sheave = assert_cmd::cargo::cargo_bin!("sheave").display();
+    let policy = "blocksize-minimum=64k blocksize-preferred=64k blocksize-error-policy=error";
+    for (filters, keys) in [
+        ("--filter=nozero", ""),
+        ("--filter=blocksize-policy", policy),
+        ("--filter=blocksize-policy --filter=nozero", policy),
+    ] {
+        std::fs::write(dir.path("disk.raw"), vec![0xff; 32 << 20]).expect("written");
+        let export = |volume: &str| {
+            let script = format!(
+                "nbdkit -U - {filters} file disk.raw {keys} \
+                 --run '{sheave} volume export --yes p.img#{volume} nbd:unix:$unixsocket'"
+            );
+            let said = std::process::Command::new("sh").args(["-c", &script]).current_dir(dir.path("")).output();
+            let said = said.expect("it runs");
+            (said.status.success(), String::from_utf8_lossy(&said.stderr).into_owned())
+        };
+        let (done, why) = export("v");
+        assert!(done, "{filters}: {why}");
+        let disk = std::fs::read(dir.path("disk.raw")).expect("read");
+        assert!(disk[..image.len()] == image[..] && disk[image.len()..].iter().all(|byte| *byte == 0xff), "{filters}");
+        if !keys.is_empty() {
+            let (done, why) = export("odd");
+            assert!(!done && why.contains("blocks of 64"), "{filters}: {why}");
+            assert!(std::fs::read(dir.path("disk.raw")).expect("read") == disk, "nothing was written");
+        }
+    }
+}
+
+#[test]
 fn a_pool_lives_on_our_own_server_by_tls_and_no_key_comes_into_it() {
     if no_io_uring() {
         return;

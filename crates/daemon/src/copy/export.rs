@@ -1,7 +1,8 @@
 //! The content of a volume becomes a raw image, with holes where it has no data.
 //!
 //! The extents say what to read; reads are several ahead of what is written, and are written in order, so that a stream
-//! gets the same bytes as a file.
+//! gets the same bytes as a file. A device gets whole blocks of its own: those that have data in a part are read as a
+//! whole, and so are holes where it cannot make zeroes itself.
 
 use std::collections::VecDeque;
 
@@ -50,8 +51,12 @@ pub fn copy_to(
     let name = sink.name().to_owned();
     let ahead = VecDeque::with_capacity(usize::from(LANES));
     let mut lanes = Lanes::new(&volume, place)?;
-    let to_device = sink.device().filter(|_| rescue.is_none()).map(|device| lanes.attach_image(device)).transpose()?;
-    let mut copy = Copy { sink, lanes, ahead, meter, copied: 0, to_device: to_device.is_some() };
+    let device = sink.device().filter(|_| rescue.is_none());
+    device.map(|device| lanes.attach_image(device)).transpose()?;
+    let to_device = device.is_some();
+    let (block, makes_zeroes) = device
+        .map_or((1, true), |device| (u64::from(device.limits().logical_block), device.capabilities().write_zeroes));
+    let mut copy = Copy { sink, lanes, ahead, meter, copied: 0, to_device, block, makes_zeroes };
     let mut bad = Bad::default();
     let ended = match rescue {
         None => copy.run(&volume, place, size, stop)?,
@@ -82,12 +87,17 @@ struct Copy<'a> {
     copied: u64,
     /// The sink is a device, which the ring of the volume writes too.
     to_device: bool,
+    /// What is put begins and ends at a multiple of this; 1 where the sink takes all bytes.
+    block: u64,
+    /// The sink takes holes as such.
+    makes_zeroes: bool,
 }
 
 impl Copy<'_> {
     /// False when it was stopped.
     fn run(&mut self, volume: &Volume, place: &VolumePlace, size: u64, stop: &AtomicBool) -> Result<bool, Failure> {
-        let mut window = 0;
+        // All before `pos` was put. Windows begin at blocks.
+        let (mut window, mut pos) = (0, 0);
         while window < size {
             let len = WINDOW.min(size - window);
             let extents = volume.extents(window, len).map_err(failure::pool)?;
@@ -97,17 +107,24 @@ impl Copy<'_> {
                     .fix("sheave pool check tells what is wrong with the pool"));
             }
             for extent in extents {
-                if extent.kind != ExtentKind::Data {
-                    self.put(Next::Hole { pos: extent.pos, len: extent.len })?;
+                let end = extent.pos + extent.len;
+                let rest = end % self.block;
+                if extent.kind != ExtentKind::Data && self.makes_zeroes {
+                    // A hole's last block that is not whole goes with what follows it.
+                    let end = end - rest;
+                    if end > pos {
+                        self.put(Next::Hole { pos, len: end - pos })?;
+                        pos = end;
+                    }
                     continue;
                 }
-                let mut pos = extent.pos;
-                while pos < extent.pos + extent.len {
+                let end = if rest == 0 { end } else { (end - rest + self.block).min(size) };
+                while pos < end {
                     // Relaxed: the flag carries nothing but itself.
                     if stop.load(Ordering::Relaxed) {
                         return Ok(false);
                     }
-                    let len = (extent.pos + extent.len - pos).min(LANE_BYTES as u64) as usize;
+                    let len = (end - pos).min(LANE_BYTES as u64) as usize;
                     let lane = self.lane()?;
                     self.lanes.read(lane, len, pos)?;
                     self.put(Next::Read { lane, pos, len })?;

@@ -123,6 +123,15 @@ impl Sink {
             return Err(Failure::run(format!("{name} has {}, the volume {}", fmt_bytes(has), fmt_bytes(len)))
                 .fix("export to a larger one"));
         }
+        let block = u64::from(device.limits().logical_block);
+        if !len.is_multiple_of(block) {
+            return Err(Failure::run(format!(
+                "{name} takes blocks of {}, and the volume's {} are no whole number of them",
+                fmt_bytes(block),
+                fmt_bytes(len)
+            ))
+            .fix("resize the volume, or let the server take smaller blocks"));
+        }
         ask(&format!("{name} exists; the export replaces what is in it"))?;
         // Nobody else of this process has it; only its server knows of its other clients.
         let claim = device.claim(Sharing::Alone).map_err(failure::device)?;
