@@ -34,6 +34,9 @@
 //! - C3: a request that a lost connection left unanswered is sent again on the next, or ends as timed out.
 //! - C4: the server that a connection is made to again has the export of the first one, or the device is gone.
 
+#[cfg(test)]
+extern crate self as sheave_nbd_client; // As the server that the tests share names it.
+
 mod conn;
 mod control;
 mod covered;

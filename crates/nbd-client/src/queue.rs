@@ -580,3 +580,6 @@ impl Drop for NbdQueue {
         self.shared.leave();
     }
 }
+
+#[cfg(test)]
+mod tests;

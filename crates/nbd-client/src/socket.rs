@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::spec::Place;
 
 /// Bytes that the kernel keeps of a socket, each way: a batch of a few hundred requests goes in one call.
-const BUFFER_BYTES: libc::c_int = 4 << 20;
+const BUFFER_BYTES: libc::c_int = if cfg!(test) { 64 << 10 } else { 4 << 20 };
 
 /// A socket for this place, not connected.
 pub(crate) fn new(place: &Place) -> io::Result<OwnedFd> {
