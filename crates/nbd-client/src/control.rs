@@ -120,7 +120,7 @@ impl Control {
             Ended::Tls(why) => refused(why),
         };
         let until = Instant::now() + target.connect;
-        let stream = Stream::connect(&target.place, target.connect).map_err(failed)?;
+        let stream = Stream::connect(&target.place, target.connect, target.timeout).map_err(failed)?;
         let (mode, input) = (Mode::Simple, Vec::new());
         let mut control = Control { stream, secure: None, input, mode, allocation: None, cookie: 0 };
         let mut negotiation = Negotiation::new(&target.export, wish, target.block_status);

@@ -132,7 +132,7 @@ impl NbdQueue {
 
     fn connect(&mut self, at: usize, rqs: &mut Polled<'_>) {
         let target = &self.shared.target;
-        match socket::new(&target.place) {
+        match socket::new(&target.place, target.timeout) {
             Ok(fd) => {
                 let (address, within) = (target.place.address(), target.connect);
                 if let Err(why) = self.conns[at].connect((fd, &address), within, rqs) {

@@ -15,8 +15,11 @@ use crate::spec::Place;
 /// Bytes that the kernel keeps of a socket, each way: a batch of a few hundred requests goes in one call.
 const BUFFER_BYTES: libc::c_int = if cfg!(test) { 64 << 10 } else { 4 << 20 };
 
-/// A socket for this place, not connected.
-pub(crate) fn new(place: &Place) -> io::Result<OwnedFd> {
+/// Probes that are not acknowledged, of a connection that is quiet, until it counts as lost.
+const PROBES: libc::c_int = 5;
+
+/// A socket for this place, not connected, for requests with this limit of time.
+pub(crate) fn new(place: &Place, timeout: Duration) -> io::Result<OwnedFd> {
     let family = match place {
         Place::Unix(..) => libc::AF_UNIX,
         Place::Tcp(address) if address.is_ipv4() => libc::AF_INET,
@@ -29,18 +32,33 @@ pub(crate) fn new(place: &Place) -> io::Result<OwnedFd> {
     }
     // SAFETY: a new descriptor, which is nobody else's.
     let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-    set_up(&fd, place);
+    set_up(&fd, place, timeout);
     Ok(fd)
 }
 
 /// Large buffers, and no waiting for more to send. A refusal costs speed alone.
-fn set_up(fd: &OwnedFd, place: &Place) {
+fn set_up(fd: &OwnedFd, place: &Place, timeout: Duration) {
     for name in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
         set(fd, libc::SOL_SOCKET, name, &BUFFER_BYTES);
     }
     if matches!(place, Place::Tcp(_)) {
         set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1);
+        give_up_after(fd, timeout / 3);
     }
+}
+
+/// Has the socket fail when the other host has acknowledged nothing for so long, and probe it when it is quiet: a host
+/// that is gone says nothing, and what was asked of it shall be asked again before it is overdue. A second at least,
+/// for what was lost on the way is sent again only after a fraction of one.
+fn give_up_after(fd: &OwnedFd, silence: Duration) {
+    let seconds = |time: Duration, most: u64| time.as_secs().clamp(1, most) as libc::c_int;
+    let millis = silence.as_millis().clamp(1000, i32::MAX as u128) as libc::c_int;
+    set(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, &millis);
+    // Half a minute of quiet and half a minute of probes at most, or less where the limit is met before.
+    set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, &seconds(silence / 2, 30));
+    set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, &seconds(silence / 10, 6));
+    set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, &PROBES);
+    set(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &1);
 }
 
 fn set<T: Copy>(fd: &OwnedFd, level: libc::c_int, name: libc::c_int, value: &T) {
@@ -57,14 +75,14 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// Connects, and waits for it no longer than that.
-    pub(crate) fn connect(place: &Place, within: Duration) -> io::Result<Stream> {
+    /// Connects, and waits for it no longer than `within`; for requests with this limit of time.
+    pub(crate) fn connect(place: &Place, within: Duration, timeout: Duration) -> io::Result<Stream> {
         match place {
-            Place::Unix(path, _) => connect_unix(place, path, within).map(Stream::Unix),
+            Place::Unix(path, _) => connect_unix(place, path, (within, timeout)).map(Stream::Unix),
             Place::Tcp(address) => {
                 let stream = TcpStream::connect_timeout(address, within)?;
                 let fd = OwnedFd::from(stream);
-                set_up(&fd, place);
+                set_up(&fd, place, timeout);
                 Ok(Stream::Tcp(TcpStream::from(fd)))
             }
         }
@@ -126,8 +144,8 @@ impl io::Write for Stream {
 
 /// Connects to a Unix socket. A server that does not accept is waited for, but no longer than that: the kernel limits
 /// it as it limits sending.
-fn connect_unix(place: &Place, path: &str, within: Duration) -> io::Result<UnixStream> {
-    let fd = new(place)?;
+fn connect_unix(place: &Place, path: &str, (within, timeout): (Duration, Duration)) -> io::Result<UnixStream> {
+    let fd = new(place, timeout)?;
     let limit = libc::timeval { tv_sec: within.as_secs() as libc::time_t, tv_usec: within.subsec_micros().into() };
     set(&fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &limit);
     // SAFETY: the structure is of integers alone, for which zeroes are right.
