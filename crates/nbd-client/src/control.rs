@@ -27,7 +27,7 @@ use zerocopy::FromBytes;
 use crate::negotiation::{Agreed, Export, Negotiation, Wish};
 use crate::request;
 use crate::socket::Stream;
-use crate::spec::Target;
+use crate::spec::{Place, Target};
 use crate::tls::Secure;
 
 /// Most extents that are kept at a time: what follows is asked for again.
@@ -103,6 +103,23 @@ pub(crate) struct Control {
 }
 
 impl Control {
+    /// The first connection of a device: to the first address of the host where there is a server, which is that of all
+    /// later connections.
+    ///
+    /// # Errors
+    ///
+    /// Why there is no such connection; of several addresses, to the last.
+    pub(crate) fn first(target: &mut Target) -> Result<(Control, Export), DeviceError> {
+        let mut others = std::mem::take(&mut target.others).into_iter();
+        loop {
+            let failed = match Control::connect(target, target.wish()) {
+                Err(failed @ DeviceError::Host { .. }) => failed,
+                done => return done,
+            };
+            target.place = Place::Tcp(others.next().ok_or(failed)?);
+        }
+    }
+
     /// Connects and shakes hands.
     ///
     /// # Errors

@@ -32,8 +32,8 @@ struct Nbd(Arc<Shared>);
 
 /// Opens `nbd:...`.
 pub(crate) fn open(params: &mut Params<'_>) -> Result<Device, DeviceError> {
-    let target = Target::read(params)?;
-    let (control, export) = Control::connect(&target, target.wish())?;
+    let mut target = Target::read(params)?;
+    let (control, export) = Control::first(&mut target)?;
     let first = control.into_first().map_err(|source| DeviceError::Host {
         what: format!("connecting to the {}", target.words()),
         fix: "Look at the limits of this process".into(),

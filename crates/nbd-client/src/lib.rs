@@ -34,8 +34,12 @@
 //! - C3: a request that a lost connection left unanswered is sent again on the next, or ends as timed out.
 //! - C4: the server that a connection is made to again has the export of the first one, or the device is gone.
 
+// The unit tests use the server of the tests beside them, which name this crate as any other program does.
 #[cfg(test)]
-extern crate self as sheave_nbd_client; // As the server that the tests share names it.
+extern crate self as sheave_nbd_client;
+#[cfg(test)]
+#[path = "../tests/rig/mod.rs"]
+mod rig;
 
 mod conn;
 mod control;

@@ -1,7 +1,7 @@
 //! What a spec says: where the server is, which export, and the keys.
 //!
-//! Owns the grammar behind `nbd:`. Names of hosts are resolved here, once: a connection that is made again goes to the
-//! address that the first one went to.
+//! Owns the grammar behind `nbd:`. Names of hosts are resolved here, once: the first connection tries each address of
+//! a host in order, and a connection that is made again goes to the address that the first one went to.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -59,6 +59,8 @@ impl fmt::Display for Place {
 pub(crate) struct Target {
     pub(crate) spec: String,
     pub(crate) place: Place,
+    /// The other addresses of the host, until the first connection has found one where the server is.
+    pub(crate) others: Vec<SocketAddr>,
     pub(crate) export: String,
     /// Most connections of a ring.
     pub(crate) connections: u16,
@@ -97,8 +99,8 @@ impl Target {
         if timeout.is_zero() || connect.is_zero() {
             return Err(params.error("timeout= and connect= are times above 0, such as 30s"));
         }
-        let (place, in_path) = match path.strip_prefix("unix:") {
-            Some(socket) => (unix(params, socket)?, None),
+        let (place, others, in_path) = match path.strip_prefix("unix:") {
+            Some(socket) => (unix(params, socket)?, Vec::new(), None),
             None => tcp(params, &path)?,
         };
         let tls = tls(params, wish, [ca, cert, key, name], &path)?;
@@ -113,7 +115,19 @@ impl Target {
             return Err(params.error(format!("the export's name has more than {MAX_STRING} bytes")));
         }
         let spec = params.spec().to_owned();
-        Ok(Target { spec, place, export, connections, timeout, connect, read_only, assume_multi, block_status, tls })
+        Ok(Target {
+            spec,
+            place,
+            others,
+            export,
+            connections,
+            timeout,
+            connect,
+            read_only,
+            assume_multi,
+            block_status,
+            tls,
+        })
     }
 
     /// Whether TLS is used.
@@ -182,8 +196,8 @@ fn host_and_port(text: &str) -> (&str, Option<&str>) {
     (name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name), port)
 }
 
-/// `HOST[:PORT][/EXPORT]`; an address of IPv6 stands in brackets.
-fn tcp(params: &Params<'_>, text: &str) -> Result<(Place, Option<String>), DeviceError> {
+/// `HOST[:PORT][/EXPORT]`; an address of IPv6 stands in brackets. The first address, the others, and the export.
+fn tcp(params: &Params<'_>, text: &str) -> Result<(Place, Vec<SocketAddr>, Option<String>), DeviceError> {
     let export = text.split_once('/').map(|(_, export)| export.to_owned());
     let (bare, port) = host_and_port(text);
     let wrong = |port| params.error(format!("'{port}' is no port. Write nbd:HOST:PORT/EXPORT, or nbd:unix:PATH"));
@@ -191,13 +205,13 @@ fn tcp(params: &Params<'_>, text: &str) -> Result<(Place, Option<String>), Devic
     if bare.is_empty() {
         return Err(params.error("no host. Write nbd:HOST:PORT/EXPORT, or nbd:unix:PATH for a Unix socket"));
     }
-    let found = (bare, port).to_socket_addrs().map_err(|source| DeviceError::Host {
+    let mut found = (bare, port).to_socket_addrs().map_err(|source| DeviceError::Host {
         what: format!("looking for the host '{bare}'"),
         fix: "Check its name, or write its address".into(),
         source,
     })?;
-    match found.into_iter().next() {
-        Some(address) => Ok((Place::Tcp(address), export)),
+    match found.next() {
+        Some(address) => Ok((Place::Tcp(address), found.collect(), export)),
         None => Err(params.error(format!("the host '{bare}' has no address"))),
     }
 }

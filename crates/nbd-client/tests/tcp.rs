@@ -4,35 +4,13 @@
 mod rig;
 
 use std::io;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rig::{MIB, Server, filled, registry, results, ring};
 use sheave::op;
 use sheave_nbd::handshake::Mode;
-
-/// Has the server at a port of this host as well; the connections that it has accepted there.
-fn front(server: &Server) -> (u16, Arc<Mutex<Vec<TcpStream>>>) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("listening");
-    let port = listener.local_addr().expect("an address").port();
-    let (path, accepted) = (server.path.clone(), Arc::new(Mutex::new(Vec::new())));
-    let all = accepted.clone();
-    std::thread::spawn(move || {
-        for near in listener.incoming() {
-            let near = near.expect("accepted");
-            let far = UnixStream::connect(&path).expect("connected");
-            let ends = || (near.try_clone().expect("a descriptor"), far.try_clone().expect("a descriptor"));
-            let ((mut from, mut to), (mut back, mut answers)) = (ends(), ends());
-            all.lock().expect("nobody panics with it").push(near);
-            std::thread::spawn(move || io::copy(&mut from, &mut to));
-            std::thread::spawn(move || io::copy(&mut answers, &mut back));
-        }
-    });
-    (port, accepted)
-}
 
 /// From now on the kernel drops whatever comes for this socket, and acknowledges none of it.
 fn vanish(stream: &TcpStream) {
@@ -48,7 +26,7 @@ fn vanish(stream: &TcpStream) {
 fn a_host_that_is_gone_costs_the_connection_and_no_request() {
     for was_received in [false, true] {
         let server = Server::start(MIB, Mode::Structured);
-        let (port, accepted) = front(&server);
+        let (port, accepted) = server.front();
         let device = registry().open(&format!("nbd:127.0.0.1:{port}/disk,timeout=9s")).expect("opened");
         let Some((mut ring, fd)) = ring(&device) else { return };
         ring.push(op::write(fd, filled(4096, 7))).expect("room");

@@ -1,4 +1,4 @@
-//! What a server may say of its extents, and what it may not (B1, B2).
+//! What a server may say of its extents, and what it may not (B1, B2); and at which address of its host it is.
 
 use std::os::unix::net::UnixStream;
 
@@ -6,7 +6,36 @@ use sheave_nbd::wire;
 
 use super::*;
 
+use crate::rig::Server;
+
 const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn the_first_connection_goes_to_the_address_that_has_the_server() {
+    let server = Server::start(1 << 20, Mode::Structured);
+    let (port, accepted) = server.front();
+    // One where nobody listens, and one that takes connections and says nothing.
+    let mute = std::net::TcpListener::bind(("127.0.0.3", port)).expect("listening");
+    let mut target = Target {
+        spec: "nbd:host/disk".into(),
+        place: Place::Tcp(([127, 0, 0, 2], port).into()),
+        others: vec![mute.local_addr().expect("an address"), ([127, 0, 0, 1], port).into()],
+        export: "disk".into(),
+        connections: 1,
+        timeout: SECOND,
+        connect: SECOND / 4,
+        read_only: false,
+        assume_multi: false,
+        block_status: true,
+        tls: None,
+    };
+    let (_, export) = Control::first(&mut target).expect("connected");
+    assert_eq!((export.size, accepted.lock().expect("nobody panics with it").len()), (1 << 20, 1));
+    assert!(target.words().contains(&format!("127.0.0.1:{port}")), "later ones go there: {}", target.words());
+    target.place = Place::Tcp(([127, 0, 0, 2], port).into());
+    let error = Control::first(&mut target).expect_err("it has no other address").to_string();
+    assert!(error.contains("127.0.0.2"), "{error}");
+}
 
 /// Asks a server that answers each question with the next of these.
 fn asked(mode: Mode, end: u64, answers: Vec<Vec<u8>>) -> (Vec<Extent>, Result<(), Fault>, Vec<u64>) {

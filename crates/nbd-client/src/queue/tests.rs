@@ -1,13 +1,10 @@
 //! What the kernel does seldom: it sends a part of a batch.
 
-#[path = "../../tests/rig/mod.rs"]
-mod rig;
-
-use rig::{MIB, Server, filled, results, ring};
 use sheave::op;
 use sheave_nbd::handshake::Mode;
 
 use crate::conn::MOST_PIECES;
+use crate::rig::{MIB, Server, filled, results, ring};
 
 #[test]
 fn a_batch_that_is_sent_in_parts_goes_on_when_some_of_it_was_answered() {

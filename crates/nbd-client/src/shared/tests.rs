@@ -30,6 +30,7 @@ fn shared_of(export: Export) -> Shared {
     let target = Target {
         spec: "nbd:unix:/x".into(),
         place: Place::Unix("/x".into(), SocketAddr::from_pathname("/x").expect("a path")),
+        others: Vec::new(),
         export: "x".into(),
         connections: 1,
         timeout: Duration::from_secs(1),

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -198,6 +198,26 @@ impl Server {
 
     pub fn open(&self, keys: &str) -> Result<Device, DeviceError> {
         registry().open(&self.spec(keys))
+    }
+
+    /// Has it at a port of 127.0.0.1 as well; the port, and the connections that were accepted there.
+    pub fn front(&self) -> (u16, Arc<Mutex<Vec<TcpStream>>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("listening");
+        let port = listener.local_addr().expect("an address").port();
+        let (path, accepted) = (self.path.clone(), Arc::new(Mutex::new(Vec::new())));
+        let all = accepted.clone();
+        std::thread::spawn(move || {
+            for near in listener.incoming() {
+                let near = near.expect("accepted");
+                let far = UnixStream::connect(&path).expect("connected");
+                let ends = || (near.try_clone().expect("a descriptor"), far.try_clone().expect("a descriptor"));
+                let ((mut from, mut to), (mut back, mut answers)) = (ends(), ends());
+                all.lock().expect("nobody panics with it").push(near);
+                std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+                std::thread::spawn(move || std::io::copy(&mut answers, &mut back));
+            }
+        });
+        (port, accepted)
     }
 }
 
