@@ -6,7 +6,7 @@
 //!
 //! Owns the requests and the cookies that name them, and the ring's connections as a whole: when one of them is lost
 //! all are, for what is asked again must not overtake what another connection still carries. A further connection is
-//! made when those that there are have much to do; one that cannot be made is done without.
+//! made when those that there are have much to do; one that cannot be made is done without for a while.
 //!
 //! Invariants:
 //! - Q1: an entry is there from the start of its request to its end; `waiting` has it, or a connection of its number.
@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sheave::drivers::{OpEnd, OpToken, Open, Polled, Request, RequestId, SafeQueue, Step, WaitsFor};
+use sheave::drivers::{OpEnd, OpToken, Open, Polled, PreciseTs, Request, RequestId, SafeQueue, Step, WaitsFor};
 use sheave::{Errno, Op, Status};
 use sheave_nbd::handshake::Mode;
 use sheave_nbd::tls::Fed;
@@ -37,6 +37,8 @@ const BUSY_BYTES: u64 = 512 << 10;
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// The longest of these pauses.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How long after one more connection could not be made it is tried again.
+const ANOTHER_PAUSE: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(30) };
 /// What an operation ends with that was cancelled.
 const CANCELLED: i32 = -125;
 /// ESHUTDOWN of the protocol.
@@ -73,8 +75,10 @@ pub(crate) struct NbdQueue {
     epoch: u64,
     link: Link,
     conns: Box<[Conn]>,
-    /// Connections that the server gives.
+    /// Connections that the server gives, as far as is known.
     most: usize,
+    /// When it may give more than it last did.
+    another: PreciseTs,
     entries: Box<[Option<Entry>]>,
     covered: Box<[Covered]>,
     waiting: VecDeque<RequestId>,
@@ -95,6 +99,7 @@ impl NbdQueue {
             link: Link::Down,
             conns: (0..most).map(|_| Conn::new()).collect(),
             most,
+            another: PreciseTs::default(),
             entries: vec![None; open.depth()].into(),
             covered: vec![Covered::default(); open.depth()].into(),
             waiting: VecDeque::with_capacity(open.depth()),
@@ -118,7 +123,7 @@ impl NbdQueue {
 
     /// Makes the first connection, or takes that which the device was opened by.
     fn open(&mut self, rqs: &mut Polled<'_>) {
-        self.link = Link::Open;
+        (self.link, self.most) = (Link::Open, self.conns.len());
         if let Some(first) = self.shared.take_first() {
             self.epoch = FIRST_EPOCH;
             return match self.conns[0].adopt(first).and_then(|()| self.conns[0].receive(rqs)) {
@@ -148,7 +153,7 @@ impl NbdQueue {
         let words = self.shared.target.words();
         if at > 0 {
             self.shared.notice(format!("{words}: goes with {at} connections, as one more could not be made: {why}"));
-            self.most = at;
+            (self.most, self.another) = (at, rqs.now().after(ANOTHER_PAUSE));
             return self.conns[at].close(rqs);
         }
         self.shared
@@ -236,6 +241,9 @@ impl NbdQueue {
         }
         let up = self.conns.iter().filter(|conn| conn.is_up()).count();
         let busy = up > 0 && self.conns.iter().all(|conn| !conn.is_up() || conn.load >= BUSY_BYTES);
+        if busy && self.most < self.conns.len() && rqs.now() >= self.another {
+            self.most = self.conns.len();
+        }
         let next = self.conns.iter().position(|conn| matches!(conn.phase, Phase::Empty));
         if let (true, Some(next)) = (busy && !self.conns.iter().any(Conn::is_opening), next)
             && next < self.most

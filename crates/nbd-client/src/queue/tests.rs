@@ -1,8 +1,9 @@
-//! What the kernel does seldom: it sends a part of a batch.
+//! What happens seldom: the kernel sends a part of a batch, and the server refuses one more connection.
 
-use sheave::op;
+use sheave::{Fd, Ring, op};
 use sheave_nbd::handshake::Mode;
 
+use super::ANOTHER_PAUSE;
 use crate::conn::MOST_PIECES;
 use crate::rig::{MIB, Server, filled, results, ring};
 
@@ -26,5 +27,40 @@ fn a_batch_that_is_sent_in_parts_goes_on_when_some_of_it_was_answered() {
         assert_eq!((server.state().connections, device.notices().len()), (1, 0), "{pieces}: {:?}", device.notices());
         let state = server.state();
         assert!((0..32).all(|pair| state.stable[pair * 262_144..][..131_072].iter().all(|byte| *byte == 4)));
+    }
+}
+
+/// Enough to keep several connections busy; how many the server got meanwhile.
+fn load(server: &Server, ring: &mut Ring, fd: Fd) -> u64 {
+    let before = server.state().connections;
+    for number in 0..16 {
+        ring.push(op::write(fd, filled(MIB, 1)).offset(number * MIB as u64)).expect("room");
+    }
+    assert!(results(ring, 16).iter().all(|&(_, res)| res == MIB as i32));
+    server.state().connections - before
+}
+
+#[test]
+fn a_connection_that_could_not_be_made_is_tried_again() {
+    let server = Server::start(16 * MIB, Mode::Structured);
+    let device = server.open("").expect("opened");
+    let Some((mut ring, fd)) = ring(&device) else { return };
+    for lost in [false, true] {
+        server.state().hang_up();
+        server.state().away = false;
+        ring.push(op::read(fd, filled(4096, 0xee))).expect("room");
+        assert_eq!(results(&mut ring, 1), [(0, 4096)], "by the first connection");
+        server.state().away = true;
+        assert!(load(&server, &mut ring, fd) >= 1, "the second is refused");
+        assert!(device.notices().iter().any(|text| text.contains("goes with 1 connections")));
+        server.state().away = false;
+        if lost {
+            server.state().hang_up();
+            assert!(load(&server, &mut ring, fd) >= 2, "when the first is made again");
+        } else {
+            assert_eq!(load(&server, &mut ring, fd), 0, "not at once");
+            std::thread::sleep(ANOTHER_PAUSE);
+            assert!(load(&server, &mut ring, fd) >= 1, "after a while");
+        }
     }
 }
