@@ -194,9 +194,11 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// The kernel does not let go of its limit of time.
+    /// The server has said more than it was asked; or the kernel does not let go of its limit of time.
     pub(crate) fn into_first(self) -> io::Result<First> {
-        debug_assert!(self.input.is_empty(), "nothing was asked that was not answered");
+        if !self.input.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the server sent what nobody asked for"));
+        }
         let fd = self.stream.into_fd()?;
         Ok(First { fd, secure: self.secure, mode: self.mode, allocation: self.allocation })
     }

@@ -36,7 +36,7 @@ pub(crate) fn open(params: &mut Params<'_>) -> Result<Device, DeviceError> {
     let (control, export) = Control::first(&mut target)?;
     let first = control.into_first().map_err(|source| DeviceError::Host {
         what: format!("connecting to the {}", target.words()),
-        fix: "Look at the limits of this process".into(),
+        fix: "Use a server that follows the protocol".into(),
         source,
     })?;
     let notices = notices(&target, &export);

@@ -168,3 +168,13 @@ fn a_server_that_cannot_tell_says_so() {
     }
     assert!(matches!(asked(Mode::Structured, 65_536, Vec::new()).1, Err(Fault::Lost(_))));
 }
+
+#[test]
+fn a_connection_with_bytes_that_nobody_asked_for_goes_to_no_ring() {
+    for input in [Vec::new(), vec![0x44]] {
+        let (ours, _theirs) = UnixStream::pair().expect("a pair");
+        let (stream, wanted) = (Stream::Unix(ours), input.is_empty());
+        let control = Control { stream, secure: None, input, mode: Mode::Simple, allocation: None, cookie: 0 };
+        assert_eq!(control.into_first().is_ok(), wanted);
+    }
+}
