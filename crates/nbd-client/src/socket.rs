@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::spec::Place;
 
-/// Bytes that the kernel keeps of a socket, each way: a batch of a few hundred requests goes in one call.
+/// Bytes that the kernel keeps of a Unix socket, each way: a batch of a few hundred requests goes in one call.
 const BUFFER_BYTES: libc::c_int = if cfg!(test) { 64 << 10 } else { 4 << 20 };
 
 /// Probes that are not acknowledged, of a connection that is quiet, until it counts as lost.
@@ -36,14 +36,20 @@ pub(crate) fn new(place: &Place, timeout: Duration) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Large buffers, and no waiting for more to send. A refusal costs speed alone.
+/// Large buffers on a Unix socket; on TCP no waiting for more to send. The buffers of TCP are the kernel's to size: one
+/// that was set stays as it is, and `net.core.rmem_max` is often less than what the kernel goes up to by itself. A
+/// refusal costs speed alone.
 fn set_up(fd: &OwnedFd, place: &Place, timeout: Duration) {
-    for name in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
-        set(fd, libc::SOL_SOCKET, name, &BUFFER_BYTES);
-    }
-    if matches!(place, Place::Tcp(_)) {
-        set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1);
-        give_up_after(fd, timeout / 3);
+    match place {
+        Place::Unix(..) => {
+            for name in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
+                set(fd, libc::SOL_SOCKET, name, &BUFFER_BYTES);
+            }
+        }
+        Place::Tcp(_) => {
+            set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1);
+            give_up_after(fd, timeout / 3);
+        }
     }
 }
 
@@ -177,3 +183,6 @@ pub(crate) fn send_now(fd: &OwnedFd, bytes: &[u8]) {
     // SAFETY: the bytes are read during the call alone.
     let _ = unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
 }
+
+#[cfg(test)]
+mod tests;
