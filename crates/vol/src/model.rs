@@ -8,6 +8,7 @@
 //! Only in builds with `--cfg shuttle`; `SHEAVE_MODEL_RUNS` sets the number of schedules.
 
 mod sums;
+mod written;
 
 use std::time::Duration;
 

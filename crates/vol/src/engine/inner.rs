@@ -197,11 +197,19 @@ impl PoolInner {
     /// entry that is to be durable.
     #[inline]
     pub(crate) fn list(&self, state: &mut State, core: &VolumeCore, unit: u64, place: EntryPlace, entry: Entry) {
+        let entry = self.listed(state, core, unit, entry);
+        state.tree.store(place, entry);
+    }
+
+    /// As [`list`](Self::list), but the caller stores the entry, which is the result. `unsynced` is set before that, so
+    /// that whoever finds the entry finds it set.
+    #[inline]
+    pub(crate) fn listed(&self, state: &mut State, core: &VolumeCore, unit: u64, entry: Entry) -> Entry {
+        self.mark_unsynced();
         if !entry.any(Entry::LISTED) {
             state.dirty.push((core.id, unit));
         }
-        state.tree.store(place, entry.with(Entry::LISTED | Entry::DIRTY));
-        self.mark_unsynced();
+        entry.with(Entry::LISTED | Entry::DIRTY)
     }
 
     /// Adds a record for the next commit.

@@ -150,11 +150,12 @@ impl Volume {
         drop(guard);
         let quiet = self.wait_for_writers(may_block);
         let mut guard = self.pool.lock();
-        self.set_busy(&mut guard, place, false);
         if quiet.is_ok() {
             let entry = guard.tree.entry(place);
             guard.tree.store(place, entry.without(Entry::WRITERS));
         }
+        // Last: who found both flags would write for the first time, after the writers that were waited for.
+        self.set_busy(&mut guard, place, false);
         self.pool.wake();
         quiet.map(|()| guard)
     }

@@ -15,7 +15,7 @@
 //! - R2: a neighbour is a favour. What fails for it (a read, a checksum that does not match) fails for nobody: it stays
 //!   where it is, shared as before. Of a host that has not enough room for all of them the wanted one gets what there
 //!   is.
-//! - R3: whoever takes `READY` off sets it again, whatever happens ([`write`](super::write), W1).
+//! - R3: whoever takes `READY` off sets it again, whatever happens, and last ([`write`](super::write), W1).
 //!
 //! Called by writes that found a shared unit.
 
@@ -95,8 +95,8 @@ impl Volume {
         drop(running);
         let (mut guard, copied) = self.lock_with_open_region(&copies, copied, may_block);
         let state = &mut *guard;
-        copies.iter().for_each(|copy| self.set_busy(state, copy.place, false));
         let copied = copied.and_then(|kept| self.install(state, unit, &copies, kept));
+        copies.iter().for_each(|copy| self.set_busy(state, copy.place, false));
         let kept = copied.as_ref().map_or(0, |kept| *kept);
         copies[kept..].iter().for_each(|copy| state.tree.give_back(&self.core.top, copy.to));
         self.pool.wake();
@@ -211,7 +211,8 @@ impl Volume {
         }
     }
 
-    /// The first `kept` copies take the places of what they are copies of.
+    /// The first `kept` copies take the places of what they are copies of. They are not `READY` yet: who may write to
+    /// them is to know that their place is not durable.
     fn install(&self, state: &mut State, unit: u64, copies: &[Copy], kept: usize) -> Result<usize, Status> {
         // A checkpoint may have been written meanwhile, so the way may be changed for the first time again.
         let cost = state.cost_of_units(self.core.id, unit, unit) + state.cost_of_marks(&copies[0].bad);
@@ -223,7 +224,7 @@ impl Volume {
         for copy in &copies[..kept] {
             self.pool.copied(state, copy.from, copy.to, &copy.bad);
             let old = state.tree.entry(copy.place);
-            let new = Entry::at(copy.to).with(old.0 & (Entry::FULL | Entry::LISTED));
+            let new = Entry::at(copy.to).without(Entry::READY).with(old.0 & (Entry::FULL | Entry::LISTED));
             state.tree.replace(&self.core.top, copy.place, new);
             self.pool.list(state, &self.core, copy.unit, copy.place, new);
         }

@@ -9,7 +9,8 @@
 //! A shared unit is copied first ([`relocate`](super::relocate)). While a snapshot settles nothing is copied: writes
 //! that began before it may still land.
 //!
-//! - W1: whoever takes `READY` off sets it again, whatever happens.
+//! - W1: whoever takes `READY` off sets it again, whatever happens, and as the last of its changes: from that store on
+//!   rings write without the lock, by what the entry says then.
 //! - W2: a partial block is written only after the whole block is: its rest is zeroed first, when no other write to the
 //!   unit is under way.
 
@@ -267,19 +268,19 @@ impl Volume {
         });
         let mut guard = self.pool.lock();
         let state = &mut *guard;
-        self.set_busy(state, place, false);
         // A checkpoint may have been written meanwhile, so the way may be changed for the first time again.
         let cost = state.cost_of_units(self.core.id, unit, unit);
         let zeroed = zeroed.and(state.can_pay(cost, Spender::EndOfWrite).then_some(()).ok_or(Status::NoSpc));
+        let zeroed = zeroed.and_then(|()| state.own(&self.core, unit).map(drop));
         if zeroed.is_ok() {
             for block in edges.into_iter().flatten() {
                 state.tree.set_bits(place, block, 1, true);
             }
             let full = if state.tree.written(place).0 { Entry::FULL } else { 0 };
             let entry = state.tree.entry(place).without(Entry::WRITERS).with(full);
-            state.own(&self.core, unit)?;
             self.pool.list(state, &self.core, unit, place, entry);
         }
+        self.set_busy(state, place, false);
         self.pool.wake();
         zeroed.map(|()| Round::Look(guard))
     }
@@ -386,10 +387,8 @@ impl Volume {
                 Some(_) => self.touch_both(state, unit)?,
                 None => state.own(&self.core, unit)?,
             };
-            let entry = state.tree.entry(place);
-            state.tree.set_bits(place, first, last as u32 - first, true);
-            let full = if state.tree.written(place).0 { Entry::FULL } else { 0 };
-            self.pool.list(state, &self.core, unit, place, entry.with(full));
+            let entry = self.pool.listed(state, &self.core, unit, state.tree.entry(place));
+            state.tree.write_blocks(place, entry, first, last as u32 - first);
             self.raise(state, (unit << geometry.unit_shift) + (last << BLOCK_SHIFT));
         }
         Ok(())

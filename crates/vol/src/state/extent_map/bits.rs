@@ -11,6 +11,17 @@ use super::Entry;
 use super::tree::{EntryPlace, Tree};
 
 impl Tree {
+    /// Some blocks of a unit are written now. `entry` says that this is not durable, and is stored before their bits
+    /// (I4 of [`extent_map`](super)): who finds a bit may overwrite the block.
+    pub(crate) fn write_blocks(&mut self, place: EntryPlace, entry: Entry, first: u32, count: u32) {
+        debug_assert!(entry.has(Entry::ALLOC | Entry::DIRTY));
+        self.store(place, entry);
+        self.set_bits(place, first, count, true);
+        if self.written(place).0 {
+            self.store(place, entry.with(Entry::FULL));
+        }
+    }
+
     /// Sets or clears the written bits of some blocks of a unit.
     pub(crate) fn set_bits(&mut self, place: EntryPlace, first: u32, count: u32, written: bool) {
         if self.map.geometry.has_bits_in_entries() {
@@ -26,6 +37,8 @@ impl Tree {
                 let new = if written { old | mask } else { old & !mask };
                 // Release: pairs with the Acquire load in `ExtentMap::written_run`.
                 word.store(new, Ordering::Release);
+                #[cfg(all(test, not(shuttle)))]
+                super::watch::stored();
                 self.leaves.add_written(place.leaf, (new & !old).count_ones(), (old & !new).count_ones());
             }
             at += here;
@@ -42,6 +55,8 @@ impl Tree {
         let old = entry.bits();
         if let Some(word) = self.map.leaves.word(place.leaf, place.slot) {
             word.store(entry.with_bits(new).0, Ordering::Release); // Release: pairs with the Acquire load in `find`
+            #[cfg(all(test, not(shuttle)))]
+            super::watch::stored();
             self.leaves.add_written(place.leaf, (new & !old).count_ones(), (old & !new).count_ones());
         }
     }

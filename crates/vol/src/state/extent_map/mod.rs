@@ -15,6 +15,8 @@
 //! - I3: written bits that stand beside the entries are zeroed before an entry gets space; an entry is emptied before
 //!   its written bits are: so bits that were loaded between two equal entries belong to it. Equal entries are the same
 //!   entry, for a unit that is given up comes back after a grace period only.
+//! - I4: a change takes several stores, and a lookup may come between any two of them. So an entry is `DIRTY` before
+//!   bits are set that are not durable, and `READY` when all else that it says is right.
 
 pub(crate) mod arena;
 mod bits;
@@ -26,6 +28,8 @@ pub(crate) mod replayed;
 pub(crate) mod top;
 mod tops;
 pub(crate) mod tree;
+#[cfg(all(test, not(shuttle)))]
+pub(crate) mod watch;
 pub(crate) mod work;
 
 use sheave_base::status::Status;
@@ -171,8 +175,10 @@ impl ExtentMap {
             return Ok(Mapping::new(MappingKind::Hole, pos, len, 0));
         }
         let addr = (spot.entry.phys() << geometry.unit_shift) + offset;
-        let (written, run) =
-            if spot.entry.any(Entry::FULL) { (true, here) } else { self.block_run(top, pos, here, &spot)? };
+        let (written, run, _) = match spot.entry.any(Entry::FULL) {
+            true => (true, here, spot.entry),
+            false => self.block_run(top, pos, here, &spot)?,
+        };
         let kind = if written { MappingKind::Mapped } else { MappingKind::Unwritten };
         let full = Entry::PLAIN_FOR_READS;
         let len = if written && run < len && run == geometry.unit_bytes() - offset {
@@ -193,10 +199,13 @@ impl ExtentMap {
         let offset = pos & (geometry.unit_bytes() - 1);
         let here = len.min(geometry.unit_bytes() - offset);
         let addr = (spot.entry.phys() << geometry.unit_shift) + offset;
-        let dirty = spot.entry.0 & Entry::DIRTY;
+        // `DIRTY` as it is when the bits have been loaded: it is set before them (I4).
+        let (written, run, after) = match spot.entry.any(Entry::FULL) {
+            true => (true, here, spot.entry),
+            false => self.block_run(top, pos, here, &spot).ok()?,
+        };
+        let dirty = after.0 & Entry::DIRTY;
         let flags = if dirty != 0 { MapFlags::DIRTY } else { MapFlags::NONE };
-        let (written, run) =
-            if spot.entry.any(Entry::FULL) { (true, here) } else { self.block_run(top, pos, here, &spot).ok()? };
         if written {
             let plain = Entry::PLAIN_FOR_WRITES;
             let len = if run < len && run == geometry.unit_bytes() - offset {
@@ -238,24 +247,24 @@ impl ExtentMap {
         len.min((unit << geometry.unit_shift) - pos)
     }
 
-    /// Whether the block at `pos` is written, and how many bytes (of `len`, in one unit) are the same; `Again` when the
-    /// entry changed meanwhile.
+    /// Whether the block at `pos` is written, how many bytes (of `len`, in one unit) are the same, and the entry as it
+    /// was after that; `Again` when the unit has another place then.
     #[inline]
-    fn block_run(&self, top: &Top, pos: u64, len: u64, spot: &Spot) -> Result<(bool, u64), Status> {
+    fn block_run(&self, top: &Top, pos: u64, len: u64, spot: &Spot) -> Result<(bool, u64, Entry), Status> {
         let offset = pos & (self.geometry.unit_bytes() - 1);
         let first = (offset >> BLOCK_SHIFT) as u32;
         let end = ((offset + len - 1) >> BLOCK_SHIFT) as u32 + 1;
         let to = |blocks: u32| len.min((u64::from(first + blocks) << BLOCK_SHIFT) - offset);
         if self.geometry.has_bits_in_entries() {
             let (written, blocks) = run_of(spot.entry.bits() >> first, end - first);
-            return Ok((written, to(blocks)));
+            return Ok((written, to(blocks), spot.entry));
         }
         let (written, blocks) = self.written_run(spot.leaf, spot.slot, first, end - first);
         let again = self.find(top, pos >> self.geometry.unit_shift);
         if !again.entry.same_place(spot.entry) || again.leaf != spot.leaf {
             return Err(Status::Again);
         }
-        Ok((written, to(blocks)))
+        Ok((written, to(blocks), again.entry))
     }
 }
 

@@ -294,6 +294,8 @@ impl Tree {
             let bits = Entry(word.load(Ordering::Relaxed)).bits(); // Relaxed: under the lock.
             // Release: pairs with the Acquire load in `find`.
             word.store(entry.with_bits(bits).0, Ordering::Release);
+            #[cfg(all(test, not(shuttle)))]
+            super::watch::stored();
         }
     }
 

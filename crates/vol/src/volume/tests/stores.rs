@@ -1,0 +1,146 @@
+//! What a ring finds, without a lock, between any two stores of a change of the map: a change is many, and each of them
+//! is seen.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use sheave_base::status::Status;
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::file::WriteDone;
+use sheave_iomap::mapping::{Intent, MapFlags};
+use sheave_iomap::{File, Mapping, MappingKind};
+
+use crate::state::extent_map::watch::watched;
+use crate::{CreateOptions, OpenOptions, Pool, Volume};
+
+const BLOCK: u64 = 4096;
+/// With written bits in the entries, and beside them.
+const UNITS: [u64; 2] = [65_536, 1 << 20];
+
+fn pool(unit_bytes: u64) -> Pool {
+    let device = sheave_drivers::open_device("ram:size=64M").unwrap();
+    Pool::create(&device, &CreateOptions { unit_bytes, ..CreateOptions::default() }).unwrap();
+    Pool::open(&device, &OpenOptions::default()).unwrap()
+}
+
+fn map(volume: &Volume, pos: u64, len: u64) -> Mapping {
+    volume.map_blocking(pos, len, Intent::Write, &MayBlock::on_worker()).unwrap()
+}
+
+fn end(volume: &Volume, mapping: Mapping) {
+    let done = WriteDone::new(mapping.offset, mapping.len, Status::Ok, std::slice::from_ref(&mapping));
+    volume.end_write(done, &MayBlock::on_worker()).unwrap();
+}
+
+fn write(volume: &Volume, pos: u64, len: u64) {
+    end(volume, map(volume, pos, len));
+}
+
+/// What a ring that writes a block finds without the lock.
+fn found(volume: &Volume, pos: u64) -> Option<Mapping> {
+    volume.pool.map.lookup_write(&volume.core.top, pos, BLOCK)
+}
+
+/// Does something, and looks after each of its stores whether a ring that overwrites a block of the range would know
+/// that there is more to make durable than its data. How often it could have overwritten one.
+fn overwritten_while(volume: &Volume, range: std::ops::Range<u64>, job: impl FnOnce()) -> u32 {
+    let looks = Rc::new(Cell::new(0));
+    let watcher = {
+        let (volume, looks) = (volume.clone(), Rc::clone(&looks));
+        move || {
+            for pos in range.clone().step_by(BLOCK as usize) {
+                let mapping = found(&volume, pos).filter(|mapping| mapping.kind == MappingKind::Mapped);
+                let Some(mapping) = mapping else { continue };
+                looks.set(looks.get() + 1);
+                assert!(mapping.flags.any(MapFlags::DIRTY), "FUA alone would be enough at {pos}");
+                assert!(volume.needs_sync(), "a flush of the device alone would be enough at {pos}");
+            }
+        }
+    };
+    watched(watcher, job);
+    looks.get()
+}
+
+/// V1, H1: a discard of the only written block of a unit, to which others may be writing for the first time.
+#[test]
+fn a_write_beside_a_discard_is_not_lost() {
+    for unit in UNITS {
+        let pool = pool(unit);
+        let volume = pool.create_volume("v", 8 * unit).unwrap();
+        write(&volume, 3 * BLOCK, BLOCK);
+        let begun = Rc::new(RefCell::new(Vec::new()));
+        let watcher = {
+            let (volume, begun) = (volume.clone(), Rc::clone(&begun));
+            move || begun.borrow_mut().extend(found(&volume, 5 * BLOCK))
+        };
+        watched(watcher, || volume.punch(3 * BLOCK, BLOCK, &MayBlock::on_worker()).unwrap());
+        for mapping in begun.take() {
+            end(&volume, mapping);
+            let read = volume.map(5 * BLOCK, BLOCK, Intent::Read).unwrap();
+            assert_eq!(read.kind, MappingKind::Mapped, "units of {unit}: a write that ended well reads as zeroes");
+        }
+    }
+}
+
+/// V2, V3: a block that has just been written for the first time is overwritten by somebody else.
+#[test]
+fn who_overwrites_what_was_just_written_knows_that_it_is_not_durable() {
+    for unit in UNITS {
+        let pool = pool(unit);
+        let volume = pool.create_volume("v", 8 * unit).unwrap();
+        write(&volume, 0, BLOCK);
+        pool.sync().unwrap();
+        assert!(!volume.needs_sync());
+        let mapping = map(&volume, 5 * BLOCK, BLOCK);
+        let looks = overwritten_while(&volume, 5 * BLOCK..6 * BLOCK, || end(&volume, mapping));
+        assert!(looks > 0, "nobody looked");
+        // The last block makes the unit whole.
+        write(&volume, BLOCK, 4 * BLOCK);
+        write(&volume, 6 * BLOCK, unit - 7 * BLOCK);
+        pool.sync().unwrap();
+        let mapping = map(&volume, unit - BLOCK, BLOCK);
+        let looks = overwritten_while(&volume, unit - BLOCK..unit, || end(&volume, mapping));
+        assert!(looks > 0, "nobody looked");
+    }
+}
+
+/// V2, V3: blocks of a unit, and of its neighbours, that have just got a place of their own.
+#[test]
+fn who_overwrites_what_was_just_copied_knows_that_it_is_not_durable() {
+    for unit in UNITS {
+        let pool = pool(unit);
+        let volume = pool.create_volume("v", 8 * unit).unwrap();
+        (0..4).for_each(|at| write(&volume, at * unit, unit));
+        pool.snapshot("v", "s").unwrap();
+        pool.sync().unwrap();
+        assert!(!volume.needs_sync());
+        let looks = overwritten_while(&volume, 0..4 * unit, || _ = map(&volume, unit, BLOCK));
+        assert!(looks > 0, "nobody looked");
+    }
+}
+
+/// W2, H1: a block is zeroed since a part of it is written, while others may write to the unit for the first time.
+#[test]
+fn who_writes_beside_a_block_that_was_just_zeroed_is_seen() {
+    for unit in UNITS {
+        let pool = pool(unit);
+        let volume = pool.create_volume("v", 8 * unit).unwrap();
+        write(&volume, 0, BLOCK);
+        pool.sync().unwrap();
+        assert!(!volume.needs_sync());
+        let handed = Rc::new(Cell::new(false));
+        let watcher = {
+            let (volume, handed) = (volume.clone(), Rc::clone(&handed));
+            move || {
+                let entry = volume.pool.map.find(&volume.core.top, 0).entry;
+                assert!(!handed.get() || entry.any(crate::state::extent_map::Entry::HANDED), "nobody knows of it");
+                handed.set(handed.get() || found(&volume, 9 * BLOCK).is_some());
+                if let Some(zeroed) = found(&volume, 5 * BLOCK) {
+                    assert_eq!(zeroed.kind, MappingKind::Mapped, "units of {unit}");
+                    assert!(zeroed.flags.any(MapFlags::DIRTY) && volume.needs_sync(), "units of {unit}");
+                }
+            }
+        };
+        watched(watcher, || _ = map(&volume, 5 * BLOCK, 512));
+    }
+}
