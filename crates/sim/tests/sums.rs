@@ -1,12 +1,13 @@
 //! Pools with checksums, through real rings: rot is told, whatever the pool went through before; nothing good is.
 
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 
 use sheave_base::buf::Buf;
 use sheave_base::rng::Rng;
 use sheave_drivers::open_device;
 use sheave_uring::prep;
-use sheave_vol::{Checksum, Volume};
+use sheave_vol::{Checksum, ScrubOptions, Volume};
 
 use crate::support::{BLOCK, EILSEQ, EINVAL, User, format, open, rot, summed};
 
@@ -135,6 +136,56 @@ fn snapshots_share_checksums_and_copies_take_them_along() {
     drop((snapshot, clone));
     pool.rollback("v", "s").expect("back");
     assert_eq!((user.tag(0), user.tag(bad)), (Ok(1), Err(EILSEQ)));
+}
+
+/// V16: a group of units that a write copies lies in two regions. The one of the wanted unit is open; the other one has
+/// closed, and the device has checksums of it that were right before.
+#[test]
+fn a_group_that_is_copied_across_two_regions_opens_both() {
+    for (unit, region_units, together) in [(65536, 62, 4), (131_072, 31, 2)] {
+        for close in [true, false] {
+            let device = open_device("ram:size=128M").expect("memory");
+            format(&device, unit, Checksum::Crc32c);
+            let pool = open(&device);
+            let mut user = User::new(pool.create_volume("v", 32 << 20).expect("a volume"));
+            let blocks = unit as usize / BLOCK;
+            // As far as the next free window of a group lies across the end of a region.
+            let (mut at, mut window) = (0, 0);
+            while window % together != 0 || window / region_units == (window + together - 1) / region_units {
+                assert_eq!(user.write(at * unit, at as u8 + 1, blocks), unit as i32);
+                window = user.addr(at * unit) / unit + 1;
+                at += 1;
+            }
+            // The region that ends there is in use, so the next one closes alone: they were opened together.
+            let last = (at - 1) * unit;
+            for _ in 0..6 {
+                assert_eq!(user.write(last, at as u8, 1), BLOCK as i32);
+                pool.close_idle().expect("it looks");
+            }
+            // One more checkpoint, which looks at the closed region no more.
+            pool.set_low_water(pool.info().low_water).expect("it is set");
+            pool.snapshot("v", "s").expect("a snapshot");
+            assert_eq!(user.write(0, 1, 1), BLOCK as i32);
+            let lie = [0, together - 1].map(|of_group| user.addr(of_group * unit) / unit);
+            assert_eq!(lie, [window, window + together - 1], "the group lies across the end of the region");
+            user.sync();
+            drop(user);
+            if close {
+                pool.close().expect("it closes");
+            } else {
+                drop(pool);
+            }
+            let pool = open(&device);
+            assert_eq!(pool.info().recovered, !close);
+            let mut user = User::new(pool.open_volume("v").expect("it is there"));
+            for copied in 0..together {
+                assert_eq!(user.tag(copied * unit), Ok(copied as u8 + 1), "unit {copied} of {unit} bytes, {close}");
+            }
+            drop(user);
+            let scrubbed = pool.scrub(&ScrubOptions::default(), &mut |_| ControlFlow::Continue(())).expect("scrubs");
+            assert!(scrubbed.completed && scrubbed.is_clean(), "{scrubbed:?}");
+        }
+    }
 }
 
 #[test]

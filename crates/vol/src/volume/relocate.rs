@@ -93,7 +93,7 @@ impl Volume {
         let running = self.pool.beside.begin(Activity::Copy);
         let copied = self.copy_group(unit, &mut copies, may_block);
         drop(running);
-        let (mut guard, copied) = self.lock_with_open_region(&copies, copied, may_block);
+        let (mut guard, copied) = self.lock_with_open_regions(&copies, copied, may_block);
         let state = &mut *guard;
         let copied = copied.and_then(|kept| self.install(state, unit, &copies, kept));
         copies.iter().for_each(|copy| self.set_busy(state, copy.place, false));
@@ -189,24 +189,25 @@ impl Volume {
         Ok(())
     }
 
-    /// The lock, with the regions of the copies open: no page on the device has the checksums of a copy, so opening the
-    /// pool after a crash must read it. A region may close whenever the lock is let go.
-    fn lock_with_open_region(
+    /// The lock, with the regions of the good copies open: no page on the device has the checksums of a copy, so
+    /// opening the pool after a crash must read it. A group may lie in two regions, whose sizes are no multiples of its
+    /// own. A region may close whenever the lock is let go.
+    fn lock_with_open_regions(
         &self,
         copies: &[Copy],
-        copied: Result<usize, Status>,
+        mut copied: Result<usize, Status>,
         may_block: &MayBlock,
     ) -> (MutexGuard<'_, State>, Result<usize, Status>) {
         loop {
             let guard = self.pool.lock();
-            // The copies are of one region: a group begins at a multiple of its size.
-            let to = copies[0].to;
-            if copied.is_err() || guard.sums.as_ref().is_none_or(|regions| regions.is_intended(to)) {
-                return (guard, copied);
-            }
+            let good = &copies[..copied.unwrap_or(0)];
+            let closed =
+                guard.sums.as_ref().and_then(|regions| good.iter().position(|copy| !regions.is_intended(copy.to)));
+            let Some(closed) = closed else { return (guard, copied) };
             drop(guard);
-            if let Err(status) = self.pool.intend(to << self.pool.map.geometry.unit_shift, may_block) {
-                return (self.pool.lock(), Err(status));
+            if let Err(status) = self.pool.intend(good[closed].to << self.pool.map.geometry.unit_shift, may_block) {
+                // The first is the wanted one: for the others this fails for nobody (R2).
+                copied = if closed == 0 { Err(status) } else { Ok(1) };
             }
         }
     }
@@ -219,6 +220,8 @@ impl Volume {
         if !state.can_pay(cost, Spender::EndOfWrite) {
             return Err(Status::NoSpc);
         }
+        let is_open = |copy: &Copy| state.sums.as_ref().is_none_or(|regions| regions.is_intended(copy.to));
+        debug_assert!(copies[..kept].iter().all(is_open), "checksums change in open regions only");
         // The way is to be in the next checkpoint. All copies are of one leaf.
         state.own(&self.core, unit)?;
         for copy in &copies[..kept] {
