@@ -319,6 +319,11 @@ impl Source for RingSource {
         self.done.finish(done);
     }
 
+    /// A NOP puts no work into its slot, and would do what was left there.
+    fn not_run(&self, slot: u32) {
+        self.forget(slot);
+    }
+
     fn starved(&self) {
         self.done.wake();
     }

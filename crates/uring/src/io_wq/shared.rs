@@ -232,6 +232,7 @@ impl<S: Source> Shared<S> {
                 let Some(client) = self.client(entry.client()) else { continue };
                 if client.items.start(entry.slot(), entry.generation()) {
                     client.items.end(entry.slot(), entry.generation());
+                    client.source.not_run(entry.slot());
                     client.finish(&[(entry.slot(), WorkDone::NoThread)]);
                 }
             }

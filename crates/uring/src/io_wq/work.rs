@@ -116,6 +116,10 @@ pub trait Source: Send + Sync + 'static {
     /// be queued again. One call a batch: the place for the one wake-up.
     fn finish(&self, done: &[(u32, WorkDone)]);
 
+    /// The item ends, and nobody has run it: there was no thread, or what ran the items before it has panicked. What
+    /// the source keeps for it is let go of, before the slot is used again.
+    fn not_run(&self, _slot: u32) {}
+
     /// A worker was wanted and no thread could be had: whoever waits for an item is to
     /// [try again](super::Submitter::retry) soon.
     fn starved(&self) {}

@@ -272,6 +272,7 @@ impl<S: Source> Worker<S> {
         }
         // Acquire pairs with the Release of `shutdown`.
         let res = if entry.is_unbound() && shared.closed.load(Ordering::Acquire) {
+            client.source.not_run(entry.slot());
             CANCELLED
         } else {
             let in_section = InSection::enter(shared, *acct, &me.seat);
@@ -496,7 +497,9 @@ impl<S: Source> Ends for InHand<'_, S> {
 
     fn end_rest(&mut self, how: WorkDone) {
         while self.left != 0 {
-            self.end(self.left.trailing_zeros() as usize, how);
+            let at = self.left.trailing_zeros() as usize;
+            self.client.source.not_run(self.started[at].slot());
+            self.end(at, how);
         }
     }
 

@@ -1,5 +1,6 @@
 //! What a ring does when no thread can be had: a pool that was ended behaves like one.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use sheave_base::buf::Buf;
@@ -224,4 +225,46 @@ fn a_wait_from_outside_wakes_the_worker_that_was_not_woken() {
         ring.drain();
         assert_eq!(ring.completions().count(), 1);
     }
+}
+
+/// Without threads the ring issues what workers should have; what they would have done is gone then, also for a NOP, which
+/// puts no work of its own into the slot.
+#[test]
+fn what_no_worker_has_done_is_done_by_none_later() {
+    let fails = Arc::new(AtomicBool::new(true));
+    let flag = Arc::clone(&fails);
+    let gate = move || if flag.load(Ordering::Relaxed) { Err(std::io::Error::other("on purpose")) } else { Ok(()) };
+    let wq = IoWq { pool: Pool::with_gate(PoolOptions::default(), Some(Arc::new(gate))) };
+    let mut ring = Ring::builder().entries(8).io_wq(&wq).build().expect("a ring");
+    let fd = ring.attach(&open_device("ram:size=1M").expect("a device")).expect("attached");
+    let run = |ring: &mut Ring, many: usize| {
+        ring.submit().expect("submitted");
+        ring.drain();
+        let ended: Vec<i32> = ring.completions().map(|cqe| cqe.res).collect();
+        assert_eq!(ended.len(), many);
+        ended
+    };
+    let filled = |byte: u8| {
+        let mut data = Buf::zeroed(4096, 4096).expect("memory");
+        data.fill(byte);
+        data
+    };
+    for at in 0..2 {
+        ring.push(prep::write(fd, filled(1)).offset(at * 4096).run_async()).expect("room");
+    }
+    assert_eq!(run(&mut ring, 2), [4096, 4096], "the ring has issued them");
+    for at in 0..2 {
+        ring.push(prep::write(fd, filled(2)).offset(at * 4096)).expect("room");
+    }
+    run(&mut ring, 2);
+    fails.store(false, Ordering::Relaxed);
+    for _ in 0..8 {
+        ring.push(prep::nop().run_async()).expect("room");
+    }
+    assert_eq!(run(&mut ring, 8), [0; 8], "a NOP does nothing");
+    ring.push(prep::read(fd, Buf::zeroed(8192, 4096).expect("memory"))).expect("room");
+    ring.submit().expect("submitted");
+    ring.drain();
+    let read = ring.pop().expect("it has ended");
+    assert!(read.res == 8192 && read.into_buf().expect("its memory").iter().all(|byte| *byte == 2));
 }
