@@ -4,14 +4,18 @@
 //! in a file needs `--overwrite`. So does what a run of reads and writes that is not verified made of blocks larger
 //! than its own: it writes parts of them elsewhere. Owns how much of a file is looked at, and the words.
 //!
-//! * C1. A file of up to [`WHOLE`] bytes is read from end to end. Of a larger one the first [`MAX_LEN`] bytes are, and
-//!   then a piece at each of up to [`PLACES`] places, evenly spread, where blocks of every usual length begin.
+//! * C1. A file of up to [`WHOLE`] bytes is read from end to end. Of a larger one the first [`MAX_LEN`] bytes are, then a
+//!   piece at each of up to [`PLACES`] places, evenly spread, where blocks of every usual length begin, and one where each
+//!   of up to [`PLACES`] stretches of data begins in a file with holes.
+//! * C2. What lies on a block device, or on another machine, is not looked at: it is never overwritten without being
+//!   asked to, under whatever other devices it lies.
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::SeekFrom;
 use sheave_daemon::failure::Failure;
 use sheave_drivers::spec;
 use sheave_load::verify::block::{self, Left, MAX_LEN, MIN_LEN};
@@ -41,10 +45,21 @@ pub fn files_of(text: &str) -> Vec<PathBuf> {
     parts.into_iter().filter(|part| !part.is_empty()).flat_map(files_of).collect()
 }
 
-/// Refuses to overwrite a file that holds anything that bench did not write.
+/// Refuses to overwrite a file that holds anything that bench did not write, and all that it does not look at (C2).
 pub fn refuse_to_overwrite(text: &str) -> Result<(), Failure> {
+    let far =
+        ["nbd:", "rbd:"].into_iter().find(|kind| text.starts_with(kind) || text.contains(&format!("over={kind}")));
+    if far.is_some() {
+        return Err(Failure::usage(format!("this run would overwrite what is stored at {text}"))
+            .fix("add --overwrite if nothing in it is needed; it is not looked at before"));
+    }
     for path in files_of(text) {
-        let is_file = std::fs::metadata(&path).is_ok_and(|meta| meta.is_file());
+        let found = std::fs::metadata(&path);
+        if found.as_ref().is_ok_and(|meta| meta.file_type().is_block_device()) {
+            return Err(Failure::usage(format!("this run would overwrite a block device, {}", path.display()))
+                .fix("add --overwrite if nothing on the device is needed, or use a file"));
+        }
+        let is_file = found.is_ok_and(|meta| meta.is_file());
         // One that cannot be read cannot be opened for the run either, which says why.
         let found = File::open(&path).ok().filter(|_| is_file).map(|file| look(&file)).transpose();
         let found = found.map_err(|err| {
@@ -80,12 +95,23 @@ fn foreign(file: &File, len: u64) -> io::Result<Option<u64>> {
     let stride = (len / PLACES).next_multiple_of(MAX_LEN as u64);
     let places = (1..).map(|number| number * stride).take_while(|place| *place < len);
     let pieces = places.map(|place| (place, (place + PIECE as u64).min(len)));
-    for (from, to) in std::iter::once((0, MAX_LEN as u64)).chain(pieces) {
+    let begins = data_of(file).take(PLACES as usize).map(|place| (place, (place + PIECE as u64).min(len)));
+    for (from, to) in std::iter::once((0, MAX_LEN as u64)).chain(begins).chain(pieces) {
         if let Some(at) = foreign_within(file, from, to)? {
             return Ok(Some(at));
         }
     }
     Ok(None)
+}
+
+/// Where stretches of data begin, behind the holes of a file; nowhere if its file system does not tell.
+fn data_of(file: &File) -> impl Iterator<Item = u64> + '_ {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let data = rustix::fs::seek(file, SeekFrom::Data(at)).ok()?;
+        at = rustix::fs::seek(file, SeekFrom::Hole(data)).ok()?;
+        Some(data)
+    })
 }
 
 /// The first block with foreign content of those that begin at `from` or later and before `to`.

@@ -53,10 +53,6 @@ impl Plan {
         };
         refuse_contradictions(args, &target)?;
         let runtime = args.runtime.or(if args.ios.is_none() { Some(Duration::from_secs(5)) } else { None });
-        if writes(args) && target.is_block_device() && !args.overwrite {
-            return Err(Failure::usage("this run would overwrite a block device")
-                .fix("add --overwrite if nothing on the device is needed, or use a file"));
-        }
         if writes(args) && !args.overwrite {
             content::refuse_to_overwrite(&args.spec)?;
         }

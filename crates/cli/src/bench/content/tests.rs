@@ -54,3 +54,39 @@ fn of_a_large_file_places_are_looked_at() {
     large.write_all_at(b"somebody's", 64 << 20).expect("written");
     assert!(look(&large).expect("read").expect("foreign").contains("at byte 67108864"));
 }
+
+#[test]
+fn of_a_large_file_with_holes_each_stretch_of_data_is_looked_at() {
+    let large = file(&[]);
+    large.set_len(1 << 30).expect("grown");
+    large.write_all_at(&sealed(40 << 20, 1 << 20), 40 << 20).expect("written");
+    assert_eq!(look(&large).expect("read"), None);
+    large.write_all_at(&[7; 4 << 20], 20 << 20).expect("written");
+    assert!(look(&large).expect("read").expect("foreign").contains("at byte 20971520"));
+}
+
+#[test]
+fn what_is_not_looked_at_is_not_overwritten() {
+    for spec in
+        ["nbd:unix:/run/x", "rbd:rbd/disk", "fault:eio=1,over=nbd:storage/disk", "partition:start=0,over=rbd:a/b"]
+    {
+        let refused = refuse_to_overwrite(spec).expect_err(spec).to_string();
+        assert!(refused.contains("would overwrite"), "{spec}: {refused}");
+    }
+    // Any block device of this machine; none is opened.
+    let devices = std::fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
+    let Some(device) =
+        devices.map(|entry| std::path::Path::new("/dev").join(entry.file_name())).find(|path| path.exists())
+    else {
+        return sheave_testkit::skip("the machine has no block device");
+    };
+    let path = device.display();
+    for spec in [
+        format!("file:{path}"),
+        format!("partition:start=0,over=file:{path}"),
+        format!("linear:over=ram:size=1M+file:{path}"),
+    ] {
+        let refused = refuse_to_overwrite(&spec).expect_err(&spec).to_string();
+        assert!(refused.contains("block device"), "{spec}: {refused}");
+    }
+}
