@@ -31,6 +31,7 @@ fn null() {
 #[test]
 fn ram() {
     suite("ram:size=8M").run().assert_passed();
+    suite("ram:size=8M,bs=64k").run().assert_passed();
     suite("ram:size=1M,bs=4k,depth=1,huge=off").run().assert_passed();
 }
 

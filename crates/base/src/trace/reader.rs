@@ -128,9 +128,17 @@ impl Trace {
 ///
 /// The system's.
 pub fn files(directory: &Path) -> io::Result<Vec<PathBuf>> {
-    let is_trace = |path: &PathBuf| path.extension().is_some_and(|extension| extension == EXTENSION);
+    let is_trace = |path: &PathBuf| path.extension().is_some_and(|extension| extension == EXTENSION) && is_ours(path);
     let paths = std::fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
     Ok(paths.into_iter().filter(is_trace).collect())
+}
+
+/// Whether a file begins as a trace does, or was just made for one. Others, whatever their names, are somebody's.
+fn is_ours(path: &Path) -> bool {
+    let mut begins = [0; 8];
+    let is_file = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file());
+    let read = is_file && File::open(path).is_ok_and(|file| file.read_exact_at(&mut begins, 0).is_ok());
+    read && [MAGIC, 0].contains(&u64::from_ne_bytes(begins))
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {

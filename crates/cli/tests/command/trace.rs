@@ -133,3 +133,17 @@ fn a_trace_ends_stays_and_is_replaced_by_the_next() {
     daemon.end();
     ask_ok(&dir, "trace export --chrome c.json");
 }
+
+#[test]
+fn what_others_keep_beside_a_trace_stays() {
+    let dir = Dir::new();
+    fs::create_dir(dir.path("t")).expect("made");
+    fs::write(dir.path("t/other.trace"), "somebody's").expect("written");
+    fs::create_dir(dir.path("t/more.trace")).expect("made");
+    for _ in 0..2 {
+        dir.ok("bench null:size=1G --runtime 20ms --trace t");
+    }
+    assert_eq!(fs::read(dir.path("t/other.trace")).expect("there"), b"somebody's");
+    assert!(dir.path("t/more.trace").is_dir());
+    dir.ok("trace export --from t --chrome c.json");
+}
