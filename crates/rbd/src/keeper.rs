@@ -13,6 +13,7 @@ use sheave::{Device, DeviceError};
 
 use crate::desk::{Desk, Order, Refused};
 use crate::device::{self, Rbd};
+use crate::fence::Before;
 use crate::librbd::{self, Api, Cluster, Image};
 use crate::shared::Shared;
 use crate::spec::Target;
@@ -126,7 +127,7 @@ fn configure(cluster: &Cluster, target: &Target) -> Result<(), DeviceError> {
         ("rados_osd_op_timeout", timeout),
     ];
     keys.extend(target.keyring.iter().map(|path| ("keyring", path.clone())));
-    // Whatever the configuration says: without it nothing keeps a client that comes back from writing.
+    // So that librbd fences before it breaks a lock. The image and its pool may say otherwise; see `fence`.
     keys.push(("rbd_blocklist_on_break_lock", "true".into()));
     for (key, value) in keys {
         let set = cluster.set(key, &value);
@@ -222,35 +223,18 @@ fn keep(image: &Image, target: &Target, desk: &Desk) {
     }
 }
 
-/// Takes the exclusive lock. From a client that Ceph has not heard of for a while Ceph takes the lock, and puts that
-/// client on its blocklist first (librbd waits for the map that says so); that is looked up and told.
+/// Takes the exclusive lock, when who had it before can write no more.
 fn lock(image: &Image, target: &Target, desk: &Desk) -> Result<(), Refused> {
-    let before = image.other_owner().ok().flatten();
+    let before = Before::of(image)?;
     match image.lock() {
-        Ok(()) => {
-            if let Some(address) = before {
-                tell_what_became_of(image, &address, desk);
-            }
-            Ok(())
-        }
+        Ok(()) => before.map_or(Ok(()), |before| {
+            before.fence(image, desk).inspect_err(|_| {
+                // The claim fails anyway, and says why.
+                _ = image.unlock();
+            })
+        }),
         Err(libc::EROFS | libc::EBUSY | libc::EAGAIN) => Err(has_lock(image.other_owner().ok().flatten())),
         Err(errno) => Err(format!("{} has no exclusive lock of it: {}", target.id, sheave::Errno(errno))),
-    }
-}
-
-/// Tells whether the client that had the lock before was put on the blocklist, or has let go of it.
-fn tell_what_became_of(image: &Image, address: &str, desk: &Desk) {
-    match image.blocklisted_until(address) {
-        Ok(Some(until)) => desk.tell(format_args!(
-            "the client at {address}, which had its exclusive lock and was not heard of any more, is on the cluster's \
-             blocklist until {until}: nothing that it sends until then arrives"
-        )),
-        Ok(None) => {}
-        Err(errno) => desk.tell(format_args!(
-            "whether the client at {address}, which had its exclusive lock, is on the cluster's blocklist could not be \
-             looked up: {}. `ceph osd blocklist ls` shows it",
-            sheave::Errno(errno)
-        )),
     }
 }
 

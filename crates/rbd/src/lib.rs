@@ -15,6 +15,7 @@
 //! | `device` | the device and one ring's way into it: requests go to librbd, their ends come from its threads |
 //! | `shared` | what all rings and claims of a device share, and its end |
 //! | `keeper` | the thread of a device, on which everything is done that librbd blocks for |
+//! | `fence` | who had the exclusive lock before a claim writes no more, or the claim fails |
 //! | `desk` | what that thread is asked for, and what the user is told |
 //!
 //! ```text
@@ -34,9 +35,11 @@
 //!   context, then the connection to the cluster.
 //! - R4: no panic passes a function that C calls.
 //! - R5: a wait for the cluster ends with `timeout=` (librados ends the request), and is told after `warn=`.
+//! - R6: a claim is granted when who had the lock before has let go of it, or is on the cluster's blocklist.
 
 mod desk;
 mod device;
+mod fence;
 mod keeper;
 mod librbd;
 mod shared;

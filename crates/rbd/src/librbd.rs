@@ -30,6 +30,17 @@ type Changed = unsafe extern "C" fn(arg: *mut c_void);
 const EXCLUSIVE_LOCK: u64 = 1 << 2;
 /// `RBD_LOCK_MODE_EXCLUSIVE`: an owner who does not give the lock up when another asks.
 const LOCK_MODE_EXCLUSIVE: c_int = 0;
+/// Clients that watch an image, of which librbd is asked first; and most that are read at all.
+const WATCHERS: (usize, usize) = (16, 1 << 16);
+
+/// A client that watches an image: `rbd_image_watcher_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct WatcherOf {
+    address: Bytes,
+    id: i64,
+    cookie: u64,
+}
 
 macro_rules! functions {
     ($librados:ident, $librbd:ident; $($lib:ident: $name:ident($($arg:ty),*) -> $ret:ty;)*) => {
@@ -87,6 +98,8 @@ functions! {
     librbd: rbd_is_exclusive_lock_owner(Ptr, *mut c_int) -> c_int;
     librbd: rbd_lock_get_owners(Ptr, *mut c_int, *mut Bytes, *mut usize) -> c_int;
     librbd: rbd_lock_get_owners_cleanup(*mut Bytes, usize) -> ();
+    librbd: rbd_watchers_list(Ptr, *mut WatcherOf, *mut usize) -> c_int;
+    librbd: rbd_watchers_list_cleanup(*mut WatcherOf, usize) -> ();
     librbd: rbd_aio_create_completion(Ptr, Ended, *mut Ptr) -> c_int;
     librbd: rbd_aio_get_return_value(Ptr) -> isize;
     librbd: rbd_aio_release(Ptr) -> ();
@@ -358,6 +371,56 @@ impl Image {
         let found = listed.split_once(&format!("\"{address}\"")).map(|(_, behind)| behind);
         let until = found.map(|behind| behind.split('"').find(|word| word.starts_with("20")).unwrap_or("some time"));
         Ok(until.map(str::to_owned))
+    }
+
+    /// Puts the client at this address on the cluster's blocklist, for as long as the cluster does by default.
+    pub(crate) fn blocklist(&self, address: &str) -> Result<(), i32> {
+        self.change_blocklist("add", address)
+    }
+
+    /// The same for a client that is on the list: the time of one does not change, so it is taken off first. Not every
+    /// user may do that; then all stays as it is.
+    pub(crate) fn blocklist_anew(&self, address: &str) -> Result<(), i32> {
+        self.change_blocklist("rm", address)?;
+        self.blocklist(address)
+    }
+
+    fn change_blocklist(&self, how: &str, address: &str) -> Result<(), i32> {
+        if address.contains(['"', '\\']) {
+            return Err(libc::EINVAL);
+        }
+        let change = |name: &str| {
+            let command = format!("\"prefix\": \"osd {name}\", \"{name}op\": \"{how}\", \"addr\": \"{address}\"");
+            self.pool.cluster.ask_monitor(&format!("{{{command}}}"))
+        };
+        // As in `blocklisted_until`.
+        change("blocklist").or_else(|errno| change("blacklist").map_err(|_| errno)).map(drop)
+    }
+
+    /// The cookies of the watches on the image of the client at this address: a client has none once Ceph has not heard
+    /// of it for a while.
+    pub(crate) fn watches_of(&self, address: &str) -> Result<Vec<u64>, i32> {
+        let mut room = WATCHERS.0;
+        loop {
+            let mut list = vec![WatcherOf { address: null_mut(), id: 0, cookie: 0 }; room];
+            let mut many = room;
+            // SAFETY: the image is open, and there is room for as many watchers as it says.
+            match check(unsafe { (self.api.rbd_watchers_list)(self.handle, list.as_mut_ptr(), &mut many) }) {
+                // librbd has put nothing there.
+                Err(libc::ERANGE) if room < WATCHERS.1 => room = many.max(room * 2).min(WATCHERS.1),
+                Err(errno) => return Err(errno),
+                Ok(()) => {
+                    let many = many.min(room);
+                    // SAFETY: librbd has put a text into each of those, which are ours until they are given back below.
+                    let is_its =
+                        |found: &&WatcherOf| unsafe { CStr::from_ptr(found.address) }.to_bytes() == address.as_bytes();
+                    let cookies = list[..many].iter().filter(is_its).map(|found| found.cookie).collect();
+                    // SAFETY: as above; they are given back once.
+                    unsafe { (self.api.rbd_watchers_list_cleanup)(list.as_mut_ptr(), many) };
+                    return Ok(cookies);
+                }
+            }
+        }
     }
 
     /// Lets go of the lock.

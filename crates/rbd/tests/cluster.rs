@@ -2,6 +2,7 @@
 //! scenarios in order and names those that failed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use sheave::drivers::{Registry, Sharing};
@@ -25,6 +26,7 @@ const SCENARIOS: &[Scenario] = &[
     ("one client has the exclusive lock", exclusive_lock),
     ("an image without the exclusive lock is told of", no_exclusive_lock),
     ("a client on the blocklist", blocklisted),
+    ("an owner that is stopped is fenced, whatever the image says", fenced_whatever_the_image_says),
     ("a pool with a volume", pool),
     ("an image that is resized before a ring has it", resized_before_a_ring),
     ("a cluster that says nothing is waited for", silent_cluster),
@@ -310,6 +312,72 @@ fn blocklisted(ceph: &Ceph) {
     assert_eq!(results(&mut ring, 2), [(1, -libc::ENODEV), (2, -libc::ENODEV)]);
     let told = device.notices();
     assert!(told.iter().any(|text| text.contains("blocklist")), "{told:?}");
+}
+
+/// A process with an image's exclusive lock, which is killed in the end.
+struct Owner(Child);
+
+impl Owner {
+    /// `rbd bench` takes the lock, as all that write do. Returns it with its address.
+    fn new(ceph: &Ceph, image: &str) -> (Owner, String) {
+        let words =
+            ["bench", "--io-type", "write", "--io-size", "4096", "--io-threads", "1", "--io-total", "1T", image];
+        let mut bench = Command::new("rbd");
+        bench.args(words).env("CEPH_CONF", ceph.conf()).stdin(Stdio::null()).stdout(Stdio::null());
+        let owner = Owner(bench.stderr(Stdio::null()).spawn().expect("started"));
+        let from = Instant::now();
+        loop {
+            let locks = ceph.rbd(&["lock", "ls", image]);
+            if let Some(address) = locks.split_whitespace().last().filter(|word| word.contains("127.0.0.1")) {
+                return (owner, address.to_owned());
+            }
+            assert!(from.elapsed() < Duration::from_secs(60), "it takes no lock: {locks}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([&format!("-{signal}"), &*self.0.id().to_string()]).status();
+        assert!(sent.is_ok_and(|sent| sent.success()));
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
+/// What an image or its pool says goes over what a client has configured.
+fn fenced_whatever_the_image_says(ceph: &Ceph) {
+    let keyring = ceph.dir().join("fencer.keyring");
+    let rights = ["mon", "profile rbd", "osd", "profile rbd pool=rbd"];
+    std::fs::write(&keyring, ceph.ceph(&[&["auth", "get-or-create", "client.fencer"], &rights[..]].concat()))
+        .expect("written");
+    let fencer = format!(",id=fencer,keyring={}", keyring.display());
+    for (image, user, fenced_for) in [("unlisted", &*fencer, None), ("forgotten", "", Some("120"))] {
+        make(ceph, image, 64);
+        ceph.rbd(&["config", "image", "set", &format!("rbd/{image}"), "rbd_blocklist_on_break_lock", "false"]);
+        let (owner, address) = Owner::new(ceph, image);
+        owner.signal("STOP");
+        let until = || {
+            let listed = ceph.ceph(&["osd", "blocklist", "ls"]);
+            listed.lines().find_map(|line| line.strip_prefix(&*address)).map(|until| until.trim().to_owned())
+        };
+        assert_eq!(until(), None);
+        // A fence that ends soon, as `rbd_blocklist_expire_seconds` may make it, is made to last.
+        if let Some(seconds) = fenced_for {
+            ceph.ceph(&["osd", "blocklist", "add", &address, seconds]);
+        }
+        let before = until();
+        let device = open(ceph, image, &format!(",lock=60s{user}")).expect("opened");
+        let _claim = device.claim(Sharing::Alone).expect("claimed");
+        let after = until();
+        assert!(after.is_some() && after > before, "{image}: {address} is listed until {after:?}, before {before:?}");
+        let told = device.notices();
+        assert!(told.iter().any(|text| text.contains(&address) && text.contains("blocklist until 20")), "{told:?}");
+    }
 }
 
 fn pool(ceph: &Ceph) {
