@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use sheave_base::beside::Beside;
 use sheave_base::clock::CoarseTs;
+use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 
 use crate::bio::SECTOR_SHIFT;
@@ -256,6 +257,17 @@ impl Device {
         let range = |leg: &Leg| if self.is_whole() { 0..u64::MAX } else { leg.offset..leg.offset + leg.sectors };
         let claims = self.legs().iter().map(|leg| leg.queue.claim(range(leg), sharing));
         Ok(Claim::all(claims.collect::<Result<_, _>>()?))
+    }
+
+    /// Asks what the device stands on whether who has claimed it has it still. May block for as long as a request may
+    /// take. See [`Driver::still_owns`](crate::driver::Driver::still_owns).
+    ///
+    /// # Errors
+    ///
+    /// It was taken away, or nobody answers.
+    #[doc(hidden)]
+    pub fn still_owns(&self) -> Result<(), Status> {
+        self.legs().iter().try_for_each(|leg| leg.queue.driver().still_owns())
     }
 
     /// Has `alarm` ring when a flush fails of what the device is now. What it is extended by later is to be watched

@@ -20,6 +20,7 @@ mod plan;
 
 use std::ops::Range;
 
+use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 
 pub use plan::{FaultCounts, FaultKind, FaultOps, FaultPlan};
@@ -133,6 +134,10 @@ unsafe impl Driver for Faulty {
     fn claim(&self, sharing: Sharing) -> Result<Claim, DeviceError> {
         let claims = self.faults.reach.iter().map(|reach| self.lower.claim(reach.clone(), sharing));
         Ok(Claim::all(claims.collect::<Result<_, _>>()?))
+    }
+
+    fn still_owns(&self) -> Result<(), Status> {
+        self.lower.driver().still_owns()
     }
 
     fn notices(&self) -> Vec<String> {

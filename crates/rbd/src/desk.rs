@@ -32,6 +32,8 @@ pub(crate) enum Order {
     Lock(SyncSender<Result<(), Refused>>),
     /// Lets go of the lock; the sender is dropped then.
     Unlock(SyncSender<()>),
+    /// Asks the cluster whether the lock that was taken is had still.
+    Owns(SyncSender<Result<(), i32>>),
     /// Looks whether somebody else has the lock.
     Look(SyncSender<Result<(), Refused>>),
     /// Reads the size again.
@@ -58,6 +60,7 @@ pub(crate) struct Desk {
 struct State {
     lock: Option<SyncSender<Result<(), Refused>>>,
     unlock: Option<SyncSender<()>>,
+    owns: Option<SyncSender<Result<(), i32>>>,
     look: Option<SyncSender<Result<(), Refused>>>,
     size: bool,
     holder: bool,
@@ -93,6 +96,7 @@ impl Desk {
         match order {
             Order::Lock(answer) => state.lock = Some(answer),
             Order::Unlock(done) => state.unlock = Some(done),
+            Order::Owns(answer) => state.owns = Some(answer),
             Order::Look(answer) => state.look = Some(answer),
             Order::Size => state.size = true,
             Order::Holder => state.holder = true,
@@ -107,6 +111,7 @@ impl Desk {
         loop {
             let unlock = state.unlock.take().map(Order::Unlock);
             let order = unlock.or_else(|| state.lock.take().map(Order::Lock));
+            let order = order.or_else(|| state.owns.take().map(Order::Owns));
             let order = order.or_else(|| state.look.take().map(Order::Look));
             if let Some(order) = order {
                 return order;

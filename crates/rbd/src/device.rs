@@ -105,6 +105,10 @@ unsafe impl Driver for Rbd {
         self.0.claim()
     }
 
+    fn still_owns(&self) -> Result<(), Status> {
+        self.0.still_owns()
+    }
+
     fn notices(&self) -> Vec<String> {
         self.0.desk.notices()
     }

@@ -180,7 +180,8 @@ fn image_fix(target: &Target, errno: i32) -> String {
 
 /// Does what it is asked for, until it is to close the image.
 fn keep(image: &Image, target: &Target, desk: &Desk) {
-    let (mut size, mut had_lock) = (image.size().unwrap_or(0), false);
+    // Whether there is a claim now, and whether there was one.
+    let (mut size, mut has_lock_now, mut had_lock) = (image.size().unwrap_or(0), false, false);
     loop {
         match desk.next() {
             Order::Close => return,
@@ -188,15 +189,24 @@ fn keep(image: &Image, target: &Target, desk: &Desk) {
                 let locked = lock(image, target, desk);
                 let has = locked.is_ok();
                 had_lock |= has;
+                has_lock_now = has;
                 if answer.send(locked).is_err() && has {
                     // Nobody waits for it any more.
+                    has_lock_now = false;
                     _ = image.unlock();
                 }
             }
             Order::Unlock(_done) => {
+                has_lock_now = false;
                 if let Err(errno) = image.unlock() {
                     desk.tell(format_args!("its exclusive lock was not released: {}", sheave::Errno(errno)));
                 }
+            }
+            // Without a claim there is nothing that could be taken away.
+            Order::Owns(answer) if !has_lock_now => _ = answer.send(Ok(())),
+            Order::Owns(answer) => {
+                let owner = image.other_owner();
+                _ = answer.send(owner.and_then(|other| other.map_or(Ok(()), |_| Err(libc::EROFS))));
             }
             Order::Look(answer) => _ = answer.send(look(image)),
             Order::Size => match image.size() {
@@ -227,12 +237,16 @@ fn keep(image: &Image, target: &Target, desk: &Desk) {
 fn lock(image: &Image, target: &Target, desk: &Desk) -> Result<(), Refused> {
     let before = Before::of(image)?;
     match image.lock() {
-        Ok(()) => before.map_or(Ok(()), |before| {
-            before.fence(image, desk).inspect_err(|_| {
+        Ok(()) => {
+            let fenced = before.map_or(Ok(()), |before| before.fence(image, desk));
+            // What librbd has read before may have been overwritten since.
+            let fresh =
+                |()| image.forget_cached().map_err(|errno| format!("its cache stays: {}", sheave::Errno(errno)));
+            fenced.and_then(fresh).inspect_err(|_| {
                 // The claim fails anyway, and says why.
                 _ = image.unlock();
             })
-        }),
+        }
         Err(libc::EROFS | libc::EBUSY | libc::EAGAIN) => Err(has_lock(image.other_owner().ok().flatten())),
         Err(errno) => Err(format!("{} has no exclusive lock of it: {}", target.id, sheave::Errno(errno))),
     }

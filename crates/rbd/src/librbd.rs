@@ -98,6 +98,8 @@ functions! {
     librbd: rbd_is_exclusive_lock_owner(Ptr, *mut c_int) -> c_int;
     librbd: rbd_lock_get_owners(Ptr, *mut c_int, *mut Bytes, *mut usize) -> c_int;
     librbd: rbd_lock_get_owners_cleanup(*mut Bytes, usize) -> ();
+    librbd: rbd_flush(Ptr) -> c_int;
+    librbd: rbd_invalidate_cache(Ptr) -> c_int;
     librbd: rbd_watchers_list(Ptr, *mut WatcherOf, *mut usize) -> c_int;
     librbd: rbd_watchers_list_cleanup(*mut WatcherOf, usize) -> ();
     librbd: rbd_aio_create_completion(Ptr, Ended, *mut Ptr) -> c_int;
@@ -357,6 +359,14 @@ impl Image {
     pub(crate) fn lock(&self) -> Result<(), i32> {
         // SAFETY: the image is open.
         check(unsafe { (self.api.rbd_lock_acquire)(self.handle, LOCK_MODE_EXCLUSIVE) })
+    }
+
+    /// Has librbd forget what it has read, which it keeps where the configuration says so.
+    pub(crate) fn forget_cached(&self) -> Result<(), i32> {
+        // SAFETY: the image is open.
+        check(unsafe { (self.api.rbd_flush)(self.handle) })?;
+        // SAFETY: as above.
+        check(unsafe { (self.api.rbd_invalidate_cache)(self.handle) })
     }
 
     /// Until when the client at this address is on the cluster's blocklist, if it is. This client knows the newest map

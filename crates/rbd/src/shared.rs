@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sheave::DeviceError;
 use sheave::drivers::Claim;
+use sheave::{DeviceError, Errno, Op, Status};
 
 use crate::desk::{Desk, Order};
 use crate::librbd::Image;
@@ -88,6 +88,26 @@ impl Shared {
                 self.target.name()
             ),
         })
+    }
+}
+
+impl Shared {
+    /// Asks the cluster whether a claim has the lock still, for as long as a request may take.
+    pub(crate) fn still_owns(&self) -> Result<(), Status> {
+        let (answer, answers) = sync_channel(0);
+        self.desk.ask(Order::Owns(answer));
+        match answers.recv_timeout(self.target.timeout) {
+            // Another client has the lock: as for its writes.
+            Ok(Err(libc::EROFS)) => Err(Status::Conflict),
+            Ok(Err(errno)) => {
+                self.desk.failed(Op::Read, errno);
+                Err(Status::from_errno(Errno(errno)))
+            }
+            Ok(Ok(())) => Ok(()),
+            // Another asks at the same time, and has the answer.
+            Err(RecvTimeoutError::Disconnected) => Err(Status::Busy),
+            Err(RecvTimeoutError::Timeout) => Err(Status::Timeout),
+        }
     }
 }
 

@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use sheave::drivers::{Registry, Sharing};
-use sheave::volumes::{CreateOptions, OpenOptions, Pool};
-use sheave::{Buf, Device, DeviceError, Fd, Ring, op};
+use sheave::volumes::{CreateOptions, OpenOptions, Pool, PoolError};
+use sheave::{Buf, Device, DeviceError, Fd, Ring, Status, op};
 use sheave_conformance::Suite;
 use sheave_testkit::ceph::{Ceph, Store};
 
@@ -28,6 +28,8 @@ const SCENARIOS: &[Scenario] = &[
     ("a client on the blocklist", blocklisted),
     ("an owner that is stopped is fenced, whatever the image says", fenced_whatever_the_image_says),
     ("a pool with a volume", pool),
+    ("an owner with a cache learns that it is fenced", fenced_with_a_cache),
+    ("what was cached before a claim is read again", read_again_after_a_claim),
     ("an image that is resized before a ring has it", resized_before_a_ring),
     ("a cluster that says nothing is waited for", silent_cluster),
     ("a cluster that says nothing for too long", silent_for_too_long),
@@ -413,6 +415,67 @@ fn pool(ceph: &Ceph) {
     assert!(read.iter().all(|byte| *byte == 5));
     drop(ring);
     pool.close().expect("closed");
+}
+
+/// The spec of an image, of which librbd keeps what it has read.
+fn cached_spec(ceph: &Ceph, image: &str) -> String {
+    let text = std::fs::read_to_string(ceph.conf()).expect("read");
+    let conf = ceph.dir().join("cached.conf");
+    std::fs::write(&conf, format!("{text}[client]\nrbd cache = true\nrbd cache policy = writeback\n"))
+        .expect("written");
+    format!("rbd:rbd/{image},conf={},lock=60s", conf.display())
+}
+
+fn fenced_with_a_cache(ceph: &Ceph) {
+    make(ceph, "kept", 128);
+    let spec = format!("{},timeout=2s", cached_spec(ceph, "kept"));
+    let device = registry().open(&spec).expect("opened");
+    Pool::create(&device, &CreateOptions::default()).expect("made");
+    let pool = Pool::open(&device, &OpenOptions::default()).expect("opened");
+    pool.create_volume("disk", 16 << 20).expect("made");
+    for _ in 0..3 {
+        pool.check_owner().expect("it is its own");
+    }
+    // It is the cluster that is asked: who has the superblocks in memory may be fenced since.
+    let stopped = Stopped::new(ceph);
+    let error = pool.check_owner().expect_err("the cluster says nothing");
+    assert!(matches!(error, PoolError::Io { .. }), "{error}");
+    drop(stopped);
+    pool.check_owner().expect("it is its own");
+    let locks = ceph.rbd(&["lock", "ls", "kept"]);
+    let address = locks.split_whitespace().last().filter(|word| word.contains("127.0.0.1")).expect("an owner");
+    ceph.ceph(&["osd", "blocklist", "add", address]);
+    let other = registry().open(&spec).expect("opened");
+    let other = Pool::open(&other, &OpenOptions::default()).expect("taken over");
+    let error = pool.check_owner().expect_err("another has it");
+    let offline = matches!(error, PoolError::Io { status: Status::Offline, .. });
+    assert!(offline || matches!(error, PoolError::Busy { .. }), "{error}");
+    other.check_owner().expect("it is its own");
+    other.close().expect("closed");
+}
+
+fn read_again_after_a_claim(ceph: &Ceph) {
+    make(ceph, "stale", 16);
+    let spec = cached_spec(ceph, "stale");
+    let devices = [registry().open(&spec).expect("opened"), registry().open(&spec).expect("opened")];
+    let [(mut one, fd_one), (mut two, fd_two)] = [ring(&devices[0]), ring(&devices[1])];
+    let claim = devices[0].claim(Sharing::Alone).expect("claimed");
+    let mut write = |byte| {
+        one.push(op::write(fd_one, filled(4096, byte))).expect("room");
+        one.push(op::fsync(fd_one).drain()).expect("room");
+        assert_eq!(results(&mut one, 2), [(0, 0), (0, 4096)]);
+    };
+    let mut read = || {
+        two.push(op::read(fd_two, filled(4096, 9))).expect("room");
+        two.submit_and_wait(1).expect("submitted");
+        two.pop().and_then(|done| done.into_buf()).expect("its buffer")[0]
+    };
+    write(1);
+    assert_eq!(read(), 1);
+    write(2);
+    drop(claim);
+    let _claim = devices[1].claim(Sharing::Alone).expect("claimed");
+    assert_eq!(read(), 2);
 }
 
 /// Lets the OSD go on when a scenario ends, however it does.

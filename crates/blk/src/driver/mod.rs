@@ -170,6 +170,17 @@ pub unsafe trait Driver: Any + Debug + Send + Sync {
         Ok(Claim::nothing())
     }
 
+    /// Asks what the device stands on whether who has [claimed](Driver::claim) it has it still: an error when it was
+    /// taken away, or nobody answers. Nothing is known of a device that takes nothing away. No cache may answer it; it
+    /// may block for as long as a request may take.
+    ///
+    /// # Errors
+    ///
+    /// [`Status::Conflict`] when another has it, [`Status::Offline`] when all I/O is refused by now.
+    fn still_owns(&self) -> Result<(), Status> {
+        Ok(())
+    }
+
     /// What is known of the content from this byte on: extents that follow one another, some thousands at most. None
     /// when nothing is known: whoever copies the device reads the rest of it. For copies, not for I/O: it may block for
     /// as long as a request may take.

@@ -115,6 +115,10 @@ unsafe impl Driver for Adapter {
         Ok(Claim::all(claims))
     }
 
+    fn still_owns(&self) -> Result<(), Status> {
+        self.lower.iter().try_for_each(Device::still_owns)
+    }
+
     fn extents(&self, from: u64) -> Result<Vec<Extent>, DeviceError> {
         self.driver.extents(from)
     }

@@ -202,10 +202,24 @@ impl Pool {
         }
     }
 
-    /// Reads from the device whether the pool is still this opening's: [`PoolError::Busy`] when it was opened for
-    /// writing elsewhere since. That tells of it afterwards, and keeps nobody from anything; what keeps two owners
+    /// Asks the device, and reads from it, whether the pool is still this opening's: [`PoolError::Busy`] when another has
+    /// the device, or opened the pool for writing since. That tells of it afterwards, and keeps nobody from anything; what keeps two owners
     /// apart are [claims](sheave_blk::claim), and a device that [fences](sheave_blk::driver::Capabilities::fences).
     pub fn check_owner(&self) -> Result<(), PoolError> {
+        let busy = |who: String| PoolError::Busy {
+            what: format!("the pool on {}", self.inner.device.name()),
+            who,
+            fix: "Let go of it here; what was written here and not flushed before that may be lost".into(),
+        };
+        // First: a cache of the device's may answer what is read, also long after another has taken the device.
+        self.inner.device.still_owns().map_err(|status| match status {
+            Status::Conflict => busy("another host has its device".into()),
+            status => PoolError::Io {
+                what: format!("asking whether {} is still its own", self.inner.device.name()),
+                status,
+                fix: "See who has the device now".into(),
+            },
+        })?;
         let (found, _) = recovery::newest_superblock(&*self.inner.io)?;
         // Behind the reading: this opening may have begun a new incarnation meanwhile.
         let (own, pool) = {
@@ -215,16 +229,10 @@ impl Pool {
         if found.pool == pool && found.incarnation <= own {
             return Ok(());
         }
-        Err(PoolError::Busy {
-            what: format!("the pool on {}", self.inner.device.name()),
-            who: match found.pool == pool {
-                true => {
-                    format!("it was opened for writing elsewhere (opening {}, this one is {own})", found.incarnation)
-                }
-                false => "another pool lies there by now".into(),
-            },
-            fix: "Let go of it here; what was written here and not flushed before that may be lost".into(),
-        })
+        Err(busy(match found.pool == pool {
+            true => format!("it was opened for writing elsewhere (opening {}, this one is {own})", found.incarnation),
+            false => "another pool lies there by now".into(),
+        }))
     }
 
     /// Whether its device gives it to another host only when it takes nothing more from this one.
