@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use sheave_drivers::host::Passed;
+use sheave_drivers::spec;
 use sheave_serve::Limit;
 use sheave_varlink::{Call, CallError, Failed, Service};
 use sheave_vol::Pool;
@@ -185,7 +186,7 @@ impl Control {
     fn pools(&self) -> Result<Value, Failure> {
         let row = |held: &Arc<Held>| t::PoolRow {
             name: held.plan.name.clone(),
-            place: held.place().to_string(),
+            place: spec::masked(&held.place().to_string()),
             read_only: held.plan.read_only,
             devices: held.devices(),
             failed: held.failed().map(|why| why.cause().to_owned()),
@@ -200,7 +201,7 @@ impl Control {
             let status = served.iter().find(|status| status.name == row.plan.name);
             let (pool, volume, spec) = match row.plan.what.clone() {
                 What::Volume { pool, volume } => (Some(pool), Some(volume), None),
-                What::Device { spec } => (None, None, Some(spec)),
+                What::Device { spec } => (None, None, Some(spec::masked(&spec))),
             };
             t::ExportRow {
                 name: row.plan.name.clone(),

@@ -24,7 +24,7 @@ use std::sync::OnceLock;
 
 use sheave_blk::{Device, DeviceError};
 
-use crate::spec::Params;
+use crate::spec::{Params, masked};
 use crate::{fault, host, linear, null, ram};
 
 /// Deepest nesting of `over=`.
@@ -93,19 +93,25 @@ impl Registry {
     /// As those of [`open_device`].
     pub fn open(&self, spec: &str) -> Result<Device, DeviceError> {
         if spec.matches("over=").count() > MAX_DEPTH {
-            return Err(DeviceError::spec(spec, format!("nested more than {MAX_DEPTH} deep. Stack fewer devices")));
+            return Err(DeviceError::spec(
+                masked(spec),
+                format!("nested more than {MAX_DEPTH} deep. Stack fewer devices"),
+            ));
         }
         let Some((kind, rest)) = spec.split_once(':') else {
-            let right = if self.opener(spec).is_some() { format!("{spec}:") } else { format!("file:{spec}") };
+            let shown = masked(spec);
+            let right = if self.opener(spec).is_some() { format!("{spec}:") } else { format!("file:{shown}") };
             let kinds = self.in_words();
             let why = format!("no kind. Put one of {kinds} and a colon in front, as in {right}");
-            return Err(DeviceError::spec(spec, why));
+            return Err(DeviceError::spec(shown, why));
         };
         let over = |spec: &str| self.open(spec);
         let mut params = Params::parse(spec, rest, &over)?;
         match self.opener(kind) {
             Some(open) => open(&mut params),
-            None => Err(DeviceError::spec(spec, format!("kind '{kind}' is unknown. Known: {}", self.in_words()))),
+            None => {
+                Err(DeviceError::spec(masked(spec), format!("kind '{kind}' is unknown. Known: {}", self.in_words())))
+            }
         }
     }
 

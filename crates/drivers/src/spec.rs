@@ -43,6 +43,28 @@ pub fn split(text: &str) -> Vec<&str> {
     .collect()
 }
 
+/// Keys whose values are secrets, unless they are paths: of files that hold one.
+const SECRETS: [&str; 3] = ["key", "password", "secret"];
+
+/// A spec as it may be shown: `***` stands for each secret. Errors go to logs, and what a daemon tells goes to all who
+/// may ask it.
+pub fn masked(spec: &str) -> String {
+    let mut shown = String::with_capacity(spec.len());
+    let mut rest = spec;
+    // A key stands at the start, or behind a kind, a comma or a joining plus.
+    while let Some(at) = rest.find('=') {
+        let (before, value) = (&rest[..at], &rest[at + 1..]);
+        let key = before.rsplit([',', ':', '+']).next().unwrap_or(before);
+        shown.push_str(&rest[..=at]);
+        rest = value;
+        if SECRETS.iter().any(|secret| key.trim().eq_ignore_ascii_case(secret)) && !value.starts_with(['/', '.', '"']) {
+            shown.push_str("***");
+            rest = value.find(',').map_or("", |end| &value[end..]);
+        }
+    }
+    shown + rest
+}
+
 /// The parameters of a spec. A kind takes those it knows; [`Params::finish`] complains about the rest.
 pub struct Params<'a> {
     spec: String,
@@ -72,7 +94,7 @@ impl<'a> Params<'a> {
         let mut params = Params { spec: spec.to_string(), path: None, pairs: Vec::new(), known: Vec::new(), open };
         let (quoted, rest) = take_quoted(rest).ok_or_else(|| {
             DeviceError::spec(
-                spec,
+                masked(spec),
                 "a path begins with a quote and none ends it, or more than a comma \
              follows. Write it as in file:\"a,b.img\",size=1G",
             )
@@ -95,7 +117,7 @@ impl<'a> Params<'a> {
                 None if at == 0 && quoted.is_none() => params.path = Some(item.to_string()),
                 None => {
                     let why = format!("'{item}' is no key=value. Parameters are separated by commas");
-                    return Err(DeviceError::spec(spec, why));
+                    return Err(DeviceError::spec(masked(spec), why));
                 }
             }
         }
@@ -118,9 +140,9 @@ impl<'a> Params<'a> {
         &self.spec
     }
 
-    /// An error about this spec.
+    /// An error about this spec, which it shows without its secrets.
     pub fn error(&self, why: impl Into<String>) -> DeviceError {
-        DeviceError::spec(&self.spec, why)
+        DeviceError::spec(masked(&self.spec), why)
     }
 
     /// The path, for kinds that have one.
