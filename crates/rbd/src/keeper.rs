@@ -208,7 +208,7 @@ fn keep(image: &Image, target: &Target, desk: &Desk) {
                 let owner = image.other_owner();
                 _ = answer.send(owner.and_then(|other| other.map_or(Ok(()), |_| Err(libc::EROFS))));
             }
-            Order::Look(answer) => _ = answer.send(look(image)),
+            Order::Look(answer) => _ = answer.send(look(image, desk)),
             Order::Size => match image.size() {
                 Ok(now) if now != size => {
                     desk.resized(size, now);
@@ -252,11 +252,24 @@ fn lock(image: &Image, target: &Target, desk: &Desk) -> Result<(), Refused> {
     }
 }
 
-/// Whether nobody else has the lock.
-fn look(image: &Image) -> Result<(), Refused> {
-    match image.other_owner() {
+/// Whether nobody else has the lock. That of a client that has died stays where it is until somebody takes it.
+fn look(image: &Image, desk: &Desk) -> Result<(), Refused> {
+    let read = || {
+        let Some(address) = image.locker()? else { return Ok(None) };
+        let is_heard_of = !image.watches_of(&address)?.is_empty();
+        Ok(Some((address, is_heard_of)))
+    };
+    match read() {
         Ok(None) => Ok(()),
-        Ok(owner) => Err(has_lock(owner)),
+        Ok(Some((address, true))) => Err(has_lock(Some(address))),
+        Ok(Some((address, false))) => {
+            desk.tell(format_args!(
+                "the client at {address}, which has its exclusive lock, is not heard of any more. Nothing keeps that \
+                 client from writing should it come back, and who only reads cannot fence it: read from a snapshot \
+                 where that matters"
+            ));
+            Ok(())
+        }
         Err(errno) => Err(format!("who has its lock could not be read: {}", sheave::Errno(errno))),
     }
 }

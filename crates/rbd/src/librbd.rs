@@ -33,6 +33,9 @@ const LOCK_MODE_EXCLUSIVE: c_int = 0;
 /// Clients that watch an image, of which librbd is asked first; and most that are read at all.
 const WATCHERS: (usize, usize) = (16, 1 << 16);
 
+/// Room for the name, the cookie and the address of who has an image's lock.
+const LOCKER_BYTES: usize = 4096;
+
 /// A client that watches an image: `rbd_image_watcher_t`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -98,6 +101,7 @@ functions! {
     librbd: rbd_is_exclusive_lock_owner(Ptr, *mut c_int) -> c_int;
     librbd: rbd_lock_get_owners(Ptr, *mut c_int, *mut Bytes, *mut usize) -> c_int;
     librbd: rbd_lock_get_owners_cleanup(*mut Bytes, usize) -> ();
+    librbd: rbd_list_lockers(Ptr, *mut c_int, Bytes, Len, Bytes, Len, Bytes, Len, Bytes, Len) -> isize;
     librbd: rbd_flush(Ptr) -> c_int;
     librbd: rbd_invalidate_cache(Ptr) -> c_int;
     librbd: rbd_watchers_list(Ptr, *mut WatcherOf, *mut usize) -> c_int;
@@ -460,6 +464,37 @@ impl Image {
         // SAFETY: as above; it is given back once.
         unsafe { (self.api.rbd_lock_get_owners_cleanup)(&mut owner, many) };
         Ok(Some(address))
+    }
+
+    /// The address that is noted with the lock of the image, also of a client that has died, and on an image that is
+    /// read only, which has no exclusive lock for [`Image::other_owner`] to ask.
+    pub(crate) fn locker(&self) -> Result<Option<String>, i32> {
+        let (mut exclusive, mut texts) = (0, [[0 as c_char; LOCKER_BYTES]; 4]);
+        let mut room = [LOCKER_BYTES; 4];
+        let ([tag, client, cookie, address], [a, b, c, d]) = (&mut texts, &mut room);
+        // SAFETY: the image is open, and each text has as much room as is said with it.
+        let many = unsafe {
+            (self.api.rbd_list_lockers)(
+                self.handle,
+                &mut exclusive,
+                tag.as_mut_ptr(),
+                a,
+                client.as_mut_ptr(),
+                b,
+                cookie.as_mut_ptr(),
+                c,
+                address.as_mut_ptr(),
+                d,
+            )
+        };
+        match many {
+            0 => Ok(None),
+            1.. => {
+                let bytes: Vec<u8> = address.iter().map(|byte| *byte as u8).collect();
+                Ok(CStr::from_bytes_until_nul(&bytes).ok().map(|text| text.to_string_lossy().into_owned()))
+            }
+            errno => Err(i32::try_from(-errno).unwrap_or(libc::EIO)),
+        }
     }
 
     /// Starts I/O. `ended` is called once with the completion and `arg`, on a thread of librbd's, unless this is an

@@ -27,6 +27,7 @@ const SCENARIOS: &[Scenario] = &[
     ("an image without the exclusive lock is told of", no_exclusive_lock),
     ("a client on the blocklist", blocklisted),
     ("an owner that is stopped is fenced, whatever the image says", fenced_whatever_the_image_says),
+    ("who only reads is kept out by an owner that lives, and by no other", dead_owner_and_a_reader),
     ("a pool with a volume", pool),
     ("an owner with a cache learns that it is fenced", fenced_with_a_cache),
     ("what was cached before a claim is read again", read_again_after_a_claim),
@@ -380,6 +381,26 @@ fn fenced_whatever_the_image_says(ceph: &Ceph) {
         let told = device.notices();
         assert!(told.iter().any(|text| text.contains(&address) && text.contains("blocklist until 20")), "{told:?}");
     }
+}
+
+fn dead_owner_and_a_reader(ceph: &Ceph) {
+    make(ceph, "left", 64);
+    let (owner, address) = Owner::new(ceph, "left");
+    let device = open(ceph, "left", ",readonly=on").expect("opened");
+    let error = device.claim(Sharing::WithReaders).expect_err("the owner lives").to_string();
+    assert!(error.contains(&address), "{error}");
+    assert!(device.notices().is_empty(), "{:?}", device.notices());
+    drop(owner);
+    let from = Instant::now();
+    while ceph.rbd(&["status", "left"]).contains(&address) {
+        assert!(from.elapsed() < Duration::from_secs(60), "it is watched for still");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // What it had is left there until somebody takes the lock, who only reads cannot.
+    assert!(ceph.rbd(&["lock", "ls", "left"]).contains(&address));
+    let _claim = device.claim(Sharing::WithReaders).expect("the owner is dead");
+    let told = device.notices();
+    assert!(told.iter().any(|text| text.contains(&address) && text.contains("snapshot")), "{told:?}");
 }
 
 fn pool(ceph: &Ceph) {
