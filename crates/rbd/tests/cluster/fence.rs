@@ -1,0 +1,158 @@
+//! Owners that die, are stopped, or are fenced; and what the next owner, and who only reads, may have then.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use sheave::drivers::Sharing;
+use sheave::volumes::{CreateOptions, OpenOptions, Pool, PoolError};
+use sheave::{Status, op};
+use sheave_testkit::ceph::Ceph;
+
+use crate::{Stopped, filled, make, open, registry, results, ring};
+
+/// A process with an image's exclusive lock, which is killed in the end.
+struct Owner(Child);
+
+impl Owner {
+    /// `rbd bench` takes the lock, as all that write do. Returns it with its address.
+    fn new(ceph: &Ceph, image: &str) -> (Owner, String) {
+        let words =
+            ["bench", "--io-type", "write", "--io-size", "4096", "--io-threads", "1", "--io-total", "1T", image];
+        let mut bench = Command::new("rbd");
+        bench.args(words).env("CEPH_CONF", ceph.conf()).stdin(Stdio::null()).stdout(Stdio::null());
+        let owner = Owner(bench.stderr(Stdio::null()).spawn().expect("started"));
+        let from = Instant::now();
+        loop {
+            let locks = ceph.rbd(&["lock", "ls", image]);
+            if let Some(address) = locks.split_whitespace().last().filter(|word| word.contains("127.0.0.1")) {
+                return (owner, address.to_owned());
+            }
+            assert!(from.elapsed() < Duration::from_secs(60), "it takes no lock: {locks}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([&format!("-{signal}"), &*self.0.id().to_string()]).status();
+        assert!(sent.is_ok_and(|sent| sent.success()));
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
+/// What an image or its pool says goes over what a client has configured.
+pub(crate) fn fenced_whatever_the_image_says(ceph: &Ceph) {
+    let keyring = ceph.dir().join("fencer.keyring");
+    let rights = ["mon", "profile rbd", "osd", "profile rbd pool=rbd"];
+    std::fs::write(&keyring, ceph.ceph(&[&["auth", "get-or-create", "client.fencer"], &rights[..]].concat()))
+        .expect("written");
+    let fencer = format!(",id=fencer,keyring={}", keyring.display());
+    for (image, user, fenced_for) in [("unlisted", &*fencer, None), ("forgotten", "", Some("120"))] {
+        make(ceph, image, 64);
+        ceph.rbd(&["config", "image", "set", &format!("rbd/{image}"), "rbd_blocklist_on_break_lock", "false"]);
+        let (owner, address) = Owner::new(ceph, image);
+        owner.signal("STOP");
+        let until = || {
+            let listed = ceph.ceph(&["osd", "blocklist", "ls"]);
+            listed.lines().find_map(|line| line.strip_prefix(&*address)).map(|until| until.trim().to_owned())
+        };
+        assert_eq!(until(), None);
+        // A fence that ends soon, as `rbd_blocklist_expire_seconds` may make it, is made to last.
+        if let Some(seconds) = fenced_for {
+            ceph.ceph(&["osd", "blocklist", "add", &address, seconds]);
+        }
+        let before = until();
+        let device = open(ceph, image, &format!(",lock=60s{user}")).expect("opened");
+        let _claim = device.claim(Sharing::Alone).expect("claimed");
+        let after = until();
+        assert!(after.is_some() && after > before, "{image}: {address} is listed until {after:?}, before {before:?}");
+        let told = device.notices();
+        assert!(told.iter().any(|text| text.contains(&address) && text.contains("blocklist until 20")), "{told:?}");
+    }
+}
+
+pub(crate) fn dead_owner_and_a_reader(ceph: &Ceph) {
+    make(ceph, "left", 64);
+    let (owner, address) = Owner::new(ceph, "left");
+    let device = open(ceph, "left", ",readonly=on").expect("opened");
+    let error = device.claim(Sharing::WithReaders).expect_err("the owner lives").to_string();
+    assert!(error.contains(&address), "{error}");
+    assert!(device.notices().is_empty(), "{:?}", device.notices());
+    drop(owner);
+    let from = Instant::now();
+    while ceph.rbd(&["status", "left"]).contains(&address) {
+        assert!(from.elapsed() < Duration::from_secs(60), "it is watched for still");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // What it had is left there until somebody takes the lock, who only reads cannot.
+    assert!(ceph.rbd(&["lock", "ls", "left"]).contains(&address));
+    let _claim = device.claim(Sharing::WithReaders).expect("the owner is dead");
+    let told = device.notices();
+    assert!(told.iter().any(|text| text.contains(&address) && text.contains("snapshot")), "{told:?}");
+}
+
+/// The spec of an image, of which librbd keeps what it has read.
+fn cached_spec(ceph: &Ceph, image: &str) -> String {
+    let text = std::fs::read_to_string(ceph.conf()).expect("read");
+    let conf = ceph.dir().join("cached.conf");
+    std::fs::write(&conf, format!("{text}[client]\nrbd cache = true\nrbd cache policy = writeback\n"))
+        .expect("written");
+    format!("rbd:rbd/{image},conf={},lock=60s", conf.display())
+}
+
+pub(crate) fn fenced_with_a_cache(ceph: &Ceph) {
+    make(ceph, "kept", 128);
+    let spec = format!("{},timeout=2s", cached_spec(ceph, "kept"));
+    let device = registry().open(&spec).expect("opened");
+    Pool::create(&device, &CreateOptions::default()).expect("made");
+    let pool = Pool::open(&device, &OpenOptions::default()).expect("opened");
+    pool.create_volume("disk", 16 << 20).expect("made");
+    for _ in 0..3 {
+        pool.check_owner().expect("it is its own");
+    }
+    // It is the cluster that is asked: who has the superblocks in memory may be fenced since.
+    let stopped = Stopped::new(ceph);
+    let error = pool.check_owner().expect_err("the cluster says nothing");
+    assert!(matches!(error, PoolError::Io { .. }), "{error}");
+    drop(stopped);
+    pool.check_owner().expect("it is its own");
+    let locks = ceph.rbd(&["lock", "ls", "kept"]);
+    let address = locks.split_whitespace().last().filter(|word| word.contains("127.0.0.1")).expect("an owner");
+    ceph.ceph(&["osd", "blocklist", "add", address]);
+    let other = registry().open(&spec).expect("opened");
+    let other = Pool::open(&other, &OpenOptions::default()).expect("taken over");
+    let error = pool.check_owner().expect_err("another has it");
+    let offline = matches!(error, PoolError::Io { status: Status::Offline, .. });
+    assert!(offline || matches!(error, PoolError::Busy { .. }), "{error}");
+    other.check_owner().expect("it is its own");
+    other.close().expect("closed");
+}
+
+pub(crate) fn read_again_after_a_claim(ceph: &Ceph) {
+    make(ceph, "stale", 16);
+    let spec = cached_spec(ceph, "stale");
+    let devices = [registry().open(&spec).expect("opened"), registry().open(&spec).expect("opened")];
+    let [(mut one, fd_one), (mut two, fd_two)] = [ring(&devices[0]), ring(&devices[1])];
+    let claim = devices[0].claim(Sharing::Alone).expect("claimed");
+    let mut write = |byte| {
+        one.push(op::write(fd_one, filled(4096, byte))).expect("room");
+        one.push(op::fsync(fd_one).drain()).expect("room");
+        assert_eq!(results(&mut one, 2), [(0, 0), (0, 4096)]);
+    };
+    let mut read = || {
+        two.push(op::read(fd_two, filled(4096, 9))).expect("room");
+        two.submit_and_wait(1).expect("submitted");
+        two.pop().and_then(|done| done.into_buf()).expect("its buffer")[0]
+    };
+    write(1);
+    assert_eq!(read(), 1);
+    write(2);
+    drop(claim);
+    let _claim = devices[1].claim(Sharing::Alone).expect("claimed");
+    assert_eq!(read(), 2);
+}
