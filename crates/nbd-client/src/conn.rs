@@ -192,7 +192,7 @@ impl Conn {
     /// Takes a connection whose handshake is over.
     pub(crate) fn adopt(&mut self, first: First) -> Result<(), &'static str> {
         self.buffers()?;
-        (self.phase, self.fd, self.mode) = (Phase::Up, Some(Arc::new(first.fd)), first.mode);
+        (self.phase, self.fd, self.mode) = (Phase::Up, Some(first.fd), first.mode);
         self.secure = first.secure;
         Ok(())
     }
@@ -202,6 +202,11 @@ impl Conn {
         debug_assert!(self.staged().is_empty() && self.pieces.is_empty(), "nothing that was said before is taken");
         self.secure = Some(Box::new(Secure::new(tls)?));
         Ok(())
+    }
+
+    /// Its socket.
+    pub(crate) fn fd(&self) -> Option<&Arc<OwnedFd>> {
+        self.fd.as_ref()
     }
 
     /// Its records, if it uses TLS.

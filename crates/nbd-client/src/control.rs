@@ -13,6 +13,7 @@
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sheave::{DeviceError, Extent};
@@ -84,7 +85,7 @@ impl From<Ended> for Fault {
 /// The connection that the device was opened by, while nobody uses it.
 #[derive(Debug)]
 pub(crate) struct First {
-    pub(crate) fd: OwnedFd,
+    pub(crate) fd: Arc<OwnedFd>,
     pub(crate) secure: Option<Box<Secure>>,
     pub(crate) mode: Mode,
     pub(crate) allocation: Option<u32>,
@@ -184,10 +185,16 @@ impl Control {
     }
 
     /// The connection that a ring has not taken.
-    pub(crate) fn of_first(first: First, target: &Target) -> Control {
+    ///
+    /// # Errors
+    ///
+    /// This process has too many open files.
+    pub(crate) fn of_first(first: First, target: &Target) -> io::Result<Control> {
         let First { fd, secure, mode, allocation } = first;
+        // Another ring may look at it just now.
+        let fd = Arc::try_unwrap(fd).or_else(|fd| fd.try_clone())?;
         let stream = Stream::of(fd, &target.place);
-        Control { stream, secure, input: Vec::new(), mode, allocation, cookie: 0 }
+        Ok(Control { stream, secure, input: Vec::new(), mode, allocation, cookie: 0 })
     }
 
     /// The connection, for a ring.
@@ -199,7 +206,7 @@ impl Control {
         if !self.input.is_empty() {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the server sent what nobody asked for"));
         }
-        let fd = self.stream.into_fd()?;
+        let fd = Arc::new(self.stream.into_fd()?);
         Ok(First { fd, secure: self.secure, mode: self.mode, allocation: self.allocation })
     }
 

@@ -13,8 +13,9 @@
 //! - Q2: a cookie names one entry and one sending: what is sent again has a new one, so no late answer is taken for
 //!   its.
 //! - Q3: data that a server sends lies within its read, and no byte of it comes twice (`covered`).
+//! - Q4: a flush goes by the first connection alone. One that is made when the first has not answered for long may have
+//!   reached another server, where the address has moved to, and nobody hears that the old one is gone.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,8 +28,8 @@ use crate::conn::{Conn, EARLY, Ended, Inbound, OVERDUE, Phase};
 use crate::covered::Covered;
 use crate::negotiation::{Agreed, Negotiation};
 use crate::reply::{self, Item, What};
-use crate::request::Entry;
-use crate::shared::{FIRST_EPOCH, Shared};
+use crate::request::{Entry, Waiting};
+use crate::shared::{FIRST_EPOCH, STALE, Shared};
 use crate::socket;
 
 /// A connection that has so many bytes to move is busy: more goes to another, if there is one.
@@ -44,7 +45,6 @@ const CANCELLED: i32 = -125;
 /// ESHUTDOWN of the protocol.
 const SHUTDOWN: u32 = 108;
 
-const STALE: &str = "another ring has lost its own";
 const UNASKED: &str = "the server answered what nobody asked";
 
 /// Operations on the kernel ring that a queue with so many connections has at a time: a connection receives, sends or
@@ -81,7 +81,7 @@ pub(crate) struct NbdQueue {
     another: PreciseTs,
     entries: Box<[Option<Entry>]>,
     covered: Box<[Covered]>,
-    waiting: VecDeque<RequestId>,
+    waiting: Waiting,
     cookies: u64,
     pause: Duration,
     overdue: bool,
@@ -102,7 +102,7 @@ impl NbdQueue {
             another: PreciseTs::default(),
             entries: vec![None; open.depth()].into(),
             covered: vec![Covered::default(); open.depth()].into(),
-            waiting: VecDeque::with_capacity(open.depth()),
+            waiting: Waiting::new(open.depth()),
             cookies: 0,
             pause: FIRST_PAUSE,
             overdue: false,
@@ -128,7 +128,7 @@ impl NbdQueue {
             self.epoch = FIRST_EPOCH;
             return match self.conns[0].adopt(first).and_then(|()| self.conns[0].receive(rqs)) {
                 Ok(()) => self.dispatch(rqs),
-                Err(why) => self.failed(0, why, rqs),
+                Err(why) => self.lose(why, rqs),
             };
         }
         self.epoch = self.shared.epoch();
@@ -167,16 +167,16 @@ impl NbdQueue {
             return;
         }
         self.shared.lost(self.epoch, why);
-        let mut again: Vec<(u64, RequestId)> = Vec::new();
+        let mut again: Vec<(u64, Op, RequestId)> = Vec::new();
         for entry in self.entries.iter_mut().flatten() {
             if entry.conn.take().is_some() {
-                again.push((entry.cookie, entry.id));
+                again.push((entry.cookie, entry.op, entry.id));
                 (entry.failed, entry.covers) = (None, None);
                 self.covered[entry.id.slot()].clear();
             }
         }
-        again.sort_unstable_by_key(|&(cookie, _)| cookie);
-        again.into_iter().rev().for_each(|(_, id)| self.waiting.push_front(id));
+        again.sort_unstable_by_key(|&(cookie, ..)| cookie);
+        again.into_iter().rev().for_each(|(_, op, id)| self.waiting.push_front(op, id));
         let is_flush = |entry: &&Entry| entry.op == Op::Flush;
         if self.entries.iter().flatten().any(|entry| is_flush(&entry)) && self.shared.must_fail(&mut self.seen) {
             let flushes: Vec<RequestId> =
@@ -218,6 +218,8 @@ impl NbdQueue {
             "{words}: the server has another export than before: {why}. Nothing more is read or written; start the \
              right server and open the device again"
         ));
+        // What the server that has gone had acknowledged may be lost, for other rings too.
+        self.shared.lost(self.epoch, "the server has another export");
         self.gone = true;
         self.waiting.clear();
         for slot in 0..self.entries.len() {
@@ -230,10 +232,16 @@ impl NbdQueue {
 
     /// Sends what waits, by as few operations as may be.
     fn dispatch(&mut self, rqs: &mut Polled<'_>) {
-        if self.waiting.is_empty() {
+        while self.waiting.has_flush() && self.conns[0].is_ready() {
+            // Q4
+            if let Err(why) = self.send_batch(0, rqs) {
+                return self.lose(&why, rqs);
+            }
+        }
+        if !self.waiting.has_others() {
             return;
         }
-        while !self.waiting.is_empty() {
+        while self.waiting.has_others() {
             let Some(at) = self.choose() else { break };
             if let Err(why) = self.send_batch(at, rqs) {
                 return self.lose(&why, rqs);
@@ -273,7 +281,7 @@ impl NbdQueue {
         let mut first = true;
         while (first || alone || conn.load < BUSY_BYTES)
             && conn.has_room()
-            && let Some(id) = self.waiting.pop_front()
+            && let Some(id) = self.waiting.pop_for(at)
         {
             let Some(entry) = &mut self.entries[id.slot()] else { continue };
             if entry.id != id {
@@ -381,6 +389,11 @@ impl NbdQueue {
                 Some(Agreed::Export(export)) => {
                     if let Some(why) = self.shared.differs(&export) {
                         self.be_gone(&why, rqs);
+                        return Ok(());
+                    }
+                    let Some(fd) = self.conns[at].fd() else { return Ok(()) };
+                    if let Err(why) = self.shared.come_up(self.epoch, fd) {
+                        self.lose(why, rqs);
                         return Ok(());
                     }
                     self.conns[at].go_up(export.mode, rqs);
@@ -543,7 +556,7 @@ impl SafeQueue for NbdQueue {
         let entry = Entry { id, cookie: 0, op, fua, at, len, conn: None, failed: None, covers: None };
         self.entries[id.slot()] = Some(entry);
         self.covered[id.slot()].clear();
-        self.waiting.push_back(id);
+        self.waiting.push_back(op, id);
         Step::Wait
     }
 
@@ -577,7 +590,7 @@ impl SafeQueue for NbdQueue {
         if let Some(entry) = self.entries[id.slot()].take_if(|entry| entry.id == id) {
             self.overdue |= entry.conn.is_some() || self.conns.iter().any(Conn::is_stuck);
         }
-        self.waiting.retain(|other| *other != id);
+        self.waiting.remove(id);
         Step::End(Status::Timeout)
     }
 }

@@ -1,6 +1,8 @@
-//! What is known of a request until it ends, and its header, in the two forms that there are.
+//! What is known of a request until it ends, those that wait, and the header, in the two forms that there are.
 //!
-//! Owns the form of what is sent. Which connection a request goes to, and when, is the queue's.
+//! Owns the form and the order of what is sent. Which connection a request goes to, and when, is the queue's.
+
+use std::collections::VecDeque;
 
 use sheave::drivers::RequestId;
 use sheave::{Op, Status};
@@ -71,6 +73,61 @@ impl Entry {
         }
         let (at, len) = if command == cmd::FLUSH { (0, 0) } else { (self.at, self.len) };
         head(mode, (command, flags), self.cookie, at, len)
+    }
+}
+
+/// Requests that wait to be sent. Flushes do so apart from the others, for the first connection.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    flushes: VecDeque<RequestId>,
+    others: VecDeque<RequestId>,
+}
+
+impl Waiting {
+    /// Room for so many.
+    pub(crate) fn new(depth: usize) -> Waiting {
+        Waiting { flushes: VecDeque::with_capacity(1), others: VecDeque::with_capacity(depth) }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.flushes.is_empty() && self.others.is_empty()
+    }
+
+    pub(crate) fn has_flush(&self) -> bool {
+        !self.flushes.is_empty()
+    }
+
+    /// Whether something waits that any connection may send.
+    pub(crate) fn has_others(&self) -> bool {
+        !self.others.is_empty()
+    }
+
+    /// What goes next by the connection of this number.
+    pub(crate) fn pop_for(&mut self, conn: usize) -> Option<RequestId> {
+        let flush = if conn == 0 { self.flushes.pop_front() } else { None };
+        flush.or_else(|| self.others.pop_front())
+    }
+
+    fn of(&mut self, op: Op) -> &mut VecDeque<RequestId> {
+        if op == Op::Flush { &mut self.flushes } else { &mut self.others }
+    }
+
+    pub(crate) fn push_back(&mut self, op: Op, id: RequestId) {
+        self.of(op).push_back(id);
+    }
+
+    /// For what was sent already.
+    pub(crate) fn push_front(&mut self, op: Op, id: RequestId) {
+        self.of(op).push_front(id);
+    }
+
+    pub(crate) fn remove(&mut self, id: RequestId) {
+        [&mut self.flushes, &mut self.others].into_iter().for_each(|queue| queue.retain(|other| *other != id));
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.flushes.clear();
+        self.others.clear();
     }
 }
 

@@ -16,14 +16,19 @@
 //!   it may be lost.
 //! - S3: when an epoch ends with `acked` and `clean` apart, `losses` grows. Each ring's next flush fails once for it;
 //!   and that of a ring which comes later, if none has failed yet.
+//! - S4: the connections of an epoch are with one life of the server. A connection that comes up looks whether one that
+//!   was up before has ended, of whichever ring, and the epoch with it; for its ring may not have seen it yet. A server
+//!   that ends closes its connections before it can be started again.
 
-use std::sync::{Mutex, MutexGuard};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use sheave_nbd::wire::tflag;
 
 use crate::control::{Control, First};
 use crate::negotiation::{Export, Wish};
 use crate::request::Covers;
+use crate::socket;
 use crate::spec::Target;
 
 /// Most notices that are kept: what comes then is more of the same.
@@ -31,6 +36,9 @@ const MAX_NOTICES: usize = 32;
 /// What an export must be able to do again, once it could.
 const ABILITIES: u16 =
     tflag::SEND_FLUSH | tflag::SEND_FUA | tflag::SEND_TRIM | tflag::SEND_WRITE_ZEROES | tflag::CAN_MULTI_CONN;
+
+/// Why a connection of an earlier epoch is lost.
+pub(crate) const STALE: &str = "another ring has lost its own";
 
 /// The epoch of the connection that the device is opened by.
 pub(crate) const FIRST_EPOCH: u64 = 0;
@@ -52,6 +60,8 @@ struct State {
     /// Losses that a failed flush has told of.
     told: u64,
     rings: u32,
+    /// The connections of this epoch that came up (S4).
+    up: Vec<Weak<OwnedFd>>,
     /// The connection that the device was opened by, until a ring takes it.
     first: Option<First>,
     /// The one that asks where data is, when there is no such first one.
@@ -65,7 +75,8 @@ pub(crate) struct OnlyOne;
 
 impl Shared {
     pub(crate) fn new(target: Target, export: Export, first: First, notices: Vec<String>) -> Shared {
-        let state = State { first: Some(first), notices, ..State::default() };
+        let up = vec![Arc::downgrade(&first.fd)];
+        let state = State { first: Some(first), up, notices, ..State::default() };
         Shared { target, export, state: Mutex::new(state) }
     }
 
@@ -109,7 +120,7 @@ impl Shared {
     /// first.
     pub(crate) fn take_control(&self) -> Option<(Control, bool)> {
         if let Some(first) = self.take_first() {
-            return Some((Control::of_first(first, &self.target), true));
+            return Control::of_first(first, &self.target).ok().map(|control| (control, true));
         }
         self.lock().control.take().map(|control| (control, false))
     }
@@ -119,7 +130,11 @@ impl Shared {
         if !is_first {
             self.lock().control = Some(control);
         } else if let Ok(first) = control.into_first() {
-            self.lock().first = Some(first);
+            let mut state = self.lock();
+            if state.epoch == FIRST_EPOCH {
+                state.up.push(Arc::downgrade(&first.fd));
+                state.first = Some(first);
+            }
         }
     }
 
@@ -131,6 +146,25 @@ impl Shared {
     /// The present epoch, for connections that are made now.
     pub(crate) fn epoch(&self) -> u64 {
         self.lock().epoch
+    }
+
+    /// A connection has its export. It is one of this epoch, unless that is over (S4).
+    ///
+    /// # Errors
+    ///
+    /// Why the epoch is over: the connection is to be lost.
+    pub(crate) fn come_up(&self, epoch: u64, fd: &Arc<OwnedFd>) -> Result<(), &'static str> {
+        let mut state = self.lock();
+        if state.epoch != epoch {
+            return Err(STALE);
+        }
+        state.up.retain(|other| other.strong_count() > 0);
+        let up: Vec<Arc<OwnedFd>> = state.up.iter().filter_map(Weak::upgrade).collect();
+        if socket::any_ended(&up) {
+            return Err("the server has ended one of another ring");
+        }
+        state.up.push(Arc::downgrade(fd));
+        Ok(())
     }
 
     /// Writes were answered that are not durable; false when they count for nothing (S2).
@@ -164,6 +198,7 @@ impl Shared {
             return;
         }
         state.epoch += 1;
+        state.up.clear();
         let words = self.target.words();
         let mut text = format!("{words}: the connection was lost, as {why}; it is made again");
         if state.acked != state.clean {

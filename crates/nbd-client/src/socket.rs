@@ -8,6 +8,7 @@ use std::io;
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::spec::Place;
@@ -145,6 +146,20 @@ impl io::Write for Stream {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// Whether the other end has closed one of these.
+pub(crate) fn any_ended(sockets: &[Arc<OwnedFd>]) -> bool {
+    let of = |fd: &Arc<OwnedFd>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+    let mut all: Vec<libc::pollfd> = sockets.iter().map(of).collect();
+    loop {
+        // SAFETY: the array is of so many entries, and used during the call alone, which does not wait.
+        let ready = unsafe { libc::poll(all.as_mut_ptr(), all.len() as libc::nfds_t, 0) };
+        // What cannot be told counts as ended: a flush may fail for it, and does not lie.
+        if ready >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return ready != 0;
+        }
     }
 }
 

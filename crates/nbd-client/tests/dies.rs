@@ -4,6 +4,7 @@
 mod rig;
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use rig::{Dies, EIO, Server, filled, results, ring};
 use sheave::{Fd, Ring, op};
@@ -201,4 +202,51 @@ fn a_flush_of_another_ring_fails_too() {
     assert_eq!(flush(&mut one, of_one), 0);
     let told = device.notices();
     assert!(told.iter().any(|text| text.contains("so the next flush fails")), "{told:?}");
+}
+
+#[test]
+fn a_flush_of_a_ring_that_had_no_connection_when_the_server_died_fails_too() {
+    let server = Server::start(16 << 10, Mode::Structured);
+    let device = server.open("").expect("opened");
+    let (Some((mut one, of_one)), Some((mut two, of_two))) = (ring(&device), ring(&device)) else { return };
+    assert_eq!(write(&mut one, of_one, 0, 1, false), BLOCK as i32);
+    server.state().die();
+    // Nobody has heard of the death: the second ring makes its first connection, to the server that was started again.
+    assert_eq!(flush(&mut two, of_two), -EIO);
+    assert_eq!(flush(&mut two, of_two), 0);
+    assert_eq!(flush(&mut one, of_one), -EIO, "each hears of it");
+    assert_eq!(flush(&mut one, of_one), 0);
+}
+
+#[test]
+fn a_flush_goes_by_no_connection_that_was_made_when_the_first_did_not_answer() {
+    let server = Server::start(2 << 20, Mode::Structured);
+    let device = server.open(",timeout=1s").expect("opened");
+    let Some((mut ring, fd)) = ring(&device) else { return };
+    assert_eq!(write(&mut ring, fd, 0, 1, false), BLOCK as i32);
+    let before = server.state().requests;
+    // The address moves to another server, which has what was flushed alone, and nobody ends the old connection.
+    {
+        let mut state = server.state();
+        state.cache = state.stable.clone();
+        state.deaf = state.connections;
+    }
+    for at in 0..4 {
+        ring.push(op::write(fd, filled(256 << 10, 2)).offset(at * (256 << 10)).user_data(2)).expect("room");
+    }
+    // As soon as a read is answered there is a connection to the other one.
+    let mut reads = 0..100;
+    while server.state().requests == before {
+        reads.next().expect("a second connection is made");
+        ring.push(op::read(fd, filled(BLOCK, 0)).user_data(3)).expect("room");
+        ring.submit().expect("submitted");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    ring.push(op::fsync(fd).user_data(1)).expect("room");
+    let flushed = loop {
+        if let Some((_, res)) = results(&mut ring, 1).into_iter().find(|(user, _)| *user == 1) {
+            break res;
+        }
+    };
+    assert_ne!(flushed, 0, "it was answered by a server that has not what was written");
 }

@@ -1,7 +1,8 @@
 //! The marks of what a lost connection may have lost (V28), step by step, with two rings.
 
 use std::fs::File;
-use std::os::unix::net::SocketAddr;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 use sheave_nbd::handshake::Mode;
@@ -40,7 +41,7 @@ fn shared_of(export: Export) -> Shared {
         block_status: true,
         tls: None,
     };
-    let fd = File::open("/dev/null").expect("there is one").into();
+    let fd = Arc::new(File::open("/dev/null").expect("there is one").into());
     let first = First { fd, secure: None, mode: export.mode, allocation: None };
     Shared::new(target, export, first, Vec::new())
 }
@@ -110,6 +111,22 @@ fn answers_by_connections_of_an_earlier_epoch_count_for_nothing() {
     assert!(shared.acked(1));
     shared.lost(1, "and again");
     assert!(shared.must_fail(&mut seen));
+}
+
+#[test]
+fn a_connection_comes_up_in_an_epoch_of_which_none_has_ended() {
+    let shared = shared();
+    let pair = || UnixStream::pair().map(|(ours, theirs)| (Arc::new(ours.into()), theirs)).expect("a pair");
+    let ((one, server), (two, _other)) = (pair(), pair());
+    shared.come_up(0, &one).expect("the first one is open");
+    shared.come_up(0, &two).expect("both are open");
+    drop(server);
+    assert!(shared.come_up(0, &two).is_err(), "its end was not seen, but is there");
+    drop(one);
+    shared.come_up(0, &two).expect("what its ring has closed says nothing");
+    shared.lost(0, "it closed");
+    assert!(shared.come_up(0, &two).is_err(), "it began before the loss");
+    shared.come_up(1, &two).expect("the next epoch has none yet");
 }
 
 #[test]

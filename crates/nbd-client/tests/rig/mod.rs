@@ -54,6 +54,8 @@ pub struct State {
     pub dies: VecDeque<Dies>,
     /// It takes requests, and answers none.
     pub silent: bool,
+    /// So many of the first connections take requests, and are answered none.
+    pub deaf: u64,
     /// It accepts, and says nothing.
     pub mute: bool,
     /// Requests that are answered wrong: with a cookie of nobody.
@@ -149,6 +151,7 @@ impl Server {
             name: "disk".into(),
             dies: VecDeque::new(),
             silent: false,
+            deaf: 0,
             mute: false,
             lies: 0,
             forged: None,
@@ -166,7 +169,7 @@ impl Server {
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let (Ok(stream), state) = (stream, shared.clone()) else { return };
-                {
+                let number = {
                     let mut state = lock(&state);
                     state.connections += 1;
                     if state.away {
@@ -174,9 +177,10 @@ impl Server {
                     }
                     let streams = state.streams.clone();
                     streams.lock().expect("no panic").push(stream.try_clone().expect("a descriptor"));
-                }
+                    state.connections
+                };
                 std::thread::spawn(move || {
-                    let _ = serve(stream, &state);
+                    let _ = serve(stream, &state, number);
                 });
             }
         });
@@ -322,7 +326,7 @@ fn options(state: &State, option: u32) -> Vec<u8> {
     }
 }
 
-fn serve(mut stream: UnixStream, state: &Mutex<State>) -> Option<()> {
+fn serve(mut stream: UnixStream, state: &Mutex<State>, number: u64) -> Option<()> {
     let mut input = Vec::new();
     if lock(state).mute {
         let _ = stream.read(&mut [0; 1]);
@@ -372,6 +376,9 @@ fn serve(mut stream: UnixStream, state: &Mutex<State>) -> Option<()> {
                 let mut state = lock(state);
                 if state.deaths != deaths {
                     return None;
+                }
+                if number <= state.deaf {
+                    continue;
                 }
                 carry_out(&mut state, &mut stream, &session, &request, &data).then_some(())?;
             }
