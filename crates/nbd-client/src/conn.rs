@@ -483,6 +483,14 @@ impl Conn {
         Ok(())
     }
 
+    /// Gives the connection away, if nothing is under way on it.
+    pub(crate) fn leave(&mut self) -> Option<First> {
+        let quiet = self.is_up() && self.load == 0 && self.pieces.is_empty() && self.inbound.is_none();
+        let fd = self.fd.take_if(|_| quiet && self.start == self.end)?;
+        self.phase = Phase::Empty;
+        Some(First { fd, secure: self.secure.take(), mode: self.mode, allocation: None })
+    }
+
     /// Tells the server that nothing more comes, when nothing that was begun is left to send: the connection ends.
     pub(crate) fn farewell(&mut self) {
         let (true, true, Some(fd)) = (self.is_up(), self.pieces.is_empty(), &self.fd) else { return };

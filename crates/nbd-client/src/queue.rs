@@ -16,6 +16,7 @@
 //! - Q4: a flush goes by the first connection alone. One that is made when the first has not answered for long may have
 //!   reached another server, where the address has moved to, and nobody hears that the old one is gone.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -121,11 +122,11 @@ impl NbdQueue {
         }
     }
 
-    /// Makes the first connection, or takes that which the device was opened by.
+    /// Makes the first connection, or takes one that no ring has.
     fn open(&mut self, rqs: &mut Polled<'_>) {
         (self.link, self.most) = (Link::Open, self.conns.len());
-        if let Some(first) = self.shared.take_first() {
-            self.epoch = FIRST_EPOCH;
+        if let Some((epoch, first)) = self.shared.take_spare() {
+            self.epoch = epoch;
             return match self.conns[0].adopt(first).and_then(|()| self.conns[0].receive(rqs)) {
                 Ok(()) => self.dispatch(rqs),
                 Err(why) => self.lose(why, rqs),
@@ -597,6 +598,13 @@ impl SafeQueue for NbdQueue {
 
 impl Drop for NbdQueue {
     fn drop(&mut self) {
+        let ours = |fd: &Arc<OwnedFd>| self.conns.iter().filter_map(Conn::fd).any(|our| Arc::ptr_eq(our, fd));
+        if self.shared.must_leave_one(self.epoch, ours) {
+            match self.conns.iter_mut().filter(|_| !self.overdue).find_map(Conn::leave) {
+                Some(spare) => self.shared.keep(self.epoch, spare),
+                None => self.shared.lost(self.epoch, "a ring has gone that had requests under way"),
+            }
+        }
         self.conns.iter_mut().for_each(Conn::farewell);
         self.shared.leave();
     }

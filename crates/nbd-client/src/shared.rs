@@ -19,6 +19,9 @@
 //! - S4: the connections of an epoch are with one life of the server. A connection that comes up looks whether one that
 //!   was up before has ended, of whichever ring, and the epoch with it; for its ring may not have seen it yet. A server
 //!   that ends closes its connections before it can be started again.
+//! - S5: while `acked` and `clean` are apart, some connection of the epoch is open: a ring that goes leaves one of its
+//!   own behind, unless another is there, or the epoch ends. A ring that comes takes it, for a server may serve one
+//!   client.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -62,9 +65,9 @@ struct State {
     rings: u32,
     /// The connections of this epoch that came up (S4).
     up: Vec<Weak<OwnedFd>>,
-    /// The connection that the device was opened by, until a ring takes it.
-    first: Option<First>,
-    /// The one that asks where data is, when there is no such first one.
+    /// A connection that no ring has, and its epoch: that which the device was opened by, or that a ring left (S5).
+    spare: Option<(u64, First)>,
+    /// The one that asks where data is, when that which the device was opened by does not.
     control: Option<Control>,
     notices: Vec<String>,
 }
@@ -76,7 +79,7 @@ pub(crate) struct OnlyOne;
 impl Shared {
     pub(crate) fn new(target: Target, export: Export, first: First, notices: Vec<String>) -> Shared {
         let up = vec![Arc::downgrade(&first.fd)];
-        let state = State { first: Some(first), up, notices, ..State::default() };
+        let state = State { spare: Some((FIRST_EPOCH, first)), up, notices, ..State::default() };
         Shared { target, export, state: Mutex::new(state) }
     }
 
@@ -104,25 +107,48 @@ impl Shared {
         Ok(state.told) // S3
     }
 
+    /// A ring is about to go that has connections of this epoch; whether it must leave one (S5).
+    pub(crate) fn must_leave_one(&self, epoch: u64, ours: impl Fn(&Arc<OwnedFd>) -> bool) -> bool {
+        let mut state = self.lock();
+        let is_ours = |fd: &Weak<OwnedFd>| fd.upgrade().is_none_or(|fd| ours(&fd));
+        let last = state.up.iter().all(is_ours);
+        let must = last && state.epoch == epoch && state.acked != state.clean;
+        if !must {
+            state.up.retain(|fd| !is_ours(fd)); // So that the next ring which goes does not rely on them.
+        }
+        must
+    }
+
+    /// Takes the connection that a ring leaves.
+    pub(crate) fn keep(&self, epoch: u64, spare: First) {
+        self.lock().spare = Some((epoch, spare));
+    }
+
     /// A ring goes.
     pub(crate) fn leave(&self) {
         self.lock().rings -= 1;
     }
 
-    /// The connection that the device was opened by, once, and only in the epoch that it is of: the first.
-    pub(crate) fn take_first(&self) -> Option<First> {
+    /// A connection that no ring has, once, and only in its epoch, which comes with it.
+    pub(crate) fn take_spare(&self) -> Option<(u64, First)> {
         let mut state = self.lock();
-        let first = state.first.take();
-        first.filter(|_| state.epoch == FIRST_EPOCH)
+        let spare = state.spare.take();
+        spare.filter(|&(epoch, _)| state.epoch == epoch)
     }
 
     /// A connection that can be asked where data is, if there is one that is of no other use now; and whether it is the
     /// first.
     pub(crate) fn take_control(&self) -> Option<(Control, bool)> {
-        if let Some(first) = self.take_first() {
+        let mut state = self.lock();
+        // One that a ring has left was not asked for the context, and one that S5 wants is left alone.
+        let serves = |(epoch, first): &mut (u64, First)| *epoch == FIRST_EPOCH && first.allocation.is_some();
+        if state.epoch == FIRST_EPOCH
+            && state.acked == state.clean
+            && let Some((_, first)) = state.spare.take_if(serves)
+        {
             return Control::of_first(first, &self.target).ok().map(|control| (control, true));
         }
-        self.lock().control.take().map(|control| (control, false))
+        state.control.take().map(|control| (control, false))
     }
 
     /// Gives it back; the first one to whichever ring comes.
@@ -131,9 +157,9 @@ impl Shared {
             self.lock().control = Some(control);
         } else if let Ok(first) = control.into_first() {
             let mut state = self.lock();
-            if state.epoch == FIRST_EPOCH {
+            if state.epoch == FIRST_EPOCH && state.spare.is_none() {
                 state.up.push(Arc::downgrade(&first.fd));
-                state.first = Some(first);
+                state.spare = Some((FIRST_EPOCH, first));
             }
         }
     }
@@ -199,6 +225,7 @@ impl Shared {
         }
         state.epoch += 1;
         state.up.clear();
+        state.spare = None;
         let words = self.target.words();
         let mut text = format!("{words}: the connection was lost, as {why}; it is made again");
         if state.acked != state.clean {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use rig::{Dies, EIO, Server, filled, results, ring};
 use sheave::{Fd, Ring, op};
 use sheave_nbd::handshake::Mode;
+use sheave_nbd::wire::tflag;
 
 const BLOCK: usize = 512;
 /// The second block lies apart, or both would be one request.
@@ -249,4 +250,52 @@ fn a_flush_goes_by_no_connection_that_was_made_when_the_first_did_not_answer() {
         }
     };
     assert_ne!(flushed, 0, "it was answered by a server that has not what was written");
+}
+
+/// What a ring wrote that has gone, and a flush of the next one: true when the server dies in between.
+fn flush_after_a_ring_has_gone(server: &Server, dies: bool) -> Option<i32> {
+    let device = server.open("").expect("opened");
+    let (mut one, of_one) = ring(&device)?;
+    assert_eq!(write(&mut one, of_one, 0, 1, false), BLOCK as i32);
+    drop(one);
+    if dies {
+        server.state().die();
+    }
+    let (mut two, of_two) = ring(&device)?;
+    let flushed = flush(&mut two, of_two);
+    assert_eq!(flush(&mut two, of_two), 0, "it is told once");
+    Some(flushed)
+}
+
+#[test]
+fn a_flush_after_a_ring_has_gone_covers_its_writes_or_fails() {
+    for flags in [rig::FLAGS, rig::FLAGS & !tflag::CAN_MULTI_CONN] {
+        let server = Server::start(16 << 10, Mode::Structured);
+        server.state().flags = flags;
+        let Some(flushed) = flush_after_a_ring_has_gone(&server, true) else { return };
+        assert_eq!(flushed, -EIO);
+        let server = Server::start(16 << 10, Mode::Structured);
+        server.state().flags = flags;
+        assert_eq!(flush_after_a_ring_has_gone(&server, false), Some(0));
+        assert_eq!(server.state().stable[0], 1);
+        assert_eq!(server.state().connections, 1, "a server may serve one client: the next ring has its connection");
+    }
+}
+
+#[test]
+fn a_ring_that_has_written_leaves_no_connection_to_one_that_is_there() {
+    for dies in [false, true] {
+        let server = Server::start(16 << 10, Mode::Structured);
+        let device = server.open("").expect("opened");
+        let (Some((mut one, of_one)), Some((mut two, of_two))) = (ring(&device), ring(&device)) else { return };
+        assert_eq!(write(&mut one, of_one, 0, 1, false), BLOCK as i32);
+        assert_eq!(read(&mut two, of_two, 0), 1, "it has a connection");
+        drop(one);
+        let (mut three, of_three) = ring(&device).expect("there is a kernel ring");
+        if dies {
+            server.state().die();
+        }
+        assert_eq!(flush(&mut three, of_three), if dies { -EIO } else { 0 });
+        assert_eq!(server.state().connections, 3, "it made its own");
+    }
 }

@@ -130,12 +130,28 @@ fn a_connection_comes_up_in_an_epoch_of_which_none_has_ended() {
 }
 
 #[test]
+fn the_last_ring_with_connections_leaves_one_while_writes_are_not_flushed() {
+    let shared = shared();
+    drop(shared.take_spare());
+    let pair = || UnixStream::pair().map(|(ours, theirs)| (Arc::new(ours.into()), theirs)).expect("a pair");
+    let ((one, _of_one), (two, _of_two)) = (pair(), pair());
+    shared.come_up(0, &one).expect("none has ended");
+    shared.come_up(0, &two).expect("none has ended");
+    assert!(shared.acked(0));
+    assert!(!shared.must_leave_one(0, |fd| Arc::ptr_eq(fd, &one)), "the other is there");
+    assert!(shared.must_leave_one(0, |fd| Arc::ptr_eq(fd, &two)), "one does not count any more");
+    let covers = shared.flush_begins();
+    assert!(shared.flush_ended(covers, 0));
+    assert!(!shared.must_leave_one(0, |fd| Arc::ptr_eq(fd, &two)), "nothing can be lost");
+}
+
+#[test]
 fn only_the_first_epoch_has_the_first_connection_and_gives_it_once() {
     let shared = shared();
-    assert!(shared.take_first().is_some() && shared.take_first().is_none());
+    assert!(shared.take_spare().is_some() && shared.take_spare().is_none());
     let other = self::shared();
     other.lost(FIRST_EPOCH, "it closed");
-    assert!(other.take_first().is_none());
+    assert!(other.take_spare().is_none());
 }
 
 #[test]
