@@ -48,6 +48,8 @@ pub(crate) const MAX_PIECES: usize = 128;
 const MAX_SEND: usize = 1024;
 /// With TLS, a batch that has so many bytes takes no more requests: all of it is encrypted before it is sent.
 const SECURE_BATCH: usize = 256 << 10;
+/// A connection that has so many bytes to move is busy: more goes to another, if there is one.
+pub(crate) const BUSY_BYTES: u64 = 512 << 10;
 /// Why a connection is given up when a request on it has ended without an answer.
 pub(crate) const OVERDUE: &str = "a request was not answered in time";
 /// Why it is given up when a write has its answer, and its data cannot be sent any more.
@@ -507,6 +509,21 @@ impl Conn {
             secure.take_to_send().into_iter().for_each(|records| socket::send_now(fd, records));
         }
     }
+}
+
+/// The connection for the next batch: the first that is not busy, else that with the least to do. None while all that
+/// could take it are sending.
+pub(crate) fn choose(conns: &[Conn]) -> Option<usize> {
+    let mut best: Option<usize> = None;
+    for (at, conn) in conns.iter().enumerate().filter(|(_, conn)| conn.is_up()) {
+        if conn.load < BUSY_BYTES {
+            return Some(at).filter(|_| conn.is_ready());
+        }
+        if conn.is_ready() && best.is_none_or(|best| conn.load < conns[best].load) {
+            best = Some(at);
+        }
+    }
+    best
 }
 
 /// Copies data of a read to its place.

@@ -21,11 +21,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sheave::drivers::{OpEnd, OpToken, Open, Polled, PreciseTs, Request, RequestId, SafeQueue, Step, WaitsFor};
-use sheave::{Errno, Op, Status};
+use sheave::{Op, Status};
 use sheave_nbd::handshake::Mode;
 use sheave_nbd::tls::Fed;
 
-use crate::conn::{Conn, EARLY, Ended, Inbound, OVERDUE, Phase};
+use crate::conn::{self, BUSY_BYTES, Conn, EARLY, Ended, Inbound, OVERDUE, Phase};
 use crate::covered::Covered;
 use crate::negotiation::{Agreed, Negotiation};
 use crate::reply::{self, Item, What};
@@ -33,8 +33,6 @@ use crate::request::{Entry, Waiting};
 use crate::shared::{FIRST_EPOCH, STALE, Shared};
 use crate::socket;
 
-/// A connection that has so many bytes to move is busy: more goes to another, if there is one.
-const BUSY_BYTES: u64 = 512 << 10;
 /// How long after a failure the next connection is tried; twice as long after each that follows.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// The longest of these pauses.
@@ -243,7 +241,7 @@ impl NbdQueue {
             return;
         }
         while self.waiting.has_others() {
-            let Some(at) = self.choose() else { break };
+            let Some(at) = conn::choose(&self.conns) else { break };
             if let Err(why) = self.send_batch(at, rqs) {
                 return self.lose(&why, rqs);
             }
@@ -259,21 +257,6 @@ impl NbdQueue {
         {
             self.connect(next, rqs);
         }
-    }
-
-    /// The connection for the next batch: the first that is not busy, else that with the least to do. None while all
-    /// that could take it are sending.
-    fn choose(&self) -> Option<usize> {
-        let mut best: Option<usize> = None;
-        for (at, conn) in self.conns.iter().enumerate().filter(|(_, conn)| conn.is_up()) {
-            if conn.load < BUSY_BYTES {
-                return Some(at).filter(|_| conn.is_ready());
-            }
-            if conn.is_ready() && best.is_none_or(|best| conn.load < self.conns[best].load) {
-                best = Some(at);
-            }
-        }
-        best
     }
 
     fn send_batch(&mut self, at: usize, rqs: &mut Polled<'_>) -> Result<(), String> {
@@ -450,7 +433,7 @@ impl NbdQueue {
         let data = match item.what {
             What::Failed(SHUTDOWN) => return Err("the server is about to end"),
             What::Failed(errno) => {
-                entry.failed = entry.failed.or(Some(Status::from_errno(Errno(errno.try_into().unwrap_or(i32::MAX)))));
+                entry.failed = entry.failed.or(Some(reply::status_of(errno)));
                 None
             }
             What::Simple if entry.op == Op::Read && conn.mode == Mode::Simple => Some((entry.at, entry.len)),

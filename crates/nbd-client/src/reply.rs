@@ -6,6 +6,7 @@
 //! Invariant:
 //! - R1: what is needed to go on is never more than [`MAX_ITEM`] bytes.
 
+use sheave::{Errno, Status};
 use sheave_nbd::handshake::Mode;
 use sheave_nbd::wire::{
     EXTENDED_REPLY_MAGIC, ExtendedReply, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, SimpleReply, StructuredReply,
@@ -42,12 +43,21 @@ pub enum What {
     Simple,
     /// No data, no error.
     Nothing,
-    /// It has failed, with an errno of the protocol, not 0.
+    /// It has failed, with an errno, not 0, that should be one of the protocol's.
     Failed(u32),
     /// Data of a read: from this offset of the export on, so many bytes, which follow. At least one.
     Data(u64, u32),
     /// This part of a read is zeroes: offset and bytes, at least one.
     Zeroes(u64, u32),
+}
+
+/// How a request ended that has failed with this errno. One that the protocol does not have says nothing but that it
+/// failed: among them are those which here mean that a request was not tried, or was given up, and need no care.
+pub(crate) fn status_of(errno: u32) -> Status {
+    match errno {
+        1 | 5 | 12 | 22 | 28 | 75 | 95 | 108 => Status::from_errno(Errno(errno as i32)),
+        _ => Status::IoErr,
+    }
 }
 
 /// Bytes of the shortest item that data follows at once: what to receive when the data shall not be received with it.

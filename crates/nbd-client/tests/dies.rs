@@ -299,3 +299,29 @@ fn a_ring_that_has_written_leaves_no_connection_to_one_that_is_there() {
         assert_eq!(server.state().connections, 3, "it made its own");
     }
 }
+
+/// 125 is `ECANCELED` here, which a pool takes for a flush that was not tried.
+#[test]
+fn a_flush_that_failed_with_an_errno_unknown_to_the_protocol_ends_with_an_io_error() {
+    let server = Server::start(16 << 10, Mode::Structured);
+    let device = server.open("").expect("opened");
+    let Some((mut ring, fd)) = ring(&device) else { return };
+    for (forge, res) in FORGED {
+        server.state().forged = Some(forge);
+        assert_eq!(flush(&mut ring, fd), -res);
+    }
+}
+
+type Forge = fn(&sheave_nbd::Request) -> Vec<u8>;
+
+const FORGED: [(Forge, i32); 5] = [
+    (|request| failure(request, 125), EIO),
+    (|request| failure(request, 110), EIO),
+    (|request| failure(request, 11), EIO),
+    (|request| failure(request, 1), 30),
+    (|request| failure(request, 28), 28),
+];
+
+fn failure(request: &sheave_nbd::Request, errno: u32) -> Vec<u8> {
+    rig::chunk(request, true, 0x8001, &[&errno.to_be_bytes(), &[0; 2]])
+}
