@@ -52,7 +52,8 @@ fn notices(target: &Target, export: &Export) -> Vec<String> {
     let writable = !target.read_only && !export.has(tflag::READ_ONLY);
     if writable && !export.has(tflag::SEND_FLUSH) {
         note(
-            "it offers no flush: a write that has ended counts as durable, and the server alone knows whether it is"
+            "it offers no flush: a write that has ended counts as durable, and the server alone knows whether it is. A \
+             flush fails when the connection was lost after a write"
                 .into(),
         );
     }
@@ -101,7 +102,8 @@ impl SafeDriver for Nbd {
         let export = &self.0.export;
         Capabilities::default()
             .fua(export.has(tflag::SEND_FUA))
-            .volatile_cache(export.has(tflag::SEND_FLUSH))
+            // Also without flush: FUA goes to the server, and a loss is told by a flush that fails.
+            .volatile_cache(export.has(tflag::SEND_FLUSH) || !self.0.read_only())
             .discard(export.has(tflag::SEND_TRIM))
             .write_zeroes(export.has(tflag::SEND_WRITE_ZEROES))
             .read_only(self.0.read_only())

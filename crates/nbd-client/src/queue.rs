@@ -532,8 +532,10 @@ impl SafeQueue for NbdQueue {
         if !matches!(op, Op::Read | Op::Write | Op::Flush | Op::Discard | Op::WriteZeroes) {
             return Step::End(Status::NotSupp);
         }
-        if op == Op::Flush && self.shared.must_fail(&mut self.seen) {
-            return Step::End(Status::IoErr); // C2
+        if op == Op::Flush
+            && let Some(status) = self.shared.flush_here(&mut self.seen)
+        {
+            return Step::End(status); // C2
         }
         let (id, at) = (rq.id(), rq.sector() * 512);
         let (len, fua) = (rq.bytes(), rq.fua());

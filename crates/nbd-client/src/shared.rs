@@ -26,6 +26,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
+use sheave::Status;
 use sheave_nbd::wire::tflag;
 
 use crate::control::{Control, First};
@@ -42,6 +43,9 @@ const ABILITIES: u16 =
 
 /// Why a connection of an earlier epoch is lost.
 pub(crate) const STALE: &str = "another ring has lost its own";
+
+/// Why an epoch ends whose connections their rings have not looked at.
+const ENDED: &str = "the server has ended one that waited";
 
 /// The epoch of the connection that the device is opened by.
 pub(crate) const FIRST_EPOCH: u64 = 0;
@@ -184,10 +188,8 @@ impl Shared {
         if state.epoch != epoch {
             return Err(STALE);
         }
-        state.up.retain(|other| other.strong_count() > 0);
-        let up: Vec<Arc<OwnedFd>> = state.up.iter().filter_map(Weak::upgrade).collect();
-        if socket::any_ended(&up) {
-            return Err("the server has ended one of another ring");
+        if state.has_ended() {
+            return Err(ENDED);
         }
         state.up.push(Arc::downgrade(fd));
         Ok(())
@@ -236,6 +238,22 @@ impl Shared {
         state.notice(text);
     }
 
+    /// How a flush ends that is not to be sent: it must fail (S3), or the server has none. Nothing makes `clean` grow
+    /// there, so that each loss after a write fails the next flush.
+    pub(crate) fn flush_here(&self, seen: &mut u64) -> Option<Status> {
+        let sent = self.export.has(tflag::SEND_FLUSH);
+        if !sent {
+            // Nobody is asked, so it is looked whether the server is there.
+            let mut state = self.lock();
+            let (ended, epoch) = (state.has_ended(), state.epoch);
+            drop(state);
+            if ended {
+                self.lost(epoch, ENDED);
+            }
+        }
+        if self.must_fail(seen) { Some(Status::IoErr) } else { (!sent).then_some(Status::Ok) }
+    }
+
     /// Whether a flush of a ring that has heard of so many losses must fail; it has heard of all afterwards (S3).
     pub(crate) fn must_fail(&self, seen: &mut u64) -> bool {
         let mut state = self.lock();
@@ -275,6 +293,13 @@ impl Shared {
 }
 
 impl State {
+    /// Whether the server has ended a connection of this epoch (S4).
+    fn has_ended(&mut self) -> bool {
+        self.up.retain(|fd| fd.strong_count() > 0);
+        let up: Vec<Arc<OwnedFd>> = self.up.iter().filter_map(Weak::upgrade).collect();
+        socket::any_ended(&up)
+    }
+
     fn notice(&mut self, text: String) {
         if self.notices.len() < MAX_NOTICES && !self.notices.contains(&text) {
             self.notices.push(text);

@@ -325,3 +325,44 @@ const FORGED: [(Forge, i32); 5] = [
 fn failure(request: &sheave_nbd::Request, errno: u32) -> Vec<u8> {
     rig::chunk(request, true, 0x8001, &[&errno.to_be_bytes(), &[0; 2]])
 }
+
+#[test]
+fn fua_is_sent_to_a_server_that_offers_it_without_flush() {
+    let server = Server::start(16 << 10, Mode::Structured);
+    server.state().flags = rig::FLAGS & !tflag::SEND_FLUSH;
+    let device = server.open("").expect("opened");
+    let Some((mut ring, fd)) = ring(&device) else { return };
+    assert_eq!(write(&mut ring, fd, 0, 1, true), BLOCK as i32);
+    assert_eq!(server.state().fuas, 1, "the flag has arrived");
+    assert_eq!(server.state().stable[0], 1);
+    server.state().die();
+    assert_eq!(flush(&mut ring, fd), 0, "what was written with FUA cannot be lost");
+    assert_eq!(server.state().flushes, 0, "it has no flush");
+}
+
+#[test]
+fn a_flush_fails_once_where_a_server_without_flush_has_died() {
+    for drops in [false, true] {
+        let server = Server::start(16 << 10, Mode::Structured);
+        server.state().flags = rig::FLAGS & !(tflag::SEND_FLUSH | tflag::SEND_FUA);
+        let device = server.open("").expect("opened");
+        let (Some((mut one, of_one)), Some((mut two, of_two))) = (ring(&device), ring(&device)) else { return };
+        assert_eq!(write(&mut one, of_one, 0, 1, false), BLOCK as i32);
+        assert_eq!(flush(&mut one, of_one), 0);
+        assert_eq!(flush(&mut two, of_two), 0);
+        assert_eq!(write(&mut one, of_one, 0, 2, true), BLOCK as i32);
+        if drops {
+            drop(one);
+            server.state().die();
+        } else {
+            server.state().die();
+            assert_eq!(flush(&mut one, of_one), -EIO, "nothing that it had acknowledged is known to be durable");
+            assert_eq!(flush(&mut one, of_one), 0);
+        }
+        assert_eq!(flush(&mut two, of_two), -EIO, "each hears of it");
+        assert_eq!(flush(&mut two, of_two), 0);
+        assert_eq!(write(&mut two, of_two, 0, 3, false), BLOCK as i32);
+        assert_eq!(flush(&mut two, of_two), 0);
+        assert_eq!(server.state().flushes, 0, "it has no flush");
+    }
+}

@@ -71,6 +71,8 @@ pub struct State {
     pub connections: u64,
     pub requests: u64,
     pub flushes: u64,
+    /// Requests with FUA.
+    pub fuas: u64,
     pub sent: u64,
     pub received: u64,
     streams: Streams,
@@ -161,6 +163,7 @@ impl Server {
             connections: 0,
             requests: 0,
             flushes: 0,
+            fuas: 0,
             sent: 0,
             received: 0,
             streams: streams.clone(),
@@ -447,6 +450,7 @@ fn carry_out(
                 _ => state.cache[range.clone()].fill(0),
             }
             if request.has(cflag::FUA) {
+                state.fuas += 1;
                 let now = state.cache[range.clone()].to_vec();
                 state.stable[range].copy_from_slice(&now);
             }
