@@ -4,9 +4,9 @@
 //! in a file needs `--overwrite`. So does what a run of reads and writes that is not verified made of blocks larger
 //! than its own: it writes parts of them elsewhere. Owns how much of a file is looked at, and the words.
 //!
-//! * C1. A file of up to [`WHOLE`] bytes is read from end to end. Of a larger one the first [`MAX_LEN`] bytes are, then a
-//!   piece at each of up to [`PLACES`] places, evenly spread, where blocks of every usual length begin, and one where each
-//!   of up to [`PLACES`] stretches of data begins in a file with holes.
+//! * C1. A file of up to [`WHOLE`] bytes is read from end to end. Of a larger one the first [`MAX_LEN`] bytes are, then
+//!   a piece at each of up to [`PLACES`] places, evenly spread, where blocks of every usual length begin, and one where
+//!   each of up to [`PLACES`] stretches of data begins in a file with holes.
 //! * C2. What lies on a block device, or on another machine, is not looked at: it is never overwritten without being
 //!   asked to, under whatever other devices it lies.
 

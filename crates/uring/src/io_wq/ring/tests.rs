@@ -227,8 +227,8 @@ fn a_wait_from_outside_wakes_the_worker_that_was_not_woken() {
     }
 }
 
-/// Without threads the ring issues what workers should have; what they would have done is gone then, also for a NOP, which
-/// puts no work of its own into the slot.
+/// Without threads the ring issues what workers should have; what they would have done is gone then, also for a NOP,
+/// which puts no work of its own into the slot.
 #[test]
 fn what_no_worker_has_done_is_done_by_none_later() {
     let fails = Arc::new(AtomicBool::new(true));
