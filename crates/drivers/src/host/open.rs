@@ -60,6 +60,7 @@ pub struct HostFile {
     path: PathBuf,
     size_bytes: u64,
     direct: bool,
+    synced: bool,
     readonly: bool,
     caps: Caps,
     notices: Vec<String>,
@@ -147,6 +148,7 @@ impl HostFile {
             path: path.to_owned(),
             size_bytes,
             direct: alignment.is_some(),
+            synced: opts.sync,
             readonly: opts.readonly,
             caps,
             notices,
@@ -196,6 +198,11 @@ impl HostFile {
         self.direct
     }
 
+    /// Whether each write is durable when it ends (O_DSYNC).
+    pub fn is_synced(&self) -> bool {
+        self.synced
+    }
+
     /// Whether writes are refused.
     pub fn is_readonly(&self) -> bool {
         self.readonly
@@ -228,6 +235,7 @@ impl HostFile {
             path,
             size_bytes,
             direct: false,
+            synced: false,
             readonly: false,
             caps,
             notices: Vec::new(),

@@ -128,7 +128,8 @@ impl Judge<'_> {
             return Verdict::End(self.shared.flushed(self.capacity, self.block));
         }
         if !by_bytes {
-            let sync = rq.flags & RQ_FUA != 0 && !progress.syncs();
+            // O_DSYNC is for writes: what a file that is written through is told of zeroes and holes wants a sync, too.
+            let sync = (rq.flags & RQ_FUA != 0 || self.shared.file.is_synced()) && !progress.syncs();
             if !sync {
                 return Verdict::End(Status::Ok);
             }

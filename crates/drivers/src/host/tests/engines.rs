@@ -190,6 +190,29 @@ fn each_request_of_a_batch_has_a_thread_of_those_that_sleep() {
     }
 }
 
+/// O_DSYNC is for writes. Where no sync can be done, zeroes of a file that promises one fail, and others do not.
+#[test]
+fn zeroes_and_holes_of_a_file_that_is_written_through_are_synced() {
+    let dir = tempfile::tempdir_in("/var/tmp").expect("a directory");
+    thread::scope(|scope| {
+        let run = || {
+            seccomp::forbid(libc::SYS_fdatasync);
+            for (sync, name) in [(true, "on"), (false, "off")] {
+                let path = dir.path().join(name);
+                let spec = format!("file:{},size=1M,engine=sync,sync={name}", path.display());
+                let device = open_device(&spec).expect("a device");
+                let (mut rig, bdev) = Rig::over(&device).expect("attached");
+                assert_eq!(device.capabilities().volatile_cache, !sync);
+                for op in [Op::WriteZeroes, Op::Discard] {
+                    let status = rig.run_range(bdev, op, 0, 4096, 4096);
+                    assert_eq!(status.is_ok(), !sync, "{op:?} with sync={name}: {status:?}");
+                }
+            }
+        };
+        scope.spawn(run).join().expect("no panic");
+    });
+}
+
 #[test]
 fn threads_come_with_work_and_go_with_the_device() {
     let dir = tempfile::tempdir_in("/var/tmp").expect("a directory");
