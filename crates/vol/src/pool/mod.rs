@@ -74,7 +74,7 @@ impl Pool {
                 fix: "Open the pool read-only".into(),
             });
         }
-        let mut recovered = recovery::recover(&*io, options.rescue)?;
+        let mut recovered = recovery::recover(&*io, options)?;
         let sb = &recovered.state.sb;
         // Nothing is written read-only, nor with a damaged map: what the journal says is replayed in memory alone.
         let read_only = wants_read_only || recovered.state.table.first_damaged().is_some();

@@ -31,6 +31,7 @@ use crate::format::page::label;
 use crate::format::record::Record;
 use crate::format::superblock::{Superblock, choose};
 use crate::format::{BLOCK, JOURNAL_START, SUPERBLOCKS, kind};
+use crate::options::OpenOptions;
 use crate::state::State;
 use crate::state::extent_map::replayed::ASKED;
 use crate::state::extent_map::tree::Tree;
@@ -52,15 +53,15 @@ pub(crate) struct Recovered {
     pub(crate) unsure: Vec<String>,
 }
 
-/// Reads everything; a `rescue`, which must not be written to, passes over damage that leaves the maps whole.
-pub(crate) fn recover(io: &dyn BlockIo, rescue: bool) -> Result<Recovered, PoolError> {
-    let mut unsure = Unsure::new(rescue);
+/// Reads everything; a rescue, which must not be written to, passes over damage that leaves the maps whole.
+pub(crate) fn recover(io: &dyn BlockIo, options: &OpenOptions) -> Result<Recovered, PoolError> {
+    let mut unsure = Unsure::new(options.rescue);
     let (sb, alone) = read_superblock(io)?;
     check_members(io, &sb, &mut unsure)?;
     let mut state = State::new(sb);
     state.tree.counts_later = true;
     state.set_reserve();
-    let mut lost = loader::load(io, &mut state, rescue)?;
+    let mut lost = loader::load(io, &mut state, options.rescue)?;
     state.set_reserve();
     sums::load(io, &mut state, &mut unsure)?;
     let scan = replay(io, &mut state, &mut unsure, &mut lost)?;
@@ -68,7 +69,8 @@ pub(crate) fn recover(io: &dyn BlockIo, rescue: bool) -> Result<Recovered, PoolE
     let replayed = scan.next_seq > state.sb.replay_seq;
     (state.next_seq, state.durable_seq) = (scan.next_seq, scan.next_seq);
     count_owners(&mut state)?;
-    sums::compute(io, &mut state)?;
+    let read_only = options.read_only || options.rescue || state.table.first_damaged().is_some();
+    sums::compute(io, &mut state, read_only)?;
     Ok(Recovered { state, replayed, highest_seq: scan.highest_seq, alone, unsure: unsure.into_words() })
 }
 

@@ -6,7 +6,8 @@
 //!
 //! - R1: a block that is marked keeps its mark, and one that matches what it had keeps that.
 //! - R2: a block that the device cannot read is not decided about: it is [unknown](crate::state::sums::unknown) until
-//!   it is read or written. Were it to keep its old checksum, what was written to it would be taken for rotten.
+//!   it is read or written. Were it to keep its old checksum, what was written to it would be taken for rotten. More
+//!   than a few refuse an opening that writes, for each holds its region open; one that writes nothing has no bound.
 //! - R3: each block is read once, however many entries of maps name it: snapshots share units, and a map that somebody
 //!   made up may have one unit a million times.
 
@@ -106,14 +107,14 @@ fn claim(state: &mut State, page: &Page) -> Result<(), PoolError> {
     Err(PoolError::Damaged { what: "a page of checksums".into(), at: page.page.address, why })
 }
 
-/// Computes what the checkpoint cannot know, when the journal has been replayed.
-pub(super) fn compute(io: &dyn BlockIo, state: &mut State) -> Result<(), PoolError> {
+/// Computes what the checkpoint cannot know, when the journal has been replayed. `read_only`: nothing will be written.
+pub(super) fn compute(io: &dyn BlockIo, state: &mut State, read_only: bool) -> Result<(), PoolError> {
     let Some(mut regions) = state.sums.take() else { return Ok(()) };
     regions.sums.marks_replayed();
     regions.units_replayed();
     let map = Arc::clone(&state.tree.map);
     let memory = Buf::zeroed(map.geometry.unit_bytes() as usize, BLOCK).map_err(|_| no_memory())?;
-    let mut data = Data { io, memory, left: MAX_UNREADABLE };
+    let mut data = Data { io, memory, patience: Patience { left: MAX_UNREADABLE, read_only } };
     let mut looks: HashMap<u64, Look> = HashMap::new();
     for leaf in 1..state.tree.leaves.end() {
         if state.tree.leaves.node(leaf).parents == 0 {
@@ -193,8 +194,27 @@ struct Data<'a> {
     io: &'a dyn BlockIo,
     /// Of a unit.
     memory: Buf,
-    /// How many blocks there may still be that the device cannot read.
+    patience: Patience,
+}
+
+/// What is done about blocks that the device cannot read, for each of which it may take seconds.
+struct Patience {
+    /// How many there may still be.
     left: usize,
+    /// Any number is passed over, as nothing will be written. When none is left, blocks are no longer tried one by one.
+    read_only: bool,
+}
+
+impl Patience {
+    /// Reads a block of a run that cannot be read as a whole; whether that succeeds.
+    fn read(&mut self, io: &dyn BlockIo, at: u64, block: &mut [u8]) -> Result<bool, PoolError> {
+        if self.left == 0 && self.read_only {
+            return Ok(false);
+        }
+        let Err(status) = read_again(io, at, block) else { return Ok(true) };
+        self.left = self.left.checked_sub(1).ok_or_else(|| unreadable(status))?;
+        Ok(false)
+    }
 }
 
 impl Data<'_> {
@@ -217,7 +237,7 @@ impl Data<'_> {
             while let Some(fresh) = computed.next(&mut rest) {
                 let at = (block + (fresh.start - place) as u64) << BLOCK_SHIFT;
                 let memory = &mut self.memory[..fresh.len() << BLOCK_SHIFT];
-                compute_run(self.io, sums, at, memory, &mut self.left)?;
+                compute_run(self.io, sums, at, memory, &mut self.patience)?;
             }
             at += count;
         }
@@ -226,15 +246,20 @@ impl Data<'_> {
 }
 
 /// Computes the checksums of a run of blocks. Those that the device cannot read keep what they have and are noted: what
-/// they hold is decided when they are read (R2). `left`: how many of these there may be.
-fn compute_run(io: &dyn BlockIo, sums: &Sums, at: u64, memory: &mut [u8], left: &mut usize) -> Result<(), PoolError> {
+/// they hold is decided when they are read (R2).
+fn compute_run(
+    io: &dyn BlockIo,
+    sums: &Sums,
+    at: u64,
+    memory: &mut [u8],
+    patience: &mut Patience,
+) -> Result<(), PoolError> {
     let whole = io.read(at, memory).is_ok();
     for (number, block) in (at >> BLOCK_SHIFT..).zip(memory.chunks_exact_mut(BLOCK)) {
         if sums.is_marked(number) {
             continue;
         }
-        if let Err(status) = if whole { Ok(()) } else { read_again(io, number << BLOCK_SHIFT, block) } {
-            *left = left.checked_sub(1).ok_or_else(|| unreadable(status))?;
+        if !whole && !patience.read(io, number << BLOCK_SHIFT, block)? {
             sums.set_unknown(number);
             continue;
         }
@@ -253,6 +278,9 @@ fn unreadable(status: Status) -> PoolError {
             "reading data that was being written when the pool was cut off: more than {MAX_UNREADABLE} blocks"
         ),
         status,
-        fix: "Check the device and its cables, and try again".into(),
+        fix:
+            "Check the device and its cables, and try again. Read-only the pool opens: 'sheave volume export POOL#NAME \
+              FILE --rescue' takes out all that can be read"
+                .into(),
     }
 }

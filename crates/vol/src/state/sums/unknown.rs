@@ -10,7 +10,8 @@
 //! - N2: a checksum is learned by exchange for the one that the block had: that of a write is never replaced.
 //!   Of several who read the block at once one learns it, and nobody takes it for bad.
 //! - N3: there are at most as many as opening may fail to read: `MAX_UNREADABLE`. Of a device that fails to read more
-//!   of them back, the others keep the checksum that they have.
+//!   of them back, the others keep the checksum that they have. Only in a pool that is open read-only there may be any
+//!   number, as nothing looks through them there.
 
 use std::collections::BTreeMap;
 

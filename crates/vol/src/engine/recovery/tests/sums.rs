@@ -86,8 +86,12 @@ fn cut_off(blocks: u64, checkpoints: u32) -> (Device, u64) {
 }
 
 fn open(device: &Device, bad: &[u64]) -> Result<(Pool, Arc<Unreadable>), PoolError> {
+    open_with(device, bad, &OpenOptions::default())
+}
+
+fn open_with(device: &Device, bad: &[u64], options: &OpenOptions) -> Result<(Pool, Arc<Unreadable>), PoolError> {
     let disk = Arc::new(Unreadable { io: DeviceIo::new(device).unwrap(), bad: bad.to_vec().into() });
-    let pool = Pool::open_through(device, Box::new(disk.clone()), &OpenOptions::default())?;
+    let pool = Pool::open_through(device, Box::new(disk.clone()), options)?;
     Ok((pool, disk))
 }
 
@@ -151,20 +155,44 @@ fn data_that_was_written_since_is_believed_no_more() {
     assert_eq!(read(&volume, 0), Err(Status::Protection));
 }
 
-#[test]
-fn a_disk_that_reads_next_to_no_data_does_not_open() {
-    let blocks = MAX_UNREADABLE as u64 + 1;
+/// A pool that was cut off after so many blocks of its volume were written, and where each of them lies.
+fn cut_off_at(blocks: u64) -> (Device, Vec<u64>) {
     let (device, _) = cut_off(blocks, 1);
-    let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+    let pool = Pool::open(&device, &OpenOptions::default().read_only(true)).unwrap();
     let volume = pool.open_volume("v").unwrap();
-    let places: Vec<u64> =
-        (0..blocks).map(|block| volume.map(block * BYTES, BYTES, Intent::Read).unwrap().addr).collect();
-    drop((volume, pool));
-    // What the opening above has closed is open again.
-    let (device, _) = cut_off(blocks, 1);
+    let place = |block| volume.map(block * BYTES, BYTES, Intent::Read).unwrap().addr;
+    (device, (0..blocks).map(place).collect())
+}
+
+#[test]
+fn a_disk_that_reads_next_to_no_data_does_not_open_for_writing() {
+    let (device, places) = cut_off_at(MAX_UNREADABLE as u64 + 1);
     let error = open(&device, &places).map(drop).unwrap_err().to_string();
-    assert!(error.contains("more than 256 blocks"), "{error}");
+    assert!(error.contains("more than 256 blocks") && error.contains("--rescue"), "{error}");
     assert!(open(&device, &places[1..]).is_ok());
+}
+
+/// Nothing is written, so nothing needs to be decided: a bad spot of any size costs what lies there, and nothing else.
+#[test]
+fn whatever_a_disk_cannot_read_all_else_can_be_looked_at() {
+    let (device, places) = cut_off_at(1000);
+    // One block in three of the first 900: each unit has some that can be read.
+    let bad: Vec<u64> = places[..900].iter().copied().step_by(3).collect();
+    assert!(bad.len() > MAX_UNREADABLE);
+    for options in [OpenOptions::default().read_only(true), OpenOptions::default().rescue(true)] {
+        let (pool, disk) = open_with(&device, &bad, &options).unwrap();
+        let volume = pool.open_volume("v").unwrap();
+        let look = |bad: &[u64]| {
+            for (block, place) in (0..).zip(&places) {
+                let wanted = if bad.contains(place) { Err(Status::Medium) } else { Ok(2) };
+                assert_eq!(read(&volume, block), wanted, "block {block}");
+            }
+        };
+        look(&bad);
+        disk.bad.lock().unwrap().clear();
+        look(&[]);
+        is_sound(&pool);
+    }
 }
 
 /// A pool in whose volume two writes of blocks 0 to `blocks` were under way at once. The data of the first, 4, is what
