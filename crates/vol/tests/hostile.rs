@@ -3,11 +3,15 @@
 //! Owns the images. Work is counted by what opening would have to do, not by the clock; a test that hangs is killed.
 #![cfg(not(shuttle))]
 
-use crate::support::hostile::{copy, set, set_in, volume};
+use crate::support::hostile::{copy, newest, set, set_in, volume};
 use crate::support::open;
+use std::collections::BTreeMap;
+
 use sheave_blk::Device;
 use sheave_drivers::open_device;
-use sheave_vol::format::MAX_VOLUMES;
+use sheave_vol::block_io::{BlockIo, DeviceIo};
+use sheave_vol::format::{BLOCK, INDEX_CHILDREN, MAX_LEVEL, MAX_SUMS, MAX_VOLUMES};
+use sheave_vol::page::{PagePlace, PageRef, index, sums};
 use sheave_vol::record::Record;
 use sheave_vol::{CheckOptions, Checksum, CreateOptions, OpenOptions, Pool, PoolError, check_device};
 
@@ -104,6 +108,63 @@ fn more_open_regions_than_a_pool_has_are_refused() {
     // Those beyond the end of the pool are none.
     let beyond = (0..).map(|at| Record::Intent { first: 1 << 20 | at, count: 1 });
     drop(open(&crate::support::hostile::with_journal(Checksum::Crc32c, true, false, beyond.take(1000))));
+}
+
+/// A pool whose tree of checksums is as high as one may be. It has region 0, which is open, and empty index pages of
+/// level 1 with these numbers.
+fn with_sums(empty: &[u64]) -> Device {
+    let device = open_device("ram:size=64M").expect("opens");
+    Pool::create(&device, &CreateOptions::default().checksum(Checksum::Crc32c)).expect("formats");
+    let io = DeviceIo::new(&device).expect("attaches");
+    let mut sb = newest(&io);
+    sb.generation += 1;
+    let mut address = 32 << 20;
+    let mut write = |index, encode: &dyn Fn(&mut [u8; BLOCK], &PagePlace) -> PageRef| {
+        let (mut block, at) = ([0; BLOCK], address);
+        let place = PagePlace { pool: sb.pool, generation: sb.generation, address: at, index, owner: 0 };
+        let page = encode(&mut block, &place);
+        io.write(at, &block).expect("writes");
+        address += BLOCK as u64;
+        (index, page)
+    };
+    let geometry = sb.geometry();
+    let region = |block: &mut _, place: &_| {
+        sums::encode(block, &geometry, place, true, &[0; MAX_SUMS], &sums::Marked::default())
+    };
+    let mut pages = BTreeMap::from([write(0, &region)]);
+    for level in 1..=MAX_LEVEL {
+        let none = [PageRef::NONE; INDEX_CHILDREN];
+        let mut above: BTreeMap<u64, _> = empty.iter().filter(|_| level == 1).map(|index| (*index, none)).collect();
+        for (index, page) in pages {
+            let children = above.entry(index / INDEX_CHILDREN as u64).or_insert(none);
+            children[index as usize % INDEX_CHILDREN] = page;
+        }
+        let written = above
+            .into_iter()
+            .map(|(at, children)| write(at, &|block: &mut _, place: &_| index::encode(block, place, level, &children)));
+        pages = written.collect();
+    }
+    (sb.sums, sb.sums_level) = (pages[&0], MAX_LEVEL);
+    let mut block = [0; BLOCK];
+    let at = sb.encode(&mut block);
+    io.write(at, &block).expect("writes");
+    device
+}
+
+/// The last page of level 1 that a tree may have takes memory for all before it, and more pages of a checkpoint than
+/// its region would.
+#[test]
+fn pages_of_checksums_beyond_the_end_of_the_pool_are_refused() {
+    for beyond in [1, 1 << 8, (1 << 24) - 1] {
+        let device = with_sums(&[beyond]);
+        assert!(refused(&device).contains("a page of checksums"));
+        let rescued = Pool::open(&device, &OpenOptions::default().rescue(true)).expect("all else is well");
+        assert_eq!(rescued.info().unsure.len(), 1, "{:?}", rescued.info().unsure);
+        drop(rescued);
+        assert!(check_device(&device, &CheckOptions::default().repair(true)).expect("repairs").repaired);
+        drop(open(&device));
+    }
+    drop(open(&with_sums(&[])));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::format::INDEX_CHILDREN;
 use crate::format::block::{Block, identify};
 use crate::format::damage::Damage;
 use crate::format::page::table::VolumeEntry;
-use crate::format::page::{Expect, PageRef, index, leaf, table};
+use crate::format::page::{Expect, PageRef, index, leaf, sums, table};
 use crate::format::superblock::{Geometry, Superblock};
 
 /// Why a page gives nothing.
@@ -179,7 +179,9 @@ impl<'a> Walk<'a> {
     /// Data checksums.
     fn sums(&mut self, page: PageRef, level: u16, index: u64) {
         self.claim(page, SUMS, level, index, None);
-        let bad = if level == 0 {
+        let bad = if index >= self.geometry.sums_pages(level) {
+            Some(Bad::Damaged(sums::beyond_the_pool(index)))
+        } else if level == 0 {
             self.sums_read.get(&(page, level, index)).copied().unwrap_or(Err(NOT_READ)).err()
         } else {
             match self.children(page, level, index) {

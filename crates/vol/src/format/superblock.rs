@@ -448,6 +448,11 @@ impl Geometry {
         units.div_ceil(self.region_units())
     }
 
+    /// Pages of a level that the tree of checksums may have.
+    pub(crate) fn sums_pages(&self, level: u16) -> u64 {
+        (0..level).fold(self.regions(self.total_units), |pages, _| pages.div_ceil(INDEX_CHILDREN as u64))
+    }
+
     /// Whether these words say that all blocks are written.
     pub fn is_full(&self, written: &[u64]) -> bool {
         written.iter().all(|&word| word == self.full_word())

@@ -24,12 +24,7 @@ pub fn with_journal(
     let options = CreateOptions::default().journal_bytes(Some(JOURNAL_BYTES)).checksum(checksum);
     Pool::create(&device, &options).expect("formats");
     let io = DeviceIo::new(&device).expect("attaches");
-    let slots = SUPERBLOCKS.map(|at| {
-        let mut block = [0; BLOCK];
-        io.read(at, &mut block).expect("reads");
-        Superblock::decode(&block, at, u64::MAX)
-    });
-    let mut sb = choose(slots).expect("a pool").0;
+    let mut sb = newest(&io);
     (sb.clean, sb.generation) = (false, sb.generation + 1);
     sb.marks &= marks;
     let mut block = [0; BLOCK];
@@ -57,6 +52,16 @@ pub fn with_journal(
         write(&mut commit);
     }
     device
+}
+
+/// The superblock in use.
+pub fn newest(io: &DeviceIo) -> Superblock {
+    let slots = SUPERBLOCKS.map(|at| {
+        let mut block = [0; BLOCK];
+        io.read(at, &mut block).expect("reads");
+        Superblock::decode(&block, at, u64::MAX)
+    });
+    choose(slots).expect("a pool").0
 }
 
 /// A new volume of this number, of 1 GiB.

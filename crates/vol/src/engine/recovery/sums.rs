@@ -26,6 +26,7 @@ use crate::device::walk::{self, Bad, Checkpoint, decode, step_down};
 use crate::error::PoolError;
 use crate::format::page::sums;
 use crate::format::settings::Checksum;
+use crate::format::superblock::Geometry;
 use crate::format::{BLOCK, MAX_SUMS};
 use crate::state::State;
 use crate::state::extent_map::Entry;
@@ -75,6 +76,7 @@ pub(super) fn load(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure) -> 
             }
             Ok(())
         })?;
+        drop_beyond(&mut pages, &geometry, unsure)?;
     }
     let mut numbers = [0; MAX_SUMS];
     read_each(io, pages, &mut |page, block| {
@@ -84,9 +86,7 @@ pub(super) fn load(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure) -> 
             Ok(found) => found,
             Err(bad) => return unsure.pass(refuse(page, bad), UNCHECKED),
         };
-        if page.index >= geometry.regions(state.sb.total_units) || regions.make(page.index).is_err() {
-            return Err(no_memory());
-        }
+        regions.make(page.index).map_err(|_| no_memory())?;
         for (to, from) in regions.sums.arena.node(page.index).unwrap_or_default().iter().skip(1).zip(&numbers) {
             to.store(*from, Ordering::Relaxed); // Relaxed: nobody else is here yet.
         }
@@ -95,6 +95,17 @@ pub(super) fn load(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure) -> 
         Ok(())
     })?;
     state.sums = Some(regions);
+    Ok(())
+}
+
+/// Pages for regions beyond the end of the pool are none that a pool has written: each would take memory for all before
+/// it, and room in a checkpoint. A rescue goes on without them.
+fn drop_beyond(pages: &mut Vec<Page>, geometry: &Geometry, unsure: &mut Unsure) -> Result<(), PoolError> {
+    let is_beyond = |page: &Page| page.index >= geometry.sums_pages(page.level);
+    if let Some(page) = pages.iter().find(|page| is_beyond(page)) {
+        unsure.pass(refuse(page, Bad::Damaged(sums::beyond_the_pool(page.index))), UNCHECKED)?;
+        pages.retain(|page| !is_beyond(page));
+    }
     Ok(())
 }
 

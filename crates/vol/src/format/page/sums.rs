@@ -35,6 +35,12 @@ pub struct RegionState {
     pub marked: Marked,
 }
 
+/// What is wrong with a page, of any level, whose regions begin beyond the end of the pool
+/// ([`Geometry::sums_pages`]).
+pub(crate) fn beyond_the_pool(index: u64) -> Damage {
+    Damage::field("index", index, "is of regions beyond the end of the pool")
+}
+
 /// Encodes the page of a region; `open`: writes to it may be under way. Marks of blocks beyond the region mean nothing.
 pub fn encode(
     block: &mut Block,

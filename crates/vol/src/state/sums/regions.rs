@@ -408,9 +408,10 @@ impl Regions {
         Self::pages_of(self.active.len() as u64 + more, first) - self.pages_due()
     }
 
-    /// Index pages of level 1, at most.
+    /// Index pages of level 1, at most. A pool that somebody made up may have some without regions.
     fn first_pages(&self) -> u64 {
-        self.map.keys().next_back().map_or(0, |last| last / INDEX_CHILDREN as u64 + 1)
+        let regions = self.map.keys().next_back().map(|last| last / INDEX_CHILDREN as u64);
+        regions.max(self.first.keys().next_back().copied()).map_or(0, |last| last + 1)
     }
 
     fn pages_of(pages: u64, first: u64) -> u64 {

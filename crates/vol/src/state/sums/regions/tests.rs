@@ -298,6 +298,37 @@ fn an_intent_that_waits_is_not_durable_by_one_before_it() {
     drop(pool);
 }
 
+/// A sink that counts the pages.
+struct Counting(u64);
+
+impl index::Sink for Counting {
+    fn allocate(&mut self) -> Option<u64> {
+        Some((self.0 + 100) << 12)
+    }
+
+    fn page(&mut self, _: u64, _: &crate::format::block::Block) {
+        self.0 += 1;
+    }
+}
+
+/// Index pages may have nothing below them, in a pool that somebody made up: they are written as all others.
+#[test]
+fn a_checkpoint_has_an_address_for_each_page_whatever_index_pages_there_are() {
+    let geometry = Geometry::new(1 << 16, 1 << 30, 16);
+    let place = PagePlace { pool: [1; 16], generation: 2, address: 0, index: 0, owner: 0 };
+    let page = |at: u64| PageRef { address: at << 12, checksum: 1 };
+    for empty in [None, Some(1), Some(255), Some(256), Some(5000), Some(65_000)] {
+        let mut regions = Regions::new(Arc::new(Sums::new(&geometry)), true);
+        [Some(0), empty].into_iter().flatten().for_each(|at| regions.loaded_index(1, at, page(at + 30)));
+        regions.make(0).expect("there is memory");
+        regions.loaded(0, page(20), true);
+        regions.mark_changed(0);
+        let (due, mut sink) = (regions.pages_due(), Counting(0));
+        regions.draft(&geometry, &place, &mut sink, &mut |_| ());
+        assert!(sink.0 <= due, "{empty:?}: {} pages, and {due} are due", sink.0);
+    }
+}
+
 /// Units come in any order and over and over: each is found, no other is, and memory is that of the different ones.
 #[test]
 fn units_of_a_journal_are_kept_once() {
