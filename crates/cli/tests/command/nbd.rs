@@ -25,8 +25,8 @@ fn a_device_of_our_server_is_verified_and_has_a_pool() {
     let said = beside_our_server(
         &dir,
         "d=nbd:unix:s,export=disk; \
-         $s bench $d --rw randrw --verify --depth 32 --dsync --runtime 300ms; \
-         $s bench $d --rw randrw --verify --bs 256k --depth 16 --runtime 300ms; \
+         $s bench $d --overwrite --rw randrw --verify --depth 32 --dsync --runtime 300ms; \
+         $s bench $d --overwrite --rw randrw --verify --bs 256k --depth 16 --runtime 300ms; \
          $s pool create $d --yes; $s volume import in.raw $d#v; $s volume snapshot $d#v then; \
          $s bench vol:$d#v --overwrite --rw randrw --verify --depth 16 --runtime 300ms; \
          $s pool scrub $d; $s pool check $d; $s volume export $d#then out.raw",
@@ -48,7 +48,7 @@ fn images_come_from_a_server_and_go_to_one() {
     dir.ok("volume import in.raw p.img#v");
     let said = beside_our_server(
         &dir,
-        "d=nbd:unix:s,export=disk; $s bench $d --rw write --bs 1M --runtime 200ms; \
+        "d=nbd:unix:s,export=disk; $s bench $d --overwrite --rw write --bs 1M --runtime 200ms; \
          $s volume export --yes p.img#v $d; $s volume import $d p.img#back; $s volume import --yes $d p.img#back; \
          $s volume resize --yes p.img#back 21M; $s volume export p.img#back out.raw; \
          if $s volume export p.img#v $d 2>no; then exit 9; fi; cat no",
@@ -274,8 +274,8 @@ fn a_pool_lives_on_our_own_server_by_tls_and_no_key_comes_into_it() {
     let own = format!("cert={0}/client-cert.pem,key={0}/client-key.pem", client.display());
     let script = format!(
         "set -e; s={}; e=nbd:unix:s,export=disk; d=$e,ca={}/ca-cert.pem,tls-hostname=localhost,{own}; \
-         $s bench $d --rw randrw --verify --depth 32 --dsync --runtime 300ms; \
-         $s bench $d --rw randrw --verify --bs 256k --depth 16 --runtime 300ms; \
+         $s bench $d --overwrite --rw randrw --verify --depth 32 --dsync --runtime 300ms; \
+         $s bench $d --overwrite --rw randrw --verify --bs 256k --depth 16 --runtime 300ms; \
          $s pool create --yes $d; $s volume import in.raw $d#v; $s pool scrub $d; $s volume export $d#v out.raw; \
          if $s pool info $e 2>clear; then exit 9; fi; cat clear; \
          if $s pool info $e,ca={}/ca-cert.pem,tls-hostname=localhost 2>bare; then exit 9; fi; cat bare",

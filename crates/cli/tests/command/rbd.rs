@@ -22,8 +22,8 @@ fn an_image_of_a_cluster_is_verified_has_a_pool_and_trades_diffs() {
     // The device by itself.
     ceph.rbd(&["create", "--size", "64M", "disk"]);
     let disk = spec("disk");
-    dir.ok(&format!("bench {disk} --rw randrw --verify --depth 32 --dsync --runtime 300ms"));
-    dir.ok(&format!("bench {disk} --rw randrw --verify --bs 256k --depth 16 --runtime 300ms"));
+    dir.ok(&format!("bench {disk} --overwrite --rw randrw --verify --depth 32 --dsync --runtime 300ms"));
+    dir.ok(&format!("bench {disk} --overwrite --rw randrw --verify --bs 256k --depth 16 --runtime 300ms"));
 
     // A pool on it.
     dir.ok(&format!("pool create {disk} --yes"));
