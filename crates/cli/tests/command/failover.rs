@@ -310,9 +310,10 @@ fn a_pool_whose_storage_cuts_nobody_off_is_not_waited_for() {
     dir.ok("volume create p.img#v --size 1M");
     fs::create_dir(dir.path("run")).expect("made");
     let config = "listen = [\"unix:nbd.sock\"]\n[[pool]]\nname = \"p\"\npath = \"p.img\"\nstandby = true\n";
-    let daemon = Daemon::start(&dir, &(config.to_owned() + "[[export]]\npool = \"p\"\nvolume = \"v\"\n"));
+    let mut daemon = Daemon::start(&dir, &(config.to_owned() + "[[export]]\npool = \"p\"\nvolume = \"v\"\n"));
+    // Pools that are waited for are opened behind the start.
+    daemon.until_it_says("wants storage that cuts off who had the pool before");
     let said = daemon.said();
-    assert!(said.contains("wants storage that cuts off who had the pool before"), "{said}");
     assert!(said.contains("serve this pool without standby") && Nbd::connect(&dir.path("nbd.sock"), "v").is_none());
     daemon.end();
 }
