@@ -7,6 +7,7 @@
 //! | `ahead` | reading every page, many at once |
 //! | `walk` | understanding everything the superblock reaches |
 //! | `replay` | the journal |
+//! | `sums` | checksums of data: which are kept |
 //! | `volumes`, `owners` | volumes against each other and their maps; who has which unit |
 //! | `repair` | writing what the findings have made of the pool |
 //!
@@ -25,6 +26,7 @@ mod owners;
 mod repair;
 mod replay;
 pub mod report;
+mod sums;
 mod volumes;
 mod walk;
 
@@ -135,6 +137,10 @@ fn look(io: &dyn BlockIo, progress: &mut Progress<'_>) -> Result<Look, PoolError
     let mut model = walk.read(progress)?;
     let volumes_read = model.volumes.len();
     let replayed = replay::replay(io, &sb, &mut model)?;
+    if alone && !sb.stands_for_both() {
+        // The other superblock may have opened regions: this one and its journal know nothing of that.
+        model.sums.open_all();
+    }
     progress.done(journal_bytes);
     report.notes.extend(replayed.notes);
     if replayed.superblock_lost {

@@ -16,7 +16,7 @@ use super::walk::{Bad, Key, Walk};
 use crate::device::sweep::Sweep;
 use crate::error::PoolError;
 use crate::format::block::Block;
-use crate::format::page::sums;
+use crate::format::page::sums::{self, Marked};
 use crate::format::page::table::VolumeEntry;
 use crate::format::{BLOCK_BYTES, INDEX_CHILDREN, MAX_SUMS};
 
@@ -94,8 +94,8 @@ impl Walk<'_> {
             Tree::Sums => {
                 let expect = self.expect(page, index);
                 let decode = |block: Block| sums::decode(&block, &self.geometry, &expect, &mut [0; MAX_SUMS]);
-                let read = block.and_then(|block| decode(block).map(drop).map_err(Bad::Damaged));
-                self.sums_read.insert(key, read);
+                let read = block.and_then(|block| decode(block).map_err(Bad::Damaged));
+                self.sums_read.insert(key, read.map(|state| state.marked != Marked::default()));
                 Vec::new()
             }
             Tree::Map => {

@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use super::sums::Sums;
 use crate::format::INDEX_CHILDREN;
 use crate::format::damage::Damage;
 use crate::format::journal::Bounds;
@@ -210,12 +211,13 @@ pub(crate) struct Vol {
     pub map: Map,
 }
 
-/// All volumes.
+/// All volumes, and the checksums of their data.
 #[derive(Debug)]
 pub(crate) struct Model {
     pub geometry: Geometry,
     pub volumes: BTreeMap<u32, Vol>,
     pub next_volume: u32,
+    pub sums: Sums,
     /// Records applied.
     pub records: u64,
     /// What changes of maps have cost ([`Bounds::MOST_COST`]).
@@ -226,7 +228,8 @@ pub(crate) struct Model {
 impl Model {
     pub fn new(geometry: Geometry, next_volume: u32, journal_blocks: u32) -> Model {
         let bounds = Bounds::new(journal_blocks);
-        Model { geometry, volumes: BTreeMap::new(), next_volume, records: 0, cost: 0, bounds }
+        let (volumes, sums) = (BTreeMap::new(), Sums::default());
+        Model { geometry, volumes, next_volume, sums, records: 0, cost: 0, bounds }
     }
 
     /// Does what a record of the journal says, if a pool can have written it after those before.
@@ -254,6 +257,7 @@ impl Model {
     pub fn apply(&mut self, record: Record) {
         self.records += 1;
         let geometry = self.geometry;
+        self.sums.replay(&geometry, &record);
         let vol = |volumes: &mut BTreeMap<u32, Vol>, id, change: &mut dyn FnMut(&mut Vol)| {
             volumes.get_mut(&id).map(change);
         };
@@ -294,7 +298,7 @@ impl Model {
                     (vol.entry.size, vol.entry.max_size) = (from.entry.size, from.entry.max_size);
                 });
             }
-            // Says nothing of what is where.
+            // Says nothing of what is where; the checksums have it.
             Record::Intent { .. } | Record::Mark { .. } => {}
             Record::Origin { volume, origin } => vol(&mut self.volumes, volume, &mut |vol| vol.entry.origin = origin),
         }

@@ -104,6 +104,10 @@ impl Repair<'_> {
         let place = PagePlace { pool: self.sb.pool, generation, address: 0, index: 0, owner: 0 };
         let entries = self.maps(model, &place, &mut pages).ok_or_else(full)?;
         let (root, level) = volume_table(&entries, &place, &mut pages).ok_or_else(full)?;
+        // A label's unit is its own.
+        let unit = |at: u64| at / u64::from(model.geometry.unit_bytes);
+        let with_label = |at: u64| self.sb.members[1..].iter().any(|(start, _)| unit(*start) == unit(at));
+        let (sums, sums_level) = model.sums.write(self.io, self.sb, &place, &mut pages, &with_label)?;
         if let Some((at, status)) = pages.failed {
             return Err(failed(at, status));
         }
@@ -116,9 +120,8 @@ impl Repair<'_> {
             table: root,
             table_level: level,
             volumes: entries.len() as u32,
-            // What has no checksums gets them from its data when the pool is opened.
-            sums: PageRef::NONE,
-            sums_level: 0,
+            sums,
+            sums_level,
             ..self.sb.clone()
         };
         new.keep_twins();

@@ -9,6 +9,7 @@ use crate::error::PoolError;
 use crate::finding::{Finding, FindingKind, Place};
 use crate::format::damage::Damage;
 use crate::format::journal::{JournalBlock, Lost, scan};
+use crate::format::settings::Checksum;
 use crate::format::superblock::Superblock;
 use crate::format::{BLOCK, BLOCK_BYTES, JOURNAL_START};
 
@@ -16,6 +17,10 @@ use crate::format::{BLOCK, BLOCK_BYTES, JOURNAL_START};
 const CHUNK: usize = 1 << 20;
 /// Stands in for a block that cannot be read: no block begins so.
 const UNREADABLE: u8 = 0xFF;
+
+/// What a repair does when records are missing, in a pool with checksums.
+const ALL_OPEN: &str = ". Checksums are computed anew from the data, as it is, for they may be older; what was told \
+                        bad stays bad";
 
 /// What the journal gave.
 pub(super) struct Replayed {
@@ -51,6 +56,7 @@ fn read(io: &dyn BlockIo, sb: &Superblock, notes: &mut Vec<String>) -> Vec<u8> {
 pub(super) fn replay(io: &dyn BlockIo, sb: &Superblock, model: &mut Model) -> Result<Replayed, PoolError> {
     let mut notes = Vec::new();
     let bytes = read(io, sb, &mut notes);
+    let unread = !notes.is_empty();
     let mut out = Replayed { findings: Vec::new(), notes, next_seq: 0, superblock_lost: false };
     // Once to see that all is well, once to apply: a journal that is not well leaves the model alone.
     match scan(&bytes, sb, &mut |_| ()) {
@@ -82,6 +88,12 @@ pub(super) fn replay(io: &dyn BlockIo, sb: &Superblock, model: &mut Model) -> Re
             out.findings.push(finding(&lost, skipped));
         }
     }
+    // What could not be read may look like the end, with records in it that opened regions.
+    if !out.findings.is_empty() || unread && !sb.clean {
+        model.sums.open_all();
+    }
+    let repairs = out.findings.iter_mut().filter_map(|finding| finding.repair.as_mut());
+    repairs.filter(|_| sb.checksum != Checksum::None).for_each(|repair| *repair += ALL_OPEN);
     Ok(out)
 }
 

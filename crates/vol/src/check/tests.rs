@@ -3,6 +3,7 @@
 
 mod disk;
 mod mutated;
+mod sums;
 mod wrong;
 
 use super::model::Model;

@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use super::model::{Leaf, Map, Model, Node, Vol};
 use super::report::Progress;
+use super::sums::Sums;
 use crate::device::block_io::BlockIo;
 use crate::error::PoolError;
 use crate::finding::{Finding, FindingKind, Place};
@@ -55,7 +56,8 @@ pub(super) struct Walk<'a> {
     pub(super) leaves: HashMap<Key, Result<Rc<Leaf>, Bad>>,
     pub(super) indexes: HashMap<Key, Result<Box<[PageRef; INDEX_CHILDREN]>, Bad>>,
     pub(super) tables: HashMap<Key, (Vec<VolumeEntry>, Option<Bad>)>,
-    pub(super) sums_read: HashMap<Key, Result<(), Bad>>,
+    /// Whether a page of checksums has marks.
+    pub(super) sums_read: HashMap<Key, Result<bool, Bad>>,
 }
 
 impl<'a> Walk<'a> {
@@ -91,8 +93,9 @@ impl<'a> Walk<'a> {
                 repair: Some("Count them anew".into()),
             });
         }
+        model.sums = Sums::of(self.sb);
         if !self.sb.sums.is_none() {
-            self.sums(self.sb.sums, self.sb.sums_level, 0);
+            self.sums(self.sb.sums, self.sb.sums_level, 0, &mut model.sums);
         }
         for entry in entries {
             let map = self.map(&entry);
@@ -176,20 +179,21 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Data checksums.
-    fn sums(&mut self, page: PageRef, level: u16, index: u64) {
+    /// Data checksums; keeps the pages that are whole.
+    fn sums(&mut self, page: PageRef, level: u16, index: u64, whole: &mut Sums) {
         self.claim(page, SUMS, level, index, None);
         let bad = if index >= self.geometry.sums_pages(level) {
             Some(Bad::Damaged(sums::beyond_the_pool(index)))
         } else if level == 0 {
-            self.sums_read.get(&(page, level, index)).copied().unwrap_or(Err(NOT_READ)).err()
+            let read = self.sums_read.get(&(page, level, index)).copied().unwrap_or(Err(NOT_READ));
+            read.map(|marked| whole.keep(index, page, marked)).err()
         } else {
             match self.children(page, level, index) {
                 Ok(children) => {
                     let children = (index * INDEX_CHILDREN as u64..).zip(children.iter());
                     children
                         .filter(|(_, child)| !child.is_none())
-                        .for_each(|(at, child)| self.sums(*child, level - 1, at));
+                        .for_each(|(at, child)| self.sums(*child, level - 1, at, whole));
                     None
                 }
                 Err(bad) => Some(bad),
@@ -199,8 +203,11 @@ impl<'a> Walk<'a> {
             self.findings.push(Finding {
                 kind: FindingKind::SumsPage,
                 place: Place { what: "page of checksums".into(), address: Some(page.address), ..Place::default() },
-                means: format!("{}. The data it belongs to cannot be verified", bad.words()),
-                repair: Some("Compute all checksums anew from the data, as it is, at the next opening".into()),
+                means: format!(
+                    "{}. The data it belongs to cannot be verified, and which of that was told bad is not known",
+                    bad.words()
+                ),
+                repair: Some("Compute its checksums anew from the data, as it is, at the next opening".into()),
             });
         }
     }

@@ -4,6 +4,7 @@
 use sheave_base::rng::Rng;
 
 use super::disk::{Disk, Pool, pool};
+use super::sums::summed;
 use super::*;
 use crate::format::block::identify;
 
@@ -69,18 +70,20 @@ fn mutate(rng: &mut Rng, block: &mut Block) {
 
 #[test]
 fn sealed_damage_never_panics_and_repairs_are_clean() {
-    let Pool { disk: good, pages, sb, journal } = pool();
-    let ring = |seq: &u64| JOURNAL_START + seq % u64::from(sb.journal_blocks) * BLOCK_BYTES;
-    let mut all = pages;
-    all.extend(journal.iter().map(ring));
-    all.extend([0, 4096, sb.members[1].0]);
+    let pools = [pool(), summed()].map(|Pool { disk, mut pages, sb, journal }| {
+        let ring = |seq: &u64| JOURNAL_START + seq % u64::from(sb.journal_blocks) * BLOCK_BYTES;
+        pages.extend(journal.iter().map(ring));
+        pages.extend([0, 4096, sb.members[1].0]);
+        (disk, pages)
+    });
     let (mut clean, mut repaired, mut refused) = (0, 0, 0);
     for seed in sheave_testkit::seeds(600) {
         let mut rng = Rng::new(seed);
+        let (good, all) = &pools[(seed % 2) as usize];
         let disk = good.clone();
         for _ in 0..=below(&mut rng, 3) {
             let at = all[below(&mut rng, all.len())];
-            change_and_seal(&disk, &all, at, &mut |block| mutate(&mut rng, block));
+            change_and_seal(&disk, all, at, &mut |block| mutate(&mut rng, block));
         }
         let run = || check(&disk, &CheckOptions { repair: true });
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));

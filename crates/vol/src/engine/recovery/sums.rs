@@ -1,8 +1,8 @@
 //! Checksums when a pool is opened: those of the checkpoint, and those that only the data tells.
 //!
 //! Owns which blocks are computed anew: those of regions that were open, of regions without a page, which a repair
-//! leaves, and, in pools of programs that did not know [marks](crate::state::sums::marks), of units that the journal
-//! speaks of. All others have exact checksums (S1, G2 of [`regions`](crate::state::sums::regions)).
+//! leaves of a damaged one, and, in pools of programs that did not know [marks](crate::state::sums::marks), of units
+//! that the journal speaks of. All others have exact checksums (S1, G2 of [`regions`](crate::state::sums::regions)).
 //!
 //! - R1: a block that is marked keeps its mark, and one that matches what it had keeps that.
 //! - R2: a block that the device cannot read is not decided about: it is [unknown](crate::state::sums::unknown) until

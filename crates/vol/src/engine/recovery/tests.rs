@@ -2,6 +2,7 @@
 
 mod hostile;
 mod lost;
+mod repaired;
 mod sums;
 mod superblocks;
 

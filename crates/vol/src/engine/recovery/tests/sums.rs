@@ -20,7 +20,7 @@ use crate::{BlockIo, Checksum, CreateOptions, OpenOptions, Pool, PoolError, Scru
 
 const BYTES: u64 = BLOCK as u64;
 
-fn write(volume: &Volume, block: u64, tag: u8) {
+pub fn write(volume: &Volume, block: u64, tag: u8) {
     let mapping = begin(volume, block, 1);
     land(volume, &mapping, tag);
     end(volume, mapping, tag).unwrap();
@@ -56,7 +56,7 @@ fn end(volume: &Volume, mapping: Mapping, tag: u8) -> Result<(), Status> {
     volume.end_write(done, &token).and(status)
 }
 
-fn read(volume: &Volume, block: u64) -> Result<u8, Status> {
+pub fn read(volume: &Volume, block: u64) -> Result<u8, Status> {
     let (pos, token, mut data) = (block * BYTES, MayBlock::on_worker(), vec![0; BLOCK]);
     let mapping = volume.map(pos, BYTES, Intent::Read).unwrap();
     volume.pool().io.read(mapping.addr, &mut data)?;

@@ -1,0 +1,179 @@
+//! The checksums of data, as a check sees them: which pages are whole, and what the journal says about their regions.
+//!
+//! Owns what a repair makes of them. Nobody compares the checksums with data here: that takes reading all of it, and is
+//! the matter of a scrub. A repair must not make good what was told bad, nor what has rotted and nobody has read:
+//!
+//! - S1: the page of a region that is whole is kept as it is, unless the journal speaks of the region. What the journal
+//!   says is put into it: that it is open, for the `INTENT` is gone after the repair, and its marks.
+//! - S2: a region without a page that is whole has none after the repair. The next opening computes its checksums, as
+//!   it does those of open regions. If it has marks it gets a page, an open one, for they are nowhere else.
+//! - S3: when records of the journal are missing, any region may have been written: all are open. Marks are kept.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::device::block_io::BlockIo;
+use crate::device::reader::read_again;
+use crate::error::PoolError;
+use crate::format::page::index::{Sink, build_upper};
+use crate::format::page::sums::{self, Marked, RegionState};
+use crate::format::page::{Expect, PagePlace, PageRef};
+use crate::format::record::Record;
+use crate::format::settings::Checksum;
+use crate::format::superblock::{Geometry, Superblock};
+use crate::format::{BLOCK, MAX_SUMS};
+
+/// A page that is whole.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    page: PageRef,
+    /// It has marks.
+    marked: bool,
+}
+
+/// What the journal says of the marks of a region: blocks told bad, and blocks that are no longer.
+#[derive(Clone, Copy, Debug, Default)]
+struct Change {
+    bad: Marked,
+    good: Marked,
+}
+
+/// The checksums of a pool; none for one that keeps no checksums.
+#[derive(Debug, Default)]
+pub(crate) struct Sums {
+    keeps: bool,
+    /// The programs that had the pool knew marks.
+    knows_marks: bool,
+    /// By region.
+    pages: BTreeMap<u64, Kept>,
+    /// Regions that the journal opens.
+    opened: BTreeSet<u64>,
+    marks: BTreeMap<u64, Change>,
+    /// Any region may have been written (S3).
+    all_open: bool,
+}
+
+impl Sums {
+    pub fn of(sb: &Superblock) -> Sums {
+        Sums { keeps: sb.checksum != Checksum::None, knows_marks: sb.marks, ..Sums::default() }
+    }
+
+    /// The page of a region is whole.
+    pub fn keep(&mut self, region: u64, page: PageRef, marked: bool) {
+        self.pages.insert(region, Kept { page, marked });
+    }
+
+    /// Records of the journal are missing (S3).
+    pub fn open_all(&mut self) {
+        self.all_open = true;
+    }
+
+    /// What a record of the journal says of regions.
+    pub fn replay(&mut self, geometry: &Geometry, record: &Record) {
+        if !self.keeps {
+            return;
+        }
+        let region = |unit: u64| unit / geometry.region_units();
+        match *record {
+            Record::Intent { first, count } => {
+                self.opened.extend(first..(first + count).min(geometry.regions(geometry.total_units)));
+            }
+            Record::Mark { bad, first, count } => self.replay_mark(geometry, first..first + count, bad),
+            // Programs that did not know marks copied units to regions that were not open.
+            Record::Set { phys, .. } if phys != 0 && !self.knows_marks => _ = self.opened.insert(region(phys)),
+            Record::Run { phys, count, .. } if phys != 0 && !self.knows_marks => {
+                self.opened.extend(region(phys)..=region(phys + count - 1));
+            }
+            _ => {}
+        }
+    }
+
+    fn replay_mark(&mut self, geometry: &Geometry, blocks: std::ops::Range<u64>, bad: bool) {
+        let (unit_blocks, region_units) = (geometry.unit_blocks as u64, geometry.region_units());
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let unit = at / unit_blocks;
+            let end = blocks.end.min((unit + 1) * unit_blocks);
+            let change = self.marks.entry(unit / region_units).or_default();
+            let (to, from) =
+                if bad { (&mut change.bad, &mut change.good) } else { (&mut change.good, &mut change.bad) };
+            let first = unit % region_units * unit_blocks;
+            for place in (at..end).map(|block| (first + block % unit_blocks) as usize) {
+                to[place / 64] |= 1 << (place % 64);
+                from[place / 64] &= !(1 << (place % 64));
+            }
+            at = end;
+        }
+    }
+
+    /// Puts what a repair writes of them into the sink; the root and its level. Pages that need not change stay where
+    /// they are, but for those at addresses that they `must_leave`.
+    pub fn write(
+        &self,
+        io: &dyn BlockIo,
+        sb: &Superblock,
+        place: &PagePlace,
+        sink: &mut dyn Sink,
+        must_leave: &dyn Fn(u64) -> bool,
+    ) -> Result<(PageRef, u16), PoolError> {
+        let full = || PoolError::Full { what: "there is no free unit to write repaired checksums to".into() };
+        let kept = self.pages.iter().filter(|(_, kept)| kept.marked || !self.all_open);
+        let mut pages: BTreeMap<u64, PageRef> = kept.map(|(region, kept)| (*region, kept.page)).collect();
+        let mut changed: BTreeSet<u64> = self.opened.iter().chain(self.marks.keys()).copied().collect();
+        let moved = pages.iter().filter(|(_, page)| self.all_open || must_leave(page.address));
+        changed.extend(moved.map(|(region, _)| *region));
+        let (geometry, mut block, mut numbers) = (sb.geometry(), [0; BLOCK], [0; MAX_SUMS]);
+        for region in changed {
+            numbers.fill(0);
+            let old = match pages.get(&region) {
+                Some(&page) => Some(read(io, sb, page, region, &mut numbers)?),
+                None => None,
+            };
+            let marked = self.marked(region, old.as_ref());
+            if old.is_none() && marked == Marked::default() {
+                continue; // S2
+            }
+            let open = old.is_none_or(|old| old.open) || self.all_open || self.opened.contains(&region);
+            let place = PagePlace { address: sink.allocate().ok_or_else(full)?, index: region, owner: 0, ..*place };
+            let page = sums::encode(&mut block, &geometry, &place, open, &numbers, &marked);
+            sink.page(place.address, &block);
+            pages.insert(region, page);
+        }
+        let count = pages.keys().next_back().map_or(0, |last| last + 1);
+        let pages: Vec<PageRef> = (0..count).map(|at| pages.get(&at).copied().unwrap_or_default()).collect();
+        build_upper(sink, &PagePlace { owner: 0, ..*place }, 0, 1, &pages).ok_or_else(full)
+    }
+
+    /// The marks of a region after the journal.
+    fn marked(&self, region: u64, old: Option<&RegionState>) -> Marked {
+        let mut marked = old.map(|old| old.marked).unwrap_or_default();
+        if let Some(change) = self.marks.get(&region) {
+            for (word, (bad, good)) in marked.iter_mut().zip(change.bad.iter().zip(&change.good)) {
+                *word = (*word | bad) & !good;
+            }
+        }
+        marked
+    }
+}
+
+/// Reads a page again that was whole.
+fn read(
+    io: &dyn BlockIo,
+    sb: &Superblock,
+    page: PageRef,
+    region: u64,
+    numbers: &mut [u32; MAX_SUMS],
+) -> Result<RegionState, PoolError> {
+    let mut block = [0; BLOCK];
+    let (what, at) = ("a page of checksums", page.address);
+    read_again(io, at, &mut block).map_err(|status| PoolError::Io {
+        what: format!("reading {what} at byte {at}"),
+        status,
+        fix: "The pool is as it was before. Check the device and its cables, and repair again".into(),
+    })?;
+    let expect = Expect { pool: sb.pool, generation: sb.generation, page, index: region };
+    sums::decode(&block, &sb.geometry(), &expect, numbers).map_err(|damage| PoolError::Damaged {
+        what: what.into(),
+        at,
+        why: damage.to_string(),
+    })
+}
