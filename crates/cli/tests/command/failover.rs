@@ -108,7 +108,8 @@ impl Host {
         self.daemon.as_mut().expect("it was started")
     }
 
-    /// Lets a daemon that was stopped go on, until it says, once more, that it was cut off.
+    /// Lets a daemon that was stopped go on, until it says, once more, that it was cut off, and serves the volume no
+    /// more. It says so before it ends its exports, which takes a moment.
     fn wake(&mut self) {
         let losses = |daemon: &Daemon| daemon.said().matches("pool 'p' is lost: ").count();
         let (daemon, from) = (self.daemon(), Instant::now());
@@ -116,6 +117,11 @@ impl Host {
         daemon.signal("-CONT");
         while losses(daemon) == before {
             assert!(from.elapsed() < PATIENCE, "it does not hear that it was cut off");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let said = Instant::now();
+        while Nbd::connect(&self.socket(), "v").is_some() {
+            assert!(said.elapsed() < Duration::from_secs(5), "who was cut off serves the volume still");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
