@@ -37,6 +37,7 @@ use sheave_daemon::failure::Failure;
 use crate::args::{Cli, Command};
 
 fn main() -> ExitCode {
+    sheave_load::signals::survive_file_size_limit();
     let args: Vec<OsString> = std::env::args_os().collect();
     let wants_json = args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--json");
     let outcome = match moved::refuse(args.iter().cloned()) {

@@ -5,7 +5,8 @@
 //!   once, then one each [`REST`]. How many were left out is told with the next one, so that nothing is lost unseen.
 //! * L3. A line is bounded, and no byte of a peer can begin another: control characters are written as escapes.
 //! * L4. Nobody listening is no reason to stop or to wait: the journal's socket never blocks, and what it does not take
-//!   goes to stderr.
+//!   goes to stderr. A stderr without room (a pipe that nobody reads, a terminal that is held) gets nothing; the next
+//!   line that it takes says how many are missing.
 //!
 //! A subscriber of its own, because spans, filters and formats for several programs are not wanted, and L2 is. Called
 //! by the macros of `tracing`.
@@ -15,10 +16,12 @@ mod journal;
 mod line;
 
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use sheave_base::sync::atomic::{AtomicU8, Ordering};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sheave_base::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
@@ -32,6 +35,9 @@ use crate::failure::Failure;
 pub const CLIENT: &str = "client";
 /// Events that peers of the control socket bring about.
 pub const CONTROL: &str = "control";
+
+/// Bytes of a line on stderr, at most. A pipe that has room at all takes as many without waiting.
+const AT_ONCE: usize = 4096;
 
 /// How much is told.
 static LEVEL: AtomicU8 = AtomicU8::new(3);
@@ -102,7 +108,7 @@ pub fn start(level: Verbosity, sink: Sink) -> Result<(), Failure> {
     };
     set(level);
     // Somebody who has begun before goes on.
-    let _ = tracing::subscriber::set_global_default(Log { journal, bound: Mutex::new(Bound::default()) });
+    let _ = tracing::subscriber::set_global_default(Log::new(journal));
     Ok(())
 }
 
@@ -116,6 +122,8 @@ pub fn set(level: Verbosity) {
 struct Log {
     journal: Option<Journal>,
     bound: Mutex<Bound>,
+    /// Lines that stderr had no room for since it took one.
+    missing: AtomicU64,
 }
 
 /// The place of a level in [`LEVELS`].
@@ -166,12 +174,41 @@ impl Subscriber for Log {
 }
 
 impl Log {
+    fn new(journal: Option<Journal>) -> Log {
+        Log { journal, bound: Mutex::new(Bound::default()), missing: AtomicU64::new(0) }
+    }
+
     fn write(&self, level: Level, line: &Line) {
         let written = self.journal.as_ref().is_some_and(|journal| journal.send(place(&level), line).is_ok());
         if !written {
-            // Nobody listening, or no room, is no reason to stop (L4).
-            let _ = writeln!(std::io::stderr().lock(), "sheave: {}", line.words(level));
+            self.write_to(&mut std::io::stderr().lock(), &line.words(level));
         }
+    }
+
+    /// Writes a line to where it may have no room (L4). Who calls this has the lock on it: two threads that see room
+    /// for one line do not both write.
+    fn write_to(&self, to: &mut (impl Write + AsFd), words: &str) {
+        let mut fds = [PollFd::new(&*to, PollFlags::OUT)];
+        let no_time = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // A reader that is gone is told by the write. A call that was interrupted is as good as none.
+        if !poll(&mut fds, Some(&no_time)).is_ok_and(|ready| ready > 0) {
+            // Relaxed, here and below: a number, that carries nothing but itself.
+            self.missing.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let mut text = match self.missing.swap(0, Ordering::Relaxed) {
+            0 => String::new(),
+            missing => format!("sheave: warning: {missing} lines are missing here: there was no room for them\n"),
+        };
+        text.push_str("sheave: ");
+        text.push_str(words);
+        if text.len() >= AT_ONCE {
+            text.truncate(text.floor_char_boundary(AT_ONCE - 4));
+            text.push_str("...");
+        }
+        text.push('\n');
+        // One write: what others write to the same place does not come between.
+        let _ = to.write_all(text.as_bytes());
     }
 }
 

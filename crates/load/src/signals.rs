@@ -23,6 +23,17 @@ pub fn stop_flag() -> Result<Arc<AtomicBool>, LoadError> {
     Ok(stop)
 }
 
+/// Makes writes beyond the largest file that the process may have (`ulimit -f`) fail with EFBIG, where SIGXFSZ would end
+/// the process in the middle of its I/O. A program that is started from here has the signal as ever.
+pub fn survive_file_size_limit() {
+    #[cfg(not(sheave_mesi))] // as above
+    {
+        // A handler that does nothing, for the kernel gives the error when the signal does not end the process. Without
+        // one all goes on as before.
+        let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::new(AtomicBool::new(false)));
+    }
+}
+
 /// Why a wait has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {

@@ -151,3 +151,17 @@ pub enum PoolError {
         fix: String,
     },
 }
+
+impl PoolError {
+    /// The device refused a write that changes nothing of the pool.
+    pub(crate) fn not_written(what: String, status: Status) -> PoolError {
+        let fix = match status {
+            Status::FileTooBig => {
+                "The file under the pool may not be so large: raise the limit of the process (ulimit -f); the pool is as \
+                 it was"
+            }
+            _ => "Check the device; the pool is as it was",
+        };
+        PoolError::Io { what, status, fix: fix.into() }
+    }
+}

@@ -1,9 +1,9 @@
 //! Ctrl-C ends a run with its report.
 
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::sheave::{Said, sheave};
+use crate::sheave::{Dir, Said, sheave};
 
 fn start(line: &str) -> Child {
     sheave(line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs")
@@ -40,4 +40,27 @@ fn it_also_ends_a_verified_run() {
     assert_eq!(report["interrupted"], true);
     // The latencies are those of the run, not of the reading back that did not come any more.
     assert!(report["ios"] == 0 || report["max_ns"].as_u64() > Some(0), "{report}");
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error_and_not_the_end_of_the_process() {
+    let dir = Dir::new();
+    dir.ok("pool create p.img --size 64M");
+    dir.ok("volume create p.img#v --size 32M");
+    std::fs::write(dir.path("in"), vec![7; 8 << 20]).expect("written");
+    let limited = |line: &str| {
+        let mut command = Command::new("bash");
+        // In units of 1,024 bytes.
+        command.args(["-c", &format!("ulimit -f 4096 && exec \"$0\" {line}")]);
+        Said::of(
+            command.arg(assert_cmd::cargo::cargo_bin!("sheave")).current_dir(dir.path("")).output().expect("it runs"),
+        )
+    };
+    for engine in ["sync", "uring"] {
+        let said = limited(&format!("volume import in file:p.img,engine={engine}#v --yes"));
+        assert!(said.code == 1 && said.err.contains("ulimit -f"), "{engine}: {} {}", said.code, said.err);
+        dir.ok("pool check p.img");
+    }
+    let said = limited("pool create q.img --size 64M");
+    assert!(said.code == 1 && said.err.contains("ulimit -f"), "{} {}", said.code, said.err);
 }

@@ -298,6 +298,7 @@ impl Lanes {
                 failure.fix("free some space in the file system that holds the pool: it is full, whatever the pool has")
             }
             libc::ENOSPC => failure.fix("make room: delete volumes or snapshots, or sheave pool grow"),
+            libc::EFBIG => failure.fix("raise the limit on the size of files (ulimit -f)"),
             libc::EROFS | libc::EBADF => failure.fix("a snapshot cannot be written: make a clone of it"),
             libc::EILSEQ => failure.fix("a checksum was wrong: sheave pool scrub tells what is damaged"),
             _ => failure.fix("look at the device under the pool (dmesg), then sheave pool check"),

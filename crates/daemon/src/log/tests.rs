@@ -16,7 +16,7 @@ fn with_journal(work: impl FnOnce()) -> Vec<String> {
     there.set_nonblocking(true).expect("set");
     let journal = Some(Journal::connect(&path).expect("connected"));
     set(Verbosity::default());
-    tracing::subscriber::with_default(Log { journal, bound: Mutex::new(Bound::default()) }, work);
+    tracing::subscriber::with_default(Log::new(journal), work);
     let mut all = Vec::new();
     let mut bytes = [0; 8192];
     while let Ok(got) = there.recv(&mut bytes) {
@@ -86,6 +86,30 @@ fn on_stderr_a_line_has_its_grade_and_its_fields() {
     let line = Line { message: "pool 'a' is low".into(), fields };
     assert_eq!(line.words(Level::WARN), "warning: pool 'a' is low event=pool_low why=\"a b\"");
     assert_eq!(line.words(Level::INFO), "pool 'a' is low event=pool_low why=\"a b\"");
+}
+
+#[test]
+fn a_pipe_that_nobody_reads_makes_nobody_wait_and_what_is_missing_is_told() {
+    let (mut from, mut to) = std::io::pipe().expect("a pipe");
+    let log = Log::new(None);
+    // More than a pipe holds.
+    for number in 0..20_000 {
+        log.write_to(&mut to, &format!("line {number}"));
+    }
+    let mut bytes = vec![0; 1 << 18];
+    let got = std::io::Read::read(&mut from, &mut bytes).expect("read");
+    let lines = String::from_utf8_lossy(&bytes[..got]).lines().count();
+    assert!((100..20_000).contains(&lines), "{lines}");
+    // The longest line there is, without a character cut in two, and how many are missing before it.
+    log.write_to(&mut to, &"\u{20ac}".repeat(AT_ONCE));
+    let got = std::io::Read::read(&mut from, &mut bytes).expect("read");
+    let told = std::str::from_utf8(&bytes[..got]).expect("whole characters");
+    assert!(got <= AT_ONCE && told.ends_with("\u{20ac}...\n"), "{got}");
+    let missing = format!("sheave: warning: {} lines are missing here", 20_000 - lines);
+    assert!(told.starts_with(&missing), "{}", &told[..200]);
+    // A reader that has gone away is nothing to end for.
+    drop(from);
+    log.write_to(&mut to, "gone");
 }
 
 #[test]

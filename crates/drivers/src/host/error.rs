@@ -113,7 +113,11 @@ fn explain(errno: i32) -> (HostErrorKind, &'static str) {
         libc::EBUSY => (K::Busy, "it is in use: unmount it or stop what holds it (see `lsblk`), or add readonly=on"),
         libc::ENOSPC => (K::NoSpace, "its file system is full: free some space, or use another"),
         libc::EDQUOT => (K::NoSpace, "your quota there is used up: free some space, or use another file system"),
-        libc::EFBIG => (K::BadSize, "its file system has no files that large: ask for less, or use another (XFS)"),
+        libc::EFBIG => (
+            K::BadSize,
+            "its file system has no files that large, or this process may have none (`ulimit -f`): ask for less, raise \
+             the limit, or use another file system (XFS)",
+        ),
         libc::EISDIR => (K::WrongType, "name a file or a block device"),
         libc::EMFILE | libc::ENFILE => (K::Other, "raise the limit on open files with `ulimit -n`"),
         _ => (K::Other, "see `dmesg` for what the kernel says about it"),

@@ -395,7 +395,9 @@ fn capabilities(
     opts: &HostOpts,
     meta: &fs::Metadata,
 ) -> Caps {
-    let logical_block = alignment.map_or(MIN_BLOCK, |a| a.offset.max(MIN_BLOCK));
+    // What is buffered may begin at any byte, but zeroing and discarding on a disk go by its blocks.
+    let of_disk = if kind == FileKind::Block { probe::block_of_disk(file) } else { MIN_BLOCK };
+    let logical_block = alignment.map_or(of_disk, |a| a.offset.max(of_disk));
     let (discard, zero_range) = if opts.readonly { (false, false) } else { probe::space_ops(file, kind, meta, path) };
     let through = opts.sync || (kind == FileKind::Block && alignment.is_some() && probe::writes_through(meta));
     Caps {

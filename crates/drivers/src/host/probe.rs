@@ -100,13 +100,19 @@ pub(super) fn free_bytes(file: &File) -> Option<u64> {
     fs.f_bavail.checked_mul(fs.f_frsize)
 }
 
+/// Bytes of a logical block of a disk.
+pub(super) fn block_of_disk(file: &File) -> u32 {
+    let block = rustix::fs::ioctl_blksszget(file).unwrap_or(SAFE_BLOCK);
+    if block.is_power_of_two() { block.max(MIN_BLOCK) } else { SAFE_BLOCK }
+}
+
 /// The alignment of direct I/O on `file`, which has it switched on; `None` if direct I/O does not work on it.
 pub(super) fn direct_alignment(file: &File, kind: FileKind, meta: &fs::Metadata) -> Option<Alignment> {
     if let Some(answer) = statx_alignment(file) {
         return answer;
     }
     let block = match kind {
-        FileKind::Block => Some(rustix::fs::ioctl_blksszget(file).unwrap_or(SAFE_BLOCK)),
+        FileKind::Block => Some(block_of_disk(file)),
         FileKind::Regular => queue_number(meta.dev(), "logical_block_size").and_then(|n| u32::try_from(n).ok()),
     };
     match block.filter(|block| block.is_power_of_two()) {

@@ -219,7 +219,7 @@ fn label_failed(device: &Device, status: Status) -> PoolError {
         Status::NoSpc if device.capabilities().sparse => {
             PoolError::HostFull { what, device: device.name().to_string() }
         }
-        status => PoolError::Io { what, status, fix: "Check the device; the pool is as it was".into() },
+        status => PoolError::not_written(what, status),
     }
 }
 

@@ -149,7 +149,7 @@ impl Pool {
         let what = "writing the first checkpoint of this opening".to_string();
         match self.inner.is_host_full(status) {
             true => self.inner.host_is_full(what),
-            false => PoolError::Io { what, status, fix: "Check the device; the pool is as it was".into() },
+            false => PoolError::not_written(what, status),
         }
     }
 

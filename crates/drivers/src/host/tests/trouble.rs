@@ -126,6 +126,27 @@ fn a_block_device_cut_under_us_tells_its_size() {
 }
 
 #[test]
+fn a_disk_of_large_blocks_has_them_through_the_page_cache_too() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let backing = dir.path().join("backing");
+    fs::write(&backing, vec![7u8; 1 << 20]).expect("written");
+    let Some(disk) = Loop::with_blocks(&backing, 4096) else { return };
+    for direct in ["auto", "off"] {
+        let device = open_device(&format!("file:{},direct={direct}", disk.0)).expect("a device");
+        let block = device.limits().logical_block;
+        assert_eq!(block, 4096, "direct={direct}");
+        let Some((mut rig, bdev)) = Rig::over(&device) else { return };
+        // The kernel refuses to zero a part of a block.
+        if device.capabilities().write_zeroes {
+            assert_eq!(rig.run_range(bdev, Op::WriteZeroes, 0, u64::from(block), block), Status::Ok);
+            let mut data = memory(block as usize, 1);
+            assert_eq!(rig.run(bdev, Op::Read, 0, u64::from(block), &mut data), Status::Ok);
+            assert!(data.iter().all(|byte| *byte == 0));
+        }
+    }
+}
+
+#[test]
 fn a_read_only_file_is_read_only() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("disk");
