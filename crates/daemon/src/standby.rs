@@ -1,8 +1,8 @@
 //! The threads that open pools which another host has had, and that look whether pools are still this host's. What they
 //! do is in `daemon::standby`.
 //!
-//! Each pool has a thread of its own for either, for storage may take as long as it likes to answer: a pool that is
-//! taken over is served though the storage of another is silent. Two tickers start those threads.
+//! Each pool has a thread of its own for either, and one to be let go of, for storage may take as long as it likes to
+//! answer: a pool that is taken over is served though the storage of another is silent. Two tickers start those threads.
 //!
 //! A daemon that stands by has a pool for as long as its storage has told so within [`LEASE`]. Storage that is silent
 //! to this host alone gives the pool to another, and what this one still answers (reads of space that was never
@@ -100,6 +100,8 @@ impl Drop for Tries {
 struct Looks {
     daemon: Arc<Daemon>,
     looked_at: Vec<LookedAt>,
+    /// The threads that let go of pools: each waits for clients whose requests the storage does not answer.
+    losing: Vec<JoinHandle<()>>,
 }
 
 /// A pool with the thread that looks at it.
@@ -114,7 +116,7 @@ struct LookedAt {
 
 impl Looks {
     fn new(daemon: &Arc<Daemon>) -> Looks {
-        Looks { daemon: daemon.clone(), looked_at: Vec::new() }
+        Looks { daemon: daemon.clone(), looked_at: Vec::new(), losing: Vec::new() }
     }
 
     /// Looks at each pool that has come, at none that has gone, and lets go of those whose storage is silent.
@@ -126,12 +128,15 @@ impl Looks {
                 self.looked_at.extend(LookedAt::begin(&self.daemon, held));
             }
         }
-        for at in self.looked_at.iter().filter(|at| at.held.plan.standby) {
+        self.losing.retain(|thread| !thread.is_finished());
+        for at in self.looked_at.iter().filter(|at| at.held.plan.standby && !at.held.is_lost()) {
             let silent = locked(&at.own).elapsed();
             if silent > LEASE {
                 let silent = silent.as_secs_f64();
                 let why = format!("its storage has not answered for {silent:.1} s: another host may have it by now");
-                self.daemon.lose(&at.held, Failure::busy(why));
+                let (daemon, held) = (self.daemon.clone(), at.held.clone());
+                // A thread for each: the other pools are looked at meanwhile. Without one it is tried again.
+                self.losing.extend(spawn("sheave-lose", move || daemon.lose(&held, Failure::busy(why))));
             }
         }
     }
@@ -140,7 +145,8 @@ impl Looks {
 impl Drop for Looks {
     fn drop(&mut self) {
         let looked_at = std::mem::take(&mut self.looked_at).into_iter();
-        let threads: Vec<_> = looked_at.filter_map(|LookedAt { thread, .. }| thread).collect();
+        let mut threads: Vec<_> = looked_at.filter_map(|LookedAt { thread, .. }| thread).collect();
+        threads.append(&mut self.losing);
         threads.into_iter().for_each(|thread| _ = thread.join());
     }
 }
