@@ -77,7 +77,7 @@ pub fn configured(path: &Path, overrides: Overrides) -> Result<u8, Failure> {
     let mut listeners = systemd::listeners()?;
     let tls = tls::load(&plan.tls)?;
     listeners.extend(listen(&plan.listen)?);
-    tls::set(&listeners, &tls)?;
+    tls::set(&listeners, &tls, &plan.listen)?;
     if listeners.is_empty() && plan.control.is_none() {
         return Err(Failure::usage(format!("{} has no address to listen on", path.display()))
             .fix("add listen = [\"unix:/run/sheave/nbd.sock\"], or a control socket"));
@@ -204,7 +204,7 @@ pub fn one(args: &One) -> Result<u8, Failure> {
             return Err(why);
         }
     };
-    tls::set(&listeners, &tls)?;
+    tls::set(&listeners, &tls, &plan.listen)?;
     let names: Vec<String> = listeners.iter().flat_map(|at| described.iter().map(|(name, _)| at.uri(name))).collect();
     let daemon = Arc::new(opened.serve(listeners, &plan)?);
     let (controlled, code) = match begin_control(&daemon, &plan) {

@@ -78,13 +78,15 @@ pub fn load(plans: &[TlsPlan]) -> Result<Vec<Loaded>, Failure> {
     plans.iter().map(load).collect::<Result<_, _>>().map_err(failure::serve)
 }
 
-/// Gives each socket the TLS of its address: the first that names it, or names none.
+/// Gives each socket the TLS of its address: the first that names it, or names none. A socket at an address that is not
+/// among those of `listen`, and of which no TLS is, keeps what it has: it listens until the daemon ends, and who took its
+/// address out of the configuration did not mean to serve it to everybody.
 ///
 /// # Errors
 ///
 /// TLS is for an address that no socket has: the socket that was meant would take clients without it. Nothing has
 /// changed then.
-pub fn set(listeners: &[Listener], loaded: &[Loaded]) -> Result<(), Failure> {
+pub fn set(listeners: &[Listener], loaded: &[Loaded], listen: &[Address]) -> Result<(), Failure> {
     let names = |named: &Address, listener: &Listener| named == listener.asked_for() || named == listener.address();
     let named = loaded.iter().flat_map(|(listen, _)| listen);
     if let Some(nowhere) = named.into_iter().find(|named| !listeners.iter().any(|listener| names(named, listener))) {
@@ -94,8 +96,11 @@ pub fn set(listeners: &[Listener], loaded: &[Loaded]) -> Result<(), Failure> {
     }
     for listener in listeners {
         let its = |listen: &[Address]| listen.is_empty() || listen.iter().any(|named| names(named, listener));
-        let found = loaded.iter().find(|(listen, _)| its(listen)).and_then(|(_, tls)| tls.clone());
-        listener.set_tls(found);
+        match loaded.iter().find(|(listen, _)| its(listen)) {
+            Some((_, tls)) => listener.set_tls(tls.clone()),
+            None if listen.iter().any(|known| names(known, listener)) => listener.set_tls(None),
+            None => {}
+        }
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::daemon::{BOTH, Daemon, Nbd, ask, ask_ok, pools};
 use crate::sheave::Dir;
@@ -94,6 +94,15 @@ fn tls_for_an_address_that_no_socket_has_is_refused() {
     let said = daemon.said();
     assert!(said.contains("TLS stays as it was: TLS is for unix:./nbd.sock"), "{said}");
     assert!(Nbd::connect(&dir.path("nbd.sock"), "va").is_none(), "it still wants TLS");
+    // An address that the configuration does not have any more, nor its TLS, is listened on until the end: with TLS.
+    std::fs::write(dir.path("c.toml"), BOTH.replace("\"unix:nbd.sock\", ", "")).expect("written");
+    daemon.signal("-HUP");
+    let until = Instant::now() + Duration::from_secs(60);
+    while daemon.said().matches("the configuration was read again").count() < 2 {
+        assert!(Instant::now() < until, "{}", daemon.said());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(Nbd::connect(&dir.path("nbd.sock"), "va").is_none(), "nobody said that it wants none");
     daemon.end();
 }
 

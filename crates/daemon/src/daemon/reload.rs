@@ -25,7 +25,9 @@ impl Daemon {
             );
         }
         self.server.set_slow_limit(plan.slow_limit);
-        if let Err(why) = tls::load(&plan.tls).and_then(|loaded| tls::set(self.server.listeners(), &loaded)) {
+        if let Err(why) =
+            tls::load(&plan.tls).and_then(|loaded| tls::set(self.server.listeners(), &loaded, &plan.listen))
+        {
             error!(event = "tls_stays", "TLS stays as it was: {}", why.in_a_line());
         }
         // First what goes, so that a pool can move and an export can be of another one.
