@@ -24,6 +24,31 @@ pub fn call(dir: &Dir, method: &str, parameters: &Value) -> Value {
     serde_json::from_slice(&reply).expect("JSON")
 }
 
+/// D2: a device whose storage is silent while it is opened.
+#[test]
+fn exports_are_told_while_the_device_of_another_is_silent() {
+    let Some(dir) = pools() else { return };
+    let daemon = Daemon::start(&dir, BOTH);
+    // A server that takes connections and says nothing until the test is over.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+    let spec = format!("nbd:127.0.0.1:{}", silent.local_addr().expect("bound").port());
+    std::thread::scope(|scope| {
+        let (dir, daemon) = (&dir, &daemon);
+        let adds = scope.spawn(move || call(dir, "io.sheave.Control.AddExport", &json!({ "name": "n", "spec": spec })));
+        let (connection, _) = silent.accept().expect("the daemon asks it");
+        let from = Instant::now();
+        let rows = call(dir, "io.sheave.Control.ListExports", &json!({}));
+        assert!(rows["parameters"]["exports"].is_array(), "{rows}");
+        ask_ok(dir, "export remove va");
+        assert!(from.elapsed() < Duration::from_secs(5), "{:?}: it waits for the server", from.elapsed());
+        assert!(!adds.is_finished(), "{}", daemon.said());
+        drop((connection, silent));
+        let reply = adds.join().expect("no panic");
+        assert!(reply["error"].is_string(), "{reply}");
+    });
+    daemon.end();
+}
+
 #[test]
 fn every_method_of_the_definition_is_there_and_wrong_parameters_are_refused() {
     let Some(dir) = pools() else { return };

@@ -33,13 +33,25 @@ impl Daemon {
     /// Serves one more; of a file it may come with the file, which is then not opened by its path.
     pub fn add_export(&self, plan: ExportPlan, passed: Option<Passed>, configured: bool) -> Result<(), Failure> {
         self.in_turn(&plan.what, || {
-            let mut rows = locked(&self.exports);
-            if let Some(row) = rows.iter().find(|row| row.plan.name == plan.name)
-                && row.failed.is_none()
+            let is_free = |rows: &[Row]| match rows.iter().any(|row| row.plan.name == plan.name && row.failed.is_none())
             {
-                return Err(failure::serve(ServeError::ExportExists { name: plan.name.clone() }));
-            }
-            let export = open_export(&plan, passed, |name| self.held(name).ok())?;
+                true => Err(failure::serve(ServeError::ExportExists { name: plan.name.clone() })),
+                false => Ok(()),
+            };
+            let opened = match plan.what {
+                // Its storage may take as long as it likes to answer: the list is not locked meanwhile (D2).
+                What::Device { .. } => {
+                    is_free(&self.rows())?;
+                    Some(open_export(&plan, passed, |_| None)?)
+                }
+                What::Volume { .. } => None,
+            };
+            let mut rows = locked(&self.exports);
+            is_free(&rows)?;
+            let export = match opened {
+                Some(export) => export,
+                None => open_export(&plan, None, |name| self.held(name).ok())?,
+            };
             rows.retain(|row| row.plan.name != plan.name);
             self.server.put_export(export);
             self.limit(&plan);
