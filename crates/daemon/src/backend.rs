@@ -7,6 +7,7 @@ use std::sync::Arc;
 use sheave::{Device, File};
 use sheave_base::units::fmt_bytes;
 use sheave_blk::claim::{Claim, Sharing};
+use sheave_blk::flush_alarm::FlushWatch;
 use sheave_drivers::host::{Passed, open_passed};
 use sheave_iomap::RawFile;
 use sheave_serve::{Backend, Export, NoStatus, Question};
@@ -39,9 +40,7 @@ pub fn device(plan: &ExportPlan, spec: &str, passed: Option<Passed>) -> Result<E
     let device = open(&opened, passed)?;
     let changes = !read_only && !device.capabilities().read_only;
     let sharing = if changes { Sharing::Alone } else { Sharing::WithReaders };
-    let claim = device.claim(sharing).map_err(failure::device)?;
-    let file: Arc<dyn File> = Arc::new(RawFile::new(device));
-    Ok(export(plan, spec, Box::new(ServedDevice { file, _claim: claim })))
+    Ok(export(plan, spec, Box::new(ServedDevice::new(device, sharing)?)))
 }
 
 /// Opens a device; the file of the spec may have come with it, opened by somebody else.
@@ -108,8 +107,19 @@ impl Backend for ServedVolume {
 #[derive(Debug)]
 struct ServedDevice {
     file: Arc<dyn File>,
+    /// When a flush has failed, no later one ends well: a kernel tells a writeback error to one of those who flush, and
+    /// each client, on any connection, is to hear that what it wrote may be lost.
+    _watch: FlushWatch,
     /// Others may not use the device while this does.
     _claim: Claim,
+}
+
+impl ServedDevice {
+    fn new(device: Device, sharing: Sharing) -> Result<ServedDevice, Failure> {
+        let claim = device.claim(sharing).map_err(failure::device)?;
+        let watch = device.watch_flushes(&Arc::default());
+        Ok(ServedDevice { file: Arc::new(RawFile::new(device)), _watch: watch, _claim: claim })
+    }
 }
 
 impl Backend for ServedDevice {
@@ -121,3 +131,6 @@ impl Backend for ServedDevice {
         self.file.device().capabilities().write_zeroes
     }
 }
+
+#[cfg(test)]
+mod tests;

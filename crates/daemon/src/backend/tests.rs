@@ -1,0 +1,31 @@
+//! What a device that is served promises to all its clients.
+
+use sheave::{Ring, op};
+use sheave_drivers::fault::{self, FaultKind, FaultPlan};
+
+use super::*;
+
+#[test]
+fn after_a_flush_of_a_device_has_failed_none_ends_well() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let disk = sheave::open_device(&format!("file:{}/disk,size=1M", dir.path().display())).expect("a device");
+    // Every second flush fails, by chance.
+    let plan = FaultPlan::new(1).with(FaultKind::Error, 0.5);
+    let (device, _) = fault::over("bad", &disk, &plan).expect("a device");
+    let served = ServedDevice::new(device, Sharing::Alone).expect("claimed");
+    let mut rings = [0, 1].map(|_| {
+        let mut ring = Ring::builder().entries(8).build().expect("a ring");
+        let fd = ring.attach_file(served.file().clone()).expect("attached");
+        (ring, fd)
+    });
+    let ended: Vec<bool> = (0..64)
+        .map(|number| {
+            let (ring, fd) = &mut rings[number % 2];
+            ring.push(op::fsync(*fd)).expect("pushed");
+            ring.submit_and_wait(1).expect("waited");
+            ring.completions().next().expect("it ended").result().is_ok()
+        })
+        .collect();
+    let failed = ended.iter().position(|well| !well).expect("one has failed");
+    assert!(ended[failed..].iter().all(|well| !well), "a client heard that all is durable: {ended:?}");
+}
