@@ -2,7 +2,8 @@
 //! do is in `daemon::standby`.
 //!
 //! Each pool has a thread of its own for either, and one to be let go of, for storage may take as long as it likes to
-//! answer: a pool that is taken over is served though the storage of another is silent. Two tickers start those threads.
+//! answer: a pool that is taken over is served though the storage of another is silent. Two tickers start those
+//! threads.
 //!
 //! A daemon that stands by has a pool for as long as its storage has told so within [`LEASE`]. Storage that is silent
 //! to this host alone gives the pool to another, and what this one still answers (reads of space that was never

@@ -78,9 +78,9 @@ pub fn load(plans: &[TlsPlan]) -> Result<Vec<Loaded>, Failure> {
     plans.iter().map(load).collect::<Result<_, _>>().map_err(failure::serve)
 }
 
-/// Gives each socket the TLS of its address: the first that names it, or names none. A socket at an address that is not
-/// among those of `listen`, and of which no TLS is, keeps what it has: it listens until the daemon ends, and who took its
-/// address out of the configuration did not mean to serve it to everybody.
+/// Gives each socket the TLS of its address: the first that names it, or names none. A socket at an address that is
+/// not among those of `listen`, and of which no TLS is, keeps what it has: it listens until the daemon ends, and who
+/// took its address out of the configuration did not mean to serve it to everybody.
 ///
 /// # Errors
 ///

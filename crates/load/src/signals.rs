@@ -23,8 +23,8 @@ pub fn stop_flag() -> Result<Arc<AtomicBool>, LoadError> {
     Ok(stop)
 }
 
-/// Makes writes beyond the largest file that the process may have (`ulimit -f`) fail with EFBIG, where SIGXFSZ would end
-/// the process in the middle of its I/O. A program that is started from here has the signal as ever.
+/// Makes writes beyond the largest file that the process may have (`ulimit -f`) fail with EFBIG, where SIGXFSZ would
+/// end the process in the middle of its I/O. A program that is started from here has the signal as ever.
 pub fn survive_file_size_limit() {
     #[cfg(not(sheave_mesi))] // as above
     {

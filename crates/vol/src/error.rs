@@ -157,8 +157,8 @@ impl PoolError {
     pub(crate) fn not_written(what: String, status: Status) -> PoolError {
         let fix = match status {
             Status::FileTooBig => {
-                "The file under the pool may not be so large: raise the limit of the process (ulimit -f); the pool is as \
-                 it was"
+                "The file under the pool may not be so large: raise the limit of the process (ulimit -f); the pool is \
+                 as it was"
             }
             _ => "Check the device; the pool is as it was",
         };

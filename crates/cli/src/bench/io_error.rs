@@ -42,8 +42,8 @@ fn fix_for(errno: i32, write: bool) -> &'static str {
         libc::ENOMEM => "memory is short: use a smaller device, --depth or --bs",
         libc::EOPNOTSUPP => "the device cannot do this; `sheave doctor PATH` tells what it can",
         libc::EFBIG => {
-            "the file system, or the limit of this process (ulimit -f), does not allow files of this size; use a smaller \
-             size="
+            "the file system, or the limit of this process (ulimit -f), does not allow files of this size; use a \
+             smaller size="
         }
         _ => "look at dmesg and at the layer below the device; --max-errors N goes on after N failures",
     }

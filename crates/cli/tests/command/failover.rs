@@ -100,6 +100,14 @@ impl Host {
         Host { dir, daemon: None }
     }
 
+    /// With this pool of these volumes, of 16 MiB each.
+    fn with_pool(&self, spec: &str, volumes: &[&str]) {
+        self.dir.ok(&format!("pool create {spec} --yes"));
+        for volume in volumes {
+            self.dir.ok(&format!("volume create {spec}#{volume} --size 16M"));
+        }
+    }
+
     fn start(&mut self) {
         self.daemon = Some(Daemon::run(&self.dir, "serve --config c.toml --standby"));
     }
@@ -152,8 +160,7 @@ fn a_daemon_that_stands_by_takes_over_and_no_flushed_byte_is_lost() {
     // One is locked in, the other not.
     let mut hosts = [Host::new(&ceph, true), Host::new(&ceph, false)];
     let spec = format!("rbd:rbd/disk,conf={}", ceph.conf().display());
-    hosts[0].dir.ok(&format!("pool create {spec} --yes"));
-    hosts[0].dir.ok(&format!("volume create {spec}#v --size 16M"));
+    hosts[0].with_pool(&spec, &["v"]);
     hosts.iter_mut().for_each(Host::start);
     until_served(&hosts[0].socket(), "the first");
     hosts[1].daemon().until_it_says("pool 'p' is waited for: ");
@@ -236,12 +243,8 @@ fn an_owner_that_its_storage_does_not_answer_lets_go_whatever_is_under_way() {
     let [spec, second] = ["disk", "second"].map(|image| format!("rbd:rbd/{image},conf={}", ceph.conf().display()));
     let more = format!("[[pool]]\nname = \"q\"\npath = \"{second}\"\n[[export]]\npool = \"q\"\nvolume = \"u\"\n");
     let mut owner = Host::with(&ceph, false, &more);
-    for (spec, volumes) in [(&spec, &["v", "w"][..]), (&second, &["u"])] {
-        owner.dir.ok(&format!("pool create {spec} --yes"));
-        for volume in volumes {
-            owner.dir.ok(&format!("volume create {spec}#{volume} --size 16M"));
-        }
-    }
+    owner.with_pool(&spec, &["v", "w"]);
+    owner.with_pool(&second, &["u"]);
     owner.start();
     until_served(&owner.socket(), "the owner");
     let mut client = Nbd::connect(&owner.socket(), "v").expect("it is served");
@@ -297,8 +300,7 @@ fn an_owner_that_does_not_stand_by_ends_what_was_taken_from_it() {
     ceph.rbd(&["create", "--size", "256M", "disk"]);
     let spec = format!("rbd:rbd/disk,conf={}", ceph.conf().display());
     let mut owner = Host::new(&ceph, false);
-    owner.dir.ok(&format!("pool create {spec} --yes"));
-    owner.dir.ok(&format!("volume create {spec}#v --size 16M"));
+    owner.with_pool(&spec, &["v"]);
     owner.daemon = Some(Daemon::run(&owner.dir, "serve --config c.toml"));
     until_served(&owner.socket(), "the owner");
     owner.daemon().signal("-STOP");

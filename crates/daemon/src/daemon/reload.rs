@@ -25,11 +25,7 @@ impl Daemon {
             );
         }
         self.server.set_slow_limit(plan.slow_limit);
-        if let Err(why) =
-            tls::load(&plan.tls).and_then(|loaded| tls::set(self.server.listeners(), &loaded, &plan.listen))
-        {
-            error!(event = "tls_stays", "TLS stays as it was: {}", why.in_a_line());
-        }
+        self.reload_tls(plan);
         // First what goes, so that a pool can move and an export can be of another one.
         let is_configured = |name: &str, what: &ExportPlan| {
             // A limit changes while clients stay.
@@ -83,6 +79,13 @@ impl Daemon {
             }
         }
         info!(event = "reloaded", "the configuration was read again");
+    }
+
+    fn reload_tls(&self, plan: &Plan) {
+        let listeners = self.server.listeners();
+        if let Err(why) = tls::load(&plan.tls).and_then(|loaded| tls::set(listeners, &loaded, &plan.listen)) {
+            error!(event = "tls_stays", "TLS stays as it was: {}", why.in_a_line());
+        }
     }
 
     /// Closes a pool that the configuration does not have any more, unless something of it is served.
