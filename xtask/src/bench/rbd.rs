@@ -2,7 +2,8 @@
 //!
 //! Owns the list of cases. librbd keeps writes back from their first on: else it does so after the first flush alone,
 //! which fio's engine sends and `sheave bench` does not. Clients take turns, on two CPUs, which the cluster's daemons
-//! use, too. CPU times are those of the client's process, from its start to its end; requests those that it reports.
+//! use, too; neither client pins a thread, for librbd's threads do most of the work. CPU times are those of the
+//! client's process, from its start to its end; requests those that it reports.
 
 use std::fs;
 
@@ -49,7 +50,7 @@ pub fn table(rounds: usize, filter: &str) -> Result<String> {
     for (name, rw, depth) in CASES.iter().filter(|(name, ..)| name.contains(filter)) {
         let ours = format!(
             "{sheave} bench rbd:rbd/image,conf={conf} --rw {rw} --overwrite --bs 4k --depth {depth} \
-             --runtime {SECONDS}s --json"
+             --pin=off --runtime {SECONDS}s --json"
         );
         let theirs = format!(
             "CEPH_CONF={conf} fio --name=x --ioengine=rbd --clientname=admin --pool=rbd --rbdname=image \
