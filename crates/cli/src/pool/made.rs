@@ -1,29 +1,59 @@
 //! A file that a command makes on the way to something else, and that goes again when that fails.
 
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::fs::{FlockOperation, flock};
 use sheave_daemon::place::PoolPlace;
 
-/// A file that opening made; gone again unless what it was made for came to be.
+use crate::pool::signature;
+
+/// A file that this made; gone again unless what it was made for came to be.
+///
+/// Another process may come across the file, make a pool of it first and be done before this fails. So it goes only if
+/// it is the file that was made here, nobody has it, and no pool is in it.
 pub struct Made<'a> {
-    path: Option<&'a std::path::Path>,
+    made: Option<(&'a Path, File)>,
 }
 
 impl<'a> Made<'a> {
-    /// Before it is opened.
-    pub fn begin(place: &'a PoolPlace) -> Self {
-        Self { path: place.single_path().filter(|path| !path.exists()) }
+    /// Makes the file of a pool of one file, if that is missing; before it is opened with the size that it is to have.
+    /// Without a size none is made. What is wrong with the place is told by the opening, which follows.
+    pub fn begin(place: &'a PoolPlace, sized: bool) -> Self {
+        let missing = place.single_path().filter(|path| sized && !path.exists());
+        let made = missing.and_then(|path| {
+            let file = File::options().read(true).write(true).create_new(true).open(path).ok()?;
+            // The name is to be durable when the pool is. Where a directory cannot be synced there is no more to do.
+            let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let _ = File::open(directory.unwrap_or(Path::new("."))).and_then(|directory| directory.sync_all());
+            Some((path, file))
+        });
+        Self { made }
     }
 
     /// It is needed.
     pub fn keep(mut self) {
-        self.path = None;
+        self.made = None;
     }
 }
 
 impl Drop for Made<'_> {
     fn drop(&mut self) {
-        if let Some(path) = self.path {
+        let Some((path, file)) = self.made.take() else { return };
+        let identity = |meta: fs::Metadata| (meta.dev(), meta.ino());
+        let is_ours = match (fs::metadata(path), file.metadata()) {
+            (Ok(now), Ok(made)) => identity(now) == identity(made),
+            _ => false,
+        };
+        // Nobody else can claim it from here on.
+        let is_free = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        if is_ours && is_free && !signature::is_of_pool(path) {
             // The error that brought us here is the one worth telling.
-            let _ = std::fs::remove_file(path);
+            let _ = fs::remove_file(path);
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -51,12 +51,22 @@ pub fn find(device: &Device) -> Result<Option<String>, Failure> {
 
 /// What is in a file, as it is before anything opens it as a device, which may make it larger.
 pub fn find_in_file(path: &Path) -> Result<Option<String>, Failure> {
-    let mut bytes = Vec::new();
-    match File::open(path).and_then(|file| file.take(LOOK).read_to_end(&mut bytes)) {
-        Ok(_) => Ok(name(&bytes)),
+    match head_of(path) {
+        Ok(bytes) => Ok(name(&bytes)),
         Err(err) => Err(Failure::run(format!("cannot read {}, to see what is in it: {err}", path.display()))
             .fix("change its permissions, or name another file")),
     }
+}
+
+/// Whether a file holds a pool of Sheave, or is a member of one.
+pub fn is_of_pool(path: &Path) -> bool {
+    head_of(path).is_ok_and(|bytes| sheave_block(&bytes).is_some())
+}
+
+fn head_of(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(LOOK).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// What is on a device, by its first bytes; `None` when all of them are zero.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::process::Stdio;
 
 use crate::sheave::{Dir, Said, no_io_uring};
 use serde_json::Value;
@@ -477,4 +478,21 @@ fn check_and_info_mean_the_same_by_the_same_words() {
     assert_eq!(parts, bytes(&totals, "size_bytes"), "{totals}");
     let read = dir.ok("pool scrub p.img --json --progress none").json();
     assert_eq!(read["data_read_bytes"], info["data_bytes"], "{read}");
+}
+
+/// One makes the file and the pool, the other finds the file there and does not get it: it is not that one's to remove.
+#[test]
+fn of_two_that_create_a_pool_at_once_none_loses_that_of_the_other() {
+    for round in 0..20 {
+        let dir = Dir::new();
+        let begin =
+            || dir.command("pool create p.img --size 64M").stderr(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let both = [begin().expect("it runs"), begin().expect("it runs")]
+            .map(|one| Said::of(one.wait_with_output().expect("it ends")));
+        let made = both.iter().filter(|said| said.code == 0).count();
+        assert!(made <= 1, "round {round}: both have made it: {} {}", both[0].out, both[1].out);
+        if made == 1 {
+            dir.ok("pool check p.img");
+        }
+    }
 }
