@@ -2,25 +2,62 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use sheave_base::sync::atomic::AtomicBool;
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::LoadError;
 
-/// A flag that Ctrl-C or SIGTERM sets; the second Ctrl-C ends the process at once.
+/// What Ctrl-C and SIGTERM do, once somebody has asked for a flag.
+struct Stop {
+    flag: Arc<AtomicBool>,
+    /// How many have asked for the flag and still look at it.
+    heard_by: usize,
+    /// Nobody does: a signal ends the process, as it does without a handler.
+    unheard: Arc<AtomicBool>,
+}
+
+/// One for the process, for handlers stay until its end.
+static STOP: Mutex<Option<Stop>> = Mutex::new(None);
+
+/// A flag that Ctrl-C or SIGTERM sets; the second Ctrl-C ends the process at once. All who ask get the same one.
 pub fn stop_flag() -> Result<Arc<AtomicBool>, LoadError> {
-    #[cfg(not(sheave_mesi))]
-    use signal_hook::consts::{SIGINT, SIGTERM};
-    let stop = Arc::new(AtomicBool::new(false));
-    #[cfg(not(sheave_mesi))] // The simulation of cache lines has atomics of its own; there a signal ends the process.
-    for signal in [SIGINT, SIGTERM] {
-        // In this order: the first signal finds the flag unset, then sets it.
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
-            .map_err(|err| LoadError::run(format!("cannot catch signal {signal}: {err}")))?;
+    let mut stop = STOP.lock().unwrap_or_else(PoisonError::into_inner);
+    let stop = match &mut *stop {
+        Some(stop) => stop,
+        none => none.insert(Stop::catch()?),
+    };
+    stop.heard_by += 1;
+    // Relaxed, here and below: a flag, that carries nothing but itself.
+    stop.unheard.store(false, Ordering::Relaxed);
+    Ok(Arc::clone(&stop.flag))
+}
+
+/// One of those who asked for the flag looks at it no more. When none does, Ctrl-C and SIGTERM end the process.
+pub fn stop_unheard() {
+    if let Some(stop) = &mut *STOP.lock().unwrap_or_else(PoisonError::into_inner) {
+        stop.heard_by -= 1;
+        stop.unheard.store(stop.heard_by == 0, Ordering::Relaxed);
     }
-    Ok(stop)
+}
+
+impl Stop {
+    fn catch() -> Result<Stop, LoadError> {
+        let [flag, unheard] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let stop = Stop { flag, heard_by: 0, unheard };
+        #[cfg(not(sheave_mesi))]
+        // The simulation of cache lines has atomics of its own; there a signal ends the process.
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            // In this order: the first signal finds the flag unset, then sets it.
+            signal_hook::flag::register_conditional_default(signal, Arc::clone(&stop.unheard))
+                .and_then(|_| {
+                    signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop.flag))
+                })
+                .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop.flag)))
+                .map_err(|err| LoadError::run(format!("cannot catch signal {signal}: {err}")))?;
+        }
+        Ok(stop)
+    }
 }
 
 /// Makes writes beyond the largest file that the process may have (`ulimit -f`) fail with EFBIG, where SIGXFSZ would

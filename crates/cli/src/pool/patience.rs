@@ -45,7 +45,11 @@ pub fn until_free<T>(mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<
         match attempt() {
             Err(busy) if busy.is_busy() && since.elapsed() < *longest => {}
             Err(busy) if busy.is_busy() => return Err(busy.after(since.elapsed())),
-            done => return done,
+            done => {
+                // What follows may look at no flag.
+                signals::stop_unheard();
+                return done;
+            }
         }
     }
 }

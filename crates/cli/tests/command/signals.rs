@@ -1,5 +1,6 @@
 //! Ctrl-C ends a run with its report.
 
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,28 @@ fn it_also_ends_a_verified_run() {
     assert_eq!(report["interrupted"], true);
     // The latencies are those of the run, not of the reading back that did not come any more.
     assert!(report["ios"] == 0 || report["max_ns"].as_u64() > Some(0), "{report}");
+}
+
+/// A command that has waited for a pool, and looks at no flag while it works.
+#[test]
+fn it_ends_a_command_that_had_to_wait_before() {
+    let dir = Dir::new();
+    dir.ok("pool create p.img --size 64M");
+    let pool = std::fs::File::open(dir.path("p.img")).expect("opened");
+    rustix::fs::flock(&pool, rustix::fs::FlockOperation::NonBlockingLockExclusive).expect("locked");
+    // Each of its reads takes long.
+    let line = format!("pool check --wait=60s fault:delay=1,delay_time=5s,over=file:{}", dir.path("p.img").display());
+    let mut command = dir.command(&line);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+    let mut said = String::new();
+    BufReader::new(child.stderr.as_mut().expect("piped")).read_line(&mut said).expect("read");
+    assert!(said.contains("waiting"), "{said}");
+    drop(pool);
+    std::thread::sleep(Duration::from_millis(1500));
+    interrupt(&child);
+    let since = Instant::now();
+    assert!(!child.wait().expect("it ends").success());
+    assert!(since.elapsed() < Duration::from_secs(3), "it took {:?} to stop", since.elapsed());
 }
 
 #[test]
