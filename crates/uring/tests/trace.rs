@@ -79,3 +79,23 @@ fn an_io_that_fails_has_its_status() {
     let with_error = failed.entries.iter().filter(|entry| entry.common.status != 0);
     assert_eq!(with_error.map(|entry| entry.sector).collect::<Vec<_>>(), [48]);
 }
+
+/// The second gets the place in the ring that the first had.
+#[test]
+fn a_device_that_comes_when_another_has_gone_has_a_name_of_its_own() {
+    let path = std::env::temp_dir().join(format!("sheave-uring-{}-gone.trace", std::process::id()));
+    let mut ring = Ring::builder().polled(true).build().expect("a ring");
+    assert!(ring.trace_to(Some(TraceWriter::create(&path, 0, 1 << 20).expect("a file"))).is_none());
+    let specs = ["null:size=1M", "null:size=2M"];
+    for spec in specs {
+        let fd = ring.attach(&open_device(spec).expect("a device")).expect("attached");
+        ring.push(prep::read(fd, Buf::zeroed(512, 512).expect("memory"))).expect("room");
+        ring.submit_and_wait(1).expect("it ends");
+        ring.pop().expect("it was waited for");
+        ring.detach(fd).expect("it is there");
+    }
+    let trace = Trace::read(&path).expect("a trace");
+    std::fs::remove_file(&path).expect("removed");
+    let names: Vec<&str> = trace.entries.iter().map(|one| &*trace.devices[usize::from(one.common.device)]).collect();
+    assert_eq!(names, specs);
+}

@@ -41,7 +41,8 @@ fn what_was_pushed_is_read_while_the_writer_lives_and_afterwards() {
     let place = Place::new("pushed");
     let mut writer = TraceWriter::create(&place.0, 5, 16 << 10).expect("it is made");
     assert_eq!(writer.capacity(), 512);
-    writer.set_name(1, "null:size=1T");
+    assert_eq!((writer.number(9, || "ram:size=1M"), writer.number(3, || "null:size=1T")), (0, 1));
+    assert_eq!(writer.number(9, || unreachable!("it has its name")), 0);
     writer.push(&common(1000), 3, |at| (at as u64 + 8, 512));
     let while_it_lives = read(&place.0);
     drop(writer);
@@ -145,4 +146,19 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn who_comes_to_the_place_of_one_that_has_gone_has_another_number_and_there_are_so_many() {
+    let place = Place::new("numbers");
+    let mut writer = TraceWriter::create(&place.0, 0, 16 << 10).expect("it is made");
+    for number in 0..100u8 {
+        let name = format!("device {number}");
+        let given = writer.number(7, || &name);
+        assert_eq!(given, if usize::from(number) < NAMES { number } else { u8::MAX });
+        writer.forget(7);
+    }
+    assert_eq!(writer.number(u8::MAX, || unreachable!("beyond all places")), u8::MAX);
+    let devices = read(&place.0).devices;
+    assert!(devices.iter().enumerate().all(|(at, name)| *name == format!("device {at}")), "{devices:?}");
 }

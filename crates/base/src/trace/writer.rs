@@ -20,6 +20,10 @@ use super::{
 use crate::clock::Clock;
 use crate::sync::atomic::{Ordering, fence};
 
+/// The number of a device that has no name in the file.
+const NO_NUMBER: u8 = u8::MAX;
+const _: () = assert!(NAMES <= 64 && NAMES < NO_NUMBER as usize);
+
 /// The writer of a trace. Dropping it leaves the file as it is.
 #[derive(Debug)]
 pub struct TraceWriter {
@@ -30,8 +34,13 @@ pub struct TraceWriter {
     head: u64,
     /// Entries that there is room for, less one: a power of two less one.
     mask: u64,
-    /// Devices that have their name in the file.
+    /// Places of devices in the ring whose device has its number, as a mask.
     named: u64,
+    /// The number in the file of the device at each of those places. None is given twice: a place is used again when
+    /// its device has gone, and the file has entries of that one.
+    numbers: [u8; NAMES],
+    /// Numbers given.
+    given: u8,
 }
 
 // SAFETY: the mapping is the writer's own and belongs to no thread.
@@ -55,7 +64,7 @@ impl TraceWriter {
         let len = HEADER_BYTES + capacity as usize * ENTRY_BYTES;
         let made = write_header(&mut file, ring, capacity).and_then(|()| map(&file, len));
         let base = made.inspect_err(|_| _ = fs::remove_file(path))?;
-        Ok(TraceWriter { base, len, head: 0, mask: capacity - 1, named: 0 })
+        Ok(TraceWriter { base, len, head: 0, mask: capacity - 1, named: 0, numbers: [NO_NUMBER; NAMES], given: 0 })
     }
 
     /// Entries that the file has room for; later ones take the places of the oldest.
@@ -64,22 +73,39 @@ impl TraceWriter {
         self.mask + 1
     }
 
-    /// For the block layer. Whether a device has its name in the file, or can have none.
+    /// For the block layer. The number in the file of the device at a place of the ring; the name is asked for once.
     #[doc(hidden)]
     #[inline(always)]
     #[must_use]
-    pub fn has_name(&self, device: u8) -> bool {
-        usize::from(device) >= NAMES || self.named & 1 << device != 0
+    pub fn number<'a>(&mut self, place: u8, name: impl FnOnce() -> &'a str) -> u8 {
+        if usize::from(place) >= NAMES {
+            return NO_NUMBER;
+        }
+        if self.named & 1 << place == 0 {
+            self.give_number(place, name());
+        }
+        self.numbers[usize::from(place)]
     }
 
-    /// For the block layer. Gives a device its name.
+    /// For the block layer. The device at a place of the ring has gone; another may come there.
     #[doc(hidden)]
+    pub fn forget(&mut self, place: u8) {
+        if usize::from(place) < NAMES {
+            self.named &= !(1 << place);
+        }
+    }
+
     #[cold]
-    pub fn set_name(&mut self, device: u8, name: &str) {
-        if self.has_name(device) {
+    fn give_number(&mut self, place: u8, name: &str) {
+        self.named |= 1 << place;
+        if usize::from(self.given) >= NAMES {
+            // As many devices have come and gone as the file has names for.
+            self.numbers[usize::from(place)] = NO_NUMBER;
             return;
         }
-        self.named |= 1 << device;
+        let device = self.given;
+        self.numbers[usize::from(place)] = device;
+        self.given += 1;
         let mut bytes = [0; NAME_BYTES];
         let many = name.len().min(NAME_BYTES);
         bytes[..many].copy_from_slice(&name.as_bytes()[..many]);

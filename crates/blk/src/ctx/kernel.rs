@@ -209,6 +209,9 @@ impl IoCtx {
             self.wait_ended(index, end);
         }
         self.core.active &= !(1 << index);
+        if let Some(trace) = &mut self.core.trace {
+            trace.forget(index as u8);
+        }
         if let Some(mut hctx) = self.hctxs[index].take() {
             hctx.retire();
             self.forget_lower(index, hctx.lower.take(), end);

@@ -27,22 +27,16 @@ pub(super) struct Whence<'a> {
 }
 
 impl Whence<'_> {
-    fn common(&self, op: Op, status: Status, split: &Split, now: CoarseTs) -> Common {
+    #[inline(always)]
+    fn common(&self, trace: &mut TraceWriter, op: Op, status: Status, split: &Split, now: CoarseTs) -> Common {
         Common {
             ended_ns: now.0,
             depth: u16::try_from(self.in_driver).unwrap_or(u16::MAX),
             file: NO_FILE,
-            device: self.index as u8,
+            device: trace.number(self.index as u8, || self.queue.name()),
             status: status as u8,
             op: traced(op),
             stages: [split.worker_ns, split.tag_ns, split.plugged_ns, split.driver_ns, split.reap_ns],
-        }
-    }
-
-    #[inline(always)]
-    fn name(&self, trace: &mut TraceWriter) {
-        if !trace.has_name(self.index as u8) {
-            trace.set_name(self.index as u8, self.queue.name());
         }
     }
 }
@@ -67,8 +61,8 @@ pub(super) fn put(
     split: &Split,
     now: CoarseTs,
 ) {
-    whence.name(trace);
-    trace.push(&whence.common(rq.op, status, split, now), 1, |_| (rq.sector, rq.bytes));
+    let common = whence.common(trace, rq.op, status, split, now);
+    trace.push(&common, 1, |_| (rq.sector, rq.bytes));
 }
 
 impl Hctx {
@@ -117,9 +111,8 @@ impl Hctx {
         // Of one that was alone it is not counted any more, or was not yet.
         let in_driver = self.in_driver.max(tags.len() as u32);
         let whence = Whence { queue: &self.queue, index: self.index, in_driver };
-        whence.name(trace);
         let file = end.file_of(first.tail_or_owner).unwrap_or(NO_FILE);
-        let common = Common { file, ..whence.common(first.op, status, split, now) };
+        let common = Common { file, ..whence.common(trace, first.op, status, split, now) };
         trace.push(&common, tags.len(), |at| {
             let rq = &self.rqs[tags[at]];
             (rq.sector, rq.bytes)
