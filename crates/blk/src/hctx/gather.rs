@@ -413,7 +413,8 @@ impl Hctx {
     pub(super) fn make_bio(&mut self, core: &mut Core, tag: u16) {
         let rq = &mut self.rqs[tag];
         let Some(vec) = rq.plain_vec() else { return };
-        let flags = self.cacheable | u16::from(rq.flags) | BIO_PLAIN;
+        // Of a record's flags this one alone is a bio's, too: how long it has been held, the bio counts anew.
+        let flags = self.cacheable | u16::from(rq.flags & RQ_NOMERGE) | BIO_PLAIN;
         let (op, part, fixed_buf) = (rq.op, rq.part, rq.merged_or_buf);
         let attrs = BioAttrs { op, part, fixed_buf, nr_vecs: 1, ..BioAttrs::new(flags) };
         let id = core.bios.take_promised(&attrs, rq.tail_or_owner, rq.sector, rq.bytes, vec);

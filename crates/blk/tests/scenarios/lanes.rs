@@ -7,6 +7,7 @@ use sheave_base::status::Status;
 use sheave_blk::bio::{BIO_FUA, BIO_NOMERGE, BIO_PREFLUSH, NO_FIXED_BUF, Op, Segment};
 use sheave_blk::ctx::lane::{Alone, PlainIo, PlainKind, PlainRunOf};
 use sheave_blk::ctx::{EndIo, PlainEnd};
+use sheave_blk::stats::Stage;
 
 use crate::support::{BLOCK, BLOCK_SECTORS, Puppet, Rig, address, vec_at};
 
@@ -425,4 +426,36 @@ fn a_lane_that_is_dropped_sends_what_it_gathered() {
         rig.drain();
         assert_eq!(rig.take_ok().len(), 3);
     }
+}
+
+#[test]
+fn a_record_that_was_held_back_before_a_freeze_waits_from_its_own_start_on() {
+    const DELAY: Duration = Duration::from_micros(700);
+    const LONG: Duration = Duration::from_secs(20);
+    let puppet = Puppet::new();
+    let mut rig = Rig::new(&[&puppet.device()]);
+    rig.time.advance(Duration::from_secs(3600));
+    let queue = rig.device().legs()[0].queue.clone();
+    puppet.script().accept = 0;
+    rig.ctx.start_plug(4);
+    let route = rig.ctx.route(rig.devices[0].0).expect("one leg");
+    let mut lane = rig.ctx.lane(route, READS).expect("attached");
+    assert_eq!(lane.submit_run(RUN, 4, |from| (from as u32..4).map(record)), 4);
+    lane.finish();
+    rig.ctx.finish_plug();
+    rig.poll();
+    let freeze = std::thread::scope(|scope| {
+        let freezes = scope.spawn(|| queue.freeze(LONG));
+        while !freezes.is_finished() {
+            rig.poll();
+        }
+        freezes.join().expect("no panic").expect("the ring gives its tags back")
+    });
+    rig.time.advance(DELAY);
+    puppet.script().accept = u32::MAX;
+    drop(freeze);
+    rig.drain();
+    let split = rig.device().stats().op(Op::Read).split.clone();
+    let (waited, delay) = (Duration::from_nanos(split.stage_ns[Stage::Tag as usize]), 4 * DELAY);
+    assert!((delay..delay + Duration::from_millis(4)).contains(&waited), "{waited:?}: {split:?}");
 }
