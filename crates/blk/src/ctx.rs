@@ -289,8 +289,12 @@ impl IoCtx {
     /// the driver does not have it yet, and `end` hears of it, as in a poll.
     pub fn detach(&mut self, bdev: u16, end: &mut impl EndIo) {
         let Some(slot) = self.bdevs.get_mut(usize::from(bdev)) else { return };
-        if let Some(bdev) = slot.take_if(|bdev| !bdev.below) {
-            bdev.legs.iter().for_each(|leg| self.close_hctx(leg.hctx, end));
+        if let Some(gone) = slot.take_if(|bdev| !bdev.below) {
+            // Before the number is another device's.
+            if self.drop_starved(|bio| bio.bdev == bdev) {
+                self.core.end_ended(end);
+            }
+            gone.legs.iter().for_each(|leg| self.close_hctx(leg.hctx, end));
         }
         end.end_poll();
     }

@@ -9,7 +9,7 @@
 //!   their drivers give back what they would keep for ever.
 
 use super::IoCtx;
-use crate::bio::BioId;
+use crate::bio::{BIO_STACKED, Bio};
 use crate::device::Leg;
 use crate::end_io::EndIo;
 use crate::error::DeviceError;
@@ -103,7 +103,7 @@ impl IoCtx {
     /// that they have.
     pub(super) fn end_lower_io(&mut self, index: usize, end: &mut impl EndIo) {
         let lower = self.core.lowers.get(index).cloned().flatten();
-        self.drop_starved_for(index);
+        self.drop_starved(|bio| bio.flags & BIO_STACKED != 0 && usize::from(bio.owner as u16) == index);
         self.core.end_ended(end);
         self.close_lower(lower.as_ref(), end);
         for other in (0..self.hctxs.len()).filter(|&other| other != index) {
@@ -117,23 +117,21 @@ impl IoCtx {
         self.wait_shutdown();
     }
 
-    /// Ends what the context has sent and for whose pieces there were no bios.
-    fn drop_starved_for(&mut self, index: usize) {
+    /// Ends those of these bios for whose pieces there were no bios; whether there were some.
+    pub(super) fn drop_starved(&mut self, is_one: impl Fn(&Bio) -> bool) -> bool {
+        let mut some = false;
         let mut starved = self.core.starved.take();
         let mut others = crate::bio_set::BioList::default();
         while let Some(id) = starved.pop(&mut self.core.bios) {
-            if self.is_of(id, index) {
+            if is_one(&self.core.bios[id]) {
+                some = true;
                 self.core.end_later(id, sheave_base::status::Status::Canceled);
             } else {
                 others.push_back(&mut self.core.bios, id);
             }
         }
         self.core.starved = others;
-    }
-
-    fn is_of(&self, id: BioId, index: usize) -> bool {
-        let bio = &self.core.bios[id];
-        bio.flags & crate::bio::BIO_STACKED != 0 && usize::from(bio.owner as u16) == index
+        some
     }
 
     /// Detaches everything, what stands on nothing first: then a stacked context that ends is the last user of those

@@ -102,3 +102,34 @@ fn who_detaches_a_device_hears_of_all_that_was_on_its_way() {
     rig.drain();
     assert_eq!(rig.take_ended(), [(10, Status::Offline)]);
 }
+
+#[test]
+fn a_device_gets_nothing_of_the_one_whose_number_it_has() {
+    let below = [Puppet::new().holding(), Puppet::new().holding()];
+    let devices = below.each_ref().map(Puppet::device);
+    let both = sheave_blk::linear::concatenate("both", &devices).expect("a device");
+    let mut rig = Rig::with(8, true, &[&both]);
+    let bdev = rig.devices[0].0;
+    let border = (devices[0].size_bytes() >> 9) - 4;
+    // As many as there are bios; then one by one ends, and one across the border of the two devices begins in its place,
+    // until there is no bio for the pieces of one.
+    let first = (0..).take_while(|owner| rig.read(u64::from(*owner) * 2, *owner)).count() as u32;
+    let mut crossing = 0;
+    let seen = || below.iter().map(|puppet| puppet.script().seen.len() as u32).sum::<u32>();
+    while seen() == first + 2 * crossing {
+        below[0].script().finish = 1;
+        rig.poll();
+        below[0].script().finish = 0;
+        assert_eq!(rig.take_ended(), [(crossing, Status::Ok)]);
+        crossing += 1;
+        let spec = BioSpec { bdev, op: Op::Write, flags: 0, sector: border, bytes: BLOCK, owner: first + crossing };
+        assert!(rig.ctx.submit(&spec, &[vec_at(address(0), BLOCK as usize)], NO_FIXED_BUF));
+    }
+    let ended = &mut rig.ended;
+    rig.ctx.detach(bdev, &mut |owner, status| ended.push((owner, status)));
+    assert_eq!(rig.take_ended().len() as u32, first, "the detach has told of all");
+    let other = Puppet::new();
+    assert_eq!(rig.ctx.attach(&other.device()).expect("attached"), bdev);
+    rig.drain();
+    assert!(other.script().seen.is_empty() && rig.take_ended().is_empty());
+}
