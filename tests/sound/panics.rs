@@ -294,6 +294,34 @@ fn nor_does_one_that_panics_in_every_call_hold_a_ring_up() {
     a_ring_survives(&CALLS, true, 5, true);
 }
 
+/// Its queue is gone by then, and each of its requests has failed.
+#[test]
+fn what_another_thread_ends_after_the_driver_has_panicked_ends_nothing_once_more() {
+    let plan = Arc::new(Plan {
+        // It sends its requests out, and panics when they are asked for.
+        panics: vec![Call::Remote, Call::Poll, Call::Shutdown],
+        always: true,
+        has_panicked: AtomicBool::new(false),
+        good: AtomicU32::new(0),
+        out: Mutex::new(Vec::new()),
+    });
+    for dropped in [false, true] {
+        let mut ring = crate::ring();
+        let fd = ring.attach(&Device::with_timeout("panics", Box::new(Panics(plan.clone())), SHORT)).expect("attached");
+        assert_eq!(read(&mut ring, fd, 3, false), vec![EIO; 3]);
+        let late = std::mem::take(&mut *plan.out.lock().expect("no panic"));
+        assert_eq!(late.len(), 3);
+        late.into_iter().for_each(|rq| rq.complete(Status::Ok));
+        if !dropped {
+            ring.detach(fd).expect("attached");
+            ring.reap();
+            let other = ring.attach(&open_device("ram:size=1M").expect("a device")).expect("attached");
+            assert_eq!(read(&mut ring, other, 3, false), vec![4096; 3]);
+        }
+        drop(ring);
+    }
+}
+
 #[test]
 fn a_flush_and_a_write_behind_it_fail_once() {
     for call in [Call::QueueFirst, Call::QueueMiddle, Call::Poll] {

@@ -530,7 +530,11 @@ impl Hctx {
         let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
         let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
         let _ = self.hw.call(|hw| hw.shutdown(&mut table, &mut env, &mut self.done));
-        self.take_remote(core);
+        if !self.hw.is_closed() {
+            // What comes from other threads after that, tokens that the driver's queue had dropped with it among them,
+            // is of requests that have ended.
+            self.take_remote(core);
+        }
         let in_kernel = core.kring.ring.as_ref().map_or(0, |kring| kring.outstanding());
         if self.hw.has_panicked() && in_kernel <= of_others && !self.has_below() {
             self.end_held(Status::IoErr);

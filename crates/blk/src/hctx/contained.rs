@@ -90,6 +90,11 @@ impl Contained {
         self.state.get() == DriverState::Panicked
     }
 
+    /// Whether the queue was [closed](Contained::close).
+    pub(super) fn is_closed(&self) -> bool {
+        self.state.get() == DriverState::Closed
+    }
+
     /// From now on the driver gets nothing new (P2).
     #[cold]
     pub(super) fn stop(&mut self) {
