@@ -162,7 +162,13 @@ impl Reactor {
                 Order::Disconnect { client } => {
                     self.drop_where(|conn| conn.id() == client, "somebody has disconnected it", |_| None);
                 }
-                Order::Limits => self.begin_held_back(None),
+                Order::Limits => {
+                    // The connections are asked: a request that was charged in this turn is not in the list yet.
+                    let conns = self.conns.iter().enumerate();
+                    let until = |conn: &Option<Box<Conn>>| conn.as_ref()?.held_back_until();
+                    self.held_back = conns.filter_map(|(number, conn)| Some((until(conn)?, number))).collect();
+                    self.begin_held_back(None);
+                }
                 // Who has waited too long is gone.
                 Order::Ping { done } => _ = done.try_send(()),
                 Order::Trace { to, done } => {
@@ -288,7 +294,6 @@ impl Reactor {
         let mut due: Vec<_> = self.held_back.extract_if(.., |(until, _)| is_due(until)).collect();
         due.sort_unstable_by(|one, other| other.cmp(one));
         for (until, number) in due {
-            // The same connection may be here twice, or another under its number.
             // Another connection may have its number by now.
             if let Some(Some(conn)) = self.conns.get_mut(number)
                 && conn.held_back_until() == Some(until)

@@ -1,4 +1,5 @@
-//! For how many events a reactor waits: its turns are taken one by one, beside a client in the same thread.
+//! A reactor whose turns are taken one by one, beside a client in the same thread: for how many events it waits, and
+//! what comes about between the parts of a turn.
 
 mod records;
 
@@ -126,4 +127,28 @@ fn records_for_which_there_is_no_room_in_one_send_do_not_wait_for_another_event(
     for _ in 0..3 {
         bench.none_waits_but_the_last(&request(0, 4 << 20), 16 + (4 << 20));
     }
+}
+
+#[test]
+fn a_limit_that_is_lifted_in_the_turn_in_which_a_request_was_charged_holds_it_back_no_longer() {
+    let Some(mut bench) = Bench::new(1 << 20) else { return };
+    let limit = |bench: &Bench, text: Option<&str>| {
+        let limit = text.map(|text: &str| text.parse().expect("a limit"));
+        bench.reactor.shared.exports.set_limit("x", limit).expect("it is there");
+    };
+    limit(&bench, Some("bps=64K,burst=10ms"));
+    bench.waits(&request(0, 1 << 20), 16 + (1 << 20));
+    bench.say(&request(0, 512));
+    bench.reactor.before_wait().expect("nobody ends it");
+    bench.reactor.io.ring.wait_any(1, Some(Duration::from_secs(1)));
+    bench.reactor.io.turn += 1;
+    bench.reactor.socket_events();
+    let is_held_back =
+        |bench: &Bench| bench.reactor.conns.iter().flatten().any(|conn| conn.held_back_until().is_some());
+    assert!(is_held_back(&bench), "the request has not come, which tests nothing");
+    limit(&bench, None);
+    bench.reactor.shared.order(0, Order::Limits);
+    bench.reactor.obey();
+    assert!(!is_held_back(&bench), "it waits by the limit that is no more");
+    bench.waits(&[], 16 + 512);
 }
