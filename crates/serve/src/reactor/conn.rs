@@ -31,7 +31,7 @@ use super::raw;
 use super::requests::Io;
 use super::tls_stream::TlsStream;
 use crate::counts::Tally;
-use crate::export::Export;
+use crate::export::Served;
 use crate::limit::{Bucket, Waits};
 use crate::payload::Pool;
 use crate::shared::Shared;
@@ -75,7 +75,7 @@ struct Chosen {
     session: Session,
     /// The export's number.
     id: u32,
-    export: Arc<Export>,
+    export: Arc<Served>,
     fd: Fd,
     /// The backend's numbers of the metadata contexts that it selected, by the numbers that the client has.
     contexts: Vec<u64>,

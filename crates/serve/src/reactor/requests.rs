@@ -13,7 +13,7 @@ use sheave_uring::{Fd, Ring};
 
 use super::raw::{self, FileOp};
 use super::tls_stream::OUT_BYTES;
-use crate::export::Export;
+use crate::export::Served;
 use crate::payload::{Payload, Pool};
 
 /// SQEs of a reactor's ring.
@@ -139,7 +139,7 @@ impl Io {
     }
 
     /// The ring's way to an export.
-    pub(super) fn open(&mut self, id: u32, export: &Arc<Export>) -> Result<Fd, String> {
+    pub(super) fn open(&mut self, id: u32, export: &Arc<Served>) -> Result<Fd, String> {
         if let Some(fd) = self.files.get(&id) {
             return Ok(*fd);
         }
