@@ -254,8 +254,9 @@ impl Reactor {
                 self.finished();
             }
             if self.io.was_short && std::mem::take(&mut self.io.was_freed) {
-                self.io.was_short = false;
                 self.touch_all();
+                // The last that is pushed is the first that goes on.
+                self.touched.extend(self.io.take_short());
             }
             if self.touched.is_empty() && !self.held_back.is_empty() {
                 self.begin_held_back(Instant::now());
@@ -293,6 +294,7 @@ impl Reactor {
     fn remove(&mut self, number: usize) {
         if let Some(mut conn) = self.conns[number].take() {
             conn.give_back(&mut self.io);
+            self.io.left(number);
             self.held_back.retain(|(_, other)| *other != number);
             if let Some(export) = conn.export() {
                 self.shared.exports.left(export, conn.tally());

@@ -458,7 +458,7 @@ impl Conn {
             Command::Read | Command::Write => Pool::cost(request.len as usize, align),
             _ => 0,
         };
-        if cost > 0 && !io.has_room(cost) {
+        if cost > 0 && !io.has_room(self.number, cost) {
             self.life.deferred = Some(request);
             self.charge = Charge::Paid;
             return;
