@@ -6,10 +6,14 @@
 //! E1. A client counts with its export from the moment when it gets the export until nothing of the client is under
 //! way; taking an export out and giving it to a client happen under one lock, so that no client gets an export that is
 //! being taken out.
+//! E2. Who looks at an export outside of that lock, such as a reader of slow I/Os, has it for as long. What was taken
+//! out is [`Gone`] when nobody has it any more, and its backend is dropped.
 
 use std::fmt::Debug;
+use std::ops::Deref;
 use std::time::{Duration, Instant};
 
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_base::sync::{Arc, Mutex, MutexGuard};
 use sheave_iomap::File;
 use sheave_iomap::io_stats::IoGroup;
@@ -113,6 +117,44 @@ impl Export {
     }
 }
 
+/// Whether an export is gone (E2).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Gone(Arc<AtomicBool>);
+
+impl Gone {
+    pub(crate) fn is_gone(&self) -> bool {
+        // Acquire: pairs with the store of `Last`, behind the end of the backend.
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// Says when it is dropped that an export is gone.
+#[derive(Debug)]
+struct Last(Gone);
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        // Release: pairs with the load in `Gone::is_gone`.
+        self.0.0.store(true, Ordering::Release);
+    }
+}
+
+/// An export that is served.
+#[derive(Debug)]
+pub(crate) struct Served {
+    export: Export,
+    /// Dropped last.
+    _last: Last,
+}
+
+impl Deref for Served {
+    type Target = Export;
+
+    fn deref(&self) -> &Export {
+        &self.export
+    }
+}
+
 /// The exports of a server. They come and go while it runs.
 #[derive(Debug, Default)]
 pub struct Exports {
@@ -132,7 +174,9 @@ struct Entry {
     id: u32,
     name: String,
     /// `None` while it is taken out: its name and its place are kept, and no client gets it.
-    export: Option<Arc<Export>>,
+    export: Option<Arc<Served>>,
+    /// Whether it is gone, once it was taken out.
+    gone: Gone,
     /// A tally for each client.
     clients: Vec<Arc<Tally>>,
     /// What was done for clients that are gone (K2).
@@ -216,7 +260,7 @@ impl Exports {
     }
 
     /// What clients are told of, by the number that they have of it.
-    fn by_id(&self, id: u32) -> Option<Arc<Export>> {
+    fn by_id(&self, id: u32) -> Option<Arc<Served>> {
         self.lock().list.iter().find(|entry| entry.id == id)?.export.clone()
     }
 
@@ -226,10 +270,11 @@ impl Exports {
         let id = entries.next_id;
         entries.next_id = id.wrapping_add(1);
         let name = export.name.clone();
-        let export = Some(Arc::new(export));
+        let gone = Gone::default();
+        let export = Some(Arc::new(Served { export, _last: Last(gone.clone()) }));
         match entries.list.iter_mut().find(|entry| entry.name == name) {
             Some(entry) => {
-                (entry.id, entry.export) = (id, export);
+                (entry.id, entry.export, entry.gone) = (id, export, gone);
                 // Clients that are still about to end belong to what was here before.
                 while let Some(tally) = entry.clients.last().cloned() {
                     entry.keep(&tally);
@@ -237,7 +282,7 @@ impl Exports {
             }
             None => {
                 let (clients, counts, bucket) = Default::default();
-                entries.list.push(Entry { id, name, export, clients, counts, bucket });
+                entries.list.push(Entry { id, name, export, gone, clients, counts, bucket });
             }
         }
     }
@@ -247,19 +292,20 @@ impl Exports {
         self.lock().list.iter().any(|entry| entry.name == name)
     }
 
-    /// Takes an export out (E1), and leaves its place; its number. Unless `force`, not while it has clients.
-    pub(crate) fn take(&self, name: &str, force: bool) -> Result<u32, ServeError> {
+    /// Takes an export out (E1), and leaves its place; its number, and what tells when it is gone (E2). Unless `force`,
+    /// not while it has clients.
+    pub(crate) fn take(&self, name: &str, force: bool) -> Result<(u32, Gone), ServeError> {
         let mut entries = self.lock();
         let entry = entries.list.iter_mut().find(|entry| entry.name == name);
         let Some(entry) = entry else { return Err(ServeError::NoExport { name: name.into() }) };
         if !entry.clients.is_empty() && !force {
             return Err(ServeError::ExportInUse { name: name.into(), clients: entry.clients.len() as u32 });
         }
-        let (id, export) = (entry.id, entry.export.take());
+        let (id, gone, export) = (entry.id, entry.gone.clone(), entry.export.take());
         drop(entries);
         // A backend may do something when it goes, so it does not go under the lock.
         drop(export);
-        Ok(id)
+        Ok((id, gone))
     }
 
     /// Forgets the place of an export that was taken out.
@@ -268,7 +314,7 @@ impl Exports {
     }
 
     /// The export with the number that a client was told; the client counts with it from now on (E1, K2).
-    pub(crate) fn choose(&self, id: u32, tally: &Arc<Tally>) -> Option<(Arc<Export>, Arc<Bucket>)> {
+    pub(crate) fn choose(&self, id: u32, tally: &Arc<Tally>) -> Option<(Arc<Served>, Arc<Bucket>)> {
         let mut entries = self.lock();
         let entry = entries.list.iter_mut().find(|entry| entry.id == id)?;
         let export = entry.export.clone()?;
@@ -294,8 +340,9 @@ impl Exports {
 
     /// Says of slow I/Os of which export they are, and where in it they lie.
     pub(crate) fn name_slow(&self, slow: &mut [SlowRequest]) {
-        let exports: Vec<_> = self.lock().list.iter().filter_map(|entry| entry.export.clone()).collect();
-        for export in exports {
+        let ids: Vec<u32> = self.lock().list.iter().map(|entry| entry.id).collect();
+        // One at a time, for who takes one of them out waits until it is not looked at any more.
+        for export in ids.into_iter().filter_map(|id| self.by_id(id)) {
             let file = export.backend.file();
             let Some(group) = file.io_group().map(|group| group.id()) else { continue };
             let mine: Vec<_> = slow.iter_mut().filter(|slow| slow.io.file == group).collect();

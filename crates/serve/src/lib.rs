@@ -25,7 +25,8 @@
 //! - S1. Memory that the kernel or a device may touch stays where it is until the operation has ended: it belongs to a
 //!   request or to a batch that is being sent, which are dropped after the ring.
 //! - S2. A client gets no more memory than its limit, all clients of a server no more than the server's; past either it
-//!   is not read from.
+//!   is not read from. The first that found no memory is the first to get some: what others leave is kept for it, up to
+//!   half of all.
 //! - S3. A client that does not finish its handshake, stops reading or sending while others wait for memory, or sends
 //!   what is no protocol, is dropped, and nobody else hears of it.
 //! - S4. A server with nothing to do uses no CPU, and clients with nothing to do have no buffers.

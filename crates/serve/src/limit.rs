@@ -7,10 +7,12 @@
 //!
 //! Invariants:
 //! - B1. Over any time `t` of load an export carries out at most `rate * (t + burst)`, and one request more.
-//! - B2. A client has at most one request that was charged and has not begun: it is not read from meanwhile. So no
-//!   client can take the future of the others.
-//! - B3. The clock is the caller's, and real: no cached time comes here.
+//! - B2. A client has at most one request that was charged and has not begun: it is not read from meanwhile. When it
+//!   ends before, what the request would have cost is given back, and those behind move up ([`Waits`]). So no client
+//!   can take the future of the others.
+//! - B3. Time is real: no cached time comes here.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -101,21 +103,70 @@ pub(crate) struct Bucket {
 #[derive(Debug)]
 struct State {
     limit: Option<Limit>,
-    /// When requests are paid for.
-    ios: Instant,
-    /// When bytes are.
-    bytes: Instant,
-    /// Requests that were charged and wait.
-    waiting: usize,
+    /// Until when requests, and bytes, are paid for.
+    paid: [Instant; 2],
+    /// Requests that were charged and wait, in the order in which they came.
+    places: VecDeque<Place>,
+    next_number: u64,
 }
 
-/// A place among those who wait.
+/// A request that was charged and waits.
 #[derive(Debug)]
-pub(crate) struct Waits(Arc<Bucket>);
+struct Place {
+    number: u64,
+    /// Until when requests and bytes were paid for before it, and what it costs of both.
+    from: [Instant; 2],
+    costs: [Duration; 2],
+}
+
+impl State {
+    /// When a request may begin before which so much is paid for.
+    fn begins(&self, from: [Instant; 2]) -> Instant {
+        let (from, burst) = (from[0].max(from[1]), self.limit.map_or(Duration::ZERO, |limit| limit.burst));
+        from.checked_sub(burst).unwrap_or(from)
+    }
+
+    fn at(&self, number: u64) -> Result<usize, usize> {
+        self.places.binary_search_by_key(&number, |place| place.number)
+    }
+}
+
+/// A place among those who wait. When it is dropped before its request has begun, the request costs nothing.
+#[derive(Debug)]
+pub(crate) struct Waits {
+    bucket: Arc<Bucket>,
+    number: u64,
+    begun: bool,
+}
+
+impl Waits {
+    /// When its request may begin: earlier than was said before, where others have gone that were before it.
+    pub(crate) fn begins(&self) -> Option<Instant> {
+        let state = self.bucket.lock();
+        state.at(self.number).ok().map(|at| state.begins(state.places[at].from))
+    }
+
+    /// Its request begins.
+    pub(crate) fn begin(mut self) {
+        self.begun = true;
+    }
+}
 
 impl Drop for Waits {
     fn drop(&mut self) {
-        self.0.lock().waiting -= 1;
+        let state = &mut *self.bucket.lock();
+        let Ok(at) = state.at(self.number) else { return };
+        let Some(place) = state.places.remove(at) else { return };
+        if self.begun {
+            return;
+        }
+        let now = Instant::now();
+        for (of, cost) in place.costs.into_iter().enumerate() {
+            // B1: time that has gone by was used by nobody, and is not given back.
+            let back = cost.min((place.from[of] + cost).saturating_duration_since(now));
+            state.paid[of] -= back;
+            state.places.range_mut(at..).for_each(|behind| behind.from[of] -= back);
+        }
     }
 }
 
@@ -124,7 +175,7 @@ impl Default for Bucket {
         let now = Instant::now();
         Bucket {
             limits: AtomicBool::new(false),
-            state: Mutex::new(State { limit: None, ios: now, bytes: now, waiting: 0 }),
+            state: Mutex::new(State { limit: None, paid: [now; 2], places: VecDeque::new(), next_number: 0 }),
         }
     }
 }
@@ -153,7 +204,10 @@ impl Bucket {
     /// Another limit, or none. What was saved up or owed is forgotten.
     pub(crate) fn set(&self, limit: Option<Limit>, now: Instant) {
         let mut state = self.lock();
-        *state = State { limit, ios: now, bytes: now, waiting: state.waiting };
+        (state.limit, state.paid) = (limit, [now; 2]);
+        for place in &mut state.places {
+            (place.from, place.costs) = ([now; 2], [Duration::ZERO; 2]);
+        }
         drop(state);
         // Relaxed: see `limits`.
         self.limits.store(limit.is_some(), Ordering::Relaxed);
@@ -161,17 +215,20 @@ impl Bucket {
 
     /// Charges a request of so many bytes; when it may begin, unless that is now and nobody waits.
     pub(crate) fn charge(bucket: &Arc<Bucket>, bytes: u64, now: Instant) -> Option<(Instant, Waits)> {
-        let mut state = bucket.lock();
-        let Limit { iops, bps, burst } = state.limit?;
+        let state = &mut *bucket.lock();
+        let Limit { iops, bps, .. } = state.limit?;
+        let costs = [cost(1, iops), cost(bytes, bps)];
         // What is not used is saved for the length of a burst, no longer.
-        let (ios, paid) = (state.ios.max(now), state.bytes.max(now));
-        let begins = state.ios.max(state.bytes).checked_sub(burst).unwrap_or(now);
-        (state.ios, state.bytes) = (ios + cost(1, iops), paid + cost(bytes, bps));
-        if begins <= now && state.waiting == 0 {
+        let from = state.paid.map(|paid| paid.max(now));
+        state.paid = [from[0] + costs[0], from[1] + costs[1]];
+        let begins = state.begins(from);
+        if begins <= now && state.places.is_empty() {
             return None;
         }
-        state.waiting += 1;
-        Some((begins, Waits(bucket.clone())))
+        let number = state.next_number;
+        state.next_number += 1;
+        state.places.push_back(Place { number, from, costs });
+        Some((begins, Waits { bucket: bucket.clone(), number, begun: false }))
     }
 }
 

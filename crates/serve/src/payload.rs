@@ -87,9 +87,11 @@ impl Pool {
         1 << class(len, align)
     }
 
-    /// Whether so much can be given out; something always can be when nothing is.
-    pub(crate) fn has_room(&self, cost: u64) -> bool {
-        self.held == 0 || self.held + cost <= self.most
+    /// Whether so much can be given out while so much is kept for somebody else; something always can be when nothing
+    /// is.
+    pub(crate) fn has_room(&self, cost: u64, kept: u64) -> bool {
+        // Half at most is kept: clients that are slow to take their replies would otherwise stop all others by it.
+        self.held == 0 || self.held + cost + kept.min(self.most / 2) <= self.most
     }
 
     /// Memory for data of this length, at a multiple of `align`; `None` when the system has none.

@@ -8,6 +8,7 @@
 
 mod batch;
 mod conn;
+mod held_back;
 mod large_reads;
 mod raw;
 mod requests;
@@ -65,8 +66,11 @@ pub(crate) struct Reactor {
     stalls_at: Option<Instant>,
     /// When to give unused memory back.
     trim_at: Option<Instant>,
-    /// Connections with a request that a limit holds back, and until when.
+    /// Connections with a request that a limit holds back, and until when; each is here once, and goes with its
+    /// connection.
     held_back: Vec<(Instant, usize)>,
+    /// When to look whether those have hung up, if there are any.
+    hang_ups_at: Option<Instant>,
     /// When the end waits no longer.
     ends_at: Option<Instant>,
     events: Vec<SocketEvent>,
@@ -99,6 +103,7 @@ impl Reactor {
             stalls_at: None,
             trim_at: None,
             held_back: Vec::new(),
+            hang_ups_at: None,
             ends_at: None,
             events: Vec::new(),
             closing: Vec::new(),
@@ -162,7 +167,7 @@ impl Reactor {
                 Order::Disconnect { client } => {
                     self.drop_where(|conn| conn.id() == client, "somebody has disconnected it", |_| None);
                 }
-                Order::Limits => self.begin_held_back(None),
+                Order::Limits => self.begin_all_held_back(),
                 // Who has waited too long is gone.
                 Order::Ping { done } => _ = done.try_send(()),
                 Order::Trace { to, done } => {
@@ -249,11 +254,12 @@ impl Reactor {
                 self.finished();
             }
             if self.io.was_short && std::mem::take(&mut self.io.was_freed) {
-                self.io.was_short = false;
                 self.touch_all();
+                // The last that is pushed is the first that goes on.
+                self.touched.extend(self.io.take_short());
             }
             if self.touched.is_empty() && !self.held_back.is_empty() {
-                self.begin_held_back(Some(Instant::now()));
+                self.begin_held_back(Instant::now());
             }
             if self.touched.is_empty() {
                 break;
@@ -277,26 +283,7 @@ impl Reactor {
         } else if conn.yields(&self.io) {
             self.later.push(number);
         } else if let Some(until) = conn.newly_held_back() {
-            self.held_back.push((until, number));
-        }
-    }
-
-    /// Lets requests begin that a limit has held back, those whose time has come at `now`, or all. Who was held back
-    /// first is the first to go on, so that what has come due goes round among the clients.
-    fn begin_held_back(&mut self, now: Option<Instant>) {
-        let is_due = |until: &Instant| now.is_none_or(|now| *until <= now);
-        let mut due: Vec<_> = self.held_back.extract_if(.., |(until, _)| is_due(until)).collect();
-        due.sort_unstable_by(|one, other| other.cmp(one));
-        for (until, number) in due {
-            // The same connection may be here twice, or another under its number.
-            // Another connection may have its number by now.
-            if let Some(Some(conn)) = self.conns.get_mut(number)
-                && conn.held_back_until() == Some(until)
-            {
-                conn.let_begin(now.unwrap_or_else(Instant::now));
-                // The last that is pushed is the first that goes on.
-                self.touched.push(number);
-            }
+            self.hold_back(until, number);
         }
     }
 
@@ -307,6 +294,8 @@ impl Reactor {
     fn remove(&mut self, number: usize) {
         if let Some(mut conn) = self.conns[number].take() {
             conn.give_back(&mut self.io);
+            self.io.left(number);
+            self.held_back.retain(|(_, other)| *other != number);
             if let Some(export) = conn.export() {
                 self.shared.exports.left(export, conn.tally());
             }
@@ -405,7 +394,7 @@ impl Reactor {
         } else if !idle {
             self.trim_at = None;
         }
-        let all = [self.look_at, self.stalls_at, self.trim_at, self.ends_at, self.accept_after];
+        let all = [self.look_at, self.hang_ups_at, self.stalls_at, self.trim_at, self.ends_at, self.accept_after];
         let now = Instant::now();
         let first = all.into_iter().flatten().min().map(|first| first.saturating_duration_since(now));
         let held_back = self.held_back.iter().map(|(until, _)| until.saturating_duration_since(now).max(TICK)).min();
@@ -442,6 +431,9 @@ impl Reactor {
                 "it did not choose an export in time",
                 |conn| conn.handshake_until(),
             );
+        }
+        if self.hang_ups_at.is_some_and(|at| at <= now) {
+            self.look_for_hang_ups(now);
         }
         if self.stalls_at.is_some_and(|at| at <= now) {
             self.drop_where(Conn::has_stalled, "it held memory, and neither sent nor took anything", |_| None);

@@ -20,6 +20,8 @@ use crate::shared::{Notices, Order, ServerOptions, Shared};
 
 /// How long taking out an export waits for what its clients have begun.
 const TAKE_WAIT: Duration = Duration::from_secs(30);
+/// How often it looks whether somebody still has the export.
+const TAKE_LOOK: Duration = Duration::from_millis(1);
 /// How long the start or end of a trace waits for reactors.
 const TRACE_WAIT: Duration = Duration::from_secs(5);
 
@@ -157,7 +159,7 @@ impl Server {
     /// [`ServeError::NoExport`]; [`ServeError::ExportInUse`], and then nothing has changed;
     /// [`ServeError::StillEnding`], and then it is out, and this can be called again.
     pub fn take_export(&self, name: &str, force: bool) -> Result<(), ServeError> {
-        let export = self.shared.exports.take(name, force)?;
+        let (export, gone) = self.shared.exports.take(name, force)?;
         let (done, all) = mpsc::sync_channel(self.threads.len());
         for (reactor, (_, handle)) in self.threads.iter().enumerate() {
             self.shared.order(reactor, Order::Close { export, done: done.clone() });
@@ -167,6 +169,13 @@ impl Server {
         for _ in &self.threads {
             let left = until.saturating_duration_since(Instant::now());
             all.recv_timeout(left).map_err(|_| ServeError::StillEnding { name: name.into() })?;
+        }
+        // Somebody may look at it for a report, or list its contexts to a client that has not chosen it.
+        while !gone.is_gone() {
+            if Instant::now() >= until {
+                return Err(ServeError::StillEnding { name: name.into() });
+            }
+            std::thread::sleep(TAKE_LOOK);
         }
         Ok(())
     }

@@ -108,6 +108,42 @@ fn who_holds_memory_and_sends_trifles_is_dropped_all_the_same() {
     rig.server.stop().expect("it ends");
 }
 
+#[test]
+fn a_large_request_is_answered_beside_small_ones_that_want_all_memory() {
+    let limits = ServerOptions { server_bytes: 4 << 20, ..one_reactor() };
+    let Some(rig) = rig_of("null:size=64M,latency=1ms", limits) else { return };
+    let mut client = rig.client();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            let mut greedy = rig.client();
+            let ended = &ended;
+            scope.spawn(move || {
+                // With room for a header these count for 8 KiB each, so each client wants all that there is.
+                let ask = request(0, 1, 0, 4096);
+                greedy.write_all(&ask.repeat(512)).expect("sent");
+                let mut back = vec![0; 16 + 4096];
+                while !ended.load(Ordering::Relaxed) {
+                    greedy.read_exact(&mut back).expect("a reply");
+                    greedy.write_all(&ask).expect("sent");
+                }
+            });
+        }
+        let answered = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            std::thread::sleep(Duration::from_millis(100));
+            for cookie in 0..10 {
+                client.write_all(&request(0, cookie, 0, (2 << 20) - 4096)).expect("sent");
+                assert_eq!(reply(&mut client), (0, cookie));
+                client.read_exact(&mut vec![0; (2 << 20) - 4096]).expect("data");
+            }
+        }));
+        ended.store(true, Ordering::Relaxed);
+        assert!(answered.is_ok());
+    });
+    assert!(rig.notices.lock().expect("nobody panics").is_empty(), "nobody is dropped who waits for memory");
+    rig.server.stop().expect("it ends");
+}
+
 /// A backend whose extents take long to find.
 #[derive(Debug)]
 struct Scattered {

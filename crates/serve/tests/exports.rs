@@ -4,12 +4,18 @@ mod rig;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rig::{Device, Rig, SIZE, is_closed, option, options, reply, request, rig};
-use sheave_iomap::{File, RawFile};
+use sheave_base::status::Status;
+use sheave_blk::Device as BlockDevice;
+use sheave_iomap::io_stats::IoGroup;
+use sheave_iomap::mapping::Intent;
+use sheave_iomap::slow::SlowIo;
+use sheave_iomap::{File, Mapping, RawFile};
 use sheave_serve::{Export, ServeError};
 
 fn device() -> Arc<dyn File> {
@@ -118,4 +124,71 @@ fn clients_that_come_while_an_export_goes_are_counted() {
     });
     assert!(chosen.load(Ordering::Relaxed) > 10, "few clients had it");
     until(|| rig.server.exports()[1].clients == 0 && rig.server.clients().is_empty());
+}
+
+/// A file in which it takes long to say where slow I/Os lie, and to let go of it.
+#[derive(Debug)]
+struct Slow {
+    file: RawFile,
+    looks: SyncSender<()>,
+    goes_on: Mutex<Receiver<()>>,
+    is_closed: Arc<AtomicBool>,
+}
+
+impl File for Slow {
+    fn device(&self) -> &BlockDevice {
+        self.file.device()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.file.size_bytes()
+    }
+
+    fn is_identity(&self) -> bool {
+        true
+    }
+
+    fn io_group(&self) -> Option<&Arc<IoGroup>> {
+        self.file.io_group()
+    }
+
+    fn locate(&self, _: &mut [SlowIo]) {
+        self.looks.send(()).expect("the test is there");
+        self.goes_on.lock().expect("nobody panics").recv().expect("the test is there");
+    }
+
+    fn map(&self, pos: u64, len: u64, intent: Intent) -> Result<Mapping, Status> {
+        self.file.map(pos, len, intent)
+    }
+}
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        std::thread::sleep(Duration::from_millis(50));
+        self.is_closed.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn an_export_that_is_taken_out_while_a_report_looks_at_it_lets_go_of_its_file_all_the_same() {
+    let Some(rig) = rig(options()) else { return };
+    let ((looks, looked), (go_on, goes_on)) = (sync_channel(1), sync_channel(1));
+    let is_closed = Arc::new(AtomicBool::new(false));
+    let file = RawFile::new(sheave_drivers::open_device("ram:size=64M").expect("a device"));
+    let slow = Slow { file, looks, goes_on: Mutex::new(goes_on), is_closed: is_closed.clone() };
+    let backend = Box::new(Device(Arc::new(slow)));
+    let more = Export { name: "more".into(), description: String::new(), read_only: false, backend };
+    rig.server.add_export(more).expect("added");
+    std::thread::scope(|scope| {
+        scope.spawn(|| rig.server.slow_ios(&[]));
+        looked.recv_timeout(Duration::from_secs(10)).expect("it looks");
+        let taken = scope.spawn(|| {
+            rig.server.take_export("more", false).expect("nobody has it");
+            is_closed.load(Ordering::Relaxed)
+        });
+        // Whoever does not wait for the report is done long before.
+        std::thread::sleep(Duration::from_millis(200));
+        go_on.send(()).expect("it waits");
+        assert!(taken.join().expect("no panic"), "the file was still open");
+    });
 }

@@ -101,3 +101,25 @@ fn a_limit_that_changes_counts_for_requests_that_wait() {
     rig.server.stop().expect("it ends");
     assert!(from.elapsed() < Duration::from_secs(8), "{:?}", from.elapsed());
 }
+
+#[test]
+fn who_hangs_up_while_a_limit_holds_it_back_leaves_its_place_to_others() {
+    // On two reactors: who waits at one moves up when clients of the other end.
+    let Some(rig) = rig(options()) else { return };
+    rig.server.set_limit("x", Some("bps=64K,burst=10ms".parse().expect("a limit"))).expect("set");
+    // The first begins, and takes four seconds; the others would take 76 s more.
+    for cookie in 0..20 {
+        rig.client().write_all(&request(0, cookie, 0, 256 << 10)).expect("sent");
+    }
+    let mut client = rig.client();
+    ask(&mut client, 1);
+    take(&mut client, 1);
+    let until = Instant::now() + Duration::from_secs(10);
+    while rig.server.exports()[0].clients > 1 {
+        assert!(Instant::now() < until, "{} clients", rig.server.exports()[0].clients);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // And they had nothing: all but the first and the last were not begun.
+    assert!(rig.server.exports()[0].counts.reads <= 3, "{:?}", rig.server.exports()[0].counts);
+    rig.server.stop().expect("it ends");
+}

@@ -35,7 +35,7 @@ fn run(text: &str, bytes: &[u64], time: Duration) -> Vec<u64> {
             continue;
         }
         let (_, client, place) = waiting.remove(0);
-        drop(place);
+        place.into_iter().for_each(Waits::begin);
         begun[client] += 1;
         let next = loop {
             match Bucket::charge(&bucket, bytes[client], now) {
@@ -89,8 +89,8 @@ fn what_was_not_used_is_saved_for_a_burst_and_no_longer() {
     // Of an hour in which nobody has asked for anything, 50 ms are left.
     let now = start + Duration::from_secs(3600);
     assert_eq!(at_once(now), 51);
-    // Two were charged and have to wait: this is the second.
-    assert_eq!(Bucket::charge(&bucket, 0, now).map(|(until, _)| until), Some(now + Duration::from_millis(2)));
+    // The one that would have had to wait has gone, and this is in its place.
+    assert_eq!(Bucket::charge(&bucket, 0, now).map(|(until, _)| until), Some(now + Duration::from_millis(1)));
 }
 
 #[test]
@@ -103,7 +103,8 @@ fn who_comes_while_another_waits_is_behind() {
     let later = now + Duration::from_secs(1);
     let (behind, other) = Bucket::charge(&bucket, 0, later).expect("behind");
     assert!(place.0 < behind && behind <= later);
-    drop((place, other));
+    place.1.begin();
+    other.begin();
     assert!(Bucket::charge(&bucket, 0, later).is_none());
 }
 
@@ -114,10 +115,56 @@ fn another_limit_counts_at_once_and_none_lets_everything_through() {
     assert!(!bucket.limits() && Bucket::charge(&bucket, 1 << 30, now).is_none());
     bucket.set(Some(limit("iops=1")), now);
     assert!(bucket.limits());
-    (0..100).for_each(|_| _ = Bucket::charge(&bucket, 0, now));
+    let waits = (0..100).filter_map(|_| Bucket::charge(&bucket, 0, now));
+    waits.for_each(|(_, place)| place.begin());
     assert!(Bucket::charge(&bucket, 0, now).is_some_and(|(until, _)| until > now + Duration::from_secs(90)));
     bucket.set(Some(limit("iops=1000")), now);
     assert!(Bucket::charge(&bucket, 0, now).is_none());
     bucket.set(None, now);
     assert!((0..1000).all(|_| Bucket::charge(&bucket, 1 << 30, now).is_none()));
+}
+
+#[test]
+fn who_goes_before_its_request_begins_has_cost_nothing_and_those_behind_move_up() {
+    let bucket = Arc::new(Bucket::default());
+    let now = Instant::now();
+    bucket.set(Some(limit("bps=1M,iops=1,burst=10ms")), now);
+    let charge = |bytes| Bucket::charge(&bucket, bytes, now);
+    assert!(charge(32 << 20).is_none(), "the first begins at once, and takes 32 s");
+    let mut gone: Vec<_> = (0..5).map(|_| charge(32 << 20).expect("it waits").1).collect();
+    let (told, behind) = charge(0).expect("it waits");
+    assert_eq!(told, now + Duration::from_millis(6 * 32_000 - 10));
+    let last = charge(0).expect("it waits");
+    gone.remove(2);
+    assert_eq!(behind.begins(), Some(now + Duration::from_millis(5 * 32_000 - 10)));
+    drop(gone);
+    assert_eq!(behind.begins(), Some(now + Duration::from_millis(32_000 - 10)));
+    // One that begins is paid for, and those behind it stay where they are.
+    behind.begin();
+    assert_eq!(last.1.begins(), Some(now + Duration::from_millis(32_000 - 10)));
+    // Another limit owes nothing for those who waited for the last.
+    bucket.set(Some(limit("iops=1,burst=10ms")), now);
+    assert!(last.1.begins().is_some_and(|begins| begins <= now));
+    drop(last);
+    assert!(charge(0).is_none());
+    assert_eq!(charge(0).map(|(begins, _)| begins), Some(now + Duration::from_millis(990)));
+}
+
+#[test]
+fn who_goes_gives_no_time_back_that_has_gone_by() {
+    let bucket = Arc::new(Bucket::default());
+    // All of this was a minute ago.
+    let Some(then) = Instant::now().checked_sub(Duration::from_secs(60)) else { return };
+    bucket.set(Some(limit("bps=1M,burst=1s")), then);
+    assert!(Bucket::charge(&bucket, 10 << 20, then).is_none());
+    let (_, late) = Bucket::charge(&bucket, 20 << 20, then).expect("it waits");
+    let (_, place) = Bucket::charge(&bucket, 60 << 20, then).expect("it waits");
+    // The time of this one has gone by, and 30 s of the other's are left.
+    drop(late);
+    assert!(place.begins().is_some_and(|begins| begins == then + Duration::from_secs(29)));
+    let before = Instant::now();
+    drop(place);
+    // As if it had not come: no debt is left, and no more is had than that.
+    let paid = bucket.lock().paid[1];
+    assert!(before <= paid && paid <= Instant::now(), "{:?}", paid - then);
 }

@@ -18,12 +18,23 @@ fn data_lies_aligned_behind_room_for_a_header() {
 fn no_more_is_given_out_than_there_may_be_but_for_one() {
     let mut pool = Pool::new(100);
     let cost = Pool::cost(1 << 20, 1);
-    assert!(pool.has_room(cost), "a request larger than the bound is served alone");
+    assert!(pool.has_room(cost, 0), "a request larger than the bound is served alone");
     let payload = pool.take(1 << 20, 1).expect("there is memory");
     assert_eq!(payload.cost(), cost);
-    assert!(!pool.has_room(1));
+    assert!(!pool.has_room(1, 0));
     pool.put(payload);
-    assert!(pool.has_room(cost));
+    assert!(pool.has_room(cost, 0));
+}
+
+#[test]
+fn what_is_kept_for_another_is_given_to_nobody_else_but_half_is_given_out_in_any_case() {
+    let mut pool = Pool::new(100 << 10);
+    let payload = pool.take(40 << 10, 1).expect("there is memory");
+    assert_eq!(payload.cost(), 64 << 10);
+    assert!(pool.has_room(8 << 10, 28 << 10) && !pool.has_room(8 << 10, 29 << 10));
+    pool.put(payload);
+    let _payload = pool.take(4 << 10, 1).expect("there is memory");
+    assert!(pool.has_room(42 << 10, 1 << 20) && !pool.has_room(43 << 10, 1 << 20));
 }
 
 #[test]

@@ -8,6 +8,7 @@
 //! the ring, a batch that is being sent) ends before a connection could be handed over.
 
 mod block_status;
+mod held_back;
 mod negotiation;
 mod replies;
 mod secure;
@@ -31,7 +32,7 @@ use super::raw;
 use super::requests::Io;
 use super::tls_stream::TlsStream;
 use crate::counts::Tally;
-use crate::export::Export;
+use crate::export::Served;
 use crate::limit::{Bucket, Waits};
 use crate::payload::Pool;
 use crate::shared::Shared;
@@ -75,7 +76,7 @@ struct Chosen {
     session: Session,
     /// The export's number.
     id: u32,
-    export: Arc<Export>,
+    export: Arc<Served>,
     fd: Fd,
     /// The backend's numbers of the metadata contexts that it selected, by the numbers that the client has.
     contexts: Vec<u64>,
@@ -97,7 +98,7 @@ enum Charge {
         /// The reactor knows.
         told: bool,
         /// Others are behind it meanwhile.
-        _place: Waits,
+        place: Waits,
     },
     /// It has, and may begin.
     Paid,
@@ -276,9 +277,11 @@ impl Conn {
         }
     }
 
-    fn hang_up(&mut self) {
+    pub(super) fn hang_up(&mut self) {
         self.ending = Ending::Now;
         self.abandons = true;
+        // A request that was held back does not begin any more: those behind it move up.
+        self.charge = Charge::Due;
         // Ends what is under way on it; a socket that refuses is gone anyway.
         let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
     }
@@ -425,44 +428,6 @@ impl Conn {
         io.gathered(slot);
     }
 
-    /// Whether the limit of the export lets a request begin now; keeps it otherwise, until its time has come.
-    fn admits(&mut self, request: &Request) -> bool {
-        let Stage::Transmission(chosen) = &self.life.stage else { return true };
-        let paid = std::mem::replace(&mut self.charge, Charge::Due);
-        if matches!(paid, Charge::Paid) || !chosen.bucket.limits() {
-            return true;
-        }
-        let now = Instant::now();
-        let bytes = if matches!(request.command, Command::Read | Command::Write) { request.len } else { 0 };
-        let Some((until, place)) = Bucket::charge(&chosen.bucket, bytes, now) else { return true };
-        self.charge = Charge::HeldBack { until, since: now, told: false, _place: place };
-        self.life.deferred = Some(*request);
-        false
-    }
-
-    /// When the request that a limit holds back may begin.
-    pub(super) fn held_back_until(&self) -> Option<Instant> {
-        match self.charge {
-            Charge::HeldBack { until, .. } if self.ending == Ending::No => Some(until),
-            _ => None,
-        }
-    }
-
-    /// The same, once for each request.
-    pub(super) fn newly_held_back(&mut self) -> Option<Instant> {
-        let until = self.held_back_until()?;
-        let Charge::HeldBack { told, .. } = &mut self.charge else { return None };
-        if std::mem::replace(told, true) { None } else { Some(until) }
-    }
-
-    /// The request that a limit holds back may begin.
-    pub(super) fn let_begin(&mut self, now: Instant) {
-        if let Charge::HeldBack { since, .. } = self.charge {
-            self.tally.throttled(now.saturating_duration_since(since));
-            self.charge = Charge::Paid;
-        }
-    }
-
     /// Carries a request out, or keeps it until there is memory, and the limit of the export lets it begin.
     fn request(&mut self, io: &mut Io, request: Request) {
         if !self.admits(&request) {
@@ -493,7 +458,7 @@ impl Conn {
             Command::Read | Command::Write => Pool::cost(request.len as usize, align),
             _ => 0,
         };
-        if cost > 0 && !io.has_room(cost) {
+        if cost > 0 && !io.has_room(self.number, cost) {
             self.life.deferred = Some(request);
             self.charge = Charge::Paid;
             return;

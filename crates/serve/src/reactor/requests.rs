@@ -13,7 +13,7 @@ use sheave_uring::{Fd, Ring};
 
 use super::raw::{self, FileOp};
 use super::tls_stream::OUT_BYTES;
-use crate::export::Export;
+use crate::export::Served;
 use crate::payload::{Payload, Pool};
 
 /// SQEs of a reactor's ring.
@@ -100,6 +100,8 @@ pub(super) struct Io {
     pub(super) client_bytes: u64,
     /// A connection waits for memory.
     pub(super) was_short: bool,
+    /// Connections that wait for memory, and for how much, in the order in which they found none.
+    short: VecDeque<(usize, u64)>,
     /// Memory was given back since the connections that wait for some were looked at.
     pub(super) was_freed: bool,
     /// The connections whose sends began in this turn and will probably end in the call that starts them.
@@ -128,6 +130,7 @@ impl Io {
             zeroes: None,
             client_bytes,
             was_short: false,
+            short: VecDeque::new(),
             was_freed: false,
             prompt_sends: Vec::new(),
             turn: 0,
@@ -139,7 +142,7 @@ impl Io {
     }
 
     /// The ring's way to an export.
-    pub(super) fn open(&mut self, id: u32, export: &Arc<Export>) -> Result<Fd, String> {
+    pub(super) fn open(&mut self, id: u32, export: &Arc<Served>) -> Result<Fd, String> {
         if let Some(fd) = self.files.get(&id) {
             return Ok(*fd);
         }
@@ -186,14 +189,34 @@ impl Io {
         }
     }
 
-    /// Whether there is memory for a request now.
-    pub(super) fn has_room(&mut self, cost: u64) -> bool {
-        let room = self.pool.has_room(cost);
-        if !room {
-            self.was_short = true;
+    /// Whether there is memory for a request of a connection now. What the first needs that found none is kept for it:
+    /// a large request would otherwise never begin beside many small ones.
+    pub(super) fn has_room(&mut self, conn: usize, cost: u64) -> bool {
+        let first = self.short.front().filter(|(first, _)| *first != conn);
+        let room = self.pool.has_room(cost, first.map_or(0, |(_, cost)| *cost));
+        let waits = self.short.iter().position(|waits| *waits == (conn, cost));
+        match waits {
+            Some(at) if room => _ = self.short.remove(at),
+            None if !room => self.short.push_back((conn, cost)),
+            _ => {}
+        }
+        if !room && !std::mem::replace(&mut self.was_short, true) {
             self.was_freed = false;
         }
         room
+    }
+
+    /// The connections that wait for memory, the first last: they ask again, or wait no longer.
+    pub(super) fn take_short(&mut self) -> impl Iterator<Item = usize> + use<> {
+        self.was_short = false;
+        std::mem::take(&mut self.short).into_iter().rev().map(|(conn, _)| conn)
+    }
+
+    /// A connection has ended: what is kept for it is for others.
+    pub(super) fn left(&mut self, conn: usize) {
+        let many = self.short.len();
+        self.short.retain(|(other, _)| *other != conn);
+        self.was_freed |= self.short.len() < many;
     }
 
     pub(super) fn give_back(&mut self, payload: Payload) {

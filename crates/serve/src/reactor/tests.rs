@@ -1,4 +1,5 @@
-//! For how many events a reactor waits: its turns are taken one by one, beside a client in the same thread.
+//! A reactor whose turns are taken one by one, beside a client in the same thread: for how many events it waits, and
+//! what comes about between the parts of a turn.
 
 mod records;
 
@@ -6,6 +7,7 @@ use std::os::unix::net::UnixStream;
 
 use rustls::ClientConnection;
 use sheave_iomap::{File, RawFile};
+use sheave_nbd::session::{Command, Request};
 
 use super::*;
 use crate::export::{Backend, Export, Exports};
@@ -38,13 +40,13 @@ fn request(command: u8, len: u32) -> Vec<u8> {
 impl Bench {
     /// A client in the transmission phase, which may have so many bytes in flight; `None` without io_uring.
     fn new(client_bytes: u64) -> Option<Bench> {
-        let mut bench = Bench::connected(client_bytes, None)?;
+        let mut bench = Bench::connected(ServerOptions { client_bytes, ..ServerOptions::default() }, None)?;
         bench.waits(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x01x", 18 + 10);
         Some(bench)
     }
 
     /// A client that has said nothing yet.
-    fn connected(client_bytes: u64, tls: Option<Tls>) -> Option<Bench> {
+    fn connected(options: ServerOptions, tls: Option<Tls>) -> Option<Bench> {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("s");
         let listener = Listener::bind(&Address::Unix(path.clone())).expect("it listens");
@@ -52,7 +54,7 @@ impl Bench {
         let device = sheave_drivers::open_device("ram:size=8M").expect("a device");
         let backend = Box::new(Memory(Arc::new(RawFile::new(device))));
         let export = Export { name: "x".into(), description: String::new(), read_only: false, backend };
-        let options = ServerOptions { reactors: 1, client_bytes, ..ServerOptions::default() };
+        let options = ServerOptions { reactors: 1, ..options };
         let shared = Shared::new(Exports::new(vec![export]), vec![listener], options, Box::new(|_| {}));
         let io_wq = IoWq::builder().build().expect("a pool");
         let reactor = match Reactor::new(0, Arc::new(shared), &io_wq) {
@@ -126,4 +128,67 @@ fn records_for_which_there_is_no_room_in_one_send_do_not_wait_for_another_event(
     for _ in 0..3 {
         bench.none_waits_but_the_last(&request(0, 4 << 20), 16 + (4 << 20));
     }
+}
+
+#[test]
+fn a_limit_that_is_lifted_in_the_turn_in_which_a_request_was_charged_holds_it_back_no_longer() {
+    let Some(mut bench) = Bench::new(1 << 20) else { return };
+    let limit = |bench: &Bench, text: Option<&str>| {
+        let limit = text.map(|text: &str| text.parse().expect("a limit"));
+        bench.reactor.shared.exports.set_limit("x", limit).expect("it is there");
+    };
+    limit(&bench, Some("bps=64K,burst=10ms"));
+    bench.waits(&request(0, 1 << 20), 16 + (1 << 20));
+    bench.say(&request(0, 512));
+    bench.reactor.before_wait().expect("nobody ends it");
+    bench.reactor.io.ring.wait_any(1, Some(Duration::from_secs(1)));
+    bench.reactor.io.turn += 1;
+    bench.reactor.socket_events();
+    let is_held_back =
+        |bench: &Bench| bench.reactor.conns.iter().flatten().any(|conn| conn.held_back_until().is_some());
+    assert!(is_held_back(&bench), "the request has not come, which tests nothing");
+    limit(&bench, None);
+    bench.reactor.shared.order(0, Order::Limits);
+    bench.reactor.obey();
+    assert!(!is_held_back(&bench), "it waits by the limit that is no more");
+    bench.waits(&[], 16 + 512);
+}
+
+#[test]
+fn a_request_that_needs_much_memory_is_not_passed_by_small_ones_for_ever() {
+    const SMALL: u64 = 64 << 10;
+    const LARGE: u64 = 512 << 10;
+    let options = ServerOptions { server_bytes: 1 << 20, ..ServerOptions::default() };
+    let Some(mut bench) = Bench::connected(options, None) else { return };
+    let (export, _) = bench.reactor.shared.exports.choose(0, &Arc::default()).expect("it is there");
+    let io = &mut bench.reactor.io;
+    let fd = io.open(0, &export).expect("it opens");
+    // Reads of connections that ask by themselves.
+    let take = |io: &mut Io, conn: usize, cost: u64| {
+        let len = cost - 4096;
+        let read = Request { command: Command::Read, flags: 0, cookie: 0, offset: 0, len, contexts: 0 };
+        io.has_room(conn, cost).then(|| io.begin(conn, fd, read, 512).expect("there is memory"))
+    };
+    let mut small: Vec<u32> = (0..16).map(|_| take(io, 1, SMALL).expect("there is room")).collect();
+    assert!(take(io, 2, LARGE).is_none() && take(io, 3, LARGE).is_none());
+    // Small reads end, one by one, and the next is asked for.
+    for slot in small.drain(..8) {
+        assert!(take(io, 2, LARGE).is_none());
+        io.forget(slot);
+        assert!(take(io, 1, SMALL).is_none(), "a small read has what the large one waits for");
+    }
+    let first = take(io, 2, LARGE).expect("there is room for the first");
+    io.forget(first);
+    assert!(take(io, 1, SMALL).is_none(), "it is kept for the second now");
+    let second = take(io, 3, LARGE).expect("there is room for the second");
+    assert!(io.take_short().eq([1]), "the small one waits, and nobody else");
+    // For one that ends meanwhile nothing is kept.
+    assert!(take(io, 2, LARGE).is_none() && take(io, 1, SMALL).is_none());
+    io.forget(second);
+    assert!(take(io, 1, SMALL).is_none());
+    assert!(io.take_short().eq([1, 2]), "the first goes on first, which is the last");
+    assert!(take(io, 2, LARGE).is_some() && take(io, 3, LARGE).is_none() && take(io, 1, SMALL).is_none());
+    io.was_freed = false;
+    io.left(3);
+    assert!(io.was_freed, "those behind it ask again");
 }

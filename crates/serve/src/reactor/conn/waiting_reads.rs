@@ -16,7 +16,7 @@ impl Conn {
             && let Stage::Transmission(chosen) = &self.life.stage
         {
             let cost = Pool::cost(request.len as usize, chosen.align);
-            if !io.has_room(cost) {
+            if !io.has_room(self.number, cost) {
                 return;
             }
             self.large.begun();

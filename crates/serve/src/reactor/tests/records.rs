@@ -9,7 +9,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use sheave_base::sync::Arc;
 use sheave_testkit::certificates::Authority;
 
-use super::Bench;
+use super::{Bench, ServerOptions};
 use crate::tls::{Tls, TlsFiles};
 
 /// What a server needs that this authority vouches for.
@@ -57,7 +57,8 @@ impl Bench {
     /// As [`Bench::new`], with a client that uses TLS.
     pub(super) fn with_tls(client_bytes: u64) -> Option<Bench> {
         let authority = Authority::new();
-        let mut bench = Bench::connected(client_bytes, Some(server(&authority)))?;
+        let options = ServerOptions { client_bytes, ..ServerOptions::default() };
+        let mut bench = Bench::connected(options, Some(server(&authority)))?;
         bench.waits(b"\0\0\0\x03IHAVEOPT\0\0\0\x05\0\0\0\0", 18 + 20);
         bench.tls = Some(client(&authority));
         bench.waits(b"IHAVEOPT\0\0\0\x01\0\0\0\x01x", 10);
