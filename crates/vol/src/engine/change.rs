@@ -130,6 +130,10 @@ impl PoolInner {
 
     /// Makes a change durable that cannot be undone.
     pub(crate) fn durable_at_last(&self, what: &str, name: &str) -> Result<(), PoolError> {
+        let state = self.lock();
+        // Until it is durable a flush of any volume makes it so, also in a pool that had nothing to make durable.
+        self.mark_unsynced();
+        drop(state);
         // The second is a checkpoint: it lies elsewhere, and what could not be written may be written now.
         let Err(status) = self.commit().or_else(|_| self.checkpoint()) else { return Ok(()) };
         match self.failed(what, name, status) {

@@ -286,6 +286,24 @@ fn a_change_that_cannot_be_undone_is_decided_by_the_next_commit() {
     }
 }
 
+/// V27: a growth, say, of a pool that had nothing to make durable. An fsync in a ring asks a volume whether its flush is
+/// more than one of the device.
+#[test]
+fn after_a_change_that_is_not_durable_the_flush_of_a_volume_makes_it_so() {
+    let (_device, pool, faults) = pool();
+    pool.sync().unwrap();
+    let volume = pool.open_volume("v").unwrap();
+    assert!(!volume.needs_sync());
+    faults.fail.store(ALL, Ordering::SeqCst);
+    volume.pool().lock().next.require();
+    let error = volume.pool().durable_at_last("growing", "the device").unwrap_err();
+    assert!(matches!(error, PoolError::NotDurable { .. }), "{error}");
+    assert!(volume.needs_sync());
+    faults.fail.store(0, Ordering::SeqCst);
+    volume.sync(&MayBlock::on_worker()).unwrap().unwrap();
+    assert!(!volume.needs_sync());
+}
+
 /// U2: what is not durable yet cannot be used by others.
 #[test]
 fn a_change_that_may_be_undone_is_used_when_it_is_durable() {
