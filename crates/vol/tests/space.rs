@@ -76,9 +76,13 @@ fn a_delete_gives_its_space_back_before_it_returns() {
 
 #[test]
 fn a_write_waits_for_room_when_asked_to() {
+    waits_for_room(Duration::from_secs(20));
+    waits_for_room(Duration::MAX);
+}
+
+fn waits_for_room(wait: Duration) {
     let device = open_device("ram:size=16M").expect("opens");
     format(&device, UNIT);
-    let wait = Duration::from_secs(20);
     let options = OpenOptions::default().when_full(WhenFull::Pause(wait));
     {
         let pool = open(&device);

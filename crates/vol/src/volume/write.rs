@@ -14,7 +14,7 @@
 //! - W2: a partial block is written only after the whole block is: its rest is zeroed first, when no other write to the
 //!   unit is under way.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sheave_base::beside::Activity;
 use sheave_base::buf::Buf;
@@ -34,6 +34,8 @@ use crate::state::extent_map::tree::EntryPlace;
 use crate::state::extent_map::{BLOCK_SHIFT, Entry};
 
 const BLOCK: u64 = 1 << BLOCK_SHIFT;
+/// Longer than anybody waits: a century, for no clock can tell the end of [`Duration::MAX`].
+const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// What `make_writable` has done in one round.
 pub(super) enum Round<'a> {
@@ -322,7 +324,7 @@ impl Volume {
         }
         let _running = self.pool.beside.begin(Activity::FullPool);
         let WhenFull::Pause(longest) = self.pool.when_full else { return Err(Status::NoSpc) };
-        let until = *full.deadline.get_or_insert_with(|| Instant::now() + longest);
+        let until = *full.deadline.get_or_insert_with(|| Instant::now() + longest.min(FOR_EVER));
         if Instant::now() + LOOK_EVERY > until {
             return Err(Status::NoSpc);
         }
