@@ -200,6 +200,8 @@ fn replay(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure, lost: &mut L
     let (sb, mut bounds) = (state.sb.clone(), Bounds::new(state.sb.journal_blocks));
     let mut refused = None;
     state.tree.begin_to_know();
+    // What was loaded is no work of the journal: a large pool has more nodes than a journal may make.
+    state.tree.cost = 0;
     let scan = journal::scan_blocks(&mut window, &sb, &mut |records| {
         let result = records.chunks(ASKED).try_for_each(|some| replay_some(state, &mut bounds, lost, some));
         match result {

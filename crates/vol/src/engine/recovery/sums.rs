@@ -86,7 +86,7 @@ pub(super) fn load(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure) -> 
             Ok(found) => found,
             Err(bad) => return unsure.pass(refuse(page, bad), UNCHECKED),
         };
-        regions.make(page.index).map_err(|_| no_memory())?;
+        regions.make_loaded(page.index).map_err(|_| no_memory())?;
         for (to, from) in regions.sums.arena.node(page.index).unwrap_or_default().iter().skip(1).zip(&numbers) {
             to.store(*from, Ordering::Relaxed); // Relaxed: nobody else is here yet.
         }

@@ -331,3 +331,12 @@ fn what_is_left_of_a_torn_commit_never_continues_a_later_one() {
     }
     assert_eq!(open(&device, &[]).unwrap().info().volumes, 1, "nobody has deleted it");
 }
+
+/// A pool may have more nodes than one journal may make, and opens after a crash all the same.
+#[test]
+fn what_a_checkpoint_has_is_no_work_of_the_journal() {
+    let device = three_volumes();
+    let recovered = super::recover(&DeviceIo::new(&device).unwrap(), &OpenOptions::default()).unwrap();
+    assert!(recovered.state.tree.index.live() > 4, "it has loaded some");
+    assert_eq!(recovered.state.tree.cost, 0);
+}

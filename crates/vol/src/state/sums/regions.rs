@@ -134,7 +134,13 @@ impl Regions {
         }
     }
 
-    /// Makes room for a region.
+    /// Recovery: makes room for the checksums of a region whose page is as it is to be. Nothing of it is to be written,
+    /// so no checkpoint needs room for it.
+    pub(crate) fn make_loaded(&mut self, region: u64) -> Result<(), Status> {
+        if self.sums.arena.make(region) { Ok(()) } else { Err(Status::NoMem) }
+    }
+
+    /// Makes room for a region that is to be written.
     pub(crate) fn make(&mut self, region: u64) -> Result<(), Status> {
         if !self.sums.arena.make(region) {
             return Err(Status::NoMem);

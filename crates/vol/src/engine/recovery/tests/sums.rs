@@ -291,3 +291,18 @@ fn no_more_blocks_are_undecided_than_an_opening_may_meet() {
     assert_eq!(ended, [Err(Status::Medium); 2]);
     assert_eq!(sums.unknown_blocks(), MAX_UNREADABLE - 128 + 1);
 }
+
+/// The first checkpoint of an opening needs room for the pages that it writes, not for all that there are.
+#[test]
+fn pages_that_were_loaded_want_no_room_in_a_checkpoint() {
+    let device = open_device("ram:size=1G").unwrap();
+    Pool::create(&device, &CreateOptions::default().checksum(Checksum::Crc32c)).unwrap();
+    let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+    let volume = pool.create_volume("v", 1 << 30).unwrap();
+    // A write each 16 MiB, which no two regions of 1,000 blocks share.
+    (0..40).for_each(|number| write(&volume, number * 4096, 1));
+    drop(volume);
+    pool.close().unwrap();
+    let recovered = super::super::recover(&DeviceIo::new(&device).unwrap(), &OpenOptions::default()).unwrap();
+    assert_eq!(recovered.state.sums.as_ref().map(|sums| sums.pages_due()), Some(0));
+}
