@@ -530,11 +530,7 @@ impl Hctx {
         let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
         let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
         let _ = self.hw.call(|hw| hw.shutdown(&mut table, &mut env, &mut self.done));
-        if !self.hw.is_closed() {
-            // What comes from other threads after that, tokens that the driver's queue had dropped with it among them,
-            // is of requests that have ended.
-            self.take_remote(core);
-        }
+        (!self.hw.is_closed()).then(|| self.take_remote(core));
         let in_kernel = core.kring.ring.as_ref().map_or(0, |kring| kring.outstanding());
         if self.hw.has_panicked() && in_kernel <= of_others && !self.has_below() {
             self.end_held(Status::IoErr);
@@ -549,7 +545,7 @@ impl Hctx {
         !self.has_work() && !in_kernel && !self.has_below()
     }
 
-    /// What the driver has in the kernel ring that need not end by itself.
+    /// See [`HwQueue::lasting_in_kernel`](crate::driver::HwQueue::lasting_in_kernel).
     pub(crate) fn lasting_in_kernel(&self) -> u32 {
         self.hw.lasting_in_kernel()
     }

@@ -90,7 +90,8 @@ impl Contained {
         self.state.get() == DriverState::Panicked
     }
 
-    /// Whether the queue was [closed](Contained::close).
+    /// Whether the queue was [closed](Contained::close). What other threads end from then on, tokens that the queue had
+    /// dropped among it, is of requests that have ended.
     pub(super) fn is_closed(&self) -> bool {
         self.state.get() == DriverState::Closed
     }

@@ -111,8 +111,8 @@ fn a_device_gets_nothing_of_the_one_whose_number_it_has() {
     let mut rig = Rig::with(8, true, &[&both]);
     let bdev = rig.devices[0].0;
     let border = (devices[0].size_bytes() >> 9) - 4;
-    // As many as there are bios; then one by one ends, and one across the border of the two devices begins in its place,
-    // until there is no bio for the pieces of one.
+    // As many as there are bios; then one by one ends, and one across the border of the two devices begins in its
+    // place, until there is no bio for the pieces of one.
     let first = (0..).take_while(|owner| rig.read(u64::from(*owner) * 2, *owner)).count() as u32;
     let mut crossing = 0;
     let seen = || below.iter().map(|puppet| puppet.script().seen.len() as u32).sum::<u32>();

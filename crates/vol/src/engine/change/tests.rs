@@ -286,8 +286,8 @@ fn a_change_that_cannot_be_undone_is_decided_by_the_next_commit() {
     }
 }
 
-/// V27: a growth, say, of a pool that had nothing to make durable. An fsync in a ring asks a volume whether its flush is
-/// more than one of the device.
+/// V27: a growth, say, of a pool that had nothing to make durable. An fsync in a ring asks a volume whether its flush
+/// is more than one of the device.
 #[test]
 fn after_a_change_that_is_not_durable_the_flush_of_a_volume_makes_it_so() {
     let (_device, pool, faults) = pool();
