@@ -12,6 +12,8 @@
 //! Made by the engine; used by files with checksums.
 #![allow(unsafe_code)] // The memory is known by its addresses.
 
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 use sheave_blk::bio::{BVec, Segment};
@@ -29,21 +31,30 @@ const MAX_BLOCK: usize = 4096;
 /// io.submit(spec, &[kept], sheave_blk::bio::NO_FIXED_BUF);
 /// # }
 /// ```
+///
+/// ```compile_fail,E0277
+/// // Two threads could put bytes into one place at the same time.
+/// fn of_threads<T: Sync>() {}
+/// of_threads::<sheave_iomap::IoMemory<'_>>();
+/// ```
 #[derive(Debug)]
 pub struct IoMemory<'a> {
     vecs: &'a [BVec],
+    /// It is that of a read, or lent for this: bytes may be put into it.
+    takes_bytes: bool,
+    _of_one_thread: PhantomData<Cell<()>>,
 }
 
 impl<'a> IoMemory<'a> {
-    pub(crate) fn new(vecs: &'a [BVec]) -> IoMemory<'a> {
-        IoMemory { vecs }
+    pub(crate) fn new(vecs: &'a [BVec], takes_bytes: bool) -> IoMemory<'a> {
+        IoMemory { vecs, takes_bytes, _of_one_thread: PhantomData }
     }
 
     /// One piece of memory, for who drives a file without the engine.
     pub fn over<R>(bytes: &mut [u8], with: impl FnOnce(IoMemory<'_>) -> R) -> R {
         // SAFETY: the bytes are borrowed, for this alone, until `with` returns.
         let vec = unsafe { BVec::new(bytes.as_mut_ptr().expose_provenance(), bytes.len()) };
-        with(IoMemory::new(&[vec]))
+        with(IoMemory::new(&[vec], true))
     }
 
     /// Where the memory is, which may be more than the I/O moved.
@@ -87,8 +98,12 @@ impl<'a> IoMemory<'a> {
     }
 
     /// Puts these bytes in the place of those from `from` on. Whether they are there: they are not, if the memory is
-    /// shorter, or if the place lies in pieces that are not adjacent.
+    /// that of a write, which its owner may share with others, if it is shorter, or if the place lies in pieces that are
+    /// not adjacent.
     pub fn put(&self, from: u64, bytes: &[u8]) -> bool {
+        if !self.takes_bytes {
+            return false;
+        }
         let mut skip = from as usize;
         for (base, len) in runs(self.vecs) {
             if skip >= len {
@@ -100,7 +115,8 @@ impl<'a> IoMemory<'a> {
             }
             let memory = std::ptr::with_exposed_provenance_mut::<u8>(base + skip);
             // SAFETY: the run is memory of the I/O from `base` on, `len` long, and `skip + bytes.len()` is within it.
-            // It is written without a reference to it (I2); `bytes` is none of it, for nobody has a reference to that.
+            // It is written without a reference to it (I2). Of a read nobody else has a reference to it, so `bytes` is
+            // none of it; a write was refused.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory, bytes.len()) };
             return true;
         }

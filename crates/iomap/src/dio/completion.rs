@@ -62,7 +62,7 @@ pub fn next(kiocb: &Kiocb) -> Next {
 }
 
 fn summed_done<'a>(kiocb: &Kiocb, pieces: &'a [Mapping], vecs: &'a [BVec]) -> SummedDone<'a> {
-    let (len, memory) = (u64::from(kiocb.len), IoMemory::new(vecs));
+    let (len, memory) = (u64::from(kiocb.len), IoMemory::new(vecs, !kiocb.is_write()));
     SummedDone { write: kiocb.is_write(), pos: kiocb.pos, len, status: kiocb.status, pieces, memory }
 }
 

@@ -130,6 +130,7 @@ impl File for Scripted {
 
     fn end_summed(&self, done: &SummedDone<'_>) -> Result<(), Status> {
         // Counted, not touched: there is no memory behind most addresses of these tests.
+        assert_ne!(done.memory.put(u64::MAX, &[]), done.write, "nothing is put into the memory of a write");
         let bytes = done.memory.segments().iter().map(|vec| vec.len()).sum();
         self.called(Call::Summed(done.pieces.len(), bytes, done.status));
         self.summed
