@@ -9,7 +9,10 @@
 //!   any, new ones queue behind it.
 //! - I3: nothing here issues; what may start now goes to `ready`, which the ring runs after the walk.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use sheave_base::clock::CoarseTs;
+use sheave_base::panics;
 use sheave_base::status::Status;
 use sheave_blk::ctx::{EndIo, PlainEnd, RunEnd};
 use sheave_blk::stats::{RecordStats, Split};
@@ -271,7 +274,10 @@ impl Core {
         if rflags & REQ_OWNS_BUF != 0 {
             let key = self.cold[slot as usize].owned;
             if silent {
-                self.owned.end(key);
+                // The program's own code: whatever it does, the slot is free, and the chain goes on.
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(self.owned.end(key)))) {
+                    panics::discard(panic);
+                }
             } else {
                 owned = Some(key);
                 if res == -errno::EINVAL {

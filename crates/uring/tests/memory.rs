@@ -9,7 +9,7 @@ use sheave_base::status::Errno;
 use sheave_drivers::open_device;
 use sheave_uring::io_buf::{IoBuf, IoParts};
 use sheave_uring::sqe::{Sqe, opcode};
-use sheave_uring::{Fd, Ring, prep};
+use sheave_uring::{Fd, Ring, Waited, prep};
 
 fn ring(spec: &str, entries: u32) -> (Ring, Fd) {
     let mut ring = Ring::builder().entries(entries).build().expect("a ring");
@@ -217,6 +217,17 @@ fn memory_that_panics_when_it_is_dropped_takes_no_other_with_it() {
     let seen: Vec<(u64, i32, bool)> =
         ring.completions().map(|done| (done.user_data, done.res, done.into_memory::<Fuse>().is_some())).collect();
     assert_eq!(seen, [(2, 512, false), (1, 512, false), (0, 512, true)]);
+}
+
+#[test]
+fn memory_that_panics_at_the_end_of_an_operation_that_tells_nothing_holds_up_nothing() {
+    let (mut ring, fd) = ring(RAM, 8);
+    ring.push(prep::write(fd, Fuse(vec![1; 512])).skip_success().link()).expect("room");
+    ring.push(prep::write(fd, Fuse(vec![0; 512])).offset(512).user_data(7)).expect("room");
+    ring.submit().expect("submitted");
+    assert_eq!(ring.wait(1, Some(std::time::Duration::from_secs(20))), Waited::Ready(1));
+    assert_eq!(ring.completions().map(|done| (done.user_data, done.res)).collect::<Vec<_>>(), [(7, 512)]);
+    assert_eq!(ring.in_flight(), 0);
 }
 
 #[test]
