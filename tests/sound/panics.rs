@@ -47,6 +47,8 @@ enum Call {
     TimedOut,
     Remote,
     Shutdown,
+    /// The drop of its queue.
+    Drop,
 }
 
 const CALLS: [Call; 9] = [
@@ -188,6 +190,12 @@ unsafe impl HwQueue for PanicsQueue {
     }
 }
 
+impl Drop for PanicsQueue {
+    fn drop(&mut self) {
+        self.plan.call(Call::Drop);
+    }
+}
+
 fn device(panics: &[Call], always: bool) -> Device {
     device_good_for(0, panics, always)
 }
@@ -292,6 +300,19 @@ fn nor_does_one_that_panics_in_every_call_hold_a_ring_up() {
         a_ring_survives(&[call, Call::Shutdown], true, 5, false);
     }
     a_ring_survives(&CALLS, true, 5, true);
+}
+
+#[test]
+fn a_queue_that_panics_when_it_is_dropped_takes_nothing_with_it() {
+    let mut ring = crate::ring();
+    let fds = [0, 1].map(|_| ring.attach(&device(&[Call::Drop], true)).expect("attached"));
+    for fd in fds {
+        assert_eq!(read(&mut ring, fd, 3, false), vec![4096; 3]);
+    }
+    fds.into_iter().for_each(|fd| ring.detach(fd).expect("attached"));
+    ring.reap();
+    let other = ring.attach(&open_device("ram:size=1M").expect("a device")).expect("attached");
+    assert_eq!(read(&mut ring, other, 3, false), vec![4096; 3]);
 }
 
 /// Its queue is gone by then, and each of its requests has failed.

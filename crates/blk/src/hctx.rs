@@ -589,10 +589,8 @@ impl Hctx {
 
     /// Leaves the queue's lists, after the last [`Hctx::shut_down_step`].
     pub(crate) fn retire(&mut self) {
-        if self.hw.has_panicked() {
-            // What it has of tokens is of requests that have ended, and says so when it is dropped.
-            self.hw.close();
-        }
+        // What one that has panicked has of tokens is of requests that have ended, and says so when it is dropped.
+        self.hw.close();
         debug_assert_eq!((self.owned(), self.in_driver), (0, 0), "what counts as ended has ended, and nothing else");
         self.tags.return_unused();
         self.queue.remove_hctx(&self.shared);
