@@ -24,6 +24,7 @@ use crate::op::rw::is_write;
 use crate::req::{REQ_LINKED, REQ_SLOW_END, Step};
 use crate::ring::inner::Inner;
 use crate::sqe::{IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_FIXED_FILE, RWF_HIPRI, opcode};
+use crate::work_done::WorkDone;
 
 /// Longest read or write that is short: a worker takes up to 64 of them at once, and others wait for no more than a
 /// mebibyte of copies.
@@ -36,7 +37,8 @@ impl Inner {
         let (opcode, res) = (self.core.reqs[slot].opcode, self.core.reqs[slot].res);
         let (work, kind) = match opcode {
             opcode::NOP if res == 0 => (Work::Nothing, Kind::Short),
-            opcode::NOP => (Work::Known(res), Kind::Short),
+            // The others mean something of their own on the way from a worker.
+            opcode::NOP if WorkDone::can_tell(res) => (Work::Known(res), Kind::Short),
             opcode::FSYNC | opcode::FALLOCATE if self.is_on_device(slot) => {
                 let op = self.whole_op(slot);
                 let Some(work) = self.run_of(slot, op) else { return false };

@@ -26,6 +26,11 @@ const FLUSH: i32 = i32::MIN + 1;
 const NO_THREAD: i32 = i32::MIN + 2;
 
 impl WorkDone {
+    /// Whether there is a word for this result, which a program has made up.
+    pub(crate) fn can_tell(res: i32) -> bool {
+        res > NO_THREAD
+    }
+
     /// The word that stands for it, for memory that threads share.
     #[inline]
     pub(crate) fn to_word(self) -> u32 {

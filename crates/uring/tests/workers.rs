@@ -169,6 +169,11 @@ fn results_links_and_drains_of_what_ran_on_a_worker() {
     let mut ring = Ring::builder().entries(16).build().unwrap();
     let cqes = run(&mut ring, &[nop_result(1, IOSQE_ASYNC, -5), nop_result(2, IOSQE_ASYNC, 7)]);
     assert_eq!(cqes, [(1, -5), (2, 7)]);
+    // The least numbers mean something else between a worker and its ring.
+    for res in (0..5).map(|more| i32::MIN + more) {
+        let cqes = run(&mut ring, &[nop_result(1, IOSQE_ASYNC, res), nop_result(2, IOSQE_ASYNC, res)]);
+        assert_eq!(cqes, [(1, res), (2, res)]);
+    }
     let chain = [nop_result(1, IOSQE_ASYNC | IOSQE_IO_LINK, -5), async_nop(2), async_nop(3)];
     let mut cqes = run(&mut ring, &chain);
     cqes.sort_unstable();

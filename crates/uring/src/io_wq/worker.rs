@@ -254,12 +254,12 @@ impl<S: Source> Worker<S> {
         }
         let mut ends = InHand { shared, acct: *acct, seat: &me.seat, client, started, done, left: full(started.len()) };
         let whole = guarded(|| client.source.run_short(context, slots, &mut ends));
-        // After a panic some are left.
-        ends.end_rest(PANICKED);
         if whole.is_none() {
-            // Whatever the panic has left of it.
+            // Whatever the panic has left of it. Before the rest ends: devices let go of the memory first.
             *context = S::Context::default();
         }
+        // After a panic some are left.
+        ends.end_rest(PANICKED);
     }
 
     fn run_in_section(&mut self, entry: WorkEntry) {
