@@ -98,8 +98,8 @@ impl<'a> IoMemory<'a> {
     }
 
     /// Puts these bytes in the place of those from `from` on. Whether they are there: they are not, if the memory is
-    /// that of a write, which its owner may share with others, if it is shorter, or if the place lies in pieces that are
-    /// not adjacent.
+    /// that of a write, which its owner may share with others, if it is shorter, or if the place lies in pieces that
+    /// are not adjacent.
     pub fn put(&self, from: u64, bytes: &[u8]) -> bool {
         if !self.takes_bytes {
             return false;
