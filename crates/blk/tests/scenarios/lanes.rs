@@ -120,6 +120,16 @@ impl EndIo for Rows {
     }
 }
 
+/// Submits so many reads as one run, in a plug of their own.
+fn plugged_run(rig: &mut Rig, count: u32) {
+    rig.ctx.start_plug(count);
+    let route = rig.ctx.route(rig.devices[0].0).expect("one leg");
+    let mut lane = rig.ctx.lane(route, READS).expect("attached");
+    assert_eq!(lane.submit_run(RUN, count as usize, |from| (from as u32..count).map(record)), count as usize);
+    lane.finish();
+    rig.ctx.finish_plug();
+}
+
 #[test]
 fn records_of_one_run_that_end_a_few_at_a_time_all_end() {
     let puppet = Puppet::new().holding();
@@ -129,12 +139,7 @@ fn records_of_one_run_that_end_a_few_at_a_time_all_end() {
     rig.drain();
     puppet.script().finish = 0;
     rig.take_ok();
-    rig.ctx.start_plug(32);
-    let route = rig.ctx.route(rig.devices[0].0).expect("one leg");
-    let mut lane = rig.ctx.lane(route, READS).expect("attached");
-    assert_eq!(lane.submit_run(RUN, 32, |from| (from as u32..32).map(record)), 32);
-    lane.finish();
-    rig.ctx.finish_plug();
+    plugged_run(&mut rig, 32);
     let mut ended = Rows::default();
     for left in (0..32).step_by(8).rev() {
         puppet.script().finish = 8;
@@ -437,12 +442,7 @@ fn a_record_that_was_held_back_before_a_freeze_waits_from_its_own_start_on() {
     rig.time.advance(Duration::from_secs(3600));
     let queue = rig.device().legs()[0].queue.clone();
     puppet.script().accept = 0;
-    rig.ctx.start_plug(4);
-    let route = rig.ctx.route(rig.devices[0].0).expect("one leg");
-    let mut lane = rig.ctx.lane(route, READS).expect("attached");
-    assert_eq!(lane.submit_run(RUN, 4, |from| (from as u32..4).map(record)), 4);
-    lane.finish();
-    rig.ctx.finish_plug();
+    plugged_run(&mut rig, 4);
     rig.poll();
     let freeze = std::thread::scope(|scope| {
         let freezes = scope.spawn(|| queue.freeze(LONG));
