@@ -45,7 +45,7 @@ pub fn run(args: &CreateArgs) -> Result<(), Failure> {
         }
         (None, _) => String::new(),
     };
-    let made = Made::begin(&args.pool, args.size.is_some());
+    let made = Made::begin(&args.pool, args.size.is_some())?;
     let (replaced, pool) = format(args, &options)?;
     made.keep();
     let pool_json = PoolJson::new(&args.pool, &pool.info());

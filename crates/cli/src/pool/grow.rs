@@ -107,7 +107,7 @@ fn keeps_its_space(pool: &PoolPlace) -> Result<bool, Failure> {
 /// Adds a member; what was on it.
 fn add(args: &GrowArgs, place: &PoolPlace, pool: &Pool, full: bool) -> Result<Option<String>, Failure> {
     expect_one(place)?;
-    let made = Made::begin(place, args.size.is_some());
+    let made = Made::begin(place, args.size.is_some())?;
     // A file is looked at as it is: opened with --size it would be larger, which nobody has agreed to yet.
     let looked_at = match place.single_path().filter(|path| path.is_file()) {
         None => open_added(args, place)?,

@@ -5,7 +5,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
+use sheave_daemon::failure::Failure;
 use sheave_daemon::place::PoolPlace;
+use sheave_drivers::host::make_name_durable;
 
 use crate::pool::signature;
 
@@ -20,16 +22,24 @@ pub struct Made<'a> {
 impl<'a> Made<'a> {
     /// Makes the file of a pool of one file, if that is missing; before it is opened with the size that it is to have.
     /// Without a size none is made. What is wrong with the place is told by the opening, which follows.
-    pub fn begin(place: &'a PoolPlace, sized: bool) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// The name is not durable, which it is to be when the pool is.
+    pub fn begin(place: &'a PoolPlace, sized: bool) -> Result<Self, Failure> {
         let missing = place.single_path().filter(|path| sized && !path.exists());
         let made = missing.and_then(|path| {
             let file = File::options().read(true).write(true).create_new(true).open(path).ok()?;
-            // The name is to be durable when the pool is. Where a directory cannot be synced there is no more to do.
-            let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            let _ = File::open(directory.unwrap_or(Path::new("."))).and_then(|directory| directory.sync_all());
             Some((path, file))
         });
-        Self { made }
+        let made = Self { made };
+        if let Some((path, file)) = &made.made {
+            make_name_durable(path, file).map_err(|error| {
+                Failure::run(format!("cannot make {} durable: {error}", path.display()))
+                    .fix("see dmesg for what is wrong with its file system")
+            })?;
+        }
+        Ok(made)
     }
 
     /// It is needed.

@@ -32,7 +32,7 @@ use std::path::Path;
 use sheave_base::sync::Arc;
 
 pub use error::{HostError, HostErrorKind};
-pub use open::{Direct, HostFile, HostOpts, Passed};
+pub use open::{Direct, HostFile, HostOpts, Passed, make_name_durable};
 pub use probe::{Caps, FileKind};
 
 use crate::spec::Params;

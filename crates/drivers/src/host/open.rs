@@ -88,7 +88,7 @@ impl HostFile {
         let file = open_file(path, found, &opts)?;
         let mut this = Self::set_up(path, file, &opts);
         if found.is_none() {
-            this = this.and_then(Self::make_name_durable);
+            this = this.and_then(Self::with_durable_name);
         }
         if this.is_err() && found.is_none() {
             // The error above is the one worth telling.
@@ -158,17 +158,8 @@ impl HostFile {
     }
 
     /// A flush makes the data of a file durable, not the name of one that was just made.
-    fn make_name_durable(self) -> Result<Self, HostError> {
-        let directory = match self.path.parent() {
-            Some(parent) if parent != Path::new("") => parent,
-            _ => Path::new("."),
-        };
-        let synced = self.file.sync_all().and_then(|()| match File::open(directory)?.sync_all() {
-            // Some file systems cannot sync a directory, and need not.
-            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Ok(()),
-            synced => synced,
-        });
-        match synced {
+    fn with_durable_name(self) -> Result<Self, HostError> {
+        match make_name_durable(&self.path, &self.file) {
             Ok(()) => Ok(self),
             Err(e) => Err(HostError::from_io(&self.path, "make durable", &e)),
         }
@@ -278,6 +269,24 @@ fn kind_or_error(path: &Path, meta: &fs::Metadata) -> Result<FileKind, HostError
     probe::kind_of(meta).map_err(|what| {
         HostError::new(Kind::WrongType, path, format!("it is {what}"), "name a regular file or a block device")
     })
+}
+
+/// Makes the name of a file that was made durable, with what is in it.
+///
+/// # Errors
+///
+/// The system's.
+pub fn make_name_durable(path: &Path, file: &File) -> io::Result<()> {
+    let directory = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    file.sync_all()?;
+    match File::open(directory)?.sync_all() {
+        // Some file systems cannot sync a directory, and need not.
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+        synced => synced,
+    }
 }
 
 fn open_file(path: &Path, found: Option<FileKind>, opts: &HostOpts) -> Result<File, HostError> {

@@ -30,7 +30,7 @@ pub(super) fn add(args: &GrowArgs, place: &PoolPlace, pool: &Opened) -> Result<(
     }
     let keeps_its_space = || allocate::is_full(&args.pool) && before.discard == "off";
     let full = args.allocate.map_or_else(keeps_its_space, |how| how == AllocateArg::Full);
-    let made = Made::begin(place, args.size.is_some());
+    let made = Made::begin(place, args.size.is_some())?;
     // A file is looked at as it is, before it is made larger, which nobody has agreed to yet.
     let replaced = match place.single_path() {
         Some(path) if path.is_file() => signature::find_in_file(path)?,
