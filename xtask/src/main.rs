@@ -90,7 +90,12 @@ const COMMANDS: &[Command] = &[
         what: "the fuzzers of all decoders, in turn",
         run: fuzz::main,
     },
-    Command { name: "nightly", args: "", what: "what takes too long for CI, with new seeds", run: nightly::main },
+    Command {
+        name: "nightly",
+        args: "[STEP]...",
+        what: "what takes too long for CI, with new seeds",
+        run: nightly::main,
+    },
     Command { name: "help", args: "", what: "this page", run: help },
 ];
 

@@ -10,6 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, ensure};
 
 use crate::asan::Extent;
+use crate::counts::Counts;
 use crate::report::Report;
 use crate::{api, asan, cargo, fuzz, lab, models, sim, stress, workspace};
 
@@ -19,27 +20,46 @@ const FUZZ_SECONDS: &str = "1200";
 const RANDOM_SECONDS: u64 = 3600;
 const STRESS_MINUTES: &str = "30";
 
+/// A step: its name, and what it does with the number of this round.
+type Step = (&'static str, fn(u64, &mut Counts) -> Result<()>);
+
+const STEPS: &[Step] = &[
+    ("address sanitizer, everything", |round, counts| asan::run(&Extent::All { round }, counts)),
+    ("model checks, for longer", |_, counts| models::run(&workspace::members()?, Some(SCHEDULES), counts)),
+    ("first build of rings alone", |_, _| api::first_build()),
+    ("the lab, optimized", |_, counts| lab::smoke(counts)),
+    ("crash simulator", |_, _| sim::main(&["--nightly".to_owned()])),
+    ("fuzzers", |_, _| fuzz::main(&["--seconds", FUZZ_SECONDS].map(str::to_owned))),
+    ("soak of the daemon", |_, _| soak()),
+    ("failover", |_, _| failover()),
+    ("random programs of safe code, sanitized", |_, counts| asan::random(RANDOM_SECONDS, counts)),
+    ("stress", |_, _| stress::main(&["--minutes", STRESS_MINUTES].map(str::to_owned))),
+];
+
 /// The command.
 pub fn main(args: &[String]) -> Result<()> {
-    ensure!(args.is_empty(), "usage: cargo xtask nightly");
+    let steps = chosen(args)?;
     // A number never used before: tests draw seeds of their own from it.
     let round = SystemTime::now().duration_since(UNIX_EPOCH).context("a clock before 1970")?.as_secs();
-    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     let mut report = Report::new(false, workspace::skip_log());
-    report.step("address sanitizer, everything", |counts| asan::run(&Extent::All { round }, counts));
-    report.step("model checks, for longer", |counts| models::run(&workspace::members()?, Some(SCHEDULES), counts));
-    report.step("first build of rings alone", |_| api::first_build());
-    report.step("the lab, optimized", lab::smoke);
-    report.step("crash simulator", |_| sim::main(&words(&["--nightly"])));
-    report.step("fuzzers", |_| fuzz::main(&words(&["--seconds", FUZZ_SECONDS])));
-    report.step("soak of the daemon", |_| soak());
-    report.step("failover", |_| failover());
-    report.step("random programs of safe code, sanitized", |counts| asan::random(RANDOM_SECONDS, counts));
-    report.step("stress", |_| stress::main(&words(&["--minutes", STRESS_MINUTES])));
+    for (name, run) in steps {
+        report.step(name, |counts| run(round, counts));
+    }
     if !report.finish() {
         exit(1); // without a word: the counts are to be the last line
     }
     Ok(())
+}
+
+/// The steps whose names begin with one of the words given, in the order of the list; all if no word is given.
+fn chosen(words: &[String]) -> Result<Vec<Step>> {
+    let names = || STEPS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join("\n  ");
+    for word in words {
+        let known = STEPS.iter().any(|(name, _)| name.starts_with(word.as_str()));
+        ensure!(known, "no step of the nightly run begins with `{word}`: it has these\n  {}", names());
+    }
+    let wanted = |name: &str| words.is_empty() || words.iter().any(|word| name.starts_with(word.as_str()));
+    Ok(STEPS.iter().filter(|(name, _)| wanted(name)).copied().collect())
 }
 
 /// Twenty owners of a pool on Ceph that are killed or stopped; CI has three.
@@ -55,3 +75,6 @@ fn soak() -> Result<()> {
     command.env("SHEAVE_SOAK_SECONDS", "120");
     cargo::run(command)
 }
+
+#[cfg(test)]
+mod tests;
