@@ -42,6 +42,8 @@ pub(crate) struct Deferred {
     /// Slots in the chain.
     pub(crate) count: u32,
     pub(crate) drain: bool,
+    /// A drain was submitted right after it. If that was refused, it stands nowhere else.
+    pub(crate) before_drain: bool,
 }
 
 /// I/Os that ended inline, one after the other, and are counted in the same place: uncounted together, at the end of

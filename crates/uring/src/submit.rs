@@ -174,8 +174,7 @@ impl Inner {
         }
         if self.core.drain_next && self.core.chain.head == NO_SLOT {
             self.core.drain_next = false;
-            self.core.drain_active = true;
-            self.core.reqs[slot].rflags |= REQ_DRAIN;
+            self.start_drain(slot);
         }
         if (sqe.ioprio != 0 && !def.ioprio) || sqe.personality != 0 {
             return Err(errno::EINVAL);
@@ -185,11 +184,18 @@ impl Inner {
 
     /// A drain in a chain drains the chain's head, and the first request after the chain.
     fn mark_drain(&mut self, slot: u32) {
-        self.core.drain_active = true;
-        self.core.reqs[slot].rflags |= REQ_DRAIN;
+        self.start_drain(slot);
         if self.core.chain.head != NO_SLOT {
             self.core.reqs[self.core.chain.head].rflags |= REQ_DRAIN;
             self.core.drain_next = true;
+        }
+    }
+
+    fn start_drain(&mut self, slot: u32) {
+        self.core.drain_active = true;
+        self.core.reqs[slot].rflags |= REQ_DRAIN;
+        if let Some(last) = self.core.deferred.back_mut() {
+            last.before_drain = true;
         }
     }
 
@@ -226,19 +232,16 @@ impl Inner {
             slot = self.core.reqs[slot].link;
         }
         let drain = self.core.reqs[head].rflags & REQ_DRAIN != 0;
-        self.core.deferred.push_back(Deferred { head, count, drain });
+        self.core.deferred.push_back(Deferred { head, count, drain, before_drain: false });
         self.core.nr_deferred += count;
         self.run_deferred();
-        if !drain && self.core.deferred.is_empty() {
-            self.core.drain_active = false;
-        }
     }
 
     /// Lets go what no longer waits: the first in line when everything not in line has ended, then all up to the next
-    /// drain.
+    /// drain. With the last that waited for a drain, and none after it, the drain is over.
     pub(crate) fn run_deferred(&mut self) {
         let (mut drain_seen, mut first) = (false, true);
-        while let Some(&Deferred { head, count, drain }) = self.core.deferred.front() {
+        while let Some(&Deferred { head, count, drain, before_drain }) = self.core.deferred.front() {
             drain_seen |= drain;
             if (drain_seen || first) && self.core.live() != self.core.nr_deferred {
                 return;
@@ -247,6 +250,7 @@ impl Inner {
             self.core.deferred.pop_front();
             self.core.nr_deferred -= count;
             self.core.ready.push_back(head);
+            self.core.drain_active = drain || before_drain || !self.core.deferred.is_empty();
         }
     }
 

@@ -233,6 +233,36 @@ fn a_refused_drain_makes_what_follows_wait_unless_it_is_unknown() {
 }
 
 #[test]
+fn a_drain_is_over_when_what_waited_for_it_has_started() {
+    let (mut ring, puppet, read) = held(Duration::ZERO);
+    // The read starts at the end of the NOP, in a reap; with it in flight the drain holds up nothing more.
+    assert_eq!(submit(&mut ring, &[nop(1, DRAIN), read(2, 0)]), [(1, 0)]);
+    assert_eq!(puppet.script().seen.len(), 1);
+    assert_eq!(submit(&mut ring, &[nop(3, 0)]), [(3, 0)]);
+    assert_eq!(let_go(&mut ring, &puppet, 1), [(2, 4096)]);
+    let cancel = Sqe { opcode: opcode::ASYNC_CANCEL, addr: 5, user_data: 6, ..Sqe::default() };
+    // A cancel does not wait for what it is to cancel.
+    push(&mut ring, &[nop(4, DRAIN)]);
+    ring.push(prep::timeout(Duration::from_secs(60)).user_data(5)).expect("room");
+    assert_eq!(ring.submit().expect("slots are free"), 2);
+    assert_eq!(reaped(&mut ring), [(4, 0)]);
+    let mut ended = submit(&mut ring, &[cancel]);
+    ended.sort_unstable();
+    assert_eq!(ended, [(5, ECANCELED), (6, 0)]);
+}
+
+#[test]
+fn a_refused_drain_outlives_what_waited_before_it() {
+    let (mut ring, puppet, read) = held(Duration::ZERO);
+    // The read of 3 waits for the drain of 2, the refused drain comes while it does.
+    let sqes = [read(1, 0), nop(2, DRAIN), read(3, 0), bad(4, DRAIN)];
+    assert_eq!(submit(&mut ring, &sqes), [(4, EINVAL)]);
+    assert_eq!(let_go(&mut ring, &puppet, 1), [(1, 4096), (2, 0)]);
+    assert_eq!(submit(&mut ring, &[nop(5, 0)]), [], "it waits for the read");
+    assert_eq!(let_go(&mut ring, &puppet, 1), [(3, 4096), (5, 0)]);
+}
+
+#[test]
 fn a_chain_waits_for_its_device_and_a_short_read_breaks_it() {
     let (mut ring, puppet, read) = held(Duration::ZERO);
     let short = |user_data, flags| Sqe { off: puppet.size - 512, ..read(user_data, flags) };
