@@ -223,10 +223,15 @@ impl Acct {
         seen.iter().take(4 * most).filter(|&&(_, tid)| super::thread_state::computes(tid)).take(most).count()
     }
 
-    /// No thread could be had for a worker that was wanted.
-    pub(super) fn set_starved(&self) {
-        // Relaxed: whoever sees it tries again.
-        self.starved.store(true, Ordering::Relaxed);
+    /// Whether no thread can be had for a worker that is wanted, from now on; true when that is new. Under the roster's
+    /// lock.
+    pub(super) fn set_starved(&self, starved: bool) -> bool {
+        // Relaxed, both: whoever sees it tries again.
+        let was = self.is_starved();
+        if was != starved {
+            self.starved.store(starved, Ordering::Relaxed);
+        }
+        starved && !was
     }
 
     /// Whether somebody is to try again.
@@ -234,12 +239,6 @@ impl Acct {
     pub(super) fn is_starved(&self) -> bool {
         // Relaxed: as above.
         self.starved.load(Ordering::Relaxed)
-    }
-
-    /// Whether this caller is to try again.
-    pub(super) fn take_starved(&self) -> bool {
-        // Relaxed: as above.
-        self.is_starved() && self.starved.swap(false, Ordering::Relaxed)
     }
 
     /// Work was queued here.

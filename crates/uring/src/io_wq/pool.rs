@@ -305,7 +305,7 @@ impl<S: Source> Submitter<S> {
     pub fn retry(&self) {
         let shared = &self.pool.handle.shared;
         for (at, acct) in shared.accts.iter().enumerate() {
-            if acct.take_starved() && acct.wants_worker() {
+            if acct.is_starved() {
                 shared.wake(at);
             }
         }

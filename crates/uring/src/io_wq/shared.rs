@@ -146,9 +146,11 @@ impl<S: Source> Shared<S> {
         let mut roster = acct.roster.lock();
         let counts = acct.counts();
         if !counts.nobody_looks() || !acct.has_work() {
+            acct.set_starved(false);
             return;
         }
         if let Some(worker) = roster.idle.pop() {
+            acct.set_starved(false);
             acct.nap.end(worker.id);
             acct.move_counts(STANDBY, IDLE);
             drop(roster);
@@ -164,12 +166,13 @@ impl<S: Source> Shared<S> {
                 starved = !alone;
             }
         }
+        let to_tell = acct.set_starved(starved);
         drop(roster);
         if alone {
             self.refuse(at);
         }
-        if starved {
-            acct.set_starved();
+        // Once: who waits tries again by itself from now on, and a ring would wake itself with each try.
+        if to_tell {
             let mut clients = Vec::new();
             self.table().copy_to(&mut clients);
             clients.iter().flatten().for_each(|client| client.source.starved());

@@ -85,13 +85,14 @@ impl Inner {
             return None;
         }
         self.core.wq.wake_deferred();
+        let most = self.retry_worker(None);
         let limit = self.io.prepare_wait()?;
         // What came before the announcement has rung nobody.
         if !self.task_work.is_empty() || self.task_work.take_wake() || self.io.has_socket_events() {
             self.io.cancel_wait();
             return None;
         }
-        Some(self.sleep_limit(limit))
+        Some(self.sleep_limit([limit, most].into_iter().flatten().min()))
     }
 
     /// Whether the ring has looked for completions long enough since `from`, which this sets when it is `None`, or has
@@ -123,12 +124,7 @@ impl Inner {
         if self.core.wq.wants_steps() && self.core.wq.pool().step() {
             return;
         }
-        let mut limit = self.sleep_limit(left);
-        if self.core.wq.is_starved() {
-            self.core.wq.retry();
-            // Not at once: what the last try lacked it may lack for a while.
-            limit = Some(limit.map_or(RETRY, |limit| limit.min(RETRY)));
-        }
+        let limit = self.retry_worker(self.sleep_limit(left));
         let results = self.results_to_wait_for(wanted);
         // With a slot in use (a chain, a drain, a timeout, work after the data), more than its own CQE may depend on
         // the end of an I/O; of plain records each end is one CQE.
@@ -158,6 +154,17 @@ impl Inner {
         while let Some((slot, how)) = self.core.wq.pop_helped() {
             self.worker_done(slot, how);
         }
+    }
+
+    /// Tries again to make a worker for which there was no thread. How long the ring may sleep, which it otherwise may
+    /// for the time `left`.
+    fn retry_worker(&self, left: Option<Duration>) -> Option<Duration> {
+        if !self.core.wq.is_starved() {
+            return left;
+        }
+        self.core.wq.retry();
+        // The next try is not at once: what the last one lacked it may lack for a while.
+        Some(left.map_or(RETRY, |left| left.min(RETRY)))
     }
 
     /// How long the ring may sleep.

@@ -1,7 +1,8 @@
 //! What a ring does when no thread can be had: a pool that was ended behaves like one.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use sheave_base::buf::Buf;
 use sheave_base::grace::Grace;
@@ -108,55 +109,98 @@ fn without_a_thread_the_file_hears_of_the_end_of_every_write_all_the_same() {
     }
 }
 
-#[test]
-fn a_ring_that_waits_makes_the_worker_that_could_not_be_made() {
-    use std::sync::atomic::{AtomicU32, Ordering};
+/// Syncs wait until another has begun.
+#[derive(Debug)]
+struct Pair(Device, AtomicU32);
 
-    /// Syncs wait until another has begun.
-    #[derive(Debug)]
-    struct Pair(Device, AtomicU32);
-
-    impl File for Pair {
-        fn device(&self) -> &Device {
-            &self.0
-        }
-
-        fn size_bytes(&self) -> u64 {
-            1 << 20
-        }
-
-        fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
-            Ok(Mapping::new(MappingKind::Mapped, pos, len, pos))
-        }
-
-        fn sync(&self, _: &MayBlock) -> Option<Result<(), Status>> {
-            self.1.fetch_add(1, Ordering::SeqCst);
-            let limit = std::time::Instant::now() + std::time::Duration::from_secs(20);
-            while self.1.load(Ordering::SeqCst) < 2 {
-                assert!(std::time::Instant::now() < limit, "no second worker has come");
-                std::thread::sleep(std::time::Duration::from_millis(1));
-            }
-            Some(Ok(()))
-        }
+impl File for Pair {
+    fn device(&self) -> &Device {
+        &self.0
     }
 
-    // The second thread is refused, five times.
-    let tries = Arc::new(AtomicU32::new(0));
-    let tried = Arc::clone(&tries);
-    let gate = move || match tried.fetch_add(1, Ordering::SeqCst) {
-        1..=5 => Err(std::io::Error::other("on purpose")),
-        _ => Ok(()),
+    fn size_bytes(&self) -> u64 {
+        1 << 20
+    }
+
+    fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
+        Ok(Mapping::new(MappingKind::Mapped, pos, len, pos))
+    }
+
+    fn sync(&self, _: &MayBlock) -> Option<Result<(), Status>> {
+        self.1.fetch_add(1, Ordering::SeqCst);
+        let limit = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while self.1.load(Ordering::SeqCst) < 2 {
+            assert!(std::time::Instant::now() < limit, "no second worker has come");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        Some(Ok(()))
+    }
+}
+
+/// A pool that refuses those of the threads that are to be made whose numbers `refuses` names.
+fn gated(tries: &Arc<AtomicU32>, refuses: impl Fn(u32) -> bool + Send + Sync + 'static) -> IoWq {
+    let tried = Arc::clone(tries);
+    let gate = move || match refuses(tried.fetch_add(1, Ordering::SeqCst)) {
+        true => Err(std::io::Error::other("on purpose")),
+        false => Ok(()),
     };
-    let pool = Pool::with_gate(PoolOptions { max_workers: [4, 1], ..PoolOptions::default() }, Some(Arc::new(gate)));
-    let mut ring = Ring::builder().entries(8).io_wq(&IoWq { pool }).build().expect("a ring");
+    let options = PoolOptions { max_workers: [4, 1], ..PoolOptions::default() };
+    IoWq { pool: Pool::with_gate(options, Some(Arc::new(gate))) }
+}
+
+/// A ring that has asked for a sync of two files, of which one ends when the other has begun.
+fn two_syncs(pool: &IoWq) -> (Ring, Arc<Pair>) {
+    let mut ring = Ring::builder().entries(8).io_wq(pool).build().expect("a ring");
     let file = Arc::new(Pair(open_device("null:size=1M").expect("a device"), AtomicU32::new(0)));
     for n in 0..2 {
         let fd = ring.attach_file(file.clone()).expect("attached");
         ring.push(prep::fsync(fd).user_data(n)).expect("room");
     }
+    ring.submit().expect("submitted");
+    (ring, file)
+}
+
+#[test]
+fn a_ring_that_waits_makes_the_worker_that_could_not_be_made() {
+    let tries = Arc::new(AtomicU32::new(0));
+    let (mut ring, _) = two_syncs(&gated(&tries, |n| (1..=5).contains(&n)));
     ring.submit_and_wait(2).expect("submitted");
     assert!(ring.completions().all(|c| c.res == 0));
     assert!(tries.load(Ordering::SeqCst) > 6);
+}
+
+#[test]
+fn a_ring_that_waits_for_a_thread_sleeps_between_its_tries() {
+    let tries = Arc::new(AtomicU32::new(0));
+    let (mut ring, file) = two_syncs(&gated(&tries, |n| n > 0));
+    assert_eq!(ring.wait(1, Some(Duration::from_millis(300))), crate::Waited::TimedOut);
+    let tried = tries.load(Ordering::SeqCst);
+    assert!((3..60).contains(&tried), "one try each 10 ms, not {tried} in 300 ms");
+    file.1.fetch_add(1, Ordering::SeqCst);
+    ring.drain();
+    assert_eq!(ring.completions().count(), 2);
+}
+
+#[test]
+fn a_wait_from_outside_tries_again_to_make_a_worker() {
+    let tries = Arc::new(AtomicU32::new(0));
+    let (mut ring, file) = two_syncs(&gated(&tries, |n| n > 0));
+    let limit = Instant::now() + Duration::from_secs(20);
+    while !ring.state().core.wq.is_starved() {
+        assert!(Instant::now() < limit, "no second worker was wanted");
+        std::thread::yield_now();
+    }
+    let tried = tries.load(Ordering::SeqCst);
+    let wait = loop {
+        // News of the pool's state may come first.
+        if let Some(wait) = ring.prepare_wait() {
+            break wait;
+        }
+    };
+    assert!(wait.timeout.is_some_and(|time| time <= Duration::from_millis(10)), "{:?}", wait.timeout);
+    assert!(tries.load(Ordering::SeqCst) > tried);
+    file.1.fetch_add(1, Ordering::SeqCst);
+    ring.drain();
 }
 
 #[test]

@@ -236,8 +236,9 @@ fn cpu_of_threads(name: &str) -> (u64, usize) {
     times.fold((0, 0), |(sum, count), ns: Option<u64>| (sum + ns.unwrap_or_default(), count + 1))
 }
 
-#[test]
-fn a_worker_that_could_not_be_made_is_made_later() {
+/// A pool of one worker that is at its first item, behind the gate, and for whose second item no thread can be had as
+/// long as the flag says so.
+fn starved() -> (Pool<Probe>, Submitter<Probe>, Arc<Seen>, Gate, Arc<AtomicBool>) {
     let refuse = Arc::new(AtomicBool::new(false));
     let refused = Arc::clone(&refuse);
     let say = move || if refused.load(SeqCst) { Err(io::Error::other("on purpose")) } else { Ok(()) };
@@ -257,6 +258,12 @@ fn a_worker_that_could_not_be_made_is_made_later() {
     submitter.queue(1, WorkFlags::BOUND);
     submitter.commit();
     assert!(submitter.is_starved());
+    (pool, submitter, seen, gate, refuse)
+}
+
+#[test]
+fn a_worker_that_could_not_be_made_is_made_later() {
+    let (pool, submitter, seen, gate, refuse) = starved();
     submitter.retry();
     assert!(submitter.is_starved() && seen.now().is_empty(), "still refused");
     assert_eq!(pool.counts()[0].failed, 2);
@@ -266,6 +273,15 @@ fn a_worker_that_could_not_be_made_is_made_later() {
     assert!(!submitter.is_starved());
     gate.open();
     seen.wait(2);
+}
+
+#[test]
+fn a_thread_is_wanted_no_more_when_the_work_is_done() {
+    let (_pool, submitter, seen, gate, _) = starved();
+    gate.open();
+    seen.wait(2);
+    submitter.retry();
+    assert!(!submitter.is_starved());
 }
 
 std::thread_local! {
