@@ -277,6 +277,7 @@ impl Inner {
         self.core.reqs[slot].state = State::Issued;
         match (def.issue)(self, slot) {
             Issue::Queued => return true,
+            Issue::Ended => {}
             Issue::Done(res) => self.core.finish(slot, res),
             Issue::Again => {
                 self.core.enqueue(slot);

@@ -109,8 +109,8 @@ fn check_limit(what: &'static str, value: u32) -> Result<(), RingError> {
     Ok(())
 }
 
-/// The worker pool of one ring or of several. A clone is the same pool; the last one to go ends it and joins its
-/// threads.
+/// The worker pool of one ring or of several, 4,096 at most: what needs a worker ends with `-EAGAIN` in a ring beyond
+/// that. A clone is the same pool; the last one to go ends it and joins its threads.
 ///
 /// ```
 /// use sheave_uring::{IoWq, Ring, prep};

@@ -7,6 +7,7 @@ use sheave_iomap::dio;
 
 use crate::op::Issue;
 use crate::op::file_of;
+use crate::req::State;
 use crate::ring::inner::Inner;
 use crate::sqe::{FSYNC_DATASYNC, Sqe, errno};
 
@@ -32,7 +33,8 @@ pub(crate) fn issue(ring: &mut Inner, slot: u32) -> Issue {
         dio::start_sync(&mut req.kiocb);
         ring.want_sync(slot);
         ring.start_batches();
-        return Issue::Queued;
+        // A pool of workers that has no place for this ring refuses the sync.
+        return if ring.core.reqs[slot].state == State::Free { Issue::Ended } else { Issue::Queued };
     }
     req.kiocb = sheave_iomap::Kiocb { refs: 1, ..Default::default() };
     let spec = BioSpec { bdev: file.bdev, op: Op::Flush, flags: 0, sector: 0, bytes: 0, owner: slot };

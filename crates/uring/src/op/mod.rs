@@ -19,6 +19,8 @@ pub enum Issue {
     Done(i32),
     /// It has begun; `complete::finish` is called when it ends.
     Queued,
+    /// It has begun and ended, and its slot is free.
+    Ended,
     /// Something bounded is used up (bios); issue it again after the next completions.
     Again,
     /// Something bounded is used up, and a part of it is in flight: to be issued again, and too late for a cancel.

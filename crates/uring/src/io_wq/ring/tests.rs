@@ -14,7 +14,7 @@ use sheave_iomap::mapping::{Intent, MapFlags, Mapping, MappingKind};
 use sheave_iomap::{File, SummedDone, WriteDone};
 
 use super::super::pool::Pool;
-use super::super::ring_work::{Kind, Work};
+use super::super::ring_work::{Kind, RingSource, Work};
 use super::super::shared::PoolOptions;
 use super::super::{Cancelled, IoWq, RingWq};
 use crate::Ring;
@@ -201,6 +201,30 @@ fn a_wait_from_outside_tries_again_to_make_a_worker() {
     assert!(tries.load(Ordering::SeqCst) > tried);
     file.1.fetch_add(1, Ordering::SeqCst);
     ring.drain();
+}
+
+#[test]
+fn a_sync_that_the_pool_has_no_place_for_ends_with_its_time_limit() {
+    let wq = IoWq::builder().build().expect("a pool");
+    let parker = sheave_base::parker::Parker::new().expect("a parker");
+    let task_work = crate::task_work::TaskWork::new(1, 1, parker.unparker());
+    let others: Vec<_> = (0..super::super::MAX_CLIENTS)
+        .map(|_| wq.pool.submitter(RingSource::new(task_work.done_queue(), 1, || None), 1).expect("a place"))
+        .collect();
+    let mut ring = Ring::builder().entries(8).io_wq(&wq).build().expect("a ring");
+    let file = Arc::new(Pair(open_device("null:size=1M").expect("a device"), AtomicU32::new(2)));
+    let fd = ring.attach_file(file).expect("attached");
+    for round in 0..3 {
+        ring.push(prep::fsync(fd).link().user_data(round)).expect("room");
+        ring.push(prep::link_timeout(Duration::from_secs(60)).user_data(9)).expect("room");
+        ring.submit_and_wait(2).expect("submitted");
+        let mut ended: Vec<_> = ring.completions().map(|c| (c.user_data, c.res)).collect();
+        ended.sort_unstable();
+        assert_eq!(ended, [(round, -11), (9, -125)]);
+        assert_eq!(ring.in_flight(), 0);
+        assert!(!ring.state().core.timers.is_armed(), "nobody is left to guard");
+    }
+    drop(others);
 }
 
 #[test]
