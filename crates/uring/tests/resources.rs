@@ -1,10 +1,18 @@
 //! Files and registered buffers: what replaces them while they are in use, and when the old ones go.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use sheave_base::buf::Buf;
-use sheave_uring::sqe::{IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, Sqe, opcode};
-use sheave_uring::{Fd, FixedFile, Ring, RingError, prep};
+use sheave_base::status::Status;
+use sheave_blk::Device;
+use sheave_drivers::open_device;
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::mapping::Intent;
+use sheave_iomap::{File, Mapping, MappingKind};
+use sheave_uring::sqe::{IOSQE_ASYNC, IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, Sqe, opcode};
+use sheave_uring::{Completion, Fd, FixedFile, Ring, RingError, prep};
 
 use crate::support::{Puppet, buf, fsync, push, reaped, ring, run, rw};
 use crate::watch::Watch;
@@ -165,6 +173,64 @@ fn a_replaced_buffer_lives_until_its_last_request_has_ended() {
     let back = ring.update_buffer(0, None).unwrap().expect("idle, so it is given back");
     assert_eq!(back[0], 7);
     assert_eq!(run(&mut ring, &[Sqe { user_data: 4, ..fixed(fd, 1 << 24) }]), [(4, EFAULT)], "the place is empty");
+}
+
+/// A file that knows its mappings only after a worker has looked, which waits to be let go.
+#[derive(Debug)]
+struct Slow {
+    device: Device,
+    known: AtomicBool,
+    let_go: Mutex<mpsc::Receiver<()>>,
+}
+
+impl File for Slow {
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.device.size_bytes()
+    }
+
+    fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
+        if self.known.load(Relaxed) { Ok(Mapping::new(MappingKind::Mapped, pos, len, pos)) } else { Err(Status::Again) }
+    }
+
+    fn map_blocking(&self, pos: u64, len: u64, intent: Intent, _: &MayBlock) -> Result<Mapping, Status> {
+        self.let_go.lock().unwrap().recv_timeout(Duration::from_secs(20)).expect("the test lets it go");
+        self.known.store(true, Relaxed);
+        self.map(pos, len, intent)
+    }
+}
+
+#[test]
+fn a_buffer_that_is_replaced_while_a_worker_maps_for_it_is_still_written_to() {
+    let device = open_device("ram:size=1M").unwrap();
+    for flags in [0, IOSQE_ASYNC] {
+        let (go, let_go) = mpsc::channel();
+        let slow = Slow { device: device.clone(), known: AtomicBool::new(false), let_go: Mutex::new(let_go) };
+        let mut ring = Ring::builder().entries(8).build().unwrap();
+        let fd = ring.attach_file(Arc::new(slow)).unwrap();
+        let raw = ring.attach(&device).unwrap();
+        let (memory, old) = new_buffer(7);
+        ring.register_buffers(vec![memory]).unwrap();
+        let (addr, _) = ring.buffer_range(0).unwrap();
+        push(&mut ring, &[Sqe { flags, ..rw(opcode::WRITE_FIXED, fd, 0, addr, 512, 1) }]);
+        ring.submit().unwrap();
+        let (memory, new) = new_buffer(1);
+        assert!(ring.update_buffer(0, Some(memory)).unwrap().is_none(), "a buffer in use is not given back");
+        assert_eq!(ring.buffer(0).expect("nobody uses the new one")[0], 1);
+        assert!(!old.is_freed());
+        go.send(()).unwrap();
+        ring.drain();
+        assert_eq!(reaped(&mut ring), [(1, 512)], "flags {flags}");
+        ring.reap();
+        assert!(old.is_freed() && !new.is_freed());
+        ring.push(prep::read(raw, buf(512))).unwrap();
+        ring.submit_and_wait(1).unwrap();
+        let read = ring.pop().and_then(Completion::into_buf).expect("its memory");
+        assert_eq!(read[0], 7, "flags {flags}");
+    }
 }
 
 fn fixed(fd: Fd, addr: u64) -> Sqe {

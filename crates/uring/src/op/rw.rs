@@ -16,7 +16,7 @@ use sheave_iomap::kiocb::{
 use crate::core::{Cold, Core};
 use crate::op::Issue;
 use crate::op::file_of;
-use crate::req::{REQ_COUNTED, REQ_SLOW_END, REQ_VECTORED, Req};
+use crate::req::{REQ_COUNTED, REQ_OLD_BUF, REQ_SLOW_END, REQ_VECTORED, Req};
 use crate::ring::inner::Inner;
 use crate::sqe::{
     IOSQE_BUFFER_SELECT, RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_OK, RWF_SYNC, Sqe, errno, opcode,
@@ -199,8 +199,11 @@ fn read_write(ring: &mut Inner, slot: u32) -> Result<Issue, i32> {
 fn read_write_fixed(ring: &mut Inner, slot: u32) -> Result<Issue, i32> {
     let file = file_of(ring, slot)?;
     let req = &ring.core.reqs[slot];
-    let (index, len) = (req.buf_index, u64::from(req.len.min(MAX_RW_COUNT)));
-    if !ring.core.bufs.covers(index, req.addr, len) {
+    let (mut index, len) = (req.buf_index, u64::from(req.len.min(MAX_RW_COUNT)));
+    if req.rflags & REQ_OLD_BUF != 0 {
+        // Issued before, and then another took the buffer's place: it keeps its memory, which has no number any more.
+        index = NO_FIXED_BUF;
+    } else if !ring.core.bufs.covers(index, req.addr, len) {
         return Err(errno::EFAULT);
     }
     begin(ring, slot, file)?;

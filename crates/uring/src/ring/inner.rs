@@ -28,7 +28,7 @@ use crate::core::Core;
 use crate::error::{RingError, SqFull};
 use crate::plain::known::PlainOwner;
 use crate::prep::{Entry, Late, When};
-use crate::req::{REQ_OLD_BUF, State, Step};
+use crate::req::{NO_FILE, REQ_OLD_BUF};
 use crate::rsrc::contained::Contained;
 use crate::rsrc::{Fd, MAX_FILES};
 use crate::sqe::{IOSQE_IO_LINK, IOSQE_LINKS, opcode};
@@ -160,11 +160,11 @@ impl Inner {
     }
 
     fn replace_buffer(&mut self, index: u16, buf: Option<Buf>) -> Option<Buf> {
-        // Who has not begun looks at the table when it does; who names another address never gets there.
+        // A request that has not begun looks at the table when it does; it has its file from its first issue on, also
+        // while a worker maps for it. One that names another address never gets there.
         let uses = |slot: &u32| {
             let req = &self.core.reqs[*slot];
-            let begun = req.state == State::Issued || req.step == Step::Runs;
-            begun && self.core.bufs.covers(index, req.addr, 1)
+            req.file != NO_FILE && self.core.bufs.covers(index, req.addr, 1)
         };
         let slots: Vec<u32> = self.users_of(index).filter(uses).collect();
         let by_records = self.is_used_by_records(index);
