@@ -13,6 +13,7 @@ mod fair;
 mod hashed;
 mod help;
 mod limits;
+mod panics;
 mod stress;
 
 /// Longest that anything here may take; a hang is a failure and not a timeout of the harness.
