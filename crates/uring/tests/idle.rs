@@ -73,8 +73,8 @@ fn waiting_for_another_thread() {
 
 #[test]
 fn a_ring_that_has_polled_in_vain_sleeps_at_once() {
-    let mut ring = Ring::builder().entries(8).spin(Duration::from_millis(50)).build().unwrap();
-    let fd = ring.attach(&open_device("null:size=1M,latency=60ms,complete=thread").unwrap()).unwrap();
+    let mut ring = Ring::builder().entries(8).spin(Duration::from_millis(40)).build().unwrap();
+    let fd = ring.attach(&open_device("null:size=1M,latency=120ms,complete=thread").unwrap()).unwrap();
     let mut read = || {
         ring.push(prep::read(fd, buf(512))).unwrap();
         ring.submit_and_wait(1).unwrap();
