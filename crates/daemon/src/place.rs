@@ -133,6 +133,11 @@ fn member(text: &str) -> Result<Member, String> {
     Ok(Member::Path(text.into()))
 }
 
+/// Whether a device that stands on no other keeps what it holds in the memory of this process, or nowhere.
+fn is_memory(leaf: &str) -> bool {
+    leaf.starts_with("ram:") || leaf.starts_with("null:")
+}
+
 impl Member {
     fn text(&self) -> &str {
         match self {
@@ -243,16 +248,26 @@ impl PoolPlace {
         self.members.iter().map(path).collect()
     }
 
-    /// Whether all of it is gone when this process ends.
-    pub fn is_volatile(&self) -> bool {
-        let memory = |spec: &str| spec.contains("ram:") || spec.contains("null:");
-        self.members.iter().any(|member| matches!(member, Member::Spec(spec) if memory(spec)))
+    /// The specs of the devices that stand on no other, under all of its members.
+    pub fn leaves(&self) -> Vec<String> {
+        let of = |member: &Member| match member {
+            Member::Spec(spec) => spec::leaves(spec).into_iter().map(str::to_owned).collect(),
+            Member::Path(_) => vec![member.spec("")],
+        };
+        self.members.iter().flat_map(of).collect()
     }
 
-    /// Refuses a pool in memory, for commands whose work would be lost when they end.
+    /// Whether all of it is gone when this process ends.
+    pub fn is_volatile(&self) -> bool {
+        self.leaves().iter().all(|leaf| is_memory(leaf))
+    }
+
+    /// Refuses a pool with anything in memory, for commands whose work would be lost when they end.
     pub fn refuse_volatile(&self) -> Result<(), Failure> {
+        let Some(lost) = self.leaves().into_iter().find(|leaf| is_memory(leaf)) else { return Ok(()) };
         if !self.is_volatile() {
-            return Ok(());
+            let what = format!("{self}: a part of this pool is in memory, {lost}, and gone when this command ends");
+            return Err(Failure::usage(what).fix("use files and devices alone"));
         }
         Err(Failure::usage(format!("{self}: a pool in memory is gone when this command ends")).fix(format!(
             "use a file; to measure one in memory: sheave bench 'vol:{self}#test', which makes both for the run"

@@ -43,6 +43,29 @@ pub fn split(text: &str) -> Vec<&str> {
     .collect()
 }
 
+/// The specs at the ends of every `over=`, in their order: those of the devices that stand on no other. A spec without
+/// `over=` is its own.
+pub fn leaves(spec: &str) -> Vec<&str> {
+    let (mut found, mut open) = (Vec::new(), vec![spec]);
+    while let Some(spec) = open.pop() {
+        let rest = spec.split_once(':').map_or("", |(_, rest)| rest);
+        let rest = take_quoted(rest).map_or("", |(_, rest)| rest);
+        match over_at(rest) {
+            Some(at) => open.extend(split(&rest[at + OVER.len()..]).into_iter().rev()),
+            None => found.push(spec),
+        }
+    }
+    found
+}
+
+/// The key that takes the rest of a spec.
+const OVER: &str = "over=";
+
+/// Where the key `over` begins an item; elsewhere the letters are part of a path or of another key.
+fn over_at(rest: &str) -> Option<usize> {
+    rest.match_indices(OVER).map(|(at, _)| at).find(|&at| at == 0 || rest[..at].ends_with(','))
+}
+
 /// Keys whose values are secrets, unless they are paths: of files that hold one.
 const SECRETS: [&str; 3] = ["key", "password", "secret"];
 
@@ -100,10 +123,8 @@ impl<'a> Params<'a> {
             )
         })?;
         params.path = quoted.map(str::to_string);
-        // The key `over` begins an item; elsewhere the letters are part of a path or of another key.
-        let over_at = rest.match_indices("over=").map(|(at, _)| at).find(|&at| at == 0 || rest[..at].ends_with(','));
-        let (own, over) = match over_at {
-            Some(at) => (&rest[..at], Some(&rest[at + 5..])),
+        let (own, over) = match over_at(rest) {
+            Some(at) => (&rest[..at], Some(&rest[at + OVER.len()..])),
             None => (rest, None),
         };
         for (at, item) in own.split(',').enumerate() {

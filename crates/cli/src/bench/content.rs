@@ -30,19 +30,19 @@ const PLACES: u64 = 4096;
 const WINDOW: usize = 2 * MAX_LEN;
 const PIECE: usize = 64 << 10;
 
+/// The file or block device of a spec `file:...`.
+pub fn file_of(text: &str) -> Option<PathBuf> {
+    let rest = text.strip_prefix("file:")?;
+    let path = match spec::take_quoted(rest) {
+        Some((Some(path), _)) => path,
+        _ => rest.split(',').next().unwrap_or(rest),
+    };
+    Some(PathBuf::from(path))
+}
+
 /// The files and block devices that a spec names, also under other devices.
-pub fn files_of(text: &str) -> Vec<PathBuf> {
-    let (scheme, rest) = text.split_once(':').unwrap_or((text, ""));
-    if scheme == "file" {
-        let path = match spec::take_quoted(rest) {
-            Some((Some(path), _)) => path,
-            _ => rest.split(',').next().unwrap_or(rest),
-        };
-        return vec![PathBuf::from(path)];
-    }
-    let under = rest.split_once("over=").map_or("", |(_, under)| under);
-    let parts = if scheme == "linear" { spec::split(under) } else { vec![under] };
-    parts.into_iter().filter(|part| !part.is_empty()).flat_map(files_of).collect()
+fn files_of(text: &str) -> Vec<PathBuf> {
+    spec::leaves(text).into_iter().filter_map(file_of).collect()
 }
 
 /// Refuses to overwrite a file that holds anything that bench did not write, and all that it does not look at (C2).

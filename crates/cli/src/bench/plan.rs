@@ -53,9 +53,6 @@ impl Plan {
         };
         refuse_contradictions(args, &target)?;
         let runtime = args.runtime.or(if args.ios.is_none() { Some(Duration::from_secs(5)) } else { None });
-        if writes(args) && !args.overwrite {
-            content::refuse_to_overwrite(&args.spec)?;
-        }
         let cpus = if args.pin.is_on() { place(args)? } else { Vec::new() };
         // Blocks that were never written cost little to read, and the first write of each costs extra.
         let fresh = match &target {
@@ -65,6 +62,7 @@ impl Plan {
             Target::Null | Target::Other => false,
         };
         let fill = !args.verify && (args.fill || fresh);
+        refuse_to_overwrite(args, &target, fill)?;
         Ok(Self { args: args.clone(), target, batch, runtime, cpus, fill })
     }
 
@@ -157,6 +155,20 @@ fn writes(args: &BenchArgs) -> bool {
     args.rw.writes() || args.verify || args.fill
 }
 
+/// Refuses to overwrite what the spec names. A pool that is made for the run is written by that alone. What a volume of
+/// a pool that is there holds, the pool tells when it is open.
+fn refuse_to_overwrite(args: &BenchArgs, target: &Target, fill: bool) -> Result<(), Failure> {
+    match target {
+        _ if args.overwrite => Ok(()),
+        Target::Volume(place) if place.pool.is_volatile() => {
+            place.pool.leaves().iter().try_for_each(|leaf| content::refuse_to_overwrite(leaf))
+        }
+        Target::Volume(_) => Ok(()),
+        _ if fill || writes(args) => content::refuse_to_overwrite(&args.spec),
+        _ => Ok(()),
+    }
+}
+
 /// Options that would change nothing: whoever gives one expects something of it.
 fn refuse_without_effect(args: &BenchArgs, target: &Target) -> Result<(), Failure> {
     let in_memory = matches!(target, Target::Volume(place) if place.pool.is_volatile());
@@ -201,7 +213,7 @@ pub fn no_poll(what: &str) -> Failure {
 fn refuse_contradictions(args: &BenchArgs, target: &Target) -> Result<(), Failure> {
     let forgets = match target {
         Target::Null => true,
-        Target::Volume(place) => place.pool.to_string().contains("null:"),
+        Target::Volume(place) => place.pool.leaves().iter().any(|leaf| leaf.starts_with("null:")),
         _ => false,
     };
     if args.verify && forgets {

@@ -29,12 +29,14 @@ pub enum Target {
 impl Target {
     /// Reads the kind off a spec; whether the rest of it makes sense is for the device to say.
     pub fn of(spec: &str) -> Result<Self, Failure> {
+        if let Some(path) = content::file_of(spec) {
+            return Ok(Self::File(path));
+        }
         let (scheme, rest) = spec.split_once(':').unwrap_or((spec, ""));
         Ok(match scheme {
             "vol" => Self::Volume(place_of(rest)?),
             "null" => Self::Null,
             "ram" => Self::Ram,
-            "file" => Self::File(content::files_of(spec).remove(0)),
             _ => Self::Other,
         })
     }
@@ -62,6 +64,8 @@ fn place_of(text: &str) -> Result<VolumePlace, Failure> {
         if pool.is_volatile() {
             return Ok(VolumePlace { pool, name: TEMPORARY.into() });
         }
+        // A pool that is in memory in part cannot be there, and to make it would overwrite the other part.
+        pool.refuse_volatile()?;
     }
     text.parse().map_err(bad)
 }

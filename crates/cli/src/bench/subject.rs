@@ -214,7 +214,7 @@ fn make(args: &BenchArgs, place: &VolumePlace) -> Result<InPool, Failure> {
 
 /// The volume of a pool that is there.
 fn open(plan: &Plan, place: &VolumePlace) -> Result<InPool, Failure> {
-    place.pool.expect_there()?;
+    place.pool.expect_pool()?;
     let device = place.pool.open_device("")?;
     refuse_poll(&plan.args, &device)?;
     let options = OpenOptions::default();

@@ -41,6 +41,34 @@ fn an_image_is_not_overwritten_without_being_asked() {
 }
 
 #[test]
+fn a_pool_is_made_for_a_run_in_memory_alone() {
+    if no_io_uring() {
+        return;
+    }
+    let dir = Dir::new();
+    let bytes = image(&dir, "image");
+    fs::create_dir(dir.path("telegram:x")).expect("made");
+    fs::copy(dir.path("image"), dir.path("telegram:x/image")).expect("copied");
+    for (name, spec) in [
+        ("image", "linear:over=file:image+ram:size=64M"),
+        ("image", "linear:over=ram:size=64M+file:image"),
+        ("image", "ram:size=64M+image"),
+        ("telegram:x/image", "file:telegram:x/image"),
+    ] {
+        for line in [format!("bench vol:{spec} --ios 10"), format!("bench vol:{spec} --ios 10 --overwrite")] {
+            let said = dir.run(&line);
+            assert_eq!(said.code, 2, "{line}\n{}{}", said.out, said.err);
+            let told = ["a part of this pool is in memory", "no volume is named"];
+            assert!(told.iter().any(|why| said.err.contains(why)) && said.err.contains("fix: "), "{}", said.err);
+            assert!(fs::read(dir.path(name)).expect("read") == bytes, "{line} changed it");
+        }
+        let said = dir.run(&format!("bench vol:{spec}#v --ios 10"));
+        assert!(said.code != 0, "{spec}#v\n{}", said.out);
+        assert!(fs::read(dir.path(name)).expect("read") == bytes, "{spec}#v changed it");
+    }
+}
+
+#[test]
 fn what_bench_wrote_it_may_write_again() {
     if no_io_uring() {
         return;

@@ -68,11 +68,20 @@ fn volumes() {
 
 #[test]
 fn what_is_in_memory_is_told() {
-    for (text, volatile) in [("ram:size=1G", true), ("fault:error=0.1,over=ram:size=1G", true), ("ramdisk.img", false)]
-    {
+    for (text, all, any) in [
+        ("ram:size=1G", true, true),
+        ("fault:error=0.1,over=ram:size=1G", true, true),
+        ("linear:over=null:size=1G+partition:size=1M,over=ram:", true, true),
+        ("linear:over=file:a.img+ram:size=1G", false, true),
+        ("linear:over=ram:size=1G+file:a.img", false, true),
+        ("ram:size=1G+a.img", false, true),
+        ("ramdisk.img", false, false),
+        ("file:/srv/telegram:x/p.img", false, false),
+        ("fault:error=0.1,over=file:/srv/null:x/p.img", false, false),
+    ] {
         let place: PoolPlace = text.parse().expect(text);
-        assert_eq!(place.is_volatile(), volatile, "{text}");
-        assert_eq!(place.refuse_volatile().is_err(), volatile, "{text}");
+        assert_eq!(place.is_volatile(), all, "{text}");
+        assert_eq!(place.refuse_volatile().is_err(), any, "{text}");
     }
 }
 

@@ -84,3 +84,21 @@ fn secrets_are_not_shown() {
         assert!(error.contains("rbd:rbd/disk,key=***") && !error.contains("secret"), "{error}");
     }
 }
+
+#[test]
+fn the_leaves_are_what_lies_at_the_ends() {
+    for (spec, want) in [
+        ("ram:size=1M", &["ram:size=1M"][..]),
+        ("fault:error=0.1,over=partition:size=1M,over=file:a", &["file:a"]),
+        (
+            "linear:over=file:\"a+b,over=ram:\",size=1M+nbd:unix:/x+ram:",
+            &["file:\"a+b,over=ram:\",size=1M", "nbd:unix:/x", "ram:"],
+        ),
+        ("linear:over=fault:over=linear:over=a:+b:+c:", &["a:", "b:", "c:"]),
+        ("file:/over=ram:/x", &["file:/over=ram:/x"]),
+        ("fault:error=1", &["fault:error=1"]),
+        ("file:\"a", &["file:\"a"]),
+    ] {
+        assert_eq!(leaves(spec), want, "{spec}");
+    }
+}

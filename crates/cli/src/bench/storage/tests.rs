@@ -11,4 +11,6 @@ fn places() {
     for bad in ["", "pool.img", "pool.img#", "#disk", "pool.img#a b"] {
         assert!(place(bad).expect_err(bad).to_string().contains("vol:POOL#NAME"), "{bad}");
     }
+    let mixed = place("linear:over=file:pool.img+ram:size=1G").expect_err("no pool is made over a file");
+    assert!(mixed.to_string().contains("a part of this pool is in memory"), "{mixed}");
 }
