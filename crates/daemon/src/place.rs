@@ -22,6 +22,11 @@ use crate::value;
 /// The kinds of specs; what begins otherwise is a path.
 const KINDS: [&str; 8] = ["null", "ram", "file", "fault", "partition", "linear", "nbd", "rbd"];
 
+/// Whether a spec may begin with it and a colon.
+pub fn is_kind(kind: &str) -> bool {
+    KINDS.contains(&kind)
+}
+
 /// A pool on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolPlace {
@@ -112,7 +117,7 @@ fn members_of(text: &str) -> Result<Vec<Member>, String> {
 }
 
 fn is_spec(text: &str) -> bool {
-    text.split_once(':').is_some_and(|(kind, _)| KINDS.contains(&kind))
+    text.split_once(':').is_some_and(|(kind, _)| is_kind(kind))
 }
 
 fn member(text: &str) -> Result<Member, String> {

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::SeekFrom;
 use sheave_daemon::failure::Failure;
+use sheave_daemon::place;
 use sheave_drivers::spec;
 use sheave_load::verify::block::{self, Left, MAX_LEN, MIN_LEN};
 
@@ -29,6 +30,9 @@ const PLACES: u64 = 4096;
 /// What is read at once, and at each place: more than the longest block.
 const WINDOW: usize = 2 * MAX_LEN;
 const PIECE: usize = 64 << 10;
+/// Kinds of devices that hold nothing before a run, or whose files are looked at (C2); the last three hold what is
+/// under them, and do not open without that.
+const LOOKED_AT: [&str; 6] = ["null", "ram", "file", "fault", "partition", "linear"];
 
 /// The file or block device of a spec `file:...`.
 pub fn file_of(text: &str) -> Option<PathBuf> {
@@ -47,10 +51,8 @@ fn files_of(text: &str) -> Vec<PathBuf> {
 
 /// Refuses to overwrite a file that holds anything that bench did not write, and all that it does not look at (C2).
 pub fn refuse_to_overwrite(text: &str) -> Result<(), Failure> {
-    let far =
-        ["nbd:", "rbd:"].into_iter().find(|kind| text.starts_with(kind) || text.contains(&format!("over={kind}")));
-    if far.is_some() {
-        return Err(Failure::usage(format!("this run would overwrite what is stored at {text}"))
+    if let Some(far) = spec::leaves(text).into_iter().find(|leaf| is_far(leaf)) {
+        return Err(Failure::usage(format!("this run would overwrite what is stored at {}", spec::masked(far)))
             .fix("add --overwrite if nothing in it is needed; it is not looked at before"));
     }
     for path in files_of(text) {
@@ -71,6 +73,12 @@ pub fn refuse_to_overwrite(text: &str) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Whether a device that stands on no other keeps its bytes where they are not looked at. A spec of no kind that there
+/// is does not open, which has the better words.
+fn is_far(leaf: &str) -> bool {
+    leaf.split_once(':').is_some_and(|(kind, _)| place::is_kind(kind) && !LOOKED_AT.contains(&kind))
 }
 
 fn refused(path: &Path, what: &str) -> Failure {

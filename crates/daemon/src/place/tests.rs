@@ -46,6 +46,13 @@ fn a_path_with_a_comma_is_quoted_in_its_spec() {
 }
 
 #[test]
+fn the_kinds_are_those_that_can_be_opened() {
+    let said = open_device("no-such-kind:").expect_err("there is none").to_string();
+    assert!(said.contains(&format!("Known: {}", KINDS.join(", "))), "{said}");
+    assert!(is_kind("rbd") && !is_kind("no-such-kind"));
+}
+
+#[test]
 fn volumes() {
     let place: VolumePlace = "pool.img#root-1.0_x".parse().expect("a volume");
     assert_eq!((place.pool.to_string().as_str(), place.name.as_str()), ("pool.img", "root-1.0_x"));

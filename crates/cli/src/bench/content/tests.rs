@@ -67,11 +67,26 @@ fn of_a_large_file_with_holes_each_stretch_of_data_is_looked_at() {
 
 #[test]
 fn what_is_not_looked_at_is_not_overwritten() {
-    for spec in
-        ["nbd:unix:/run/x", "rbd:rbd/disk", "fault:eio=1,over=nbd:storage/disk", "partition:start=0,over=rbd:a/b"]
-    {
+    for spec in [
+        "nbd:unix:/run/x",
+        "rbd:rbd/disk",
+        "fault:eio=1,over=nbd:storage/disk",
+        "partition:start=0,over=rbd:a/b",
+        "linear:over=ram:size=1M+nbd:unix:/run/x",
+        "linear:over=file:a+rbd:a/b",
+        "linear:over=ram:size=1M+fault:eio=1,over=nbd:unix:/run/x",
+    ] {
         let refused = refuse_to_overwrite(spec).expect_err(spec).to_string();
         assert!(refused.contains("would overwrite"), "{spec}: {refused}");
+    }
+    for spec in [
+        "ram:size=1M",
+        "linear:over=null:+ram:",
+        "file:/no/nbd:x",
+        "linear:over=ram:+file:\"/no/a+nbd:x\"",
+        "nul:size=1M",
+    ] {
+        refuse_to_overwrite(spec).expect(spec);
     }
     // Any block device of this machine; none is opened.
     let devices = std::fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
