@@ -4,13 +4,15 @@
 //! machine, has behind them.
 //!
 //! The loop draws blocks with the generator of the run that it is compared with, into as many rotating buffers. It has
-//! no ring, no queue and no latencies: only the copies, and a look at the clock every few thousand.
+//! no ring, no queue and no latencies: only the copies, and a look at the clock and the stop flag every few thousand
+//! or 64 MiB.
 
 use std::hint::black_box;
 use std::time::Duration;
 
 use sheave_base::buf::Buf;
 use sheave_base::clock::Clock;
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_drivers::ram::RamMemory;
 
 use crate::error::LoadError;
@@ -36,13 +38,21 @@ impl Memcpy {
         Ok(Self { memory, buffers, bs, next: 0 })
     }
 
-    /// Copies blocks for `time`; returns how many.
-    pub fn run(&mut self, pattern: &mut Pattern, clock: &Clock, time: Duration) -> Result<u64, LoadError> {
-        const BETWEEN_LOOKS: u64 = 4096;
+    /// Copies blocks for `time`, or until `stop` is set; returns how many.
+    pub fn run(
+        &mut self,
+        pattern: &mut Pattern,
+        clock: &Clock,
+        time: Duration,
+        stop: &AtomicBool,
+    ) -> Result<u64, LoadError> {
+        const BYTES_BETWEEN_LOOKS: u64 = 64 << 20;
+        let between_looks = (BYTES_BETWEEN_LOOKS / self.bs as u64).clamp(1, 4096);
         let end = clock.cycles() + clock.ns_to_cycles(time.as_nanos() as u64);
         let mut copied = 0;
-        while clock.cycles() < end {
-            for _ in 0..BETWEEN_LOOKS {
+        // Relaxed: the flag carries nothing but itself; the signal handler sets it.
+        while clock.cycles() < end && !stop.load(Ordering::Relaxed) {
+            for _ in 0..between_looks {
                 let step = pattern.step();
                 let pos = pattern.offset(step.block);
                 if !self.memory.read(pos, &mut self.buffers[self.next..self.next + self.bs]) {
@@ -54,8 +64,25 @@ impl Memcpy {
                 }
             }
             black_box(&mut self.buffers);
-            copied += BETWEEN_LOOKS;
+            copied += between_looks;
         }
         Ok(copied)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rw::Rw;
+
+    #[test]
+    fn it_ends_when_it_is_stopped() {
+        let device = sheave_drivers::open_device("ram:size=1M").expect("a device");
+        let memory = RamMemory::of(&device).expect("memory");
+        let mut memcpy = Memcpy::new(memory, 4096, 1).expect("buffers");
+        let mut pattern = Pattern::new(Rw::Read, 100, 0, 4096, 256, 1);
+        let (clock, long) = (Clock::real(), Duration::from_secs(10));
+        let copied = memcpy.run(&mut pattern, &clock, long, &AtomicBool::new(true)).expect("no copy failed");
+        assert_eq!(copied, 0);
     }
 }

@@ -161,7 +161,7 @@ pub fn run<E: Engine>(arena: &Arena<'_>, ours: &mut Looper<E>, until: &Until, pe
     let pattern = |base| Pattern::new(args.rw, args.mix, arena.part.base + base, args.bs, arena.part.blocks, args.seed);
     let their_base = arena.raw.map_or(0, |raw| raw.base);
     let (mut our_pattern, mut their_pattern) = (pattern(0), pattern(their_base));
-    let mut theirs = Theirs::new(arena, peer)?;
+    let mut theirs = Theirs::new(arena, until, peer)?;
     let warm_up = Duration::from_millis(100).min(turn);
     let our_turn = |ours: &mut Looper<E>, pattern: &mut Pattern, time| -> Result<Turn, Failure> {
         let before = ours.counts().ios;
@@ -198,7 +198,7 @@ enum Theirs {
 }
 
 impl Theirs {
-    fn new(arena: &Arena<'_>, peer: Peer) -> Result<Self, Failure> {
+    fn new(arena: &Arena<'_>, until: &Until, peer: Peer) -> Result<Self, Failure> {
         let args = &arena.plan.args;
         if peer == Peer::Memcpy {
             let none = || Failure::usage("--compare memcpy wants a ram: device").fix("use ram:size=1G");
@@ -206,7 +206,7 @@ impl Theirs {
             return Ok(Self::Memcpy(Memcpy::new(memory, args.bs, args.depth)?));
         }
         if let (Peer::Raw, Some(raw)) = (peer, arena.raw) {
-            return Self::raw(arena, raw);
+            return Self::raw(arena, until, raw);
         }
         let (file, name) = match &arena.plan.target {
             Target::File(path) => (
@@ -222,15 +222,16 @@ impl Theirs {
         Ok(Self::Kernel { looper: Box::new(Looper::new(ring, args.depth, arena.plan.batch, 0, lane)), name })
     }
 
-    /// The device without the volume, written once, as the volume is.
-    fn raw(arena: &Arena<'_>, raw: &RawPeer) -> Result<Self, Failure> {
+    /// The device without the volume, written once, as the volume is. When that is cut short, the turns are, too: then
+    /// there is no pair.
+    fn raw(arena: &Arena<'_>, until: &Until, raw: &RawPeer) -> Result<Self, Failure> {
         let args = &arena.plan.args;
         let engine = SheaveEngine::built(args.ring(1), |ring| ring.attach(&raw.device), &args.engine())?;
         let mut looper = Looper::new(engine, args.depth, arena.plan.batch, 0, std::sync::Arc::new(Lane::default()));
-        let stop = std::sync::Arc::default();
         let base = arena.part.base + raw.base;
         let mut all = Pattern::new(sheave_load::Rw::Write, 0, base, args.bs, arena.part.blocks, 0);
-        looper.run(&mut all, &Until { runtime: None, ios: arena.part.blocks, stop }, &mut Unpaced)?;
+        let until = Until { runtime: None, ios: arena.part.blocks, ..until.clone() };
+        looper.run(&mut all, &until, &mut Unpaced)?;
         match looper.first_error() {
             Some(error) => Err(raw_failed(error)),
             None => Ok(Self::Raw { looper: Box::new(looper), name: format!("raw {}", raw.device.name()) }),
@@ -258,7 +259,7 @@ impl Theirs {
             Self::Memcpy(memcpy) => {
                 let clock = sheave_base::clock::Clock::real();
                 let watch = arena.meter.start();
-                let ios = memcpy.run(pattern, &clock, time)?;
+                let ios = memcpy.run(pattern, &clock, time, &until.stop)?;
                 Ok(Turn { ios, spent: watch.spent() })
             }
         }

@@ -264,13 +264,13 @@ impl InMemory {
     }
 }
 
-/// The raw device of a comparison; a file that was made for it is gone when this is.
+/// The raw device of a comparison. A file that was made for it has no name any more: it is gone when this is, or when
+/// the process ends, however it does.
 pub struct RawPeer {
     /// The device.
     pub device: Device,
     /// First byte to use.
     pub base: u64,
-    made: Option<PathBuf>,
 }
 
 impl RawPeer {
@@ -300,16 +300,11 @@ impl RawPeer {
             }
         };
         let device = open_device(&spec).map_err(failure::device)?;
-        Ok(Some(Self { device, base, made }))
-    }
-}
-
-impl Drop for RawPeer {
-    fn drop(&mut self) {
-        if let Some(path) = &self.made {
-            // It was made for the run; who removed it before spared us that.
+        if let Some(path) = made {
+            // It was made for the run, which has it open; who removed it before spared us that.
             let _ = std::fs::remove_file(path);
         }
+        Ok(Some(Self { device, base }))
     }
 }
 

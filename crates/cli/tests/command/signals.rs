@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::sheave::{Dir, Said, sheave};
+use crate::sheave::{Dir, Said, no_io_uring, sheave};
 
 fn start(line: &str) -> Child {
     sheave(line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs")
@@ -63,6 +63,42 @@ fn it_ends_a_command_that_had_to_wait_before() {
     let since = Instant::now();
     assert!(!child.wait().expect("it ends").success());
     assert!(since.elapsed() < Duration::from_secs(3), "it took {:?} to stop", since.elapsed());
+}
+
+#[test]
+fn it_also_ends_a_comparison_while_its_raw_device_is_filled() {
+    if no_io_uring() {
+        return;
+    }
+    let dir = Dir::new();
+    dir.ok("pool create p.img --size 3G");
+    dir.ok("volume create p.img#v --size 2G");
+    // With a fill of half a million writes, one after the other.
+    let line = "bench vol:p.img#v --rw randwrite --depth 1 --compare raw --runtime 60s --json --progress none";
+    let child = dir.command(line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+    let since = Instant::now();
+    let is_open = || {
+        let files = std::fs::read_dir(format!("/proc/{}/fd", child.id())).into_iter().flatten().flatten();
+        files.filter_map(|file| file.path().read_link().ok()).any(|path| path.to_string_lossy().contains("p.img.raw-"))
+    };
+    while !is_open() {
+        assert!(since.elapsed() < Duration::from_secs(30), "no raw file is opened");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    // However the process ends from here on, it leaves nothing.
+    let names = || -> Vec<_> {
+        std::fs::read_dir(dir.path("")).expect("a directory").flatten().map(|file| file.file_name()).collect()
+    };
+    let during = names();
+    interrupt(&child);
+    let since = Instant::now();
+    let said = Said::of(child.wait_with_output().expect("it ends"));
+    assert!(since.elapsed() < Duration::from_secs(5), "it took {:?} to stop", since.elapsed());
+    assert_eq!(said.code, 0, "{}", said.err);
+    let report = said.json();
+    assert!(report["interrupted"] == true && report["compare"].is_null(), "{report}");
+    assert_eq!((during, names()), (vec!["p.img".into()], vec!["p.img".into()]));
 }
 
 #[test]
