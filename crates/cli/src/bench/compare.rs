@@ -27,7 +27,7 @@ use sheave_load::sheave_engine::SheaveEngine;
 use crate::args::Peer;
 use crate::bench::board::Board;
 use crate::bench::plan::{Part, Plan, open_peer_file};
-use crate::bench::storage::Target;
+use crate::bench::storage::{self, Target};
 use crate::bench::subject::RawPeer;
 
 /// One turn of one side.
@@ -209,10 +209,11 @@ impl Theirs {
             return Self::raw(arena, until, raw);
         }
         let (file, name) = match &arena.plan.target {
-            Target::File(path) => (
-                Some(open_peer_file(path, args.rw.writes(), arena.direct, args.dsync)?),
-                "kernel io_uring, same I/O on the same file",
-            ),
+            Target::File(path) => {
+                let dsync = args.dsync || storage::is_sync(&args.spec);
+                let file = open_peer_file(path, args.rw.writes(), arena.direct, dsync)?;
+                (Some(file), "kernel io_uring, same I/O on the same file")
+            }
             _ => (None, "kernel io_uring, NOP"),
         };
         let (poll, batch) = (args.poll.is_on(), arena.plan.batch);

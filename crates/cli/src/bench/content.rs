@@ -36,12 +36,16 @@ const LOOKED_AT: [&str; 6] = ["null", "ram", "file", "fault", "partition", "line
 
 /// The file or block device of a spec `file:...`.
 pub fn file_of(text: &str) -> Option<PathBuf> {
+    split_file(text).map(|(path, _)| PathBuf::from(path))
+}
+
+/// Its path and its options.
+pub fn split_file(text: &str) -> Option<(&str, &str)> {
     let rest = text.strip_prefix("file:")?;
-    let path = match spec::take_quoted(rest) {
-        Some((Some(path), _)) => path,
-        _ => rest.split(',').next().unwrap_or(rest),
-    };
-    Some(PathBuf::from(path))
+    Some(match spec::take_quoted(rest) {
+        Some((Some(path), options)) => (path, options),
+        _ => rest.split_once(',').unwrap_or((rest, "")),
+    })
 }
 
 /// The files and block devices that a spec names, also under other devices.

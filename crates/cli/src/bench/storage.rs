@@ -54,6 +54,11 @@ pub fn size_of(spec: &str) -> Option<u64> {
     sheave_base::units::parse_size(size).ok()
 }
 
+/// Whether the spec of a file makes every write to it durable.
+pub fn is_sync(spec: &str) -> bool {
+    content::split_file(spec).is_some_and(|(_, options)| options.split(',').any(|item| item == "sync=on"))
+}
+
 /// Reads `POOL#NAME` behind `vol:`; a pool in memory needs no name.
 fn place_of(text: &str) -> Result<VolumePlace, Failure> {
     let bad = |why: String| {

@@ -135,3 +135,25 @@ fn a_run_that_only_reads_neither_grows_nor_writes() {
         assert!(!opened.is_empty() && opened.iter().all(|line| line.contains("O_RDONLY")), "{opened:?}");
     }
 }
+
+#[test]
+fn the_kernels_side_writes_as_durably_as_the_device() {
+    if no_io_uring() || sheave_testkit::require("strace").is_none() {
+        return;
+    }
+    let dir = Dir::new();
+    image(&dir, "image");
+    for (spec, dsync) in [("file:image,sync=on", true), ("file:image,sync=off", false)] {
+        let said = dir.shell(&format!(
+            "strace -f -e trace=openat -o trace $SHEAVE bench {spec} --rw randwrite --overwrite --compare kernel \
+             --pairs 1 --runtime 20ms --progress none >out 2>&1; cat trace"
+        ));
+        if !said.out.contains("openat(") {
+            return sheave_testkit::skip("strace traces nothing here");
+        }
+        let written = |line: &&str| line.contains("image\"") && (line.contains("O_RDWR") || line.contains("O_WRONLY"));
+        let opened: Vec<&str> = said.out.lines().filter(written).collect();
+        assert!(opened.len() >= 2, "both sides open it: {opened:?}");
+        assert!(opened.iter().all(|line| line.contains("O_DSYNC") == dsync), "{spec}: {opened:?}");
+    }
+}

@@ -3,6 +3,20 @@
 use super::*;
 
 #[test]
+fn whether_writes_are_durable_is_an_option_and_no_part_of_a_path() {
+    for (spec, sync) in [
+        ("file:a,sync=on", true),
+        ("file:\"a,b\",size=1M,sync=on,direct=off", true),
+        ("file:a,sync=off", false),
+        ("file:\"a,sync=on,b\"", false),
+        ("file:sync=on", false),
+        ("ram:sync=on", false),
+    ] {
+        assert_eq!(is_sync(spec), sync, "{spec}");
+    }
+}
+
+#[test]
 fn places() {
     let place = |text| place_of(text).map(|place| (place.pool.to_string(), place.name));
     assert_eq!(place("ram:size=1G").expect("in memory"), ("ram:size=1G".into(), TEMPORARY.into()));
