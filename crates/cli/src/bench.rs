@@ -144,7 +144,7 @@ fn report(crew: &Crew, subject: &Subject, harvests: Vec<Harvest>, interrupted: b
     let mut report = Report::new(&crew.plan, subject.name(), measured);
     report.interrupted = interrupted;
     report.notices = subject.notices(args.rw.reads(), crew.range);
-    report.notices.extend(crew.plan.holes());
+    report.notices.extend(crew.plan.holes(crew.range));
     report.compare = sum.comparison;
     let error = sum.first_error.map(|error| io_error::explain(error, args.bs, size_now(crew, subject)));
     report.first_error = error.as_ref().map(|error| error.cause().to_owned());

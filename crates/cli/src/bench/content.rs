@@ -126,6 +126,21 @@ fn data_of(file: &File) -> impl Iterator<Item = u64> + '_ {
     })
 }
 
+/// How many of the first `range` bytes of a file are data, as far as its file system tells of holes.
+pub fn data_bytes(file: &File, range: u64) -> io::Result<u64> {
+    let (mut at, mut bytes) = (0, 0);
+    while at < range {
+        let data = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Ok(data) if data < range => data,
+            Ok(_) | Err(rustix::io::Errno::NXIO) => break,
+            Err(err) => return Err(err.into()),
+        };
+        at = rustix::fs::seek(file, SeekFrom::Hole(data))?;
+        bytes += at.min(range) - data;
+    }
+    Ok(bytes)
+}
+
 /// The first block with foreign content of those that begin at `from` or later and before `to`.
 fn foreign_within(file: &File, from: u64, to: u64) -> io::Result<Option<u64>> {
     let (mut pos, mut window, mut start) = (from, Vec::new(), from);

@@ -128,15 +128,14 @@ impl Plan {
         total / threads + u64::from(u64::from(index) < total % threads)
     }
 
-    /// A word of warning when the run read from a file with holes.
-    pub fn holes(&self) -> Option<String> {
-        use std::os::unix::fs::MetadataExt;
+    /// A word of warning when the run read holes: of the first `range` bytes of a file.
+    pub fn holes(&self, range: u64) -> Option<String> {
         let Target::File(path) = &self.target else { return None };
-        let meta = path.metadata().ok().filter(|meta| meta.is_file() && self.args.rw.reads())?;
-        let holes = meta.len().saturating_sub(meta.blocks() * 512);
-        (holes > meta.len() / 100).then(|| {
-            let percent = holes * 100 / meta.len().max(1);
-            format!("{percent} % of the file is holes, which read without touching the disk; --fill writes it first")
+        path.metadata().ok().filter(|meta| meta.is_file() && self.args.rw.reads())?;
+        let data = content::data_bytes(&std::fs::File::open(path).ok()?, range).ok()?;
+        let percent = percent_of(range.saturating_sub(data), range);
+        (percent > 0).then(|| {
+            format!("{percent} % of the range is holes, which read without touching the disk; --fill writes it first")
         })
     }
 
@@ -149,6 +148,11 @@ impl Plan {
     pub fn rate(&self) -> Option<u64> {
         self.args.rate.map(|rate| (rate / u64::from(self.args.threads)).max(1))
     }
+}
+
+/// A part of a range in percent, rounded down.
+pub fn percent_of(part: u64, range: u64) -> u64 {
+    (u128::from(part) * 100 / u128::from(range.max(1))) as u64
 }
 
 fn writes(args: &BenchArgs) -> bool {

@@ -14,7 +14,7 @@ use sheave_daemon::devices::open_device;
 use sheave_daemon::failure::{self, Failure};
 use sheave_daemon::place::VolumePlace;
 use sheave_vol::format::{BLOCK_BYTES, JOURNAL_START, MIN_JOURNAL_BLOCKS};
-use sheave_vol::{CreateOptions, OpenOptions, Pool, Volume};
+use sheave_vol::{CreateOptions, ExtentKind, OpenOptions, Pool, PoolError, Volume};
 
 use crate::args::{BenchArgs, Peer};
 use crate::bench::plan::{self, Plan};
@@ -124,10 +124,10 @@ impl Subject {
     pub fn notices(&self, reads: bool, range: u64) -> Vec<String> {
         let mut notices = self.device().notices();
         if let (Self::Volume(within), true) = (self, reads)
-            && let Ok(info) = within.pool.volume_info(&within.place.name)
-            && info.written_bytes < range
+            && let Ok(written) = within.written_bytes(range)
+            && written < range
         {
-            let percent = (u128::from(range - info.written_bytes) * 100 / u128::from(range)) as u64;
+            let percent = plan::percent_of(range - written, range);
             notices.push(format!(
                 "{percent} % of the range was never written, and reads as zeroes without touching the disk; --fill \
                  writes it first"
@@ -158,6 +158,26 @@ impl Subject {
                 pool.close().map_err(failure::pool)
             }
         }
+    }
+}
+
+impl InPool {
+    /// How many of the volume's first `range` bytes were written.
+    fn written_bytes(&self, range: u64) -> Result<u64, PoolError> {
+        let all = self.pool.volume_info(&self.place.name)?.written_bytes;
+        if all == 0 || range >= sheave::File::size_bytes(&self.volume) {
+            return Ok(all);
+        }
+        // A piece at a time: the extents of a large volume take memory.
+        const AT_ONCE: u64 = 1 << 30;
+        let (mut pos, mut bytes) = (0, 0);
+        while pos < range {
+            let len = AT_ONCE.min(range - pos);
+            let extents = self.volume.extents(pos, len)?;
+            bytes += extents.iter().filter(|one| one.kind == ExtentKind::Data).map(|one| one.len).sum::<u64>();
+            pos += len;
+        }
+        Ok(bytes)
     }
 }
 

@@ -69,6 +69,39 @@ fn a_volume_of_a_file_is_measured_and_its_data_is_kept_from_harm() {
 }
 
 #[test]
+fn what_was_never_written_is_told_of_the_range_that_is_read() {
+    if no_io_uring() {
+        return;
+    }
+    let dir = Dir::new();
+    // Its first half is a hole, and the second is data.
+    let half = 32 << 20;
+    let sparse = fs::File::create(dir.path("sparse")).expect("made");
+    std::os::unix::fs::FileExt::write_all_at(&sparse, &vec![7; half], half as u64).expect("written");
+    sparse.sync_all().expect("synced");
+    dir.ok("pool create p.img --size 128M");
+    dir.ok("volume create p.img#v --size 64M");
+    dir.ok("volume import sparse p.img#v");
+    let notices = |spec: &str, range: &str| {
+        let line = format!("bench {spec} --rw randread --range {range} --ios 100 --json --progress none");
+        dir.ok(&line).json()["notices"].to_string()
+    };
+    let of_volume = |range| notices("vol:p.img#v", range);
+    assert!(of_volume("16M").contains("100 % of the range was never written"), "{}", of_volume("16M"));
+    assert!(of_volume("64M").contains("50 % of the range was never written"), "{}", of_volume("64M"));
+    let of_file = |range| notices("file:sparse", range);
+    assert!(of_file("16M").contains("100 % of the range is holes"), "{}", of_file("16M"));
+    assert!(of_file("64M").contains("50 % of the range is holes"), "{}", of_file("64M"));
+    // The other way round: what lies behind the range does not count.
+    fs::write(dir.path("begun"), vec![7; 16 << 20]).expect("written");
+    fs::OpenOptions::new().write(true).open(dir.path("begun")).and_then(|file| file.set_len(64 << 20)).expect("grown");
+    dir.ok("volume create p.img#w --size 64M");
+    dir.ok("volume import begun p.img#w");
+    let (volume, file) = (notices("vol:p.img#w", "16M"), notices("file:begun", "16M"));
+    assert!(!volume.contains("never written") && !file.contains("holes"), "{volume} {file}");
+}
+
+#[test]
 fn volumes_that_are_not_there_and_comparisons_that_make_no_sense() {
     let dir = Dir::new();
     for (line, code, word) in [

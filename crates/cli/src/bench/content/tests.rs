@@ -66,6 +66,21 @@ fn of_a_large_file_with_holes_each_stretch_of_data_is_looked_at() {
 }
 
 #[test]
+fn holes_count_within_the_range() {
+    let holed = file(&[]);
+    holed.set_len(8 << 20).expect("grown");
+    assert_eq!(data_bytes(&holed, 8 << 20).expect("told"), 0);
+    holed.write_all_at(&[7; 1 << 20], 2 << 20).expect("written");
+    holed.write_all_at(&[7; 1 << 20], 7 << 20).expect("written");
+    if data_bytes(&holed, 8 << 20).expect("told") == 8 << 20 {
+        return sheave_testkit::skip("the file system tells of no holes");
+    }
+    for (range, data) in [(1 << 20, 0), (2 << 20, 0), (5 << 19, 1 << 19), (7 << 20, 1 << 20), (8 << 20, 2 << 20)] {
+        assert_eq!(data_bytes(&holed, range).expect("told"), data, "{range}");
+    }
+}
+
+#[test]
 fn what_is_not_looked_at_is_not_overwritten() {
     for spec in [
         "nbd:unix:/run/x",
