@@ -136,8 +136,10 @@ impl Core {
     fn keep_slow_slot(&self, slot: u32, kind: IoKind, split: &Split) {
         let req = &self.reqs[slot];
         let (Some(times), Some(file)) = (&self.times, self.files.get(req.file as usize)) else { return };
-        let (pos, len) = match kind {
-            IoKind::Other => (req.off, req.len),
+        let (pos, len) = match req.opcode {
+            // Of any range, if one was given: all of the file is synced.
+            opcode::FSYNC => (0, 0),
+            opcode::FALLOCATE => (req.off, u32::try_from(req.addr).unwrap_or(u32::MAX)),
             _ => (req.kiocb.pos, req.kiocb.len),
         };
         let what = SlowRunOf { kind, place: Place::File(pos), len, ios: 1 };

@@ -300,6 +300,16 @@ fn syncs_and_slots_are_kept_with_their_place() {
     let sync = rig.slow()[0];
     assert_eq!((sync.kind, sync.len), (IoKind::Other, 0), "{sync:?}");
     assert!(sync.explain("v").starts_with("sync of v took"));
+    // The range of a sync is looked at nowhere.
+    rig.one(Sqe { len: 7, off: 512, ..fsync(rig.fd, 1) }, USUAL);
+    let sync = *rig.slow().last().unwrap();
+    assert_eq!((sync.place, sync.len), (Place::File(0), 0), "{sync:?}");
+    for mode in [0x03, 0x10] {
+        rig.one(Sqe { opcode: opcode::FALLOCATE, addr: 65_536, len: mode, off: 8192, ..fsync(rig.fd, 1) }, USUAL);
+        let hole = *rig.slow().last().unwrap();
+        assert_eq!((hole.kind, hole.place, hole.len), (IoKind::Other, Place::File(8192), 65_536), "{hole:?}");
+        assert!(hole.explain("v").starts_with("change of 64 KiB at 8 KiB of v took"), "{}", hole.explain("v"));
+    }
     // Behind a drain it needs a slot.
     let drained = Sqe { flags: sheave_uring::sqe::IOSQE_IO_DRAIN, ..read(rig.fd, 12_288) };
     rig.one(drained, USUAL);

@@ -95,6 +95,7 @@ fn send_to_file(ring: &mut Inner, slot: u32) -> Issue {
         return Issue::Done(-errno::EAGAIN);
     }
     ring.core.enqueue(slot);
+    ring.core.enter_worker(slot);
     Issue::Queued
 }
 
