@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sheave_base::clock::{Clock, VirtualClock};
-use sheave_blk::bio::Op;
+use sheave_blk::bio::{BVec, Op};
 use sheave_blk::stats::Stage;
 use sheave_iomap::io_stats::{IoGroup, IoKind};
 use sheave_iomap::mapping::Intent;
 use sheave_iomap::slow::Place;
 use sheave_iomap::{File, MappingKind, RawFile};
-use sheave_uring::sqe::{IOSQE_ASYNC, Sqe, opcode};
+use sheave_uring::sqe::{IOSQE_ASYNC, RWF_DSYNC, Sqe, opcode};
 use sheave_uring::{Fd, IoWq, Ring};
 
 use crate::support::{Puppet, fsync, push, reaped, rw};
@@ -181,8 +181,66 @@ fn with_a_worker_before_and_after_the_data() {
     ring.submit().unwrap();
     ring.drain();
     assert_eq!(counted(&group, IoKind::Other), (1, only(Stage::Worker, 3 * DELAY_NS)));
-    assert_eq!(reaped(&mut ring).len(), 2);
+    push(&mut ring, &[Sqe { opcode: opcode::FALLOCATE, addr: UNIT, len: 3, ..fsync(fd, 10) }]);
+    ring.submit().unwrap();
+    ring.drain();
+    assert_eq!(counted(&group, IoKind::Other), (2, only(Stage::Worker, 7 * DELAY_NS)), "and a hole");
+    assert_eq!(reaped(&mut ring).len(), 3);
     assert_eq!(group.counts().errors(), 0);
+}
+
+#[test]
+fn a_sync_counts_its_own_time_and_all_of_it() {
+    let puppet = Puppet::new().caps(|caps| caps.volatile_cache = true).holding();
+    let file = Arc::new(RawFile::new(puppet.device()));
+    let (mut ring, time) = ring(false);
+    let fd = ring.attach_file(file.clone()).unwrap();
+    // SAFETY: the device of these tests touches no memory.
+    let vec = unsafe { BVec::new(ADDR as usize, 4096) };
+    let vectored = Sqe { addr: std::ptr::from_ref(&vec) as u64, len: 1, ..rw(opcode::READV, fd, 0, 0, 1, 7) };
+    push(&mut ring, &[fsync(fd, 1)]);
+    ring.submit().unwrap();
+    time.advance(DELAY);
+    push(&mut ring, &[vectored]);
+    ring.submit().unwrap();
+    ring.reap();
+    time.advance(Duration::from_micros(1));
+    puppet.script().finish = u32::MAX;
+    ring.drain();
+    assert_eq!(reaped(&mut ring), [(7, 4096), (1, 0)], "a sequence ends behind the others of its batch");
+    let io = file.io_group().unwrap();
+    let (ios, split) = counted(io, IoKind::Other);
+    assert_eq!((ios, split.iter().sum::<u64>()), (1, DELAY_NS + 1000), "{split:?}");
+    assert_eq!(counted(io, IoKind::Read).1.iter().sum::<u64>(), 1000);
+    // A second sync waits for the flush of the first, and then for its own.
+    puppet.script().finish = 0;
+    for user_data in [2, 3] {
+        push(&mut ring, &[fsync(fd, user_data)]);
+        ring.submit().unwrap();
+    }
+    for sync in [2, 3] {
+        time.advance(DELAY);
+        puppet.script().finish = 1;
+        ring.reap();
+        ring.reap();
+        assert_eq!(reaped(&mut ring), [(sync, 0)]);
+    }
+    let (ios, after) = counted(io, IoKind::Other);
+    let sum = after.iter().sum::<u64>() - split.iter().sum::<u64>();
+    assert_eq!((ios, sum), (3, 3 * DELAY_NS), "{after:?}");
+    assert_eq!(after[Stage::Tag as usize], DELAY_NS);
+    // A durable write is one I/O from its data to the flush behind it.
+    push(&mut ring, &[Sqe { op_flags: RWF_DSYNC, ..write(fd, 0) }]);
+    ring.submit().unwrap();
+    for left in [1, 0] {
+        time.advance(DELAY);
+        puppet.script().finish = 1;
+        ring.reap();
+        ring.reap();
+        assert_eq!(ring.in_flight(), left);
+    }
+    let (ios, split) = counted(io, IoKind::Write);
+    assert_eq!((ios, split.iter().sum::<u64>()), (1, 2 * DELAY_NS), "{split:?}");
 }
 
 #[test]

@@ -213,7 +213,7 @@ impl Hctx {
         self.in_driver -= ended;
         self.end_busy_if_idle(ended, now);
         if seq {
-            self.complete_sequences(core, end);
+            self.complete_sequences(core, now, end);
         }
         self.done.clear();
         self.stamps.clear_calls();
@@ -295,8 +295,9 @@ impl Hctx {
 
     /// The requests of the batch that belong to flush sequences, and writes with FUA that failed.
     #[cold]
-    fn complete_sequences(&mut self, core: &mut Core, end: &mut dyn EndIo) {
+    fn complete_sequences(&mut self, core: &mut Core, now: Option<CoarseTs>, end: &mut dyn EndIo) {
         let flush_tag = self.flush_tag();
+        self.stamps.look_again();
         for at in 0..self.done.len() {
             let tag = self.done.tags()[at];
             let status = self.done.status(tag);
@@ -308,16 +309,18 @@ impl Hctx {
             if rq.flags & RQ_FLUSH_SEQ == 0 {
                 continue;
             }
+            // Of its last step: what comes after the bio's beginning and before that, its sequence adds.
+            let split = now.map(|now| self.stamps.split_of(at, tag, rq, core.looked, now)).unwrap_or_default();
             if tag == flush_tag {
                 // Release: like a tag that is freed.
                 self.shared.flushing.store(0, Ordering::Release);
-                self.flush_done(core, status, end);
+                self.flush_done(core, status, (split, now), end);
                 continue;
             }
             let mut id = std::mem::replace(&mut rq.bio_head, BioId::NONE); // C1
             while id.is_some() {
                 let next = core.bios[id].next;
-                self.data_done(core, id, status, end);
+                self.data_done(core, id, status, (split, now), end);
                 id = next;
             }
             self.freed.add(tag);

@@ -10,13 +10,15 @@
 //! - C4: a flush that fails rings the [alarms](crate::flush_alarm) of those who watch the device, before any bio ends
 //!   with it; from then on no flush ends well that they rely on.
 
+use sheave_base::clock::CoarseTs;
 use sheave_base::status::Status;
 
 use super::Hctx;
-use crate::bio::{BIO_FUA, BIO_OWNER, BIO_PREFLUSH, BioId, Op};
+use crate::bio::{BIO_FUA, BIO_OWNER, BIO_PREFLUSH, BIO_WAITED, BioId, Op};
 use crate::end_io::EndIo;
 use crate::request::RQ_NOMERGE;
 use crate::ring_core::Core;
+use crate::stats::Split;
 
 impl Hctx {
     /// Takes on a bio without data, or with FUA or PREFLUSH; false when it must wait for tags or bios.
@@ -61,7 +63,7 @@ impl Hctx {
     }
 
     /// The flush in flight has ended: its bios go on to DATA, or end.
-    pub(crate) fn flush_done(&mut self, core: &mut Core, status: Status, end: &mut dyn EndIo) {
+    pub(super) fn flush_done(&mut self, core: &mut Core, status: Status, step: LastStep, end: &mut dyn EndIo) {
         if !status.is_ok() {
             self.queue.watches().failed(status);
         }
@@ -74,19 +76,42 @@ impl Hctx {
                 bio.flags &= !BIO_PREFLUSH;
                 self.waiting.push_back(&mut core.bios, id);
             } else {
-                core.end_bio_slow(id, status, end);
+                end_sequence(core, id, status, step, end);
             }
         }
     }
 
     /// DATA of a write without native FUA has ended: POSTFLUSH follows.
-    pub(crate) fn data_done(&mut self, core: &mut Core, id: BioId, status: Status, end: &mut dyn EndIo) {
+    pub(super) fn data_done(
+        &mut self,
+        core: &mut Core,
+        id: BioId,
+        status: Status,
+        step: LastStep,
+        end: &mut dyn EndIo,
+    ) {
         if status.is_ok() {
             self.flush.join(&mut core.bios, id);
         } else {
-            core.end_bio_slow(id, status, end);
+            end_sequence(core, id, status, step, end);
         }
     }
+}
+
+/// Where the time of the last step of a sequence went, and when it was reaped, with statistics.
+type LastStep = (Split, Option<CoarseTs>);
+
+/// Ends a bio whose last step has ended. What it waited before that, also for steps of its own, counts as waiting to be
+/// let in.
+fn end_sequence(core: &mut Core, id: BioId, status: Status, (mut split, now): LastStep, end: &mut dyn EndIo) {
+    let bio = &core.bios[id];
+    if let Some(now) = now
+        && bio.flags & BIO_WAITED != 0
+    {
+        split.tag_ns += now.ns_since(bio.waited_from).saturating_sub(split.total_ns());
+    }
+    core.split = split;
+    core.end_bio_slow(id, status, end);
 }
 
 #[cfg(all(test, not(shuttle)))]

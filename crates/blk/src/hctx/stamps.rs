@@ -127,6 +127,12 @@ impl Stamps {
         self.split_of(0, tag, head, looked, now)
     }
 
+    /// Asks for numbers of the list of what has ended from the first on again.
+    #[cold]
+    pub(super) fn look_again(&mut self) {
+        self.next = 0;
+    }
+
     /// The list of what has ended was emptied.
     #[inline(always)]
     pub(super) fn clear_calls(&mut self) {
