@@ -471,12 +471,18 @@ impl Hctx {
     /// The most I/Os that end with one request of this hardware context, where each of its requests is in the hands of
     /// another thread and nothing waits for one of them to end; else `None`.
     pub(crate) fn ends_remotely(&self) -> Option<u32> {
-        let sent = !self.stalled && self.gathered.is_empty() && !self.flush.has_pending() && !self.flush.is_running();
+        let sent = !self.stalled && self.gathered.is_empty() && !self.has_waiting();
         if !sent || self.tags.is_shared() || self.next_event() != NextEvent::Remote {
             return None;
         }
         let in_flight = self.rqs.iter().filter(|rq| rq.bio_head.is_some());
         in_flight.map(|rq| if rq.flags & RQ_FLUSH_SEQ == 0 { 1 + u32::from(rq.merged()) } else { u32::MAX }).max()
+    }
+
+    /// Whether a bio or a request waits here for the end of another: for its tag, or for a flush.
+    pub(crate) fn has_waiting(&self) -> bool {
+        let sent = self.waiting.is_empty() && self.refused.is_empty();
+        !sent || self.flush.has_pending() || self.flush.is_running()
     }
 
     /// Whether another thread has completed a request, or is about to.

@@ -5,6 +5,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use sheave_base::buf::Buf;
+use sheave_drivers::open_device;
 use sheave_uring::{Ring, prep};
 
 fn ring() -> Option<Ring> {
@@ -41,6 +43,30 @@ fn a_wait_ends_for_a_socket_for_io_and_for_another_thread() {
         ring.take_socket_events(&mut events);
     }
     assert_eq!((events.len(), events[0].token, events[0].res), (1, 0xabcd_1234, 5));
+}
+
+#[test]
+fn a_chain_goes_on_as_soon_as_a_member_has_ended_whatever_else_the_wait_is_for() {
+    const READS: u64 = 200;
+    /// For so long a wait gathers what ends, while one operation or more are to come.
+    const GATHER: Duration = Duration::from_millis(10);
+    let dir = tempfile::tempdir().expect("a directory");
+    let device = open_device(&format!("file:{}/disk,size=1M", dir.path().display())).expect("a file");
+    let mut ring = Ring::builder().entries(256).build().expect("a ring");
+    let (_near, far) = UnixStream::pair().expect("a pair");
+    let ready = ring.sockets(|mut sockets| {
+        sockets.register_recv_buffers(4, 4096).is_ok() && sockets.recv(far.as_raw_fd(), 1).is_ok()
+    });
+    let Ok(true) = ready else { return sheave_testkit::skip("no io_uring here, or too old a kernel") };
+    let fd = ring.attach(&device).expect("attached");
+    for at in 0..READS {
+        let read = prep::read(fd, Buf::zeroed(4096, 4096).expect("memory")).offset(at % 256 * 4096);
+        ring.push(if at + 1 < READS { read.link() } else { read }).expect("room");
+    }
+    let from = Instant::now();
+    ring.submit_and_wait(READS as u32).expect("submitted");
+    assert_eq!(ring.completions().filter(|cqe| cqe.res == 4096).count() as u64, READS);
+    assert!(from.elapsed() < GATHER * READS as u32 / 4, "{:?} for {READS} reads", from.elapsed());
 }
 
 #[test]

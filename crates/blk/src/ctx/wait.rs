@@ -26,6 +26,8 @@ struct Waits {
     remote: bool,
     /// When a driver has something to do.
     at: Option<PreciseTs>,
+    /// Something waits for the end of another request.
+    next: bool,
     /// A driver refuses though it holds nothing.
     retry: bool,
     /// When the timeouts want to be looked at.
@@ -46,9 +48,10 @@ impl IoCtx {
     /// As [`IoCtx::wait`], for a caller that wants to hear of `remote` completions of other threads: of each, where
     /// more than the wait is for may depend on it.
     pub fn wait_for(&mut self, wanted: u32, remote: u32, timeout: Option<Duration>) {
-        if let Some((outstanding, _)) = self.only_kernel() {
+        if let Some((outstanding, hctx)) = self.only_kernel() {
+            let wanted = if wanted > 1 && !hctx.has_waiting() { wanted.min(outstanding) } else { 1 };
             self.core.plug.invalidate();
-            return self.sleep_in_kernel(wanted.clamp(1, outstanding), timeout);
+            return self.sleep_in_kernel(wanted, timeout);
         }
         self.wait_for_all(wanted, remote, timeout);
     }
@@ -124,7 +127,8 @@ impl IoCtx {
         if outstanding == 0 {
             self.park(remote, timeout);
         } else {
-            self.wait_kernel(if waits.remote { 1 } else { wanted.clamp(1, outstanding) }, timeout);
+            let each = waits.remote || waits.next || !self.core.starved.is_empty();
+            self.wait_kernel(if each { 1 } else { wanted.clamp(1, outstanding) }, timeout);
         }
     }
 
@@ -198,6 +202,7 @@ impl IoCtx {
             if hctx.live() != 0 {
                 waits.walk = earlier(waits.walk, hctx.next_walk());
             }
+            waits.next |= hctx.has_waiting();
             waits.retry |= hctx.must_retry();
             // One completion of the kernel ring may end all that the driver has.
             waits.remote |= hctx.works_alone() && hctx.live() != 0;

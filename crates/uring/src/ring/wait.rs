@@ -12,11 +12,14 @@
 use std::time::Duration;
 
 use sheave_base::status::Errno;
+use sheave_iomap::completion_plan::CompletionPlan;
+use sheave_iomap::kiocb::{IOCB_DSYNC, IOCB_SUMMED};
 
 use super::inner::Inner;
 use crate::completion::Waited;
 use crate::core::Core;
 use crate::prep::Cancel;
+use crate::req::{NO_SLOT, Req};
 use crate::sqe::errno;
 
 /// How soon a ring that waits tries again to make a worker for which there was no thread.
@@ -126,6 +129,8 @@ impl Inner {
         }
         let limit = self.retry_worker(self.sleep_limit(left));
         let results = self.results_to_wait_for(wanted);
+        // A ring that hears late of an end makes late what depends on it.
+        let wanted = if self.more_depends() { 1 } else { wanted };
         // With a slot in use (a chain, a drain, a timeout, work after the data), more than its own CQE may depend on
         // the end of an I/O; of plain records each end is one CQE.
         let remote = if self.core.reqs.live() > 0 { 1 } else { wanted };
@@ -136,6 +141,18 @@ impl Inner {
             self.io.wait_for(wanted, remote, limit);
         }
         self.task_work.is_awake();
+    }
+
+    /// Whether more than its own CQE depends on the end of an I/O: a chain, a drain or a timeout goes on with it, others
+    /// wait for its bio, or it has a step to come.
+    fn more_depends(&self) -> bool {
+        let Core { reqs, deferred, retry, timers, .. } = &self.core;
+        let goes_on = |req: &Req| {
+            let steps = req.kiocb.plan != CompletionPlan::Inline || req.kiocb.flags & (IOCB_DSYNC | IOCB_SUMMED) != 0;
+            req.link != NO_SLOT || steps
+        };
+        let others = !(deferred.is_empty() && retry.is_empty()) || timers.is_counting();
+        others || (reqs.live() > 0 && reqs.iter_live().any(|(_, req)| goes_on(req)))
     }
 
     /// For how many results of workers the ring need not be woken, and one more. What counts CQEs, or waits for the end
