@@ -2,8 +2,9 @@
 //!
 //! Owns the build flags, and which tests run: all crates' in the nightly run, and in that of CI those of the crates
 //! that live on unsafe code and that a program embeds, for safe code touches no freed memory by itself. Works with a
-//! stable toolchain: it ships the sanitizer's runtime, only the flag asks for RUSTC_BOOTSTRAP. Nothing is optimized:
-//! the sanitizer's code takes the compiler longer to optimize than the tests take without that.
+//! stable toolchain: it ships the sanitizer's runtime, only the flag asks for RUSTC_BOOTSTRAP. In CI nothing is
+//! optimized: the sanitizer's code takes the compiler longer to optimize than those tests take without that. The crash
+//! simulator of the nightly run takes an hour without.
 //!
 //! Invariants:
 //! - I1: the tests count for something only after a deliberate use after free was caught here.
@@ -99,15 +100,20 @@ pub fn unsupported() -> Option<String> {
 fn tests(extent: &Extent, sees_leaks: bool) -> Command {
     let threads = cargo::test_threads();
     let mut command = if cargo::has_nextest() {
-        cargo(["nextest", "run", "--status-level", "fail", "--test-threads", &threads])
+        let mut command = cargo(["nextest", "run", "--status-level", "fail", "--test-threads", &threads]);
+        if matches!(extent, Extent::All { .. }) {
+            command.args(["--profile", "nightly"]);
+        }
+        command
     } else {
         cargo(["test", "--quiet"])
     };
     command.args(["--no-fail-fast", "--lib", "--bins", "--tests"]).args(selection(extent));
     if let Extent::All { round } = extent {
         command.env(sheave_testkit::ROUND_ENV, round.to_string());
+    } else {
+        command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0");
     }
-    command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0");
     if has_lab(extent) {
         // The lab's compiler is a wrapper already: the flag goes to every crate of the target (I3).
         command.args(["--target", TARGET]).env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address");

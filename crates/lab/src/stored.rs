@@ -3,12 +3,13 @@
 
 use crate::LabError;
 use crate::report::LabReport;
+use crate::serial::for_ever;
 use crate::table;
 
 /// The report of a run.
 pub fn read(text: String) -> Result<LabReport, LabError> {
-    // A program reads one report in its life: the text, and the words in it, live as long.
-    let mut report: LabReport = serde_json::from_str(text.leak())
+    // The words of a report live for ever, and some of them are parts of its text.
+    let mut report: LabReport = serde_json::from_str(for_ever(text))
         .map_err(|err| LabError::usage(format!("this is no report of a run: {err}")).fix("name a file of --save"))?;
     report.same_arms_twice = table::same_arms(&report);
     Ok(report)
