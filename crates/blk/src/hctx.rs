@@ -479,12 +479,6 @@ impl Hctx {
         in_flight.map(|rq| if rq.flags & RQ_FLUSH_SEQ == 0 { 1 + u32::from(rq.merged()) } else { u32::MAX }).max()
     }
 
-    /// Whether a bio or a request waits here for the end of another: for its tag, or for a flush.
-    pub(crate) fn has_waiting(&self) -> bool {
-        let sent = self.waiting.is_empty() && self.refused.is_empty();
-        !sent || self.flush.has_pending() || self.flush.is_running()
-    }
-
     /// Whether another thread has completed a request, or is about to.
     pub(crate) fn has_remote(&self) -> bool {
         !self.remote.is_empty()

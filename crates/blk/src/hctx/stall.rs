@@ -219,6 +219,12 @@ impl Hctx {
         self.end_plug();
     }
 
+    /// Whether a bio or a request waits here for the end of another: for its tag, or for a flush.
+    pub(crate) fn has_waiting(&self) -> bool {
+        let sent = self.waiting.is_empty() && self.refused.is_empty();
+        !sent || self.flush.has_pending() || self.flush.is_running()
+    }
+
     /// Whether the driver refuses though it holds nothing, so that only asking again will help.
     pub(crate) fn must_retry(&self) -> bool {
         !self.refused.is_empty() && self.hw.next_event() == NextEvent::Idle && self.queue.gate().is_open()

@@ -143,8 +143,8 @@ impl Inner {
         self.task_work.is_awake();
     }
 
-    /// Whether more than its own CQE depends on the end of an I/O: a chain, a drain or a timeout goes on with it, others
-    /// wait for its bio, or it has a step to come.
+    /// Whether more than its own CQE depends on the end of an I/O: a chain, a drain or a timeout goes on with it,
+    /// another waits for its bio, or it has a step to come.
     fn more_depends(&self) -> bool {
         let Core { reqs, deferred, retry, timers, .. } = &self.core;
         let goes_on = |req: &Req| {
