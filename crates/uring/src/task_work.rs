@@ -158,7 +158,14 @@ impl RingHandle {
             return Err(SendError::Gone);
         }
         let mut word = 0;
-        let Some(node) = (0..LOOKS).find_map(|_| shared.taken.get(&mut word)) else { return Err(SendError::Full) };
+        let mut look = |n| {
+            // The sender that is taking nodes back may wait for this CPU.
+            if n > 0 {
+                sheave_base::sync::thread::yield_now();
+            }
+            shared.taken.get(&mut word)
+        };
+        let Some(node) = (0..LOOKS).find_map(&mut look) else { return Err(SendError::Full) };
         let message = &shared.messages[node as usize];
         // Relaxed, both: published by the push (I2).
         message.user_data.store(cqe.user_data, Ordering::Relaxed);
