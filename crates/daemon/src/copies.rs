@@ -172,14 +172,14 @@ impl Control {
         call.admin_only()?;
         let wanted: t::Import = call.parameters()?;
         let file = File::from(call.take_fd()?);
-        let t::Import { pool, volume, size_bytes, force } = wanted;
+        let t::Import { pool, volume, size_bytes, force, stream } = wanted;
         let held = self.daemon.held(&pool)?;
         let open = held.pool()?;
         let place = volume_place(&held, &volume)?;
         let wanted = import::Wanted { place: &place, size: size_bytes };
         // The command has asked.
         let ask = &mut copy::agreed;
-        let mut source = Source::of(file, "the image".into())?;
+        let mut source = source(file, "the image", stream)?;
         let (total, exists) = (source.size(), open.volume_info(&volume).is_ok());
         let copied = beside(&held, call, total, |told, stop| {
             let meter = &mut &*told;
@@ -201,13 +201,13 @@ impl Control {
     pub(super) fn export(&self, call: &mut Call<'_>) -> Reply {
         // It reads all of a volume, and takes the time and the disk of the daemon.
         call.admin_only()?;
-        let of: t::OfVolume = call.parameters()?;
+        let of: t::Export = call.parameters()?;
         let file = File::from(call.take_fd()?);
         let held = self.daemon.held(&of.pool)?;
         let open = held.pool()?;
         let place = volume_place(&held, &of.volume)?;
         let size = open.volume_info(&of.volume).map_err(failure::pool)?.size_bytes;
-        let sink = Sink::of(file, "the image".into(), size)?;
+        let sink = sink(file, "the image", size, of.stream)?;
         let copied = beside(&held, call, Some(size), |told, stop| {
             export::copy_to(open, &place, size, None, sink.stopped_by(stop), &mut &*told, stop)
         })?;
@@ -230,7 +230,7 @@ impl Control {
         let place = volume_place(&held, &wanted.volume)?;
         let size = open.volume_info(&wanted.volume).map_err(failure::pool)?.size_bytes;
         let written = beside(&held, call, Some(size), |told, stop| {
-            let sink = || Ok(Sink::of(file, "the diff".into(), 0)?.stopped_by(stop));
+            let sink = || Ok(sink(file, "the diff", 0, wanted.stream)?.stopped_by(stop));
             export_diff::write(open, &place, wanted.from.as_deref(), version, sink, &mut &*told, stop)
         })?;
         Ok(json!({ "copied_bytes": written.copied_bytes, "zero_bytes": written.zero_bytes }))
@@ -239,7 +239,7 @@ impl Control {
     /// `ImportDiff`.
     pub(super) fn import_diff(&self, call: &mut Call<'_>) -> Reply {
         call.admin_only()?;
-        let t::ImportDiff { pool, volume, base, name, force } = call.parameters()?;
+        let t::ImportDiff { pool, volume, base, name, force, stream } = call.parameters()?;
         let file = File::from(call.take_fd()?);
         for name in [&base, &name].into_iter().flatten() {
             value::volume_name(name).map_err(|why| Failure::usage(format!("snapshot '{name}': {why}")))?;
@@ -248,7 +248,7 @@ impl Control {
         let place = volume_place(&held, &volume)?;
         let (base, name) = (base.as_deref(), name.as_deref());
         let wanted = import_diff::Wanted { file: "the diff", place: &place, base, name };
-        let source = Source::of(file, "the diff".into())?;
+        let source = source(file, "the diff", stream)?;
         let total = source.size();
         let done = beside(&held, call, total, |told, stop| {
             let begun = import_diff::begin(&wanted, source, stop)?;
@@ -266,6 +266,16 @@ impl Control {
             "warnings": done.warnings,
         }))
     }
+}
+
+/// What a caller has opened to be read.
+fn source(file: File, name: &str, stream: Option<bool>) -> Result<Source, Failure> {
+    if stream == Some(true) { Ok(Source::stream(file, name.into())) } else { Source::of(file, name.into()) }
+}
+
+/// What a caller has opened to be written.
+fn sink(file: File, name: &str, len: u64, stream: Option<bool>) -> Result<Sink, Failure> {
+    if stream == Some(true) { Ok(Sink::stream(file, name.into())) } else { Sink::of(file, name.into(), len) }
 }
 
 /// A volume of a pool here, by a name that can be one.

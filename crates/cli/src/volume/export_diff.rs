@@ -120,8 +120,9 @@ fn there(pool: &Opened, holder: &Holder, args: &ExportDiffArgs, stop: &AtomicBoo
     args.from.as_deref().map(|from| pool.volume(from)).transpose()?;
     let mut progress = Progress::new("export", args.progress, args.json, Some(size));
     let (from, format) = (args.from.clone(), Some(args.format.name().to_owned()));
-    let export = t::ExportDiff { pool: holder.pool.clone(), volume, from, format };
     let sink = sink(args)?;
+    let stream = sink.told_as_stream();
+    let export = t::ExportDiff { pool: holder.pool.clone(), volume, from, format, stream };
     let Reply { copied_bytes, zero_bytes } =
         holder.remote.long("ExportDiff", &export, &[sink.file()?.as_fd()], &mut progress, stop)?;
     sink.was_finished();

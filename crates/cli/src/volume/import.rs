@@ -90,6 +90,7 @@ fn there(
         volume: place.name.clone(),
         size_bytes: args.size,
         force: Some(args.force),
+        stream: source.told_as_stream(),
     };
     #[derive(Deserialize)]
     struct Reply {

@@ -126,6 +126,7 @@ fn there(
         base: args.base.clone(),
         name: args.name.clone(),
         force: Some(args.force),
+        stream: source.told_as_stream(),
     };
     holder.remote.long("ImportDiff", &import, &[source.file()?.as_fd()], progress, stop)
 }

@@ -36,6 +36,7 @@ mod signals;
 mod slow;
 mod soak;
 mod space_back;
+mod streams;
 mod system_calls;
 mod tls;
 mod top;

@@ -392,6 +392,8 @@ pub struct ExportDiff {
     pub from: Option<String>,
     #[serde(default)]
     pub format: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<bool>,
 }
 
 /// Parameters of `ImportDiff`.
@@ -406,6 +408,8 @@ pub struct ImportDiff {
     pub name: Option<String>,
     #[serde(default)]
     pub force: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<bool>,
 }
 
 /// Parameters of `UpgradePool`.
@@ -417,7 +421,8 @@ pub struct Upgrade {
     pub dry_run: Option<bool>,
 }
 
-/// Parameters of `ImportVolume`.
+/// Parameters of `ImportVolume`. An older server knows no `stream`, so that is sent only where it could take
+/// the descriptor for something else.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Import {
@@ -427,6 +432,18 @@ pub struct Import {
     pub size_bytes: Option<u64>,
     #[serde(default)]
     pub force: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<bool>,
+}
+
+/// Parameters of `ExportVolume`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Export {
+    pub pool: String,
+    pub volume: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<bool>,
 }
 
 /// Parameters of `ScrubPool`.

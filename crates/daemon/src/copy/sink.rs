@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
 use sheave::Device;
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_base::units::fmt_bytes;
@@ -51,7 +51,7 @@ impl Sink {
     pub fn open(path: &Path, len: u64, ask: Ask<'_>) -> Result<Self, Failure> {
         if path == Path::new("-") {
             let stream = io::stdout().as_fd().try_clone_to_owned().map_err(|err| failed("stdout", &err))?;
-            return Ok(Self { name: "stdout".into(), to: To::Stream(stream.into()), made: None, stop: None });
+            return Ok(Self::stream(stream.into(), "stdout".into()));
         }
         let name = path.display().to_string();
         if devices::is_served(path) {
@@ -90,11 +90,22 @@ impl Sink {
         Ok(Self { name, to: To::Block(file), made: None, stop: None })
     }
 
+    /// What is written in order from where it stands, whatever it is.
+    pub fn stream(file: File, name: String) -> Self {
+        Self { name, to: To::Stream(file), made: None, stop: None }
+    }
+
     /// An open file that is empty, block device or pipe, for an image of `len` bytes.
     pub fn of(file: File, name: String, len: u64) -> Result<Self, Failure> {
         let meta = file.metadata().map_err(|err| failed(&name, &err))?;
         if meta.is_file() && meta.len() > 0 {
             return Err(Failure::usage(format!("{name} is not empty")).fix("cut it to nothing first"));
+        }
+        // The kernel puts every write at its end, wherever it is to be.
+        let flags = rustix::fs::fcntl_getfl(&file).map_err(|err| failed(&name, &err.into()))?;
+        if flags.contains(OFlags::APPEND) && meta.is_file() {
+            return Err(Failure::usage(format!("{name} was opened to append to"))
+                .fix("open it without O_APPEND, or pass it with `stream`; use the same version of sheave for both"));
         }
         if meta.is_file() {
             return Ok(Self { name, to: To::File(file), made: None, stop: None });
@@ -103,7 +114,7 @@ impl Sink {
             expect_room(&file, &name, len)?;
             return Ok(Self { name, to: To::Block(file), made: None, stop: None });
         }
-        Ok(Self { name, to: To::Stream(file), made: None, stop: None })
+        Ok(Self::stream(file, name))
     }
 
     /// What it is called.
@@ -158,6 +169,14 @@ impl Sink {
         }
     }
 
+    /// What the process that holds the pool must be told of a stream, beside the descriptor.
+    pub fn told_as_stream(&self) -> Option<bool> {
+        match &self.to {
+            To::Stream(stream) => source::told_as_stream(stream),
+            To::File(_) | To::Block(_) | To::Device { .. } => None,
+        }
+    }
+
     /// Somebody else has written all of it, and made it durable.
     pub fn was_finished(mut self) {
         self.made = None;
@@ -166,7 +185,10 @@ impl Sink {
     /// A stream that nobody reads is given up when `stop` is set.
     #[must_use]
     pub fn stopped_by(mut self, stop: &Arc<AtomicBool>) -> Self {
-        self.stop = Some(stop.clone());
+        // A file or block device takes bytes without anybody who reads them.
+        if self.told_as_stream().is_none() {
+            self.stop = Some(stop.clone());
+        }
         self
     }
 

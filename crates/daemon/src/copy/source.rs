@@ -6,7 +6,7 @@
 //! A read from a pipe waits in small steps, so that Ctrl-C is seen.
 
 use std::collections::VecDeque;
-use std::fs::File;
+use std::fs::{File, FileType};
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, FileTypeExt};
@@ -65,7 +65,7 @@ impl Source {
     pub fn open(path: &Path) -> Result<Self, Failure> {
         if path == Path::new("-") {
             let stream = io::stdin().as_fd().try_clone_to_owned().map_err(|err| failed("stdin", &err))?;
-            return Ok(Self { name: "stdin".into(), from: From::Stream { stream: stream.into() }, pos: 0 });
+            return Ok(Self::stream(stream.into(), "stdin".into()));
         }
         let name = path.display().to_string();
         if devices::is_served(path) {
@@ -76,6 +76,11 @@ impl Source {
         Self::of(file, name)
     }
 
+    /// What is read in order from where it stands, whatever it is.
+    pub fn stream(stream: File, name: String) -> Self {
+        Self { name, from: From::Stream { stream }, pos: 0 }
+    }
+
     /// An open file, block device or pipe.
     pub fn of(mut file: File, name: String) -> Result<Self, Failure> {
         let meta = file.metadata().map_err(|err| failed(&name, &err))?;
@@ -83,7 +88,7 @@ impl Source {
             return Err(Failure::usage(format!("{name} is a directory")).fix("name a raw image, a block device, or -"));
         }
         if !meta.is_file() && !meta.file_type().is_block_device() {
-            return Ok(Self { name, from: From::Stream { stream: file }, pos: 0 });
+            return Ok(Self::stream(file, name));
         }
         refuse_other_formats(&file, &name)?;
         let len = match meta.is_file() {
@@ -110,6 +115,14 @@ impl Source {
         match &self.from {
             From::File { file, .. } | From::Stream { stream: file } => Ok(file),
             From::Device { .. } => Err(not_passed(&self.name)),
+        }
+    }
+
+    /// What the process that holds the pool must be told of a stream, beside the descriptor.
+    pub fn told_as_stream(&self) -> Option<bool> {
+        match &self.from {
+            From::Stream { stream } => told_as_stream(stream),
+            From::File { .. } | From::Device { .. } => None,
         }
     }
 
@@ -251,6 +264,13 @@ impl<'a> Spans<'a> {
 /// A device is read by a ring, in blocks.
 fn no_stream() -> io::Error {
     io::Error::other("a device is no file to read in order")
+}
+
+/// True of a stream that is a file or block device: stdin and stdout can be one, with a place where they stand. Of what
+/// can be nothing but a stream there is nothing to tell.
+pub(super) fn told_as_stream(stream: &File) -> Option<bool> {
+    let is_other = |kind: FileType| !kind.is_file() && !kind.is_block_device();
+    if stream.metadata().is_ok_and(|meta| is_other(meta.file_type())) { None } else { Some(true) }
 }
 
 /// The error for a device where a file must be handed to the server that holds the pool.
