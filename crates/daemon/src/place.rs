@@ -6,6 +6,8 @@
 mod takes_back;
 
 use std::fmt;
+use std::fs::{self, File, Metadata};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -18,6 +20,15 @@ use self::takes_back::takes_back;
 use crate::devices::open_device;
 use crate::failure::Failure;
 use crate::value;
+
+/// Whether this path leads to this open file, and not to another that was put there meanwhile.
+pub fn leads_to(path: &Path, file: &File) -> bool {
+    let identity = |meta: Metadata| (meta.dev(), meta.ino());
+    match (fs::metadata(path), file.metadata()) {
+        (Ok(now), Ok(opened)) => identity(now) == identity(opened),
+        _ => false,
+    }
+}
 
 /// The kinds of specs; what begins otherwise is a path.
 const KINDS: [&str; 8] = ["null", "ram", "file", "fault", "partition", "linear", "nbd", "rbd"];
@@ -176,9 +187,9 @@ impl fmt::Display for VolumePlace {
 impl PoolPlace {
     /// By which another process knows its files and block devices; empty when it has something else, too.
     pub fn identities(&self) -> Vec<(u64, u64)> {
-        use std::os::unix::fs::{FileTypeExt, MetadataExt};
+        use std::os::unix::fs::FileTypeExt;
         let of = |path: &String| {
-            let found = std::fs::metadata(path).ok()?;
+            let found = fs::metadata(path).ok()?;
             Some(if found.file_type().is_block_device() { (found.rdev(), 0) } else { (found.dev(), found.ino()) })
         };
         self.file_paths().iter().map(of).collect::<Option<Vec<_>>>().unwrap_or_default()

@@ -1,12 +1,11 @@
 //! A file that a command makes on the way to something else, and that goes again when that fails.
 
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
 use sheave_daemon::failure::Failure;
-use sheave_daemon::place::PoolPlace;
+use sheave_daemon::place::{PoolPlace, leads_to};
 use sheave_drivers::host::make_name_durable;
 
 use crate::pool::signature;
@@ -51,14 +50,9 @@ impl<'a> Made<'a> {
 impl Drop for Made<'_> {
     fn drop(&mut self) {
         let Some((path, file)) = self.made.take() else { return };
-        let identity = |meta: fs::Metadata| (meta.dev(), meta.ino());
-        let is_ours = match (fs::metadata(path), file.metadata()) {
-            (Ok(now), Ok(made)) => identity(now) == identity(made),
-            _ => false,
-        };
         // Nobody else can claim it from here on.
         let is_free = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
-        if is_ours && is_free && !signature::is_of_pool(path) {
+        if leads_to(path, &file) && is_free && !signature::is_of_pool(path) {
             // The error that brought us here is the one worth telling.
             let _ = fs::remove_file(path);
         }

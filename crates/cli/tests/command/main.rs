@@ -29,6 +29,7 @@ mod rbd;
 mod refusals;
 mod refused;
 mod rescue;
+mod same_image;
 mod seccomp;
 mod serve;
 mod sheave;

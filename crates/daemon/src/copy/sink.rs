@@ -2,6 +2,9 @@
 //!
 //! Owns what a hole becomes: nothing in a file that begins empty, zeroes elsewhere. A file that this made is removed
 //! again unless it was finished.
+//!
+//! - S1: a file or block device that this opened by its path is locked until it is dropped, so that no other copy
+//!   writes to it. What is removed is the file that was made here, and no other that has its name now.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -12,6 +15,7 @@ use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{FlockOperation, OFlags};
+use rustix::io::Errno;
 use sheave::Device;
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_base::units::fmt_bytes;
@@ -20,6 +24,7 @@ use sheave_blk::claim::{Claim, Sharing};
 use super::{Ask, source};
 use crate::devices;
 use crate::failure::{self, Failure};
+use crate::place::leads_to;
 
 /// Bytes that a pipe with room takes at once (pipe(7)).
 const PIPE_BUF: usize = 4096;
@@ -60,9 +65,9 @@ impl Sink {
         let fail = |err: io::Error| failed(&name, &err).fix("check the path, its permissions, and free space");
         match OpenOptions::new().write(true).create_new(true).open(path) {
             Ok(file) => {
-                let made = Some(path.to_owned());
-                let sink = Self { name: name.clone(), to: To::File(file), made, stop: None };
-                return Ok(sink);
+                // Another process may come across it at once; then it is that one's, and stays.
+                lock(&file, &name)?;
+                return Ok(Self { name, to: To::File(file), made: Some(path.to_owned()), stop: None });
             }
             Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {}
             Err(err) => return Err(fail(err)),
@@ -74,13 +79,14 @@ impl Sink {
             return Err(Failure::usage(format!("{name} is neither a file nor a block device"))
                 .fix("name one of these, or - for stdout"));
         }
-        // A pool that is open holds such a lock, this one's own included.
-        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Err(Failure::run(format!("{name} is in use: a process holds a lock on it"))
-                .fix("choose another file; it may be that of a pool, even of this one"));
-        }
+        lock(&file, &name)?;
         if block || meta.len() > 0 {
             ask(&format!("{name} exists; the export replaces what is in it"))?;
+        }
+        // Who had made it may have removed it before that lock, and anybody while the question was thought about.
+        if !leads_to(path, &file) {
+            return Err(Failure::run(format!("{name} is in use: a process has just removed or replaced it"))
+                .fix("try again, or choose another file"));
         }
         if !block {
             file.set_len(0).map_err(fail)?;
@@ -236,7 +242,9 @@ impl Sink {
 
 impl Drop for Sink {
     fn drop(&mut self) {
-        if let Some(path) = &self.made {
+        if let (Some(path), To::File(file)) = (&self.made, &self.to)
+            && leads_to(path, file)
+        {
             // The error that brought us here is the one worth telling.
             let _ = std::fs::remove_file(path);
         }
@@ -253,7 +261,7 @@ fn write_stream(stream: &mut File, mut bytes: &[u8], stop: Option<&AtomicBool>) 
         }
         let tick = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         match rustix::event::poll(&mut [PollFd::new(stream, PollFlags::OUT)], Some(&tick)) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => continue,
+            Ok(0) | Err(Errno::INTR) => continue,
             Ok(_) => {}
             Err(err) => return Err(err.into()),
         }
@@ -266,6 +274,17 @@ fn write_stream(stream: &mut File, mut bytes: &[u8], stop: Option<&AtomicBool>) 
         }
     }
     Ok(())
+}
+
+/// Refuses what another process writes to or has as a pool, and keeps others from doing so.
+fn lock(file: &File, name: &str) -> Result<(), Failure> {
+    // A pool that is open holds such a lock, this one's own included, and so does another export.
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => Err(Failure::run(format!("{name} is in use: a process holds a lock on it"))
+            .fix("choose another file; it may be that of a pool, even of this one, or another export writes it")),
+        // A file system without such locks has none that could be in the way.
+        _ => Ok(()),
+    }
 }
 
 /// Refuses a block device that is too small.
@@ -286,3 +305,6 @@ fn failed(name: &str, err: &io::Error) -> Failure {
         _ => failure,
     }
 }
+
+#[cfg(test)]
+mod tests;
