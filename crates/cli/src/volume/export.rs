@@ -34,6 +34,9 @@ struct Exported {
     /// What could not be read, with `--rescue`.
     #[serde(skip_serializing_if = "Option::is_none")]
     bad: Option<Vec<BadRange>>,
+    /// How many ranges that is, those beyond the list included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bad_ranges: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bad_bytes: Option<u64>,
     /// What is not certain of a pool that did not open otherwise.
@@ -81,7 +84,8 @@ pub fn run(args: &ExportArgs) -> Result<(), Failure> {
             file,
             copied_bytes,
             bad_bytes: rescue.then_some(bad.bytes),
-            bad: rescue.then_some(bad.ranges),
+            bad_ranges: rescue.then_some(bad.ranges),
+            bad: rescue.then_some(bad.listed),
             unsure: rescue.then_some(unsure),
             seconds,
         })?;

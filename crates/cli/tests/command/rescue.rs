@@ -281,6 +281,7 @@ fn bad_blocks_are_listed_to_the_byte() {
     assert_eq!(said.code, 1, "not all of it came out: {}", said.err);
     let wanted = serde_json::json!([{"offset": 12288, "length": 8192}, {"offset": 36864, "length": 4096}]);
     assert_eq!((&said.json()["bad"], &said.json()["bad_bytes"]), (&wanted, &12288.into()), "{}", said.out);
+    assert_eq!(said.json()["bad_ranges"], 2, "{}", said.out);
     let mut content = fs::read(dir.path("v")).expect("there");
     for at in [3, 4, 9] {
         content[at * BLOCK..][..BLOCK].fill(0);

@@ -3,7 +3,8 @@
 //! Owns what becomes of a read that fails: it is made again block by block, and blocks that fail alone are listed.
 //! One read at a time, so that it is known which one failed.
 //!
-//! - R1: a block is listed if and only if it could not be read, by its own place in the volume.
+//! - R1: a block is listed if and only if it could not be read, by its own place in the volume; beyond a number of
+//!   ranges it is counted.
 
 use serde::Serialize;
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
@@ -42,9 +43,13 @@ pub enum Instead {
 #[derive(Debug, Default)]
 pub struct Bad {
     /// Where, the first of them.
-    pub ranges: Vec<BadRange>,
+    pub listed: Vec<BadRange>,
+    /// How many ranges in all.
+    pub ranges: u64,
     /// How much in all.
     pub bytes: u64,
+    /// Where the last range ends.
+    end: u64,
 }
 
 /// A copy that goes on.
@@ -112,13 +117,7 @@ impl Rescue<'_> {
     }
 
     fn give_up(&mut self, pos: u64, len: u64) -> Result<(), Failure> {
-        self.bad.bytes += len;
-        let full = self.bad.ranges.len() == MOST_LISTED;
-        match self.bad.ranges.last_mut() {
-            Some(last) if last.offset + last.length == pos => last.length += len,
-            _ if full => {}
-            _ => self.bad.ranges.push(BadRange { offset: pos, length: len }),
-        }
+        self.bad.add(pos, len);
         match self.instead {
             Instead::Zeroes => self.sink.hole(pos, len),
             Instead::Nothing => Ok(()),
@@ -127,17 +126,36 @@ impl Rescue<'_> {
 }
 
 impl Bad {
+    /// One more, which begins where the last one ends, or behind that.
+    fn add(&mut self, pos: u64, len: u64) {
+        let is_new = self.ranges == 0 || self.end != pos;
+        let is_listed = self.ranges == self.listed.len() as u64;
+        (self.bytes, self.ranges, self.end) = (self.bytes + len, self.ranges + u64::from(is_new), pos + len);
+        if is_new && self.listed.len() < MOST_LISTED {
+            self.listed.push(BadRange { offset: pos, length: len });
+        } else if let Some(last) = self.listed.last_mut().filter(|_| !is_new && is_listed) {
+            last.length += len;
+        }
+    }
+
     /// For people: what could not be read.
     pub fn words(&self) -> String {
         use std::fmt::Write;
         let mut text = String::new();
-        for range in &self.ranges {
+        for range in &self.listed {
             // Writing to a String does not fail.
             let _ = writeln!(text, "  bad: {} bytes at byte {} of the volume", range.length, range.offset);
         }
+        let unlisted = self.ranges - self.listed.len() as u64;
+        if unlisted > 0 {
+            let _ = writeln!(text, "  and {unlisted} more");
+        }
         if self.bytes > 0 {
-            let _ = writeln!(text, "{} bytes could not be read, in {} ranges", self.bytes, self.ranges.len());
+            let _ = writeln!(text, "{} bytes could not be read, in {} ranges", self.bytes, self.ranges);
         }
         text
     }
 }
+
+#[cfg(test)]
+mod tests;
