@@ -10,7 +10,7 @@ use sheave_base::sync::atomic::{AtomicBool, Ordering};
 
 use sheave_daemon::failure::Failure;
 
-pub use sheave_load::output::text;
+pub use sheave_load::output::{is_read, text};
 
 /// A JSON value was written (O1).
 static WRITTEN: AtomicBool = AtomicBool::new(false);

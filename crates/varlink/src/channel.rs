@@ -66,6 +66,12 @@ impl Channel {
         found.is_ok() && polled[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
     }
 
+    /// Whether a message has begun and has not been taken.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        self.framer.has_begun()
+    }
+
     /// The next message; `None` when the other end has closed between messages. It may take `idle` to begin, and
     /// `whole` from then on.
     ///

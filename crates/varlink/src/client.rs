@@ -16,6 +16,8 @@ use crate::channel::Channel;
 const MESSAGE_BYTES: usize = 64 << 20;
 /// How long a message may take, once it has begun, either way.
 const MESSAGE: Duration = Duration::from_secs(30);
+/// How often a call that waits for its replies is asked whether to go on.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// Why a call has no result.
 #[derive(Debug, Error)]
@@ -109,6 +111,49 @@ impl Client {
             match self.reply()? {
                 (parameters, true) => each(parameters)?,
                 (parameters, false) => return Ok(parameters),
+            }
+        }
+    }
+
+    /// As `call_more` for replies that come as seldom as they want: `goes_on` is asked after each, and twice a second
+    /// while there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`]; `Interrupted` when it does not go on.
+    pub fn call_more_while<T: Serialize>(
+        &mut self,
+        method: &str,
+        parameters: &T,
+        each: &mut dyn FnMut(Value) -> io::Result<()>,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<Value, ClientError> {
+        let patience = self.patience.replace(LOOK);
+        let ended = self.replies_while(method, parameters, each, goes_on);
+        self.patience = patience;
+        ended
+    }
+
+    fn replies_while<T: Serialize>(
+        &mut self,
+        method: &str,
+        parameters: &T,
+        each: &mut dyn FnMut(Value) -> io::Result<()>,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<Value, ClientError> {
+        let message = json!({ "method": method, "parameters": parameters, "more": true });
+        self.channel.send(&serde_json::to_vec(&message)?, &[], MESSAGE)?;
+        loop {
+            match self.reply() {
+                Ok((parameters, true)) => each(parameters)?,
+                Ok((parameters, false)) => return Ok(parameters),
+                // One that has begun and does not end is a failure; else there is nothing to tell yet.
+                Err(ClientError::Io(error)) if error.kind() == io::ErrorKind::TimedOut && !self.channel.has_begun() => {
+                }
+                Err(error) => return Err(error),
+            }
+            if !goes_on() {
+                return Err(io::Error::from(io::ErrorKind::Interrupted).into());
             }
         }
     }

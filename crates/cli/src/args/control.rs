@@ -108,7 +108,7 @@ fn limit(text: &str) -> Result<LimitArg, String> {
 #[derive(Debug, Args)]
 #[command(after_help = SLOW_EXAMPLES)]
 pub struct SlowArgs {
-    /// Go on with those that come, until Ctrl-C.
+    /// Go on with those that come, until Ctrl-C or the end of the reader.
     #[arg(long)]
     pub follow: bool,
 

@@ -79,7 +79,7 @@ pub enum PoolCommand {
     Trim(TrimArgs),
     /// Give a pool that an older sheave made what it lacks.
     Upgrade(UpgradeArgs),
-    /// Tell each change of a pool's space between ok, low and full, until Ctrl-C.
+    /// Tell each change of a pool's space between ok, low and full, until Ctrl-C or the end of its reader.
     Watch(WatchArgs),
 }
 

@@ -22,6 +22,7 @@ use sheave_daemon::failure::Failure;
 use sheave_daemon::place::PoolPlace;
 use sheave_varlink::{Client, ClientError};
 
+use crate::output;
 use crate::progress::Progress;
 
 /// Sockets of a directory that are tried, at most.
@@ -191,7 +192,7 @@ impl Remote {
         }
     }
 
-    /// Calls a method that replies again and again, until it fails.
+    /// Calls a method that replies again and again, until it fails, or nobody reads stdout any more.
     pub fn stream<P: Serialize>(
         &self,
         method: &str,
@@ -206,10 +207,11 @@ impl Remote {
             })
         };
         let method = format!("{INTERFACE}.{method}");
-        let ended = self.client.borrow_mut().call_more(&method, parameters, &[], &mut reply);
+        let ended = self.client.borrow_mut().call_more_while(&method, parameters, &mut reply, &output::is_read);
         match (failed, ended) {
             (Some(why), _) => Err(why),
             (None, Ok(_)) => Ok(()),
+            (None, Err(_)) if !output::is_read() => Ok(()),
             (None, Err(error)) => Err(self.failure(error)),
         }
     }

@@ -42,6 +42,9 @@ pub fn run(args: &SlowArgs) -> Result<(), Failure> {
             }
             return Ok(());
         }
+        if !output::is_read() {
+            return Ok(());
+        }
         asked.since = Some(rows.next);
         std::thread::sleep(EVERY);
     }

@@ -1,4 +1,5 @@
-//! `sheave pool watch`: the space of a pool, and each change of it, until Ctrl-C, which ends it as it ends any reader.
+//! `sheave pool watch`: the space of a pool, and each change of it, until Ctrl-C, which ends it as it ends any reader,
+//! or until nobody reads what it tells.
 //!
 //! Of a pool that a daemon holds it is the daemon that tells. A pool that nobody has does not change; it is opened to
 //! be looked at, and told once.

@@ -1,14 +1,19 @@
-//! `-` of copies that a daemon makes: stdin and stdout stand somewhere, also where they are files.
+//! stdin and stdout beside a daemon: `-` of copies that it makes, which stands somewhere also where it is a file, and
+//! readers that go away.
 
 use std::fs::{self, File};
-use std::os::fd::AsFd;
+use std::io::{BufRead, BufReader, Lines};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sheave_varlink::Client;
 
-use crate::daemon::{BOTH, Daemon, Nbd, ask, pools, served_ok};
+use crate::daemon::{BOTH, Daemon, Nbd, ask, ask_ok, pools, served_ok};
 use crate::sheave::{Dir, Said};
 
 /// A line of shell that must succeed, where `$S` is the binary; it finds the daemons of a directory, if one is named.
@@ -92,5 +97,84 @@ fn a_file_that_was_opened_to_append_to_is_refused_unless_it_is_passed_as_a_strea
     assert_eq!(fs::metadata(dir.path("out")).expect("there").len(), 0);
     call(json!({ "pool": "a", "volume": "v", "stream": true })).expect("it is exported");
     assert_eq!(fs::metadata(dir.path("out")).expect("there").len(), 16 << 20);
+    daemon.end();
+}
+
+/// Those that tell without an end, with somebody who reads what they tell.
+fn teller(dir: &Dir, line: &str) -> (Child, Lines<BufReader<ChildStdout>>) {
+    let mut command = dir.command(line);
+    command.env("SHEAVE_RUNTIME_DIR", dir.path("run")).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("it runs");
+    let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    (child, lines)
+}
+
+/// Its exit code, if it ends soon.
+fn ends(mut child: Child) -> Option<i32> {
+    let until = Instant::now() + Duration::from_secs(10);
+    while Instant::now() < until {
+        if let Some(status) = child.try_wait().expect("it is ours") {
+            return status.code();
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.kill().expect("killed");
+    child.wait().expect("it ends");
+    None
+}
+
+#[test]
+fn what_tells_without_an_end_ends_with_its_reader() {
+    let Some(dir) = pools() else { return };
+    let daemon = Daemon::start(&dir, BOTH);
+    let (watch, mut lines) = teller(&dir, "pool watch a.img --json");
+    lines.next().expect("a line").expect("read");
+    // Nothing more is told meanwhile.
+    drop(lines);
+    assert_eq!(ends(watch), Some(0));
+    let (slow, lines) = teller(&dir, "slow --follow --json");
+    std::thread::sleep(Duration::from_millis(100));
+    drop(lines);
+    assert_eq!(ends(slow), Some(0));
+    // A socket whose other end only does not read any more says so when something is written to it.
+    let (ours, theirs) = UnixStream::pair().expect("a pair");
+    ours.shutdown(Shutdown::Read).expect("shut");
+    let mut command = dir.command("pool watch a.img");
+    command.env("SHEAVE_RUNTIME_DIR", dir.path("run")).stdout(OwnedFd::from(theirs)).stderr(Stdio::null());
+    assert_eq!(ends(command.spawn().expect("it runs")), Some(0));
+    // One that goes on is not ended, however long it has nothing to tell.
+    let (mut watch, mut lines) = teller(&dir, "pool watch a.img --json");
+    lines.next().expect("a line").expect("read");
+    std::thread::sleep(Duration::from_millis(1700));
+    assert!(watch.try_wait().expect("it is ours").is_none());
+    ask_ok(&dir, "pool set a.img --low-water 126M");
+    assert!(lines.next().expect("a line").expect("read").contains("\"low\""));
+    drop(lines);
+    assert_eq!(ends(watch), Some(0));
+    daemon.end();
+}
+
+#[test]
+fn what_cannot_be_told_ends_it_with_the_reason() {
+    let Some(dir) = pools() else { return };
+    let daemon = Daemon::start(&dir, BOTH);
+    let mut client = Nbd::connect(&dir.path("nbd.sock"), "va").expect("it is served");
+    ask_ok(&dir, "slow --limit 1ns");
+    let until = Instant::now() + Duration::from_secs(60);
+    while ask_ok(&dir, "slow --json").json()["ios"].as_array().is_some_and(Vec::is_empty) {
+        assert!(Instant::now() < until, "no I/O is slow");
+        assert_eq!(client.write(0, &[1; 4096]), Some(0));
+    }
+    for line in ["pool watch a.img --json", "slow --follow --json"] {
+        let full = File::options().write(true).open("/dev/full").expect("opened");
+        let mut command = dir.command(line);
+        command
+            .env("SHEAVE_RUNTIME_DIR", dir.path("run"))
+            .stdout(full)
+            .stderr(File::create(dir.path("err")).expect("made"));
+        assert_eq!(ends(command.spawn().expect("it runs")), Some(1), "{line}");
+        let err = fs::read_to_string(dir.path("err")).expect("read");
+        assert!(err.contains("could not be written to stdout"), "{line}\n{err}");
+    }
     daemon.end();
 }
