@@ -252,6 +252,36 @@ fn what_is_cut_off_within_a_block_stays_away_whatever_is_in_flight() {
     assert!(user.read(1024, 3072).expect("reads").iter().all(|byte| *byte == 0), "V9: what was cut off is back");
 }
 
+/// A discard up to the end of a volume, within a block, waits for a write while the volume grows and is written behind
+/// that end.
+#[test]
+fn a_discard_up_to_an_end_that_moves_keeps_what_is_written_behind_it() {
+    // The last block is one of many of its unit, and the last of a unit that goes as a whole.
+    for end in [2 * UNIT + 8192 + 512, 3 * UNIT - 512] {
+        let device = open_device("ram:size=64M").expect("opens");
+        format(&device, UNIT);
+        let pool = open(&device);
+        let user = User::new(pool.create_volume("a", end).expect("creates"));
+        user.write(4096, &pattern(1, (end - 4096) as usize)).expect("writes");
+        let slow = user.start(0, &pattern(2, 4096)).expect("begins");
+        thread::scope(|scope| {
+            let punched = scope.spawn(|| User::new(pool.open_volume("a").expect("opens")).punch(4096, end - 4096));
+            while user.volume.holders().is_empty() {
+                thread::yield_now();
+            }
+            pool.resize("a", 4 * UNIT).expect("grows");
+            user.write(end, &pattern(3, 512)).expect("writes behind the end of what is discarded");
+            user.end(slow).expect("ends");
+            punched.join().expect("no panic").expect("discards");
+        });
+        assert!(user.read(0, 4096).expect("reads") == pattern(2, 4096));
+        assert!(user.read(4096, (end - 4096) as usize).expect("reads").iter().all(|byte| *byte == 0), "{end}");
+        assert!(user.read(end, 512).expect("reads") == pattern(3, 512), "a write was lost, {end}");
+        drop(user);
+        pool.close().expect("closes");
+    }
+}
+
 #[test]
 fn a_volume_that_cannot_be_cut_keeps_its_size() {
     let device = open_device("ram:size=64M").expect("opens");

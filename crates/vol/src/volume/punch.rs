@@ -5,6 +5,7 @@
 //!
 //! - H1: blocks outside the range keep what they have, and writes to them that are under way are not lost.
 //! - H2: it goes on in pieces, so that nobody waits long for the lock.
+//! - H3: a last block that the volume's end lies in loses its bit only while the volume ends there.
 
 use sheave_base::buf::Buf;
 use sheave_base::status::Status;
@@ -19,6 +20,15 @@ use crate::state::extent_map::{BLOCK_SHIFT, Entry};
 
 const BLOCK: u64 = 1 << BLOCK_SHIFT;
 
+/// What has become of whole blocks that were to lose what they have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Punched {
+    Done,
+    /// Not all of them have: the last one reaches beyond the end that was asked for, and the volume does not end there
+    /// any more. What lies behind that end may have been written.
+    EndMoved,
+}
+
 impl Volume {
     /// Makes `pos..pos + len` read as zeroes and gives back what it can.
     pub(crate) fn punch(&self, pos: u64, len: u64, may_block: &MayBlock) -> Result<(), Status> {
@@ -31,7 +41,7 @@ impl Volume {
             self.zero_part(pos, first - pos, may_block)?;
         }
         // What lies behind the end of the volume belongs to its last block.
-        let last = if end == self.size() { end.next_multiple_of(BLOCK) } else { last };
+        let mut last = if end == self.size() { end.next_multiple_of(BLOCK) } else { last };
         if last < end {
             self.zero_part(last, end - last, may_block)?;
         }
@@ -42,8 +52,13 @@ impl Volume {
                 return Err(Status::Canceled);
             }
             let stop = ((at | (slot - 1)) + 1).min(last);
-            self.punch_blocks(at, stop, may_block)?;
-            at = stop;
+            match self.punch_blocks(at, stop, end, may_block)? {
+                Punched::Done => at = stop,
+                Punched::EndMoved => {
+                    last = end & !(BLOCK - 1);
+                    self.zero_part(last, end - last, may_block)?;
+                }
+            }
         }
         if self.pool.lock().is_overdue() { self.pool.commit() } else { Ok(()) }
     }
@@ -52,22 +67,35 @@ impl Volume {
         self.core.size()
     }
 
-    /// Whole blocks within one slot of the map.
-    fn punch_blocks(&self, from: u64, to: u64, may_block: &MayBlock) -> Result<(), Status> {
+    /// Whether `to`, up to which whole blocks are to lose what they have, is too far: beyond `end`, up to which
+    /// somebody wants that, and the volume does not end there. It may have become larger since it did, or be about to
+    /// have the size again that it had before a smaller one.
+    fn end_moved(&self, state: &State, to: u64, end: u64) -> Result<bool, Status> {
+        Ok(to > end && state.vol(self.core.id)?.size_to_write() > end)
+    }
+
+    /// Whole blocks within one slot of the map, the last of which may reach beyond `end`.
+    fn punch_blocks(&self, from: u64, to: u64, end: u64, may_block: &MayBlock) -> Result<Punched, Status> {
         let geometry = self.pool.map.geometry;
         let unit_bytes = geometry.unit_bytes();
         let (first, last) = (from.div_ceil(unit_bytes), to >> geometry.unit_shift);
         if first > last {
-            return self.punch_unit(from, to, may_block);
+            return self.punch_unit(from, to, end, may_block);
         }
         if from < first << geometry.unit_shift {
-            self.punch_unit(from, first << geometry.unit_shift, may_block)?;
+            let punched = self.punch_unit(from, first << geometry.unit_shift, end, may_block)?;
+            if punched == Punched::EndMoved {
+                return Ok(punched);
+            }
         }
         if last << geometry.unit_shift < to {
-            self.punch_unit(last << geometry.unit_shift, to, may_block)?;
+            let punched = self.punch_unit(last << geometry.unit_shift, to, end, may_block)?;
+            if punched == Punched::EndMoved {
+                return Ok(punched);
+            }
         }
         if first == last {
-            return Ok(());
+            return Ok(Punched::Done);
         }
         let cost = |state: &State| match self.has_space(first, last) {
             true => state.cost_of_units(self.core.id, last - 1, last - 1),
@@ -76,12 +104,15 @@ impl Volume {
         let mut guard = self.quiet(may_block, cost)?;
         let state = &mut *guard;
         if !self.has_space(first, last) {
-            return Ok(());
+            return Ok(Punched::Done);
+        }
+        if self.end_moved(state, last << geometry.unit_shift, end)? {
+            return Ok(Punched::EndMoved);
         }
         state.unmap_units(&self.core, first, last - first)?;
         let record = Record::Run { volume: self.core.id, unit: first, count: last - first, phys: 0 };
         self.pool.record(state, record);
-        Ok(())
+        Ok(Punched::Done)
     }
 
     /// Whether any unit of a range within one slot has space: a discard of holes changes nothing.
@@ -98,8 +129,8 @@ impl Volume {
         false
     }
 
-    /// Some blocks of one unit, not all.
-    fn punch_unit(&self, from: u64, to: u64, may_block: &MayBlock) -> Result<(), Status> {
+    /// Some blocks of one unit, not all, the last of which may reach beyond `end`.
+    fn punch_unit(&self, from: u64, to: u64, end: u64, may_block: &MayBlock) -> Result<Punched, Status> {
         let geometry = self.pool.map.geometry;
         let unit = from >> geometry.unit_shift;
         let first = ((from & (geometry.unit_bytes() - 1)) >> BLOCK_SHIFT) as u32;
@@ -112,7 +143,7 @@ impl Volume {
             let mut guard = self.quiet(may_block, cost)?;
             let entry = self.pool.map.find(&self.core.top, unit).entry;
             if !entry.is_alloc() {
-                return Ok(());
+                return Ok(Punched::Done);
             }
             if entry.any(Entry::WRITERS) {
                 // Somebody may be writing other blocks of the unit for the first time: these writes are not to be
@@ -123,13 +154,17 @@ impl Volume {
                 }
             }
             let state = &mut *guard;
+            // Under the lock that clears them: the volume may have become larger during every wait (H3).
+            if self.end_moved(state, to, end)? {
+                return Ok(Punched::EndMoved);
+            }
             if state.clear_blocks(&self.core, unit, first, count)? {
                 match state.find(self.core.id, unit) {
                     Some((place, entry)) if entry.is_alloc() => self.pool.list(state, &self.core, unit, place, entry),
                     _ => self.pool.record(state, Record::Run { volume: self.core.id, unit, count: 1, phys: 0 }),
                 }
             }
-            return Ok(());
+            return Ok(Punched::Done);
         }
     }
 
