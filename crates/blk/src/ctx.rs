@@ -138,6 +138,8 @@ pub struct IoCtx {
     events: Vec<Completed>,
     /// Completions of operations on sockets that nobody took yet.
     socket_events: Vec<Completed>,
+    /// Operations on sockets that the kernel ring has not ended.
+    socket_ops: u32,
     /// The last poll left operations prepared.
     forgotten: bool,
     /// Neither `Send` nor `Sync`, whatever the fields become.
@@ -183,6 +185,7 @@ impl IoCtx {
             alarm_at: None,
             events: Vec::new(),
             socket_events: Vec::new(),
+            socket_ops: 0,
             forgotten: false,
             thread: PhantomData,
         })

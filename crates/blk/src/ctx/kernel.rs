@@ -162,7 +162,7 @@ impl IoCtx {
         let (index, kind) = (whose as u16, (whose >> 16) as u8);
         match kind {
             KIND_RING => self.own_events(row),
-            KIND_SOCKET => self.socket_events.extend_from_slice(row),
+            KIND_SOCKET => self.keep_socket_events(row),
             KIND_IGNORED => {}
             _ => {
                 if let Some(Some(hctx)) = self.hctxs.get_mut(usize::from(index)) {
@@ -218,11 +218,12 @@ impl IoCtx {
         }
     }
 
-    /// Operations of the kernel ring that other hardware contexts have, as far as they need not end by themselves. What
-    /// has come of them was handed out, so they are as many as the kernel ring counts of them.
+    /// Operations of the kernel ring that other hardware contexts have, and those on sockets, as far as they need not
+    /// end by themselves. What has come of them was handed out, so they are as many as the kernel ring counts of them.
     fn lasting_beside(&self, index: usize) -> u32 {
         let others = self.hctxs.iter().enumerate().filter(|(other, _)| *other != index);
-        others.filter_map(|(_, hctx)| hctx.as_ref()).map(|hctx| hctx.lasting_in_kernel()).sum()
+        let lasting = others.filter_map(|(_, hctx)| hctx.as_ref()).map(|hctx| hctx.lasting_in_kernel());
+        self.socket_ops + lasting.sum::<u32>()
     }
 
     /// Waits for what a hardware context that ends has elsewhere.
@@ -263,6 +264,7 @@ impl IoCtx {
                 if lost {
                     // It takes nothing more, and has nothing.
                     self.core.kring.ring = None;
+                    self.socket_ops = 0;
                 }
             }
             _ => sheave_base::sync::thread::yield_now(),

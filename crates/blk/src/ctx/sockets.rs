@@ -5,6 +5,10 @@
 //!
 //! An operation on a socket counts as something that the kernel ring will complete: a ring with one sleeps in the
 //! kernel, and does not spin.
+//!
+//! - N1: `socket_ops` counts the operations that the kernel ring has or is to be sent, exactly: each that was prepared,
+//!   until its last completion is handed out. A driver that has panicked is not waited for by these, which may last for
+//!   as long as a client says nothing.
 #![allow(unsafe_code)] // the memory of sends and receives
 
 use std::os::fd::RawFd;
@@ -31,7 +35,14 @@ pub struct SocketEvent {
 /// The kernel ring, for operations on sockets. Each prepares an operation that a commit or a wait sends, and that gives
 /// one [`SocketEvent`] with its `token`.
 #[derive(Debug)]
-pub struct Sockets<'a>(&'a mut KernelRing);
+pub struct Sockets<'a> {
+    kring: &'a mut KernelRing,
+    /// The ring's count (N1).
+    live: &'a mut u32,
+}
+
+/// `IORING_CQE_F_MORE`.
+const MORE: u32 = 1 << 1;
 
 fn user_data(token: u32) -> u64 {
     kernel_user_data((token >> 16) as u16, token as u16, KIND_SOCKET)
@@ -44,7 +55,15 @@ impl IoCtx {
     ///
     /// Why there can be none here.
     pub fn sockets(&mut self) -> Result<Sockets<'_>, KringError> {
-        self.core.kring.get(false).map(Sockets)
+        let kring = self.core.kring.get(false)?;
+        Ok(Sockets { kring, live: &mut self.socket_ops })
+    }
+
+    /// Keeps what operations on sockets have completed until somebody takes it.
+    pub(super) fn keep_socket_events(&mut self, events: &[Completed]) {
+        let last = events.iter().filter(|event| event.flags & MORE == 0).count();
+        self.socket_ops = self.socket_ops.saturating_sub(last as u32);
+        self.socket_events.extend_from_slice(events);
     }
 
     /// Whether operations on sockets have ended that [`IoCtx::take_socket_events`] would give.
@@ -63,13 +82,21 @@ impl IoCtx {
 }
 
 impl Sockets<'_> {
+    /// Prepares an operation that ends with an event, and counts it.
+    fn prepare(&mut self, prep: impl FnOnce(&mut KernelRing) -> Result<(), Full>) -> Result<(), Full> {
+        make_room(self.kring);
+        prep(self.kring)?;
+        *self.live += 1;
+        Ok(())
+    }
+
     /// See [`KernelRing::register_recv_buffers`].
     ///
     /// # Errors
     ///
     /// As there.
     pub fn register_recv_buffers(&mut self, count: u16, each: u32) -> Result<(), KringError> {
-        self.0.register_recv_buffers(GROUP, count, each)
+        self.kring.register_recv_buffers(GROUP, count, each)
     }
 
     /// See [`KernelRing::prep_accept`].
@@ -78,8 +105,7 @@ impl Sockets<'_> {
     ///
     /// [`Full`]: the kernel takes nothing at the moment.
     pub fn accept(&mut self, fd: RawFd, token: u32) -> Result<(), Full> {
-        make_room(self.0);
-        self.0.prep_accept(fd, user_data(token))
+        self.prepare(|kring| kring.prep_accept(fd, user_data(token)))
     }
 
     /// See [`KernelRing::prep_recv`].
@@ -88,8 +114,7 @@ impl Sockets<'_> {
     ///
     /// [`Full`].
     pub fn recv(&mut self, fd: RawFd, token: u32) -> Result<(), Full> {
-        make_room(self.0);
-        self.0.prep_recv(fd, GROUP, user_data(token))
+        self.prepare(|kring| kring.prep_recv(fd, GROUP, user_data(token)))
     }
 
     /// See [`KernelRing::prep_recv_into`].
@@ -102,9 +127,8 @@ impl Sockets<'_> {
     ///
     /// As there.
     pub unsafe fn recv_into(&mut self, fd: RawFd, memory: IoVec, token: u32) -> Result<(), Full> {
-        make_room(self.0);
         // SAFETY: promised by the caller.
-        unsafe { self.0.prep_recv_into(fd, memory, user_data(token)) }
+        self.prepare(|kring| unsafe { kring.prep_recv_into(fd, memory, user_data(token)) })
     }
 
     /// See [`KernelRing::prep_send`].
@@ -117,9 +141,8 @@ impl Sockets<'_> {
     ///
     /// As there.
     pub unsafe fn send(&mut self, fd: RawFd, message: &mut Message, token: u32) -> Result<(), Full> {
-        make_room(self.0);
         // SAFETY: promised by the caller.
-        unsafe { self.0.prep_send(fd, message, user_data(token)) }
+        self.prepare(|kring| unsafe { kring.prep_send(fd, message, user_data(token)) })
     }
 
     /// Asks for the end of the operation with the number `victim`, which then gives its event; it may end otherwise
@@ -129,9 +152,9 @@ impl Sockets<'_> {
     ///
     /// [`Full`].
     pub fn cancel(&mut self, victim: u32) -> Result<(), Full> {
-        make_room(self.0);
+        make_room(self.kring);
         let ignored = kernel_user_data(0, 0, crate::driver::KIND_IGNORED);
-        self.0.prep_cancel(user_data(victim), ignored)
+        self.kring.prep_cancel(user_data(victim), ignored)
     }
 
     /// See [`KernelRing::received`].
@@ -142,11 +165,11 @@ impl Sockets<'_> {
     #[must_use]
     pub unsafe fn received(&mut self, event: &SocketEvent) -> Option<(u16, &[u8])> {
         // SAFETY: promised by the caller.
-        unsafe { self.0.received(GROUP, event.res, event.flags) }
+        unsafe { self.kring.received(GROUP, event.res, event.flags) }
     }
 
     /// See [`KernelRing::recycle`].
     pub fn recycle(&mut self, number: u16) {
-        self.0.recycle(GROUP, number);
+        self.kring.recycle(GROUP, number);
     }
 }

@@ -158,6 +158,50 @@ fn a_driver_that_panics_is_not_waited_for_by_what_others_watch() {
     assert!(watcher.seen().ends.is_empty(), "who has not panicked keeps what it has");
 }
 
+/// A server's ring: what it has on sockets lasts until a client does something. Nor does an operation on a socket that
+/// has ended stand for one that a driver has.
+#[test]
+fn a_driver_that_panics_is_not_waited_for_by_operations_on_sockets() {
+    if rig(&driver(4)).is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("sock");
+    let listener = UnixListener::bind(&path).expect("listening");
+    let fds = bells(1);
+    let rung = || Device::from_driver("rung", Box::new(Rung(fds.clone())));
+    let mut rig = Rig::new(&rung());
+    rig.ctx.sockets().expect("a kernel ring").accept(listener.as_raw_fd(), 7).expect("room");
+    rig.ctx.commit();
+    let (failed, hear) = std::sync::mpsc::channel::<()>();
+    let client = std::thread::spawn(move || {
+        let _ = hear.recv_timeout(LONG / 2);
+        UnixStream::connect(path).expect("connected")
+    });
+    let start = Instant::now();
+    rig.send(Op::Write, 1000, BLOCK, 0);
+    assert_eq!(rig.wait_all(), [Status::IoErr]);
+    assert!(start.elapsed() < LONG / 4, "until somebody has connected");
+    drop(failed);
+    until(&mut rig, "a connection", |rig| rig.ctx.has_socket_events());
+    let mut events = Vec::new();
+    rig.ctx.take_socket_events(&mut events);
+    assert!(matches!(events[..], [event] if event.token == 7 && event.res >= 0), "{events:?}");
+    // SAFETY: a new descriptor, of which nobody else knows.
+    drop(unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(events[0].res) });
+    drop(client.join().expect("connected"));
+
+    rig.bdev = rig.ctx.attach(&rung()).expect("attached");
+    rig.send(Op::Write, 0, BLOCK, 0);
+    rig.poll();
+    rig.ctx.commit();
+    let ringer = ring_each(&fds, Duration::from_millis(200));
+    rig.send(Op::Write, 1000, BLOCK, 0);
+    let all = [Status::IoErr, Status::Ok, Status::IoErr];
+    assert_eq!(rig.wait_all(), all, "what the kernel has of the driver is waited for");
+    ringer.join().expect("rung");
+}
+
 #[test]
 fn a_request_that_the_driver_has_ended_does_not_wait_for_ever_for_an_operation_that_holds_it() {
     let (_near, far) = pair();
