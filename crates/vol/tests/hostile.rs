@@ -13,7 +13,7 @@ use sheave_vol::block_io::{BlockIo, DeviceIo};
 use sheave_vol::format::{BLOCK, INDEX_CHILDREN, MAX_LEVEL, MAX_SUMS, MAX_VOLUMES};
 use sheave_vol::page::{PagePlace, PageRef, index, sums};
 use sheave_vol::record::Record;
-use sheave_vol::{CheckOptions, Checksum, CreateOptions, OpenOptions, Pool, PoolError, check_device};
+use sheave_vol::{CheckOptions, Checksum, CreateOptions, FindingKind, OpenOptions, Pool, PoolError, check_device};
 
 fn with_journal(records: impl Iterator<Item = Record>) -> Device {
     crate::support::hostile::with_journal(Checksum::None, true, false, records)
@@ -25,6 +25,13 @@ fn refused(device: &Device) -> String {
     let error = Pool::open(device, &OpenOptions::default()).expect_err("it is refused");
     assert!(matches!(error, PoolError::Damaged { .. }), "{error}");
     error.to_string()
+}
+
+/// What a check says of a journal that goes too far, if it does.
+fn too_far(device: &Device) -> Option<String> {
+    let report = check_device(device, &CheckOptions::default()).expect("checks");
+    let found = report.findings.into_iter().find(|finding| finding.kind == FindingKind::Journal);
+    found.map(|finding| finding.means)
 }
 
 #[test]
@@ -46,6 +53,45 @@ fn more_volumes_than_there_may_be_are_refused() {
 fn more_leaves_than_a_journal_can_change_are_refused() {
     let device = with_journal([volume(1)].into_iter().chain((0..).map(|leaf| set(leaf << 8))));
     assert!(refused(&device).contains("pages of maps"), "as many as that would take GiB of memory");
+}
+
+/// Where opening draws the line a check draws it: leaves, and the nodes above them, that are made, or were there and
+/// change, or are copies of such.
+#[test]
+fn a_check_counts_the_pages_of_maps_that_opening_counts() {
+    let leaves = |of: std::ops::Range<u64>| of.map(|leaf| set(leaf << 8));
+    let most = 32_768 - 128;
+    for (more, opens) in [(0, true), (1, false)] {
+        let device = with_journal([volume(1)].into_iter().chain(leaves(0..most + more)));
+        assert_eq!(too_far(&device).is_none(), opens, "{more} more than {most}");
+        assert_eq!(Pool::open(&device, &OpenOptions::default()).is_ok(), opens, "{more} more than {most}");
+    }
+    // Half as many, and as many again in a copy; what is dropped does not count.
+    let half = most / 2;
+    let copied = |leaves: u64| (0..leaves).map(|leaf| set_in(2, leaf << 8 | 1));
+    for (more, opens) in [(0, true), (1, false)] {
+        let gone = [volume(7)].into_iter().chain((0..1000).map(|leaf| set_in(7, leaf << 8)));
+        let records = [volume(1)].into_iter().chain(gone).chain([Record::Delete { volume: 7 }]);
+        let device = with_journal(records.chain(leaves(0..half)).chain([copy(2)]).chain(copied(half + more)));
+        let (found, opened) = (too_far(&device), Pool::open(&device, &OpenOptions::default()));
+        assert_eq!((found.is_none(), opened.is_ok()), (opens, opens), "{more} more than {half} twice: {found:?}");
+    }
+}
+
+/// Leaves that the checkpoint has and the journal changes are made by no record.
+#[test]
+fn a_check_counts_pages_of_the_checkpoint_that_the_journal_changes() {
+    let device = with_journal([volume(1)].into_iter().chain((0..32_000).map(|leaf| set(leaf << 8))));
+    open(&device).close().expect("closes");
+    let more = (0..32_700).map(|leaf| set(leaf << 8 | 1));
+    let io = DeviceIo::new(&device).expect("attaches");
+    let mut sb = newest(&io);
+    (sb.clean, sb.generation) = (false, sb.generation + 1);
+    crate::support::hostile::write_journal(&io, &sb, false, more);
+    let said = too_far(&device).expect("a finding");
+    assert!(said.contains("pages of maps") && refused(&device).contains("pages of maps"), "{said}");
+    assert!(check_device(&device, &CheckOptions::default().repair(true)).expect("repairs").repaired);
+    drop(open(&device));
 }
 
 /// A volume of 1 PiB that has one unit at its end: cutting it, copying it, deleting it looks at what it has, and not at
@@ -108,6 +154,29 @@ fn more_open_regions_than_a_pool_has_are_refused() {
     // Those beyond the end of the pool are none.
     let beyond = (0..).map(|at| Record::Intent { first: 1 << 20 | at, count: 1 });
     drop(open(&crate::support::hostile::with_journal(Checksum::Crc32c, true, false, beyond.take(1000))));
+}
+
+/// Where opening draws the line a check draws it: a region counts once, however many records open it.
+#[test]
+fn a_check_counts_the_open_regions_that_opening_counts() {
+    let with = |records: &[Record]| {
+        let spec = "ram:size=20G";
+        crate::support::hostile::with_journal_on(spec, Checksum::Crc32c, true, false, records.iter().cloned())
+    };
+    let intent = |first, count| Record::Intent { first, count };
+    let cases: [(&[Record], bool); 4] = [
+        (&[intent(0, 4096)], true),
+        (&[intent(0, 4096), intent(1000, 96)], true),
+        (&[intent(0, 4097)], false),
+        (&[intent(0, 4096), intent(4099, 1)], false),
+    ];
+    for (records, opens) in cases {
+        let device = with(records);
+        let found = too_far(&device);
+        assert_eq!(found.is_none(), opens, "{records:?}: {found:?}");
+        assert!(found.is_none_or(|found| found.contains("open regions")));
+        assert_eq!(Pool::open(&device, &OpenOptions::default()).is_ok(), opens, "{records:?}");
+    }
 }
 
 /// A pool whose tree of checksums is as high as one may be. It has region 0, which is open, and empty index pages of

@@ -12,11 +12,12 @@ use std::collections::HashSet;
 use std::rc::Rc;
 
 use super::report::Progress;
+use super::sums::Says;
 use super::walk::{Bad, Key, Walk};
 use crate::device::sweep::Sweep;
 use crate::error::PoolError;
 use crate::format::block::Block;
-use crate::format::page::sums::{self, Marked};
+use crate::format::page::sums;
 use crate::format::page::table::VolumeEntry;
 use crate::format::{BLOCK_BYTES, INDEX_CHILDREN, MAX_SUMS};
 
@@ -95,7 +96,7 @@ impl Walk<'_> {
                 let expect = self.expect(page, index);
                 let decode = |block: Block| sums::decode(&block, &self.geometry, &expect, &mut [0; MAX_SUMS]);
                 let read = block.and_then(|block| decode(block).map_err(Bad::Damaged));
-                self.sums_read.insert(key, read.map(|state| state.marked != Marked::default()));
+                self.sums_read.insert(key, read.map(|state| Says::of(&state)));
                 Vec::new()
             }
             Tree::Map => {

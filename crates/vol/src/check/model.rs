@@ -8,8 +8,12 @@
 //!   first.
 //! - M2: no leaf is without entries, and no entry without written bits.
 
+mod changed;
+
 use std::collections::BTreeMap;
 use std::rc::Rc;
+
+use changed::{Changed, Mark};
 
 use super::sums::Sums;
 use crate::format::INDEX_CHILDREN;
@@ -26,6 +30,8 @@ pub(crate) struct Leaf {
     pub written: Box<[u64]>,
     /// Of the page; [`Leaf::REPLAYED`] when a record has changed it.
     pub generation: u64,
+    /// A record has changed it.
+    changed: Option<Mark>,
 }
 
 impl Leaf {
@@ -38,6 +44,7 @@ impl Leaf {
             entries: vec![0; entries].into(),
             written: vec![0; entries * geometry.entry_words].into(),
             generation: Leaf::REPLAYED,
+            changed: None,
         }
     }
 
@@ -68,11 +75,13 @@ impl Leaf {
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub leaves: Vec<Option<Rc<Leaf>>>,
+    /// A record has changed it, or what is below.
+    changed: Option<Mark>,
 }
 
 impl Node {
     pub fn new() -> Node {
-        Node { leaves: vec![None; INDEX_CHILDREN] }
+        Node { leaves: vec![None; INDEX_CHILDREN], changed: None }
     }
 
     fn is_empty(&self) -> bool {
@@ -84,8 +93,8 @@ impl Node {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Map {
     pub nodes: BTreeMap<u64, Rc<Node>>,
-    /// Leaves that records have made and not emptied again.
-    made: u64,
+    /// What records have changed, in the maps of all volumes.
+    changed: Changed,
     /// Its pages that gave nothing, by the numbers of their findings: who gets the map needs them too.
     pub lost: Rc<Vec<usize>>,
     /// What changes have cost since the model has asked, as [`Bounds`] counts it.
@@ -93,18 +102,25 @@ pub(crate) struct Map {
 }
 
 impl Map {
-    /// The leaf with this index, exclusive.
+    /// A map without entries, of a pool in which this has changed.
+    fn new(changed: &Changed) -> Map {
+        Map { changed: changed.clone(), ..Map::default() }
+    }
+
+    /// The leaf with this index, exclusive: it and its node are to be changed.
     fn leaf(&mut self, geometry: &Geometry, index: u64) -> &mut Leaf {
         let (node, at) = split(index);
         self.cost += if self.nodes.contains_key(&node) { 0 } else { Bounds::NODE_COST };
         let node = self.nodes.entry(node).or_insert_with(|| Rc::new(Node::new()));
         self.cost += if Rc::strong_count(node) > 1 { INDEX_CHILDREN as u64 } else { 0 };
         let node = Rc::make_mut(node);
-        let made = u64::from(node.leaves[at].is_none());
-        (self.made, self.cost) = (self.made + made, self.cost + made * Bounds::NODE_COST);
+        node.changed.get_or_insert_with(|| Mark::new(&self.changed));
+        self.cost += if node.leaves[at].is_none() { Bounds::NODE_COST } else { 0 };
         let leaf = node.leaves[at].get_or_insert_with(|| Rc::new(Leaf::new(geometry)));
         self.cost += if Rc::strong_count(leaf) > 1 { geometry.leaf_entries as u64 } else { 0 };
-        Rc::make_mut(leaf)
+        let leaf = Rc::make_mut(leaf);
+        leaf.changed.get_or_insert_with(|| Mark::new(&self.changed));
+        leaf
     }
 
     /// Changes an entry.
@@ -133,7 +149,6 @@ impl Map {
         if node.leaves[at].as_ref().is_some_and(|leaf| leaf.is_empty()) {
             let node = Rc::make_mut(node);
             node.leaves[at] = None;
-            self.made = self.made.saturating_sub(1);
             if node.is_empty() {
                 self.nodes.remove(&number);
             }
@@ -222,20 +237,27 @@ pub(crate) struct Model {
     pub records: u64,
     /// What changes of maps have cost ([`Bounds::MOST_COST`]).
     cost: u64,
+    /// Nodes and leaves that records have changed.
+    changed: Changed,
     bounds: Bounds,
 }
 
 impl Model {
     pub fn new(geometry: Geometry, next_volume: u32, journal_blocks: u32) -> Model {
         let bounds = Bounds::new(journal_blocks);
-        let (volumes, sums) = (BTreeMap::new(), Sums::default());
-        Model { geometry, volumes, next_volume, sums, records: 0, cost: 0, bounds }
+        let (volumes, sums, changed) = (BTreeMap::new(), Sums::default(), Changed::default());
+        Model { geometry, volumes, next_volume, sums, records: 0, cost: 0, changed, bounds }
+    }
+
+    /// A map without entries, for a volume of the pool.
+    pub fn new_map(&self) -> Map {
+        Map::new(&self.changed)
     }
 
     /// Does what a record of the journal says, if a pool can have written it after those before.
     pub fn replay(&mut self, record: Record) -> Result<(), Damage> {
         self.bounds.check(&record, self.volumes.len())?;
-        let volume = record.volume();
+        let (volume, opens) = (record.volume(), matches!(record, Record::Intent { .. }));
         if let Record::Copy { source, .. } | Record::Rollback { source, .. } = record {
             let slots = [volume, source].map(|id| self.volumes.get(&id).map_or(0, |vol| vol.map.nodes.len() as u64));
             self.cost += Bounds::SLOT_COST * slots[0].max(slots[1]);
@@ -245,12 +267,11 @@ impl Model {
         if let Some(vol) = self.volumes.get_mut(&volume) {
             self.cost += std::mem::take(&mut vol.map.cost);
         }
-        Bounds::check_cost(self.cost)?;
-        // Summed up now and then: it takes a look at each volume.
-        if self.records.is_multiple_of(1 << 14) {
-            Bounds::check_nodes(self.volumes.values().map(|vol| vol.map.made).sum(), 0)?;
+        if opens {
+            Bounds::check_open(self.sums.open())?;
         }
-        Ok(())
+        Bounds::check_cost(self.cost)?;
+        Bounds::check_nodes(self.changed.count())
     }
 
     /// Does what the record says; what is about a volume that is not there is passed over, as is one made twice.
@@ -321,7 +342,7 @@ impl Model {
                     root_level: 0,
                     name,
                 };
-                (entry, Map::default())
+                (entry, self.new_map())
             }
             Record::Copy { volume, source, snapshot, grows, size, max_size, created, name } => {
                 let Some(from) = self.volumes.get(&source) else { return };

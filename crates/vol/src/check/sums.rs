@@ -22,12 +22,26 @@ use crate::format::settings::Checksum;
 use crate::format::superblock::{Geometry, Superblock};
 use crate::format::{BLOCK, MAX_SUMS};
 
+/// What a page says of its region, beside the checksums.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Says {
+    /// It has marks.
+    marked: bool,
+    /// It has `SUMS_OPEN`.
+    open: bool,
+}
+
+impl Says {
+    pub fn of(region: &RegionState) -> Says {
+        Says { marked: region.marked != Marked::default(), open: region.open }
+    }
+}
+
 /// A page that is whole.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     page: PageRef,
-    /// It has marks.
-    marked: bool,
+    says: Says,
 }
 
 /// What the journal says of the marks of a region: blocks told bad, and blocks that are no longer.
@@ -47,6 +61,8 @@ pub(crate) struct Sums {
     pages: BTreeMap<u64, Kept>,
     /// Regions that the journal opens.
     opened: BTreeSet<u64>,
+    /// Regions that are open: those whose pages are, and others that `INTENT` records open.
+    open: u64,
     marks: BTreeMap<u64, Change>,
     /// Any region may have been written (S3).
     all_open: bool,
@@ -58,8 +74,14 @@ impl Sums {
     }
 
     /// The page of a region is whole.
-    pub fn keep(&mut self, region: u64, page: PageRef, marked: bool) {
-        self.pages.insert(region, Kept { page, marked });
+    pub fn keep(&mut self, region: u64, page: PageRef, says: Says) {
+        self.open += u64::from(says.open);
+        self.pages.insert(region, Kept { page, says });
+    }
+
+    /// How many regions are open, as opening the pool counts them.
+    pub fn open(&self) -> u64 {
+        self.open
     }
 
     /// Records of the journal are missing (S3).
@@ -75,7 +97,10 @@ impl Sums {
         let region = |unit: u64| unit / geometry.region_units();
         match *record {
             Record::Intent { first, count } => {
-                self.opened.extend(first..(first + count).min(geometry.regions(geometry.total_units)));
+                for region in first..(first + count).min(geometry.regions(geometry.total_units)) {
+                    let is_open = self.pages.get(&region).is_some_and(|kept| kept.says.open);
+                    self.open += u64::from(self.opened.insert(region) && !is_open);
+                }
             }
             Record::Mark { bad, first, count } => self.replay_mark(geometry, first..first + count, bad),
             // Programs that did not know marks copied units to regions that were not open.
@@ -116,7 +141,7 @@ impl Sums {
         must_leave: &dyn Fn(u64) -> bool,
     ) -> Result<(PageRef, u16), PoolError> {
         let full = || PoolError::Full { what: "there is no free unit to write repaired checksums to".into() };
-        let kept = self.pages.iter().filter(|(_, kept)| kept.marked || !self.all_open);
+        let kept = self.pages.iter().filter(|(_, kept)| kept.says.marked || !self.all_open);
         let mut pages: BTreeMap<u64, PageRef> = kept.map(|(region, kept)| (*region, kept.page)).collect();
         let mut changed: BTreeSet<u64> = self.opened.iter().chain(self.marks.keys()).copied().collect();
         let moved = pages.iter().filter(|(_, page)| self.all_open || must_leave(page.address));

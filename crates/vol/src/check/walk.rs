@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use super::model::{Leaf, Map, Model, Node, Vol};
 use super::report::Progress;
-use super::sums::Sums;
+use super::sums::{Says, Sums};
 use crate::device::block_io::BlockIo;
 use crate::error::PoolError;
 use crate::finding::{Finding, FindingKind, Place};
@@ -56,8 +56,8 @@ pub(super) struct Walk<'a> {
     pub(super) leaves: HashMap<Key, Result<Rc<Leaf>, Bad>>,
     pub(super) indexes: HashMap<Key, Result<Box<[PageRef; INDEX_CHILDREN]>, Bad>>,
     pub(super) tables: HashMap<Key, (Vec<VolumeEntry>, Option<Bad>)>,
-    /// Whether a page of checksums has marks.
-    pub(super) sums_read: HashMap<Key, Result<bool, Bad>>,
+    /// What pages of checksums say.
+    pub(super) sums_read: HashMap<Key, Result<Says, Bad>>,
 }
 
 impl<'a> Walk<'a> {
@@ -98,7 +98,7 @@ impl<'a> Walk<'a> {
             self.sums(self.sb.sums, self.sb.sums_level, 0, &mut model.sums);
         }
         for entry in entries {
-            let map = self.map(&entry);
+            let map = self.map(&entry, model.new_map());
             model.volumes.insert(entry.id, Vol { entry, map });
         }
         Ok(model)
@@ -186,7 +186,7 @@ impl<'a> Walk<'a> {
             Some(Bad::Damaged(sums::beyond_the_pool(index)))
         } else if level == 0 {
             let read = self.sums_read.get(&(page, level, index)).copied().unwrap_or(Err(NOT_READ));
-            read.map(|marked| whole.keep(index, page, marked)).err()
+            read.map(|says| whole.keep(index, page, says)).err()
         } else {
             match self.children(page, level, index) {
                 Ok(children) => {
@@ -212,9 +212,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The map of a volume.
-    fn map(&mut self, entry: &VolumeEntry) -> Map {
-        let mut map = Map::default();
+    /// The map of a volume, put into one without entries.
+    fn map(&mut self, entry: &VolumeEntry, mut map: Map) -> Map {
         if !entry.root.is_none() {
             self.subtree(entry, entry.root, entry.root_level, 0, &mut map);
         }

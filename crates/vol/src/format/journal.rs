@@ -192,9 +192,11 @@ impl Bounds {
     const MOST_REGIONS: u64 = 1 << 20;
     /// Blocks that all `MARK` and `UNMARK` records may name: 128 GiB of data that was found bad since a checkpoint.
     const MOST_MARKS: u64 = 1 << 25;
+    /// Regions that may be open in a journal and the checkpoint before it: twice as many as a pool has open.
+    pub(crate) const MOST_OPEN: u64 = 1 << 12;
     /// Leaves and index nodes that replayed records may change. A pool that is open writes a checkpoint when half as
     /// many have changed.
-    const MOST_NODES: u64 = 1 << 15;
+    pub(crate) const MOST_NODES: u64 = 1 << 15;
     /// What changes may cost since a checkpoint, as far as a few bytes of a record stand for it: 1 an entry of a node
     /// that is copied, and the `_COST` of what follows. A pool that is open counts the same, and writes a checkpoint
     /// when it is a quarter of that. A node that is dropped was made or loaded before, and costs nothing more.
@@ -253,14 +255,15 @@ impl Bounds {
         require(cost <= Self::MOST_COST, "journal", cost, "is more work on maps than one journal makes")
     }
 
-    /// Whether so many nodes may have changed, in a pool that writes a checkpoint when `most` have.
-    pub(crate) fn check_nodes(nodes: u64, most: u64) -> Result<(), Damage> {
-        require(
-            nodes <= Self::MOST_NODES.max(2 * most),
-            "journal",
-            nodes,
-            "is more pages of maps than one journal changes",
-        )
+    /// Whether so many nodes may have changed.
+    pub(crate) fn check_nodes(nodes: u64) -> Result<(), Damage> {
+        require(nodes <= Self::MOST_NODES, "journal", nodes, "is more pages of maps than one journal changes")
+    }
+
+    /// Whether so many regions may be open, those of the checkpoint included, when a record has opened some: each takes
+    /// memory, and is read when the pool is opened.
+    pub(crate) fn check_open(regions: u64) -> Result<(), Damage> {
+        require(regions <= Self::MOST_OPEN, "journal", regions, "is more open regions of checksums than a pool has")
     }
 }
 

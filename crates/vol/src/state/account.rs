@@ -20,6 +20,7 @@
 //! Called under the pool's lock by volumes and by changes of the table, before they change anything.
 
 use crate::format::BLOCK;
+use crate::format::journal::Bounds;
 use crate::format::superblock::Geometry;
 use crate::state::sums::marks::Mismatch;
 
@@ -52,6 +53,9 @@ pub(crate) enum Spender {
 
 /// Pages that writes leave for discards, flushes and deletes, at most.
 const MOST_EXTRA: u64 = 256;
+
+/// Nodes that may be dirty, at most: half as many as a journal may change.
+const MOST_DIRTY: u64 = Bounds::MOST_NODES / 2;
 
 /// Free units that data does not get, for a pool of this size.
 pub(crate) fn reserve_units(geometry: &Geometry) -> u64 {
@@ -144,7 +148,7 @@ impl State {
         let per_unit = tree.pages.per_unit();
         let spare = reserve_units(&geometry) * per_unit;
         self.spare_pages = spare;
-        (self.dirty_soft, self.dirty_hard) = ((spare / 4).min(8192), (spare / 2).min(16_384));
+        (self.dirty_soft, self.dirty_hard) = ((spare / 4).min(8192), (spare / 2).min(MOST_DIRTY));
         let table = (2 * self.table.bare_pages()).saturating_sub(spare / 4);
         let sums = match self.sb.checksum {
             Checksum::None => 0,

@@ -20,17 +20,34 @@ pub fn with_journal(
     small_commits: bool,
     records: impl Iterator<Item = Record>,
 ) -> Device {
-    let device = open_device("ram:size=1G").expect("opens");
+    with_journal_on("ram:size=1G", checksum, marks, small_commits, records)
+}
+
+/// The same on such a device.
+pub fn with_journal_on(
+    spec: &str,
+    checksum: Checksum,
+    marks: bool,
+    small_commits: bool,
+    records: impl Iterator<Item = Record>,
+) -> Device {
+    let device = open_device(spec).expect("opens");
     let options = CreateOptions::default().journal_bytes(Some(JOURNAL_BYTES)).checksum(checksum);
     Pool::create(&device, &options).expect("formats");
     let io = DeviceIo::new(&device).expect("attaches");
     let mut sb = newest(&io);
     (sb.clean, sb.generation) = (false, sb.generation + 1);
     sb.marks &= marks;
+    write_journal(&io, &sb, small_commits, records);
+    device
+}
+
+/// Writes a superblock, and a journal of these records behind it.
+pub fn write_journal(io: &DeviceIo, sb: &Superblock, small_commits: bool, records: impl Iterator<Item = Record>) {
     let mut block = [0; BLOCK];
     let at = sb.encode(&mut block);
     io.write(at, &block).expect("writes");
-    let (ring, mut seq) = (Ring::of(&sb), sb.replay_seq);
+    let (ring, mut seq) = (Ring::of(sb), sb.replay_seq);
     let mut commit = Commit::with_capacity(1);
     let mut write = |commit: &mut Commit| {
         commit.seal(&ring, seq);
@@ -51,7 +68,6 @@ pub fn with_journal(
     if !commit.is_empty() {
         write(&mut commit);
     }
-    device
 }
 
 /// The superblock in use.

@@ -1,5 +1,6 @@
 //! Pages of checksums that a repair keeps, moves, and opens.
 
+use super::super::sums::Says;
 use super::disk::{Disk, Pool, UNIT, pool};
 use super::*;
 use crate::format::page::sums::{self, Marked, RegionSums};
@@ -93,6 +94,22 @@ fn a_page_in_the_unit_of_a_label_is_moved() {
     let pages = repaired(&disk);
     assert_ne!(pages[0].0 / UNIT, label / UNIT);
     assert_eq!(pages, [(pages[0].0, false), (PLACES[2], false)]);
+}
+
+/// As opening counts them: those that the checkpoint has open, and those that the journal opens beside.
+#[test]
+fn a_region_that_is_open_in_the_checkpoint_and_in_the_journal_counts_once() {
+    let Pool { sb, .. } = summed();
+    let mut sums = super::super::sums::Sums::of(&sb);
+    let says = |open| Says::of(&sums::RegionState { open, marked: Marked::default() });
+    for (region, open) in [(1, true), (2, false), (9, true)] {
+        sums.keep(region, PageRef::NONE, says(open));
+    }
+    assert_eq!(sums.open(), 2);
+    for (first, count, open) in [(0, 4, 5), (1, 2, 5), (16, 100, 6)] {
+        sums.replay(&sb.geometry(), &Record::Intent { first, count });
+        assert_eq!(sums.open(), open, "{first} and {count}");
+    }
 }
 
 /// In what cannot be read may be the record of any region.

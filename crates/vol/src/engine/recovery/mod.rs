@@ -278,7 +278,7 @@ fn replay_record(
     }
     state.apply(record).map_err(|why| why.to_string())?;
     Bounds::check_cost(state.tree.cost).map_err(|damage| damage.to_string())?;
-    Bounds::check_nodes(state.tree.dirty_nodes(), state.dirty_hard).map_err(|damage| damage.to_string())
+    Bounds::check_nodes(state.tree.dirty_nodes()).map_err(|damage| damage.to_string())
 }
 
 /// Owners of units, from all leaves that are in use (R2).

@@ -20,6 +20,7 @@ use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 
 use super::Sums;
+use crate::format::journal::Bounds;
 use crate::format::page::index::{build_upper, upper_pages};
 use crate::format::page::{PagePlace, PageRef, index, sums};
 use crate::format::superblock::Geometry;
@@ -32,8 +33,7 @@ const MAX_INTENDED: usize = 2048;
 const MIN_INTENDED: usize = 64;
 /// Regions that are opened together: who writes one after the other waits for a commit now and then only.
 const TOGETHER: u64 = 8;
-/// Regions that may be open in a journal and the checkpoint before it: twice as many as a pool opens.
-const MOST_REPLAYED: usize = 2 * MAX_INTENDED;
+const _: () = assert!(2 * MAX_INTENDED as u64 == Bounds::MOST_OPEN);
 
 #[derive(Debug, Default)]
 struct Region {
@@ -197,9 +197,7 @@ impl Regions {
             let entry = self.map.entry(region).or_default();
             self.open_pages += usize::from(!entry.open_page);
             entry.open_page = true;
-            if self.open_pages > MOST_REPLAYED {
-                return Err(Status::Invalid); // Each takes memory, and is read when the pool is opened.
-            }
+            Bounds::check_open(self.open_pages as u64).map_err(|_| Status::Invalid)?;
         }
         Ok(())
     }
