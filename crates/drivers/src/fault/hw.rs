@@ -360,6 +360,10 @@ unsafe impl HwQueue for FaultQueue {
         }
     }
 
+    fn lasting_in_kernel(&self) -> u32 {
+        self.lower.lasting_in_kernel()
+    }
+
     fn timed_out(&mut self, tag: u16, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) -> TimedOut {
         if let Some(rq) = self.take_held(tag) {
             done.push(rq, Status::Timeout);

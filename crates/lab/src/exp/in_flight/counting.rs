@@ -94,6 +94,10 @@ unsafe impl HwQueue for CountingQueue {
         self.count_ends(before, rqs, done);
     }
 
+    fn works_alone(&self) -> bool {
+        self.lower.works_alone()
+    }
+
     fn poll(&mut self, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
         let before = done.len();
         self.lower.poll(rqs, env, done);
@@ -121,6 +125,10 @@ unsafe impl HwQueue for CountingQueue {
 
     fn next_event(&self) -> NextEvent {
         self.lower.next_event()
+    }
+
+    fn lasting_in_kernel(&self) -> u32 {
+        self.lower.lasting_in_kernel()
     }
 
     fn timed_out(&mut self, tag: u16, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) -> TimedOut {

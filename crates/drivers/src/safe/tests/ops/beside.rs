@@ -6,6 +6,7 @@ use sheave_blk::driver::{Driver, HctxOpen, HwEnv, HwQueue, KernelEvents, NextEve
 use sheave_blk::request::{DoneList, Rq, RqList, RqTable};
 
 use super::*;
+use crate::fault::{self, FaultKind, FaultPlan};
 
 /// A driver with unsafe code. Each of its requests ends when the eventfd of its number, which is that of its sector, is
 /// rung; of one to sector 1000 it panics.
@@ -131,6 +132,17 @@ fn a_ring_that_waits_for_several_in_the_kernel_wakes_for_the_last() {
 
 #[test]
 fn a_driver_that_panics_is_not_waited_for_by_what_others_watch() {
+    panics_beside_one_that_watches(&|watcher| watcher);
+}
+
+#[test]
+fn nor_by_what_others_watch_that_have_faults_injected() {
+    // Of flushes, which nobody sends here; a plan without faults would leave the device as it is.
+    let plan = FaultPlan::new(1).with(FaultKind::DroppedFlush, 1.0);
+    panics_beside_one_that_watches(&|watcher| fault::over("faulty", &watcher, &plan).expect("a device").0);
+}
+
+fn panics_beside_one_that_watches(wrapped: &dyn Fn(Device) -> Device) {
     let (_near, far) = pair();
     let watcher = driver(4).on_poll(move |rqs, seen| {
         if seen.tokens.is_empty() {
@@ -142,7 +154,7 @@ fn a_driver_that_panics_is_not_waited_for_by_what_others_watch() {
     let fds = bells(1);
     let mut rig = Rig::new(&Device::from_driver("rung", Box::new(Rung(fds.clone()))));
     let beside = with_timeout("watches", watcher.clone(), Vec::new(), Duration::from_secs(30));
-    rig.ctx.attach(&beside).expect("attached");
+    rig.ctx.attach(&wrapped(beside)).expect("attached");
     rig.poll();
     rig.ctx.commit();
     assert_eq!(watcher.seen().tokens.len(), 2, "the kernel has them");
