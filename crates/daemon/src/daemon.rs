@@ -4,11 +4,12 @@
 //!   export of a volume begins while the volume is rolled back, and changes that several ask for are done one after
 //!   the other. The turn is taken before the list of exports is locked, never after.
 //! * D2. A pool or export that cannot be opened is kept with the reason, and nothing else waits for it. A reload tries
-//!   again.
+//!   again. At the start an export of a device that a server has is opened beside the others, and served when it is.
 //! * D3. When it ends, no client is served any more before the pools are closed, so that all that was acknowledged is
 //!   in them.
 
 mod changes;
+pub(crate) mod late;
 mod reload;
 mod standby;
 
@@ -29,6 +30,7 @@ use crate::api::types::DeviceId;
 use crate::config::{ExportPlan, Plan, PoolPlan, What};
 use crate::failure::{self, Failure};
 use crate::log::CLIENT;
+use crate::opening::{self, Opening};
 use crate::place::{Access, PoolPlace};
 use crate::{backend, confine, trace};
 
@@ -44,6 +46,8 @@ pub struct Daemon {
     exports: Mutex<Vec<Row>>,
     /// The turn of exports of devices (D1).
     devices: Mutex<()>,
+    /// Exports that were being opened when it began, until somebody serves them.
+    opening: Mutex<Option<Opening>>,
     since: Instant,
     /// Where its traces are, if there is a place for them.
     pub traces: Option<PathBuf>,
@@ -270,24 +274,44 @@ fn open_all(plans: &[PoolPlan]) -> Vec<Held> {
 pub struct Opened {
     pools: BTreeMap<String, Arc<Held>>,
     rows: Vec<Row>,
-    exports: Vec<Export>,
+    /// In the order of the rows.
+    exports: Vec<Option<Export>>,
+    opening: Opening,
 }
 
 impl Opened {
     /// Opens everything of a plan that opens (D2). Pools that it stands by for are opened later, by the threads for
-    /// that: another host may have them, or the storage may be silent.
-    pub fn new(plan: &Plan) -> Opened {
+    /// that: another host may have them, or the storage may be silent. Devices that may be silent are waited for with
+    /// some patience, or until all have opened or failed.
+    pub fn new(plan: &Plan, patience: Option<Duration>) -> Opened {
+        let opening = Opening::begin(plan);
         let (waited, now): (Vec<_>, Vec<_>) = plan.pools.iter().cloned().partition(|plan| plan.standby);
         let waited = waited.iter().map(Held::waiting);
         let pools: BTreeMap<_, _> =
             open_all(&now).into_iter().chain(waited).map(|held| (held.plan.name.clone(), Arc::new(held))).collect();
         let (mut rows, mut exports) = (Vec::new(), Vec::new());
         for plan in &plan.exports {
-            let opened = open_export(plan, None, |name| pools.get(name).cloned());
-            let failed = opened.map(|export| exports.push(export)).err();
+            let opened = match opening.has(&plan.name) {
+                true => Err(opening::not_yet()),
+                false => open_export(plan, None, |name| pools.get(name).cloned()),
+            };
+            let (export, failed) = apart(opened);
             rows.push(Row { plan: plan.clone(), configured: true, failed });
+            exports.push(export);
         }
-        Opened { pools, rows, exports }
+        let mut opened = Opened { pools, rows, exports, opening };
+        opened.wait(patience.map(|patience| Instant::now() + patience));
+        opened
+    }
+
+    /// Waits for devices that are being opened.
+    fn wait(&mut self, until: Option<Instant>) {
+        while let Some((plan, opened)) = self.opening.next(until) {
+            let mut rows = self.rows.iter_mut().zip(&mut self.exports);
+            if let Some((row, export)) = rows.find(|(row, _)| row.plan.name == plan.name) {
+                (*export, row.failed) = apart(opened);
+            }
+        }
     }
 
     /// The first reason why something did not open.
@@ -302,6 +326,16 @@ impl Opened {
             What::Volume { pool, .. } => self.pools.get(pool).is_some_and(|held| held.is_waited_for()),
             What::Device { .. } => false,
         };
+        let waits = |row: &Row| waits(row) || self.opening.has(&row.plan.name);
+        for row in self.rows.iter().filter(|row| self.opening.has(&row.plan.name)) {
+            let name = row.plan.name.as_str();
+            info!(
+                event = "export_waits",
+                export = name,
+                "export '{name}' is served later: {}",
+                opening::not_yet().cause()
+            );
+        }
         for held in self.pools.values().filter(|held| !held.is_waited_for()) {
             if let Some(why) = held.failed() {
                 held.plan.tell_failed(why);
@@ -316,7 +350,7 @@ impl Opened {
 
     /// What is served, in words.
     pub fn describe(&self) -> Vec<(String, String)> {
-        self.exports.iter().map(|export| (export.name.clone(), export.description.clone())).collect()
+        self.exports.iter().flatten().map(|export| (export.name.clone(), export.description.clone())).collect()
     }
 
     /// Lets go of everything.
@@ -332,13 +366,16 @@ impl Opened {
         if let Some(threads) = plan.threads {
             options.reactors = usize::from(threads);
         }
-        match Server::start(Exports::new(self.exports), listeners, options, Box::new(client_notice)) {
+        let places = self.rows.iter().map(|row| row.plan.name.clone()).zip(self.exports);
+        let places = places.filter(|(name, export)| export.is_some() || self.opening.has(name));
+        match Server::start(Exports::in_places(places.collect()), listeners, options, Box::new(client_notice)) {
             Ok(server) => {
                 let daemon = Daemon {
                     server,
                     pools: Mutex::new(self.pools),
                     exports: Mutex::new(self.rows),
                     devices: Mutex::new(()),
+                    opening: Mutex::new(Some(self.opening)),
                     since: Instant::now(),
                     traces: plan.control.as_ref().map(|control| trace::directory(&control.path)),
                 };
@@ -362,6 +399,11 @@ fn close_all(pools: BTreeMap<String, Arc<Held>>) -> Result<(), Failure> {
         }
     }
     first
+}
+
+/// What is served, and why nothing is: one of them.
+fn apart(opened: Result<Export, Failure>) -> (Option<Export>, Option<Failure>) {
+    opened.map_or_else(|why| (None, Some(why)), |export| (Some(export), None))
 }
 
 /// Opens what an export serves.

@@ -27,6 +27,11 @@ pub fn is_served(image: &Path) -> bool {
     image.to_str().is_some_and(names) && !image.exists()
 }
 
+/// Whether a device may take long to open, or for ever, for a server or a cluster has it, or has one under it.
+pub(crate) fn may_be_silent(spec: &str) -> bool {
+    ["nbd:", "rbd:"].iter().any(|kind| spec.contains(kind))
+}
+
 fn all() -> Registry {
     let mut registry = Registry::standard();
     // The library has no kinds of these names.

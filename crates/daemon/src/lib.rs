@@ -7,6 +7,7 @@
 //! | [`confine`] | what the daemon may reach of the file system |
 //! | [`daemon`] | pools, exports and the server while it runs |
 //! | [`backend`], [`contexts`] | what an export serves |
+//! | [`opening`] | devices that may be silent, when it starts |
 //! | [`control`] | the control socket |
 //! | [`slow`] | what was slow, as the control socket tells it |
 //! | [`trace`] | traces of requests, and what they are exported as |
@@ -51,6 +52,7 @@ pub mod failure;
 mod http;
 pub mod log;
 mod metrics;
+mod opening;
 pub mod place;
 pub mod run;
 mod service;

@@ -16,10 +16,12 @@ use tracing::{error, info, warn};
 
 use crate::captive::{self, Captive};
 use crate::config::{self, One, Plan};
+use crate::daemon::late::Late;
 use crate::daemon::{Daemon, Opened};
 use crate::failure::{self, Failure};
 use crate::http::Http;
 use crate::log::{Sink, Verbosity};
+use crate::opening::PATIENCE;
 use crate::standby::Standby;
 use crate::ticker::Ticker;
 use crate::{confine, control, log, metrics, systemd, tls, vigil, web};
@@ -86,7 +88,7 @@ pub fn configured(path: &Path, overrides: Overrides) -> Result<u8, Failure> {
     control::prepare(&plan);
     sheave_kring::restrict_rings();
     confine::start(&plan, Some(path));
-    let opened = Opened::new(&plan);
+    let opened = Opened::new(&plan, Some(PATIENCE));
     opened.tell();
     let daemon = Arc::new(opened.serve(listeners, &plan)?);
     let controlled = begin_control(&daemon, &plan).and_then(|controlled| match begin_sites(&daemon, &plan) {
@@ -113,6 +115,7 @@ pub fn configured(path: &Path, overrides: Overrides) -> Result<u8, Failure> {
     let watchdog = systemd::watchdog(&daemon);
     let vigil = vigil::start(&daemon).map_err(|error| warn!(event = "no_vigil", "pools are not watched: {error}")).ok();
     let standby = Standby::start(&daemon)?;
+    let late = daemon.begin_late()?;
     let reloads = Reloads::start(&daemon, path, read, plan, hangups)?;
     let ended = ender.wait().map_err(captive::ender_failed);
     info!(event = "stopping", "ending: clients are drained, pools are closed");
@@ -120,6 +123,7 @@ pub fn configured(path: &Path, overrides: Overrides) -> Result<u8, Failure> {
     // First the copies that clients of the control socket have under way: a reload waits for the turn of their pools.
     controlled.into_iter().for_each(control::Running::stop);
     standby.stop();
+    late.into_iter().for_each(Late::stop);
     watchdog.into_iter().chain(vigil).for_each(Ticker::stop);
     sites.into_iter().for_each(Http::stop);
     reloads.stop();
@@ -190,7 +194,7 @@ pub fn one(args: &One) -> Result<u8, Failure> {
         sheave_kring::restrict_rings();
         confine::start(&plan, None);
     }
-    let opened = Opened::new(&plan);
+    let opened = Opened::new(&plan, None);
     if let Some(why) = opened.failure().cloned() {
         opened.close()?;
         return Err(why);

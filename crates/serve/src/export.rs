@@ -255,6 +255,23 @@ impl Exports {
         exports
     }
 
+    /// These, each in its place. A place without one is kept until [`Server::put_export`] fills it or
+    /// [`Server::forget_export`] ends that: no client gets another one by its name, nor by none if it is the first.
+    ///
+    /// [`Server::put_export`]: crate::Server::put_export
+    /// [`Server::forget_export`]: crate::Server::forget_export
+    #[must_use]
+    pub fn in_places(list: Vec<(String, Option<Export>)>) -> Exports {
+        let exports = Exports::default();
+        for (name, export) in list {
+            match export {
+                Some(export) => exports.put(export),
+                None => exports.keep_place(name),
+            }
+        }
+        exports
+    }
+
     fn lock(&self) -> MutexGuard<'_, Entries> {
         self.entries.lock().expect("invariant: nothing panics under this lock")
     }
@@ -285,6 +302,15 @@ impl Exports {
                 entries.list.push(Entry { id, name, export, gone, clients, counts, bucket });
             }
         }
+    }
+
+    /// Has a place at the end for an export that is to come.
+    fn keep_place(&self, name: String) {
+        let mut entries = self.lock();
+        let id = entries.next_id;
+        entries.next_id = id.wrapping_add(1);
+        let (gone, clients, counts, bucket) = Default::default();
+        entries.list.push(Entry { id, name, export: None, gone, clients, counts, bucket });
     }
 
     /// Whether there is one of that name, or a place for one.
