@@ -7,6 +7,8 @@
 //!   again. At the start an export of a device that a server has is opened beside the others, and served when it is.
 //! * D3. When it ends, no client is served any more before the pools are closed, so that all that was acknowledged is
 //!   in them.
+//! * D4. Who names no export gets the first of the configuration, and while that is not served none: a client that
+//!   comes back never finds another disk in the place of its own.
 
 mod changes;
 pub(crate) mod late;
@@ -22,7 +24,7 @@ use std::time::{Duration, Instant};
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_drivers::host::Passed;
 use sheave_drivers::spec;
-use sheave_serve::{Export, Exports, Limit, Listener, Server, ServerOptions};
+use sheave_serve::{DefaultExport, Export, Exports, Limit, Listener, Server, ServerOptions};
 use sheave_vol::Pool;
 use tracing::{error, info, warn};
 
@@ -140,6 +142,13 @@ pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Tells what a client has brought about.
 fn client_notice(text: &str) {
     warn!(target: CLIENT, event = "client_dropped", "{text}");
+}
+
+impl Plan {
+    /// What clients get that name no export (D4). What a command adds is for those that name it.
+    fn default_export(&self) -> DefaultExport {
+        self.exports.first().map_or(DefaultExport::Nobody, |first| DefaultExport::Named(first.name.clone()))
+    }
 }
 
 impl PoolPlan {
@@ -368,7 +377,8 @@ impl Opened {
         }
         let places = self.rows.iter().map(|row| row.plan.name.clone()).zip(self.exports);
         let places = places.filter(|(name, export)| export.is_some() || self.opening.has(name));
-        match Server::start(Exports::in_places(places.collect()), listeners, options, Box::new(client_notice)) {
+        let exports = Exports::in_places(places.collect()).with_default(plan.default_export());
+        match Server::start(exports, listeners, options, Box::new(client_notice)) {
             Ok(server) => {
                 let daemon = Daemon {
                     server,

@@ -155,6 +155,19 @@ impl Deref for Served {
     }
 }
 
+/// The export of clients that name none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum DefaultExport {
+    /// The one that is first, or has the first place, at the moment when a client asks.
+    #[default]
+    First,
+    /// The one of this name, and while that is not served none: whoever comes back without a name finds its own disk or
+    /// nothing.
+    Named(String),
+    /// None.
+    Nobody,
+}
+
 /// The exports of a server. They come and go while it runs.
 #[derive(Debug, Default)]
 pub struct Exports {
@@ -165,6 +178,20 @@ pub struct Exports {
 struct Entries {
     next_id: u32,
     list: Vec<Entry>,
+    default: DefaultExport,
+}
+
+impl Entries {
+    /// What a client means that names this.
+    fn named(&self, name: &[u8]) -> Option<&Entry> {
+        let name = match &self.default {
+            _ if !name.is_empty() => name,
+            DefaultExport::First => return self.list.first(),
+            DefaultExport::Named(name) => name.as_bytes(),
+            DefaultExport::Nobody => return None,
+        };
+        self.list.iter().find(|entry| entry.name.as_bytes() == name)
+    }
 }
 
 /// A name, and what is served under it.
@@ -247,7 +274,7 @@ pub struct SlowReading {
 }
 
 impl Exports {
-    /// These; the first is the one that clients get who name none.
+    /// These; the first is the one that clients get who name none, unless [`Exports::with_default`] says another.
     #[must_use]
     pub fn new(list: Vec<Export>) -> Exports {
         let exports = Exports::default();
@@ -272,8 +299,20 @@ impl Exports {
         exports
     }
 
+    /// With this for clients that name none.
+    #[must_use]
+    pub fn with_default(self, default: DefaultExport) -> Exports {
+        self.set_default(default);
+        self
+    }
+
     fn lock(&self) -> MutexGuard<'_, Entries> {
         self.entries.lock().expect("invariant: nothing panics under this lock")
+    }
+
+    /// Sets what clients get that name none, from now on; those that have one keep it.
+    pub(crate) fn set_default(&self, default: DefaultExport) {
+        self.lock().default = default;
     }
 
     /// What clients are told of, by the number that they have of it.
@@ -410,8 +449,7 @@ impl Exports {
 impl Catalog for Exports {
     fn find(&self, name: &[u8]) -> Option<ExportInfo> {
         let entries = self.lock();
-        let is = |entry: &&Entry| name.is_empty() || entry.name.as_bytes() == name;
-        let entry = entries.list.iter().find(is)?;
+        let entry = entries.named(name)?;
         Some(entry.export.as_ref()?.info(entry.id))
     }
 

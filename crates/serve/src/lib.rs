@@ -48,8 +48,8 @@ pub use clients::Client;
 pub use counts::IoCounts;
 pub use error::ServeError;
 pub use export::{
-    BASE_ALLOCATION, BASE_ALLOCATION_NUMBER, Backend, Export, ExportStatus, Exports, NoStatus, Question, SlowReading,
-    SlowRequest,
+    BASE_ALLOCATION, BASE_ALLOCATION_NUMBER, Backend, DefaultExport, Export, ExportStatus, Exports, NoStatus, Question,
+    SlowReading, SlowRequest,
 };
 pub use limit::Limit;
 pub use listen::{Address, Listener};

@@ -12,7 +12,7 @@ use sheave_uring::{IoWq, RingHandle};
 
 use crate::clients::Client;
 use crate::error::ServeError;
-use crate::export::{Export, ExportStatus, Exports, SlowReading, SlowRequest};
+use crate::export::{DefaultExport, Export, ExportStatus, Exports, SlowReading, SlowRequest};
 use crate::limit::Limit;
 use crate::listen::Listener;
 use crate::reactor::Reactor;
@@ -188,6 +188,11 @@ impl Server {
     /// Forgets an export that was taken out.
     pub fn forget_export(&self, name: &str) {
         self.shared.exports.forget(name);
+    }
+
+    /// Sets which export clients get that name none, from now on; those that have one keep it.
+    pub fn set_default_export(&self, default: DefaultExport) {
+        self.shared.exports.set_default(default);
     }
 
     /// Limits how fast an export may be, for all its clients together, from now on; `None` ends that. The limit stays

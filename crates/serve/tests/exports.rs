@@ -16,7 +16,7 @@ use sheave_iomap::io_stats::IoGroup;
 use sheave_iomap::mapping::Intent;
 use sheave_iomap::slow::SlowIo;
 use sheave_iomap::{File, Mapping, RawFile};
-use sheave_serve::{Export, ServeError};
+use sheave_serve::{DefaultExport, Export, ServeError};
 
 fn device() -> Arc<dyn File> {
     Arc::new(RawFile::new(sheave_drivers::open_device("ram:size=64M").expect("a device")))
@@ -75,6 +75,35 @@ fn an_export_that_is_added_is_served_and_one_that_is_taken_out_lets_go_of_its_fi
     assert_eq!(rig.server.exports().len(), 1);
     assert!(matches!(rig.server.take_export("more", true), Err(ServeError::NoExport { .. })));
     rig.serves();
+}
+
+#[test]
+fn a_client_that_names_no_export_gets_the_default_one_or_none() {
+    let Some(rig) = rig(options()) else { return };
+    let file = device();
+    rig.server.add_export(export("more", &file)).expect("added");
+    let chosen = || {
+        let client = choose(&rig, "")?;
+        let has = |of: &sheave_serve::Client| of.export.clone();
+        until(|| rig.server.clients().iter().any(|client| client.export.is_some()));
+        let name = rig.server.clients().iter().find_map(has);
+        drop(client);
+        until(|| rig.server.clients().is_empty());
+        name
+    };
+    assert_eq!(chosen().as_deref(), Some("x"), "the first");
+    rig.server.set_default_export(DefaultExport::Named("more".into()));
+    assert_eq!(chosen().as_deref(), Some("more"));
+    rig.server.take_export("more", false).expect("nobody has it");
+    assert_eq!(chosen(), None, "it keeps its place, and is not served");
+    rig.server.forget_export("more");
+    assert_eq!(chosen(), None);
+    rig.server.put_export(export("more", &file));
+    assert_eq!(chosen().as_deref(), Some("more"));
+    rig.server.set_default_export(DefaultExport::Nobody);
+    assert_eq!(chosen(), None);
+    rig.server.set_default_export(DefaultExport::First);
+    assert_eq!(chosen().as_deref(), Some("x"));
 }
 
 #[test]

@@ -241,6 +241,60 @@ fn a_pool_that_is_damaged_does_not_stop_the_others_and_a_reload_tries_again() {
     daemon.end();
 }
 
+/// Reads the configuration again, and waits until that is done.
+fn reload(daemon: &Daemon) {
+    let done = || daemon.said().matches("event=reloaded").count();
+    let (before, until) = (done(), Instant::now() + Duration::from_secs(60));
+    daemon.signal("-HUP");
+    while done() == before {
+        assert!(Instant::now() < until, "the configuration is not read again:\n{}", daemon.said());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_client_that_names_no_export_gets_the_first_of_the_configuration_or_none() {
+    let Some(dir) = pools() else { return };
+    let good = std::fs::read(dir.path("a.img")).expect("read");
+    std::fs::write(dir.path("a.img"), vec![0; good.len()]).expect("written");
+    let daemon = Daemon::start(&dir, BOTH);
+    let connect = |export: &str| Nbd::connect(&dir.path("nbd.sock"), export);
+    assert_eq!(connect("vb").expect("it is served").write(0, &[2; 512]), Some(0));
+    assert!(connect("").is_none(), "the first is not served, and the second is not it");
+    std::fs::write(dir.path("a.img"), good).expect("written");
+    reload(&daemon);
+    assert_eq!(connect("").expect("the first is served").write(0, &[1; 512]), Some(0));
+    let is_first = || connect("").and_then(|mut client| client.read(0, 512)) == Some(vec![1; 512]);
+    assert!(is_first());
+    // It is taken out, and comes back behind the second.
+    let until = Instant::now() + Duration::from_secs(60);
+    while ask_ok(&dir, "client list --json").json()["clients"] != json!([]) {
+        assert!(Instant::now() < until, "clients are left");
+    }
+    std::fs::write(dir.path("c.toml"), BOTH.replacen("volume = \"v\"", "volume = \"v\"\nread_only = true", 1))
+        .expect("written");
+    reload(&daemon);
+    let locked = connect("").expect("the first is served").write(0, &[3; 512]);
+    assert_eq!(locked, Some(1), "EPERM\n{}", daemon.said());
+    assert!(is_first());
+    ask_ok(&dir, "export remove va --force");
+    assert!(connect("").is_none() && connect("vb").is_some());
+    reload(&daemon);
+    assert!(is_first());
+    // Another is the first of the configuration.
+    let (head, exports) = BOTH.split_once("[[export]]").expect("there are two");
+    let (va, vb) = exports.split_once("[[export]]").expect("there are two");
+    std::fs::write(dir.path("c.toml"), format!("{head}[[export]]{vb}\n[[export]]{va}")).expect("written");
+    reload(&daemon);
+    assert_eq!(connect("").and_then(|mut client| client.read(0, 512)), Some(vec![2; 512]));
+    // What a command has added is nobody's who does not name it.
+    std::fs::write(dir.path("c.toml"), head).expect("written");
+    ask_ok(&dir, "export add ram:size=1M --name scratch");
+    reload(&daemon);
+    assert!(connect("").is_none() && connect("scratch").is_some());
+    daemon.end();
+}
+
 #[test]
 fn a_pool_that_is_full_does_not_stop_the_others() {
     let Some(dir) = pools() else { return };

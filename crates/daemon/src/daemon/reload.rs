@@ -38,6 +38,8 @@ impl Daemon {
                 warn!(event = "export_stays", export = name, "export '{name}' stays: {}", why.in_a_line());
             }
         }
+        // Not earlier, while an export that goes may have its name; not later, for opening pools takes its time.
+        self.server.set_default_export(plan.default_export());
         for held in self.pools() {
             let is_open = held.failed().is_none() || held.is_waited_for();
             if !plan.pools.iter().any(|wanted| held.is(wanted)) || !is_open {
