@@ -297,6 +297,7 @@ impl Reactor {
             self.io.left(number);
             self.held_back.retain(|(_, other)| *other != number);
             if let Some(export) = conn.export() {
+                self.io.leave(export);
                 self.shared.exports.left(export, conn.tally());
             }
             self.shared.clients.left(conn.id());

@@ -16,11 +16,14 @@ use sheave_iomap::io_stats::IoGroup;
 use sheave_iomap::mapping::Intent;
 use sheave_iomap::slow::SlowIo;
 use sheave_iomap::{File, Mapping, RawFile};
-use sheave_serve::{DefaultExport, Export, ServeError};
+use sheave_serve::{DefaultExport, Export, ServeError, ServerOptions};
 
 fn device() -> Arc<dyn File> {
     Arc::new(RawFile::new(sheave_drivers::open_device("ram:size=64M").expect("a device")))
 }
+
+/// Devices that a thread has clients of at the same time.
+const MOST_DEVICES: usize = 64;
 
 fn export(name: &str, file: &Arc<dyn File>) -> Export {
     let backend = Box::new(Device(file.clone()));
@@ -104,6 +107,41 @@ fn a_client_that_names_no_export_gets_the_default_one_or_none() {
     assert_eq!(chosen(), None);
     rig.server.set_default_export(DefaultExport::First);
     assert_eq!(chosen().as_deref(), Some("x"));
+}
+
+#[test]
+fn one_thread_serves_more_devices_than_it_may_have_at_a_time_one_after_the_other() {
+    let Some(rig) = rig(ServerOptions { reactors: 1, ..options() }) else { return };
+    let names: Vec<String> = (0..=MOST_DEVICES).map(|number| format!("e{number}")).collect();
+    names.iter().for_each(|name| rig.server.add_export(export(name, &device())).expect("added"));
+    let reads = |client: &mut UnixStream| {
+        client.write_all(&request(0, 5, 0, 512)).expect("sent");
+        assert_eq!(reply(client), (0, 5));
+        client.read_exact(&mut [0; 512]).expect("data");
+    };
+    let left = || until(|| rig.server.clients().is_empty());
+    for round in 0..2 {
+        for name in &names {
+            let mut client = choose(&rig, name).unwrap_or_else(|| panic!("{name} in round {round}"));
+            reads(&mut client);
+            drop(client);
+            left();
+        }
+    }
+    // At the same time there is room for so many, and for one more when one has gone.
+    let mut clients: Vec<UnixStream> =
+        names[..MOST_DEVICES].iter().map(|name| choose(&rig, name).expect("there is room")).collect();
+    assert!(choose(&rig, &names[MOST_DEVICES]).is_none() && rig.heard("devices of one ring"));
+    clients.iter_mut().for_each(reads);
+    drop(clients.remove(0));
+    until(|| rig.server.clients().len() == MOST_DEVICES - 1);
+    reads(&mut choose(&rig, &names[MOST_DEVICES]).expect("there is room again"));
+    // Two clients of one export: it stays for the second when the first has gone.
+    let mut second = choose(&rig, &names[1]).expect("there is room");
+    drop(clients.remove(0));
+    until(|| rig.server.clients().len() == MOST_DEVICES - 1);
+    drop(choose(&rig, &names[0]));
+    reads(&mut second);
 }
 
 #[test]

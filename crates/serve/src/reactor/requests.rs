@@ -84,6 +84,14 @@ impl Failed {
     }
 }
 
+/// The ring's way to an export.
+#[derive(Debug)]
+struct Way {
+    fd: Fd,
+    /// Connections that have it.
+    clients: usize,
+}
+
 /// The ring, and all requests that are in it.
 pub(super) struct Io {
     /// Dropped first: what follows is memory that it may use (S1).
@@ -110,8 +118,9 @@ pub(super) struct Io {
     pub(super) turn: u32,
     /// What has just ended; only used within [`Reactor::finished`](super::Reactor).
     pub(super) ended: Vec<(u32, i32)>,
-    /// The ring's ways to exports, by their numbers.
-    files: BTreeMap<u32, Fd>,
+    /// The ring's ways to exports, by their numbers. One that has no clients is kept for those that come back, for as
+    /// long as the ring has room for others.
+    files: BTreeMap<u32, Way>,
     /// Where records of TLS are decrypted, for all connections.
     pub(super) records: Vec<u8>,
     /// Memory that records are sent from, to be used again.
@@ -141,19 +150,40 @@ impl Io {
         }
     }
 
-    /// The ring's way to an export.
+    /// The ring's way to an export, for one connection more.
     pub(super) fn open(&mut self, id: u32, export: &Arc<Served>) -> Result<Fd, String> {
-        if let Some(fd) = self.files.get(&id) {
-            return Ok(*fd);
+        if let Some(way) = self.files.get_mut(&id) {
+            way.clients += 1;
+            return Ok(way.fd);
         }
-        let fd = self.ring.attach_file(export.backend.file().clone()).map_err(|error| error.to_string())?;
-        self.files.insert(id, fd);
+        let file = export.backend.file();
+        let attached = self.ring.attach_file(file.clone()).or_else(|error| match self.close_unused() {
+            true => self.ring.attach_file(file.clone()),
+            false => Err(error),
+        });
+        let fd = attached.map_err(|error| error.to_string())?;
+        self.files.insert(id, Way { fd, clients: 1 });
         Ok(fd)
+    }
+
+    /// A connection that had an export is gone, and all its requests have ended.
+    pub(super) fn leave(&mut self, id: u32) {
+        if let Some(way) = self.files.get_mut(&id) {
+            way.clients -= 1;
+        }
+    }
+
+    /// Lets go of all exports that no connection has, for a ring has room for few devices; whether there were any.
+    fn close_unused(&mut self) -> bool {
+        let unused = self.files.iter().filter(|(_, way)| way.clients == 0);
+        let unused: Vec<u32> = unused.map(|(id, _)| *id).collect();
+        unused.iter().for_each(|id| self.close(*id));
+        !unused.is_empty()
     }
 
     /// Lets go of an export, of which no request is under way.
     pub(super) fn close(&mut self, id: u32) {
-        if let Some(fd) = self.files.remove(&id) {
+        if let Some(Way { fd, .. }) = self.files.remove(&id) {
             debug_assert!(!self.ops.iter().flatten().any(|op| op.fd == fd), "a request outlives its client");
             // Only a descriptor that the ring does not have is refused.
             let _ = self.ring.detach(fd);
