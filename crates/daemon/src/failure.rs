@@ -79,6 +79,11 @@ impl Failure {
         Self { cause: format!("{}, also after {:.1} s", self.cause, waited.as_secs_f64()), ..self }
     }
 
+    /// Says what was done all the same.
+    pub fn but(self, done: &str) -> Self {
+        Self { cause: format!("{}; {done}", self.cause), ..self }
+    }
+
     /// Ctrl-C ended it.
     pub fn interrupted(cause: impl Into<String>) -> Self {
         Self { kind: Kind::Interrupted, cause: cause.into(), fix: None }

@@ -33,6 +33,7 @@
 //! | [`devices`] | the kinds of devices that specs open |
 //! | [`place`] | where a pool or volume is, as written on a command line or in the configuration |
 //! | [`copy`] | images into volumes and out of them |
+//! | [`delete`] | several volumes go at once |
 //! | [`shapes`] | pools, volumes and reports as programs are told of them |
 //! | [`failure`] | why something fails: cause and fix |
 //! | [`value`] | parsers of single values |
@@ -47,6 +48,7 @@ mod control;
 mod copies;
 pub mod copy;
 mod daemon;
+pub mod delete;
 pub mod devices;
 pub mod failure;
 mod http;

@@ -2,6 +2,7 @@
 //!
 //! Each reads its parameters, refuses who may not do it, and does it; what takes long is in [`copies`](crate::copies).
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use tracing::{info, warn};
 use crate::api::types::{self as t, IDL, INTERFACE};
 use crate::config::{ExportPlan, What};
 use crate::daemon::{Daemon, Held, Row};
+use crate::delete::delete_all;
 use crate::failure::{self, Failure};
 use crate::log::CONTROL;
 use crate::resize_to;
@@ -138,7 +140,7 @@ fn look<P: DeserializeOwned>(call: &Call<'_>, work: impl FnOnce(P) -> Result<Val
 fn change<P: DeserializeOwned>(call: &Call<'_>, work: impl FnOnce(P) -> Result<Value, Failure>) -> Reply {
     call.admin_only()?;
     let reply = look(call, work)?;
-    // Who looks for the reason of a change finds it here; calls that were refused changed nothing.
+    // Who looks for the reason of a change finds it here; calls that were refused changed nothing, or have said what.
     info!(event = "changed", method = call.method.as_str(), parameters = %call.what(), "changed by the control socket");
     Ok(reply)
 }
@@ -394,22 +396,15 @@ impl Control {
             return Err(Failure::usage(format!("1 to {MAX_DELETED} volumes are deleted at a time"))
                 .fix("name them in several calls"));
         }
-        let names: Vec<&str> = volumes.iter().map(String::as_str).collect();
-        let freed_bytes = self.daemon.change_alone(pool, &names, force.unwrap_or(false), |_, open| {
-            // All of them must be there before the first is gone.
-            for name in &names {
-                open.volume_info(name).map_err(failure::pool)?;
-            }
-            let free = || {
-                let info = open.info();
-                info.free_bytes + info.pending_bytes
-            };
-            let before = free();
-            for name in &names {
-                open.delete(name).map_err(failure::pool)?;
-            }
-            Ok(free().saturating_sub(before))
-        })?;
+        let names: BTreeSet<&str> = volumes.iter().map(String::as_str).collect();
+        let names: Vec<&str> = names.into_iter().collect();
+        let in_part = |why: &Failure| {
+            let pool = pool.as_str();
+            warn!(event = "deleted_in_part", pool, "volumes of pool '{pool}' were deleted: {}", why.in_a_line());
+        };
+        let freed_bytes = self
+            .daemon
+            .change_alone(pool, &names, force.unwrap_or(false), |_, open| delete_all(open, &names, in_part))?;
         object(t::Freed { freed_bytes })
     }
 }

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 use sheave_daemon::api::types as t;
+use sheave_daemon::delete::delete_all;
 use sheave_daemon::failure::{self, Failure};
 use sheave_daemon::place::{Access, PoolPlace};
 use sheave_daemon::shapes::extent::ExtentJson;
@@ -231,17 +232,7 @@ impl Opened {
     /// Deletes volumes; the bytes that came free.
     pub fn delete(&self, names: &[&str], force: bool) -> Result<u64, Failure> {
         match &self.by {
-            By::Us(pool) => {
-                let free = || {
-                    let info = pool.info();
-                    info.free_bytes + info.pending_bytes
-                };
-                let before = free();
-                for name in names {
-                    pool.delete(name).map_err(failure::pool)?;
-                }
-                Ok(free().saturating_sub(before))
-            }
+            By::Us(pool) => delete_all(pool, names, |_| {}),
             By::Them(Holder { remote, pool }) => {
                 let volumes = names.iter().map(ToString::to_string).collect();
                 let freed: t::Freed =

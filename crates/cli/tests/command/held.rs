@@ -1,9 +1,12 @@
 //! Diffs, upgrades and watches of a pool that a daemon holds, and what wants the pool closed: refused by a way out.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use serde_json::json;
+
+use crate::control::call;
 use crate::daemon::{BOTH, Daemon, Nbd, ask, ask_ok, pools, served_ok};
 use crate::sheave::{Dir, Said};
 
@@ -60,6 +63,37 @@ fn diffs_are_made_and_taken_by_the_daemon_as_without_it() {
     assert_eq!(held.out, dir.ok("volume diff a.img#mon a.img#tue --json").out);
     dir.ok("volume export-diff a.img#tue --from mon again.diff");
     assert!(std::fs::read(dir.path("tue.diff")).expect("read") == std::fs::read(dir.path("again.diff")).expect("read"));
+}
+
+/// An export into a pipe that nobody reads has one of two volumes open.
+#[test]
+fn volumes_are_deleted_together_or_none_of_them_is() {
+    let Some(dir) = pools() else { return };
+    let daemon = Daemon::start(&dir, BOTH);
+    served_ok(&dir, "volume create a.img#first --size 1M");
+    let mut export = dir.command("volume export a.img#v - --progress none");
+    export.env("SHEAVE_RUNTIME_DIR", dir.path("run")).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut export = export.spawn().expect("it runs");
+    let mut pipe = export.stdout.take().expect("a pipe");
+    pipe.read_exact(&mut [0]).expect("it has begun");
+    let refused = ask(&dir, "volume delete a.img#first a.img#v --yes --force");
+    assert!(refused.code == 1 && refused.err.contains("volume 'v' is in use: it is open"), "{}", refused.err);
+    assert!(!refused.err.contains("deleted before"), "{}", refused.err);
+    let names = || {
+        let listed = ask_ok(&dir, "volume list a.img --json").json();
+        let rows = listed["volumes"].as_array().expect("rows").clone();
+        rows.iter().map(|row| row["name"].to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(), ["\"first\"", "\"v\""]);
+    assert!(Nbd::connect(&dir.path("nbd.sock"), "va").is_some(), "its export has come back");
+    std::io::copy(&mut pipe, &mut std::io::sink()).expect("read");
+    assert!(export.wait().expect("it ends").success());
+    // One that is named twice is deleted once.
+    let asked = json!({ "pool": "a", "volumes": ["v", "first", "v"], "force": true });
+    let reply = call(&dir, "io.sheave.Control.DeleteVolumes", &asked);
+    assert!(reply["error"].is_null() && reply["parameters"]["freed_bytes"].is_u64(), "{reply}");
+    assert_eq!(names(), [""; 0]);
+    daemon.end();
 }
 
 #[test]

@@ -175,6 +175,14 @@ impl PoolInner {
         })
     }
 
+    pub(crate) fn can_delete(&self, names: &[&str]) -> Result<(), PoolError> {
+        let state = self.lock();
+        names.iter().try_for_each(|name| match state.table.named(name)?.is_open() {
+            true => Err(in_use(name)),
+            false => Ok(()),
+        })
+    }
+
     pub(crate) fn delete(&self, name: &str) -> Result<(), PoolError> {
         let _one = self.structural();
         let mut state = self.begin_delete()?;

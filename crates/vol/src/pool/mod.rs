@@ -409,6 +409,12 @@ impl Pool {
         self.inner.resize(name, size_bytes)
     }
 
+    /// Whether each of these is there, and open nowhere: what a program that deletes several asks before the first is
+    /// gone. Changes nothing.
+    pub fn can_delete(&self, names: &[&str]) -> Result<(), PoolError> {
+        self.inner.can_delete(names)
+    }
+
     /// Deletes a volume or snapshot; refused while it is open. Works in a full pool. Clones of it stay.
     pub fn delete(&self, name: &str) -> Result<(), PoolError> {
         self.inner.delete(name)?;
