@@ -55,6 +55,21 @@ fn more_leaves_than_a_journal_can_change_are_refused() {
     assert!(refused(&device).contains("pages of maps"), "as many as that would take GiB of memory");
 }
 
+/// What copies share counts once: a pool may make a hundred snapshots of leaves that no checkpoint has, and go on.
+#[test]
+fn pages_of_maps_that_copies_share_count_once() {
+    let name = "1".into();
+    let (size, max_size) = (1 << 40, 1 << 50);
+    let create = Record::Create { volume: 1, grows: false, size, max_size, created: 0, name };
+    let set = |leaf: u64| Record::Set { volume: 1, unit: leaf << 8, phys: 2000 + leaf, written: [1, 0, 0, 0] };
+    let again = (0..17_000).map(|_| set(0));
+    let records = [create].into_iter().chain((0..340).map(set)).chain((2..=100).map(copy)).chain(again);
+    let device = with_journal(records);
+    let report = check_device(&device, &CheckOptions::default()).expect("checks");
+    assert!(report.is_clean(), "{:?}", report.findings);
+    assert_eq!(open(&device).info().volumes, 100);
+}
+
 /// Where opening draws the line a check draws it: leaves, and the nodes above them, that are made, or were there and
 /// change, or are copies of such.
 #[test]
@@ -90,6 +105,11 @@ fn a_check_counts_pages_of_the_checkpoint_that_the_journal_changes() {
     crate::support::hostile::write_journal(&io, &sb, false, more);
     let said = too_far(&device).expect("a finding");
     assert!(said.contains("pages of maps") && refused(&device).contains("pages of maps"), "{said}");
+    // 32,641 leaves and the 128 nodes above them are one too many. What a repair takes away is told before.
+    let report = check_device(&device, &CheckOptions::default()).expect("checks");
+    let mut repairs = report.findings.iter().filter_map(|finding| finding.repair.as_deref());
+    let told = repairs.any(|repair| repair.contains("none of the 59 behind it: what these say is lost"));
+    assert!(told, "{:?}", report.findings);
     assert!(check_device(&device, &CheckOptions::default().repair(true)).expect("repairs").repaired);
     drop(open(&device));
 }

@@ -62,14 +62,13 @@ pub(super) fn replay(io: &dyn BlockIo, sb: &Superblock, model: &mut Model) -> Re
     match scan(&bytes, sb, &mut |_| ()) {
         Ok(found) => {
             out.next_seq = found.next_seq.max(found.highest_seq.saturating_add(1));
-            let mut refused = None;
-            let again = scan(&bytes, sb, &mut |record| {
-                if refused.is_none() {
-                    refused = model.replay(record.clone()).err();
-                }
+            let (mut refused, mut dropped) = (None, 0u64);
+            let again = scan(&bytes, sb, &mut |record| match refused {
+                None => refused = model.replay(record.clone()).err(),
+                Some(_) => dropped += 1,
             });
             debug_assert_eq!(again.as_ref(), Ok(&found));
-            out.findings.extend(refused.map(|damage| made_up(&damage)));
+            out.findings.extend(refused.map(|damage| made_up(&damage, dropped)));
             if let Some(damage) = found.torn {
                 out.notes.push(format!(
                     "the journal ends with a torn commit at block {} ({damage}): a crash leaves that, and none of it \
@@ -125,13 +124,17 @@ fn salvage(bytes: &[u8], sb: &Superblock, model: &mut Model, look_only: bool) ->
     (next_seq, (last - sb.replay_seq).saturating_sub(whole))
 }
 
-/// The journal is intact, and no pool has written it.
-fn made_up(damage: &Damage) -> Finding {
+/// The journal is intact, and no pool has written it: the bounds are those of opening, which a pool keeps half of. Who
+/// has a pool that did so all the same must know that a repair takes away what may have been flushed.
+fn made_up(damage: &Damage, dropped: u64) -> Finding {
     Finding {
         kind: FindingKind::Journal,
         place: Place { what: "journal".into(), address: Some(JOURNAL_START), ..Place::default() },
         means: format!("the journal is intact, and a record in it goes beyond what a pool writes: {damage}"),
-        repair: Some("Apply the records before it, and none from there on".into()),
+        repair: Some(format!(
+            "Apply the records up to it, and none of the {dropped} behind it: what these say is lost, flushed or not. \
+             Copy the device before, and compare with a backup"
+        )),
     }
 }
 
