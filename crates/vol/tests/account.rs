@@ -5,12 +5,14 @@
 //! close, and open again, after a close and after a crash.
 #![cfg(not(shuttle))]
 
+use std::time::Duration;
+
 use crate::support::{User, pattern};
 use sheave_base::rng::Rng;
 use sheave_base::status::Status;
 use sheave_blk::Device;
 use sheave_drivers::open_device;
-use sheave_vol::{CheckOptions, Checksum, CreateOptions, OpenOptions, Pool, PoolError, check_device};
+use sheave_vol::{CheckOptions, Checksum, CreateOptions, LowWater, OpenOptions, Pool, PoolError, check_device};
 
 const UNIT: u64 = 65536;
 
@@ -116,6 +118,40 @@ fn volumes_that_are_written_far_out_take_a_page_a_level_and_no_more() {
         let user = User::new(pool.open_volume(&format!("v{number}")).expect("is there"));
         assert!(user.read(size - 4096, 4096).expect("reads") == pattern(number, 4096));
     }
+}
+
+/// A rollback waits for I/O, and meanwhile discards use the pages that there were for it.
+#[test]
+fn a_rollback_that_finds_its_pages_used_after_its_wait_is_refused() {
+    let device = open_device("ram:size=64M").expect("opens");
+    format(&device, UNIT, Checksum::None);
+    let pool = open(&device);
+    let volume = |name, size| User::new(pool.create_volume(name, size).expect("creates"));
+    // One takes many pages above its leaves, the other a leaf for each unit.
+    let (far, wide) = (volume("far", 60 << 40), volume("wide", 1 << 40));
+    (0..60).for_each(|at| far.write(at << 40, &pattern(at, 4096)).expect("writes"));
+    let place = |at: u64| at * 256 * UNIT;
+    (0..400).for_each(|at| wide.write(place(at), &pattern(at, 8192)).expect("writes"));
+    ["far", "wide"].into_iter().for_each(|name| pool.snapshot(name, &format!("{name}-s")).expect("a snapshot"));
+    let big = volume("big", 4 << 30);
+    fill(&big, 0);
+    pool.set_low_water(LowWater::Off).expect("a checkpoint");
+    let held = far.hold();
+    std::thread::scope(|scope| {
+        let rolled = scope.spawn(|| pool.rollback("far", "far-s"));
+        // Until it waits for the I/O. If that is later it is refused before, which is as well.
+        std::thread::sleep(Duration::from_millis(300));
+        let full = (0..400).find_map(|at| wide.punch(place(at), 4096).err());
+        assert_eq!(full, Some(Status::NoSpc), "the discards have used what they may");
+        far.let_go(held);
+        let rolled = rolled.join().expect("no panic");
+        pool.set_low_water(LowWater::default()).expect("a checkpoint finds its pages");
+        assert!(matches!(rolled, Err(PoolError::Full { .. })), "{rolled:?}");
+    });
+    assert!(far.read(7 << 40, 4096).expect("reads") == pattern(7, 4096));
+    drop((far, wide, big));
+    pool.close().expect("closes");
+    is_clean(&device);
 }
 
 /// What a run of [`random_work`] may be refused, in a pool that is full.

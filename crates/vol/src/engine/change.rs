@@ -200,6 +200,19 @@ impl PoolInner {
             status => failed(what, self.device.name(), status),
         })
     }
+
+    /// The same once more, for a volume that has settled: others may have used what there was while that was waited
+    /// for. Its units may be moved again if it fails.
+    pub(crate) fn afford_settled<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        id: u32,
+        what: &str,
+        who: Spender,
+        cost: impl Fn(&State) -> u64,
+    ) -> Result<MutexGuard<'a, State>, PoolError> {
+        self.afford(state, what, who, cost).inspect_err(|_| self.settled(&mut self.lock(), id))
+    }
 }
 
 impl State {

@@ -97,7 +97,8 @@ impl PoolInner {
         let last = self.map.geometry.units_of(size).saturating_sub(1);
         let cost = |state: &State| state.cost_of_units(volume, last, last + 1);
         let state = self.afford(state, "resizing a volume", Spender::Discard, cost)?;
-        let mut state = self.settle(state, volume, Some(volume));
+        let state = self.settle(state, volume, Some(volume));
+        let mut state = self.afford_settled(state, volume, "resizing a volume", Spender::Discard, cost)?;
         core.set_size(size);
         if let Some(vol) = state.table.get_mut(volume) {
             vol.durable_size = None;

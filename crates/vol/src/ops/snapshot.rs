@@ -64,11 +64,12 @@ impl PoolInner {
         state.table.check_new(name)?;
         let from = state.table.named(source)?;
         let (id, core) = (from.id, Arc::clone(&from.core));
-        let state =
-            self.afford(state, "copying a volume", Spender::Table, |state| ENTRY_COST + state.cost_of_map(id))?;
+        let cost = |state: &State| ENTRY_COST + state.cost_of_map(id);
+        let state = self.afford(state, "copying a volume", Spender::Table, cost)?;
         let (volume, made) = (state.table.next_id, created.unwrap_or_else(now));
         let settling = Some(volume).filter(|_| !core.snapshot);
-        let mut state = self.settle(state, id, settling);
+        let state = self.settle(state, id, settling);
+        let mut state = self.afford_settled(state, id, "copying a volume", Spender::Table, cost)?;
         let record = |size| Record::Copy {
             volume,
             source: id,
@@ -144,6 +145,7 @@ impl PoolInner {
             self.settled(&mut state, id);
             return Err(busy);
         }
+        let mut state = self.afford_settled(state, id, "rolling a volume back", Spender::Discard, cost)?;
         let exchanged = state.exchange(id, source);
         if exchanged.is_ok() {
             self.record(&mut state, Record::Rollback { volume: id, source });

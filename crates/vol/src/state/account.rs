@@ -17,7 +17,8 @@
 //! - M4: on a device that gives space when it is written, so many of the free pages have space for certain that M1
 //!   holds for these alone ([`stock`](crate::engine::stock)).
 //!
-//! Called under the pool's lock by volumes and by changes of the table, before they change anything.
+//! Called under the pool's lock by volumes and by changes of the table, before they change anything. Who lets the lock
+//! go between the question and the change asks again: others may have used meanwhile what there was.
 
 use crate::format::BLOCK;
 use crate::format::journal::Bounds;

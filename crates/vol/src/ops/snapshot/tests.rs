@@ -4,7 +4,7 @@ use sheave_base::status::Status;
 use sheave_drivers::open_device;
 use sheave_iomap::File;
 use sheave_iomap::completion_plan::MayBlock;
-use sheave_iomap::file::WriteDone;
+use sheave_iomap::file::{FallocateMode, WriteDone};
 use sheave_iomap::mapping::Intent;
 
 use crate::engine::inner::LET_GO;
@@ -162,4 +162,47 @@ fn a_copy_that_finds_no_memory_is_not_there() {
     pool.close().unwrap();
     let report = check_device(&device, &CheckOptions::default()).unwrap();
     assert!(report.is_clean(), "{:?}", report.findings);
+}
+
+/// A copy waits until no unit of its source is being copied, and meanwhile discards use the pages that there were.
+#[test]
+fn a_copy_that_finds_its_pages_used_after_its_wait_is_refused() {
+    const UNIT: u64 = 65_536;
+    let device = open_device("ram:size=64M").unwrap();
+    Pool::create(&device, &CreateOptions { unit_bytes: UNIT, ..CreateOptions::default() }).unwrap();
+    let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+    let may_block = MayBlock::on_worker();
+    let write = |volume: &Volume, pos, len| {
+        let mapping = volume.map_blocking(pos, len, Intent::Write, &may_block)?;
+        volume.end_write(WriteDone::new(pos, len, Status::Ok, &[mapping]), &may_block)
+    };
+    // One takes many pages above its leaves, another a leaf for each unit, and the rest goes to a third.
+    let [far, wide, big] = ["far", "wide", "big"].map(|name| pool.create_volume(name, 60 << 40).unwrap());
+    (0..60).for_each(|at| write(&far, at << 40, 4096).unwrap());
+    let place = |at: u64| at * LEAF * UNIT;
+    (0..400).for_each(|at| write(&wide, place(at), 8192).unwrap());
+    pool.snapshot("wide", "s").unwrap();
+    assert_eq!((0..).find_map(|at| write(&big, at * UNIT, 4096).err()), Some(Status::NoSpc));
+    pool.inner.checkpoint().unwrap();
+    let id = pool.inner.lock().table.id_of("far").unwrap();
+    let set_busy = |busy| pool.inner.lock().table.get_mut(id).unwrap().busy = busy;
+    set_busy(1);
+    std::thread::scope(|scope| {
+        let copied = scope.spawn(|| pool.snapshot("far", "t"));
+        while pool.inner.lock().table.get(id).unwrap().settling.is_none() {
+            assert!(!copied.is_finished(), "there are pages for it");
+            std::thread::yield_now();
+        }
+        let punch = |at| wide.fallocate(FallocateMode::PunchHole, place(at), 4096, &may_block);
+        assert_eq!((0..400).find_map(|at| punch(at).err()), Some(Status::NoSpc));
+        set_busy(0);
+        pool.inner.wake();
+        let copied = copied.join().unwrap();
+        pool.inner.checkpoint().expect("a checkpoint finds its pages");
+        assert!(matches!(copied, Err(PoolError::Full { .. })), "{copied:?}");
+    });
+    assert!(pool.inner.lock().table.get(id).unwrap().settling.is_none(), "it goes on");
+    drop((far, wide, big));
+    pool.close().unwrap();
+    assert!(check_device(&device, &CheckOptions::default()).unwrap().is_clean());
 }
