@@ -128,6 +128,8 @@ pub(crate) struct Vol {
     pub(crate) durable_size: Option<u64>,
     /// Units that are being copied or zeroed.
     pub(crate) busy: u32,
+    /// Holes that wait until none is; no other unit begins to be while there are any.
+    pub(crate) holes: u32,
     pub(crate) opened: Weak<OpenToken>,
 }
 
@@ -179,6 +181,7 @@ impl Vol {
             grown: false,
             durable_size: None,
             busy: 0,
+            holes: 0,
             opened: Weak::new(),
         }
     }

@@ -6,6 +6,8 @@
 //! - H1: blocks outside the range keep what they have, and writes to them that are under way are not lost.
 //! - H2: it goes on in pieces, so that nobody waits long for the lock.
 //! - H3: a last block that the volume's end lies in loses its bit only while the volume ends there.
+//! - H4: a hole waits for the copies of units that are under way when it comes, and for none that begin after it: they
+//!   wait until it has the lock. It holds nothing meanwhile that those under way could want.
 
 use sheave_base::buf::Buf;
 use sheave_base::status::Status;
@@ -196,18 +198,45 @@ impl Volume {
     }
 
     /// The lock, when nothing of the volume is being copied and there is room for a change that makes the next
-    /// checkpoint need `cost` pages more.
+    /// checkpoint need `cost` pages more. From when it has to wait for copies on no others begin (H4).
     pub(super) fn quiet(
         &self,
         may_block: &MayBlock,
         cost: impl Fn(&State) -> u64,
+    ) -> Result<MutexGuard<'_, State>, Status> {
+        let mut waits = false;
+        let quiet = self.quiet_at_last(may_block, cost, &mut waits);
+        if !waits {
+            return quiet;
+        }
+        let (mut guard, failed) = match quiet {
+            Ok(guard) => (guard, None),
+            Err(status) => (self.pool.lock(), Some(status)),
+        };
+        if let Some(vol) = guard.table.get_mut(self.core.id) {
+            vol.holes = vol.holes.saturating_sub(1);
+        }
+        self.pool.wake();
+        failed.map_or(Ok(guard), Err)
+    }
+
+    /// As [`Volume::quiet`]; `waits` when the volume counts this one among its holes that wait.
+    fn quiet_at_last(
+        &self,
+        may_block: &MayBlock,
+        cost: impl Fn(&State) -> u64,
+        waits: &mut bool,
     ) -> Result<MutexGuard<'_, State>, Status> {
         let mut guard = self.pool.lock();
         loop {
             if may_block.is_cancelled() {
                 return Err(Status::Canceled);
             }
-            let vol = guard.vol(self.core.id)?;
+            let vol = guard.table.get_mut(self.core.id).ok_or(Status::Offline)?;
+            if vol.busy > 0 && !*waits {
+                *waits = true;
+                vol.holes += 1;
+            }
             if vol.settling.is_some() || vol.busy > 0 {
                 guard = self.pool.wait(guard);
             } else if guard.is_dirty_full() || guard.is_overdue() {

@@ -1,6 +1,7 @@
 //! What a size that is cut, and a copy that is being made, leave of work that was under way.
 
 mod stores;
+mod waits;
 
 use sheave_base::status::Status;
 use sheave_blk::Device;

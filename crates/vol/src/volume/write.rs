@@ -209,17 +209,28 @@ impl Volume {
         let entry = state.tree.entry(place);
         if entry.is_shared() {
             if state.tree.units.owners(entry.phys()) > 1 {
-                return self.relocate(guard, unit, place, may_block);
+                return match self.has_waiting_holes(state) {
+                    true => Ok(Round::Look(self.pool.wait(guard))),
+                    false => self.relocate(guard, unit, place, may_block),
+                };
             }
             state.tree.store(place, entry.with(Entry::OWN));
             return Ok(Round::Look(guard));
         }
         let edges = self.unwritten_edges(place, pos, len);
         if edges != [None, None] {
-            return self.zero_edges(guard, unit, place, edges, may_block);
+            return match self.has_waiting_holes(state) {
+                true => Ok(Round::Look(self.pool.wait(guard))),
+                false => self.zero_edges(guard, unit, place, edges, may_block),
+            };
         }
         state.tree.store(place, entry.with(Entry::HANDED));
         Ok(Round::Ready(len))
+    }
+
+    /// Whether holes wait until nothing of the volume is being copied: then they go before the next copy.
+    fn has_waiting_holes(&self, state: &State) -> bool {
+        state.table.get(self.core.id).is_some_and(|vol| vol.holes > 0)
     }
 
     /// Keeps others off a unit, or lets them in again (W1). Nobody unmaps a volume's units while one is busy, and no

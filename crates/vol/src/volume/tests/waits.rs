@@ -1,0 +1,121 @@
+//! A hole waits for the copies of its volume that are under way, and not for those that are still to come.
+
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use sheave_base::status::Status;
+use sheave_drivers::open_device;
+use sheave_iomap::File;
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::file::FallocateMode;
+use sheave_iomap::mapping::Intent;
+
+use super::{begin, end};
+use crate::block_io::DeviceIo;
+use crate::{BlockIo, CreateOptions, OpenOptions, Pool};
+
+/// So large that each is copied alone.
+const UNIT: u64 = 256 << 10;
+/// Units that are copied, or zeroed in part.
+const CHAIN: u64 = 100;
+
+/// What is counted: reads, as each copy makes one, or writes, as zeroing a block does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Of {
+    Reads,
+    Writes,
+}
+
+/// Those that have begun, once somebody counts them.
+#[derive(Default)]
+struct Copies {
+    begun: Mutex<Option<(Of, u64)>>,
+    changed: Condvar,
+}
+
+impl Copies {
+    fn begun(&self) -> u64 {
+        self.begun.lock().unwrap().map_or(0, |begun| begun.1)
+    }
+
+    fn wait_for_two(&self) {
+        let few = |begun: &mut Option<(Of, u64)>| begun.is_none_or(|begun| begun.1 < 2);
+        drop(self.changed.wait_while(self.begun.lock().unwrap(), few).unwrap());
+    }
+
+    /// One that is counted ends when the next has begun, or none does for a while.
+    fn pass(&self, of: Of) {
+        let mut begun = self.begun.lock().unwrap();
+        let Some((_, count)) = begun.as_mut().filter(|begun| begun.0 == of) else { return };
+        *count += 1;
+        let mine = *begun;
+        self.changed.notify_all();
+        drop(self.changed.wait_timeout_while(begun, Duration::from_millis(500), |now| *now == mine).unwrap());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A device on which they are counted.
+struct Chained {
+    io: DeviceIo,
+    copies: Arc<Copies>,
+}
+
+impl BlockIo for Chained {
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), Status> {
+        self.copies.pass(Of::Reads);
+        self.io.read(at, buf)
+    }
+
+    fn write(&self, at: u64, buf: &[u8]) -> Result<(), Status> {
+        self.copies.pass(Of::Writes);
+        self.io.write(at, buf)
+    }
+
+    fn flush(&self) -> Result<(), Status> {
+        self.io.flush()
+    }
+
+    fn discard(&self, at: u64, len: u64) -> Result<(), Status> {
+        self.io.discard(at, len)
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.io.size_bytes()
+    }
+}
+
+/// Two writers copy one unit after the other, or zero a part of it, so that there is no moment without one under way.
+#[test]
+fn a_hole_does_not_wait_for_copies_that_begin_after_it() {
+    for of in [Of::Reads, Of::Writes] {
+        let device = open_device("ram:size=128M").unwrap();
+        Pool::create(&device, &CreateOptions { unit_bytes: UNIT, ..CreateOptions::default() }).unwrap();
+        let copies = Arc::new(Copies::default());
+        let io = Box::new(Chained { io: DeviceIo::new(&device).unwrap(), copies: Arc::clone(&copies) });
+        let pool = Pool::open_through(&device, io, &OpenOptions::default()).unwrap();
+        let volume = pool.create_volume("v", 256 * UNIT).unwrap();
+        (0..=CHAIN).for_each(|unit| end(&volume, begin(&volume, unit * UNIT)));
+        end(&volume, begin(&volume, CHAIN * UNIT + 4096));
+        // A block of a shared unit, or a part of a block that was not written.
+        let (at, len) = if of == Of::Reads { (0, 4096) } else { (8192 + 512, 4096 - 512) };
+        if of == Of::Reads {
+            pool.snapshot("v", "s").unwrap();
+        }
+        *copies.begun.lock().unwrap() = Some((of, 0));
+        let copy = |unit| volume.map_blocking(unit * UNIT + at, len, Intent::Write, &MayBlock::on_worker()).unwrap();
+        std::thread::scope(|scope| {
+            let copy = &copy;
+            let writer = |first: u64| scope.spawn(move || (first..CHAIN).step_by(2).for_each(|unit| _ = copy(unit)));
+            let writers = [0, 1].map(writer);
+            copies.wait_for_two();
+            volume.fallocate(FallocateMode::PunchHole, CHAIN * UNIT, 4096, &MayBlock::on_worker()).unwrap();
+            let begun = copies.begun();
+            assert!(begun < CHAIN, "{of:?}: the hole waited for {begun}");
+            writers.into_iter().for_each(|writer| writer.join().unwrap());
+        });
+        assert_eq!(copies.begun(), CHAIN, "{of:?}: nobody is held back any more");
+        *copies.begun.lock().unwrap() = None;
+        pool.sync().unwrap();
+    }
+}
