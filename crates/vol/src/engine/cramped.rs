@@ -14,7 +14,9 @@
 //!   the first behind the last commit, and those of a commit that was torn.
 //! - C2: the blocks of a torn commit are blank, durably, before a commit takes its number: else its last blocks would
 //!   follow the new one, and be replayed as a commit of their own.
-//! - C3: a delete begins only when the block of the journal that it will be in has space, and is blank.
+//! - C3: a delete begins only when the block of the journal that it will be in has space, and is blank or has what
+//!   could not be written (C5). It blanks that while no commit is under way: a flush of anybody commits deletes that
+//!   are not durable yet, into this very block.
 //! - C4: free units are punched only where a flush has made all durable that says so (H1 of
 //!   [`stock`](crate::engine::stock)), and while nobody else can take them: data and metadata take none in this phase.
 //! - C5: a block of the journal that could not be written is written again, before any other: a block behind one that
@@ -38,6 +40,8 @@ use crate::state::sums::regions::Regions;
 const MOST_AT_ONCE: u64 = 1 << 14;
 /// Deletes that may wait for the journal to be writable again: they fit one block (C5).
 const MOST_WAITING: usize = 256;
+/// What errors say was to be done.
+const DELETING: &str = "deleting a volume";
 
 impl PoolInner {
     /// Whether the first checkpoint has space for certain. Gives free units back to the host if that is what it takes.
@@ -116,27 +120,36 @@ impl PoolInner {
 
     /// The lock, when a delete may begin (C3).
     pub(crate) fn begin_delete(&self) -> Result<MutexGuard<'_, State>, PoolError> {
-        const WHAT: &str = "deleting a volume";
-        let state = self.lock();
-        if self.read_only || state.phase != Phase::DeletesOnly {
-            drop(state);
-            self.check_writable(WHAT)?;
-            return Ok(self.lock());
+        loop {
+            if self.read_only || self.lock().phase != Phase::DeletesOnly {
+                self.check_writable(DELETING)?;
+                return Ok(self.lock());
+            }
+            let blank = self.between_commits(|| self.blank_next())?;
+            let state = self.lock();
+            // A commit that began behind this may have taken the block.
+            if state.next_seq == blank {
+                return Ok(state);
+            }
         }
+    }
+
+    /// Blanks the block of the journal that the next commit will begin with; its number. While no commit is under way.
+    fn blank_next(&self) -> Result<u64, PoolError> {
+        let state = self.lock();
         let (ring, seq) = (Ring::of(&state.sb), state.next_seq);
         let free = ring.free(seq, state.sb.replay_seq);
         let waiting = state.pending.len();
         drop(state);
         if waiting >= MOST_WAITING {
-            return Err(self.failed(WHAT, self.device.name(), Status::IoErr));
+            return Err(self.failed(DELETING, self.device.name(), Status::IoErr));
         }
         if free == 0 {
-            return Err(self.host_is_full(format!("{WHAT}: the journal has no block left for it")));
+            return Err(self.host_is_full(format!("{DELETING}: the journal has no block left for it")));
         }
-        self.io
-            .write(ring.address(seq), &[0; BLOCK])
-            .map_err(|status| self.failed(WHAT, self.device.name(), status))?;
-        Ok(self.lock())
+        let blanked = self.io.write(ring.address(seq), &[0; BLOCK]);
+        blanked.map_err(|status| self.failed(DELETING, self.device.name(), status))?;
+        Ok(seq)
     }
 
     /// After a delete: the pool takes everything again, if the host has space now. Whether it just became so.

@@ -1,7 +1,11 @@
 //! Pools that were cut off, on a host that has no block left for what is to be recovered.
 
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
 use sheave_base::status::Status;
 
+use crate::device::block_io::BlockIo;
 use crate::engine::stock::tests::Rig;
 use crate::format::JOURNAL_START;
 use crate::format::journal::Ring;
@@ -274,4 +278,107 @@ fn a_first_checkpoint_that_fails_leaves_the_journal_to_be_replayed() {
         let kept = pool.open_volume("kept").unwrap();
         (1..5).for_each(|at| assert_eq!(rig.read(&kept, at << 14), 7, "slot {slot}: commit {at} was durable"));
     }
+}
+
+/// What a disk does with writes of one block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Act {
+    #[default]
+    Pass,
+    /// Fail, unless they blank it.
+    Fail,
+    /// Wait, if they blank it.
+    Hold,
+    /// One waits.
+    Held,
+}
+
+#[derive(Default)]
+struct Door {
+    /// With the address of the block.
+    act: Mutex<(u64, Act)>,
+    changed: Condvar,
+}
+
+impl Door {
+    fn set(&self, act: (u64, Act)) {
+        *self.act.lock().unwrap() = act;
+        self.changed.notify_all();
+    }
+
+    fn wait_while(&self, act: Act) {
+        drop(self.changed.wait_while(self.act.lock().unwrap(), |now| now.1 == act).unwrap());
+    }
+}
+
+/// A disk with a door before it.
+struct Gate {
+    io: Box<dyn BlockIo>,
+    door: Arc<Door>,
+}
+
+impl BlockIo for Gate {
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), Status> {
+        self.io.read(at, buf)
+    }
+
+    fn write(&self, at: u64, buf: &[u8]) -> Result<(), Status> {
+        let (block, act) = *self.door.act.lock().unwrap();
+        match (act, buf.iter().all(|byte| *byte == 0)) {
+            (Act::Fail, false) if at == block => return Err(Status::IoErr),
+            (Act::Hold, true) if at == block => {
+                self.door.set((block, Act::Held));
+                self.door.wait_while(Act::Held);
+            }
+            _ => {}
+        }
+        self.io.write(at, buf)
+    }
+
+    fn flush(&self) -> Result<(), Status> {
+        self.io.flush()
+    }
+
+    fn discard(&self, at: u64, len: u64) -> Result<(), Status> {
+        self.io.discard(at, len)
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.io.size_bytes()
+    }
+
+    fn is_sparse(&self) -> bool {
+        self.io.is_sparse()
+    }
+}
+
+/// C3: a flush makes a delete durable that was not, in the block that the next delete is about to blank.
+#[test]
+fn a_delete_blanks_no_block_that_a_flush_has_just_written() {
+    let rig = with_empty_volumes();
+    let door = Arc::new(Door::default());
+    let pool = rig.open_on(|io| Box::new(Gate { io, door: Arc::clone(&door) }));
+    let state = pool.inner.lock();
+    let block = Ring::of(&state.sb).address(state.next_seq);
+    drop(state);
+    door.set((block, Act::Fail));
+    let error = pool.delete("v0").unwrap_err();
+    assert!(matches!(error, PoolError::NotDurable { .. }), "{error}");
+    door.set((block, Act::Hold));
+    std::thread::scope(|scope| {
+        let deleted = scope.spawn(|| pool.delete("v1"));
+        door.wait_while(Act::Hold);
+        let synced = scope.spawn(|| pool.sync());
+        // It waits for the other, or does all that it has to do.
+        let until = Instant::now() + Duration::from_millis(500);
+        while !synced.is_finished() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        door.set((block, Act::Pass));
+        deleted.join().unwrap().unwrap();
+        synced.join().unwrap().unwrap();
+    });
+    drop(pool);
+    is_clean(&rig);
+    assert_eq!(rig.open().unwrap().info().volumes, 5);
 }

@@ -114,6 +114,12 @@ impl Rig {
         Pool::open_through(&self.device, Box::new(self.io.clone()), &OpenOptions::default())
     }
 
+    /// Opens it on what the test makes of its disk.
+    pub(in crate::engine) fn open_on(&self, wrap: impl FnOnce(Box<dyn BlockIo>) -> Box<dyn BlockIo>) -> Pool {
+        let io = wrap(Box::new(self.io.clone()));
+        Pool::open_through(&self.device, io, &OpenOptions::default()).unwrap()
+    }
+
     pub(in crate::engine) fn set_room(&self, blocks: u64) {
         self.host.lock().unwrap().room = blocks;
     }
