@@ -205,8 +205,9 @@ fn keep(image: &Image, target: &Target, desk: &Desk) {
             // Without a claim there is nothing that could be taken away.
             Order::Owns(answer) if !has_lock_now => _ = answer.send(Ok(())),
             Order::Owns(answer) => {
-                let owner = image.other_owner();
-                _ = answer.send(owner.and_then(|other| other.map_or(Ok(()), |_| Err(libc::EROFS))));
+                // A lock that was broken is lost also while nobody else has it: the next client gets it unasked.
+                let owns = image.owns_lock();
+                _ = answer.send(owns.and_then(|owns| if owns { Ok(()) } else { Err(libc::EROFS) }));
             }
             Order::Look(answer) => _ = answer.send(look(image, desk)),
             Order::Size => match image.size() {

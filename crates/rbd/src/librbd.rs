@@ -443,14 +443,20 @@ impl Image {
         check(unsafe { (self.api.rbd_lock_release)(self.handle) })
     }
 
-    /// The address of another client that has the exclusive lock, if one has it now.
-    pub(crate) fn other_owner(&self) -> Result<Option<String>, i32> {
-        let (mut own, mut mode, mut owner, mut many) = (0, 0, null_mut(), 1);
+    /// Whether this client has the exclusive lock. It is the cluster that says so.
+    pub(crate) fn owns_lock(&self) -> Result<bool, i32> {
+        let mut own = 0;
         // SAFETY: the image is open, and the number valid for the call.
         check(unsafe { (self.api.rbd_is_exclusive_lock_owner)(self.handle, &mut own) })?;
-        if own != 0 {
+        Ok(own != 0)
+    }
+
+    /// The address of another client that has the exclusive lock, if one has it now.
+    pub(crate) fn other_owner(&self) -> Result<Option<String>, i32> {
+        if self.owns_lock()? {
             return Ok(None);
         }
+        let (mut mode, mut owner, mut many) = (0, null_mut(), 1);
         // SAFETY: the image is open; there is room for one text, which is as many as may have an exclusive lock.
         match check(unsafe { (self.api.rbd_lock_get_owners)(self.handle, &mut mode, &mut owner, &mut many) }) {
             Err(libc::ENOENT) => return Ok(None),

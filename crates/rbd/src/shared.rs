@@ -97,7 +97,7 @@ impl Shared {
         let (answer, answers) = sync_channel(0);
         self.desk.ask(Order::Owns(answer));
         match answers.recv_timeout(self.target.timeout) {
-            // Another client has the lock: as for its writes.
+            // The lock was taken away: as for writes while another client has it.
             Ok(Err(libc::EROFS)) => Err(Status::Conflict),
             Ok(Err(errno)) => {
                 self.desk.failed(Op::Read, errno);

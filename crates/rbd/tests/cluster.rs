@@ -32,6 +32,7 @@ const SCENARIOS: &[Scenario] = &[
     ("who only reads is kept out by an owner that lives, and by no other", fence::dead_owner_and_a_reader),
     ("a pool with a volume", pool),
     ("an owner with a cache learns that it is fenced", fence::fenced_with_a_cache),
+    ("a lock that was broken is not owned any more, though nobody has it", fence::broken_and_nobodys),
     ("what was cached before a claim is read again", fence::read_again_after_a_claim),
     ("an image that is resized before a ring has it", resized_before_a_ring),
     ("a cluster that says nothing is waited for", silent_cluster),

@@ -176,7 +176,7 @@ pub unsafe trait Driver: Any + Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`Status::Conflict`] when another has it, [`Status::Offline`] when all I/O is refused by now.
+    /// [`Status::Conflict`] when another has it or nobody, [`Status::Offline`] when all I/O is refused by now.
     fn still_owns(&self) -> Result<(), Status> {
         Ok(())
     }

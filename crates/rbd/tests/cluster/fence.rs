@@ -133,6 +133,26 @@ pub(crate) fn fenced_with_a_cache(ceph: &Ceph) {
     other.close().expect("closed");
 }
 
+/// Who breaks a lock need not take it.
+pub(crate) fn broken_and_nobodys(ceph: &Ceph) {
+    make(ceph, "broken", 16);
+    ceph.rbd(&["config", "image", "set", "rbd/broken", "rbd_blocklist_on_break_lock", "false"]);
+    let device = open(ceph, "broken", "").expect("opened");
+    assert_eq!(device.still_owns(), Ok(()), "without a claim there is nothing to lose");
+    let claim = device.claim(Sharing::Alone).expect("claimed");
+    assert_eq!(device.still_owns(), Ok(()));
+    let locks = ceph.rbd(&["--format", "json", "lock", "ls", "broken"]);
+    let word = |key: &str| {
+        let behind = locks.split_once(&format!("\"{key}\":\"")).map(|(_, behind)| behind);
+        behind.and_then(|behind| behind.split('"').next()).expect("it is listed")
+    };
+    ceph.rbd(&["lock", "rm", "broken", word("id"), word("locker")]);
+    assert_eq!(ceph.rbd(&["lock", "ls", "broken"]), "", "nobody has it");
+    assert_eq!(device.still_owns(), Err(Status::Conflict));
+    drop(claim);
+    let _claim = open(ceph, "broken", "").expect("opened").claim(Sharing::Alone).expect("nobody has it");
+}
+
 pub(crate) fn read_again_after_a_claim(ceph: &Ceph) {
     make(ceph, "stale", 16);
     let spec = cached_spec(ceph, "stale");

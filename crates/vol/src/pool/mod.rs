@@ -214,7 +214,7 @@ impl Pool {
         };
         // First: a cache of the device's may answer what is read, also long after another has taken the device.
         self.inner.device.still_owns().map_err(|status| match status {
-            Status::Conflict => busy("another host has its device".into()),
+            Status::Conflict => busy("another host has its device, or took it away".into()),
             status => PoolError::Io {
                 what: format!("asking whether {} is still its own", self.inner.device.name()),
                 status,
