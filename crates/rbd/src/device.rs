@@ -121,6 +121,16 @@ struct Flight {
     desk: Arc<Desk>,
 }
 
+/// A request that librbd has given back; it counts as under way until this is dropped, also by a panic.
+struct Ending(Arc<Flight>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        // Release: pairs with the load in `wait_for_all` (D2).
+        self.0.under_way.fetch_sub(1, Ordering::Release);
+    }
+}
+
 /// What librbd has of a request.
 struct Slot {
     rq: Option<RemoteRq>,
@@ -179,17 +189,17 @@ impl RbdQueue {
             // SAFETY: librbd has refused it, so the slot is the ring's.
             let rq = unsafe { (*slot.as_ptr()).rq.take() };
             self.flight.under_way.fetch_sub(1, Ordering::Relaxed); // As above.
-            self.flight.desk.failed(op, errno);
             if let Some(rq) = rq {
                 rq.complete(Status::from_errno(Errno(errno)));
             }
+            self.flight.desk.failed(op, errno);
         }
     }
 
     /// Waits until librbd has nothing of this queue any more (R1).
     fn wait_for_all(&self) {
         let (from, mut pause, mut told) = (Instant::now(), Duration::from_micros(50), false);
-        // Acquire: pairs with the count in `ended`, so that what it did with the slot is before what we do.
+        // Acquire: pairs with the count in `Ending`, so that what `ended` did with the slot is before what we do.
         while self.flight.under_way.load(Ordering::Acquire) > 0 {
             std::thread::sleep(pause);
             pause = (pause * 2).min(LONGEST_LOOK);
@@ -244,13 +254,13 @@ unsafe extern "C" fn ended(completion: *mut c_void, arg: *mut c_void) {
         let result = unsafe { take_result(completion) };
         // SAFETY: `arg` is the slot of the request, and this thread's until the request is completed (D1).
         let slot = unsafe { &mut *arg.cast::<Slot>() };
-        let flight = slot.flight.clone();
-        let status = status_of(&flight.desk, (slot.op, slot.len), result);
-        if let Some(rq) = slot.rq.take() {
+        let ending = Ending(slot.flight.clone());
+        // Behind `ending`, so that it goes first should what follows panic: the request then ends with an error.
+        let (rq, what) = (slot.rq.take(), (slot.op, slot.len));
+        let status = status_of(&ending.0.desk, what, result);
+        if let Some(rq) = rq {
             rq.complete(status); // The slot is the ring's again.
         }
-        // Release: pairs with the load in `wait_for_all` (D2).
-        flight.under_way.fetch_sub(1, Ordering::Release);
     };
     // R4.
     if let Err(payload) = catch_unwind(AssertUnwindSafe(end)) {
@@ -277,3 +287,6 @@ fn status_of(desk: &Desk, (op, len): (Op, u32), result: isize) -> Status {
         errno => Status::from_errno(Errno(errno)),
     }
 }
+
+#[cfg(test)]
+mod tests;

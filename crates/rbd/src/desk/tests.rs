@@ -8,7 +8,8 @@ use sheave::drivers::Registry;
 use super::{Desk, MAX_NOTICES};
 use crate::spec::Target;
 
-fn desk() -> Desk {
+/// The desk of an image that is not opened.
+pub(crate) fn desk() -> Desk {
     let (desks, made) = std::sync::mpsc::channel();
     let mut registry = Registry::standard();
     let make = move |params: &mut sheave::drivers::Params<'_>| {
