@@ -136,6 +136,7 @@ impl Device {
             capabilities.direct_io &= c.direct_io;
             capabilities.sparse |= c.sparse;
             capabilities.fences &= c.fences;
+            capabilities.flush_per_ring |= c.flush_per_ring;
             capabilities.read_only |= c.read_only;
             capabilities.engine = capabilities.engine.filter(|&engine| c.engine == Some(engine));
         }

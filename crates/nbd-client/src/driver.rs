@@ -107,6 +107,7 @@ impl SafeDriver for Nbd {
             .discard(export.has(tflag::SEND_TRIM))
             .write_zeroes(export.has(tflag::SEND_WRITE_ZEROES))
             .read_only(self.0.read_only())
+            .flush_per_ring(true) // S3 of `shared`.
     }
 
     fn size_bytes(&self) -> u64 {

@@ -206,6 +206,22 @@ fn a_flush_of_another_ring_fails_too() {
 }
 
 #[test]
+fn a_flush_that_is_to_run_asynchronously_tells_its_own_ring_of_a_loss() {
+    let server = Server::start(16 << 10, Mode::Structured);
+    let device = server.open("").expect("opened");
+    let (Some((mut one, of_one)), Some((mut two, of_two))) = (ring(&device), ring(&device)) else { return };
+    assert_eq!(write(&mut one, of_one, 0, 1, false), BLOCK as i32);
+    assert_eq!(read(&mut two, of_two, 0), 1, "it has a connection");
+    server.state().die();
+    // A ring that comes from here on need not hear of it any more, a worker's neither.
+    assert_eq!(flush(&mut two, of_two), -EIO);
+    for res in [-EIO, 0] {
+        one.push(op::fsync(of_one).run_async()).expect("room");
+        assert_eq!(results(&mut one, 1)[0].1, res);
+    }
+}
+
+#[test]
 fn a_flush_of_a_ring_that_had_no_connection_when_the_server_died_fails_too() {
     let server = Server::start(16 << 10, Mode::Structured);
     let device = server.open("").expect("opened");

@@ -12,6 +12,7 @@
 //! - I4: writes of one device whose data goes into the host's page cache run in the order of their submission, one at a
 //!   time: such a file has one lock for its writers, and a second worker would only wait for it.
 //! - I3: what a worker has begun ends with what it did, whether it was cancelled meanwhile or not.
+//! - I5: a flush of a device on which each ring hears of losses by its own is sent by the ring that it is asked of.
 
 use sheave_base::sync::Arc;
 use sheave_iomap::dio::{MAX_RW_COUNT, OpenFile};
@@ -40,6 +41,9 @@ impl Inner {
             // The others mean something of their own on the way from a worker.
             opcode::NOP if WorkDone::can_tell(res) => (Work::Known(res), Kind::Short),
             opcode::FSYNC | opcode::FALLOCATE if self.is_on_device(slot) => {
+                if opcode == opcode::FSYNC && self.hears_of_losses(slot) {
+                    return false; // I5
+                }
                 let op = self.whole_op(slot);
                 let Some(work) = self.run_of(slot, op) else { return false };
                 (work, Kind::Bound)
@@ -75,6 +79,12 @@ impl Inner {
     fn is_on_device(&mut self, slot: u32) -> bool {
         let Ok(file) = file_of(self, slot) else { return false };
         self.core.files.get(file).is_some_and(OpenFile::is_identity)
+    }
+
+    /// Whether a flush tells this ring of what its device may have lost (I5).
+    fn hears_of_losses(&self, slot: u32) -> bool {
+        let file = self.core.files.get(self.core.reqs[slot].file as usize);
+        file.is_some_and(|file| file.file.device().capabilities().flush_per_ring)
     }
 
     /// The hash of a write into a page cache (I4); `None` for everything else.

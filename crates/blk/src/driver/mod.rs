@@ -106,6 +106,9 @@ pub struct Capabilities {
     /// When another client takes over what this process has claimed, the storage itself refuses all that this process
     /// sends from then on.
     pub fences: bool,
+    /// When what was written and had ended may be lost, the next flush of each ring fails for it, once. So a ring sends
+    /// all of its flushes itself: one that a worker sent would be the worker's.
+    pub flush_per_ring: bool,
     /// How I/O reaches the kernel of the host; `None` for a device that has no use for it, or several ways.
     pub engine: Option<Engine>,
 }
@@ -120,6 +123,7 @@ sheave_base::setters!(Capabilities {
     read_only: bool,
     sparse: bool,
     fences: bool,
+    flush_per_ring: bool,
     engine: Option<Engine>,
 });
 
