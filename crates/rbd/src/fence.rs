@@ -4,6 +4,11 @@
 //! client first. Whether it does, and for how long, the image's and the pool's metadata may say, which go over the
 //! configuration of a client; so nothing is assumed here: the list is read, and the client added where it is missing.
 //!
+//! A claim that is refused because that failed must not leave the lock free, or the next one would find nobody to
+//! fence. So a client that Ceph does not hear of is fenced before its lock is asked for. One that is heard of may fall
+//! silent while librbd waits for it: it is *marked* before, in the metadata of the image, which outlives this process,
+//! and the mark goes when it is known that this client is fenced, has let go of the lock, or has it still.
+//!
 //! Called by the keeper.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,7 +19,13 @@ use crate::librbd::Image;
 /// What is left of a time on the blocklist that is not begun anew. The cluster's own is an hour by default.
 const LEAST: Duration = Duration::from_secs(30 * 60);
 
+/// The key of the mark: the image's id, the client's address, and the cookies of its watches, with blanks between.
+const MARK: &str = "sheave_unfenced";
+/// Most cookies in a mark. Who has more, and only those still, is fenced though it has let go.
+const MARKED_WATCHES: usize = 64;
+
 /// Who has the lock, before it is asked for.
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Before {
     address: String,
     /// Cookies of its watches.
@@ -23,7 +34,7 @@ pub(crate) struct Before {
 
 impl Before {
     /// Who has the lock of an image now, if another client has it.
-    pub(crate) fn of(image: &Image) -> Result<Option<Before>, Refused> {
+    fn of(image: &Image) -> Result<Option<Before>, Refused> {
         let look = || {
             let Some(address) = image.other_owner()? else { return Ok(None) };
             let watches = image.watches_of(&address)?;
@@ -32,7 +43,59 @@ impl Before {
         look().map_err(|errno: i32| format!("who has its exclusive lock could not be read: {}", sheave::Errno(errno)))
     }
 
-    /// Sees to it that this client writes no more, once the lock is ours, and tells when it is fenced.
+    /// Who has the lock now, if another client has it, once the lock may be asked for: should it be broken, then that
+    /// is known to whoever claims the image next.
+    pub(crate) fn ready(image: &Image, desk: &Desk) -> Result<Option<Before>, Refused> {
+        let unread = |errno| format!("who had its exclusive lock before could not be read: {}", sheave::Errno(errno));
+        let id = image.id().map_err(unread)?;
+        let before = Before::of(image)?;
+        let mark = image.note(MARK).map_err(unread)?;
+        // Who has the lock again is looked at as it is now.
+        let has_it = |marked: &Before| before.as_ref().is_some_and(|before| before.address == marked.address);
+        if let Some(marked) = mark.and_then(|mark| Before::marked(&mark, &id)).filter(|marked| !has_it(marked)) {
+            // A client that was marked while it was stopped may be this one.
+            if !image.is_own(&marked.address).map_err(unread)? {
+                marked.fence(image, desk)?;
+            }
+            unmark(image);
+        }
+        match &before {
+            // librbd would break the lock at once.
+            Some(silent) if silent.watches.is_empty() => silent.fence(image, desk)?,
+            Some(heard_of) => image.set_note(MARK, Some(&heard_of.mark(&id))).map_err(|errno| {
+                format!(
+                    "the client at {} has its exclusive lock, which could not be noted: {}",
+                    heard_of.address,
+                    sheave::Errno(errno)
+                )
+            })?,
+            None => {}
+        }
+        Ok(before)
+    }
+
+    /// The lock is not ours: the mark goes if it is this client's still, or was let go of.
+    pub(crate) fn has_kept(&self, image: &Image, owner: Option<&str>) {
+        if owner == Some(&self.address) || self.has_let_go(image) {
+            unmark(image);
+        }
+    }
+
+    /// What is noted of it with the image of this id.
+    fn mark(&self, id: &str) -> String {
+        let watches = self.watches.iter().take(MARKED_WATCHES).map(|cookie| format!(" {cookie}"));
+        format!("{id} {}{}", self.address, watches.collect::<String>())
+    }
+
+    /// Who is meant by a mark; nobody when it came from another image with a copy.
+    fn marked(mark: &str, id: &str) -> Option<Before> {
+        let mut words = mark.split_ascii_whitespace();
+        words.next().filter(|image| *image == id)?;
+        let address = words.next()?.to_owned();
+        Some(Before { address, watches: words.filter_map(|cookie| cookie.parse().ok()).collect() })
+    }
+
+    /// Sees to it that this client writes no more, and tells when it is fenced.
     pub(crate) fn fence(&self, image: &Image, desk: &Desk) -> Result<(), Refused> {
         let address = &self.address;
         let failed = |what: &str| {
@@ -79,6 +142,11 @@ impl Before {
         let now = image.watches_of(&self.address).unwrap_or_default();
         now.iter().any(|cookie| self.watches.contains(cookie))
     }
+}
+
+/// Nobody is marked any more. A mark that stays is read by the next claim, which finds out the same again.
+pub(crate) fn unmark(image: &Image) {
+    _ = image.set_note(MARK, None);
 }
 
 /// Whether this time, as a monitor writes it, is near. One that cannot be read is what the cluster said, and stays.

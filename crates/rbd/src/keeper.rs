@@ -13,7 +13,7 @@ use sheave::{Device, DeviceError};
 
 use crate::desk::{Desk, Order, Refused};
 use crate::device::{self, Rbd};
-use crate::fence::Before;
+use crate::fence::{self, Before};
 use crate::librbd::{self, Api, Cluster, Image};
 use crate::shared::Shared;
 use crate::spec::Target;
@@ -236,10 +236,18 @@ fn keep(image: &Image, target: &Target, desk: &Desk) {
 
 /// Takes the exclusive lock, when who had it before can write no more.
 fn lock(image: &Image, target: &Target, desk: &Desk) -> Result<(), Refused> {
-    let before = Before::of(image)?;
-    match image.lock() {
+    let before = Before::ready(image, desk)?;
+    let locked = image.lock();
+    if let (Err(_), Some(before)) = (&locked, &before) {
+        before.has_kept(image, image.other_owner().ok().flatten().as_deref());
+    }
+    match locked {
         Ok(()) => {
-            let fenced = before.map_or(Ok(()), |before| before.fence(image, desk));
+            let fenced = before.map_or(Ok(()), |before| {
+                before.fence(image, desk)?;
+                fence::unmark(image);
+                Ok(())
+            });
             // What librbd has read before may have been overwritten since.
             let fresh =
                 |()| image.forget_cached().map_err(|errno| format!("its cache stays: {}", sheave::Errno(errno)));

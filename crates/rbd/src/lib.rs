@@ -35,7 +35,8 @@
 //!   context, then the connection to the cluster.
 //! - R4: no panic passes a function that C calls.
 //! - R5: a wait for the cluster ends with `timeout=` (librados ends the request), and is told after `warn=`.
-//! - R6: a claim is granted when who had the lock before has let go of it, or is on the cluster's blocklist.
+//! - R6: a claim is granted when who had the lock before has let go of it, or is on the cluster's blocklist. One
+//!   that is refused, or ends with its process, leaves the next one what it takes to see to the same.
 
 mod desk;
 mod device;

@@ -30,9 +30,6 @@ type Changed = unsafe extern "C" fn(arg: *mut c_void);
 const EXCLUSIVE_LOCK: u64 = 1 << 2;
 /// `RBD_LOCK_MODE_EXCLUSIVE`: an owner who does not give the lock up when another asks.
 const LOCK_MODE_EXCLUSIVE: c_int = 0;
-/// Clients that watch an image, of which librbd is asked first; and most that are read at all.
-const WATCHERS: (usize, usize) = (16, 1 << 16);
-
 /// Room for the name, the cookie and the address of who has an image's lock.
 const LOCKER_BYTES: usize = 4096;
 
@@ -84,6 +81,7 @@ functions! {
     librados: rados_wait_for_latest_osdmap(Ptr) -> c_int;
     librados: rados_mon_command(Ptr, *const Text, usize, Text, usize, Place, Len, Place, Len) -> c_int;
     librados: rados_buffer_free(Bytes) -> ();
+    librados: rados_get_instance_id(Ptr) -> u64;
     librados: rados_shutdown(Ptr) -> ();
     librados: rados_ioctx_create(Ptr, Text, *mut Ptr) -> c_int;
     librados: rados_ioctx_set_namespace(Ptr, Text) -> ();
@@ -102,6 +100,10 @@ functions! {
     librbd: rbd_lock_get_owners(Ptr, *mut c_int, *mut Bytes, *mut usize) -> c_int;
     librbd: rbd_lock_get_owners_cleanup(*mut Bytes, usize) -> ();
     librbd: rbd_list_lockers(Ptr, *mut c_int, Bytes, Len, Bytes, Len, Bytes, Len, Bytes, Len) -> isize;
+    librbd: rbd_get_id(Ptr, Bytes, usize) -> c_int;
+    librbd: rbd_metadata_get(Ptr, Text, Bytes, Len) -> c_int;
+    librbd: rbd_metadata_set(Ptr, Text, Text) -> c_int;
+    librbd: rbd_metadata_remove(Ptr, Text) -> c_int;
     librbd: rbd_flush(Ptr) -> c_int;
     librbd: rbd_invalidate_cache(Ptr) -> c_int;
     librbd: rbd_watchers_list(Ptr, *mut WatcherOf, *mut usize) -> c_int;
@@ -221,6 +223,12 @@ impl Cluster {
     fn wait_for_latest_map(&self) -> Result<(), i32> {
         // SAFETY: the cluster is open.
         check(unsafe { (self.api.rados_wait_for_latest_osdmap)(self.handle) })
+    }
+
+    /// The number of this client, which no other client of the cluster ever has.
+    fn number(&self) -> u64 {
+        // SAFETY: the cluster is open.
+        unsafe { (self.api.rados_get_instance_id)(self.handle) }
     }
 
     /// What a monitor answers to a command, which is written as JSON.
@@ -371,70 +379,6 @@ impl Image {
         check(unsafe { (self.api.rbd_flush)(self.handle) })?;
         // SAFETY: as above.
         check(unsafe { (self.api.rbd_invalidate_cache)(self.handle) })
-    }
-
-    /// Until when the client at this address is on the cluster's blocklist, if it is. This client knows the newest map
-    /// then.
-    pub(crate) fn blocklisted_until(&self, address: &str) -> Result<Option<String>, i32> {
-        let cluster = &self.pool.cluster;
-        cluster.wait_for_latest_map()?;
-        // Releases before Pacific know it by its older name.
-        let list =
-            |name: &str| cluster.ask_monitor(&format!("{{\"prefix\": \"osd {name} ls\", \"format\": \"json\"}}"));
-        let listed = list("blocklist").or_else(|_| list("blacklist"))?;
-        let found = listed.split_once(&format!("\"{address}\"")).map(|(_, behind)| behind);
-        let until = found.map(|behind| behind.split('"').find(|word| word.starts_with("20")).unwrap_or("some time"));
-        Ok(until.map(str::to_owned))
-    }
-
-    /// Puts the client at this address on the cluster's blocklist, for as long as the cluster does by default.
-    pub(crate) fn blocklist(&self, address: &str) -> Result<(), i32> {
-        self.change_blocklist("add", address)
-    }
-
-    /// The same for a client that is on the list: the time of one does not change, so it is taken off first. Not every
-    /// user may do that; then all stays as it is.
-    pub(crate) fn blocklist_anew(&self, address: &str) -> Result<(), i32> {
-        self.change_blocklist("rm", address)?;
-        self.blocklist(address)
-    }
-
-    fn change_blocklist(&self, how: &str, address: &str) -> Result<(), i32> {
-        if address.contains(['"', '\\']) {
-            return Err(libc::EINVAL);
-        }
-        let change = |name: &str| {
-            let command = format!("\"prefix\": \"osd {name}\", \"{name}op\": \"{how}\", \"addr\": \"{address}\"");
-            self.pool.cluster.ask_monitor(&format!("{{{command}}}"))
-        };
-        // As in `blocklisted_until`.
-        change("blocklist").or_else(|errno| change("blacklist").map_err(|_| errno)).map(drop)
-    }
-
-    /// The cookies of the watches on the image of the client at this address: a client has none once Ceph has not heard
-    /// of it for a while.
-    pub(crate) fn watches_of(&self, address: &str) -> Result<Vec<u64>, i32> {
-        let mut room = WATCHERS.0;
-        loop {
-            let mut list = vec![WatcherOf { address: null_mut(), id: 0, cookie: 0 }; room];
-            let mut many = room;
-            // SAFETY: the image is open, and there is room for as many watchers as it says.
-            match check(unsafe { (self.api.rbd_watchers_list)(self.handle, list.as_mut_ptr(), &mut many) }) {
-                // librbd has put nothing there.
-                Err(libc::ERANGE) if room < WATCHERS.1 => room = many.max(room * 2).min(WATCHERS.1),
-                Err(errno) => return Err(errno),
-                Ok(()) => {
-                    let many = many.min(room);
-                    // SAFETY: librbd has put a text into each of those, which are ours until they are given back below.
-                    let is_its =
-                        |found: &&WatcherOf| unsafe { CStr::from_ptr(found.address) }.to_bytes() == address.as_bytes();
-                    let cookies = list[..many].iter().filter(is_its).map(|found| found.cookie).collect();
-                    // SAFETY: as above; they are given back once.
-                    unsafe { (self.api.rbd_watchers_list_cleanup)(list.as_mut_ptr(), many) };
-                    return Ok(cookies);
-                }
-            }
-        }
     }
 
     /// Lets go of the lock.
@@ -591,5 +535,6 @@ pub(crate) unsafe fn take_result(completion: *mut c_void) -> isize {
     }
 }
 
+mod others;
 #[cfg(test)]
 mod tests;

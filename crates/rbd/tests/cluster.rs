@@ -29,6 +29,8 @@ const SCENARIOS: &[Scenario] = &[
     ("an image without the exclusive lock is told of", no_exclusive_lock),
     ("a client on the blocklist", blocklisted),
     ("an owner that is stopped is fenced, whatever the image says", fence::fenced_whatever_the_image_says),
+    ("a claim that can fence nobody is refused each time", fence::refused_until_fenced),
+    ("a client that others would have to fence does not fence itself", fence::fences_not_itself),
     ("who only reads is kept out by an owner that lives, and by no other", fence::dead_owner_and_a_reader),
     ("a pool with a volume", pool),
     ("an owner with a cache learns that it is fenced", fence::fenced_with_a_cache),
@@ -270,6 +272,8 @@ fn exclusive_lock(ceph: &Ceph) {
         assert!(from.elapsed() < Duration::from_secs(10), "{:?}", two.notices());
         std::thread::sleep(Duration::from_millis(5));
     }
+    // Whoever has it kept it, so nobody is marked as one to be fenced.
+    assert!(!ceph.rbd(&["image-meta", "ls", "locked"]).contains("sheave"));
     // Ceph's own tools are kept out, too.
     let bench = ["bench", "--io-type", "write", "--io-size", "4096", "--io-total", "4096", "locked"];
     assert!(!ceph.run("rbd", &bench).is_good());

@@ -1,6 +1,23 @@
-//! Times as monitors write them.
+//! Times as monitors write them, and marks.
 
-use super::{ends_soon, seconds};
+use super::{Before, MARKED_WATCHES, ends_soon, seconds};
+
+#[test]
+fn a_mark_says_whom_it_means_and_in_which_image() {
+    let before = |watches: Vec<u64>| Before { address: "[::1]:0/17".into(), watches };
+    for watches in [vec![], vec![7], vec![7, u64::MAX]] {
+        let mark = before(watches.clone()).mark("5e1f");
+        assert_eq!(Before::marked(&mark, "5e1f"), Some(before(watches)), "{mark}");
+        assert_eq!(Before::marked(&mark, "5e1"), None, "another image's, {mark}");
+    }
+    let many: Vec<u64> = (1 << 63..).take(1000).collect();
+    let mark = before(many.clone()).mark("5e1f");
+    assert!(mark.len() < 4000);
+    assert_eq!(Before::marked(&mark, "5e1f"), Some(before(many[..MARKED_WATCHES].to_vec())));
+    for mark in ["", "5e1f", " 5e1f "] {
+        assert_eq!(Before::marked(mark, "5e1f"), None);
+    }
+}
 
 #[test]
 fn times_of_a_monitor_are_read() {

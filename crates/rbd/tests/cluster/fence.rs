@@ -76,6 +76,68 @@ pub(crate) fn fenced_whatever_the_image_says(ceph: &Ceph) {
     }
 }
 
+/// Waits until Ceph does not hear of a client of this image any more.
+fn wait_for_silence(ceph: &Ceph, image: &str, address: &str) {
+    let from = Instant::now();
+    while ceph.rbd(&["status", image]).contains(address) {
+        assert!(from.elapsed() < Duration::from_secs(60), "it is watched for still");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// A claim that is refused leaves behind whom the next one has to fence, that of another process too.
+pub(crate) fn refused_until_fenced(ceph: &Ceph) {
+    let keyring = ceph.dir().join("weak.keyring");
+    let rights = ["mon", "allow r", "osd", "profile rbd pool=rbd"];
+    std::fs::write(&keyring, ceph.ceph(&[&["auth", "get-or-create", "client.weak"], &rights[..]].concat()))
+        .expect("written");
+    let keys = format!(",lock=60s,id=weak,keyring={}", keyring.display());
+    let is_marked = |image: &str| ceph.rbd(&["image-meta", "ls", image]).contains("sheave");
+    for (image, was_silent) in [("was-silent", true), ("falls-silent", false)] {
+        make(ceph, image, 64);
+        ceph.rbd(&["config", "image", "set", &format!("rbd/{image}"), "rbd_blocklist_on_break_lock", "false"]);
+        let (owner, address) = Owner::new(ceph, image);
+        owner.signal("STOP");
+        if was_silent {
+            wait_for_silence(ceph, image, &address);
+        }
+        for turn in 1..=2 {
+            let device = open(ceph, image, &keys).expect("opened");
+            let claimed = device.claim(Sharing::Alone).map(drop);
+            let error = claimed.expect_err(&format!("{image}, {turn}: the owner is not fenced")).to_string();
+            assert!(error.contains(&format!("ceph osd blocklist add {address}")), "{image}, {turn}: {error}");
+            assert!(!ceph.ceph(&["osd", "blocklist", "ls"]).contains(&address));
+        }
+        // Where it was known before that nobody can be fenced, the lock stays where it is.
+        assert_eq!(ceph.rbd(&["lock", "ls", image]).contains(&address), was_silent, "{image}");
+        assert_eq!(is_marked(image), !was_silent, "{image}");
+        ceph.ceph(&["osd", "blocklist", "add", &address]);
+        let _claim = open(ceph, image, &keys).expect("opened").claim(Sharing::Alone).expect("the owner is fenced");
+        assert!(!is_marked(image), "{image}");
+    }
+}
+
+/// The first text under this key.
+fn word<'a>(json: &'a str, key: &str) -> &'a str {
+    let behind = json.split_once(&format!("\"{key}\":\"")).map(|(_, behind)| behind);
+    behind.and_then(|behind| behind.split('"').next()).expect("it is there")
+}
+
+/// Another client that was refused has marked it, and it goes on and claims the image again.
+pub(crate) fn fences_not_itself(ceph: &Ceph) {
+    make(ceph, "itself", 16);
+    let device = open(ceph, "itself", "").expect("opened");
+    let claim = device.claim(Sharing::Alone).expect("claimed");
+    let locks = ceph.rbd(&["--format", "json", "lock", "ls", "itself"]);
+    let info = ceph.rbd(&["--format", "json", "info", "itself"]);
+    let (address, id) = (word(&locks, "address"), word(&info, "id"));
+    ceph.rbd(&["image-meta", "set", "itself", "sheave_unfenced", &format!("{id} {address} 1")]);
+    drop(claim);
+    let _claim = device.claim(Sharing::Alone).expect("nobody else has had it");
+    assert!(!ceph.ceph(&["osd", "blocklist", "ls"]).contains(address));
+    assert!(!ceph.rbd(&["image-meta", "ls", "itself"]).contains("sheave"));
+}
+
 pub(crate) fn dead_owner_and_a_reader(ceph: &Ceph) {
     make(ceph, "left", 64);
     let (owner, address) = Owner::new(ceph, "left");
@@ -84,11 +146,7 @@ pub(crate) fn dead_owner_and_a_reader(ceph: &Ceph) {
     assert!(error.contains(&address), "{error}");
     assert!(device.notices().is_empty(), "{:?}", device.notices());
     drop(owner);
-    let from = Instant::now();
-    while ceph.rbd(&["status", "left"]).contains(&address) {
-        assert!(from.elapsed() < Duration::from_secs(60), "it is watched for still");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    wait_for_silence(ceph, "left", &address);
     // What it had is left there until somebody takes the lock, who only reads cannot.
     assert!(ceph.rbd(&["lock", "ls", "left"]).contains(&address));
     let _claim = device.claim(Sharing::WithReaders).expect("the owner is dead");
@@ -142,11 +200,7 @@ pub(crate) fn broken_and_nobodys(ceph: &Ceph) {
     let claim = device.claim(Sharing::Alone).expect("claimed");
     assert_eq!(device.still_owns(), Ok(()));
     let locks = ceph.rbd(&["--format", "json", "lock", "ls", "broken"]);
-    let word = |key: &str| {
-        let behind = locks.split_once(&format!("\"{key}\":\"")).map(|(_, behind)| behind);
-        behind.and_then(|behind| behind.split('"').next()).expect("it is listed")
-    };
-    ceph.rbd(&["lock", "rm", "broken", word("id"), word("locker")]);
+    ceph.rbd(&["lock", "rm", "broken", word(&locks, "id"), word(&locks, "locker")]);
     assert_eq!(ceph.rbd(&["lock", "ls", "broken"]), "", "nobody has it");
     assert_eq!(device.still_owns(), Err(Status::Conflict));
     drop(claim);
