@@ -21,6 +21,7 @@ use crate::spec::Target;
 /// An image as it was opened.
 struct Opened {
     image: Arc<Image>,
+    /// When it was watched already: a change since then is told of, and the keeper finds that it is another.
     size: u64,
     lockable: bool,
 }
@@ -38,9 +39,9 @@ pub(crate) fn open(params: &mut Params<'_>) -> Result<Device, DeviceError> {
         let _alive: SyncSender<()> = alive;
         match open_image(api, &for_keeper, &desk_of_keeper) {
             Ok(image) => {
-                let image_of_keeper = image.image.clone();
+                let (image_of_keeper, size) = (image.image.clone(), image.size);
                 if opened.send(Ok(image)).is_ok() {
-                    keep(&image_of_keeper, &for_keeper, &desk_of_keeper);
+                    keep(&image_of_keeper, size, &for_keeper, &desk_of_keeper);
                 }
                 drop(image_of_keeper); // R3
             }
@@ -178,10 +179,10 @@ fn image_fix(target: &Target, errno: i32) -> String {
     }
 }
 
-/// Does what it is asked for, until it is to close the image.
-fn keep(image: &Image, target: &Target, desk: &Desk) {
+/// Does what it is asked for, until it is to close the image, which the device was opened with this size of.
+fn keep(image: &Image, mut size: u64, target: &Target, desk: &Desk) {
     // Whether there is a claim now, and whether there was one.
-    let (mut size, mut has_lock_now, mut had_lock) = (image.size().unwrap_or(0), false, false);
+    let (mut has_lock_now, mut had_lock) = (false, false);
     loop {
         match desk.next() {
             Order::Close => return,
@@ -210,15 +211,7 @@ fn keep(image: &Image, target: &Target, desk: &Desk) {
                 _ = answer.send(owns.and_then(|owns| if owns { Ok(()) } else { Err(libc::EROFS) }));
             }
             Order::Look(answer) => _ = answer.send(look(image, desk)),
-            Order::Size => match image.size() {
-                Ok(now) if now != size => {
-                    desk.resized(size, now);
-                    size = now;
-                }
-                Ok(_) => {}
-                Err(libc::ENOENT) => desk.tell("the image was removed"),
-                Err(errno) => desk.tell(format_args!("its size could not be read: {}", sheave::Errno(errno))),
-            },
+            Order::Size => sized(image.size(), &mut size, desk),
             Order::Holder => match image.other_owner() {
                 // librbd takes the lock by itself until it was asked to, and only when it is asked from then on.
                 Ok(None) if had_lock => desk.tell(
@@ -231,6 +224,19 @@ fn keep(image: &Image, target: &Target, desk: &Desk) {
                 )),
             },
         }
+    }
+}
+
+/// The size was read again. The device has the one that is known.
+fn sized(read: Result<u64, i32>, known: &mut u64, desk: &Desk) {
+    match read {
+        Ok(now) if now != *known => {
+            desk.resized(*known, now);
+            *known = now;
+        }
+        Ok(_) => {}
+        Err(libc::ENOENT) => desk.tell("the image was removed"),
+        Err(errno) => desk.tell(format_args!("its size could not be read: {}", sheave::Errno(errno))),
     }
 }
 
@@ -289,3 +295,6 @@ fn has_lock(owner: Option<String>) -> String {
         None => "another client has its exclusive lock, or has had it".into(),
     }
 }
+
+#[cfg(test)]
+mod tests;
