@@ -67,6 +67,8 @@ pub struct State {
     pub hasty: u64,
     /// Connections refused while it is away.
     pub away: bool,
+    /// The test has dropped it.
+    gone: bool,
     pub deaths: u64,
     pub connections: u64,
     pub requests: u64,
@@ -138,6 +140,15 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
+impl Drop for Server {
+    /// Its descriptors go with it: tests make thousands of servers, in one process.
+    fn drop(&mut self) {
+        self.state().gone = true;
+        // The thread that accepts sees it.
+        let _ = UnixStream::connect(&self.path);
+    }
+}
+
 impl Server {
     pub fn start(bytes: usize, mode: Mode) -> Server {
         let dir = tempfile::tempdir().expect("a directory");
@@ -159,6 +170,7 @@ impl Server {
             forged: None,
             hasty: 0,
             away: false,
+            gone: false,
             deaths: 0,
             connections: 0,
             requests: 0,
@@ -174,6 +186,9 @@ impl Server {
                 let (Ok(stream), state) = (stream, shared.clone()) else { return };
                 let number = {
                     let mut state = lock(&state);
+                    if state.gone {
+                        return;
+                    }
                     state.connections += 1;
                     if state.away {
                         continue;
