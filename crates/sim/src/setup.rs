@@ -341,8 +341,10 @@ impl Setup {
     pub fn with_spare(mut self) -> Setup {
         let mut rng = Rng::new(self.seed).fork(0x640);
         self.disk.spare = rng.between(2, 64) * self.unit_bytes;
-        // Then a place in the pool is the same place on the disk.
+        // Then a place in the pool is the same place on the disk, which is as large: a pool takes in what a disk has
+        // grown by before it takes another.
         self.size_bytes = self.size_bytes.next_multiple_of(self.unit_bytes);
+        self.behind = 0;
         self.mix.grow = *rng.pick(&[1, 2, 5]);
         self
     }
