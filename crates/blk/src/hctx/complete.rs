@@ -309,7 +309,7 @@ impl Hctx {
             if rq.flags & RQ_FLUSH_SEQ == 0 {
                 continue;
             }
-            // Of its last step: what comes after the bio's beginning and before that, its sequence adds.
+            // The split of this step alone; `end_sequence` adds what its bios have waited before it.
             let split = now.map(|now| self.stamps.split_of(at, tag, rq, core.looked, now)).unwrap_or_default();
             if tag == flush_tag {
                 // Release: like a tag that is freed.

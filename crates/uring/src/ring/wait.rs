@@ -130,7 +130,7 @@ impl Inner {
         let limit = self.retry_worker(self.sleep_limit(left));
         let results = self.results_to_wait_for(wanted);
         // A ring that hears late of an end makes late what depends on it.
-        let wanted = if self.more_depends() { 1 } else { wanted };
+        let wanted = if wanted > 1 && self.more_depends() { 1 } else { wanted };
         // With a slot in use (a chain, a drain, a timeout, work after the data), more than its own CQE may depend on
         // the end of an I/O; of plain records each end is one CQE.
         let remote = if self.core.reqs.live() > 0 { 1 } else { wanted };
