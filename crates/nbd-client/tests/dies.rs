@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use rig::{Dies, EIO, Server, filled, results, ring};
-use sheave::{Fd, Ring, op};
+use sheave::{Device, Fd, Ring, op};
 use sheave_nbd::handshake::Mode;
 use sheave_nbd::wire::tflag;
 
@@ -188,14 +188,21 @@ fn what_was_written_with_fua_is_there_after_any_death_and_needs_no_flush() {
     }
 }
 
+/// Two rings of a device whose server has died: with a write of the first that was not flushed, and a connection of the
+/// second.
+fn after_a_loss(device: &Device, server: &Server) -> Option<((Ring, Fd), (Ring, Fd))> {
+    let ((mut one, of_one), (mut two, of_two)) = (ring(device)?, ring(device)?);
+    assert_eq!(write(&mut one, of_one, 0, 1, false), BLOCK as i32);
+    assert_eq!(read(&mut two, of_two, 0), 1, "it has a connection");
+    server.state().die();
+    Some(((one, of_one), (two, of_two)))
+}
+
 #[test]
 fn a_flush_of_another_ring_fails_too() {
     let server = Server::start(16 << 10, Mode::Structured);
     let device = server.open("").expect("opened");
-    let (Some((mut one, of_one)), Some((mut two, of_two))) = (ring(&device), ring(&device)) else { return };
-    assert_eq!(write(&mut one, of_one, 0, 1, false), BLOCK as i32);
-    assert_eq!(read(&mut two, of_two, 0), 1, "it has a connection");
-    server.state().die();
+    let Some(((mut one, of_one), (mut two, of_two))) = after_a_loss(&device, &server) else { return };
     // The second ring has written nothing, and the first has not seen that its connection is lost.
     assert_eq!(flush(&mut two, of_two), -EIO);
     assert_eq!(flush(&mut two, of_two), 0);
@@ -209,10 +216,7 @@ fn a_flush_of_another_ring_fails_too() {
 fn a_flush_that_is_to_run_asynchronously_tells_its_own_ring_of_a_loss() {
     let server = Server::start(16 << 10, Mode::Structured);
     let device = server.open("").expect("opened");
-    let (Some((mut one, of_one)), Some((mut two, of_two))) = (ring(&device), ring(&device)) else { return };
-    assert_eq!(write(&mut one, of_one, 0, 1, false), BLOCK as i32);
-    assert_eq!(read(&mut two, of_two, 0), 1, "it has a connection");
-    server.state().die();
+    let Some(((mut one, of_one), (mut two, of_two))) = after_a_loss(&device, &server) else { return };
     // A ring that comes from here on need not hear of it any more, a worker's neither.
     assert_eq!(flush(&mut two, of_two), -EIO);
     for res in [-EIO, 0] {

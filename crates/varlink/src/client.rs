@@ -105,8 +105,7 @@ impl Client {
         fds: &[BorrowedFd<'_>],
         each: &mut dyn FnMut(Value) -> io::Result<()>,
     ) -> Result<Value, ClientError> {
-        let message = json!({ "method": method, "parameters": parameters, "more": true });
-        self.channel.send(&serde_json::to_vec(&message)?, fds, MESSAGE)?;
+        self.ask_for_more(method, parameters, fds)?;
         loop {
             match self.reply()? {
                 (parameters, true) => each(parameters)?,
@@ -134,6 +133,17 @@ impl Client {
         ended
     }
 
+    /// Sends a call that several replies answer.
+    fn ask_for_more<T: Serialize>(
+        &mut self,
+        method: &str,
+        parameters: &T,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), ClientError> {
+        let message = json!({ "method": method, "parameters": parameters, "more": true });
+        Ok(self.channel.send(&serde_json::to_vec(&message)?, fds, MESSAGE)?)
+    }
+
     fn replies_while<T: Serialize>(
         &mut self,
         method: &str,
@@ -141,8 +151,7 @@ impl Client {
         each: &mut dyn FnMut(Value) -> io::Result<()>,
         goes_on: &dyn Fn() -> bool,
     ) -> Result<Value, ClientError> {
-        let message = json!({ "method": method, "parameters": parameters, "more": true });
-        self.channel.send(&serde_json::to_vec(&message)?, &[], MESSAGE)?;
+        self.ask_for_more(method, parameters, &[])?;
         loop {
             match self.reply() {
                 Ok((parameters, true)) => each(parameters)?,
