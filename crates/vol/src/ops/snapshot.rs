@@ -59,6 +59,19 @@ impl PoolInner {
         created: Option<u64>,
     ) -> Result<u32, PoolError> {
         let _one = self.structural();
+        let volume = self.copy_in_memory(source, name, snapshot, created)?;
+        self.durable_new("copying", source, volume)?;
+        Ok(volume)
+    }
+
+    /// A copy that is recorded for the next commit, and that nobody sees. The caller holds `structural`.
+    pub(crate) fn copy_in_memory(
+        &self,
+        source: &str,
+        name: &str,
+        snapshot: bool,
+        created: Option<u64>,
+    ) -> Result<u32, PoolError> {
         self.check_writable("copying a volume")?;
         let state = self.lock();
         state.table.check_new(name)?;
@@ -107,8 +120,6 @@ impl PoolInner {
             self.record(&mut state, copy);
         }
         self.settled(&mut state, id);
-        drop(state);
-        self.durable_new("copying", source, volume)?;
         Ok(volume)
     }
 
@@ -125,6 +136,12 @@ impl PoolInner {
     /// end of a first write sets bits only where the map has the unit that it wrote to, which no snapshot has.
     pub(crate) fn rollback(&self, name: &str, snapshot: &str) -> Result<(), PoolError> {
         let _one = self.structural();
+        self.roll_back_in_memory(name, snapshot)?;
+        self.durable_at_last("rolling back", name)
+    }
+
+    /// A rollback that is recorded for the next commit. The caller holds `structural`.
+    pub(crate) fn roll_back_in_memory(&self, name: &str, snapshot: &str) -> Result<(), PoolError> {
         self.check_writable("rolling a volume back")?;
         let state = self.lock();
         let (vol, from) = (state.table.named(name)?, state.table.named(snapshot)?);
@@ -156,7 +173,7 @@ impl PoolInner {
         for old in exchanged.map_err(|status| failed("rolling back", name, status))? {
             self.lock().tree.put_exchanged(&core.top, old);
         }
-        self.durable_at_last("rolling back", name)
+        Ok(())
     }
 
     pub(crate) fn rename(&self, name: &str, new_name: &str) -> Result<(), PoolError> {

@@ -1,7 +1,11 @@
 //! What waits for a commit: which units, sizes and records, and what each of them is as a record.
 //!
-//! Owns the lists of the [state](State) that a commit takes, and how they come back when it fails. Each unit on them
-//! has `LISTED` set in its entry.
+//! Owns the lists of the [state](State) that a commit takes, and what of them comes back when it fails.
+//!
+//! - L1: an entry has `LISTED` only if its volume's unit stands in the list, so that its next change may rely on that
+//!   (I3 of [`entry`](super::extent_map::entry)). So who sets it has just changed the entry for one volume, on a way of
+//!   that volume's own or while a copy of it settles; nothing else sets it.
+//! - L2: no copy is born with a listed unit: what waits is turned into records before the record of the copy.
 //!
 //! Called under the pool's lock by commits and by who changes a volume.
 
@@ -84,21 +88,22 @@ impl State {
         }
     }
 
-    /// The commit failed: all of it waits again, before what came since.
+    /// A commit of records failed, and a checkpoint was required (`Next::require`): its records wait again, before what
+    /// came since, and what it let go waits for the checkpoint.
+    ///
+    /// Units are not listed again, nor are sizes: the checkpoint has every entry and every size as they are when it is
+    /// planned. Who has a unit now may be another than when it was taken: a copy may share its leaf, a rollback may have
+    /// put the leaf of a snapshot there, a hole or a smaller size may have taken it away (L1). Only `DIRTY` is left to
+    /// be taken off, as of units whose records are written already.
     pub(crate) fn untake(&mut self, mut taken: Taken) {
-        for (volume, unit) in taken.units {
-            let found = self.find(volume, unit);
-            match found {
-                Some((_, entry)) if entry.any(Entry::LISTED) => continue,
-                Some((place, entry)) => self.tree.store(place, entry.with(Entry::LISTED)),
-                None => {}
-            }
-            self.dirty.push((volume, unit));
-        }
+        debug_assert!(
+            self.next.is_required() || taken.units.is_empty() && taken.grown.is_empty(),
+            "only a checkpoint makes durable what is not listed again"
+        );
         taken.pending.append(&mut self.pending);
         self.pending = taken.pending;
-        taken.grown.into_iter().for_each(|id| self.list_grown(id));
         self.recorded.append(&mut taken.recorded);
+        self.recorded.append(&mut taken.units);
         let since = std::mem::replace(&mut self.tree.freed, taken.freed);
         self.tree.freed.append(since);
     }
@@ -116,5 +121,34 @@ impl State {
             }
         }
         self.recorded.extend(ours);
+    }
+}
+
+/// What debug builds check.
+#[cfg(any(debug_assertions, test))]
+impl State {
+    /// Panics if an entry has a flag that it must not have: `LISTED` of a unit that is in no list (L1), flags of a hole,
+    /// or a busy unit that several volumes have.
+    pub(crate) fn check_flags(&self) {
+        let listed: std::collections::BTreeSet<_> = self.dirty.iter().copied().collect();
+        let geometry = self.tree.map.geometry;
+        for vol in self.table.iter().filter(|vol| !vol.unborn) {
+            let (mut unit, end) = (0, vol.slots << geometry.slot_shift());
+            while unit < end {
+                let spot = self.tree.map.find(&vol.core.top, unit);
+                if spot.leaf == 0 {
+                    unit = (unit | ((1 << geometry.leaf_shift) - 1)) + 1;
+                    continue;
+                }
+                let (entry, shared) = (spot.entry, self.tree.is_way_shared(&vol.core.top, unit));
+                let place = format!("unit {unit} of '{}', {entry:?}, shared {shared}", vol.name);
+                assert!(entry.is_alloc() || entry == Entry::NONE, "a hole has no flags: {place}");
+                assert!(!shared || !entry.is_busy(), "nobody is busy with what several have: {place}");
+                assert!(!entry.any(Entry::LISTED) || listed.contains(&(vol.id, unit)), "it is in the list: {place}");
+                let may_be_listed = !shared || vol.settling.is_some();
+                assert!(may_be_listed || !entry.any(Entry::LISTED), "a list is of one volume: {place}");
+                unit += 1;
+            }
+        }
     }
 }

@@ -59,7 +59,7 @@ pub(crate) const MAX_DIRTY: usize = 65_536;
 pub(crate) struct State {
     pub(crate) tree: Tree,
     pub(crate) table: Table,
-    /// Units whose entries the next commit records: volume, unit. Each has `LISTED` set, as long as it has an entry.
+    /// Units whose entries the next commit records: volume, unit. Nothing else has `LISTED` ([`changes`], L1).
     pub(crate) dirty: Vec<(u32, u64)>,
     /// Records that the next commit writes first.
     pub(crate) pending: Vec<Record>,

@@ -8,7 +8,7 @@ use sheave_blk::Device;
 use sheave_drivers::open_device;
 use sheave_iomap::File;
 use sheave_iomap::completion_plan::MayBlock;
-use sheave_iomap::file::WriteDone;
+use sheave_iomap::file::{FallocateMode, WriteDone};
 use sheave_iomap::mapping::Intent;
 
 use super::*;
@@ -343,4 +343,96 @@ fn what_a_rollback_lets_go_is_free_when_its_commit_is_durable_and_not_before() {
     assert_eq!(within.load(Ordering::SeqCst), before as i64, "the units that only the old map had are nobody's yet");
     pool.info(); // Lets go what it may.
     assert!(free() > before, "then they are free");
+}
+
+/// Does `meanwhile` while the journal write of a commit is under way that fails once; the pool, and the volume `v`,
+/// whose `unit` that commit has taken.
+fn meanwhile(unit: u64, meanwhile: impl FnOnce(&Volume) + Send + 'static) -> (Device, Pool, Volume) {
+    let (device, pool, faults) = pool();
+    let volume = pool.open_volume("v").unwrap();
+    punch(&volume, unit, 1);
+    write(&volume, unit, 9);
+    let of_hook = volume.clone();
+    *faults.before_write.lock().unwrap() = Some(Box::new(move || {
+        meanwhile(&of_hook);
+        of_hook.pool().lock().check_flags();
+    }));
+    faults.fail.store(1, Ordering::SeqCst);
+    assert!(pool.sync().is_err());
+    assert!(faults.before_write.lock().unwrap().is_none());
+    volume.pool().lock().check_flags();
+    (device, pool, volume)
+}
+
+fn punch(volume: &Volume, unit: u64, count: u64) {
+    volume.fallocate(FallocateMode::PunchHole, unit << 16, count << 16, &MayBlock::on_worker()).unwrap();
+}
+
+/// What a unit of a volume has after a crash.
+fn after_crash(device: &Device, name: &str, unit: usize) -> u8 {
+    let line = opened(device).into_iter().find(|line| line.starts_with(&format!("{name} "))).unwrap();
+    let tags = line.rsplit_once('[').unwrap().1.trim_end_matches(']');
+    tags.split(", ").nth(unit).unwrap().parse().unwrap()
+}
+
+/// V3. The commit has taken a unit of the source; the copy shares the leaf when that commit fails, and the source gets
+/// a leaf of its own before the next one.
+#[test]
+fn a_copy_that_is_made_while_a_commit_fails_records_what_is_written_to_it() {
+    let copy = |volume: &Volume| _ = volume.pool().copy_in_memory("v", "t", false, None).unwrap();
+    let (device, pool, source) = meanwhile(13, copy);
+    write(&source, 3, 7);
+    let inner = Arc::clone(source.pool());
+    let id = inner.lock().table.id_of("t").unwrap();
+    inner.durable_new("copying", "v", id).unwrap();
+    let copy = pool.open_volume("t").unwrap();
+    write(&copy, 13, 77);
+    inner.lock().check_flags();
+    assert!(copy.needs_sync());
+    pool.sync().unwrap();
+    drop((source, copy, pool, inner));
+    assert_eq!((after_crash(&device, "t", 13), after_crash(&device, "v", 13)), (77, 9));
+}
+
+/// V3. The same of a rollback: the unit of the failed commit is found in the leaf of the snapshot then.
+#[test]
+fn a_clone_of_a_snapshot_that_was_rolled_back_to_while_a_commit_failed_records_what_is_written_to_it() {
+    let (device, pool, volume) = meanwhile(5, |volume| volume.pool().roll_back_in_memory("v", "s").unwrap());
+    write(&volume, 3, 7);
+    volume.pool().lock().check_flags();
+    pool.clone_volume("s", "t").unwrap();
+    let copy = pool.open_volume("t").unwrap();
+    write(&copy, 5, 77);
+    assert!(copy.needs_sync());
+    pool.sync().unwrap();
+    drop((volume, copy, pool));
+    assert_eq!((after_crash(&device, "t", 5), after_crash(&device, "v", 5)), (77, 1));
+}
+
+/// The unit of a commit that fails has become a hole meanwhile, or another unit of the pool, or it lies beyond the end.
+#[test]
+fn a_unit_of_a_failed_commit_may_have_gone_meanwhile() {
+    let changes: [(&str, fn(&Volume)); 4] = [
+        ("a hole in a leaf", |volume| punch(volume, 5, 1)),
+        ("a whole leaf of holes", |volume| punch(volume, 0, 16)),
+        ("a hole that was written to", |volume| {
+            punch(volume, 5, 1);
+            write(volume, 5, 3);
+        }),
+        ("a unit beyond the end", |volume| {
+            let mut state = volume.pool().lock();
+            let core = Arc::clone(&state.table.named("v").unwrap().core);
+            core.set_size(4 << 16);
+            state.pending.push(Record::Resize { volume: core.id, size: 4 << 16 });
+            while state.cut_some(&core, 4 << 16).unwrap() {}
+        }),
+    ];
+    for (what, change) in changes {
+        let (device, pool, volume) = meanwhile(5, change);
+        pool.sync().unwrap();
+        volume.pool().lock().check_flags();
+        let now = seen(&pool);
+        drop((volume, pool));
+        assert_eq!(opened(&device), now, "{what}");
+    }
 }

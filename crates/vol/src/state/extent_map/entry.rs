@@ -19,6 +19,11 @@
 //!
 //! - I1: an entry changes under the pool's lock only; it is read without.
 //! - I2: written bits of an entry without `ALLOC` are 0.
+//! - I3: `OWN`, `HANDED`, `RECALLED` and `LISTED` say something of one volume, and an entry belongs to every volume that
+//!   shares its leaf. So the copy of a leaf has none of them, nor has what it is a copy of. In a leaf that is shared as
+//!   a whole `LISTED` is set only while a copy settles, for its source; the other three may be left from before, and
+//!   nobody goes by them: a way that may be shared is tagged, and who changes an entry takes a leaf of its own first.
+//!   The other flags, `DIRTY` among them, say of the unit what is true for all who share it.
 
 /// Blocks of 4 KiB.
 pub(crate) const BLOCK_SHIFT: u32 = 12;
@@ -45,6 +50,8 @@ impl Entry {
     pub(crate) const RECALLED: u64 = 1 << 56;
     /// Writes to unwritten blocks may be under way.
     pub(crate) const WRITERS: u64 = Self::HANDED | Self::RECALLED;
+    /// What an entry says of one volume (I3).
+    pub(crate) const OF_ONE: u64 = Self::OWN | Self::WRITERS | Self::LISTED;
     /// Entries from here on are plain for readers.
     pub(crate) const PLAIN_FOR_READS: u64 = Self::ALLOC | Self::FULL;
     /// Entries from here on are plain for writers.

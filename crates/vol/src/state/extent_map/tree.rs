@@ -216,6 +216,16 @@ impl Tree {
         Ok((new, true))
     }
 
+    /// Whether the leaf of a unit is reached from more than one top.
+    #[cfg(any(debug_assertions, test))]
+    pub(crate) fn is_way_shared(&self, top: &Top, unit: u64) -> bool {
+        let (at, child, _) = self.split(unit);
+        // Relaxed, both: under the lock.
+        let index = top.word(at).map_or(0, |word| id_of(word.load(Ordering::Relaxed)));
+        let leaf = self.map.index.word(index, child).map_or(0, |word| id_of(word.load(Ordering::Relaxed)));
+        self.index.is_shared(index) || self.leaves.is_shared(leaf)
+    }
+
     /// Whether each unit of a leaf may have one more owner. Owners that wait at the gate count, so there may be more of
     /// them than volumes.
     fn can_share(&self, leaf: u32, map: &ExtentMap) -> bool {
@@ -238,7 +248,8 @@ impl Tree {
                 let got = self.units.get(entry.phys());
                 debug_assert!(got, "a mapped unit has owners, and fewer than there may be");
             }
-            let shared = entry.without(Entry::OWN | Entry::WRITERS);
+            debug_assert!(!entry.any(Entry::LISTED), "what waits for a commit is of one volume (I3 of `entry`)");
+            let shared = entry.without(Entry::OF_ONE);
             from.store(shared.0, Ordering::Release); // Release: pairs with the Acquire load in `find`
             to.store(shared.0, Ordering::Relaxed); // Relaxed: published with the node's number
         }
