@@ -210,8 +210,6 @@ pub mod drivers {
     #[doc(inline)]
     pub use sheave_blk::claim::{Claim, Sharing};
     #[doc(inline)]
-    pub use sheave_drivers::Registry;
-    #[doc(inline)]
     pub use sheave_drivers::safe::{
         Address, Child, ChildEnd, IoVec, KernelUse, MAX_CHILDREN, Memory, OpEnd, OpToken, Open, Polled, Refused,
         Request, RequestId, SafeDriver, SafeQueue, Step, Transfer, TransferKind, WaitsFor, Waker, device, stacked,
@@ -219,6 +217,8 @@ pub mod drivers {
     };
     #[doc(inline)]
     pub use sheave_drivers::spec::Params;
+    #[doc(inline)]
+    pub use sheave_drivers::{Reach, Registry};
 }
 
 /// What a file outside of Sheave implements: [`File`] is something whose bytes lie in pieces on a device.

@@ -15,7 +15,7 @@ mod check;
 mod create;
 mod grow;
 mod info;
-mod made;
+pub mod made;
 pub mod patience;
 pub mod scrub;
 mod set;

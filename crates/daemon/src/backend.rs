@@ -16,7 +16,8 @@ use sheave_vol::{Pool, Volume};
 use crate::config::{ExportPlan, What};
 use crate::devices::open_device;
 use crate::failure::{self, Failure};
-use crate::{confine, contexts};
+use crate::rights::Rights;
+use crate::{confine, contexts, devices};
 
 /// Opens what an export of a volume serves.
 pub fn volume(plan: &ExportPlan, pool: &Pool, text: &str, name: &str) -> Result<Export, Failure> {
@@ -27,7 +28,7 @@ pub fn volume(plan: &ExportPlan, pool: &Pool, text: &str, name: &str) -> Result<
 }
 
 /// Opens what an export of a device serves; the file of the spec may have come with it, opened by somebody else.
-pub fn device(plan: &ExportPlan, spec: &str, passed: Option<Passed>) -> Result<Export, Failure> {
+pub fn device(plan: &ExportPlan, spec: &str, passed: Option<Passed>, rights: Rights) -> Result<Export, Failure> {
     if !spec.contains(':') {
         return Err(Failure::usage(format!("{spec} names neither a volume nor a device"))
             .fix(format!("write '{spec}#NAME' for a volume of a pool, or file:{spec} for the file as it is")));
@@ -37,19 +38,21 @@ pub fn device(plan: &ExportPlan, spec: &str, passed: Option<Passed>) -> Result<E
         true => format!("{spec},readonly=on"),
         false => spec.to_owned(),
     };
-    let device = open(&opened, passed)?;
+    let device = open(&opened, passed, rights)?;
     let changes = !read_only && !device.capabilities().read_only;
     let sharing = if changes { Sharing::Alone } else { Sharing::WithReaders };
     Ok(export(plan, spec, Box::new(ServedDevice::new(device, sharing)?)))
 }
 
-/// Opens a device; the file of the spec may have come with it, opened by somebody else.
-pub fn open(spec: &str, passed: Option<Passed>) -> Result<Device, Failure> {
+/// Opens a device that somebody with these rights has named; the file of the spec may have come with it, opened by
+/// them.
+pub fn open(spec: &str, passed: Option<Passed>, rights: Rights) -> Result<Device, Failure> {
+    rights.expect(spec, passed.as_ref())?;
     let device = match passed {
         Some(passed) => open_passed(spec, passed),
         None => {
-            let place = spec.starts_with("file:").then(|| spec.parse().ok()).flatten();
-            if let Some(refused) = place.and_then(|place| confine::refusal(&place)) {
+            let reaches = devices::reaches(spec).map_err(failure::device)?;
+            if let Some(refused) = confine::refusal(&reaches) {
                 return Err(refused);
             }
             open_device(spec)

@@ -23,12 +23,13 @@ use landlock::{
     ABI, Access, AccessFs, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr,
     RulesetError, RulesetStatus,
 };
+use sheave_drivers::Reach;
 use sheave_serve::Address;
 use tracing::{info, warn};
 
 use crate::config::{Plan, PoolPlan, What};
+use crate::devices;
 use crate::failure::Failure;
-use crate::place::PoolPlace;
 use crate::trace;
 
 /// The newest set of rights that this knows. Of these the kernel takes what it has.
@@ -42,15 +43,11 @@ pub(crate) fn start(plan: &Plan, configuration: Option<&Path>) {
     if !plan.confine {
         return warn!(event = "not_confined", "the daemon may reach all that its user may: confine = false");
     }
-    let Some(files) = files(plan) else {
-        return warn!(
-            event = "not_confined",
-            "the daemon is not locked in: a pool or export names files within another device"
-        );
-    };
+    let reaches = reaches(plan);
     // What their file systems can do shows on nameless files beside them, which cannot be made later. Pools on other
     // machines have none, and to open them here would wait for each of those machines in turn, and start threads (C1).
-    let is_probed = |pool: &&PoolPlan| !pool.read_only && !pool.place.file_paths().is_empty();
+    let is_local = |reach: &Reach| matches!(reach, Reach::Data(_));
+    let is_probed = |pool: &&PoolPlan| !pool.read_only && pool.place.reaches().iter().all(is_local);
     for pool in plan.pools.iter().filter(|pool| is_probed(pool) && pool.place.expect_pool().is_ok()) {
         // What is wrong with one is told when it is opened.
         drop(pool.place.open_members(""));
@@ -59,8 +56,12 @@ pub(crate) fn start(plan: &Plan, configuration: Option<&Path>) {
         // That a library is missing is told when the pool is opened. It starts no thread (C1).
         _ = sheave_rbd::load();
     }
-    let reach: BTreeSet<PathBuf> = files.iter().chain(&plan.reach).map(|path| reachable(path)).collect();
-    match restrict(plan, &reach, configuration) {
+    let files = reaches.iter().filter_map(|reach| match reach {
+        Reach::Data(path) => Some(path),
+        _ => None,
+    });
+    let reach: BTreeSet<PathBuf> = files.chain(&plan.reach).map(|path| reachable(path)).collect();
+    match restrict(plan, &reach, &reaches, configuration) {
         Ok(RulesetStatus::NotEnforced) => {
             warn!(
                 event = "not_confined",
@@ -78,15 +79,18 @@ pub(crate) fn start(plan: &Plan, configuration: Option<&Path>) {
     }
 }
 
-/// Why a file cannot be opened any more, if it cannot.
-pub(crate) fn refusal(place: &PoolPlace) -> Option<Failure> {
+/// Why what a spec reaches cannot be opened any more, if it cannot.
+pub(crate) fn refusal(reaches: &[Reach]) -> Option<Failure> {
     let reach = REACH.get()?;
-    let beyond = |path: &PathBuf| {
-        let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+    let is_beyond = |path: &Path| {
+        let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         !real.ancestors().any(|above| reach.contains(above))
     };
-    let paths: Vec<PathBuf> = place.file_paths().into_iter().map(PathBuf::from).collect();
-    let path = paths.into_iter().find(beyond)?;
+    let beyond = |found: &Reach| match found {
+        Reach::Data(path) if is_beyond(path) => Some(path.clone()),
+        _ => None,
+    };
+    let path = reaches.iter().find_map(beyond)?;
     Some(
         Failure::run(format!(
             "{} is beyond what the daemon may reach: it has locked itself in at its start",
@@ -96,21 +100,14 @@ pub(crate) fn refusal(place: &PoolPlace) -> Option<Failure> {
     )
 }
 
-/// The files of pools and exports; `None` when a spec does not tell.
-fn files(plan: &Plan) -> Option<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    let mut add = |place: &PoolPlace| {
-        let paths = place.file_paths();
-        found.extend(paths.iter().map(PathBuf::from));
-        !paths.is_empty() || !place.to_string().contains("file:")
-    };
-    let all = plan.pools.iter().all(|pool| add(&pool.place))
-        && plan.exports.iter().all(|export| match &export.what {
-            What::Volume { .. } => true,
-            What::Device { spec } if spec.starts_with("file:") => spec.parse().is_ok_and(|place| add(&place)),
-            What::Device { spec } => !spec.contains("file:"),
-        });
-    all.then_some(found)
+/// All that the specs of pools and exports reach. One that cannot be read adds nothing, for it does not open.
+fn reaches(plan: &Plan) -> Vec<Reach> {
+    let pools = plan.pools.iter().flat_map(|pool| pool.place.reaches());
+    let exports = plan.exports.iter().filter_map(|export| match &export.what {
+        What::Device { spec } => devices::reaches(spec).ok(),
+        What::Volume { .. } => None,
+    });
+    pools.chain(exports.flatten()).collect()
 }
 
 /// The file itself, or the directory in which it will be when somebody has put it there.
@@ -125,6 +122,7 @@ fn directory(path: &Path) -> &Path {
 fn restrict(
     plan: &Plan,
     reach: &BTreeSet<PathBuf>,
+    reaches: &[Reach],
     configuration: Option<&Path>,
 ) -> Result<RulesetStatus, RulesetError> {
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
@@ -146,14 +144,17 @@ fn restrict(
         plan.tls.iter().filter_map(|tls| tls.files.as_ref()).flat_map(|files| {
             [Some(&files.certificate), Some(&files.key), files.client_ca.as_ref()].into_iter().flatten()
         });
-    let named = named_by_specs(plan);
-    for path in secrets.chain(&named) {
+    let named = reaches.iter().filter_map(|reach| match reach {
+        Reach::Reads(path) => Some(path),
+        _ => None,
+    });
+    for path in secrets.chain(named) {
         rules = allow(rules, directory(path), read)?;
         if let Ok(real) = std::fs::canonicalize(path) {
             rules = allow(rules, directory(&real), read)?;
         }
     }
-    if specs(plan).any(|spec| ["rbd:", "nbd:"].iter().any(|kind| spec.contains(kind))) {
+    if reaches.iter().any(|reach| matches!(reach, Reach::Network(_))) {
         for path in REMOTE {
             let path = Path::new(path);
             let rights = if path.is_dir() { read } else { AccessFs::ReadFile.into() };
@@ -198,16 +199,6 @@ fn specs(plan: &Plan) -> impl Iterator<Item = String> {
         What::Volume { .. } => None,
     });
     pools.chain(exports)
-}
-
-/// Files that a device is told of by its keys, and reads whenever it connects.
-fn named_by_specs(plan: &Plan) -> Vec<PathBuf> {
-    let keys = ["conf=", "keyring=", "ca=", "cert=", "key="];
-    let value = |item: &str| {
-        let found = keys.iter().find_map(|key| item.strip_prefix(key))?;
-        Some(PathBuf::from(found.trim_matches('"')))
-    };
-    specs(plan).flat_map(|spec| spec.split([',', '+']).filter_map(value).collect::<Vec<_>>()).collect()
 }
 
 /// Rights below a path; on a file those that a file can have. What is not there needs none.

@@ -34,6 +34,7 @@ use crate::failure::{self, Failure};
 use crate::log::CLIENT;
 use crate::opening::{self, Opening};
 use crate::place::{Access, PoolPlace};
+use crate::rights::Rights;
 use crate::{backend, confine, trace};
 
 /// How long a pool that another process has is waited for, and how often that is looked at.
@@ -248,7 +249,7 @@ impl Held {
 /// started at once.
 fn open_when_free(plan: &PoolPlan) -> Result<Pool, Failure> {
     plan.place.expect_pool()?;
-    if let Some(refused) = confine::refusal(&plan.place) {
+    if let Some(refused) = confine::refusal(&plan.place.reaches()) {
         return Err(refused);
     }
     if plan.standby {
@@ -302,7 +303,7 @@ impl Opened {
         for plan in &plan.exports {
             let opened = match opening.has(&plan.name) {
                 true => Err(opening::not_yet()),
-                false => open_export(plan, None, |name| pools.get(name).cloned()),
+                false => open_export(plan, None, Rights::Own, |name| pools.get(name).cloned()),
             };
             let (export, failed) = apart(opened);
             rows.push(Row { plan: plan.clone(), configured: true, failed });
@@ -420,10 +421,11 @@ fn apart(opened: Result<Export, Failure>) -> (Option<Export>, Option<Failure>) {
 fn open_export(
     plan: &ExportPlan,
     passed: Option<Passed>,
+    rights: Rights,
     held: impl Fn(&str) -> Option<Arc<Held>>,
 ) -> Result<Export, Failure> {
     match &plan.what {
-        What::Device { spec } => backend::device(plan, spec, passed),
+        What::Device { spec } => backend::device(plan, spec, passed, rights),
         What::Volume { pool, volume } => {
             let held = held(pool).ok_or_else(|| no_pool(pool))?;
             backend::volume(plan, held.pool()?, &held.place().to_string(), volume)

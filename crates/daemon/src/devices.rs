@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use sheave::{Device, DeviceError};
-use sheave_drivers::Registry;
+use sheave_drivers::{Reach, Registry};
 
 /// Opens the device that `spec` names: all kinds of the library, `nbd:` and `rbd:`.
 ///
@@ -16,8 +16,16 @@ use sheave_drivers::Registry;
 ///
 /// What is wrong with the spec, or what the driver says.
 pub fn open_device(spec: &str) -> Result<Device, DeviceError> {
-    static KINDS: OnceLock<Registry> = OnceLock::new();
-    KINDS.get_or_init(all).open(spec)
+    kinds().open(spec)
+}
+
+/// All that opening `spec` reaches by name, at any depth.
+///
+/// # Errors
+///
+/// What is wrong with the spec.
+pub fn reaches(spec: &str) -> Result<Vec<Reach>, DeviceError> {
+    kinds().reaches(spec)
 }
 
 /// Whether an image is a device that a server or a cluster has: `nbd:` or `rbd:` and what follows, and no file of that
@@ -29,7 +37,13 @@ pub fn is_served(image: &Path) -> bool {
 
 /// Whether a device may take long to open, or for ever, for a server or a cluster has it, or has one under it.
 pub(crate) fn may_be_silent(spec: &str) -> bool {
-    ["nbd:", "rbd:"].iter().any(|kind| spec.contains(kind))
+    let is_remote = |reach: &Reach| matches!(reach, Reach::Socket(_) | Reach::Network(_));
+    reaches(spec).is_ok_and(|reaches| reaches.iter().any(is_remote))
+}
+
+fn kinds() -> &'static Registry {
+    static KINDS: OnceLock<Registry> = OnceLock::new();
+    KINDS.get_or_init(all)
 }
 
 fn all() -> Registry {

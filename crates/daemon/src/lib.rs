@@ -56,6 +56,7 @@ pub mod log;
 mod metrics;
 mod opening;
 pub mod place;
+mod rights;
 pub mod run;
 mod service;
 pub mod shapes;

@@ -11,6 +11,7 @@ use sheave_serve::Export;
 
 use crate::config::{ExportPlan, Plan, What};
 use crate::failure::Failure;
+use crate::rights::Rights;
 use crate::{backend, devices};
 
 /// How long a daemon that begins waits for devices before it serves all others.
@@ -45,7 +46,7 @@ impl Opening {
             }
             let (of, spec, tell) = (plan.clone(), spec.clone(), teller.clone());
             let open = move || {
-                let opened = catch_unwind(AssertUnwindSafe(|| backend::device(&of, &spec, None)));
+                let opened = catch_unwind(AssertUnwindSafe(|| backend::device(&of, &spec, None, Rights::Own)));
                 let opened = opened.unwrap_or_else(|_| Err(Failure::run("opening it ended by a bug")));
                 // Nobody hears it when the daemon has ended.
                 let _ = tell.send(Some((of, opened)));

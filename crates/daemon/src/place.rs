@@ -13,11 +13,11 @@ use std::str::FromStr;
 
 use sheave::Device;
 use sheave_base::units::SECTOR_BYTES;
-use sheave_drivers::spec;
+use sheave_drivers::{Reach, spec};
 use sheave_vol::{OpenOptions, Pool};
 
 use self::takes_back::takes_back;
-use crate::devices::open_device;
+use crate::devices::{self, open_device};
 use crate::failure::Failure;
 use crate::value;
 
@@ -207,6 +207,11 @@ impl PoolPlace {
             Some(path)
         };
         self.members.iter().map(of).collect::<Option<Vec<_>>>().unwrap_or_default()
+    }
+
+    /// All that opening it reaches by name. A member whose spec cannot be read adds nothing, for it does not open.
+    pub fn reaches(&self) -> Vec<Reach> {
+        self.members.iter().flat_map(|member| devices::reaches(&member.spec("")).unwrap_or_default()).collect()
     }
 
     /// Whether one of its files and devices takes no space back, as far as that shows without a try.

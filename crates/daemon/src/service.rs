@@ -25,6 +25,7 @@ use crate::delete::delete_all;
 use crate::failure::{self, Failure};
 use crate::log::CONTROL;
 use crate::resize_to;
+use crate::rights::Rights;
 use crate::shapes::extent::ExtentJson;
 use crate::shapes::pool::PoolJson;
 use crate::shapes::volume::VolumeJson;
@@ -91,7 +92,8 @@ impl Service for Control {
             "UpgradePool" => change(call, |upgrade| self.upgrade(&upgrade)),
             "AddExport" => {
                 let fds = call.take_fds();
-                change(call, |add| self.add_export(add, fds))
+                let rights = Rights::of_user(call.uid);
+                change(call, |add| self.add_export(add, fds, rights))
             }
             "LimitExport" => change(call, |limit| self.limit_export(&limit)),
             "RemoveExport" => change(call, |t::RemoveExport { name, force }| {
@@ -102,7 +104,8 @@ impl Service for Control {
             }
             "GrowPool" => {
                 let fds = call.take_fds();
-                change(call, |grow| self.grow(&grow, fds))
+                let rights = Rights::of_user(call.uid);
+                change(call, |grow| self.grow(&grow, fds, rights))
             }
             "SetPool" => change(call, |set| self.set_pool(&set)),
             "CreateVolume" => change(call, |create| self.create(&create)),
@@ -298,7 +301,7 @@ impl Control {
         done(self.daemon.set_limit(&wanted.name, limit))
     }
 
-    fn add_export(&self, add: t::AddExport, fds: Vec<OwnedFd>) -> Result<Value, Failure> {
+    fn add_export(&self, add: t::AddExport, fds: Vec<OwnedFd>, rights: Rights) -> Result<Value, Failure> {
         let what = match (add.pool, add.volume, add.spec) {
             (Some(pool), Some(volume), None) => What::Volume { pool, volume },
             (None, None, Some(spec)) => What::Device { spec },
@@ -312,12 +315,12 @@ impl Control {
                 Failure::usage("a file came with an export of a volume").fix("pass it with the spec of a device")
             );
         }
-        done(self.daemon.add_export(plan, passed, false))
+        done(self.daemon.add_export(plan, passed, rights, false))
     }
 
-    fn grow(&self, grow: &t::Grow, fds: Vec<OwnedFd>) -> Result<Value, Failure> {
-        let (place, info) =
-            self.daemon.add_member(&grow.pool, &grow.spec, passed(fds)?, grow.overwrite.unwrap_or(false))?;
+    fn grow(&self, grow: &t::Grow, fds: Vec<OwnedFd>, rights: Rights) -> Result<Value, Failure> {
+        let overwrite = grow.overwrite.unwrap_or(false);
+        let (place, info) = self.daemon.add_member(&grow.pool, &grow.spec, passed(fds)?, rights, overwrite)?;
         let info = PoolJson::new(&place, &info);
         object(t::Grown { place: place.to_string(), info })
     }

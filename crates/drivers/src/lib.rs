@@ -12,6 +12,7 @@
 //! | [`safe`] | drivers without unsafe code, and the adapter that makes them drivers |
 //! | [`spec`] | the grammar of specs |
 //! | [`registry`] | which kind of device is opened by which function |
+//! | [`reach`] | what a device opens by the names in its spec |
 //!
 //! [`open_device`] opens a device; a program with drivers of its own adds them to a [`Registry`]. The block layer below
 //! knows none of this: a driver of another crate is as good as one of these. `docs/drivers/README.md` shows how to
@@ -22,10 +23,12 @@ pub mod host;
 mod linear;
 pub mod null;
 pub mod ram;
+pub mod reach;
 pub mod registry;
 pub mod safe;
 pub mod spec;
 
+pub use reach::Reach;
 pub use registry::{Registry, open_device};
 
 // The unit tests use the test driver and the test ring of the block layer.

@@ -24,7 +24,8 @@ use std::sync::OnceLock;
 
 use sheave_blk::{Device, DeviceError};
 
-use crate::spec::{Params, masked};
+use crate::reach::Reach;
+use crate::spec::{Open, Params, masked, split};
 use crate::{fault, host, linear, null, ram};
 
 /// Deepest nesting of `over=`.
@@ -33,10 +34,21 @@ const MAX_DEPTH: usize = 8;
 /// What opens a device of one kind.
 type Opener = Box<dyn Fn(&mut Params<'_>) -> Result<Device, DeviceError> + Send + Sync>;
 
+/// Lists what the parameters of one kind name, without the devices below.
+type Reaches = Box<dyn Fn(&mut Params<'_>) -> Vec<Reach> + Send + Sync>;
+
+/// A kind of devices.
+struct Kind {
+    name: String,
+    open: Opener,
+    /// Missing as long as nobody has declared it.
+    reaches: Option<Reaches>,
+}
+
 /// The kinds of devices that a program can open by spec.
 pub struct Registry {
     /// In the order in which they were registered; names are unique.
-    kinds: Vec<(String, Opener)>,
+    kinds: Vec<Kind>,
 }
 
 /// Opens the device that `spec` names, such as `null:size=1T`, `ram:size=1G` or `file:PATH,size=1G,direct=on`; the
@@ -53,15 +65,21 @@ pub fn open_device(spec: &str) -> Result<Device, DeviceError> {
 impl Registry {
     /// The kinds of this crate: `null`, `ram`, `file`, `fault`, `partition`, `linear`.
     pub fn standard() -> Registry {
-        let kinds: [(&str, Opener); 6] = [
-            ("null", Box::new(null::from_spec)),
-            ("ram", Box::new(ram::from_spec)),
-            ("file", Box::new(host::from_spec)),
-            ("fault", Box::new(fault::from_spec)),
-            ("partition", Box::new(linear::partition_from_spec)),
-            ("linear", Box::new(linear::linear_from_spec)),
+        let nothing = |_: &mut Params<'_>| Vec::new();
+        let kinds: [(&str, Opener, Reaches); 6] = [
+            ("null", Box::new(null::from_spec), Box::new(nothing)),
+            ("ram", Box::new(ram::from_spec), Box::new(nothing)),
+            ("file", Box::new(host::from_spec), Box::new(host::reaches)),
+            ("fault", Box::new(fault::from_spec), Box::new(nothing)),
+            ("partition", Box::new(linear::partition_from_spec), Box::new(nothing)),
+            ("linear", Box::new(linear::linear_from_spec), Box::new(nothing)),
         ];
-        Registry { kinds: kinds.into_iter().map(|(name, open)| (name.to_string(), open)).collect() }
+        let kinds = kinds.into_iter();
+        Registry {
+            kinds: kinds
+                .map(|(name, open, reaches)| Kind { name: name.into(), open, reaches: Some(reaches) })
+                .collect(),
+        }
     }
 
     /// Adds a kind. `open` takes the parameters that it knows and ends with [`Params::finish`], which complains about
@@ -79,10 +97,28 @@ impl Registry {
             let why = "this is no name for a kind. Use lower-case letters, digits, '-' and '_'";
             return Err(DeviceError::spec(kind, why));
         }
-        if self.opener(kind).is_some() {
+        if self.kind(kind).is_some() {
             return Err(DeviceError::spec(kind, "this kind is registered already. Give the new one another name"));
         }
-        self.kinds.push((kind.to_string(), Box::new(open)));
+        self.kinds.push(Kind { name: kind.to_string(), open: Box::new(open), reaches: None });
+        Ok(())
+    }
+
+    /// Declares what devices of a registered kind open by name, for [`Registry::reaches`]. `reaches` looks at the
+    /// parameters, opens nothing, and leaves out the devices below (`over=`).
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError::Spec`] when there is no such kind.
+    pub fn declare(
+        &mut self,
+        kind: &str,
+        reaches: impl Fn(&mut Params<'_>) -> Vec<Reach> + Send + Sync + 'static,
+    ) -> Result<(), DeviceError> {
+        match self.kinds.iter_mut().find(|known| known.name == kind) {
+            Some(known) => known.reaches = Some(Box::new(reaches)),
+            None => return Err(DeviceError::spec(kind, "this kind is not registered. Register it first")),
+        }
         Ok(())
     }
 
@@ -92,6 +128,34 @@ impl Registry {
     ///
     /// As those of [`open_device`].
     pub fn open(&self, spec: &str) -> Result<Device, DeviceError> {
+        let over = |spec: &str| self.open(spec);
+        let (kind, mut params) = self.parse(spec, &over)?;
+        (kind.open)(&mut params)
+    }
+
+    /// All that opening `spec` reaches by name, the devices below at any depth included; opens nothing itself.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceError::Spec`]: the spec cannot be read, or a kind in it has not declared what it opens, so that nobody
+    /// can say.
+    pub fn reaches(&self, spec: &str) -> Result<Vec<Reach>, DeviceError> {
+        let never = |spec: &str| Err(DeviceError::spec(masked(spec), "nothing is opened while a spec is looked at"));
+        let (kind, mut params) = self.parse(spec, &never)?;
+        let Some(reaches) = &kind.reaches else {
+            let why = format!("kind '{}' does not declare what it opens. Declare it: Registry::declare", kind.name);
+            return Err(params.error(why));
+        };
+        let below = params.text("over");
+        let mut found = reaches(&mut params);
+        for spec in below.iter().flat_map(|below| split(below)) {
+            found.extend(self.reaches(spec)?);
+        }
+        Ok(found)
+    }
+
+    /// The kind of a spec, and its parameters.
+    fn parse<'a>(&self, spec: &str, over: Open<'a>) -> Result<(&Kind, Params<'a>), DeviceError> {
         if spec.matches("over=").count() > MAX_DEPTH {
             return Err(DeviceError::spec(
                 masked(spec),
@@ -100,28 +164,27 @@ impl Registry {
         }
         let Some((kind, rest)) = spec.split_once(':') else {
             let shown = masked(spec);
-            let right = if self.opener(spec).is_some() { format!("{spec}:") } else { format!("file:{shown}") };
+            let right = if self.kind(spec).is_some() { format!("{spec}:") } else { format!("file:{shown}") };
             let kinds = self.in_words();
             let why = format!("no kind. Put one of {kinds} and a colon in front, as in {right}");
             return Err(DeviceError::spec(shown, why));
         };
-        let over = |spec: &str| self.open(spec);
-        let mut params = Params::parse(spec, rest, &over)?;
-        match self.opener(kind) {
-            Some(open) => open(&mut params),
+        let params = Params::parse(spec, rest, over)?;
+        match self.kind(kind) {
+            Some(kind) => Ok((kind, params)),
             None => {
                 Err(DeviceError::spec(masked(spec), format!("kind '{kind}' is unknown. Known: {}", self.in_words())))
             }
         }
     }
 
-    fn opener(&self, kind: &str) -> Option<&Opener> {
-        self.kinds.iter().find(|(name, _)| name == kind).map(|(_, open)| open)
+    fn kind(&self, name: &str) -> Option<&Kind> {
+        self.kinds.iter().find(|kind| kind.name == name)
     }
 
     /// The names of all kinds, as errors list them.
     fn in_words(&self) -> String {
-        self.kinds.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")
+        self.kinds.iter().map(|kind| kind.name.as_str()).collect::<Vec<_>>().join(", ")
     }
 }
 

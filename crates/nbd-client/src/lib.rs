@@ -71,5 +71,6 @@ pub mod fuzzing {
 ///
 /// The name is taken.
 pub fn register(registry: &mut Registry) -> Result<(), DeviceError> {
-    registry.register("nbd", driver::open)
+    registry.register("nbd", driver::open)?;
+    registry.declare("nbd", spec::reaches)
 }

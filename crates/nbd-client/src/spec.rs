@@ -9,7 +9,7 @@ use std::os::unix::net::SocketAddr as UnixAddr;
 use std::time::Duration;
 
 use sheave::DeviceError;
-use sheave::drivers::{Address, Params};
+use sheave::drivers::{Address, Params, Reach};
 use sheave_nbd::wire::MAX_STRING;
 
 use crate::negotiation::Wish;
@@ -54,6 +54,20 @@ impl fmt::Display for Place {
     }
 }
 
+/// Keys whose values are files that TLS reads.
+const TLS_FILES: [&str; 3] = ["ca", "cert", "key"];
+
+/// The server of a spec, and the files that its keys name.
+pub(crate) fn reaches(params: &mut Params<'_>) -> Vec<Reach> {
+    let path = params.path().unwrap_or_default();
+    let server = match path.strip_prefix("unix:") {
+        Some(socket) => Reach::Socket(socket.into()),
+        None => Reach::Network(format!("the server {}", host_and_port(&path).0)),
+    };
+    let files = TLS_FILES.into_iter().filter_map(|key| Some(Reach::Reads(params.text(key)?.into())));
+    [server].into_iter().chain(files).collect()
+}
+
 /// All that a spec says.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
@@ -94,7 +108,8 @@ impl Target {
         let block_status = params.switch("block_status")?.unwrap_or(true);
         let wishes = [("require", Wish::Require), ("allow", Wish::Allow), ("off", Wish::Off)];
         let wish = params.choice("tls", &wishes)?;
-        let [ca, cert, key, name] = ["ca", "cert", "key", "tls-hostname"].map(|key| params.text(key));
+        let [ca, cert, key] = TLS_FILES.map(|key| params.text(key));
+        let name = params.text("tls-hostname");
         params.finish()?;
         if timeout.is_zero() || connect.is_zero() {
             return Err(params.error("timeout= and connect= are times above 0, such as 30s"));

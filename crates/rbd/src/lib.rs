@@ -65,5 +65,6 @@ pub fn load() -> Result<(), DeviceError> {
 ///
 /// The name is taken.
 pub fn register(registry: &mut Registry) -> Result<(), DeviceError> {
-    registry.register("rbd", keeper::open)
+    registry.register("rbd", keeper::open)?;
+    registry.declare("rbd", spec::reaches)
 }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use sheave::DeviceError;
-use sheave::drivers::Params;
+use sheave::drivers::{Params, Reach};
 
 /// How long a request may take until librados gives it up.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -18,6 +18,16 @@ const WARN: Duration = Duration::from_secs(5);
 const LOCK: Duration = Duration::from_secs(10);
 /// Longest of these times: librados counts seconds.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+/// Keys whose values are files that librados reads.
+const FILES: [&str; 2] = ["conf", "keyring"];
+
+/// The cluster of a spec, which librados finds in its usual places unless keys name the files.
+pub(crate) fn reaches(params: &mut Params<'_>) -> Vec<Reach> {
+    let cluster = Reach::Network(format!("the cluster of {}", params.path().unwrap_or_default()));
+    let files = FILES.into_iter().filter_map(|key| Some(Reach::Reads(params.text(key)?.into())));
+    [cluster].into_iter().chain(files).collect()
+}
 
 /// All that a spec says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +71,7 @@ impl Target {
                  keyring, and name that by keyring=PATH",
             ));
         }
-        let (conf, keyring) = (params.text("conf"), params.text("keyring"));
+        let [conf, keyring] = FILES.map(|key| params.text(key));
         let id = params.text("id").unwrap_or_else(|| "admin".into());
         let namespace = params.text("namespace").unwrap_or_default();
         let read_only = params.switch("readonly")?.unwrap_or(false);

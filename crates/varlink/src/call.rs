@@ -138,6 +138,8 @@ pub struct Call<'a> {
     pub(crate) send: Duration,
     /// What the caller may do.
     pub role: Role,
+    /// The caller's user.
+    pub uid: u32,
     /// The method, with its interface.
     pub method: String,
 }

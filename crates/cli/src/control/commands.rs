@@ -40,13 +40,14 @@ pub fn export(args: &ExportArgs) -> Result<(), Failure> {
         ExportCommand::Add { spec, name, read_only } => {
             let remote = connect(args.control.as_deref())?;
             let add = added(&remote, spec, name.as_deref(), *read_only)?;
-            let Passed { spec, files } = match &add.spec {
+            let passed = match &add.spec {
                 Some(spec) => Passed::open(spec, *read_only)?,
                 None => Passed::default(),
             };
-            let add = t::AddExport { spec: spec.or(add.spec), ..add };
-            let fds: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
+            let add = t::AddExport { spec: passed.spec.clone().or(add.spec), ..add };
+            let fds: Vec<BorrowedFd<'_>> = passed.files.iter().map(AsFd::as_fd).collect();
             let Value::Object(_) = remote.call_with("AddExport", &add, &fds)? else { return Ok(()) };
+            passed.keep();
             output::text(&format!("export added: {}\n", add.name));
             Ok(())
         }

@@ -4,10 +4,13 @@
 
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
 
 use rustix::fs::OFlags;
 use sheave_daemon::failure::Failure;
 use sheave_daemon::place::PoolPlace;
+
+use crate::pool::made::Made;
 
 /// The file of a device.
 #[derive(Debug, Default)]
@@ -16,33 +19,40 @@ pub struct Passed {
     pub spec: Option<String>,
     /// Nothing, or the same file twice: for reads and writes, and for the lock.
     pub files: Vec<File>,
+    /// The file, if it was made here; gone again unless it was kept. Dropped last, for the lock keeps it.
+    made: Option<Made>,
 }
 
 impl Passed {
-    /// Opens the file of a `file:` spec with the rights of this user. What has yet to be made, or is within another
-    /// device, is left to the daemon.
+    /// Opens the file of a `file:` spec with the rights of this user, or makes it, if the spec has a size. What is
+    /// within another device is left to the daemon, which refuses it unless this user has its rights.
     pub fn open(spec: &str, read_only: bool) -> Result<Passed, Failure> {
         let place: Option<PoolPlace> = spec.starts_with("file:").then(|| spec.parse().ok()).flatten();
         let file = place.and_then(|place| place.file_spec());
-        let is_there = |path: &String| std::fs::metadata(path).is_ok_and(|meta| meta.is_file() || is_block(&meta));
-        let Some((path, options)) = file.filter(|(path, options)| is_there(path) && !options.contains(",sync=on"))
-        else {
-            return Ok(Passed::default());
-        };
+        // What else it may be, the daemon tells: to open a pipe would wait.
+        let is_other = |path: &String| std::fs::metadata(path).is_ok_and(|meta| !meta.is_file() && !is_block(&meta));
+        let Some((path, options)) = file.filter(|(path, _)| !is_other(path)) else { return Ok(Passed::default()) };
         let failed = |error: std::io::Error| {
             Failure::run(format!("cannot open {path}: {error}"))
                 .fix("check the path, and what this user may do with it")
         };
         let changes = !read_only && !options.contains(",readonly=on");
+        let size = spec.split(',').find(|part| part.starts_with("size="));
+        let made = (changes && size.is_some()).then(|| Made::file(Path::new(&path))).transpose()?;
         let whole = std::fs::canonicalize(&path).map_err(failed)?;
         let exclusive = changes && std::fs::metadata(&path).is_ok_and(|meta| is_block(&meta));
         let open = |flags: i32| File::options().read(true).write(changes).custom_flags(flags).open(&path);
         let lock = open(if exclusive { OFlags::EXCL.bits().cast_signed() } else { 0 }).map_err(failed)?;
-        let files = vec![open(0).map_err(failed)?, lock];
-        let size = spec.split(',').find(|part| part.starts_with("size="));
+        let synced = if options.contains(",sync=on") { OFlags::DSYNC.bits().cast_signed() } else { 0 };
+        let files = vec![open(synced).map_err(failed)?, lock];
         let size = size.map_or(String::new(), |size| format!(",{size}"));
         let spec = format!("file:{}{options}{size}", sheave_drivers::spec::quoted(&whole.to_string_lossy()));
-        Ok(Passed { spec: Some(spec), files })
+        Ok(Passed { spec: Some(spec), files, made })
+    }
+
+    /// The daemon has it: a file that was made for it stays.
+    pub fn keep(self) {
+        self.made.into_iter().for_each(Made::keep);
     }
 }
 

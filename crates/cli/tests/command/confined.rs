@@ -121,6 +121,32 @@ fn a_member_comes_from_a_place_that_the_daemon_does_not_reach() {
     dir.ok(&format!("pool check {place}"));
 }
 
+/// Files within other devices are known, too: they are served, and do not keep the daemon from locking itself in.
+#[test]
+fn files_at_any_depth_of_a_spec_are_reached_and_no_others() {
+    let Some(dir) = pools() else { return };
+    for name in ["x.img", "y,z.img", "secret.img"] {
+        std::fs::write(dir.path(name), vec![6; 1 << 20]).expect("written");
+    }
+    let spec = "linear:over=fault:seed=1,over=file:x.img+partition:size=1M,over=file:\"y,z.img\"";
+    let export = format!("\n[[export]]\nname = \"deep\"\nspec = '{spec}'\n");
+    dir.ok("pool create d.img --size 64M");
+    let pool = "\n[[pool]]\nname = \"d\"\npath = \"fault:error=0,over=file:d.img\"\n";
+    let Some(daemon) = confined(&dir, &format!("{BOTH}{pool}{export}")) else { return };
+    let mut client = Nbd::connect(&dir.path("nbd.sock"), "deep").expect("it is served");
+    assert_eq!(client.read(1 << 20, 512), Some(vec![6; 512]));
+    drop(client);
+    let info = call(&dir, "io.sheave.Control.GetPoolInfo", &serde_json::json!({ "pool": "d" }));
+    assert!(info["error"].is_null(), "{info}");
+    for spec in ["fault:over=file:", "linear:over=ram:size=1M+partition:over=file:"] {
+        let spec = format!("{spec}{}", dir.path("secret.img").display());
+        let add = serde_json::json!({ "name": "s", "spec": spec });
+        let refused = call(&dir, "io.sheave.Control.AddExport", &add)["parameters"]["cause"].to_string();
+        assert!(refused.contains("secret.img is beyond what the daemon may reach"), "{refused}");
+    }
+    daemon.end();
+}
+
 #[test]
 fn a_link_that_leads_elsewhere_by_now_is_not_followed() {
     let Some(dir) = pools() else { return };

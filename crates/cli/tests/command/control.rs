@@ -207,7 +207,7 @@ with varlink.Client(address='unix:run/control.sock') as client:
 }
 
 /// Python as another user; `None` where that cannot be.
-fn python_as_nobody(dir: &Dir, script: &str) -> Option<std::process::Child> {
+pub fn python_as_nobody(dir: &Dir, script: &str) -> Option<std::process::Child> {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
     for path in ["", "run"] {

@@ -23,6 +23,7 @@ mod nbd;
 mod odd_orders;
 mod old_and_damaged;
 mod on_disk;
+mod other_user;
 mod overwrite;
 mod pool;
 mod rbd;

@@ -13,6 +13,7 @@ use crate::backend;
 use crate::config::{ExportPlan, What};
 use crate::failure::{self, Failure};
 use crate::place::PoolPlace;
+use crate::rights::Rights;
 
 impl Daemon {
     /// The turn of what an export is of (D1), held while the result of `work` is made.
@@ -30,8 +31,15 @@ impl Daemon {
         }
     }
 
-    /// Serves one more; of a file it may come with the file, which is then not opened by its path.
-    pub fn add_export(&self, plan: ExportPlan, passed: Option<Passed>, configured: bool) -> Result<(), Failure> {
+    /// Serves one more, which somebody with these rights has named; of a file it may come with the file, which is then
+    /// not opened by its path.
+    pub fn add_export(
+        &self,
+        plan: ExportPlan,
+        passed: Option<Passed>,
+        rights: Rights,
+        configured: bool,
+    ) -> Result<(), Failure> {
         self.in_turn(&plan.what, || {
             let is_free = |rows: &[Row]| match rows.iter().any(|row| row.plan.name == plan.name && row.failed.is_none())
             {
@@ -42,7 +50,7 @@ impl Daemon {
                 // Its storage may take as long as it likes to answer: the list is not locked meanwhile (D2).
                 What::Device { .. } => {
                     is_free(&self.rows())?;
-                    Some(open_export(&plan, passed, |_| None)?)
+                    Some(open_export(&plan, passed, rights, |_| None)?)
                 }
                 What::Volume { .. } => None,
             };
@@ -50,7 +58,7 @@ impl Daemon {
             is_free(&rows)?;
             let export = match opened {
                 Some(export) => export,
-                None => open_export(&plan, None, |name| self.held(name).ok())?,
+                None => open_export(&plan, None, rights, |name| self.held(name).ok())?,
             };
             rows.retain(|row| row.plan.name != plan.name);
             self.server.put_export(export);
@@ -142,7 +150,7 @@ impl Daemon {
     fn put_back(&self, plan: &ExportPlan, pool: &Pool) {
         // First, so that a pool which is lost meanwhile is seen to be, or ends this export, too.
         let mut rows = locked(&self.exports);
-        let failed = match open_export(plan, None, |name| self.held(name).ok()) {
+        let failed = match open_export(plan, None, Rights::Own, |name| self.held(name).ok()) {
             Ok(export) => {
                 self.server.put_export(export);
                 return;
@@ -176,8 +184,11 @@ impl Daemon {
         pool: &str,
         spec: &str,
         passed: Option<Passed>,
+        rights: Rights,
         overwrite: bool,
     ) -> Result<(PoolPlace, PoolInfo), Failure> {
+        // First: to read the spec as a place looks whether there is a file of such a name.
+        rights.expect(spec, passed.as_ref())?;
         let wrong =
             |why| Failure::usage(format!("{spec}: {why}")).fix("name one file or device, such as file:/srv/more.img");
         let added: PoolPlace = spec.parse().map_err(wrong)?;
@@ -189,7 +200,7 @@ impl Daemon {
         self.change(pool, |held, open| {
             let mut at = held.at();
             at.add(&added, id)?;
-            let device = backend::open(spec, passed)?;
+            let device = backend::open(spec, passed, rights)?;
             let before = open.info().members.len();
             let done = open.add_member(&device, &AddOptions::default().overwrite(overwrite));
             let info = open.info();

@@ -9,6 +9,7 @@ use tracing::{error, info, warn};
 
 use super::{Daemon, Held, locked, open_all};
 use crate::config::{ExportPlan, Plan, PoolPlan};
+use crate::rights::Rights;
 use crate::{failure, tls};
 
 impl Daemon {
@@ -69,7 +70,7 @@ impl Daemon {
                 self.limit(wanted);
                 continue;
             }
-            if let Err(why) = self.add_export(wanted.clone(), None, true) {
+            if let Err(why) = self.add_export(wanted.clone(), None, Rights::Own, true) {
                 let mut rows = locked(&self.exports);
                 // A command has added it meanwhile: it is served, whatever else the configuration says of it.
                 if rows.iter().any(|row| row.plan.name == wanted.name && row.failed.is_none()) {

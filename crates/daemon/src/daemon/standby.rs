@@ -20,6 +20,7 @@ use tracing::{error, info};
 
 use super::{Daemon, Held, Look, Row, locked};
 use crate::failure::{self, Failure};
+use crate::rights::Rights;
 use crate::systemd;
 
 impl Held {
@@ -67,7 +68,7 @@ impl Daemon {
         info!(event = "pool_taken", pool = name, "pool '{name}' is open, after a wait of {after:.1} s");
         for row in self.rows().into_iter().filter(|row| row.failed.is_some()) {
             if row.plan.volume_of(name).is_some()
-                && let Err(why) = self.add_export(row.plan.clone(), None, row.configured)
+                && let Err(why) = self.add_export(row.plan.clone(), None, Rights::Own, row.configured)
             {
                 row.plan.tell_failed(&why);
             }

@@ -35,6 +35,7 @@ pub use error::{HostError, HostErrorKind};
 pub use open::{Direct, HostFile, HostOpts, Passed, make_name_durable};
 pub use probe::{Caps, FileKind};
 
+use crate::reach::Reach;
 use crate::spec::Params;
 use queue::HostQueue;
 use shared::HostShared;
@@ -180,6 +181,11 @@ unsafe impl Driver for Host {
 /// Opens `file:...`.
 pub(crate) fn from_spec(params: &mut Params<'_>) -> Result<Device, DeviceError> {
     with(params, |path, opts| HostFile::open(path, opts))
+}
+
+/// The file of `file:...`.
+pub(crate) fn reaches(params: &mut Params<'_>) -> Vec<Reach> {
+    params.path().map(|path| Reach::Data(path.into())).into_iter().collect()
 }
 
 /// The device of a spec `file:...` whose file another process has opened and passed to this one: its path is a name.

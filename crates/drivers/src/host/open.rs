@@ -141,7 +141,7 @@ impl HostFile {
         if missing > 0 {
             grow(path, &file, size_bytes, missing, &mut notices)?;
         }
-        let caps = capabilities(path, &file, kind, alignment, opts, &meta);
+        let caps = capabilities(&file, kind, alignment, opts, &meta);
         Ok(Self {
             file,
             lock: Mutex::new(None),
@@ -397,7 +397,6 @@ fn go_direct(
 }
 
 fn capabilities(
-    path: &Path,
     file: &File,
     kind: FileKind,
     alignment: Option<Alignment>,
@@ -407,7 +406,7 @@ fn capabilities(
     // What is buffered may begin at any byte, but zeroing and discarding on a disk go by its blocks.
     let of_disk = if kind == FileKind::Block { probe::block_of_disk(file) } else { MIN_BLOCK };
     let logical_block = alignment.map_or(of_disk, |a| a.offset.max(of_disk));
-    let (discard, zero_range) = if opts.readonly { (false, false) } else { probe::space_ops(file, kind, meta, path) };
+    let (discard, zero_range) = if opts.readonly { (false, false) } else { probe::space_ops(file, kind, meta) };
     let through = opts.sync || (kind == FileKind::Block && alignment.is_some() && probe::writes_through(meta));
     Caps {
         kind,

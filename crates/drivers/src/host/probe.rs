@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, StatxFlags};
@@ -185,14 +185,14 @@ fn known(file_system: u64) -> Option<(bool, bool)> {
 }
 
 /// Whether (PUNCH_HOLE, ZERO_RANGE) work here.
-pub(super) fn space_ops(file: &File, kind: FileKind, meta: &fs::Metadata, path: &Path) -> (bool, bool) {
+pub(super) fn space_ops(file: &File, kind: FileKind, meta: &fs::Metadata) -> (bool, bool) {
     match kind {
         // On a block device both are one command to the disk, "write zeroes", or else the kernel writing them.
         FileKind::Block => {
             let offload = queue_number(meta.rdev(), "write_zeroes_max_bytes").is_some_and(|max| max > 0);
             (offload, offload)
         }
-        FileKind::Regular => match (scratch_file(meta, path), known(meta.dev())) {
+        FileKind::Regular => match (scratch_file(meta, file), known(meta.dev())) {
             (Some(scratch), _) => {
                 let found = (
                     works(&scratch, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0),
@@ -214,9 +214,10 @@ pub(super) fn space_ops(file: &File, kind: FileKind, meta: &fs::Metadata, path: 
     }
 }
 
-/// A nameless file of our own on the same file system, gone when dropped.
-fn scratch_file(meta: &fs::Metadata, path: &Path) -> Option<File> {
-    let real = fs::canonicalize(path).ok()?;
+/// A nameless file of our own on the same file system, gone when dropped. It lies beside the very file that is open:
+/// the path of one that was passed to this process is the word of somebody else.
+fn scratch_file(meta: &fs::Metadata, file: &File) -> Option<File> {
+    let real = fs::canonicalize(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let scratch = File::from(rustix::fs::open(real.parent()?, flags, Mode::RUSR | Mode::WUSR).ok()?);
     (scratch.metadata().ok()?.dev() == meta.dev()).then_some(scratch)

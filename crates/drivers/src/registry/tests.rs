@@ -108,3 +108,46 @@ fn a_program_adds_kinds_that_layers_stand_on() {
         assert!(error.contains(why), "{name}: {error}");
     }
 }
+
+#[test]
+fn all_that_a_spec_opens_is_listed_at_any_depth_and_nothing_is_opened() {
+    let file = |path: &str| Reach::Data(path.into());
+    let registry = Registry::standard();
+    let cases: [(&str, &[Reach]); 8] = [
+        ("null:size=1T", &[]),
+        ("ram:size=1G,huge=on", &[]),
+        ("file:/not/there,size=1G", &[file("/not/there")]),
+        ("file:\"/a,b=c.img\",readonly=on", &[file("/a,b=c.img")]),
+        ("file:./a=b+c", &[file("./a=b+c")]),
+        ("fault:error=0,over=file:/x", &[file("/x")]),
+        (
+            "partition:size=1M,over=linear:over=file:/x+fault:seed=1,over=linear:over=file:\"/y+z\"+ram:size=1M",
+            &[file("/x"), file("/y+z")],
+        ),
+        ("linear:size=1,over=null:+file:/over=x", &[file("/over=x")]),
+    ];
+    for (spec, reaches) in cases {
+        assert_eq!(registry.reaches(spec).expect(spec), reaches, "{spec}");
+    }
+    for (spec, why) in [("file", "as in file:"), ("over=file:/x", "is unknown"), ("file:/x,y", "no key=value")] {
+        let error = registry.reaches(spec).expect_err(spec).to_string();
+        assert!(error.contains(why), "{spec}: {error}");
+    }
+    let deep = format!("{}file:/x", "fault:over=".repeat(9));
+    assert!(registry.reaches(&deep).is_err(), "a spec that is never opened");
+}
+
+/// Nobody can say of a kind that was forgotten, also where it lies below another one.
+#[test]
+fn a_kind_that_does_not_declare_what_it_opens_is_refused_by_who_asks() {
+    let mut registry = Registry::standard();
+    registry.register("odd", |_| open_device("null:")).expect("a free name");
+    for spec in ["odd:", "linear:over=ram:size=1M+odd:x"] {
+        let error = registry.reaches(spec).expect_err(spec).to_string();
+        assert!(error.contains("kind 'odd' does not declare what it opens"), "{error}");
+    }
+    registry.declare("odd", |params| vec![Reach::Socket(params.path().unwrap_or_default().into())]).expect("known");
+    assert_eq!(registry.reaches("fault:over=odd:x").expect("declared"), [Reach::Socket("x".into())]);
+    assert!(registry.declare("none", |_| Vec::new()).is_err());
+    assert_eq!(Reach::Network("the server h".into()).to_string(), "the server h, over the network");
+}

@@ -47,7 +47,7 @@ pub(super) fn add(args: &GrowArgs, place: &PoolPlace, pool: &Opened) -> Result<(
     let passed = Passed::open(&spec, false)?;
     let fds: Vec<BorrowedFd<'_>> = passed.files.iter().map(AsFd::as_fd).collect();
     let overwrite = Some(replaced.is_some());
-    let grow = t::Grow { pool: name.clone(), spec: passed.spec.unwrap_or(spec), overwrite };
+    let grow = t::Grow { pool: name.clone(), spec: passed.spec.clone().unwrap_or(spec), overwrite };
     let grown = match remote.call_with::<_, t::Grown>("GrowPool", &grow, &fds) {
         Ok(grown) => grown,
         Err(why) => {
@@ -59,6 +59,7 @@ pub(super) fn add(args: &GrowArgs, place: &PoolPlace, pool: &Opened) -> Result<(
         }
     };
     made.keep();
+    passed.keep();
     output::say(format_args!(
         "sheave: the server has to name the pool '{name}' so when it starts again, in its configuration or on its \
          command line: {}\n",

@@ -6,7 +6,7 @@ fn place(dir: &Path) -> PoolPlace {
     dir.join("p.img").to_str().expect("a path").parse().expect("a place")
 }
 
-fn begin(place: &PoolPlace, sized: bool) -> Made<'_> {
+fn begin(place: &PoolPlace, sized: bool) -> Made {
     Made::begin(place, sized).expect("its name is durable")
 }
 
