@@ -4,6 +4,7 @@
 //! | may be | what |
 //! |---|---|
 //! | read and written | files and devices of pools and exports; directories of such files that are missing; `reach` |
+//! | locked | other ways to the bytes of these: loop devices, backing files, disks and partitions |
 //! | read | the directories of the configuration and of certificates; locks in `/proc`; block devices in `/sys` |
 //! | read, for devices on other machines | what their specs name (`conf=`, `keyring=`, `ca=` ...); `REMOTE` |
 //! | made and removed | sockets, in the directories of those that it listens on; traces, in their directory |
@@ -24,6 +25,7 @@ use landlock::{
     RulesetError, RulesetStatus,
 };
 use sheave_drivers::Reach;
+use sheave_drivers::host::paths_to_the_same_bytes;
 use sheave_serve::Address;
 use tracing::{info, warn};
 
@@ -129,7 +131,11 @@ fn restrict(
     let change = AccessFs::from_file(RIGHTS) & !BitFlags::from(AccessFs::Execute);
     let sockets = AccessFs::ReadDir | AccessFs::MakeSock | AccessFs::RemoveFile;
     let mut rules = Ruleset::default().handle_access(AccessFs::from_all(RIGHTS))?.create()?;
+    let lock = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
     for path in reach {
+        for other in paths_to_the_same_bytes(path) {
+            rules = allow(rules, &other, lock)?;
+        }
         rules = allow(rules, path, change)?;
     }
     for path in ["/proc/self", "/sys/dev/block", "/sys/devices", "/sys/block"] {

@@ -7,10 +7,14 @@
 //! - C1: the memory of a request, and the vector that names it, stay as they are until the request has ended.
 //! - C2: a request that ends here has ended: no call on its memory goes on behind it.
 //!
-//! Called by `workers`, and by `sync` on threads that may wait.
-#![allow(unsafe_code)] // system calls on the memory of bios
+//! Called by `workers`, and by `sync` on threads that may wait. Beside them stands a question to a loop device for its
+//! backing file, which `overlap` asks.
+#![allow(unsafe_code)] // system calls on the memory of bios; an ioctl that fills a struct of fixed size
 
+use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
 use rustix::fs::FallocateFlags;
 use sheave_base::status::Status;
@@ -18,6 +22,7 @@ use sheave_blk::bio::{Op, SECTOR_SHIFT};
 use sheave_blk::request::{RQ_FUA, Request, RqHead};
 use sheave_kring::{IoVec, MAX_SEGMENTS};
 
+use super::overlap::Node;
 use super::recover::{Judge, Progress, Verdict};
 use super::shared::{HostShared, ZEROES_BYTES, Zeroing};
 
@@ -124,6 +129,18 @@ impl Ask {
 
 fn sync(shared: &HostShared) -> i32 {
     rustix::fs::fdatasync(shared.file.as_fd()).map_or_else(|errno| -errno.raw_os_error(), |()| 0)
+}
+
+/// The file or block device that the loop device at `path` stands on; `None` if it cannot be opened, or has none.
+pub(super) fn loop_status(path: &Path) -> Option<Node> {
+    /// The request of `ioctl`, and the 64-bit words of what it fills: device, inode, device number, and others.
+    const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;
+    let node = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path).ok()?;
+    let mut status = [0u64; 29];
+    // SAFETY: the request fills a `struct loop_info64`, of 232 bytes, which are those of `status`; any bytes are words.
+    let answer = unsafe { libc::ioctl(node.as_raw_fd(), LOOP_GET_STATUS64, status.as_mut_ptr()) };
+    let [device, inode, number, ..] = status;
+    (answer == 0).then_some(if number == 0 { Node::File(device, inode) } else { Node::Block(number) })
 }
 
 fn last_errno() -> i32 {

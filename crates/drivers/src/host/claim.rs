@@ -1,71 +1,186 @@
 //! The lock on a file or block device that other processes see: flock, and on a block device also O_EXCL, which keeps
-//! it from being mounted.
+//! it from being mounted. It covers every other way to the same bytes that `overlap` finds.
 //!
-//! The lock is on an open file of its own, so that it ends with the claim and not with the last ring, and so that a
+//! The lock is on open files of its own, so that it ends with the claim and not with the last ring, and so that a
 //! second opening in the same process is refused like one in another. Who has it is found out by `holder`.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
 use rustix::fs::FlockOperation;
 
+use super::calls::loop_status;
 use super::holder::{holder_of, in_words};
 use super::open::HostFile;
-use super::probe::FileKind;
+use super::overlap::{Found, Node, Overlaps, Sys, Way, overlaps};
+use super::shared::HostShared;
 use sheave_blk::claim::{Claim, Sharing, claimed_here};
 use sheave_blk::error::DeviceError;
 
-/// Takes the lock, without waiting for it.
-pub(super) fn claim(file: &HostFile, sharing: Sharing) -> Result<Claim, DeviceError> {
-    let alone = sharing == Sharing::Alone;
-    let path = file.path().display();
-    let failed = |what: &str, source: io::Error| DeviceError::Host {
-        what: format!("{what} {path}"),
-        fix: "Put it on a file system that has flock (ext4, XFS, tmpfs, NFS 4), and see that /proc is mounted".into(),
-        source,
-    };
-    // The very file that is open, whatever its path leads to by now.
-    let own = format!("/proc/self/fd/{}", file.file().as_raw_fd());
-    let open = |flags: i32| OpenOptions::new().read(true).write(!file.is_readonly()).custom_flags(flags).open(&own);
-    let passed = file.take_lock();
-    let was_passed = passed.is_some();
-    let lock = passed.map_or_else(|| open(0), Ok);
-    let lock = lock.map_err(|error| failed("opening once more, to lock it,", error))?;
-    let how = if alone { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
-    match rustix::fs::flock(&lock, how) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => return Err(claimed(file, &lock)),
-        Err(error) => return Err(failed("locking", error.into())),
+/// Takes the locks, without waiting for them.
+pub(super) fn claim(shared: &HostShared, sharing: Sharing) -> Result<Claim, DeviceError> {
+    let file = &shared.file;
+    let own = file.file().metadata().map_err(|error| failed(file, "looking at", error))?;
+    let around = overlaps(&this_machine(), Node::of(&own), file.path());
+    tell_what_is_hidden(shared, sharing, &around)?;
+    let mut held = Vec::new();
+    for one in &around.found {
+        held.extend(lock_one(shared, sharing, one)?);
     }
-    // One that was passed to this process was opened with O_EXCL by who could.
-    if file.caps().kind != FileKind::Block || !alone || was_passed {
-        return Ok(Claim::of(lock));
+    Ok(Claim::of(held))
+}
+
+/// Where this machine's kernel shows its block devices.
+pub(super) fn this_machine() -> Sys {
+    Sys { root: "/sys".into(), dev: "/dev".into(), status: loop_status }
+}
+
+/// An owner must know everybody who can change its bytes; a reader only hears of those who cannot be kept away.
+fn tell_what_is_hidden(shared: &HostShared, sharing: Sharing, around: &Overlaps) -> Result<(), DeviceError> {
+    let path = shared.file.path().display();
+    if around.is_blind {
+        let what = "other ways to its bytes (loop devices, partitions) were not looked for, as /sys cannot be read";
+        shared.notice(format!("{path}: {what}"));
     }
-    match open(libc::O_EXCL) {
-        Ok(exclusive) => Ok(Claim::of([lock, exclusive])),
-        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Err(DeviceError::Claimed {
-            what: path.to_string(),
-            who: "it is mounted, or claimed by something in the kernel".into(),
-            fix: "`lsblk` shows what uses it".into(),
-        }),
-        Err(error) => Err(failed("opening exclusively", error)),
+    match around.hidden.first() {
+        Some(hidden) => undecided(shared, sharing, hidden, io::ErrorKind::NotFound.into()),
+        None => Ok(()),
     }
 }
 
-fn claimed(file: &HostFile, lock: &File) -> DeviceError {
+/// Nobody can tell whether `other`, which shares bytes with the device, is in use.
+fn undecided(shared: &HostShared, sharing: Sharing, other: &str, source: io::Error) -> Result<(), DeviceError> {
+    let path = shared.file.path().display();
+    if sharing == Sharing::Alone {
+        return Err(DeviceError::Host {
+            what: format!("locking {path}, whose bytes are also those of {other}, which cannot be opened"),
+            fix: format!(
+                "Detach {other} if nobody needs it; or run as a user, and where, it can be opened (a daemon that has \
+                 locked itself in opens what its configuration and `reach` name)"
+            ),
+            source,
+        });
+    }
+    shared.notice(format!("{path}: its bytes are also those of {other}, which cannot be locked ({source})"));
+    Ok(())
+}
+
+fn failed(file: &HostFile, what: &str, source: io::Error) -> DeviceError {
+    DeviceError::Host {
+        what: format!("{what} {}", file.path().display()),
+        fix: "Put it on a file system that has flock (ext4, XFS, tmpfs, NFS 4)".into(),
+        source,
+    }
+}
+
+/// Locks one node, as strictly as its kind of overlap asks (O1 of `overlap`).
+pub(super) fn lock_one(shared: &HostShared, sharing: Sharing, one: &Found) -> Result<Vec<File>, DeviceError> {
+    let file = &shared.file;
+    let alone = sharing == Sharing::Alone;
+    let passed = if one.way == Way::Itself { file.take_lock() } else { None };
+    let was_passed = passed.is_some();
+    let lock = match (passed, one.way) {
+        (Some(passed), _) => passed,
+        (None, Way::Itself) => {
+            open_again(file, 0).map_err(|error| failed(file, "opening once more, to lock it,", error))?
+        }
+        (None, _) => match open_other(one, 0) {
+            Ok(lock) => lock,
+            // Owners are kept apart by the kernel (O2). Nodes that went meanwhile need no lock.
+            Err(_) if !one.is_needed => return Ok(Vec::new()),
+            Err(error) => {
+                return undecided(shared, sharing, &one.path.display().to_string(), error).map(|()| Vec::new());
+            }
+        },
+    };
+    let strictly = alone && one.way != Way::Below;
+    let how = if strictly { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
+    match rustix::fs::flock(&lock, how) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => return Err(claimed(file, one, &lock)),
+        Err(error) => return Err(failed(file, "locking", error.into())),
+    }
+    // One that was passed to this process was opened with O_EXCL by who could.
+    if !strictly || !one.can_be_exclusive || was_passed {
+        return Ok(vec![lock]);
+    }
+    let exclusive = match one.way {
+        Way::Itself => open_again(file, libc::O_EXCL),
+        _ => open_other(one, libc::O_EXCL),
+    };
+    match exclusive {
+        Ok(exclusive) => Ok(vec![lock, exclusive]),
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Err(DeviceError::Claimed {
+            what: file.path().display().to_string(),
+            who: format!("{} is mounted, or claimed by something in the kernel", other_name(one, "it")),
+            fix: "`lsblk` shows what uses it".into(),
+        }),
+        Err(error) => Err(failed(file, "opening exclusively", error)),
+    }
+}
+
+/// The very file that is open, whatever its path leads to by now; without /proc by its path, if that leads there.
+fn open_again(file: &HostFile, flags: i32) -> io::Result<File> {
+    let open = |path: &Path| OpenOptions::new().read(true).write(!file.is_readonly()).custom_flags(flags).open(path);
+    match open(Path::new(&format!("/proc/self/fd/{}", file.file().as_raw_fd()))) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let again = open(file.path())?;
+            if Node::of(&again.metadata()?) == Node::of(&file.file().metadata()?) {
+                return Ok(again);
+            }
+            Err(io::Error::other("another file has its name by now, and /proc, by which it is found, is not mounted"))
+        }
+        opened => opened,
+    }
+}
+
+/// Another node that shares bytes, if the path still leads to it. On NFS a file is locked that is open for writing.
+fn open_other(one: &Found, flags: i32) -> io::Result<File> {
+    let flags = flags | libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_NOCTTY;
+    let open = |write: bool| OpenOptions::new().read(true).write(write).custom_flags(flags).open(&one.path);
+    let opened = match one.node {
+        // A block device that was open for writing is looked at by udev when it is closed.
+        Node::Block(_) => open(false)?,
+        Node::File(..) => open(true).or_else(|_| open(false))?,
+    };
+    match Node::of(&opened.metadata()?) == one.node {
+        true => Ok(opened),
+        false => Err(io::Error::other("another file or device has its name by now")),
+    }
+}
+
+/// How an error names a node: `itself` when it is the device.
+fn other_name(one: &Found, itself: &str) -> String {
+    match one.way {
+        Way::Itself => itself.to_owned(),
+        Way::Same => format!("{}, which has the same bytes,", one.path.display()),
+        Way::Above => format!("{}, which stands on it,", one.path.display()),
+        Way::Below => format!("{}, of which it is a part,", one.path.display()),
+    }
+}
+
+fn claimed(file: &HostFile, one: &Found, lock: &File) -> DeviceError {
     let what = file.path().display().to_string();
-    let (who, fix) = match holder_of(lock) {
-        Some(pid) if pid == std::process::id() => return claimed_here(&what),
-        Some(pid) => {
+    let (who, fix) = match (holder_of(lock), one.way) {
+        (Some(pid), Way::Itself) if pid == std::process::id() => return claimed_here(&what),
+        (Some(pid), Way::Itself) => {
             // It may be somebody's database: how to end it is for those to know who run it.
             let fix = format!("Wait until it ends, or have it ended by who runs it: `ps -fp {pid}` tells more");
             (format!("{} has it open", in_words(pid)), fix)
         }
-        None => (
-            "another process has locked it".to_string(),
-            format!("`fuser -v {what}` may tell which; on a network file system it may be on another machine"),
+        (Some(pid), _) => {
+            let fix = format!("One owner at a time: use what it has open; `ps -fp {pid}` tells more");
+            (format!("{} has {} open", in_words(pid), other_name(one, "it")), fix)
+        }
+        (None, _) => (
+            format!("another process has locked {}", other_name(one, "it")),
+            format!(
+                "`fuser -v {}` may tell which; on a network file system it may be on another machine",
+                one.path.display()
+            ),
         ),
     };
     DeviceError::Claimed { what, who, fix }

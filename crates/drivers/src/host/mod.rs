@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `open`, `probe` | opening a path, with the words for what is wrong with it; what the opened thing can do |
 //! | `claim`, `holder` | the lock that keeps other processes away; who has it |
+//! | `overlap` | other ways to the same bytes, which the lock covers, too |
 //! | `shared` | what the rings that use the device share: the file, what it turned out not to do, the notices |
 //! | `queue` | one ring's way into it by its kernel ring: requests to operations and back, the fast path |
 //! | `sync` | one ring's way into it without one |
@@ -19,6 +20,7 @@ mod claim;
 mod error;
 mod holder;
 pub mod open;
+mod overlap;
 pub mod probe;
 mod queue;
 mod recover;
@@ -27,7 +29,7 @@ mod sync;
 mod workers;
 
 use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sheave_base::sync::Arc;
 
@@ -170,12 +172,20 @@ unsafe impl Driver for Host {
     }
 
     fn claim(&self, sharing: Sharing) -> Result<Claim, DeviceError> {
-        claim::claim(&self.shared.file, sharing)
+        claim::claim(&self.shared, sharing)
     }
 
     fn notices(&self) -> Vec<String> {
         self.shared.notices()
     }
+}
+
+/// Paths of other devices and files that share bytes with what is at `path`: a claim opens and locks them, too. A
+/// process that bounds what it may open leaves these open to it.
+pub fn paths_to_the_same_bytes(path: &Path) -> Vec<PathBuf> {
+    let Ok(meta) = std::fs::metadata(path) else { return Vec::new() };
+    let around = overlap::overlaps(&claim::this_machine(), overlap::Node::of(&meta), path);
+    around.found.into_iter().filter(|one| one.way != overlap::Way::Itself).map(|one| one.path).collect()
 }
 
 /// Opens `file:...`.

@@ -255,8 +255,11 @@ impl Loop {
 
     /// With logical blocks of so many bytes.
     fn with_blocks(path: &Path, block: u32) -> Option<Loop> {
-        let options = ["--find", "--show", "--sector-size", &block.to_string()];
-        let output = Command::new("losetup").args(options).arg(path).output().ok()?;
+        Loop::with(path, &["--sector-size", &block.to_string()])
+    }
+
+    fn with(path: &Path, options: &[&str]) -> Option<Loop> {
+        let output = Command::new("losetup").args(["--find", "--show"]).args(options).arg(path).output().ok()?;
         if !output.status.success() {
             eprintln!("SKIPPED: no loop device: {}", String::from_utf8_lossy(&output.stderr));
             return None;

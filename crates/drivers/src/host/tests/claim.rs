@@ -4,7 +4,9 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::Stdio;
 
+use super::super::claim::lock_one;
 use super::super::holder::look_for_holder;
+use super::super::overlap::{Found, Node, Way};
 use super::*;
 use crate::open_device;
 use sheave_blk::claim::Sharing;
@@ -113,4 +115,153 @@ fn a_lock_that_one_reading_of_the_list_lacks_is_found_by_the_next() {
     let mut looks = 0;
     assert_eq!(look_for_holder(|| Some(String::new()).inspect(|_| looks += 1), (0xfe, 0), 17), None);
     assert!((2..100).contains(&looks), "{looks}");
+}
+
+/// An owner by the name of each of two overlapping devices keeps owners and readers of the other one away.
+#[track_caller]
+fn exclude_each_other(one: &Device, other: &Device) {
+    for (first, second) in [(one, other), (other, one)] {
+        let held = first.claim(Sharing::Alone).expect("free");
+        for sharing in [Sharing::Alone, Sharing::WithReaders] {
+            let (_, who, _) = refusal(second, sharing);
+            assert!(who.contains(&std::process::id().to_string()), "{who}");
+        }
+        drop(held);
+        let reader = first.claim(Sharing::WithReaders).expect("free");
+        second.claim(Sharing::WithReaders).expect("readers share");
+        refusal(second, Sharing::Alone);
+        drop(reader);
+    }
+    one.claim(Sharing::Alone).expect("all is let go");
+}
+
+/// V20, also by another way to the same bytes.
+#[test]
+fn a_loop_device_and_its_backing_file_have_one_owner() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let backing = dir.path().join("backing");
+    File::create(&backing).expect("made").set_len(4 * MIB).expect("grown");
+    let Some(node) = Loop::over(&backing) else { return };
+    let Some(second) = Loop::over(&backing) else { return };
+    let Some(nested) = Loop::over(Path::new(&node.0)) else { return };
+    let link = dir.path().join("link");
+    fs::hard_link(&backing, &link).expect("linked");
+    let paths = [backing.as_path(), Path::new(&node.0), Path::new(&second.0), Path::new(&nested.0), &link];
+    let devices = paths.map(|path| open(&format!("file:{}", path.display())));
+    let [file, on_loop, on_second, on_nested, by_link] = &devices;
+    for (one, other) in [
+        (file, on_loop),
+        (on_loop, on_second),
+        (file, on_nested),
+        (on_loop, on_nested),
+        (on_second, on_nested),
+        (by_link, on_second),
+    ] {
+        exclude_each_other(one, other);
+    }
+    // A loop device that is mounted, or held like one.
+    let exclusive = File::options().read(true).custom_flags(libc::O_EXCL).open(&second.0).expect("free");
+    let (_, who, _) = refusal(file, Sharing::Alone);
+    assert!(who.contains(&second.0) && who.contains("mounted"), "{who}");
+    refusal(on_loop, Sharing::Alone);
+    file.claim(Sharing::WithReaders).expect("a reader does not mind");
+    drop(exclusive);
+    // A loop device that is set up while the file is open.
+    let held = file.claim(Sharing::Alone).expect("free");
+    let late = Loop::over(&backing).expect("one more");
+    refusal(&open(&format!("file:{}", late.0)), Sharing::Alone);
+    drop((held, devices));
+}
+
+#[test]
+fn each_kind_of_overlap_is_locked_as_strictly_as_it_must() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let shared = HostShared::new(HostFile::open(dir.path().join("own"), sized(MIB)).expect("opened"));
+    let path = dir.path().join("other");
+    File::create(&path).expect("made");
+    let node = Node::of(&fs::metadata(&path).expect("there"));
+    let found = |way| Found { node, way, path: path.clone(), is_needed: true, can_be_exclusive: false };
+    let lock = |way, sharing| lock_one(&shared, sharing, &found(way));
+    let part = lock(Way::Below, Sharing::Alone).expect("free");
+    let neighbour = lock(Way::Below, Sharing::Alone).expect("another part has another owner");
+    for whole in [Way::Same, Way::Above] {
+        let (who, error) = match lock(whole, Sharing::Alone) {
+            Err(DeviceError::Claimed { what, who, .. }) => (who, what),
+            other => panic!("{other:?}"),
+        };
+        assert!(who.contains("other") && error.contains("own"), "{who} {error}");
+    }
+    drop((part, neighbour));
+    let whole = lock(Way::Same, Sharing::WithReaders).expect("free");
+    lock(Way::Above, Sharing::WithReaders).expect("readers share");
+    lock(Way::Above, Sharing::Alone).expect_err("it is read");
+    drop(whole);
+    let whole = lock(Way::Above, Sharing::Alone).expect("free");
+    lock(Way::Below, Sharing::WithReaders).expect_err("it is written");
+    drop(whole);
+    // Another file has come to be called so.
+    File::create(dir.path().join("new")).and_then(|_| fs::rename(dir.path().join("new"), &path)).expect("renamed");
+    let error = lock(Way::Same, Sharing::Alone).expect_err("nobody can tell who uses the first").to_string();
+    assert!(error.contains("cannot be opened") && error.contains("by now"), "{error}");
+    lock(Way::Same, Sharing::WithReaders).expect("it changes nothing");
+    assert!(shared.notices().iter().any(|notice| notice.contains("cannot be locked")), "{:?}", shared.notices());
+    let unneeded = Found { is_needed: false, ..found(Way::Below) };
+    assert!(lock_one(&shared, Sharing::Alone, &unneeded).expect("the kernel keeps them apart").is_empty());
+}
+
+#[test]
+fn partitions_have_owners_each_and_the_disk_under_them_has_none_beside() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let backing = dir.path().join("backing");
+    let file = File::create(&backing).expect("made");
+    file.set_len(4 * MIB).expect("grown");
+    // A table of two partitions of a MiB each.
+    for (at, start) in [(446, 2048u32), (462, 4096)] {
+        let mut entry = [0; 16];
+        entry[4] = 0x83;
+        entry[8..12].copy_from_slice(&start.to_le_bytes());
+        entry[12..].copy_from_slice(&2048u32.to_le_bytes());
+        file.write_all_at(&entry, at).expect("written");
+    }
+    file.write_all_at(&[0x55, 0xaa], 510).expect("written");
+    let Some(node) = Loop::with(&backing, &["--partscan"]) else { return };
+    let parts = [1, 2].map(|number| format!("{}p{number}", node.0));
+    if !parts.iter().all(|part| fs::metadata(part).is_ok()) {
+        sheave_testkit::skip(&format!("no nodes of partitions in /dev: {parts:?}"));
+        return;
+    }
+    let [first, second] = parts.map(|part| open(&format!("file:{part}")));
+    let [disk, file] = [Path::new(&node.0), &backing].map(|path| open(&format!("file:{}", path.display())));
+    exclude_each_other(&file, &first);
+    let held = (first.claim(Sharing::Alone).expect("free"), second.claim(Sharing::Alone).expect("beside it"));
+    refusal(&disk, Sharing::WithReaders);
+    refusal(&file, Sharing::WithReaders);
+    drop(held);
+    let held = disk.claim(Sharing::Alone).expect("free");
+    refusal(&second, Sharing::WithReaders);
+    drop((held, file));
+}
+
+#[test]
+fn the_backing_file_that_nobody_can_name_keeps_owners_away_and_is_told_to_readers() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (backing, hidden) = (dir.path().join("backing"), dir.path().join("hidden"));
+    File::create(&backing).expect("made").set_len(4 * MIB).expect("grown");
+    let Some(node) = Loop::over(&backing) else { return };
+    // The path of the loop device is another file's by now: the kernel follows a renamed file, so a mount must do.
+    File::create(&hidden).expect("made").set_len(4 * MIB).expect("grown");
+    let mounted = Command::new("mount").arg("--bind").arg(&hidden).arg(&backing).status();
+    if !mounted.is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: no mount here");
+        return;
+    }
+    let device = open(&format!("file:{}", node.0));
+    let (owner, reader) = (device.claim(Sharing::Alone), device.claim(Sharing::WithReaders));
+    let _ = Command::new("umount").arg(&backing).status();
+    let owner = owner.expect_err("nobody can tell").to_string();
+    assert!(owner.contains(&*backing.to_string_lossy()) && owner.contains("Detach"), "{owner}");
+    reader.expect("it changes nothing");
+    let notices = device.notices();
+    assert!(notices.iter().any(|notice| notice.contains("cannot be locked")), "{notices:?}");
+    device.claim(Sharing::Alone).expect("it can be seen again");
 }

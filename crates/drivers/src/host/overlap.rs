@@ -1,0 +1,366 @@
+//! Other ways to the bytes of a file or block device: a loop device and its backing file, a partition and its disk, a
+//! device-mapper or md device and what it stands on, two paths to one disk.
+//!
+//! Owns the search through sysfs; `claim` locks what it finds. It only reads, and asks loop devices for their status.
+//!
+//! Invariants:
+//! - O1: of two owners whose devices share bytes, each locks a node that the other one locks too, and not both shared:
+//!   nodes that *are* the device (`Way::Same`) and nodes that *stand on* it (`Way::Above`) are locked as strictly as
+//!   the device; nodes of which it is a *part* (`Way::Below`) are locked shared, so that its neighbours (other
+//!   partitions, other logical volumes) can be owned by others.
+//! - O2: a node that shares bytes for certain, and cannot be named or opened, is `hidden`: an owner is refused.
+//!   Exempt are those that the kernel itself keeps apart, by O_EXCL: a partition from its disk, and what device mapper
+//!   and md stand on.
+//! - O3: the nodes are in one order whichever of them the search began with, so that of two who begin at the same
+//!   moment one gets them.
+
+use std::collections::BTreeSet;
+use std::fs::{self, Metadata};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Nodes that are followed from one device: no machine has stacks that are as large.
+const MOST_NODES: usize = 4096;
+
+/// A file or block device, by the numbers that are the same in all processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Node {
+    /// A file: the device number of its file system, and its inode.
+    File(u64, u64),
+    /// A block device, by its number.
+    Block(u64),
+}
+
+impl Node {
+    pub(super) fn of(meta: &Metadata) -> Node {
+        match meta.file_type().is_block_device() {
+            true => Node::Block(meta.rdev()),
+            false => Node::File(meta.dev(), meta.ino()),
+        }
+    }
+}
+
+/// How the bytes of a node are related to those of the device that is claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Way {
+    /// The device itself.
+    Itself,
+    /// The same bytes under another name.
+    Same,
+    /// Part of the device's bytes, or all of them: it stands on the device.
+    Above,
+    /// The device's bytes are a part of the node's.
+    Below,
+}
+
+/// A node that is to be locked.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Found {
+    pub(super) node: Node,
+    pub(super) way: Way,
+    /// Where it can be opened.
+    pub(super) path: PathBuf,
+    /// The kernel does not keep its users apart from the device's: without its lock nobody is sure (O2).
+    pub(super) is_needed: bool,
+    /// O_EXCL on it says that it is not mounted: a block device that the kernel does not itself hold for the device.
+    pub(super) can_be_exclusive: bool,
+}
+
+/// Everything that shares bytes with a device.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Overlaps {
+    /// In the order in which it is locked (O3).
+    pub(super) found: Vec<Found>,
+    /// What is known to be there, and cannot be named (O2).
+    pub(super) hidden: Vec<String>,
+    /// sysfs says nothing: nobody has looked.
+    pub(super) is_blind: bool,
+}
+
+/// What a loop device says of its backing file: where it lies, and its number if it is a block device.
+pub(super) type LoopStatus = fn(&Path) -> Option<Node>;
+
+/// Where the kernel shows its block devices.
+#[derive(Clone, Debug)]
+pub(super) struct Sys {
+    /// `/sys`.
+    pub(super) root: PathBuf,
+    /// `/dev`.
+    pub(super) dev: PathBuf,
+    /// What the loop device at a path has as its backing file; `None` if it cannot be opened, or has none.
+    pub(super) status: LoopStatus,
+}
+
+/// A loop device that is set up.
+struct Loop {
+    dev: u64,
+    path: PathBuf,
+    /// As sysfs has it.
+    backing_path: PathBuf,
+    /// As the device itself says: right also where the path means another file, or none.
+    backing: Option<Node>,
+}
+
+impl Loop {
+    /// Whether it stands on this node; a path counts only where the device itself does not answer.
+    fn stands_on(&self, node: Node) -> bool {
+        self.backing.or_else(|| self.at_path()) == Some(node)
+    }
+
+    fn at_path(&self) -> Option<Node> {
+        fs::metadata(&self.backing_path).ok().as_ref().map(Node::of)
+    }
+}
+
+/// A search: what is the same as the device, and what has been found of the rest.
+struct Search<'a> {
+    sys: &'a Sys,
+    loops: Vec<Loop>,
+    seen: BTreeSet<Node>,
+    out: Overlaps,
+}
+
+/// What shares bytes with the file or block device `own`, which is at `path`.
+pub(super) fn overlaps(sys: &Sys, own: Node, path: &Path) -> Overlaps {
+    let mut out = Overlaps::default();
+    let Ok(loops) = sys.loops() else {
+        out.is_blind = true;
+        let can_be_exclusive = matches!(own, Node::Block(_));
+        out.found.push(Found { node: own, way: Way::Itself, path: path.into(), is_needed: true, can_be_exclusive });
+        return out;
+    };
+    let mut search = Search { sys, loops, seen: BTreeSet::new(), out };
+    search.add(own, Way::Itself, path.into(), true, true);
+    let mut same = vec![own];
+    let mut at = 0;
+    while let Some(node) = same.get(at).copied() {
+        at += 1;
+        same.extend(search.same_as(node));
+    }
+    let mut above = same.clone();
+    while let Some(node) = above.pop() {
+        above.extend(search.above(node));
+    }
+    let mut below = same;
+    while let Some(node) = below.pop() {
+        below.extend(search.below(node));
+    }
+    search.out.found.sort();
+    search.out.hidden.dedup();
+    search.out
+}
+
+impl Search<'_> {
+    /// Notes a node once; false if it was known.
+    fn add(&mut self, node: Node, way: Way, path: PathBuf, is_needed: bool, can_be_exclusive: bool) -> bool {
+        if self.seen.len() >= MOST_NODES || !self.seen.insert(node) {
+            return false;
+        }
+        let can_be_exclusive = can_be_exclusive && matches!(node, Node::Block(_));
+        self.out.found.push(Found { node, way, path, is_needed, can_be_exclusive });
+        true
+    }
+
+    /// Nodes with all the bytes of this one.
+    fn same_as(&mut self, node: Node) -> Vec<Node> {
+        let Node::Block(dev) = node else { return Vec::new() };
+        let mut found = Vec::new();
+        if let Some(at) = self.loops.iter().position(|it| it.dev == dev) {
+            found.extend(self.backing(at));
+        } else if self.sys.is_loop_without_backing_shown(dev) {
+            self.out.hidden.push(format!("the backing file of loop device {}", number(dev)));
+        }
+        // Device mapper has all of what is below these alone; what stands on others is a part of it.
+        let uuid = self.sys.attribute(dev, "dm/uuid").unwrap_or_default();
+        if uuid.starts_with("CRYPT-") || uuid.starts_with("mpath-") {
+            for slave in self.sys.linked(dev, "slaves") {
+                let path = self.sys.node_path(slave);
+                if self.add(Node::Block(slave), Way::Same, path, false, false) {
+                    found.push(Node::Block(slave));
+                }
+            }
+        }
+        for twin in self.sys.twins(dev) {
+            let path = self.sys.node_path(twin);
+            if self.add(Node::Block(twin), Way::Same, path, true, true) {
+                found.push(Node::Block(twin));
+            }
+        }
+        found
+    }
+
+    /// The backing file of a loop device, if it can be named; else it is hidden (O2).
+    fn backing(&mut self, at: usize) -> Option<Node> {
+        let it = self.loops.get(at)?;
+        let (shown, at_path) = (it.backing_path.clone(), it.at_path());
+        let node = match (it.backing, at_path) {
+            (Some(told), Some(found)) if told == found => found,
+            (None, Some(found)) => found,
+            // A block device has a number, and so a name of its own.
+            (Some(told @ Node::Block(dev)), _) => {
+                let path = self.sys.node_path(dev);
+                return self.add(told, Way::Same, path, true, true).then_some(told);
+            }
+            (told, _) if shown.to_string_lossy().ends_with(" (deleted)") => {
+                // No path leads to it any more; other loop devices may.
+                let told = told?;
+                return self.seen.insert(told).then_some(told);
+            }
+            (told, _) => {
+                let of = it.path.display().to_string();
+                self.out.hidden.push(format!("{}, the backing file of {of}", shown.display()));
+                let told = told?;
+                return self.seen.insert(told).then_some(told);
+            }
+        };
+        self.add(node, Way::Same, shown, true, true).then_some(node)
+    }
+
+    /// Nodes that stand on this one.
+    fn above(&mut self, node: Node) -> Vec<Node> {
+        let on_it = self.loops.iter().filter(|it| it.stands_on(node)).map(|it| (it.dev, it.path.clone()));
+        let mut found = Vec::new();
+        for (dev, path) in on_it.collect::<Vec<_>>() {
+            if self.add(Node::Block(dev), Way::Above, path, true, true) {
+                found.push(Node::Block(dev));
+            }
+        }
+        let Node::Block(dev) = node else { return found };
+        for dev in self.sys.partitions(dev).into_iter().chain(self.sys.linked(dev, "holders")) {
+            let path = self.sys.node_path(dev);
+            if self.add(Node::Block(dev), Way::Above, path, false, false) {
+                found.push(Node::Block(dev));
+            }
+        }
+        found
+    }
+
+    /// Nodes that this one is a part of.
+    fn below(&mut self, node: Node) -> Vec<Node> {
+        let Node::Block(dev) = node else { return Vec::new() };
+        let mut found = Vec::new();
+        for dev in self.sys.disk_of(dev).into_iter().chain(self.sys.linked(dev, "slaves")) {
+            let path = self.sys.node_path(dev);
+            if self.add(Node::Block(dev), Way::Below, path, false, false) {
+                found.push(Node::Block(dev));
+            }
+        }
+        // A partition of a loop device is a part of its backing file, which nothing but locks keeps apart.
+        if let Some(at) = self.loops.iter().position(|it| it.dev == dev)
+            && let Some(node) = self.backing(at)
+        {
+            self.out.found.iter_mut().filter(|one| one.node == node).for_each(|one| one.way = Way::Below);
+            found.push(node);
+        }
+        found
+    }
+}
+
+fn number(dev: u64) -> String {
+    format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev))
+}
+
+fn parse_dev(text: &str) -> Option<u64> {
+    let (major, minor) = text.trim().split_once(':')?;
+    Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
+}
+
+impl Sys {
+    fn directory(&self, dev: u64) -> PathBuf {
+        self.root.join("dev/block").join(number(dev))
+    }
+
+    fn attribute(&self, dev: u64, attribute: &str) -> Option<String> {
+        let text = fs::read_to_string(self.directory(dev).join(attribute)).ok()?;
+        Some(text.trim_end_matches('\n').to_owned())
+    }
+
+    /// The node in `/dev`, by the kernel's name of the device.
+    fn node_path(&self, dev: u64) -> PathBuf {
+        let uevent = self.attribute(dev, "uevent").unwrap_or_default();
+        let name = uevent.lines().find_map(|line| line.strip_prefix("DEVNAME="));
+        // udev has links by number, too.
+        self.dev.join(name.map_or_else(|| format!("block/{}", number(dev)), str::to_owned))
+    }
+
+    /// Loop devices that are set up.
+    fn loops(&self) -> std::io::Result<Vec<Loop>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(self.root.join("block"))?.flatten() {
+            let Some(backing_path) = fs::read_to_string(entry.path().join("loop/backing_file")).ok() else { continue };
+            let dev = fs::read_to_string(entry.path().join("dev")).ok().and_then(|text| parse_dev(&text));
+            let Some(dev) = dev else { continue };
+            let path = self.dev.join(entry.file_name());
+            let backing = (self.status)(&path);
+            found.push(Loop { dev, path, backing_path: backing_path.trim_end_matches('\n').into(), backing });
+        }
+        found.sort_by_key(|it| it.dev);
+        Ok(found)
+    }
+
+    /// Whether it is a loop device of which sysfs does not show the backing file.
+    fn is_loop_without_backing_shown(&self, dev: u64) -> bool {
+        /// The number that the kernel has given to loop devices.
+        const LOOP_MAJOR: u32 = 7;
+        let is_whole = !self.directory(dev).join("partition").exists();
+        rustix::fs::major(dev) == LOOP_MAJOR && is_whole
+    }
+
+    /// The devices that links in `slaves` and `holders` lead to.
+    fn linked(&self, dev: u64, kind: &str) -> Vec<u64> {
+        let Ok(entries) = fs::read_dir(self.directory(dev).join(kind)) else { return Vec::new() };
+        let dev_of = |entry: fs::DirEntry| parse_dev(&fs::read_to_string(entry.path().join("dev")).ok()?);
+        entries.flatten().filter_map(dev_of).collect()
+    }
+
+    fn partitions(&self, dev: u64) -> Vec<u64> {
+        let Ok(entries) = fs::read_dir(self.directory(dev)) else { return Vec::new() };
+        let text_of = |entry: fs::DirEntry| {
+            let path = entry.path();
+            path.join("partition").exists().then(|| fs::read_to_string(path.join("dev")).ok()).flatten()
+        };
+        entries.flatten().filter_map(text_of).filter_map(|text| parse_dev(&text)).collect()
+    }
+
+    /// The disk that a partition lies on.
+    fn disk_of(&self, dev: u64) -> Option<u64> {
+        let own = self.directory(dev);
+        let text = own.join("partition").exists().then(|| fs::read_to_string(own.join("../dev")).ok()).flatten()?;
+        parse_dev(&text)
+    }
+
+    /// Other paths to the same disk: the same identification, unique in the world, and the same size; of a partition
+    /// the ones with its number on them.
+    fn twins(&self, dev: u64) -> Vec<u64> {
+        let Some(disk) = self.disk_of(dev) else { return self.twins_of_disk(dev) };
+        let place = |dev| ["partition", "start", "size"].map(|attribute| self.attribute(dev, attribute));
+        let own = place(dev);
+        let others = self.twins_of_disk(disk).into_iter().flat_map(|twin| self.partitions(twin));
+        others.filter(|other| place(*other) == own).collect()
+    }
+
+    fn twins_of_disk(&self, dev: u64) -> Vec<u64> {
+        let Some(own) = self.world_wide_name(&self.directory(dev)) else { return Vec::new() };
+        let size = self.attribute(dev, "size");
+        let Ok(entries) = fs::read_dir(self.root.join("block")) else { return Vec::new() };
+        let twin_of = |entry: fs::DirEntry| {
+            let other = parse_dev(&fs::read_to_string(entry.path().join("dev")).ok()?)?;
+            let is_twin = self.world_wide_name(&entry.path()).as_ref() == Some(&own);
+            (other != dev && is_twin && self.attribute(other, "size") == size).then_some(other)
+        };
+        entries.flatten().filter_map(twin_of).collect()
+    }
+
+    /// Of NVMe beside the disk, of SCSI with its device. Identifications that are no numbers of the whole world (the
+    /// names of a maker), and those of nothing but zeroes, say nothing.
+    fn world_wide_name(&self, directory: &Path) -> Option<String> {
+        let read = |place: &str| fs::read_to_string(directory.join(place)).ok();
+        let text = read("wwid").or_else(|| read("device/wwid"))?.trim().to_owned();
+        let (kind, number) = text.split_once('.')?;
+        let is_unique = ["naa", "eui", "uuid", "nguid"].contains(&kind) && number.bytes().any(|digit| digit != b'0');
+        is_unique.then_some(text)
+    }
+}
+
+#[cfg(test)]
+mod tests;
