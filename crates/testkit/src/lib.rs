@@ -4,8 +4,8 @@
 //! ([`install`]), what happens to a test that cannot run here ([`skip()`]), which seeds a randomized test runs
 //! ([`seeds`]), the form in which images of disks are kept ([`expand_runs`]), the cases in which instructions are
 //! counted ([`hot_loop::CASES`]), the allocator that counts ([`allocations::Counting`]), the filter that forbids a
-//! system call ([`seccomp::forbid`]), certificates for tests of TLS (`certificates`, behind that feature), and a Ceph
-//! cluster of one node (`ceph`, behind that feature).
+//! system call ([`seccomp::forbid`]), and, each behind a feature of its name, `certificates` for tests of TLS, a `ceph`
+//! cluster of one node, and a `systemd` in namespaces.
 //! Does not own any test data or devices.
 //!
 //! Invariants:
@@ -28,6 +28,8 @@ pub mod runs;
 pub mod seccomp;
 pub mod seed;
 pub mod skip;
+#[cfg(feature = "systemd")]
+pub mod systemd;
 pub mod tools;
 
 pub use runs::{expand_runs, to_runs};

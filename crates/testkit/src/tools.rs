@@ -52,6 +52,7 @@ pub const TOOLS: &[Tool] = &[
     Tool { name: "nbdinfo", packages: &["libnbd-bin"], why: "asks a server what it can" },
     Tool { name: "nbdsh", packages: &["python3-libnbd"], why: "gives a server odd orders, by libnbd's Python" },
     Tool { name: "node", packages: &["nodejs"], why: "runs the script of the lab's page" },
+    Tool { name: "nsenter", packages: &["util-linux"], why: "runs commands in a machine made of namespaces" },
     Tool { name: "pip3", packages: &["python3-pip"], why: "installs modules of Python that tests use" },
     Tool { name: "promtool", packages: &["prometheus"], why: "checks the page of metrics" },
     Tool { name: "qemu-img", packages: &["qemu-utils"], why: "makes images, and compares them with what came back" },
@@ -63,6 +64,8 @@ pub const TOOLS: &[Tool] = &[
         why: "makes images, and merges diffs that we wrote, for which it needs no cluster",
     },
     Tool { name: "strace", packages: &["strace"], why: "counts system calls an I/O: `null:` makes none" },
+    Tool { name: "systemd", packages: &["systemd"], why: "starts the unit, as PID 1 of namespaces" },
+    Tool { name: "unshare", packages: &["util-linux"], why: "makes those namespaces" },
     Tool { name: "valgrind", packages: &["valgrind", "libc6-dbg"], why: "counts instructions an I/O" },
 ];
 

@@ -44,6 +44,7 @@ mod tls;
 mod top;
 mod trace;
 mod traps;
+mod units;
 mod verify;
 mod volume;
 mod web;

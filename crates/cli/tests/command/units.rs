@@ -1,0 +1,143 @@
+//! The units of `docs/systemd` under a real systemd, which is PID 1 of namespaces: what an operator does on the first
+//! day, with the files as they are shipped.
+
+use std::path::Path;
+
+use sheave_testkit::systemd::Systemd;
+
+use crate::daemon::Nbd;
+
+const SERVICE: &str = include_str!("../../../../docs/systemd/sheave.service");
+const SOCKET: &str = include_str!("../../../../docs/systemd/sheave.socket");
+
+const CONFIG: &str = "\
+[[pool]]\nname = \"main\"\npath = \"/srv/pools/main.img\"\n\n\
+[[export]]\npool = \"main\"\nvolume = \"a\"\n";
+const LISTEN: &str = "listen = [\"unix:/run/sheave/nbd.sock\"]\n";
+
+/// A machine with both units, a pool with the volumes `a` and `b`, and a configuration that exports `a`.
+fn machine() -> Option<Systemd> {
+    if sheave_testkit::under_sanitizer() {
+        sheave_testkit::skip("the unit's filter forbids what the search for leaks does");
+        return None;
+    }
+    let machine = Systemd::boot(&[Path::new(assert_cmd::cargo::cargo_bin!("sheave"))])?;
+    machine.write("/etc/systemd/system/sheave.service", SERVICE);
+    machine.write("/etc/systemd/system/sheave.socket", SOCKET);
+    machine.write("/etc/sheave/sheave.toml", &format!("{LISTEN}{CONFIG}"));
+    machine.ok("systemctl daemon-reload && mkdir -p /srv/pools");
+    machine.ok("sheave pool create /srv/pools/main.img --size 64M");
+    for volume in ["a", "b"] {
+        machine.ok(&format!("sheave volume create /srv/pools/main.img#{volume} --size 4M"));
+    }
+    Some(machine)
+}
+
+fn is_served(machine: &Systemd, socket: &str, export: &str) -> bool {
+    let client = Nbd::connect(&machine.path(socket), export);
+    client.is_some_and(|mut client| client.write(4096, &[7; 4096]) == Some(0) && client.flush() == Some(0))
+}
+
+/// What the daemon has said with this event.
+fn events(machine: &Systemd, event: &str) -> String {
+    machine.run(&format!("journalctl -q --no-pager SHEAVE_EVENT={event}")).unwrap_or_default()
+}
+
+/// Whether a daemon that no unit bounds locks itself in on this kernel.
+fn locks_itself_in(machine: &Systemd) -> bool {
+    let said = machine.ok("mkdir /run/sheave; sheave serve --config /etc/sheave/sheave.toml 2>/tmp/said & daemon=$!
+        until grep -q event=serving /tmp/said || ! kill -0 $daemon; do sleep 0.02; done
+        kill $daemon; wait $daemon; rm -r /run/sheave; cat /tmp/said");
+    assert!(said.contains("event=serving"), "{said}");
+    said.contains("event=confined")
+}
+
+#[test]
+fn the_unit_starts_reloads_and_stops() {
+    let Some(mut machine) = machine() else { return };
+    let locks_itself_in = locks_itself_in(&machine);
+    machine.ok("systemctl start sheave");
+    assert_eq!(machine.show("sheave", "ActiveState"), "active");
+    assert!(is_served(&machine, "/run/sheave/nbd.sock", "a"), "{}", machine.console());
+    // Nothing in the files is unknown to this systemd: what it does not know it leaves out, and says so.
+    let console = machine.console();
+    let unknown = |line: &&str| line.contains("/sheave.s") && (line.contains("gnoring") || line.contains("nknown"));
+    assert_eq!(console.lines().find(unknown), None, "{console}");
+
+    // Confined from both sides: systemd's filter, and the daemon's own.
+    let pid = machine.show("sheave", "MainPID");
+    let status = machine.ok(&format!("cat /proc/{pid}/status"));
+    assert!(status.contains("Seccomp:\t2") && status.contains("NoNewPrivs:\t1"), "{status}");
+    assert_eq!(!events(&machine, "confined").is_empty(), locks_itself_in, "{}", machine.console());
+
+    machine
+        .write("/etc/sheave/sheave.toml", &format!("{LISTEN}{CONFIG}\n[[export]]\npool = \"main\"\nvolume = \"b\"\n"));
+    machine.ok("systemctl reload sheave");
+    machine.until("the reload has come", |machine| !events(machine, "reloaded").is_empty());
+    assert!(is_served(&machine, "/run/sheave/nbd.sock", "b"), "{}", machine.console());
+    machine.until("it is active again", |machine| machine.show("sheave", "ActiveState") == "active");
+    assert_eq!(machine.show("sheave", "MainPID"), pid, "a reload is no restart");
+
+    machine.ok("systemctl stop sheave");
+    assert_eq!(machine.show("sheave", "Result"), "success");
+    assert_eq!(machine.show("sheave", "ExecMainStatus"), "0");
+    assert_eq!(machine.show("sheave", "NRestarts"), "0");
+    assert!(!machine.path("/run/sheave").exists(), "its runtime directory went with it");
+    machine.ok("sheave pool check /srv/pools/main.img");
+}
+
+/// An older systemd leaves out names of calls that its libseccomp does not know, as if they were not in the file.
+#[test]
+fn a_systemd_that_does_not_know_the_newest_calls_still_runs_the_unit() {
+    let Some(machine) = machine() else { return };
+    let older: Vec<_> =
+        SERVICE.lines().filter(|line| !line.contains("landlock_") && !line.contains("clone3")).collect();
+    assert_eq!(older.len() + 2, SERVICE.lines().count());
+    machine.write("/etc/systemd/system/sheave.service", &older.join("\n"));
+    machine.ok("systemctl daemon-reload && systemctl start sheave");
+    assert!(is_served(&machine, "/run/sheave/nbd.sock", "a"), "{}", machine.console());
+    // It says that it has one protection less.
+    assert!(!events(&machine, "not_confined").is_empty(), "{}", machine.console());
+    machine.ok("systemctl stop sheave");
+    assert_eq!(machine.show("sheave", "Result"), "success");
+}
+
+#[test]
+fn the_watchdog_hears_of_the_daemon_and_restarts_one_that_is_stuck() {
+    let Some(mut machine) = machine() else { return };
+    assert!(SERVICE.contains("\nWatchdogSec=30\n"), "the test makes it 6");
+    machine.write("/etc/systemd/system/sheave.service", &SERVICE.replace("WatchdogSec=30", "WatchdogSec=6"));
+    machine.ok("systemctl daemon-reload && systemctl start sheave");
+    let heard = |machine: &Systemd| machine.show("sheave", "WatchdogTimestampMonotonic");
+    for _ in 0..2 {
+        let last = heard(&machine);
+        machine.until("the watchdog was told", |machine| heard(machine) != last);
+    }
+    assert_eq!(machine.show("sheave", "NRestarts"), "0", "it was told in time");
+    let stuck = machine.show("sheave", "MainPID");
+    machine.ok(&format!("kill -STOP {stuck}"));
+    machine.until("another daemon runs", |machine| {
+        machine.show("sheave", "NRestarts") == "1" && machine.show("sheave", "ActiveState") == "active"
+    });
+    assert_ne!(machine.show("sheave", "MainPID"), stuck);
+    assert!(is_served(&machine, "/run/sheave/nbd.sock", "a"), "{}", machine.console());
+    machine.ok("systemctl stop sheave");
+}
+
+#[test]
+fn the_socket_unit_starts_the_daemon_with_the_first_client_and_again_when_it_was_stopped() {
+    let Some(machine) = machine() else { return };
+    machine.write("/etc/sheave/sheave.toml", CONFIG);
+    machine.ok("systemctl start sheave.socket");
+    assert_eq!(machine.show("sheave", "ActiveState"), "inactive");
+    assert!(is_served(&machine, "/run/sheave-nbd.sock", "a"), "{}", machine.console());
+    assert_eq!(machine.show("sheave", "ActiveState"), "active");
+    // A client that comes while there is no daemon waits for the next one.
+    let first = machine.show("sheave", "MainPID");
+    machine.ok("systemctl stop sheave");
+    assert!(is_served(&machine, "/run/sheave-nbd.sock", "a"), "{}", machine.console());
+    assert_ne!(machine.show("sheave", "MainPID"), first);
+    machine.ok("systemctl stop sheave.socket sheave");
+    assert_eq!(machine.show("sheave", "Result"), "success");
+    assert!(!machine.path("/run/sheave-nbd.sock").exists());
+}

@@ -1,0 +1,240 @@
+//! A systemd of its own as PID 1 of namespaces: an init system on which a test may start, break and stop units, while
+//! the host's processes, mounts, network and systemd notice nothing.
+//!
+//! Owns the processes, which end with the value (and with the test, however that ends: `unshare --kill-child`), and
+//! the directory of control groups below the test's own. The root is an overlay over the host's, whose upper layer is
+//! in memory. Of the host's units only the journal is started; a test adds its own.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::skip::skip;
+use crate::tools::require;
+
+/// How long anything in it may take: this is for loaded machines.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Makes the root in `$1` and becomes its systemd. Runs in namespaces of its own; `$2` is the machine's programs, a
+/// directory whose files appear in its `/usr/bin`.
+const BOOT: &str = r#"
+set -e
+t=$1 r=$1/root programs=$2
+mount -t tmpfs -o mode=755 tmpfs "$t"
+mkdir "$t/upper" "$t/work" "$r"
+mount -t overlay -o lowerdir=/,upperdir="$t/upper",workdir="$t/work" overlay "$r"
+mount -t proc proc "$r/proc"
+mount --bind "$r/proc/sys" "$r/proc/sys"
+mount -o remount,bind,ro "$r/proc/sys"
+mount -t sysfs -o ro sysfs "$r/sys"
+mount -t cgroup2 cgroup2 "$r/sys/fs/cgroup"
+for dir in run tmp dev; do mount -t tmpfs -o mode=755 tmpfs "$r/$dir"; done
+chmod 1777 "$r/tmp"
+for node in null zero full random urandom; do
+    : > "$r/dev/$node"
+    mount --bind "/dev/$node" "$r/dev/$node"
+done
+mkdir "$r/dev/shm" "$r/dev/pts"
+mount -t tmpfs -o mode=1777 tmpfs "$r/dev/shm"
+mount -t devpts -o newinstance,ptmxmode=666 devpts "$r/dev/pts"
+ln -s pts/ptmx "$r/dev/ptmx"
+for link in 'fd /proc/self/fd' 'stdin fd/0' 'stdout fd/1' 'stderr fd/2'; do set -- $link; ln -s "$2" "$r/dev/$1"; done
+for program in "$programs"/*; do
+    : > "$r/usr/bin/${program##*/}"
+    mount --bind "$program" "$r/usr/bin/${program##*/}"
+done
+rm -rf "$r"/etc/systemd/system "$r"/lib/systemd/system/*.wants "$r"/lib/systemd/system-generators "$r/var/log/journal"
+mkdir -p "$r/etc/systemd/system/sysinit.target.wants"
+for unit in systemd-journald.socket systemd-journald-dev-log.socket; do
+    ln -s "/lib/systemd/system/$unit" "$r/etc/systemd/system/sysinit.target.wants/"
+done
+ln -s /lib/systemd/system/basic.target "$r/etc/systemd/system/default.target"
+echo 0123456789abcdef0123456789abcdef > "$r/etc/machine-id"
+exec chroot "$r" env -i container=test PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/systemd --system \
+    --log-target=console --log-level=info --show-status=false
+"#;
+
+/// The namespaces that the machine has for itself.
+const NAMESPACES: &[&str] = &["--mount", "--pid", "--fork", "--uts", "--ipc", "--net", "--cgroup", "--kill-child"];
+
+/// The machine.
+#[derive(Debug)]
+pub struct Systemd {
+    unshare: Child,
+    /// Its PID 1, as the host counts.
+    init: u32,
+    cgroup: PathBuf,
+    dir: TempDir,
+}
+
+impl Systemd {
+    /// Boots a machine, with copies of `programs` in its `/usr/bin`; `None` after a loud skip where that cannot be: a
+    /// tool is missing, or this user makes no namespaces.
+    ///
+    /// # Panics
+    ///
+    /// When it does not come up: the message has what it said.
+    pub fn boot(programs: &[&Path]) -> Option<Systemd> {
+        for tool in ["systemd", "unshare", "nsenter"] {
+            require(tool)?;
+        }
+        let tried = Command::new("unshare").args(NAMESPACES).arg("true").output().expect("unshare runs");
+        if !tried.status.success() {
+            let said = String::from_utf8_lossy(&tried.stderr).into_owned();
+            skip(&format!("a systemd in namespaces wants root and the right to make them: {said}"));
+            return None;
+        }
+        let Some(parent) = own_cgroup() else {
+            skip("a systemd in namespaces wants a mounted cgroup2");
+            return None;
+        };
+        let dir = tempfile::tempdir().expect("a directory");
+        for name in ["root", "programs"] {
+            fs::create_dir(dir.path().join(name)).expect("made");
+        }
+        for program in programs {
+            let name = program.file_name().expect("a program has a name");
+            let to = dir.path().join("programs").join(name);
+            fs::hard_link(program, &to).or_else(|_| fs::copy(program, &to).map(drop)).expect("a program is copied");
+        }
+        let name = dir.path().file_name().expect("it was drawn").to_string_lossy();
+        let cgroup = parent.join(format!("sheave-test-{name}"));
+        fs::create_dir(&cgroup).expect("root makes a control group");
+        let log = fs::File::create(dir.path().join("console")).expect("made");
+        // The namespace of control groups has for its root the group in which `unshare` is: the machine's own.
+        let script = "echo $$ > \"$1/cgroup.procs\" && shift && exec unshare \"$@\"";
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh"]).arg(&cgroup).args(NAMESPACES);
+        command.args(["sh", "-c", BOOT, "sh"]).arg(dir.path().join("root")).arg(dir.path().join("programs"));
+        command.stdin(Stdio::null()).stdout(log.try_clone().expect("one more")).stderr(log);
+        let unshare = command.spawn().expect("sh runs");
+        let mut machine = Systemd { unshare, init: 0, cgroup, dir };
+        machine.until("it has come up", |machine| {
+            assert!(machine.unshare.try_wait().expect("asked").is_none(), "it has ended:\n{}", machine.console());
+            machine.init = child_of(machine.unshare.id()).unwrap_or(0);
+            machine.init != 0 && machine.run("systemctl is-active basic.target").is_ok()
+        });
+        Some(machine)
+    }
+
+    /// A path of the machine, as the host names it. What is written there is there in the machine, and sockets that it
+    /// has bound can be connected to.
+    pub fn path(&self, inside: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root", self.init)).join(inside.trim_start_matches('/'))
+    }
+
+    /// Writes a file of the machine, and makes its directory.
+    ///
+    /// # Panics
+    ///
+    /// When that fails.
+    pub fn write(&self, inside: &str, text: &str) {
+        let path = self.path(inside);
+        fs::create_dir_all(path.parent().expect("a directory")).expect("made");
+        fs::write(path, text).expect("written");
+    }
+
+    /// Runs a line of the shell in it.
+    ///
+    /// # Errors
+    ///
+    /// What it said, when it failed.
+    pub fn run(&self, line: &str) -> Result<String, String> {
+        let Output { status, stdout, stderr } = self.enter(line).output().expect("nsenter runs");
+        let (out, err) = (String::from_utf8_lossy(&stdout).into_owned(), String::from_utf8_lossy(&stderr).into_owned());
+        if status.success() { Ok(out) } else { Err(format!("{line}: {status}\n{out}{err}")) }
+    }
+
+    /// Runs a line of the shell in it that must succeed. Returns its output.
+    ///
+    /// # Panics
+    ///
+    /// When it fails: the message has the machine's console.
+    pub fn ok(&self, line: &str) -> String {
+        self.run(line).unwrap_or_else(|said| panic!("{said}\nThe console:\n{}", self.console()))
+    }
+
+    /// A property of a unit, as `systemctl show` has it.
+    pub fn show(&self, unit: &str, property: &str) -> String {
+        self.ok(&format!("systemctl show --value -p {property} {unit}")).trim().to_owned()
+    }
+
+    /// Waits until `is_so`, and says `what` when that never comes.
+    ///
+    /// # Panics
+    ///
+    /// After two minutes.
+    pub fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut Self) -> bool) {
+        let until = Instant::now() + PATIENCE;
+        while !is_so(self) {
+            assert!(Instant::now() < until, "not so: {what}\n{}", self.console());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// What its systemd has said, and the journal as far as there is one.
+    pub fn console(&self) -> String {
+        let mut said = String::new();
+        if let Ok(mut file) = fs::File::open(self.dir.path().join("console")) {
+            let _ = file.read_to_string(&mut said);
+        }
+        if self.init != 0 {
+            let journal = self.enter("journalctl --no-pager -o short-monotonic").output();
+            let journal = journal.map(|done| String::from_utf8_lossy(&done.stdout).into_owned()).unwrap_or_default();
+            let _ = write!(said, "The journal:\n{journal}");
+        }
+        said
+    }
+
+    fn enter(&self, line: &str) -> Command {
+        let root = format!("/proc/{}/root", self.init);
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &self.init.to_string(), "-m", "-p", "-u", "-i", "-n", "-C"]);
+        command.args([&format!("--root={root}"), &format!("--wd={root}")]);
+        command.args(["env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "sh", "-c", line]);
+        command.stdin(Stdio::null());
+        command
+    }
+}
+
+impl Drop for Systemd {
+    /// Its PID 1 is killed, and the kernel ends all else: processes, mounts, network. The control groups are empty
+    /// then, and can be removed.
+    fn drop(&mut self) {
+        let _ = self.unshare.kill();
+        let _ = self.unshare.wait();
+        // The last process of the namespace goes a little after `unshare`.
+        let until = Instant::now() + PATIENCE;
+        while remove_cgroups(&self.cgroup).is_err() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Removes a directory of control groups, the lowest first. One that is gone is no error.
+fn remove_cgroups(dir: &Path) -> std::io::Result<()> {
+    let Ok(entries) = fs::read_dir(dir) else { return Ok(()) };
+    for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        remove_cgroups(&entry.path())?;
+    }
+    fs::remove_dir(dir)
+}
+
+/// The directory of the control group in which this process is, where the host has mounted the second version.
+fn own_cgroup() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "))?.split(' ').nth(4)?;
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    Some(Path::new(mount).join(own)).filter(|dir| dir.is_dir())
+}
+
+fn child_of(parent: u32) -> Option<u32> {
+    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
+    children.split_whitespace().next()?.parse().ok()
+}
