@@ -24,6 +24,7 @@ struct Told {
     state: SpaceState,
     metadata_low: bool,
     degraded: bool,
+    taken: bool,
     checksum_errors: u64,
 }
 
@@ -50,6 +51,7 @@ impl Told {
             state: info.state,
             metadata_low: info.metadata_low,
             degraded: info.degraded.is_some(),
+            taken: info.taken_by.is_some(),
             checksum_errors: info.checksum_errors,
         }
     }
@@ -85,6 +87,14 @@ impl Told {
                 event = "pool_degraded",
                 pool = name,
                 "a flush of pool '{name}' has failed, it takes no writes: look at its device, then restart the daemon"
+            );
+        }
+        if let Some(who) = info.taken_by.as_ref().filter(|_| !before.taken) {
+            error!(
+                event = "pool_lost",
+                pool = name,
+                "pool '{name}' takes no writes, for it is not this daemon's any more: {who}. End the other user or the \
+                 second path to its bytes, then restart the daemon"
             );
         }
         if self.checksum_errors > before.checksum_errors {

@@ -404,7 +404,12 @@ impl Setup {
     #[must_use]
     pub fn open_options(&self) -> OpenOptions {
         // The world calls for each background discard itself: a thread of the pool's own would come when it likes.
-        OpenOptions::default().when_full(WhenFull::Error).discard_thread(false).longest_idle(Duration::MAX)
+        OpenOptions::default()
+            .when_full(WhenFull::Error)
+            .discard_thread(false)
+            .longest_idle(Duration::MAX)
+            // A run looks at no clock; checkpoints look who owns the pool all the same.
+            .owner_every(Duration::MAX)
     }
 }
 

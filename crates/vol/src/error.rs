@@ -37,6 +37,21 @@ pub enum PoolError {
         #[source]
         cause: Status,
     },
+    /// Another opening has the pool: this one writes nothing any more.
+    #[error(
+        "{what}: the pool on {device} is not this opening's any more: {who}. Nothing more is written here, and what was \
+         written and not flushed before may be lost. Let go of the pool here, and end the other user or the second path \
+         to its bytes (a loop device, a device mapper table, another host) before it is opened again; then run 'sheave \
+         pool check'"
+    )]
+    Taken {
+        /// What was tried.
+        what: String,
+        /// The pool's device.
+        device: String,
+        /// Who has it.
+        who: String,
+    },
     /// A change was made and could not be made durable. It cannot be undone: the next commit decides.
     #[error(
         "{what}: it is done, but not durable: {status}. The next flush or sync that ends well makes it durable, and a \

@@ -126,6 +126,8 @@ pub struct PoolInfo {
     pub recovered: bool,
     /// A flush of the device failed, in this way: reads go on, and nothing else until the pool is opened again.
     pub degraded: Option<sheave_base::status::Status>,
+    /// Another opening has the pool, in words: nothing is written any more.
+    pub taken_by: Option<String>,
     /// What it lacks because an older program made it: [`Pool::upgrade`](crate::Pool::upgrade) gives it that.
     pub upgrades: Vec<&'static Upgrade>,
     /// Volumes whose maps are damaged, by name: they do not open, and the pool takes no changes until `check --repair`

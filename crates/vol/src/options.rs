@@ -10,6 +10,9 @@ use crate::format::settings::{Checksum, LowWater};
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// How long a region of checksums that nobody writes to stays open at most, unless told.
 const LONGEST_IDLE: Duration = Duration::from_secs(30);
+/// How long nobody looks who owns the pool, unless told: what two owners can do to each other in that time is bounded
+/// by it, and a look is a read of 8 KiB.
+const OWNER_EVERY: Duration = Duration::from_secs(1);
 
 /// What a pool is made with.
 #[derive(Clone, Debug)]
@@ -80,6 +83,9 @@ pub struct OpenOptions {
     /// A thread of the pool's own gives back what becomes free, if the pool is set to. Without it nothing does but
     /// [`Pool::discard_freed`](crate::Pool::discard_freed), and closing.
     pub discard_thread: bool,
+    /// How long commits and writes to new space go on before the superblocks are read again, to see that nobody else has
+    /// opened the pool for writing by a way that no claim knows of. Checkpoints always look.
+    pub owner_every: Duration,
 }
 
 sheave_base::setters!(OpenOptions {
@@ -90,6 +96,7 @@ sheave_base::setters!(OpenOptions {
     open_bytes: u64,
     longest_idle: Duration,
     discard_thread: bool,
+    owner_every: Duration,
 });
 
 impl Default for CreateOptions {
@@ -116,6 +123,7 @@ impl Default for OpenOptions {
             open_bytes: u64::MAX,
             longest_idle: LONGEST_IDLE,
             discard_thread: true,
+            owner_every: OWNER_EVERY,
         }
     }
 }

@@ -161,7 +161,7 @@ fn opening_converts_nothing_and_an_upgrade_does() {
             is_clean(&device);
         }
         let pool = open(&device);
-        assert_eq!(pool.upgrade().expect("upgrades").len(), 1);
+        assert_eq!(pool.upgrade().expect("upgrades").len(), 2);
         assert!(knows_marks(&device) && pool.upgrades().is_empty(), "{name}");
         assert_eq!(pool.upgrade().expect("there is nothing left to do"), Vec::<&sheave_vol::Upgrade>::new());
         drop(pool);

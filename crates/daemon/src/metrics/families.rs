@@ -84,7 +84,9 @@ fn pools(page: &mut Page, pools: &[Arc<Held>]) {
         ("sheave_pool_volumes", "gauge", "Volumes and snapshots.", |info| info.volumes.into()),
         ("sheave_pool_low", "gauge", "Its space is low, or used up.", |info| u64::from(info.state != SpaceState::Ok)),
         ("sheave_pool_full", "gauge", "Its space is used up.", |info| u64::from(info.state == SpaceState::Full)),
-        ("sheave_pool_degraded", "gauge", "A flush has failed.", |info| u64::from(info.degraded.is_some())),
+        ("sheave_pool_degraded", "gauge", "A flush has failed, or another has the pool.", |info| {
+            u64::from(info.degraded.is_some() || info.taken_by.is_some())
+        }),
         ("sheave_pool_checksum_errors", "counter", "Blocks that did not match.", |info| info.checksum_errors),
     ];
     for (name, kind, help, value) in families {

@@ -45,12 +45,14 @@ impl PoolInner {
             // Nobody may have looked since: the leader of a commit degrades the pool.
             let _ = self.commit();
         }
-        match self.lock().phase {
+        let phase = self.lock().phase;
+        match phase {
             Phase::Open => Ok(()),
             Phase::DeletesOnly => {
                 Err(self.host_is_full(format!("{what}: the pool can be read, and takes deletes only")))
             }
             Phase::Degraded(cause) => Err(PoolError::Degraded { what: what.into(), cause }),
+            Phase::Taken => Err(self.taken(what.into())),
             Phase::Closing | Phase::Closed => Err(closed(what)),
         }
     }
@@ -146,11 +148,19 @@ impl PoolInner {
 
     /// The error of what failed: in words of its own if the pool is degraded.
     pub(crate) fn failed(&self, what: &str, name: &str, status: Status) -> PoolError {
-        match self.lock().phase {
+        let phase = self.lock().phase;
+        match phase {
             Phase::Degraded(cause) => PoolError::Degraded { what: format!("{what} '{name}'"), cause },
+            Phase::Taken => self.taken(format!("{what} '{name}'")),
             _ if self.is_host_full(status) => self.host_is_full(format!("{what} '{name}'")),
             _ => failed(what, name, status),
         }
+    }
+
+    /// The error of who wants something of a pool that another has opened since.
+    fn taken(&self, what: String) -> PoolError {
+        let who = self.lock().taken_by.clone().unwrap_or_default();
+        PoolError::Taken { what, device: self.device.name().to_string(), who }
     }
 
     /// No unit of the volume is being moved any more, and none begins to be.

@@ -83,6 +83,8 @@ impl PoolInner {
     }
 
     fn write_plan(&self, plan: &mut Plan) -> Result<(), Status> {
+        // O1 of `owner`: before the pages, for their places may be in use in the pool of another.
+        self.look(Some(plan))?;
         self.io.write_many(&plan.draft.runs())?;
         self.flush()?;
         plan.reached = plan.reached.max(Reached::Superblock);
@@ -155,6 +157,7 @@ impl State {
             sums_level,
             volumes: self.table.iter().filter(|vol| !vol.unborn).count() as u32,
             lost: self.lost_to_write(),
+            owner: self.owner_to_write(),
             ..self.sb.clone()
         };
         sb.keep_twins();

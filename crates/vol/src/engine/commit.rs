@@ -72,6 +72,7 @@ impl PoolInner {
     }
 
     fn lead_epoch(&self) -> Result<(), Status> {
+        self.look_if_due()?;
         let epoch = self.begin_epoch(&mut self.lock());
         self.write_all()?;
         self.lock().committed_epoch(epoch);
@@ -201,7 +202,8 @@ impl State {
             || self.tree.dirty_nodes() > self.dirty_soft
             || self.tree.cost > MOST_COST;
         match self.phase {
-            Phase::Closed => Work::Nothing,
+            // Taken: nothing is written, and the alarm says that nothing ends well.
+            Phase::Closed | Phase::Taken => Work::Nothing,
             // A checkpoint finds no space, whatever is due.
             Phase::DeletesOnly if self.is_clean() => Work::Flush,
             Phase::DeletesOnly => Work::Records,

@@ -32,6 +32,7 @@ use crate::engine::inner::PoolInner;
 use crate::error::PoolError;
 use crate::format::BLOCK;
 use crate::format::journal::{Commit, Ring};
+use crate::made_at;
 use crate::state::State;
 use crate::state::phase::{Event, Phase};
 use crate::state::sums::regions::Regions;
@@ -97,6 +98,7 @@ impl PoolInner {
     pub(crate) fn begin_incarnation(&self) -> Result<(), Status> {
         let mut state = self.lock();
         state.incarnation = state.sb.incarnation + 1;
+        state.owner = made_at::random(state.incarnation);
         state.next.require();
         drop(state);
         self.commit()

@@ -51,6 +51,8 @@ pub(crate) struct PoolInner {
     owners: Mutex<Vec<Claim>>,
     /// How long I/O that is waited for may take.
     pub(crate) longest_wait: Duration,
+    /// How long nobody looks who owns the pool ([`owner`](super::owner)).
+    pub(crate) owner_every: Duration,
     pub(crate) geometry: Geometry,
     pub(crate) read_only: bool,
     pub(crate) when_full: WhenFull,
@@ -96,6 +98,7 @@ pub(crate) struct Parts {
     pub(crate) read_only: bool,
     pub(crate) when_full: WhenFull,
     pub(crate) longest_wait: Duration,
+    pub(crate) owner_every: Duration,
     pub(crate) recovered: bool,
     pub(crate) unsure: Vec<String>,
     pub(crate) discards: Discards,
@@ -113,6 +116,7 @@ impl PoolInner {
             alarm: parts.alarm,
             owners: Mutex::new(vec![parts.owner]),
             longest_wait: parts.longest_wait,
+            owner_every: parts.owner_every,
             read_only: parts.read_only,
             when_full: parts.when_full,
             recovered: parts.recovered,

@@ -86,15 +86,17 @@ impl PoolInner {
     pub(crate) fn degrade(&self, status: Status) -> Result<(), Status> {
         let mut state = self.lock();
         state.phase = state.phase.after(Event::FlushFailed(status));
-        if state.phase == Phase::Closed {
-            return Ok(());
+        match state.phase {
+            Phase::Closed => return Ok(()),
+            Phase::Taken => return Err(Status::IoErr),
+            _ => {}
         }
         let lost = state.losses();
         state.risk.listed |= lost == state.sb.lost;
         if !state.risk.listed {
             let list = state.list_of(lost);
             drop(state);
-            let written = self.write_list(list);
+            let written = self.look(None).ok().and_then(|()| self.write_list(list));
             state = self.lock();
             if let Some(sb) = written {
                 state.risk.listed = true;

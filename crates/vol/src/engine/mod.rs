@@ -14,6 +14,7 @@
 //! | [`change`] | a change of the table: durable, or undone |
 //! | [`sums`] | checksums of data where they take I/O |
 //! | [`loss`] | flushes that fail |
+//! | [`owner`] | another opening has the pool |
 //! | [`recovery`] | from the device to a state |
 
 pub(crate) mod background;
@@ -25,6 +26,7 @@ pub(crate) mod inner;
 pub(crate) mod leader;
 pub(crate) mod loss;
 pub(crate) mod notices;
+pub(crate) mod owner;
 pub(crate) mod recovery;
 pub(crate) mod stock;
 pub(crate) mod sums;

@@ -99,13 +99,15 @@ pub const TWINS_SHIFT: u32 = 16;
 /// Features a program must know to write the pool, not to read it. None yet.
 pub const KNOWN_RO_COMPAT: u32 = 0;
 /// Features a program must know to read the pool, and that this one knows.
-pub const KNOWN_INCOMPAT: u32 = INCOMPAT_SUMS | INCOMPAT_LOST | INCOMPAT_MARKS;
+pub const KNOWN_INCOMPAT: u32 = INCOMPAT_SUMS | INCOMPAT_LOST | INCOMPAT_MARKS | INCOMPAT_OWNERS;
 /// Data has checksums: who does not keep them would make good data look rotten.
 pub const INCOMPAT_SUMS: u32 = 1;
 /// Volumes are listed that may have lost data: who does not know of the list would drop it unread.
 pub const INCOMPAT_LOST: u32 = 2;
 /// Blocks may be marked as bad: who does not know marks would take these blocks for good after a crash.
 pub const INCOMPAT_MARKS: u32 = 4;
+/// Each opening for writing has a number of its own: who writes none would pass for the opening before.
+pub const INCOMPAT_OWNERS: u32 = 16;
 
 /// Data has no checksums.
 pub const SUMS_NONE: u32 = 0;
@@ -210,6 +212,10 @@ pub struct SuperblockBody {
     pub lost_count: U32,
     /// Volumes that may have lost data, ascending; the rest is 0.
     pub lost: [U32; MAX_LOST],
+    /// Zero.
+    pub reserved: U32,
+    /// Random number of the opening that wrote it; 0 without [`INCOMPAT_OWNERS`].
+    pub owner: [u8; 16],
 }
 
 /// A member of a concatenation.

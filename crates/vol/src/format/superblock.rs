@@ -69,6 +69,9 @@ pub struct Superblock {
     pub low_water: LowWater,
     /// Volumes that may have lost what was written to them.
     pub lost: Lost,
+    /// Random number of the opening that wrote it; all zero in a pool that was made by a program that knows none, and
+    /// not [upgraded](crate::Pool::upgrade).
+    pub owner: [u8; 16],
 }
 
 /// Volumes that may have lost acknowledged data, because a flush failed; see [`loss`](crate::engine::loss).
@@ -138,6 +141,10 @@ impl Superblock {
             body.lost_below = self.lost.below.into();
             body.lost_count = (self.lost.volumes.len() as u32).into();
             body.lost.iter_mut().zip(&self.lost.volumes).for_each(|(slot, id)| *slot = (*id).into());
+        }
+        if self.owner != [0; 16] {
+            body.incompat = (body.incompat.get() | INCOMPAT_OWNERS).into();
+            body.owner = self.owner;
         }
         body.total_units = self.total_units.into();
         body.journal_start = JOURNAL_START.into();
@@ -217,7 +224,11 @@ impl Superblock {
                 .map_err(|_| Damage::field("sums_level", body.sums_level.get(), "is beyond the highest level"))?,
             low_water: low_water(body)?,
             lost: Lost::from_disk(body)?,
+            owner: body.owner,
         };
+        let flagged = body.incompat.get() & INCOMPAT_OWNERS != 0;
+        require(flagged == (sb.owner != [0; 16]), "owner", body.incompat.get(), "contradicts the features")?;
+        require(body.reserved.get() == 0, "reserved", body.reserved.get(), "must be 0")?;
         require(body.state.get() & !STATE_CLEAN == 0, "state", body.state.get(), "has unknown bits")?;
         require(body.journal_start.get() == JOURNAL_START, "journal_start", body.journal_start.get(), "is not 8192")?;
         require(sb.slot() == address, "generation", sb.generation, "does not belong into this slot")?;

@@ -55,7 +55,9 @@ fn superblock() -> (&'static str, Rows) {
         labels,
         lost_below,
         lost_count,
-        lost
+        lost,
+        reserved,
+        owner
     })
 }
 
@@ -187,6 +189,7 @@ fn the_page_has_every_number() {
         ("INCOMPAT_LOST", INCOMPAT_LOST.into()),
         ("MAX_LOST", MAX_LOST as u64),
         ("INCOMPAT_MARKS", INCOMPAT_MARKS.into()),
+        ("INCOMPAT_OWNERS", INCOMPAT_OWNERS.into()),
         ("SUMS_NONE", SUMS_NONE.into()),
         ("SUMS_CRC32C", SUMS_CRC32C.into()),
         ("VOLUME_SNAPSHOT", VOLUME_SNAPSHOT.into()),

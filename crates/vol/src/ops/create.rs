@@ -3,8 +3,6 @@
 //! Owns the choice of sizes, and the order of writes: no superblocks first, then labels and an empty journal,
 //! superblocks last.
 
-use std::hash::{BuildHasher, Hasher};
-
 use sheave_base::buf::Buf;
 use sheave_base::status::Status;
 use sheave_blk::Device;
@@ -49,7 +47,7 @@ pub(crate) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
     let members = members(device, unit)?;
     let bytes: u64 = members.iter().map(|member| member.1).sum();
     let mut sb = Superblock {
-        pool: options.uuid.unwrap_or_else(random),
+        pool: options.uuid.unwrap_or_else(|| made_at::random(0)),
         generation: 0,
         compat: 0,
         ro_compat: 0,
@@ -72,6 +70,7 @@ pub(crate) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
         sums_level: 0,
         low_water: options.low_water,
         lost: Default::default(),
+        owner: made_at::random(1),
     };
     sb.keep_twins();
     sb.set_discards(options.discard);
@@ -194,14 +193,4 @@ fn write(io: &dyn BlockIo, mut sb: Superblock) -> Result<(), Status> {
         io.write(address, &block)?;
     }
     io.flush()
-}
-
-/// Random bytes, from the hasher keys that the system seeds.
-fn random() -> [u8; 16] {
-    let mut bytes = [0; 16];
-    for half in bytes.chunks_mut(8) {
-        let number = std::hash::RandomState::new().build_hasher().finish();
-        half.copy_from_slice(&number.to_ne_bytes());
-    }
-    bytes
 }

@@ -59,6 +59,8 @@ pub(crate) fn trim(
     let mut next = 0;
     loop {
         pool.check_writable("trimming the pool")?;
+        let looked = pool.look_if_due();
+        looked.map_err(|status| pool.failed("trimming the pool", pool.device.name(), status))?;
         let (runs, end, left, total) = set_aside(&mut pool.lock(), next);
         let result = discard(pool, &runs);
         give_back(pool, &runs);

@@ -1,8 +1,8 @@
 //! Taking a pool that an older program made to what this one knows.
 //!
 //! Opening a pool changes nothing of its format, so that the program that made it can still open it. What is only safe
-//! when every program that opens the pool knows it waits for an upgrade. Owns the list of these things: one so far, the
-//! marks of bad blocks.
+//! when every program that opens the pool knows it waits for an upgrade. Owns the list of these things: marks of bad
+//! blocks, and numbers of owners.
 //!
 //! - U1: an upgrade is one checkpoint: cut off anywhere, the pool is the old one or the new one.
 //! - U2: without it nothing is written that the older program would refuse or misunderstand, but for the list of
@@ -25,10 +25,17 @@ const MARKS: Upgrade = Upgrade {
     gives: "a block whose checksum was found wrong stays bad, after a crash too, until it is written anew",
 };
 
+/// The numbers of owners (contract V30).
+const OWNERS: Upgrade = Upgrade {
+    name: "owners",
+    lacks: "two programs that open the pool at the same moment, by two paths to its bytes, may pass for one",
+    gives: "each opening has a random number in the superblock, and who has lost the pool to another stops",
+};
+
 /// What the pool lacks.
 pub(crate) fn missing(sb: &Superblock) -> Vec<&'static Upgrade> {
-    let marks = sb.checksum != Checksum::None && !sb.marks;
-    if marks { vec![&MARKS] } else { Vec::new() }
+    let lacks = [(sb.checksum != Checksum::None && !sb.marks, &MARKS), (sb.owner == [0; 16], &OWNERS)];
+    lacks.into_iter().filter_map(|(lacks, upgrade)| lacks.then_some(upgrade)).collect()
 }
 
 impl PoolInner {
@@ -46,10 +53,11 @@ impl PoolInner {
         // is let go where a checkpoint is written for the room.
         let cost = |_: &State| 2 * marked().len() as u64;
         let mut state = self.afford(state, "upgrading the pool", Spender::Table, cost)?;
-        if let Some(regions) = &mut state.sums {
+        if let Some(regions) = state.sums.as_mut().filter(|_| all.contains(&&MARKS)) {
             regions.learn_marks(&marked());
         }
-        state.sb.marks = true;
+        state.sb.marks = state.sb.checksum != Checksum::None;
+        state.numbered = true;
         state.next.require();
         self.mark_unsynced();
         drop(state);

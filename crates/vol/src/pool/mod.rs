@@ -109,6 +109,7 @@ impl Pool {
             read_only,
             when_full: options.when_full,
             longest_wait: options.longest_wait,
+            owner_every: options.owner_every,
             recovered: recovered.replayed,
             unsure: recovered.unsure,
             keeper: std::sync::Arc::downgrade(&keeper),
@@ -192,7 +193,8 @@ impl Pool {
             bad_blocks: self.inner.sums.as_ref().map_or(0, |sums| sums.marked_blocks()),
             rebuilt_checksums: self.inner.sums.as_ref().map_or(0, |sums| sums.rebuilt()),
             recovered: self.inner.recovered,
-            degraded: self.inner.alarm.failed(),
+            degraded: self.inner.alarm.failed().filter(|_| state.taken_by.is_none()),
+            taken_by: state.taken_by.clone(),
             upgrades: missing(&state.sb),
             damaged: state.table.damaged(),
             unsure: self.inner.unsure.clone(),
@@ -203,8 +205,8 @@ impl Pool {
     }
 
     /// Asks the device, and reads from it, whether the pool is still this opening's: [`PoolError::Busy`] when another
-    /// has the device, or opened the pool for writing since. That tells of it afterwards, and keeps nobody from
-    /// anything; what keeps two owners apart are [claims](sheave_blk::claim), and a device that
+    /// has the device, or opened the pool for writing since; from then on this one takes nothing. That tells of it
+    /// afterwards, and keeps nobody from anything; what keeps two owners apart are [claims](sheave_blk::claim), and a device that
     /// [fences](sheave_blk::driver::Capabilities::fences).
     pub fn check_owner(&self) -> Result<(), PoolError> {
         let busy = |who: String| PoolError::Busy {
@@ -221,19 +223,12 @@ impl Pool {
                 fix: "See who has the device now".into(),
             },
         })?;
-        let (found, _) = recovery::newest_superblock(&*self.inner.io)?;
-        // Behind the reading: this opening may have begun a new incarnation meanwhile.
-        let (own, pool) = {
-            let state = self.inner.lock();
-            (state.incarnation, state.sb.pool)
-        };
-        if found.pool == pool && found.incarnation <= own {
-            return Ok(());
-        }
-        Err(busy(match found.pool == pool {
-            true => format!("it was opened for writing elsewhere (opening {}, this one is {own})", found.incarnation),
-            false => "another pool lies there by now".into(),
-        }))
+        let found = self.inner.look_beside().map_err(|status| PoolError::Io {
+            what: "reading the superblocks".into(),
+            status,
+            fix: "Check the device and its cables, and try again".into(),
+        })?;
+        found.map_or(Ok(()), |who| Err(busy(who)))
     }
 
     /// Whether its device gives it to another host only when it takes nothing more from this one.

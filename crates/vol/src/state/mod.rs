@@ -34,6 +34,8 @@ pub(crate) mod sums;
 pub(crate) mod table;
 pub(crate) mod water;
 
+use std::time::Instant;
+
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 
@@ -79,6 +81,14 @@ pub(crate) struct State {
     /// Of this opening: that of the next checkpoint. `sb` has the one of the opening before until the first is durable,
     /// and so do the journal blocks that a crash needs.
     pub(crate) incarnation: u64,
+    /// The random number of this opening.
+    pub(crate) owner: [u8; 16],
+    /// The next checkpoint writes it, also to a pool that has none.
+    pub(crate) numbered: bool,
+    /// When somebody looked last whether the pool is still this opening's.
+    pub(crate) looked: Instant,
+    /// Who has opened it since, in words.
+    pub(crate) taken_by: Option<String>,
     /// Number of the next journal block.
     pub(crate) next_seq: u64,
     /// Number of the first journal block that is not durable: from `sb.replay_seq` up to here a crash needs them.
@@ -116,6 +126,10 @@ impl State {
             label_tried: 0,
             sums: None,
             incarnation: sb.incarnation,
+            owner: sb.owner,
+            numbered: sb.owner != [0; 16],
+            looked: Instant::now(),
+            taken_by: None,
             next_seq: sb.replay_seq,
             durable_seq: sb.replay_seq,
             next: Next::default(),

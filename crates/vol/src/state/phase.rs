@@ -14,10 +14,13 @@
 //!          HostSpace
 //! ```
 //!
+//! From each but Closed, OwnerLost leads to Taken.
+//!
 //! Owns the phases and every transition. What is done in a phase is in [`commit`](crate::engine::commit), and what
 //! being degraded means in [`loss`](crate::engine::loss).
 //!
-//! - P1: nothing leaves `Degraded` and `Closed`: only opening the pool again does.
+//! - P1: nothing leaves `Taken` and `Closed`, and nothing but the loss of the pool leaves `Degraded`: only opening it
+//!   again does.
 //! - P2: a close that fails is no close: the pool goes on as it was, or is degraded if a flush failed.
 //!
 //! Called under the pool's lock.
@@ -36,6 +39,8 @@ pub(crate) enum Phase {
     /// A flush of its device failed, in this way. What that flush was to make durable may be lost, so nothing more is
     /// written or called durable; reads go on.
     Degraded(Status),
+    /// Another opening has the pool ([`owner`](crate::engine::owner)): nothing is written any more, reads go on.
+    Taken,
     /// The next commit is the last: a checkpoint after which the pool is closed.
     Closing,
     /// Everything is durable, and nothing more is taken.
@@ -47,6 +52,8 @@ pub(crate) enum Phase {
 pub(crate) enum Event {
     /// A flush of the device failed.
     FlushFailed(Status),
+    /// Another has opened the pool for writing.
+    OwnerLost,
     /// The host has no space for the first checkpoint.
     NoHostSpace,
     /// It has.
@@ -65,6 +72,7 @@ impl Phase {
     pub(crate) fn after(self, event: Event) -> Phase {
         match (self, event) {
             (Phase::Open | Phase::DeletesOnly | Phase::Closing, Event::FlushFailed(status)) => Phase::Degraded(status),
+            (phase, Event::OwnerLost) if phase != Phase::Closed => Phase::Taken,
             (Phase::Open, Event::NoHostSpace) => Phase::DeletesOnly,
             (Phase::DeletesOnly, Event::HostSpace) => Phase::Open,
             (Phase::Open, Event::Close) => Phase::Closing,
@@ -72,6 +80,11 @@ impl Phase {
             (Phase::Closing, Event::CloseDone) => Phase::Closed,
             (phase, _) => phase,
         }
+    }
+
+    /// Whether a flush of the device has failed.
+    pub(crate) fn is_degraded(self) -> bool {
+        matches!(self, Phase::Degraded(_))
     }
 }
 
@@ -84,14 +97,24 @@ mod tests {
 
     #[test]
     fn every_transition() {
-        let events = [FAILED, Event::NoHostSpace, Event::HostSpace, Event::Close, Event::CloseFailed, Event::CloseDone];
+        let events = [
+            FAILED,
+            Event::NoHostSpace,
+            Event::HostSpace,
+            Event::Close,
+            Event::CloseFailed,
+            Event::CloseDone,
+            Event::OwnerLost,
+        ];
+        let taken = Phase::Taken;
         let (open, cramped) = (Phase::Open, Phase::DeletesOnly);
         let table = [
-            (open, [DEGRADED, cramped, open, Phase::Closing, open, open]),
-            (cramped, [DEGRADED, cramped, open, cramped, cramped, cramped]),
-            (Phase::Closing, [DEGRADED, Phase::Closing, Phase::Closing, Phase::Closing, open, Phase::Closed]),
-            (DEGRADED, [DEGRADED; 6]),
-            (Phase::Closed, [Phase::Closed; 6]),
+            (open, [DEGRADED, cramped, open, Phase::Closing, open, open, taken]),
+            (cramped, [DEGRADED, cramped, open, cramped, cramped, cramped, taken]),
+            (Phase::Closing, [DEGRADED, Phase::Closing, Phase::Closing, Phase::Closing, open, Phase::Closed, taken]),
+            (DEGRADED, [DEGRADED, DEGRADED, DEGRADED, DEGRADED, DEGRADED, DEGRADED, taken]),
+            (taken, [taken; 7]),
+            (Phase::Closed, [Phase::Closed; 7]),
         ];
         for (phase, expect) in table {
             assert_eq!(events.map(|event| phase.after(event)), expect, "{phase:?}");

@@ -71,7 +71,7 @@ impl Volume {
         if state.vol(self.core.id)?.settling.is_some() {
             return Err(Status::Again);
         }
-        if state.is_overdue() || pos & (BLOCK - 1) != 0 || self.whole(pos, len) == 0 {
+        if state.is_overdue() || self.pool.look_is_due(state) || pos & (BLOCK - 1) != 0 || self.whole(pos, len) == 0 {
             return Err(Status::Again);
         }
         if !state.can_pay(state.cost_of_units(self.core.id, unit, unit), Spender::Write) {
@@ -144,6 +144,7 @@ impl Volume {
         let mut full = Full::default();
         let unit = pos >> self.pool.map.geometry.unit_shift;
         let cost = |state: &State| state.cost_of_units(self.core.id, unit, unit);
+        self.pool.look_if_due()?;
         let mut state = self.pool.lock();
         loop {
             if may_block.is_cancelled() {

@@ -44,7 +44,7 @@ fn run(pool: &PoolInner, every: Duration) {
             (state.phase, state.has_open_regions())
         };
         // Nothing leaves these.
-        if matches!(phase, Phase::Degraded(_) | Phase::Closed) {
+        if matches!(phase, Phase::Degraded(_) | Phase::Taken | Phase::Closed) {
             return;
         }
         let goes_on = if open { signal.pause(every) } else { signal.wait(None) };

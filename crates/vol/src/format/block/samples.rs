@@ -46,6 +46,7 @@ pub fn superblock(unit_bytes: u32) -> Superblock {
         sums_level: 0,
         low_water: LowWater::Percent(10),
         lost: Default::default(),
+        owner: [0; 16],
     }
 }
 
