@@ -9,6 +9,7 @@ use sheave_base::units::fmt_bytes;
 use sheave_blk::claim::{Claim, Sharing};
 use sheave_blk::flush_alarm::FlushWatch;
 use sheave_drivers::host::{Passed, open_passed};
+use sheave_drivers::spec::masked;
 use sheave_iomap::RawFile;
 use sheave_serve::{Backend, Export, NoStatus, Question};
 use sheave_vol::{Pool, Volume};
@@ -20,11 +21,11 @@ use crate::rights::Rights;
 use crate::{confine, contexts, devices};
 
 /// Opens what an export of a volume serves.
-pub fn volume(plan: &ExportPlan, pool: &Pool, text: &str, name: &str) -> Result<Export, Failure> {
+pub fn volume(plan: &ExportPlan, pool: &Pool, name: &str) -> Result<Export, Failure> {
     let volume = pool.open_volume(name).map_err(failure::pool)?;
     let file: Arc<dyn File> = Arc::new(volume.clone());
     let unit_bytes = pool.info().unit_bytes;
-    Ok(export(plan, &format!("{text}#{name}"), Box::new(ServedVolume { volume, file, unit_bytes })))
+    Ok(export(plan, Box::new(ServedVolume { volume, file, unit_bytes })))
 }
 
 /// Opens what an export of a device serves; the file of the spec may have come with it, opened by somebody else.
@@ -41,7 +42,7 @@ pub fn device(plan: &ExportPlan, spec: &str, passed: Option<Passed>, rights: Rig
     let device = open(&opened, passed, rights)?;
     let changes = !read_only && !device.capabilities().read_only;
     let sharing = if changes { Sharing::Alone } else { Sharing::WithReaders };
-    Ok(export(plan, spec, Box::new(ServedDevice::new(device, sharing)?)))
+    Ok(export(plan, Box::new(ServedDevice::new(device, sharing)?)))
 }
 
 /// Opens a device that somebody with these rights has named; the file of the spec may have come with it, opened by
@@ -61,10 +62,12 @@ pub fn open(spec: &str, passed: Option<Passed>, rights: Rights) -> Result<Device
     device.map_err(failure::device)
 }
 
-fn export(plan: &ExportPlan, text: &str, backend: Box<dyn Backend>) -> Export {
+/// An export of this plan. Its description is for all who can connect, who need not know where it lies: paths and specs
+/// are told by the control socket and the log.
+fn export(plan: &ExportPlan, backend: Box<dyn Backend>) -> Export {
     let file = backend.file();
     let read_only = if file.is_read_only() { ", read-only" } else { "" };
-    let description = format!("{text} ({}{read_only})", fmt_bytes(file.size_bytes()));
+    let description = format!("{}{read_only}", fmt_bytes(file.size_bytes()));
     Export { name: plan.name.clone(), description, read_only: plan.read_only, backend }
 }
 
@@ -75,6 +78,15 @@ impl ExportPlan {
             What::Volume { pool, volume } if pool == of => Some(volume),
             _ => None,
         }
+    }
+
+    /// What an export of it is and where it lies, for the log; `place` is where its pool is.
+    pub fn in_words(&self, export: &Export, place: impl Fn(&str) -> String) -> String {
+        let what = match &self.what {
+            What::Volume { pool, volume } => format!("{}#{volume}", place(pool)),
+            What::Device { spec } => masked(spec),
+        };
+        format!("{what} ({})", export.description)
     }
 }
 

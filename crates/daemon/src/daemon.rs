@@ -360,7 +360,9 @@ impl Opened {
 
     /// What is served, in words.
     pub fn describe(&self) -> Vec<(String, String)> {
-        self.exports.iter().flatten().map(|export| (export.name.clone(), export.description.clone())).collect()
+        let place = |pool: &str| self.pools.get(pool).map_or_else(String::new, |held| held.place().to_string());
+        let served = self.rows.iter().zip(&self.exports).filter_map(|(row, export)| Some((row, export.as_ref()?)));
+        served.map(|(row, export)| (export.name.clone(), row.plan.in_words(export, place))).collect()
     }
 
     /// Lets go of everything.
@@ -428,7 +430,7 @@ fn open_export(
         What::Device { spec } => backend::device(plan, spec, passed, rights),
         What::Volume { pool, volume } => {
             let held = held(pool).ok_or_else(|| no_pool(pool))?;
-            backend::volume(plan, held.pool()?, &held.place().to_string(), volume)
+            backend::volume(plan, held.pool()?, volume)
         }
     }
 }

@@ -1,27 +1,43 @@
 //! The HTTP that the daemon speaks: `GET` of a few pages, made when they are asked for.
 //!
-//! Owns sockets and their bounds: a peer has two seconds for its question and for the answer, a question is at most
-//! 8 KiB, and there are eight peers at a time. What is asked for, and what is answered, a [`Site`] knows.
+//! Owns sockets and their bounds. What is asked for, and what is answered, a [`Site`] knows.
+//!
+//! One thread accepts and reads the questions of all peers, so that a peer which says little and takes its time costs a
+//! descriptor and 8 KiB, and keeps nobody out. A whole question gets a thread that makes the answer and sends it.
+//!
+//! * H1. A peer has two seconds to ask and be heard, and two for taking the answer; a question is at most 8 KiB.
+//! * H2. 64 peers ask at a time. One that comes when there are as many takes the place of the one that has been asking
+//!   for longest without an end to its question.
+//! * H3. Eight answers are made or sent at a time. A question that finds none free waits, and takes the place of the
+//!   answer that has been sent for longest, once that has had a tenth of a second.
+//! * H4. An address of this machine alone answers only who asks for it by such an address or as `localhost`: a page
+//!   from elsewhere, whose name somebody lets point here, gets nothing (DNS rebinding).
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags};
-use sheave_base::sync::atomic::{AtomicUsize, Ordering};
+use rustix::event::{PollFd, PollFlags, Timespec};
 
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, locked};
 use crate::failure::Failure;
 
 /// Bytes of a question.
 const MAX_QUESTION: usize = 8 << 10;
-/// How long a peer may take.
+/// How long a peer may take for either of both ways (H1).
 const PEER: Duration = Duration::from_secs(2);
-/// Peers at a time.
-const MAX_PEERS: usize = 8;
+/// Peers that ask at a time (H2).
+const MAX_ASKING: usize = 64;
+/// Answers at a time (H3).
+const MAX_ANSWERS: usize = 8;
+/// How long an answer may be sent before it gives way (H3).
+const SENT: Duration = Duration::from_millis(100);
+/// Questions of a peer that breaks H4 get this.
+const NOT_HERE: &str = "ask by an address of this machine, such as 127.0.0.1";
 
 /// What an address answers.
 #[derive(Clone, Copy)]
@@ -40,8 +56,6 @@ pub struct Question<'a> {
     pub host: Option<&'a str>,
     /// The kinds of answers that the peer takes.
     pub accept: &'a str,
-    /// It came to an address of this machine alone.
-    pub is_local: bool,
 }
 
 /// An answer.
@@ -100,60 +114,234 @@ impl Http {
     }
 }
 
+/// A peer that asks.
+struct Asker {
+    stream: TcpStream,
+    /// What it has said.
+    said: Vec<u8>,
+    came: Instant,
+}
+
+/// Whether a peer is to be heard on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Heard {
+    /// Its question has no end yet.
+    Part,
+    /// It has asked.
+    Whole,
+    /// It has closed, or said too much.
+    Over,
+}
+
+impl Asker {
+    fn is_whole(&self) -> bool {
+        self.said.windows(4).any(|end| end == b"\r\n\r\n")
+    }
+
+    /// Takes what has come.
+    fn hear(&mut self) -> Heard {
+        let mut bytes = [0; 1024];
+        while !self.is_whole() {
+            if self.said.len() > MAX_QUESTION {
+                return Heard::Over;
+            }
+            match self.stream.read(&mut bytes) {
+                Ok(0) => return Heard::Over,
+                Ok(got) => self.said.extend_from_slice(&bytes[..got]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Heard::Part,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return Heard::Over,
+            }
+        }
+        Heard::Whole
+    }
+}
+
+/// The answers that are made or sent, by number.
+#[derive(Default)]
+struct Answers {
+    last: u64,
+    all: BTreeMap<u64, Sending>,
+}
+
+/// One of them.
+struct Sending {
+    /// Closed to end it.
+    stream: TcpStream,
+    /// Since when it is sent; not yet, while it is made.
+    since: Option<Instant>,
+}
+
+impl Answers {
+    /// A place for an answer, if one is free.
+    fn take(&mut self, stream: TcpStream) -> Option<u64> {
+        if self.all.len() >= MAX_ANSWERS {
+            return None;
+        }
+        self.last += 1;
+        self.all.insert(self.last, Sending { stream, since: None });
+        Some(self.last)
+    }
+
+    /// Ends the answer that has been sent for longest, if it has had its time (H3).
+    fn end_longest(&mut self, now: Instant) {
+        let sent = self.all.values().filter_map(|sending| Some((sending.since?, &sending.stream)));
+        if let Some((since, stream)) = sent.min_by_key(|(since, _)| *since)
+            && now.duration_since(since) >= SENT
+        {
+            // Its thread gives the place back at once.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// The place of an answer, which goes back when the thread that makes it ends.
+struct Place<'a> {
+    answers: &'a Mutex<Answers>,
+    number: u64,
+    /// Wakes the thread that hears.
+    wakes: &'a UnixStream,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        locked(self.answers).all.remove(&self.number);
+        // It looks at most a moment later without.
+        let _ = { self.wakes }.write(&[0]);
+    }
+}
+
 fn serve(daemon: &Daemon, listener: &TcpListener, site: Site, told: &UnixStream) {
-    let peers = AtomicUsize::new(0);
+    let answers = Mutex::new(Answers::default());
+    let Ok((wakes, woken)) = UnixStream::pair() else { return };
+    let _ = (wakes.set_nonblocking(true), woken.set_nonblocking(true));
+    let mut askers: Vec<Asker> = Vec::new();
+    let mut accepts_from = Instant::now();
     std::thread::scope(|scope| {
         loop {
-            let mut polled = [PollFd::new(listener, PollFlags::IN), PollFd::new(told, PollFlags::IN)];
-            // A failure is looked for by the accept below.
-            let _ = rustix::event::poll(&mut polled, None);
-            if !polled[1].revents().is_empty() {
+            if is_told(listener, told, &woken, &askers, accepts_from) {
                 return;
             }
-            match listener.accept() {
-                // Relaxed: a number, that only this thread raises.
-                Ok((stream, _)) if peers.load(Ordering::Relaxed) < MAX_PEERS => {
-                    peers.fetch_add(1, Ordering::Relaxed);
-                    let place = Place(&peers);
-                    // Without a thread the peer is dropped with its place, and asks again.
-                    _ = std::thread::Builder::new().spawn_scoped(scope, move || {
-                        let _place = place;
-                        // Who breaks off has what it wanted.
-                        let _ = converse(daemon, site, stream);
-                    });
-                }
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(_) => std::thread::sleep(Duration::from_millis(200)),
+            if Instant::now() >= accepts_from && !accept(listener, &mut askers) {
+                accepts_from = Instant::now() + SENT;
             }
+            let now = Instant::now();
+            let (mut left, mut whole) = (Vec::new(), Vec::new());
+            for mut asker in askers.drain(..) {
+                match asker.hear() {
+                    // H1.
+                    _ if now.duration_since(asker.came) >= PEER => {}
+                    Heard::Whole => whole.push(asker),
+                    Heard::Part => left.push(asker),
+                    Heard::Over => {}
+                }
+            }
+            for asker in whole {
+                let place = asker.stream.try_clone().ok().and_then(|stream| locked(&answers).take(stream));
+                let Some(number) = place else {
+                    locked(&answers).end_longest(now);
+                    left.push(asker);
+                    continue;
+                };
+                let place = Place { answers: &answers, number, wakes: &wakes };
+                // Without a thread the peer is dropped with its place, and asks again.
+                _ = std::thread::Builder::new().spawn_scoped(scope, move || {
+                    // Who breaks off has what it wanted.
+                    let _ = converse(daemon, site, &place, asker);
+                });
+            }
+            // Those who came first are first in turn, and the first to give way.
+            left.sort_by_key(|asker| asker.came);
+            askers = left;
         }
     });
 }
 
-/// The place of a peer.
-struct Place<'a>(&'a AtomicUsize);
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        // Relaxed: as in `serve`.
-        self.0.fetch_sub(1, Ordering::Relaxed);
+/// Waits until somebody comes, says something or has had its time; true when it is told to end.
+fn is_told(
+    listener: &TcpListener,
+    told: &UnixStream,
+    woken: &UnixStream,
+    askers: &[Asker],
+    accepts_from: Instant,
+) -> bool {
+    let now = Instant::now();
+    let accepts = now >= accepts_from;
+    let mut polled = vec![PollFd::new(told, PollFlags::IN), PollFd::new(woken, PollFlags::IN)];
+    polled.extend(accepts.then(|| PollFd::new(listener, PollFlags::IN)));
+    let asking = askers.iter().filter(|asker| !asker.is_whole());
+    polled.extend(asking.map(|asker| PollFd::new(&asker.stream, PollFlags::IN)));
+    let waits = polled.len() < askers.len() + 2 + usize::from(accepts);
+    let mut until = askers.iter().map(|asker| asker.came + PEER).min();
+    if waits || !accepts {
+        until = until.into_iter().chain([now + SENT]).min();
     }
+    let left = until.map(|until| Timespec::try_from(until.saturating_duration_since(now)).unwrap_or_default());
+    // A failure is looked for by the calls that follow.
+    let _ = rustix::event::poll(&mut polled, left.as_ref());
+    let is_told = !polled[0].revents().is_empty();
+    let mut bytes = [0; 64];
+    while { woken }.read(&mut bytes).is_ok_and(|got| got > 0) {}
+    is_told
 }
 
-fn converse(daemon: &Daemon, site: Site, mut stream: TcpStream) -> io::Result<()> {
-    stream.set_nonblocking(false)?;
+/// Takes those who have come (H2); false when it is better to wait a moment.
+fn accept(listener: &TcpListener, askers: &mut Vec<Asker>) -> bool {
+    for _ in 0..MAX_ASKING {
+        match listener.accept() {
+            Ok((stream, _)) if stream.set_nonblocking(true).is_ok() => {
+                if askers.len() >= MAX_ASKING {
+                    let gives_way = askers.iter().position(|asker| !asker.is_whole());
+                    askers.remove(gives_way.unwrap_or(0));
+                }
+                let mut asker = Asker { stream, said: Vec::new(), came: Instant::now() };
+                // The question mostly comes with the peer, which then gives way to nobody.
+                asker.hear();
+                askers.push(asker);
+            }
+            Ok(_) => {}
+            Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+        }
+    }
+    true
+}
+
+fn converse(daemon: &Daemon, site: Site, place: &Place<'_>, asker: Asker) -> io::Result<()> {
+    let Asker { mut stream, said, .. } = asker;
     let is_local = stream.local_addr()?.ip().to_canonical().is_loopback();
-    let asked = hear(&mut stream)?;
-    let answer = match parse(&asked, is_local) {
-        Some(question) => (site.answer)(daemon, &question),
-        None => Answer::refused("405 Method Not Allowed", "pages are only read: GET"),
-    };
+    let answer = answer(daemon, site, &String::from_utf8_lossy(&said), is_local);
     let Answer { status, kind, head, body } = answer;
     let length = body.len();
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n{head}Connection: close\r\n\r\n"
     );
+    if let Some(sending) = locked(place.answers).all.get_mut(&place.number) {
+        sending.since = Some(Instant::now());
+    }
+    stream.set_nonblocking(false)?;
     tell(&mut stream, &[head.as_bytes(), &body].concat())
+}
+
+fn answer(daemon: &Daemon, site: Site, asked: &str, is_local: bool) -> Answer {
+    match parse(asked) {
+        None => Answer::refused("405 Method Not Allowed", "pages are only read: GET"),
+        // H4.
+        Some(question) if is_local && !question.host.is_some_and(names_this_machine) => {
+            Answer::refused("403 Forbidden", NOT_HERE)
+        }
+        Some(question) => (site.answer)(daemon, &question),
+    }
+}
+
+/// Whether this is `localhost` or a loopback address, with or without a port (H4).
+fn names_this_machine(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|digit| digit.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    name.eq_ignore_ascii_case("localhost")
+        || address.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// Sends an answer, in the time for all of it.
@@ -170,30 +358,11 @@ fn tell(stream: &mut TcpStream, mut answer: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// The head of a question.
-fn hear(stream: &mut TcpStream) -> io::Result<String> {
-    let until = Instant::now() + PEER;
-    let mut question = Vec::new();
-    while !question.windows(4).any(|end| end == b"\r\n\r\n") {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() || question.len() > MAX_QUESTION {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        stream.set_read_timeout(Some(left))?;
-        let mut bytes = [0; 1024];
-        match stream.read(&mut bytes)? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            got => question.extend_from_slice(&bytes[..got]),
-        }
-    }
-    Ok(String::from_utf8_lossy(&question).into_owned())
-}
-
 /// What is asked; `None` for what is no `GET`.
-fn parse(asked: &str, is_local: bool) -> Option<Question<'_>> {
+fn parse(asked: &str) -> Option<Question<'_>> {
     let mut lines = asked.split("\r\n");
     let target = lines.next()?.strip_prefix("GET ")?.split(' ').next()?;
-    let mut question = Question { path: target.split('?').next()?, host: None, accept: "", is_local };
+    let mut question = Question { path: target.split('?').next()?, host: None, accept: "" };
     for (name, value) in lines.take_while(|line| !line.is_empty()).filter_map(|line| line.split_once(':')) {
         match name.to_ascii_lowercase().as_str() {
             "host" => question.host = Some(value.trim()),
@@ -205,41 +374,4 @@ fn parse(asked: &str, is_local: bool) -> Option<Question<'_>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Read;
-    use std::net::{TcpListener, TcpStream};
-    use std::sync::mpsc::RecvTimeoutError;
-    use std::time::{Duration, Instant};
-
-    use super::{parse, tell};
-
-    #[test]
-    fn who_reads_slowly_has_no_more_time_than_who_does_not() {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
-        let mut reader = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
-        let (mut stream, _) = listener.accept().expect("a peer");
-        // It takes something every tenth of a second, so that no single write takes long, and never gets all of it.
-        let (told, hears) = std::sync::mpsc::channel::<()>();
-        let reads = std::thread::spawn(move || {
-            let mut bytes = [0; 64 << 10];
-            while hears.recv_timeout(Duration::from_millis(100)) == Err(RecvTimeoutError::Timeout) {
-                assert!(reader.read(&mut bytes).is_ok_and(|got| got > 0), "the answer has no end");
-            }
-        });
-        let from = Instant::now();
-        assert!(tell(&mut stream, &vec![1; 256 << 20]).is_err());
-        assert!(from.elapsed() < Duration::from_secs(20), "{:?}", from.elapsed());
-        drop(told);
-        reads.join().expect("no panic");
-    }
-
-    #[test]
-    fn a_question_is_taken_apart() {
-        let asked = "GET /metrics?x=1 HTTP/1.1\r\nHOST: a:1\r\naccept:  b \r\n\r\n";
-        let question = parse(asked, true).expect("it is a GET");
-        assert_eq!((question.path, question.host, question.accept), ("/metrics", Some("a:1"), "b"));
-        for no_get in ["POST / HTTP/1.1\r\n\r\n", "", "GET", "get / HTTP/1.1\r\n\r\n"] {
-            assert!(parse(no_get, true).is_none(), "{no_get}");
-        }
-    }
-}
+mod tests;

@@ -19,6 +19,7 @@ mod json;
 mod json_reference;
 mod log;
 mod man;
+mod many_exports;
 mod nbd;
 mod odd_orders;
 mod old_and_damaged;

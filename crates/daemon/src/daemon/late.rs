@@ -17,7 +17,7 @@ use crate::systemd;
 
 impl Row {
     /// Whether it is what was to be opened; how fast it may be does not matter.
-    fn is(&self, plan: &ExportPlan) -> bool {
+    pub(super) fn is(&self, plan: &ExportPlan) -> bool {
         ExportPlan { limit: plan.limit, ..self.plan.clone() } == *plan
     }
 }
@@ -54,7 +54,7 @@ impl Daemon {
         };
         match opened {
             Ok(export) => {
-                let description = export.description.clone();
+                let description = plan.in_words(&export, str::to_owned);
                 self.server.put_export(export);
                 self.limit(&row.plan);
                 row.failed = None;
