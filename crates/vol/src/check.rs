@@ -305,17 +305,24 @@ fn member_labels(io: &dyn BlockIo, sb: &Superblock, report: &mut CheckReport) ->
     let mut rewrite = Vec::new();
     for (number, &(start, len)) in sb.members.iter().enumerate().skip(1) {
         let mut block: Block = [0; BLOCK];
+        let mut old = false;
         let (words, swapped) = match io.read(start, &mut block) {
             Err(status) => (format!("it cannot be read: {status}"), false),
             Ok(()) => match label::verify(&block, sb, number) {
                 Ok(()) => continue,
                 Err(damage) => {
+                    old = damage.is_old_member();
                     let swapped = !matches!(damage, Damage::Checksum { .. } | Damage::Blank | Damage::Alien);
                     (damage.to_string(), swapped)
                 }
             },
         };
-        let means = if swapped {
+        let means = if old {
+            format!(
+                "{words}. Data and metadata on it may be what they were then, and nothing else may tell: give the device that \
+                 the pool used last"
+            )
+        } else if swapped {
             format!("{words}. This is not the member of {len} bytes that belongs here: give the members in their order")
         } else {
             format!("{words}. The label only tells which member this is; no data is concerned")

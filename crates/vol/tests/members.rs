@@ -392,3 +392,67 @@ fn an_owner_learns_that_another_has_opened_the_pool() {
     let error = pool.check_owner().expect_err("it is gone").to_string();
     assert!(error.contains("another pool"), "{error}");
 }
+
+/// A pool on two devices, used in several openings: the bytes of both after the first, and after the last.
+fn used_twice() -> [(Vec<u8>, Vec<u8>); 2] {
+    let (a, b) = (ram(8), ram(8));
+    format(&both(&a, &b), UNIT);
+    [1, 2].map(|round| {
+        let pool = open(&both(&a, &b));
+        if round == 1 {
+            pool.create_volume("v", 1 << 30).expect("creates");
+        }
+        let user = User::new(pool.open_volume("v").expect("is there"));
+        (0..100).for_each(|unit| user.write(unit * UNIT, &pattern(unit + round, UNIT as usize)).expect("writes"));
+        drop(user);
+        pool.close().expect("closes");
+        (bytes(&a), bytes(&b))
+    })
+}
+
+/// V31: a member that comes back as it was before is refused, whichever it is, and `check` and a rescue tell it.
+#[test]
+fn a_member_that_is_an_older_copy_is_refused() {
+    let [(old_a, old_b), (a, b)] = used_twice();
+    is_clean(&both(&copy(&a), &copy(&b)));
+    open(&both(&copy(&a), &copy(&b))).close().expect("closes");
+    let cases = [
+        ((&a, &old_b), ["member 1 of the pool is of another time", "an older copy of this member", "--rescue"]),
+        (
+            (&old_a, &b),
+            ["member 1 of the pool is of another time", "the first member of the pool is an older copy", "--rescue"],
+        ),
+    ];
+    for ((a, b), words) in cases {
+        let device = both(&copy(a), &copy(b));
+        refusal(Pool::open(&device, &OpenOptions::default()), &words);
+        refusal(Pool::open(&device, &OpenOptions::default().read_only(true)), &words);
+        for repair in [false, true] {
+            let report = check_device(&device, &CheckOptions::default().repair(repair)).expect("checks");
+            assert!(!report.is_repairable() && !report.repaired, "{:?}", report.findings);
+            let found = report.findings.iter().find(|found| found.kind == FindingKind::Label).expect("the label");
+            assert!(found.means.contains(words[1]) && found.means.contains("used last"), "{found}");
+        }
+        let rescued = Pool::open(&device, &OpenOptions::default().rescue(true)).expect("is read");
+        let unsure = rescued.info().unsure;
+        assert!(
+            unsure.iter().any(|said| said.contains(words[1]) && said.contains("may be what it was then")),
+            "{unsure:?}"
+        );
+    }
+}
+
+/// V31: a copy that was made while the pool was in use is older by the next checkpoint.
+#[test]
+fn a_copy_of_a_member_is_older_after_the_next_checkpoint() {
+    let (a, b) = (ram(8), ram(8));
+    format(&both(&a, &b), UNIT);
+    let pool = open(&both(&a, &b));
+    let user = User::new(pool.create_volume("v", 1 << 30).expect("creates"));
+    user.write(0, &pattern(1, UNIT as usize)).expect("writes");
+    let copied = bytes(&b);
+    pool.set_low_water(sheave_vol::LowWater::Percent(3)).expect("a checkpoint");
+    let (a, b) = (bytes(&a), bytes(&b));
+    open(&both(&copy(&a), &copy(&b)));
+    refusal(Pool::open(&both(&copy(&a), &copy(&copied)), &OpenOptions::default()), &["an older copy of this member"]);
+}

@@ -13,6 +13,8 @@
 //! - I5: when it is done, both superblocks say it and are durable, so that either may rot: the second is the next
 //!   generation with the same content. Only then is anything acknowledged that the checkpoint alone has, and anything
 //!   written to that the one before needs: S3 of [`superblock`](mod@crate::format::superblock).
+//! - I6: the label of each further member has the generation of the checkpoint before a superblock says that it must:
+//!   a member that was not there then is told by its label.
 //!
 //! Called by commits, opening, closing, growing.
 
@@ -85,7 +87,12 @@ impl PoolInner {
     fn write_plan(&self, plan: &mut Plan) -> Result<(), Status> {
         // O1 of `owner`: before the pages, for their places may be in use in the pool of another.
         self.look(Some(plan))?;
-        self.io.write_many(&plan.draft.runs())?;
+        // Labels are durable before a superblock names the checkpoint that they have, by the flush of the pages (I6).
+        let labels = plan.labels();
+        let mut runs = plan.draft.runs();
+        runs.extend(labels.iter().map(|(at, block)| (*at, &block[..])));
+        self.io.write_many(&runs)?;
+        drop(runs);
         self.flush()?;
         plan.reached = plan.reached.max(Reached::Superblock);
         let mut block = [0; BLOCK];
@@ -111,6 +118,7 @@ impl State {
             labels: self.sb.labels,
             low_water: self.sb.low_water,
             marks: self.sb.marks,
+            labels_at: self.sb.labels_at.max(plan.sb.labels_at),
             ..plan.sb.twin()
         };
         self.sb.set_discards(discards);
@@ -158,6 +166,7 @@ impl State {
             volumes: self.table.iter().filter(|vol| !vol.unborn).count() as u32,
             lost: self.lost_to_write(),
             owner: self.owner_to_write(),
+            labels_at: if self.sb.labels_at == 0 { 0 } else { place.generation },
             ..self.sb.clone()
         };
         sb.keep_twins();

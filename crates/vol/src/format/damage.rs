@@ -75,6 +75,28 @@ pub enum Damage {
         /// Its generation.
         generation: u64,
     },
+    /// Of a member that is an older copy.
+    #[error(
+        "it is an older copy of this member: the pool has written checkpoint {wanted} with it, and the last that the copy \
+         has is {found}"
+    )]
+    OldMember {
+        /// The checkpoint that its label has.
+        found: u64,
+        /// The checkpoint that it has at least.
+        wanted: u64,
+    },
+    /// Of a member that is newer than the superblock.
+    #[error(
+        "it has checkpoint {found}, and the superblock knows of none after {known}: the first member of the pool is an \
+         older copy"
+    )]
+    OldSuperblock {
+        /// The checkpoint that its label has.
+        found: u64,
+        /// The newest that the superblock may know of.
+        known: u64,
+    },
     /// A value that cannot be.
     #[error("its field '{field}' is {value}, which {why}")]
     Field {
@@ -91,6 +113,11 @@ impl Damage {
     /// A value that cannot be.
     pub(crate) fn field(field: &'static str, value: impl Into<u64>, why: &'static str) -> Damage {
         Damage::Field { field, value: value.into(), why }
+    }
+
+    /// Whether a member is intact and of another time than the pool.
+    pub fn is_old_member(&self) -> bool {
+        matches!(self, Damage::OldMember { .. } | Damage::OldSuperblock { .. })
     }
 
     /// Whether a newer program could read it: nothing is broken.

@@ -216,6 +216,8 @@ pub struct SuperblockBody {
     pub reserved: U32,
     /// Random number of the opening that wrote it; 0 without [`INCOMPAT_OWNERS`].
     pub owner: [u8; 16],
+    /// Checkpoint that the labels have at least; 0: labels say nothing of checkpoints.
+    pub labels_at: U64,
 }
 
 /// A member of a concatenation.
@@ -236,6 +238,8 @@ pub struct LabelBody {
     pub start: U64,
     /// Its bytes when the label was written; the last member may have grown since.
     pub len: U64,
+    /// Generation of the last checkpoint that was written while the member was there.
+    pub checkpoint: U64,
 }
 
 /// Reference to a page; all zero: none.

@@ -72,6 +72,9 @@ pub struct Superblock {
     /// Random number of the opening that wrote it; all zero in a pool that was made by a program that knows none, and
     /// not [upgraded](crate::Pool::upgrade).
     pub owner: [u8; 16],
+    /// Generation of the checkpoint that each further member's label has at least: an older one is of a copy. 0 as long as
+    /// labels say nothing of checkpoints.
+    pub labels_at: u64,
 }
 
 /// Volumes that may have lost acknowledged data, because a flush failed; see [`loss`](crate::engine::loss).
@@ -145,6 +148,7 @@ impl Superblock {
         if self.owner != [0; 16] {
             body.incompat = (body.incompat.get() | INCOMPAT_OWNERS).into();
             body.owner = self.owner;
+            body.labels_at = self.labels_at.into();
         }
         body.total_units = self.total_units.into();
         body.journal_start = JOURNAL_START.into();
@@ -225,6 +229,7 @@ impl Superblock {
             low_water: low_water(body)?,
             lost: Lost::from_disk(body)?,
             owner: body.owner,
+            labels_at: body.labels_at.get(),
         };
         let flagged = body.incompat.get() & INCOMPAT_OWNERS != 0;
         require(flagged == (sb.owner != [0; 16]), "owner", body.incompat.get(), "contradicts the features")?;
@@ -268,6 +273,9 @@ impl Superblock {
         let level = self.sums_level;
         require(level <= MAX_LEVEL && (level > 0) == has_sums, "sums_level", level, "does not fit the root")?;
         geometry.require_page(self.sums, "sums_root")?;
+        require(self.owner != [0; 16] || self.labels_at == 0, "labels_at", self.labels_at, "has no owner")?;
+        let most = self.generation.saturating_add(1);
+        require(self.labels_at <= most, "labels_at", self.labels_at, "is of a checkpoint that is to come")?;
         self.validate_members(&geometry)
     }
 

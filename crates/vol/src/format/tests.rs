@@ -57,7 +57,8 @@ fn superblock() -> (&'static str, Rows) {
         lost_count,
         lost,
         reserved,
-        owner
+        owner,
+        labels_at
     })
 }
 
@@ -79,7 +80,7 @@ fn layouts() -> BTreeMap<&'static str, Rows> {
         }),
         superblock(),
         layout!(Member { start, len }),
-        layout!(LabelBody { start, len }),
+        layout!(LabelBody { start, len, checkpoint }),
         layout!(Child { address, checksum }),
         layout!(JournalHead { first, blocks, reserved }),
         layout!(RecordHead { kind, name_len, len, volume }),

@@ -71,6 +71,7 @@ pub(crate) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
         low_water: options.low_water,
         lost: Default::default(),
         owner: made_at::random(1),
+        labels_at: 1,
     };
     sb.keep_twins();
     sb.set_discards(options.discard);

@@ -4,7 +4,9 @@
 //! when every program that opens the pool knows it waits for an upgrade. Owns the list of these things: marks of bad
 //! blocks, and numbers of owners.
 //!
-//! - U1: an upgrade is one checkpoint: cut off anywhere, the pool is the old one or the new one.
+//! - U1: an upgrade is a checkpoint, and a second one where programs that do not know what it brings must be kept out
+//!   before anything else is changed: cut off anywhere, the pool is the old one, or the new one, or lacks what the next
+//!   upgrade gives.
 //! - U2: without it nothing is written that the older program would refuse or misunderstand, but for the list of
 //!   volumes that may have lost data: that one is to be seen before anybody goes on, and goes when it is acknowledged.
 //!
@@ -28,13 +30,16 @@ const MARKS: Upgrade = Upgrade {
 /// The numbers of owners (contract V30).
 const OWNERS: Upgrade = Upgrade {
     name: "owners",
-    lacks: "two programs that open the pool at the same moment, by two paths to its bytes, may pass for one",
-    gives: "each opening has a random number in the superblock, and who has lost the pool to another stops",
+    lacks: "two programs that open the pool at the same moment, by two paths to its bytes, may pass for one, and an older \
+            copy of a member for the member",
+    gives: "each opening has a random number in the superblock, and who has lost the pool to another stops; labels tell \
+            a member that is an older copy",
 };
 
 /// What the pool lacks.
 pub(crate) fn missing(sb: &Superblock) -> Vec<&'static Upgrade> {
-    let lacks = [(sb.checksum != Checksum::None && !sb.marks, &MARKS), (sb.owner == [0; 16], &OWNERS)];
+    let lacks =
+        [(sb.checksum != Checksum::None && !sb.marks, &MARKS), (sb.owner == [0; 16] || sb.labels_at == 0, &OWNERS)];
     lacks.into_iter().filter_map(|(lacks, upgrade)| lacks.then_some(upgrade)).collect()
 }
 
@@ -60,6 +65,12 @@ impl PoolInner {
         state.numbered = true;
         state.next.require();
         self.mark_unsynced();
+        drop(state);
+        self.durable_at_last("upgrading", self.device.name())?;
+        // Labels that say more than before are written to a pool only that older programs refuse by its superblock.
+        let mut state = self.lock();
+        state.sb.labels_at = state.sb.labels_at.max(1);
+        state.next.require();
         drop(state);
         self.durable_at_last("upgrading", self.device.name())?;
         Ok(all)

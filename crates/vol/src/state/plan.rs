@@ -9,6 +9,7 @@ use super::freed::LetGo;
 use crate::format::BLOCK;
 use crate::format::block::Block;
 use crate::format::page::index::Sink;
+use crate::format::page::label;
 use crate::format::record::Record;
 use crate::format::superblock::Superblock;
 
@@ -53,6 +54,18 @@ pub(crate) enum Reached {
     Superblock,
     /// Its superblock is durable, and the second may be there.
     Twin,
+}
+
+impl Plan {
+    /// The labels of further members, with this checkpoint, and their places.
+    pub(crate) fn labels(&self) -> Vec<(u64, Block)> {
+        let numbers = if self.sb.labels_at == 0 { 0..0 } else { 1..self.sb.members.len() };
+        let encode = |number| {
+            let mut block = [0; BLOCK];
+            (label::encode(&mut block, &self.sb, number), block)
+        };
+        numbers.map(encode).collect()
+    }
 }
 
 impl Draft {

@@ -166,6 +166,19 @@ fn format_error(at: u64, damage: Damage, other: Option<&Superblock>) -> PoolErro
 /// What a rescue says of a member whose label says nothing.
 const RIGHT_DEVICE: &str = "it was taken for the right device";
 
+/// What a rescue says where a member is an older copy.
+const OLD_DATA: &str = "any data of the pool may be what it was then, and volumes may be damaged";
+
+/// The refusal of a pool of which a member is not what it was last.
+fn old_member(number: usize, damage: &Damage) -> PoolError {
+    PoolError::Members {
+        what: format!("what is given as member {number} of the pool is of another time: {damage}"),
+        fix: "Name the device that the pool used last, not a copy that was made of it before. If there is none any more, \
+              'sheave volume list POOL --rescue' shows what can be taken out"
+            .into(),
+    }
+}
+
 /// Each further member is there, in its place.
 fn check_members(io: &dyn BlockIo, sb: &Superblock, unsure: &mut Unsure) -> Result<(), PoolError> {
     for number in 1..sb.members.len() {
@@ -183,6 +196,7 @@ fn check_members(io: &dyn BlockIo, sb: &Superblock, unsure: &mut Unsure) -> Resu
                 let error = PoolError::Damaged { what, at, why: damage.to_string() };
                 unsure.pass(error, RIGHT_DEVICE)?;
             }
+            Err(damage) if damage.is_old_member() => unsure.pass(old_member(number, &damage), OLD_DATA)?,
             Err(damage) => {
                 return Err(PoolError::Members {
                     what: format!("what is given as member {number} of the pool is another device: {damage}"),

@@ -35,6 +35,7 @@ impl Unsure {
     pub(super) fn pass(&mut self, error: PoolError, means: &str) -> Result<(), PoolError> {
         let words = match &error {
             PoolError::Damaged { what, at, why } => format!("{what} at byte {at} is damaged: {why}; {means}"),
+            PoolError::Members { what, .. } => format!("{what}; {means}"),
             PoolError::Io { what, status, .. } => format!("{what} failed: {status}; {means}"),
             _ => return Err(error),
         };

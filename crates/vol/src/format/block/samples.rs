@@ -47,6 +47,7 @@ pub fn superblock(unit_bytes: u32) -> Superblock {
         low_water: LowWater::Percent(10),
         lost: Default::default(),
         owner: [0; 16],
+        labels_at: 0,
     }
 }
 

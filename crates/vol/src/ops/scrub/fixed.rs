@@ -94,8 +94,16 @@ fn look(pool: &PoolInner, sb: &Superblock) -> Vec<Finding> {
         findings.push(Finding {
             kind: FindingKind::Label,
             place: place(format!("label of member {number}"), start),
-            means: format!("{words}. The label only tells which member this is; the next opening refuses the pool"),
-            repair: Some("Close the pool, then sheave pool check --repair writes the label anew".into()),
+            means: format!(
+                "{words}. The label only tells which member this is; an opening after a crash refuses the pool"
+            ),
+            repair: Some(
+                match sb.labels_at {
+                    0 => "Close the pool, then sheave pool check --repair writes the label anew",
+                    _ => "Close the pool: that is a checkpoint, which writes all labels anew",
+                }
+                .into(),
+            ),
         });
     }
     findings
