@@ -6,8 +6,13 @@
 
 use std::fmt;
 
+use sheave_base::status::Status;
+use sheave_iomap::File;
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::file::WriteDone;
+use sheave_iomap::mapping::{Intent, MapFlags};
 use sheave_vol::format::{BLOCK, Header, JOURNAL_PAYLOAD, JournalHead, MAGIC, kind};
-use sheave_vol::{CheckReport, Pool, PoolError};
+use sheave_vol::{CheckReport, ExtentKind, Pool, PoolError, Volume};
 
 use crate::check::check_image;
 use crate::disk::{DiskOptions, Image, SECTOR, SimDisk};
@@ -126,8 +131,12 @@ pub enum Verdict {
     Unharmed(CheckReport),
 }
 
-/// Opens what was damaged. An error is what must not be: wrong data, or damage that `check` does not see.
-pub fn judge(setup: &Setup, image: &Image, model: &Model) -> Result<Verdict, String> {
+/// A block that is damaged for a while: its place, and the image with it as it was.
+pub type Passing<'a> = Option<(&'a MetaBlock, &'a Image)>;
+
+/// Opens what was damaged. An error is what must not be: wrong data, or damage that `check` does not see. A pool that
+/// opens in part is used, then the block is `passing` and whole again: nothing may be missing then.
+pub fn judge(setup: &Setup, image: &Image, model: &Model, passing: Passing<'_>) -> Result<Verdict, String> {
     let disk = |image: &Image| SimDisk::new(image.clone(), DiskOptions { lie: None, ..setup.disk.clone() });
     let report = check_image(image).map_err(|error| format!("check fails instead of telling: {error}"))?;
     let opened = disk(image);
@@ -144,29 +153,120 @@ pub fn judge(setup: &Setup, image: &Image, model: &Model) -> Result<Verdict, Str
                 return Ok(Verdict::Unharmed(report));
             }
             refuses(&pool, &damaged, &report)?;
+            let noise = use_others(&pool, &damaged);
             drop(pool);
-            if opened.image().hash() != image.hash() {
-                return Err("a pool with a damaged map was written to".into());
+            let mut used = opened.image();
+            for (at, len) in noise {
+                (at / SECTOR as u64..(at + len) / SECTOR as u64).for_each(|sector| used.write(sector, &[0xA5; SECTOR]));
             }
+            if let Some((block, whole)) = passing {
+                let mut healed = used.clone();
+                let mut bytes = vec![0; BLOCK];
+                whole.read(block.address / SECTOR as u64, &mut bytes);
+                healed.write(block.address / SECTOR as u64, &bytes);
+                holds(setup, &disk(&healed), model, &[], |_| Ok(()))
+                    .map_err(|why| format!("when the block is whole again: {why}"))?;
+            }
+            holds(setup, &disk(&used), model, &damaged, |pool| delete_all(pool, &damaged))
+                .map_err(|why| format!("when the damaged volumes are deleted: {why}"))?;
             Ok(Verdict::Partly(damaged, report))
         }
     }
 }
 
-/// A pool with damaged maps opens none of those volumes and takes no change, and check names each of them.
+/// A pool with damaged maps opens none of those volumes and copies none, and check names each of them.
 fn refuses(pool: &Pool, damaged: &[String], report: &CheckReport) -> Result<(), String> {
     for name in damaged {
         match pool.open_volume(name) {
             Err(PoolError::DamagedMap { volume, .. }) if volume == *name => {}
             other => return Err(format!("'{name}' has a damaged map, and opening it says {other:?}")),
         }
+        match pool.snapshot(name, "never") {
+            Err(PoolError::DamagedMap { .. }) => {}
+            other => return Err(format!("'{name}' has a damaged map, and copying it says {other:?}")),
+        }
         let named = report.findings.iter().any(|finding| finding.place.volume.as_ref() == Some(name));
         if !named {
             return Err(format!("'{name}' has a damaged map, and check finds {:?}", report.findings));
         }
     }
-    match pool.create_volume("one-more", 1 << 20) {
-        Err(PoolError::DamagedMap { .. }) => Ok(()),
-        other => Err(format!("a pool with damaged maps makes a volume: {other:?}")),
+    Ok(())
+}
+
+/// Names of volumes that are made while a map is damaged.
+const MADE: &str = "made-meanwhile";
+
+/// Uses a pool with damaged maps: clones of all that is whole are written where they have data, and a new volume takes
+/// all space. The places on the disk that these writes went to.
+fn use_others(pool: &Pool, damaged: &[String]) -> Vec<(u64, u64)> {
+    let mut places = Vec::new();
+    let mut volumes = pool.volumes();
+    volumes.retain(|info| !damaged.contains(&info.name));
+    for (number, info) in volumes.iter().enumerate() {
+        let name = format!("{MADE}-{number}");
+        if pool.clone_volume(&info.name, &name).is_err() {
+            continue;
+        }
+        let Ok(volume) = pool.open_volume(&name) else { continue };
+        let extents = volume.extents(0, volume.size_bytes()).unwrap_or_default();
+        for extent in extents.into_iter().filter(|extent| extent.kind == ExtentKind::Data) {
+            write(&volume, extent.pos & !(BLOCK as u64 - 1), &mut places);
+        }
     }
+    let new = format!("{MADE}-new");
+    if pool.create_volume(&new, 1 << 30).is_ok()
+        && let Ok(volume) = pool.open_volume(&new)
+    {
+        let mut at = 0;
+        while at < volume.size_bytes() && write(&volume, at, &mut places) {
+            at += pool.info().unit_bytes;
+        }
+    }
+    let _ = pool.sync();
+    places
+}
+
+/// Writes a block, as far as the volume has to do with it; whether it went through. `places`: where it lies.
+fn write(volume: &Volume, at: u64, places: &mut Vec<(u64, u64)>) -> bool {
+    let (len, token) = (BLOCK as u64, MayBlock::on_worker());
+    if at + len > volume.size_bytes() {
+        return false;
+    }
+    let Ok(piece) = volume.map_blocking(at, len, Intent::Write, &token) else { return false };
+    volume.begin_write(&piece);
+    places.push((piece.addr, len.min(piece.len)));
+    if piece.len < len || piece.flags.any(MapFlags::SUMMED) {
+        volume.abort_write(&piece);
+        return volume.end_write(WriteDone::new(at, len, Status::IoErr, &[piece]), &token).is_ok();
+    }
+    volume.end_write(WriteDone::new(at, len, Status::Ok, &[piece]), &token).is_ok()
+}
+
+/// All volumes but these are as the model says, and `change` is done to the pool before.
+fn holds(
+    setup: &Setup,
+    disk: &SimDisk,
+    model: &Model,
+    but: &[String],
+    change: impl Fn(&Pool) -> Result<(), String>,
+) -> Result<(), String> {
+    let pool = Pool::open(&disk.device(), &setup.open_options()).map_err(|error| error.to_string())?;
+    change(&pool)?;
+    let mut found = observe(&pool, &disk.image(), setup.seed)?;
+    found.retain(|name, _| !name.starts_with(MADE));
+    model.settle_but(&found, but)?;
+    pool.close().map_err(|error| error.to_string())?;
+    let report = check_image(&disk.image()).map_err(|error| error.to_string())?;
+    if report.is_clean() { Ok(()) } else { Err(format!("check finds {:?}", report.findings)) }
+}
+
+fn delete_all(pool: &Pool, names: &[String]) -> Result<(), String> {
+    for name in names {
+        pool.delete(name).map_err(|error| format!("deleting '{name}': {error}"))?;
+    }
+    let info = pool.info();
+    if info.damaged.is_empty() && info.quarantined_bytes == 0 && !info.deletes_only {
+        return Ok(());
+    }
+    Err(format!("no volume has a damaged map, and the pool is not as others: {info:?}"))
 }

@@ -50,7 +50,7 @@ fn harm_all(seed: u64, image: &Image, setup: &Setup, model: &Model, victims: &[M
         for how in Harm::ALL {
             let mut damaged = image.clone();
             harm(&mut damaged, block, how, &all, &mut rng);
-            match judge(setup, &damaged, model) {
+            match judge(setup, &damaged, model, Some((block, image))) {
                 Err(why) => panic!("seed {seed}: {how:?} of the {block}: {why}"),
                 Ok(Verdict::Unharmed(_)) => {}
                 Ok(Verdict::Partly(..)) => partly += 1,
@@ -145,7 +145,7 @@ fn a_metadata_block_that_is_what_it_was_before() {
             let mut stale = image.clone();
             stale.write(block.address / SECTOR as u64, &old);
             looked_at += 1;
-            match judge(&setup, &stale, &model) {
+            match judge(&setup, &stale, &model, Some((&block, &image))) {
                 Err(why) => panic!("seed {seed}: the {block} as it was before: {why}"),
                 Ok(Verdict::Unharmed(_)) => {}
                 Ok(Verdict::Partly(..) | Verdict::Refused(..)) => told += 1,
@@ -168,7 +168,7 @@ fn writes_that_land_on_metadata() {
         for _ in 0..40 {
             let (image, cut) = disk.misdirect(&mut rng, |rng| rng.pick(&targets).address / SECTOR as u64);
             misdirected += u64::from(cut.misdirected.is_some());
-            if let Err(why) = judge(&setup, &image, &model) {
+            if let Err(why) = judge(&setup, &image, &model, None) {
                 panic!("seed {seed}: {cut}: {why}");
             }
         }

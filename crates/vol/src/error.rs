@@ -93,10 +93,10 @@ pub enum PoolError {
         /// What is wrong with it.
         why: String,
     },
-    /// A page of a volume's map is damaged: the volume does not open, and its pool takes no changes.
+    /// A page of a volume's map is damaged: the volume does not open.
     #[error(
-        "{what}: the map of volume '{volume}' is damaged: {damage}. The other volumes can be read, and the pool takes \
-         no changes until that is mended: 'sheave pool check --dry-run' shows what is lost, 'sheave pool check \
+        "{what}: the map of volume '{volume}' is damaged: {damage}. 'sheave volume delete' gives the volume up. To keep \
+         what is left of it, close the pool: 'sheave pool check --dry-run' shows what is lost, and 'sheave pool check \
          --repair' makes it a hole"
     )]
     DamagedMap {

@@ -88,6 +88,8 @@ pub struct PoolInfo {
     pub free_bytes: u64,
     /// Bytes freed that come back after the next commit.
     pub pending_bytes: u64,
+    /// Free bytes that nobody gets, for a damaged map may have them, until no volume with one is left.
+    pub quarantined_bytes: u64,
     /// Bytes kept for metadata.
     pub reserve_bytes: u64,
     /// Free space against the low-water mark.
@@ -130,16 +132,16 @@ pub struct PoolInfo {
     pub taken_by: Option<String>,
     /// What it lacks because an older program made it: [`Pool::upgrade`](crate::Pool::upgrade) gives it that.
     pub upgrades: Vec<&'static Upgrade>,
-    /// Volumes whose maps are damaged, by name: they do not open, and the pool takes no changes until `check --repair`
-    /// has mended it. The others can be read.
+    /// Volumes whose maps are damaged, by name: they do not open until `check --repair` has mended them, and can be
+    /// deleted. The others work ([`Pool::open`](crate::Pool::open)).
     pub damaged: Vec<(String, MapDamage)>,
     /// What an opening with [`OpenOptions::rescue`](crate::OpenOptions::rescue) passed over, in words.
     pub unsure: Vec<String>,
     /// The last write to space that was never used found that the file system which holds the pool is full: reads,
     /// overwrites, flushes, deletes and closing go on, until there is room again.
     pub host_full: bool,
-    /// The host has no space for what a crash left to be written: volumes are read-only, and nothing but deletes is
-    /// taken, until one of them has given enough of it back.
+    /// What a crash left to be written cannot be: the host has no space for it, or a damaged map stands in the way.
+    /// Volumes are read-only, and nothing but deletes is taken, until these have removed the cause.
     pub deletes_only: bool,
     /// Names of the volumes that may have lost acknowledged data, because a flush failed while the pool was open
     /// before; until [`Pool::acknowledge_loss`](crate::Pool::acknowledge_loss).

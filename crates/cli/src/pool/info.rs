@@ -104,8 +104,10 @@ fn notes(pool: &PoolJson, rows: &mut Vec<(&str, String)>) {
         rows.push((
             "until mended",
             format!(
-                "these volumes do not open, the others can be read, and nothing can be changed. What a repair would \
-                 do: sheave pool check '{place}' --dry-run"
+                "these volumes do not open, the others go on{}. {} are kept for them: sheave volume delete gives that \
+                 back. What a repair would do: sheave pool check '{place}' --dry-run",
+                if pool.deletes_only { ", read-only" } else { "" },
+                fmt_bytes(pool.quarantined_bytes)
             ),
         ));
     }

@@ -25,6 +25,8 @@ pub struct PoolJson {
     pub free_bytes: u64,
     /// Freed, and back after the next commit.
     pub pending_bytes: u64,
+    /// Free, and kept from use since a damaged map may have it.
+    pub quarantined_bytes: u64,
     /// Kept for metadata.
     pub reserve_bytes: u64,
     /// `ok`, `low` or `full`: free space against the low-water mark.
@@ -61,8 +63,11 @@ pub struct PoolJson {
     pub lost: Vec<String>,
     /// What a pool of an older program lacks, by name: `sheave pool upgrade` gives it that.
     pub upgrades: Vec<String>,
-    /// Volumes whose maps are damaged: they do not open, and the pool can only be read.
+    /// Volumes whose maps are damaged: they do not open, and can be deleted. The others go on.
     pub damaged: Vec<DamageJson>,
+    /// Volumes are read-only and nothing but deletes is taken: the first checkpoint of this opening cannot be written,
+    /// for want of space or for a damaged map.
+    pub deletes_only: bool,
 }
 
 /// A volume with a damaged map, for programs.
@@ -126,6 +131,7 @@ impl PoolJson {
             metadata_bytes: info.metadata_bytes,
             free_bytes: info.free_bytes,
             pending_bytes: info.pending_bytes,
+            quarantined_bytes: info.quarantined_bytes,
             reserve_bytes: info.reserve_bytes,
             state: info.state.name().into(),
             metadata_low: info.metadata_low,
@@ -143,6 +149,7 @@ impl PoolJson {
             host_free_bytes: place.host_free_bytes(),
             lost: info.lost.clone(),
             upgrades: info.upgrades.iter().map(|upgrade| upgrade.name.to_owned()).collect(),
+            deletes_only: info.deletes_only,
             damaged: info.damaged.iter().map(|(name, damage)| DamageJson::new(name, damage)).collect(),
         }
     }

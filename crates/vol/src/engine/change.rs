@@ -49,7 +49,7 @@ impl PoolInner {
         match phase {
             Phase::Open => Ok(()),
             Phase::DeletesOnly => {
-                Err(self.host_is_full(format!("{what}: the pool can be read, and takes deletes only")))
+                Err(self.deletes_only(format!("{what}: the pool can be read, and takes deletes only")))
             }
             Phase::Degraded(cause) => Err(PoolError::Degraded { what: what.into(), cause }),
             Phase::Taken => Err(self.taken(what.into())),
@@ -61,10 +61,6 @@ impl PoolInner {
     pub(crate) fn check_writable(&self, what: &str) -> Result<(), PoolError> {
         if !self.read_only {
             return self.check_open(what);
-        }
-        if let Some((vol, damage)) = self.lock().table.first_damaged() {
-            let (volume, damage) = (vol.name.clone(), damage.clone());
-            return Err(PoolError::DamagedMap { what: what.into(), volume, damage });
         }
         Err(PoolError::Invalid {
             what: format!("{what}: the pool is open read-only"),
@@ -153,6 +149,7 @@ impl PoolInner {
             Phase::Degraded(cause) => PoolError::Degraded { what: format!("{what} '{name}'"), cause },
             Phase::Taken => self.taken(format!("{what} '{name}'")),
             _ if self.is_host_full(status) => self.host_is_full(format!("{what} '{name}'")),
+            _ if status == Status::NoSpc => self.full(format!("{what} '{name}'")),
             _ => failed(what, name, status),
         }
     }
@@ -161,6 +158,12 @@ impl PoolInner {
     fn taken(&self, what: String) -> PoolError {
         let who = self.lock().taken_by.clone().unwrap_or_default();
         PoolError::Taken { what, device: self.device.name().to_string(), who }
+    }
+
+    /// The error of what found no space in the pool, which says so if a damaged map keeps some of it.
+    fn full(&self, what: String) -> PoolError {
+        let kept = self.lock().why_kept();
+        PoolError::Full { what: kept.map_or(what.clone(), |kept| format!("{what}: {kept}")) }
     }
 
     /// No unit of the volume is being moved any more, and none begins to be.
@@ -206,7 +209,7 @@ impl PoolInner {
     ) -> Result<MutexGuard<'a, State>, PoolError> {
         self.pay(state, who, cost).map_err(|status| match status {
             status if self.is_host_full(status) => self.host_is_full(format!("the metadata for {what}")),
-            Status::NoSpc => PoolError::Full { what: format!("the metadata for {what}") },
+            Status::NoSpc => self.full(format!("the metadata for {what}")),
             status => failed(what, self.device.name(), status),
         })
     }

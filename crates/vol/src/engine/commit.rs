@@ -173,6 +173,9 @@ impl PoolInner {
             }
         }
         state.limbo.committed(taken.freed);
+        if taken.ends_quarantine {
+            state.end_quarantine();
+        }
         // What was undone is on the device until a checkpoint without it is.
         if state.is_clean() && !state.next.is_required() {
             // Relaxed: under the lock, as where it is set.

@@ -7,10 +7,14 @@
 //! else is taken. What a delete frees is punched, which gives the host space back, and as soon as that is enough the
 //! checkpoint is written and the pool takes everything.
 //!
+//! The same is done where a damaged map leaves no page for the checkpoint, or must not be in it
+//! ([`quarantine`](crate::state::quarantine)): deletes remove that cause too.
+//!
 //! Owns the way into [`Phase::DeletesOnly`] and out of it. Does not own the search for space
 //! ([`stock`](crate::engine::stock)), nor what each operation does in that phase.
 //!
-//! - C1: nothing but the journal is written before the first checkpoint. Of that only blocks that no recovery needs:
+//! - C1: nothing but the journal is written before the first checkpoint, and superblocks of a pool that was closed (that
+//!   it is open again). Of the journal only blocks that no recovery needs:
 //!   the first behind the last commit, and those of a commit that was torn.
 //! - C2: the blocks of a torn commit are blank, durably, before a commit takes its number: else its last blocks would
 //!   follow the new one, and be replayed as a commit of their own.
@@ -32,6 +36,7 @@ use crate::engine::inner::PoolInner;
 use crate::error::PoolError;
 use crate::format::BLOCK;
 use crate::format::journal::{Commit, Ring};
+use crate::format::superblock::Superblock;
 use crate::made_at;
 use crate::state::State;
 use crate::state::phase::{Event, Phase};
@@ -48,6 +53,9 @@ impl PoolInner {
     /// Whether the first checkpoint has space for certain. Gives free units back to the host if that is what it takes.
     /// Before anybody else has the pool, or in [`Phase::DeletesOnly`]; all that was read is durable (H1).
     pub(crate) fn find_room(&self) -> Result<bool, Status> {
+        if !self.lock().has_pages_for_first() {
+            return Ok(false);
+        }
         if !self.io.is_sparse() || self.lock().first_is_bare() {
             return Ok(true);
         }
@@ -109,15 +117,34 @@ impl PoolInner {
         let mut state = self.lock();
         let (ring, first) = (Ring::of(&state.sb), state.next_seq);
         let end = (state.sb.replay_seq + u64::from(ring.blocks)).min(highest_seq.max(first) + 1);
-        if end <= first {
-            // No block of the journal is left for a delete.
+        // No block of the journal is left for a delete. A pool with a damaged map can be read even so.
+        if end <= first && state.quarantine.is_none() {
             return Err(Status::NoSpc);
         }
-        state.phase = state.phase.after(Event::NoHostSpace);
+        state.phase = state.phase.after(Event::NoRoom);
+        let closed = state.sb.clean;
         drop(state);
+        if closed {
+            self.say_open()?;
+        }
         // C2. From the first on: without it none of the others is replayed.
         (first..end).try_for_each(|seq| self.io.write(ring.address(seq), &[0; BLOCK]))?;
         self.flush()
+    }
+
+    /// A pool that was closed has nothing in its journal that counts: before a delete is appended, both superblocks say
+    /// that it is open again. Until the second does, the first one's content and an empty journal are what there is.
+    fn say_open(&self) -> Result<(), Status> {
+        let sb = Superblock { clean: false, ..self.lock().sb.twin() };
+        let twin = sb.twin();
+        for sb in [&sb, &twin] {
+            let mut block = [0; BLOCK];
+            let at = sb.encode(&mut block);
+            self.io.write(at, &block)?;
+            self.flush()?;
+        }
+        self.lock().sb = twin;
+        Ok(())
     }
 
     /// The lock, when a delete may begin (C3).
@@ -147,7 +174,7 @@ impl PoolInner {
             return Err(self.failed(DELETING, self.device.name(), Status::IoErr));
         }
         if free == 0 {
-            return Err(self.host_is_full(format!("{DELETING}: the journal has no block left for it")));
+            return Err(self.deletes_only(format!("{DELETING}: the journal has no block left for it")));
         }
         let blanked = self.io.write(ring.address(seq), &[0; BLOCK]);
         blanked.map_err(|status| self.failed(DELETING, self.device.name(), status))?;
@@ -166,10 +193,22 @@ impl PoolInner {
             return false;
         }
         let mut state = self.lock();
-        state.phase = state.phase.after(Event::HostSpace);
+        state.phase = state.phase.after(Event::Room);
         drop(state);
         // If it fails, it waits for the next commit.
         self.begin_incarnation().is_ok()
+    }
+
+    /// The error of what a pool that takes deletes alone does not do, or cannot.
+    pub(crate) fn deletes_only(&self, what: String) -> PoolError {
+        let state = self.lock();
+        let damaged = state.table.first_damaged().map(|(vol, damage)| (vol.name.clone(), damage.clone()));
+        drop(state);
+        match damaged {
+            Some((volume, damage)) => PoolError::DamagedMap { what, volume, damage },
+            None if self.is_host_full(Status::NoSpc) => self.host_is_full(what),
+            None => PoolError::Full { what },
+        }
     }
 
     /// Gives all free units back to the host (C4), whether the pool is set to discard or not: without space it cannot

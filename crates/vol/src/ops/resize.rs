@@ -12,7 +12,7 @@ use sheave_base::status::Status;
 use sheave_base::sync::{Arc, MutexGuard};
 use sheave_iomap::completion_plan::MayBlock;
 
-use crate::engine::change::{core_of, failed};
+use crate::engine::change::failed;
 use crate::engine::inner::PoolInner;
 use crate::error::PoolError;
 use crate::format::record::Record;
@@ -28,7 +28,7 @@ impl PoolInner {
     pub(crate) fn resize(self: &Arc<Self>, name: &str, size_bytes: u64) -> Result<(), PoolError> {
         let _one = self.structural();
         self.check_writable("resizing a volume")?;
-        let core = core_of(&self.lock(), name)?;
+        let core = Arc::clone(&self.lock().table.whole(name, "resizing a volume")?.core);
         self.check_resize(&core, size_bytes)?;
         if core.snapshot {
             return Err(PoolError::Invalid {
@@ -149,7 +149,7 @@ impl PoolInner {
         let _one = self.structural();
         self.check_writable("changing the largest size of a volume")?;
         let mut state = self.lock();
-        let vol = state.table.named(name)?;
+        let vol = state.table.whole(name, "changing the largest size of a volume")?;
         let (volume, core) = (vol.id, Arc::clone(&vol.core));
         check_grows(&core, name)?;
         self.check_growing(core.size(), max_size)?;

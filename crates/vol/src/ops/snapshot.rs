@@ -75,7 +75,7 @@ impl PoolInner {
         self.check_writable("copying a volume")?;
         let state = self.lock();
         state.table.check_new(name)?;
-        let from = state.table.named(source)?;
+        let from = state.table.whole(source, "copying a volume")?;
         let (id, core) = (from.id, Arc::clone(&from.core));
         let cost = |state: &State| ENTRY_COST + state.cost_of_map(id);
         let state = self.afford(state, "copying a volume", Spender::Table, cost)?;
@@ -144,7 +144,7 @@ impl PoolInner {
     pub(crate) fn roll_back_in_memory(&self, name: &str, snapshot: &str) -> Result<(), PoolError> {
         self.check_writable("rolling a volume back")?;
         let state = self.lock();
-        let (vol, from) = (state.table.named(name)?, state.table.named(snapshot)?);
+        let (vol, from) = (state.table.named(name)?, state.table.whole(snapshot, "rolling a volume back")?);
         if vol.core.snapshot || !from.core.snapshot || vol.family != from.family {
             return Err(PoolError::Invalid {
                 what: format!("'{name}' cannot be rolled back to '{snapshot}'"),

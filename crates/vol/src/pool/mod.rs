@@ -51,9 +51,10 @@ impl Pool {
 
     /// Opens the pool on the device, recovering what a crash left.
     ///
-    /// A pool in which pages of maps are damaged opens too: volumes whose maps are whole can be read. The others do not
-    /// open, nothing can be changed (who owns which space is not known), and nothing is written, as if it had been
-    /// opened read-only; [`PoolInfo::damaged`] and every refusal say why.
+    /// A pool in which pages of maps are damaged opens too. The volumes that need such a page do not open; they can be
+    /// deleted, renamed, and rolled back to a snapshot that is whole. All others work, in the space that the damaged
+    /// maps cannot have ([`PoolInfo::quarantined_bytes`]); when no damaged volume is left, in all of it. Where the
+    /// journal has changes behind a damaged page, the pool takes deletes alone ([`PoolInfo::deletes_only`]).
     pub fn open(device: &Device, options: &OpenOptions) -> Result<Pool, PoolError> {
         Pool::open_through(device, Box::new(DeviceIo::of_owner(device)?), options)
     }
@@ -64,11 +65,11 @@ impl Pool {
         io: Box<dyn BlockIo>,
         options: &OpenOptions,
     ) -> Result<Pool, PoolError> {
-        let wants_read_only = options.read_only || options.rescue;
-        let owner = claim(device, wants_read_only)?;
+        let read_only = options.read_only || options.rescue;
+        let owner = claim(device, read_only)?;
         let alarm = Arc::new(FlushAlarm::default());
-        let watch = (!wants_read_only).then(|| device.watch_flushes(&alarm));
-        if device.capabilities().read_only && !wants_read_only {
+        let watch = (!read_only).then(|| device.watch_flushes(&alarm));
+        if device.capabilities().read_only && !read_only {
             return Err(PoolError::Invalid {
                 what: format!("the device {} cannot be written", device.name()),
                 fix: "Open the pool read-only".into(),
@@ -76,8 +77,6 @@ impl Pool {
         }
         let mut recovered = recovery::recover(&*io, options)?;
         let sb = &recovered.state.sb;
-        // Nothing is written read-only, nor with a damaged map: what the journal says is replayed in memory alone.
-        let read_only = wants_read_only || recovered.state.table.first_damaged().is_some();
         if !read_only && sb.unknown_ro_features() != 0 {
             return Err(PoolError::Format {
                 what: format!(
@@ -169,7 +168,8 @@ impl Pool {
             metadata_bytes: bytes(counts.meta + counts.fixed),
             // What is set aside for a moment, to be discarded, is free.
             free_bytes: bytes(state.tree.units.available() + state.tree.units.aside()),
-            pending_bytes: bytes(counts.limbo - state.tree.units.aside()),
+            pending_bytes: bytes(counts.limbo - state.tree.units.aside() - state.tree.units.quarantined()),
+            quarantined_bytes: bytes(state.tree.units.quarantined()),
             reserve_bytes: bytes(state.tree.units.reserve.min(counts.free)),
             state: state.space.0,
             metadata_low: state.space.1,
@@ -345,7 +345,7 @@ impl Pool {
             unique_bytes: bytes(usage.units - usage.shared),
             written_bytes: usage.written_blocks << BLOCK_SHIFT,
             created: vol.created,
-            damage: vol.damage.as_deref().cloned(),
+            damage: vol.damage().cloned(),
         })
     }
 

@@ -3,7 +3,7 @@
 //! Owns the meaning of records. Does not own when they are recorded, nor that nobody uses what they change.
 //!
 //! - I1: a record that was applied before changes nothing; a record about what does not exist is passed over.
-//! - I2: who gets the map of a volume gets its damage: only a replay meets any, for a damaged pool takes no changes.
+//! - I2: who gets the map of a volume gets its damage. Only a replay meets any: an open pool copies no damaged map.
 //!
 //! Called by operations under the pool's lock, and by recovery.
 

@@ -80,6 +80,7 @@ impl State {
             }
         }
         Taken {
+            ends_quarantine: self.ends_quarantine(),
             units,
             grown,
             recorded: std::mem::take(&mut self.recorded),

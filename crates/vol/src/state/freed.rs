@@ -31,6 +31,11 @@ impl Freed {
         }
     }
 
+    /// Units without owners, in runs.
+    pub(crate) fn of_units(units: Vec<(u64, u64)>) -> Freed {
+        Freed { units, ..Freed::default() }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.units.is_empty()
             && self.index.is_empty()

@@ -9,6 +9,7 @@
 //! | [`table`], [`everyone`] | the volumes, and who has I/O under way to them |
 //! | [`phase`], [`next`] | whether the pool is open, degraded, closing or closed; what the next commit owes |
 //! | [`risk`] | what a flush that fails may lose |
+//! | [`quarantine`] | the space that a damaged map may have |
 //! | [`plan`] | what a commit takes, and a checkpoint that is to be written |
 //! | [`changes`] | what waits for a commit, and what each change is as a record |
 //! | [`apply`] | what a record does |
@@ -29,6 +30,7 @@ pub(crate) mod limbo;
 pub(crate) mod next;
 pub(crate) mod phase;
 pub(crate) mod plan;
+pub(crate) mod quarantine;
 pub(crate) mod risk;
 pub(crate) mod sums;
 pub(crate) mod table;
@@ -49,6 +51,7 @@ use limbo::Limbo;
 use next::Next;
 use phase::Phase;
 use plan::Plan;
+use quarantine::Quarantine;
 use risk::Risk;
 use sums::regions::Regions;
 use table::{Table, Vol, VolumeCore};
@@ -70,6 +73,8 @@ pub(crate) struct State {
     /// Units whose records are among `pending`.
     pub(crate) recorded: Vec<(u32, u64)>,
     pub(crate) limbo: Limbo,
+    /// While a map is damaged.
+    pub(crate) quarantine: Option<Quarantine>,
     /// How much space is left, and whether metadata runs short.
     pub(crate) space: (SpaceState, bool),
     /// Generation of the label that was written last, whatever became of it.
@@ -122,6 +127,7 @@ impl State {
             grown: Vec::new(),
             recorded: Vec::new(),
             limbo: Limbo::default(),
+            quarantine: None,
             space: Default::default(),
             label_tried: 0,
             sums: None,

@@ -8,10 +8,10 @@
 //!     +-------> Degraded <--+
 //!     |FlushFailed    FlushFailed
 //!     |
-//!     |    NoHostSpace                  FlushFailed
-//!     +------------------>  DeletesOnly ----------->  Degraded
-//!     <-------------------
-//!          HostSpace
+//!     |      NoRoom                  FlushFailed
+//!     +---------------->  DeletesOnly ----------->  Degraded
+//!     <-----------------
+//!           Room
 //! ```
 //!
 //! From each but Closed, OwnerLost leads to Taken.
@@ -33,8 +33,8 @@ pub(crate) enum Phase {
     /// It does everything.
     #[default]
     Open,
-    /// The pages that recovery changed find no space on the host, so no checkpoint can be written: it is read, and
-    /// takes deletes, which are records of the journal ([`cramped`](crate::engine::cramped)).
+    /// No checkpoint can be written: its pages find no space on the host, or a damaged map stands in the way. The pool
+    /// is read, and takes deletes, which are records of the journal ([`cramped`](crate::engine::cramped)).
     DeletesOnly,
     /// A flush of its device failed, in this way. What that flush was to make durable may be lost, so nothing more is
     /// written or called durable; reads go on.
@@ -54,10 +54,10 @@ pub(crate) enum Event {
     FlushFailed(Status),
     /// Another has opened the pool for writing.
     OwnerLost,
-    /// The host has no space for the first checkpoint.
-    NoHostSpace,
-    /// It has.
-    HostSpace,
+    /// The first checkpoint cannot be written, for want of space or for a damaged map.
+    NoRoom,
+    /// It can.
+    Room,
     /// Its owner closes it.
     Close,
     /// The last checkpoint could not be written.
@@ -73,8 +73,8 @@ impl Phase {
         match (self, event) {
             (Phase::Open | Phase::DeletesOnly | Phase::Closing, Event::FlushFailed(status)) => Phase::Degraded(status),
             (phase, Event::OwnerLost) if phase != Phase::Closed => Phase::Taken,
-            (Phase::Open, Event::NoHostSpace) => Phase::DeletesOnly,
-            (Phase::DeletesOnly, Event::HostSpace) => Phase::Open,
+            (Phase::Open, Event::NoRoom) => Phase::DeletesOnly,
+            (Phase::DeletesOnly, Event::Room) => Phase::Open,
             (Phase::Open, Event::Close) => Phase::Closing,
             (Phase::Closing, Event::CloseFailed) => Phase::Open,
             (Phase::Closing, Event::CloseDone) => Phase::Closed,
@@ -97,15 +97,8 @@ mod tests {
 
     #[test]
     fn every_transition() {
-        let events = [
-            FAILED,
-            Event::NoHostSpace,
-            Event::HostSpace,
-            Event::Close,
-            Event::CloseFailed,
-            Event::CloseDone,
-            Event::OwnerLost,
-        ];
+        let events =
+            [FAILED, Event::NoRoom, Event::Room, Event::Close, Event::CloseFailed, Event::CloseDone, Event::OwnerLost];
         let taken = Phase::Taken;
         let (open, cramped) = (Phase::Open, Phase::DeletesOnly);
         let table = [

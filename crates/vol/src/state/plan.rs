@@ -24,6 +24,8 @@ pub(crate) struct Taken {
     pub(crate) pending: Vec<Record>,
     pub(crate) grown: Vec<u32>,
     pub(crate) freed: LetGo,
+    /// With it no volume with a damaged map is left.
+    pub(crate) ends_quarantine: bool,
 }
 
 /// Pages on their way to the device.

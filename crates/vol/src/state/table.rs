@@ -86,6 +86,24 @@ impl VolumeCore {
 #[derive(Debug)]
 pub(crate) struct OpenToken;
 
+/// A page of a map that gives nothing: its place, and the reference that leads there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LostPage {
+    pub(crate) page: PageRef,
+    pub(crate) level: u16,
+    /// Which of its level.
+    pub(crate) number: u64,
+}
+
+/// What of a map could not be read.
+#[derive(Clone, Debug)]
+pub(crate) struct LostMap {
+    /// As it is told.
+    pub(crate) told: MapDamage,
+    /// The pages, in lists that volumes which share index pages have together.
+    pub(crate) pages: Vec<Arc<[LostPage]>>,
+}
+
 /// A volume or snapshot.
 #[derive(Debug)]
 pub(crate) struct Vol {
@@ -114,8 +132,9 @@ pub(crate) struct Vol {
     pub(crate) settling: Option<u32>,
     /// A copy whose point in time is not fixed: checkpoints do not have it.
     pub(crate) unborn: bool,
-    /// Pages of its map are damaged: it cannot be opened, and its pool takes no changes.
-    pub(crate) damage: Option<Box<MapDamage>>,
+    /// Pages of its map are damaged: it cannot be opened, and nothing but deleting it, renaming it and rolling it back
+    /// changes it.
+    pub(crate) damage: Option<Box<LostMap>>,
     /// It was made, and that is not durable yet: nobody can open it, so that it can be undone.
     pub(crate) hidden: bool,
     /// A write that found no room gives back what lies beyond the end: one at a time, or one takes the marks off that
@@ -201,6 +220,11 @@ impl Vol {
     /// Its size for commits.
     pub(crate) fn size_to_write(&self) -> u64 {
         self.durable_size.map_or(self.core.size(), |size| size.max(self.core.size()))
+    }
+
+    /// What is damaged of its map.
+    pub(crate) fn damage(&self) -> Option<&MapDamage> {
+        self.damage.as_ref().map(|lost| &lost.told)
     }
 
     /// Whether users see it.
@@ -298,14 +322,23 @@ impl Table {
         vol.ok_or_else(|| PoolError::NoVolume { name: name.to_string() })
     }
 
+    /// The volume of that name that users see; an error if its map is damaged, for it cannot be used for `what`.
+    pub(crate) fn whole(&self, name: &str, what: &str) -> Result<&Vol, PoolError> {
+        let vol = self.named(name)?;
+        match vol.damage().cloned() {
+            None => Ok(vol),
+            Some(damage) => Err(PoolError::DamagedMap { what: what.into(), volume: name.into(), damage }),
+        }
+    }
+
     /// The first volume whose map is damaged.
     pub(crate) fn first_damaged(&self) -> Option<(&Vol, &MapDamage)> {
-        self.iter().find_map(|vol| Some((vol, &**vol.damage.as_ref()?)))
+        self.iter().find_map(|vol| Some((vol, vol.damage()?)))
     }
 
     /// All of them, by name.
     pub(crate) fn damaged(&self) -> Vec<(String, MapDamage)> {
-        let damage = |vol: &Vol| Some((vol.name.clone(), (**vol.damage.as_ref()?).clone()));
+        let damage = |vol: &Vol| Some((vol.name.clone(), vol.damage()?.clone()));
         let mut found: Vec<_> = self.iter().filter_map(damage).collect();
         found.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         found

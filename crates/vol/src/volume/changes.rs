@@ -88,7 +88,7 @@ pub(super) fn changes_part(
 }
 
 fn check_whole(vol: &Vol) -> Result<(), PoolError> {
-    let Some(damage) = vol.damage.as_deref().cloned() else { return Ok(()) };
+    let Some(damage) = vol.damage().cloned() else { return Ok(()) };
     let what = "comparing with a snapshot".into();
     Err(PoolError::DamagedMap { what, volume: vol.name.clone(), damage })
 }

@@ -54,11 +54,7 @@ pub(crate) fn open_volume(pool: &Arc<PoolInner>, name: &str) -> Result<Volume, P
     if matches!(state.phase, Phase::Closing | Phase::Closed) {
         return Err(closed("opening a volume"));
     }
-    let vol = state.table.named(name)?;
-    if let Some(damage) = vol.damage.as_deref().cloned() {
-        let what = "opening a volume".into();
-        return Err(PoolError::DamagedMap { what, volume: name.into(), damage });
-    }
+    let vol = state.table.whole(name, "opening a volume")?;
     if !pool.read_only {
         check_end(pool, name, vol.core.size())?;
     }

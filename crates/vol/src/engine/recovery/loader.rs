@@ -12,6 +12,7 @@
 
 use std::collections::HashMap;
 
+use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::Ordering;
 
 use super::lost::LostVolumes;
@@ -26,7 +27,7 @@ use crate::format::superblock::Geometry;
 use crate::format::{INDEX_CHILDREN, MAX_LEAF_ENTRIES, MAX_LEAF_WORDS, MAX_VOLUMES};
 use crate::state::State;
 use crate::state::extent_map::TAG;
-use crate::state::table::{TablePage, TablePages, Vol};
+use crate::state::table::{LostMap, LostPage, TablePage, TablePages, Vol};
 
 /// A page of a tree: of a volume for upper pages, of a node for the others.
 type Page = walk::Page<u32>;
@@ -38,39 +39,40 @@ struct Link {
     node: u32,
 }
 
-/// Pages of maps that give nothing, at or below an index node: the first of them, and how many there are.
+/// A page of a map that gives nothing, and why.
 #[derive(Clone, Copy)]
 struct Lost {
-    page: PageRef,
-    level: u16,
-    number: u64,
+    page: LostPage,
     bad: Bad,
-    pages: u64,
 }
 
 impl Lost {
     fn of(page: &Page, bad: Bad) -> Lost {
-        Lost { page: page.page, level: page.level, number: page.index, bad, pages: 1 }
+        Lost { page: LostPage { page: page.page, level: page.level, number: page.index }, bad }
     }
 
-    /// The volume needs these pages (L1).
-    fn blame(self, vol: &mut Vol, geometry: &Geometry) {
-        let pages = vol.damage.as_ref().map_or(0, |damage| damage.pages) + self.pages;
-        let below = geometry.units_below(self.level).saturating_mul(u64::from(geometry.unit_bytes));
-        let pos = self.number.saturating_mul(below);
+    fn told(&self, vol: &Vol, geometry: &Geometry) -> MapDamage {
+        let LostPage { page, level, number } = self.page;
+        let below = geometry.units_below(level).saturating_mul(u64::from(geometry.unit_bytes));
+        let pos = number.saturating_mul(below);
         let range = (pos, below.min(vol.core.size().saturating_sub(pos)));
-        let damage = vol
-            .damage
-            .get_or_insert_with(|| Box::new(MapDamage { at: self.page.address, why: self.bad.words(), range, pages }));
-        damage.pages = pages;
+        MapDamage { at: page.address, why: self.bad.words(), range, pages: 0 }
     }
 }
 
-/// The index nodes that miss something.
-type LostNodes = HashMap<u32, Lost>;
+/// The volume needs these pages (L1). `first` is one of them.
+fn blame(vol: &mut Vol, geometry: &Geometry, first: &Lost, pages: Arc<[LostPage]>) {
+    let told = first.told(vol, geometry);
+    let lost = vol.damage.get_or_insert_with(|| Box::new(LostMap { told, pages: Vec::new() }));
+    lost.told.pages += pages.len() as u64;
+    lost.pages.push(pages);
+}
 
-fn miss(lost: &mut LostNodes, node: u32, page: Lost) {
-    lost.entry(node).and_modify(|lost| lost.pages += page.pages).or_insert(page);
+/// Pages that give nothing, at or below an index node; by the node.
+type LostNodes = HashMap<u32, Vec<Lost>>;
+
+fn miss(lost: &mut LostNodes, node: u32, pages: &[Lost]) {
+    lost.entry(node).or_default().extend(pages);
 }
 
 /// The error of a page that refuses the pool. One that cannot be read may be whole when it is tried again.
@@ -112,9 +114,12 @@ pub(super) fn load(io: &dyn BlockIo, state: &mut State, rescue: bool) -> Result<
     let mut lost = LostNodes::new();
     let leaves = load_index(io, state, tops.pages, &mut lost)?;
     load_leaves(io, state, leaves, &mut lost)?;
+    let pages = |lost: &Vec<Lost>| lost.iter().map(|lost| lost.page).collect::<Arc<[LostPage]>>();
+    let lists: HashMap<u32, Arc<[LostPage]>> = lost.iter().map(|(node, lost)| (*node, pages(lost))).collect();
     for (volume, _, node) in tops.words {
-        if let Some((lost, vol)) = lost.get(&node).zip(state.table.get_mut(volume)) {
-            lost.blame(vol, &geometry);
+        let first = lost.get(&node).and_then(|lost| lost.first());
+        if let Some(((first, pages), vol)) = first.zip(lists.get(&node)).zip(state.table.get_mut(volume)) {
+            blame(vol, &geometry, first, Arc::clone(pages));
         }
     }
     Ok(lost_volumes)
@@ -210,7 +215,10 @@ fn load_upper(io: &dyn BlockIo, state: &mut State, geometry: &Geometry) -> Resul
             claim(state, page.page)?;
             if let Some(vol) = state.table.get_mut(page.of) {
                 vol.upper.push(page.page.address);
-                found.err().into_iter().for_each(|bad| Lost::of(page, bad).blame(vol, geometry));
+                if let Err(bad) = found {
+                    let lost = Lost::of(page, bad);
+                    blame(vol, geometry, &lost, [lost.page].into());
+                }
             }
             Ok(())
         })?);
@@ -273,7 +281,7 @@ fn load_index(
         state.tree.index.written(page.of, page.page);
         match found {
             Ok(count) => state.tree.index.add_used(page.of, count as u32),
-            Err(bad) => miss(lost, page.of, Lost::of(page, bad)),
+            Err(bad) => miss(lost, page.of, &[Lost::of(page, bad)]),
         }
         Ok(())
     })
@@ -311,7 +319,7 @@ fn load_leaves(io: &dyn BlockIo, state: &mut State, leaves: Vec<Page>, lost: &mu
     let bad = fill_leaves(io, state, pages)?;
     for link in links.iter().filter(|_| !bad.is_empty()) {
         if let Some(leaf) = bad.get(&link.node) {
-            miss(lost, link.parent, *leaf);
+            miss(lost, link.parent, leaf);
         }
     }
     Ok(())
@@ -333,7 +341,7 @@ fn fill_leaves(io: &dyn BlockIo, state: &mut State, pages: Vec<Page>) -> Result<
                 state.tree.fill_leaf(page.of, &entries, &written, geometry.entry_words);
                 state.tree.leaves.add_used(page.of, count as u32);
             }
-            Err(bad) => miss(&mut lost, page.of, Lost::of(page, bad)),
+            Err(bad) => miss(&mut lost, page.of, &[Lost::of(page, bad)]),
         }
         Ok(())
     })?;

@@ -16,7 +16,7 @@ use crate::format::damage::MapDamage;
 use crate::format::page::PageRef;
 use crate::format::record::Record;
 use crate::format::superblock::Superblock;
-use crate::state::table::Table;
+use crate::state::table::{LostMap, Table};
 
 /// A page of the volume table that gives nothing: its first leaf page, and the first one behind it.
 struct LostPage {
@@ -103,7 +103,9 @@ impl LostVolumes {
         if let Some((vol, lost)) = table.get_mut(volume).zip(self.pages.first()) {
             let why = "the volume was rolled back to one whose entry in the volume table is lost".to_string();
             let range = (0, vol.core.size());
-            vol.damage = Some(Box::new(MapDamage { at: lost.page.address, why, range, pages: 1 }));
+            let told = MapDamage { at: lost.page.address, why, range, pages: 1 };
+            // Only a rescue comes here, which writes nothing: no page is looked at again.
+            vol.damage = Some(Box::new(LostMap { told, pages: Vec::new() }));
         }
         true
     }

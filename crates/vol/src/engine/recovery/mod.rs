@@ -69,7 +69,10 @@ pub(crate) fn recover(io: &dyn BlockIo, options: &OpenOptions) -> Result<Recover
     let replayed = scan.next_seq > state.sb.replay_seq;
     (state.next_seq, state.durable_seq) = (scan.next_seq, scan.next_seq);
     count_owners(&mut state)?;
-    let read_only = options.read_only || options.rescue || state.table.first_damaged().is_some();
+    let read_only = options.read_only || options.rescue;
+    if !read_only {
+        state.begin_quarantine(&[]);
+    }
     sums::compute(io, &mut state, read_only)?;
     Ok(Recovered { state, replayed, highest_seq: scan.highest_seq, alone, unsure: unsure.into_words() })
 }

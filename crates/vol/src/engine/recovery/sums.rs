@@ -10,6 +10,7 @@
 //!   than a few refuse an opening that writes, for each holds its region open; one that writes nothing has no bound.
 //! - R3: each block is read once, however many entries of maps name it: snapshots share units, and a map that somebody
 //!   made up may have one unit a million times.
+//! - R4: a unit in [quarantine](crate::state::quarantine) may have been written as any other of its region.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -155,6 +156,15 @@ pub(super) fn compute(io: &dyn BlockIo, state: &mut State, read_only: bool) -> R
                     map.written_run(leaf, slot, block, count)
                 })?;
             }
+        }
+    }
+    for unit in regions.open_units(state.sb.total_units) {
+        if state.tree.units.is_quarantined(unit) {
+            let region = regions.sums.region(unit);
+            let computed =
+                looks.entry(region).or_insert_with(|| Look::at(&regions, region)).computed.get_or_insert_default();
+            regions.make(region).map_err(|_| no_memory())?;
+            data.compute_unit(&regions.sums, computed, unit << map.geometry.blocks_shift(), &|_, count| (true, count))?;
         }
     }
     regions.settle();

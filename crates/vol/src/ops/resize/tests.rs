@@ -14,6 +14,7 @@ use sheave_iomap::mapping::Intent;
 
 use super::*;
 use crate::device::block_io::{BlockIo, DeviceIo};
+use crate::engine::change::core_of;
 use crate::{CheckOptions, CreateOptions, OpenOptions, Pool, ScrubOptions, check_device};
 
 const BYTES: usize = 8 << 20;

@@ -6,8 +6,11 @@
 //! - C1: a unit of a chunk with memory is free exactly when its bit is set; the chunk's count is that of its bits.
 //! - C2: a chunk whose units are all free has no memory, but for the last one when the pool ends within it.
 //! - C3: bit `n` of the bitmap over all chunks says that chunk `n` has a free unit.
+//! - C4: a chunk without memory that is barred has no free unit, as if each of its units were taken by nobody.
 //!
 //! Called by [`Units`](super::Units).
+
+use std::collections::BTreeSet;
 
 use super::bitmap::Bitmap;
 
@@ -82,12 +85,14 @@ pub(super) struct Chunks {
     chunks: Vec<Option<Box<Chunk>>>,
     with_free: Bitmap,
     made: u64,
+    /// Chunks without memory whose units nobody gets (C4).
+    barred: BTreeSet<usize>,
 }
 
 impl Chunks {
     /// Without units.
     pub(super) fn new() -> Chunks {
-        Chunks { total: 0, chunks: Vec::new(), with_free: Bitmap::new(0), made: 0 }
+        Chunks { total: 0, chunks: Vec::new(), with_free: Bitmap::new(0), made: 0, barred: BTreeSet::new() }
     }
 
     /// Adds free units at the end.
@@ -112,7 +117,41 @@ impl Chunks {
 
     pub(super) fn is_free(&self, unit: u64) -> bool {
         let (chunk, at) = split(unit);
-        unit < self.total && self.chunks[chunk].as_ref().is_none_or(|chunk| chunk.free[at >> 6] >> (at & 63) & 1 != 0)
+        unit < self.total
+            && match &self.chunks[chunk] {
+                Some(chunk) => chunk.free[at >> 6] >> (at & 63) & 1 != 0,
+                None => !self.barred.contains(&chunk),
+            }
+    }
+
+    /// Takes the free units of `from..to` without an owner: chunks that lie in it as a whole and have no memory are
+    /// barred (C4), all others are put into `runs`, by their first and their number. How many units in all.
+    pub(super) fn bar(&mut self, from: u64, to: u64, runs: &mut Vec<(u64, u64)>) -> u64 {
+        let (mut unit, mut taken) = (from, 0);
+        while let Some(free) = self.next_free(unit).filter(|free| *free < to) {
+            let number = split(free).0;
+            let (first, end) = ((number << SHIFT) as u64, ((number + 1) << SHIFT) as u64);
+            if self.chunks[number].is_none() && from <= first && end <= to {
+                self.barred.insert(number);
+                self.with_free.clear(number as u64);
+                (unit, taken) = (end, taken + UNITS as u64);
+                continue;
+            }
+            self.take(free, 0);
+            match runs.last_mut() {
+                Some((first, count)) if *first + *count == free => *count += 1,
+                _ => runs.push((free, 1)),
+            }
+            (unit, taken) = (free + 1, taken + 1);
+        }
+        taken
+    }
+
+    /// No chunk is barred any more; how many units are free by that.
+    pub(super) fn unbar(&mut self) -> u64 {
+        let barred = std::mem::take(&mut self.barred);
+        barred.iter().for_each(|number| self.with_free.set(*number as u64));
+        barred.len() as u64 * UNITS as u64
     }
 
     /// Owners of a unit; none of one that is free, or beyond the pool.
@@ -169,7 +208,7 @@ impl Chunks {
     pub(super) fn next_free(&self, from: u64) -> Option<u64> {
         let (number, at) = split(from);
         let here = match self.chunks.get(number)? {
-            None => Some(at),
+            None => Some(at).filter(|_| !self.barred.contains(&number)),
             Some(chunk) => chunk.next(at),
         };
         if let Some(at) = here {
@@ -187,6 +226,7 @@ impl Chunks {
         for _ in 0..most {
             let found = match self.chunks.get(number) {
                 None => return Err(0),
+                Some(None) if self.barred.contains(&number) => None,
                 Some(None) => Some(at.next_multiple_of(units as usize)).filter(|at| *at < UNITS),
                 Some(Some(chunk)) => chunk.next_window(at, units as usize),
             };

@@ -55,6 +55,10 @@ pub(crate) struct Units {
     stale: Option<Stale>,
     /// Of those in limbo: set aside while they are discarded.
     aside: u64,
+    /// Of those in limbo: kept from everybody ([`quarantine`](crate::state::quarantine)); in runs, as far as they are
+    /// not chunks that are barred.
+    quarantined: u64,
+    quarantine: Vec<(u64, u64)>,
     /// Free units that data does not get.
     pub(crate) reserve: u64,
     /// While so many are free, from the first on and the second in number, nobody need be told.
@@ -72,6 +76,8 @@ impl Units {
             window_cursor: 0,
             stale: None,
             aside: 0,
+            quarantined: 0,
+            quarantine: Vec::new(),
             reserve: 0,
             calm: (0, u64::MAX),
         };
@@ -238,6 +244,39 @@ impl Units {
     /// Units that are set aside.
     pub(crate) fn aside(&self) -> u64 {
         self.aside
+    }
+
+    /// All units that are free, but for those of `sure` (first, number; ascending), go to limbo until
+    /// [`Units::end_quarantine`]: somebody may have them who cannot be asked.
+    pub(crate) fn begin_quarantine(&mut self, sure: &[(u64, u64)]) {
+        let mut from = 0;
+        for (first, count) in sure.iter().copied().chain([(self.counts.total, 0)]) {
+            let taken = self.chunks.bar(from, first, &mut self.quarantine);
+            self.counts.free -= taken;
+            self.counts.limbo += taken;
+            self.quarantined += taken;
+            from = first + count;
+        }
+    }
+
+    /// Nobody has the units of the quarantine. Those in whole chunks are free at once; the runs of the others may leave
+    /// limbo, a part at a time.
+    pub(crate) fn end_quarantine(&mut self) -> Vec<(u64, u64)> {
+        let free = self.chunks.unbar();
+        self.counts.limbo -= free;
+        self.counts.free += free;
+        self.quarantined = 0;
+        std::mem::take(&mut self.quarantine)
+    }
+
+    /// Units in quarantine.
+    pub(crate) fn quarantined(&self) -> u64 {
+        self.quarantined
+    }
+
+    /// Recovery: whether a unit is in quarantine, for nothing is in limbo yet.
+    pub(crate) fn is_quarantined(&self, unit: u64) -> bool {
+        unit < self.counts.total && !self.chunks.is_free(unit) && self.chunks.owners(unit) == 0
     }
 
     /// From now on units that become free are listed, or are not.

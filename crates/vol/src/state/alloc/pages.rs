@@ -30,11 +30,22 @@ pub(crate) struct Pages {
     pub(crate) keep: u64,
     /// Addresses of pages that the last durable checkpoint has and the next one has not (I2).
     given_up: Vec<u64>,
+    /// Free pages of units that are metadata already, while it is not known that nobody has them.
+    quarantine: BTreeMap<u64, Mask>,
 }
 
 impl Pages {
     pub(crate) fn new(unit_shift: u32) -> Pages {
-        Pages { unit_shift, partial: BTreeMap::new(), free: 0, used: 0, sparse: false, keep: 0, given_up: Vec::new() }
+        Pages {
+            unit_shift,
+            partial: BTreeMap::new(),
+            free: 0,
+            used: 0,
+            sparse: false,
+            keep: 0,
+            given_up: Vec::new(),
+            quarantine: BTreeMap::new(),
+        }
     }
 
     /// Pages of a unit.
@@ -130,6 +141,22 @@ impl Pages {
         self.free -= 1;
         self.used += 1;
         true
+    }
+
+    /// The free pages of metadata units are nobody's until [`Pages::end_quarantine`]: a page that cannot be read may
+    /// refer to them. They count as used.
+    pub(crate) fn begin_quarantine(&mut self) {
+        self.quarantine = std::mem::take(&mut self.partial);
+        self.used += std::mem::take(&mut self.free);
+    }
+
+    /// They are free.
+    pub(crate) fn end_quarantine(&mut self, units: &mut Units) {
+        for (unit, mask) in std::mem::take(&mut self.quarantine) {
+            let pages = (0..self.per_unit()).filter(|page| mask[(page >> 6) as usize] >> (page & 63) & 1 != 0);
+            let pages: Vec<u64> = pages.map(|page| (unit << self.unit_shift) + (page << BLOCK_SHIFT)).collect();
+            self.put(&pages, units);
+        }
     }
 
     /// The next checkpoint will not have this page.

@@ -236,6 +236,13 @@ impl Regions {
         self.map.get(&region).is_some_and(|region| !region.page.is_none() && !region.open_page)
     }
 
+    /// Recovery: the units, of a pool of `total`, of regions to which writes may have been under way.
+    pub(crate) fn open_units(&self, total: u64) -> Vec<u64> {
+        let per_region = self.sums.region_units;
+        let open = self.map.iter().filter(|(_, region)| region.open_page).map(|(id, _)| *id);
+        open.flat_map(|id| id * per_region..((id + 1) * per_region).min(total)).collect()
+    }
+
     /// Recovery: whether the journal speaks of a unit, in a pool of a program that did not know marks.
     pub(crate) fn is_replayed(&self, unit: u64) -> bool {
         self.replayed.contains(unit)

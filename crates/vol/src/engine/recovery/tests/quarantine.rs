@@ -1,0 +1,166 @@
+//! A pool with a damaged map goes on: others are written, nothing that the damaged map may have is touched, and deleting
+//! its volumes gives all of it back.
+
+use super::*;
+
+/// A closed pool as [`three_volumes`], in units of this size, with a clone of the snapshot too.
+fn four_volumes(unit_bytes: u64) -> Device {
+    let device = open_device("ram:size=32M").unwrap();
+    Pool::create(&device, &CreateOptions { unit_bytes, ..CreateOptions::default() }).unwrap();
+    let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+    for name in ["a", "b"] {
+        drop(pool.create_volume(name, 8 << 30).unwrap());
+        PLACES.iter().for_each(|at| write(&pool, name, *at));
+    }
+    pool.snapshot("a", "s").unwrap();
+    write(&pool, "a", PLACES[0]);
+    pool.clone_volume("s", "c").unwrap();
+    // A leaf of its own, whose units are the snapshot's but for one.
+    write(&pool, "c", PLACES[1] + 7 * unit_bytes);
+    pool.close().unwrap();
+    device
+}
+
+const ALL: [&str; 4] = ["a", "b", "c", "s"];
+
+fn all_places(pool: &Pool) -> BTreeMap<&'static str, Vec<Option<u64>>> {
+    ALL.into_iter().map(|name| (name, places(pool, name))).collect()
+}
+
+/// Writes to all places of the volumes that open, and takes all space there is. The units that these volumes have now.
+fn use_it(pool: &Pool, lost: &[&str]) -> Vec<u64> {
+    let unit = pool.info().unit_bytes;
+    let token = MayBlock::on_worker();
+    let mut units = Vec::new();
+    let mut write = |name: &str, at: u64| {
+        let volume = pool.open_volume(name).unwrap();
+        let there = volume.map(at, 4096, Intent::Write);
+        let piece = there.or_else(|_| volume.map_blocking(at, 4096, Intent::Write, &token))?;
+        units.push(piece.addr / unit);
+        volume.end_write(WriteDone::new(at, 4096, Status::Ok, &[piece]), &token)
+    };
+    for name in ["a", "b", "c"].into_iter().filter(|name| !lost.contains(name)) {
+        for at in PLACES.into_iter().chain([PLACES[1] + 7 * unit]) {
+            let written = write(name, at);
+            assert!(matches!(written, Ok(()) | Err(Status::NoSpc)), "{name}: {written:?}");
+            assert!(name != "b" || at == PLACES[1] + 7 * unit || written.is_ok(), "its own units are written in place");
+        }
+    }
+    let (mut at, name) = (0, if lost.contains(&"b") { "c" } else { "b" });
+    while write(name, at).is_ok() {
+        at += unit;
+    }
+    pool.sync().unwrap();
+    units
+}
+
+#[test]
+fn nothing_that_a_page_may_refer_to_is_given_to_others_before_its_volumes_are_deleted() {
+    let (mut writable, mut deletes_only) = (0, 0);
+    for unit in [UNIT, 1 << 20] {
+        let whole = four_volumes(unit);
+        let pages = (0..32 << 20).step_by(BLOCK);
+        for at in pages.filter(|at| matches!(kind_at(&whole, *at), Some(kind::LEAF | kind::INDEX))) {
+            match unreadable_for_a_while(&whole, unit, at) {
+                None => {}
+                Some(true) => deletes_only += 1,
+                Some(false) => writable += 1,
+            }
+        }
+    }
+    assert!(writable >= 5 && deletes_only >= 3, "{writable} {deletes_only}");
+}
+
+fn copy_of(device: &Device) -> Device {
+    let copy = open_device("ram:size=32M").unwrap();
+    let mut bytes = vec![0; 32 << 20];
+    DeviceIo::new(device).unwrap().read(0, &mut bytes).unwrap();
+    DeviceIo::new(&copy).unwrap().write(0, &bytes).unwrap();
+    copy
+}
+
+/// A page cannot be read, while the pool is used, and then again; then never more, so that its volumes are deleted.
+/// Whether the pool took deletes alone; none if nobody needs the page.
+fn unreadable_for_a_while(whole: &Device, unit: u64, at: u64) -> Option<bool> {
+    let device = copy_of(whole);
+    let before = all_places(&Pool::open(&device, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap());
+    let pool = open(&device, &[at]).unwrap();
+    let opened = pool.info();
+    let lost: Vec<&str> = opened.damaged.iter().map(|(name, _)| &**name).collect();
+    if lost.is_empty() {
+        return None;
+    }
+    assert!(opened.quarantined_bytes > 0);
+    if !opened.deletes_only {
+        let taken = use_it(&pool, &lost);
+        for name in &lost {
+            let had: Vec<u64> = before[name].iter().flatten().map(|at| at / unit).collect();
+            assert!(taken.iter().all(|unit| !had.contains(unit)), "page {at}: units of '{name}' were given to others");
+        }
+    }
+    pool.close().unwrap();
+    // The disk can read the page again: nothing is missing.
+    let report = check_device(&device, &CheckOptions::default()).unwrap();
+    assert!(report.is_clean(), "page {at}: {:?}", report.findings);
+    let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+    for name in &lost {
+        assert_eq!(&places(&pool, name), &before[name], "'{name}' after page {at} could not be read");
+    }
+    pool.close().unwrap();
+    let pool = open(&device, &[at]).unwrap();
+    assert_eq!(pool.info().damaged, opened.damaged);
+    lost.iter().for_each(|name| pool.delete(name).unwrap());
+    let info = pool.info();
+    assert_eq!((info.quarantined_bytes, info.deletes_only, info.damaged.len()), (0, false, 0));
+    pool.sync().unwrap();
+    let info = pool.info();
+    assert!(info.pending_bytes == 0 && info.free_bytes > info.size_bytes / 2, "{info:?}");
+    drop(pool.create_volume("new", 1 << 30).unwrap());
+    write(&pool, "new", 0);
+    pool.close().unwrap();
+    let report = check_device(&device, &CheckOptions::default()).unwrap();
+    assert!(report.is_clean(), "page {at}: {:?}", report.findings);
+    let again = Pool::open(&device, &OpenOptions::default()).unwrap().info();
+    let counted = (info.data_bytes + unit, info.volumes + 1);
+    assert_eq!((again.data_bytes, again.volumes), counted, "what opening derives is what was counted");
+    Some(opened.deletes_only)
+}
+
+/// A pool of which no leaf of 'a' alone can be read, with room for a checkpoint.
+fn without_a_leaf() -> Pool {
+    let device = four_volumes(1 << 20);
+    let leaf =
+        map_pages(&device).into_iter().find(|page| page.1 == ["a"] && kind_at(&device, page.0) == Some(kind::LEAF));
+    open(&device, &[leaf.unwrap().0]).unwrap()
+}
+
+#[test]
+fn a_damaged_volume_is_not_copied_nor_resized_and_can_be_rolled_back() {
+    let pool = without_a_leaf();
+    let refused =
+        [pool.snapshot("a", "t"), pool.clone_volume("a", "t"), pool.resize("a", 16 << 30), pool.resize("a", 1 << 30)];
+    for error in refused {
+        assert!(matches!(&error, Err(PoolError::DamagedMap { volume, .. }) if volume == "a"), "{error:?}");
+    }
+    pool.rollback("a", "s").unwrap();
+    assert_eq!(places(&pool, "a"), places(&pool, "s"));
+    let info = pool.info();
+    assert_eq!((info.damaged.len(), info.quarantined_bytes), (0, 0));
+    write(&pool, "a", PLACES[0]);
+    let device = pool.inner.device.clone();
+    pool.close().unwrap();
+    let report = check_device(&device, &CheckOptions::default()).unwrap();
+    assert!(report.is_clean(), "{:?}", report.findings);
+}
+
+#[test]
+fn a_full_pool_says_that_a_damaged_map_keeps_space() {
+    let pool = without_a_leaf();
+    use_it(&pool, &["a"]);
+    let error = (0..10_000).find_map(|number| pool.create_volume(&format!("v{number}"), 1 << 20).err()).unwrap();
+    let text = error.to_string();
+    assert!(
+        matches!(error, PoolError::Full { .. }) && text.contains("volume 'a'") && text.contains("delete"),
+        "{text}"
+    );
+}
