@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::SystemTime;
 
-use sheave_base::peer::Peer;
+use sheave_base::peer::Peer as Process;
 use sheave_base::sync::{Arc, Mutex, MutexGuard};
 
 use crate::counts::{IoCounts, Tally};
+use crate::shares::Peer;
 
 /// A connected client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,15 +53,15 @@ impl Clients {
         self.rows.lock().expect("invariant: nothing panics under this lock")
     }
 
-    /// A client was accepted by this reactor, which counts in this tally; its number.
-    pub(crate) fn came(&self, reactor: usize, fd: &OwnedFd, tally: Arc<Tally>) -> u64 {
-        let peer = peer(fd);
+    /// A client was accepted by this reactor, which counts in this tally; its number, and with whom it shares.
+    pub(crate) fn came(&self, reactor: usize, fd: &OwnedFd, tally: Arc<Tally>) -> (u64, Peer) {
+        let (with, peer) = peer(fd);
         let mut rows = self.lock();
         rows.next += 1;
         let id = rows.next;
         let client = Client { id, peer, export: None, since: SystemTime::now(), counts: IoCounts::default() };
         rows.all.insert(id, Row { reactor, client, tally });
-        id
+        (id, with)
     }
 
     pub(crate) fn chose(&self, id: u64, export: &str) {
@@ -92,16 +93,16 @@ impl Clients {
     }
 }
 
-/// The other end, in words.
-fn peer(fd: &OwnedFd) -> String {
+/// The other end, for shares, and in words.
+fn peer(fd: &OwnedFd) -> (Peer, String) {
     if let Ok(Some(address)) = rustix::net::getpeername(fd)
         && let Ok(address) = std::net::SocketAddr::try_from(address)
     {
-        return format!("tcp:{address}");
+        return (Peer::at(address.ip()), format!("tcp:{address}"));
     }
     match sheave_base::peer::peer(fd) {
-        Ok(Peer { pid: Some(pid), uid, .. }) => format!("process {pid} of user {uid}"),
-        Ok(Peer { pid: None, uid, .. }) => format!("a container, user {uid}"),
-        Err(_) => "unknown".into(),
+        Ok(Process { pid: Some(pid), uid, .. }) => (Peer::User(uid), format!("process {pid} of user {uid}")),
+        Ok(Process { pid: None, uid, .. }) => (Peer::User(uid), format!("a container, user {uid}")),
+        Err(_) => (Peer::Unknown, "unknown".into()),
     }
 }

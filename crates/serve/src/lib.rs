@@ -15,7 +15,8 @@
 //! | [`tls`] | certificates and keys, who is let in with which |
 //! | [`error`] | why a server cannot be |
 //! | `reactor` | one thread with one ring: its connections, their requests, what is sent |
-//! | `payload` | memory of requests and replies, and the bounds on it |
+//! | `payload` | memory of requests and replies |
+//! | `shares` | who may hold how much of it |
 //!
 //! A reactor is a thread with one ring. The kernel ring below also accepts, receives and sends, so a batch of requests
 //! costs one system call, network and disk together. A connection stays with the reactor that accepted it. What is
@@ -24,11 +25,12 @@
 //! Invariants:
 //! - S1. Memory that the kernel or a device may touch stays where it is until the operation has ended: it belongs to a
 //!   request or to a batch that is being sent, which are dropped after the ring.
-//! - S2. A client gets no more memory than its limit, all clients of a server no more than the server's; past either it
-//!   is not read from. The first that found no memory is the first to get some: what others leave is kept for it, up to
-//!   half of all.
-//! - S3. A client that does not finish its handshake, stops reading or sending while others wait for memory, or sends
-//!   what is no protocol, is dropped, and nobody else hears of it.
+//! - S2. A client gets no more memory than its limit and its share (`shares`), all clients of a server no more than the
+//!   server's; past any of these it is not read from. A write holds memory for what has come of it. Each client has a
+//!   small part that no other can take, and one request of any size goes on whatever others hold.
+//! - S3. A client that does not finish its handshake, moves no byte of what it holds memory for while others wait for
+//!   some, says nothing while others wait for its place, or sends what is no protocol, is dropped, and nobody else hears
+//!   of it.
 //! - S4. A server with nothing to do uses no CPU, and clients with nothing to do have no buffers.
 
 pub mod clients;
@@ -42,6 +44,7 @@ mod payload;
 mod reactor;
 pub mod server;
 mod shared;
+mod shares;
 pub mod tls;
 
 pub use clients::Client;

@@ -1,10 +1,19 @@
-//! Memory of requests and replies, and the bounds on it.
+//! Memory of requests and replies.
 //!
 //! A payload has room for the header of a reply before its data, so that both are sent as one piece, and its data lies
 //! as the device wants it. Memory that is given back is kept for the next request, up to [`MAX_KEPT`]; a server that
 //! sleeps gives all of it back to the system ([`Pool::trim`]).
+//!
+//! Does not own who may have how much (`shares`). A payload of a write counts there for what has come of it: its
+//! addresses are there from the start, so that the data goes from the socket to the device in one piece, but its pages
+//! are not, before something is received into them.
+//!
+//! Invariants:
+//! - P1. Nothing touches a payload beyond what it counts for.
+//! - P2. Memory that the system has given and that no payload counts for is at most [`MAX_KEPT`]: what is kept, and the
+//!   rest of payloads that were kept before and do not count whole yet.
 
-use sheave_base::buf::Buf;
+use sheave_base::buf::{Buf, MMAP_THRESHOLD_BYTES};
 use sheave_nbd::reply::MAX_READ_HEADER;
 
 /// Bytes before the data, at least.
@@ -12,7 +21,7 @@ const HEADROOM: usize = 64;
 /// Smallest memory of a payload.
 const MIN_CLASS: u32 = 13;
 /// Memory that is kept, at most.
-const MAX_KEPT: usize = 16 << 20;
+const MAX_KEPT: u64 = 16 << 20;
 /// What memory is aligned to.
 const ALIGN: usize = 4096;
 
@@ -24,12 +33,28 @@ pub(crate) struct Payload {
     buf: Buf,
     /// Where the data begins.
     at: usize,
+    /// Bytes that it counts for.
+    counted: u64,
+    /// Some of them are of the room for one request of the largest size.
+    of_room: bool,
+    /// Bytes of it that the system had given before, for payloads that had this memory.
+    touched: u64,
 }
 
 impl Payload {
     /// Bytes that it counts for.
-    pub(crate) fn cost(&self) -> u64 {
-        self.buf.len() as u64
+    pub(crate) fn counted(&self) -> u64 {
+        self.counted
+    }
+
+    /// Whether it has some of the room for one request of the largest size.
+    pub(crate) fn is_of_room(&self) -> bool {
+        self.of_room
+    }
+
+    /// Bytes of data that there is memory for by what it counts for (P1).
+    pub(crate) fn room(&self) -> u64 {
+        self.counted.min(self.buf.len() as u64) - self.at as u64
     }
 
     /// Where the data begins.
@@ -49,13 +74,15 @@ impl Payload {
 
     /// Puts bytes at this place in the data.
     pub(crate) fn fill(&mut self, from: usize, bytes: &[u8]) {
+        debug_assert!((from + bytes.len()) as u64 <= self.room(), "P1");
         let start = self.at + from;
         self.buf[start..start + bytes.len()].copy_from_slice(bytes);
     }
 
     /// Zeroes, outside of all bounds: a reactor has them once. `None` when the system has no memory.
     pub(crate) fn zeroes(len: usize) -> Option<Payload> {
-        Some(Payload { buf: Buf::zeroed(len, ALIGN).ok()?, at: 0 })
+        let buf = Buf::zeroed(len, ALIGN).ok()?;
+        Some(Payload { buf, at: 0, counted: len as u64, of_room: false, touched: 0 })
     }
 
     /// The address of a byte of the memory: of the data, from [`Payload::start`] on.
@@ -65,56 +92,61 @@ impl Payload {
     }
 }
 
+/// Memory to use again, of which the system has given so many bytes.
+#[derive(Debug)]
+struct Kept {
+    buf: Buf,
+    touched: u64,
+}
+
 /// Where payloads come from.
 #[derive(Debug)]
 pub(crate) struct Pool {
     /// Memory to use again, by the logarithm of its size.
-    kept: Vec<Vec<Buf>>,
-    kept_bytes: usize,
-    /// Bytes given out.
-    held: u64,
-    /// Most bytes to give out.
-    most: u64,
+    kept: Vec<Vec<Kept>>,
+    /// Bytes that the system has given of what is kept, and of payloads beyond what these count for (P2).
+    kept_bytes: u64,
 }
 
 impl Pool {
-    pub(crate) fn new(most: u64) -> Pool {
-        Pool { kept: (0..usize::BITS).map(|_| Vec::new()).collect(), kept_bytes: 0, held: 0, most }
+    pub(crate) fn new() -> Pool {
+        Pool { kept: (0..usize::BITS).map(|_| Vec::new()).collect(), kept_bytes: 0 }
     }
 
     /// Bytes that data of this length counts for.
     pub(crate) fn cost(len: usize, align: usize) -> u64 {
-        1 << class(len, align)
+        let whole = 1 << class(len, align);
+        // Of a large one the pages behind the data are never touched.
+        if whole < MMAP_THRESHOLD_BYTES { whole as u64 } else { (len + before(align)).next_multiple_of(ALIGN) as u64 }
     }
 
-    /// Whether so much can be given out while so much is kept for somebody else; something always can be when nothing
-    /// is.
-    pub(crate) fn has_room(&self, cost: u64, kept: u64) -> bool {
-        // Half at most is kept: clients that are slow to take their replies would otherwise stop all others by it.
-        self.held == 0 || self.held + cost + kept.min(self.most / 2) <= self.most
-    }
-
-    /// Memory for data of this length, at a multiple of `align`; `None` when the system has none.
-    pub(crate) fn take(&mut self, len: usize, align: usize) -> Option<Payload> {
+    /// Memory for data of this length, at a multiple of `align`, that counts for so many bytes; `None` when the system
+    /// has none.
+    pub(crate) fn take(&mut self, len: usize, align: usize, counted: u64, of_room: bool) -> Option<Payload> {
         let class = class(len, align);
-        let buf = match self.kept[class as usize].pop() {
-            Some(buf) => {
-                self.kept_bytes -= buf.len();
-                buf
-            }
-            None => Buf::zeroed(1 << class, ALIGN).ok()?,
+        let Kept { buf, touched } = match self.kept[class as usize].pop() {
+            Some(kept) => kept,
+            None => Kept { buf: Buf::zeroed(1 << class, ALIGN).ok()?, touched: 0 },
         };
-        self.held += buf.len() as u64;
-        Some(Payload { buf, at: align.max(HEADROOM) })
+        self.kept_bytes -= touched.min(counted);
+        Some(Payload { buf, at: before(align), counted, of_room, touched })
+    }
+
+    /// A payload counts for so many bytes more.
+    pub(crate) fn grow(&mut self, payload: &mut Payload, more: u64, of_room: bool) {
+        self.kept_bytes -= payload.touched.saturating_sub(payload.counted).min(more);
+        payload.counted += more;
+        payload.of_room |= of_room;
     }
 
     /// Takes memory back.
     pub(crate) fn put(&mut self, payload: Payload) {
-        let len = payload.buf.len();
-        self.held -= len as u64;
-        if self.kept_bytes + len <= MAX_KEPT {
-            self.kept_bytes += len;
-            self.kept[len.trailing_zeros() as usize].push(payload.buf);
+        let Payload { buf, counted, touched, .. } = payload;
+        self.kept_bytes -= touched.saturating_sub(counted);
+        let touched = touched.max(counted);
+        if self.kept_bytes + touched <= MAX_KEPT {
+            self.kept_bytes += touched;
+            self.kept[buf.len().trailing_zeros() as usize].push(Kept { buf, touched });
         }
     }
 
@@ -130,9 +162,14 @@ impl Pool {
     }
 }
 
+/// Bytes before data at a multiple of `align`.
+fn before(align: usize) -> usize {
+    align.max(HEADROOM)
+}
+
 /// The logarithm of the size for data of this length.
 fn class(len: usize, align: usize) -> u32 {
-    (len + align.max(HEADROOM)).next_power_of_two().trailing_zeros().max(MIN_CLASS)
+    (len + before(align)).next_power_of_two().trailing_zeros().max(MIN_CLASS)
 }
 
 #[cfg(test)]

@@ -10,6 +10,8 @@ mod batch;
 mod conn;
 mod held_back;
 mod large_reads;
+mod places;
+mod questions;
 mod raw;
 mod requests;
 #[cfg(test)]
@@ -26,12 +28,14 @@ use sheave_iomap::slow::FlightRecorder;
 use sheave_uring::{IoWq, Ring, RingHandle};
 
 use self::conn::Conn;
+use self::places::Idle;
 use self::raw::{Kind, token};
-use self::requests::{ENTRIES, Io};
+use self::requests::{ENTRIES, Io, MAX_COST};
 use crate::counts::Tally;
 use crate::error::ServeError;
 use crate::limit::TICK;
 use crate::shared::{Order, Shared, words};
+use crate::shares::Shares;
 
 /// Receive buffers of a reactor, and bytes of each.
 const RECV_BUFFERS: u16 = 16;
@@ -60,6 +64,10 @@ pub(crate) struct Reactor {
     accepting: Vec<bool>,
     accept_after: Option<Instant>,
     most: usize,
+    /// When to look who waits for a place, while all are taken.
+    door_at: Option<Instant>,
+    /// Since when connections have nothing to do, while others wait.
+    idle: Vec<Idle>,
     /// When to look at the handshakes, if there are any.
     look_at: Option<Instant>,
     /// When to look for clients that hold memory and do nothing.
@@ -89,8 +97,10 @@ impl Reactor {
             .map_err(|error| ServeError::OldKernel(error.to_string()))?;
         let options = &shared.options;
         let reactors = options.reactors.max(1);
+        let most = (options.max_clients as usize).div_ceil(reactors).max(1);
+        let shares = Shares::new(options.server_bytes / reactors as u64, most, MAX_COST);
         Ok(Reactor {
-            io: Io::new(ring, options.server_bytes / reactors as u64, options.client_bytes),
+            io: Io::new(ring, shares, options.client_bytes),
             conns: Vec::new(),
             free: Vec::new(),
             live: 0,
@@ -98,7 +108,9 @@ impl Reactor {
             later: Vec::new(),
             accepting: vec![false; shared.listeners.len()],
             accept_after: None,
-            most: (options.max_clients as usize).div_ceil(reactors).max(1),
+            most,
+            door_at: None,
+            idle: Vec::new(),
             look_at: None,
             stalls_at: None,
             trim_at: None,
@@ -137,6 +149,7 @@ impl Reactor {
     /// Does what can be done. For how many events to wait then, and how long; `None` at the end of the server.
     fn before_wait(&mut self) -> Option<(u32, Option<Duration>)> {
         self.go_on();
+        self.answer_a_question();
         self.let_go();
         // After those that went: there may be room for others now.
         self.accept_more();
@@ -146,6 +159,17 @@ impl Reactor {
         }
         let timeout = self.timeout();
         Some((self.wanted(), timeout))
+    }
+
+    /// Answers a question for one context, when it is somebody's turn (Q1).
+    fn answer_a_question(&mut self) {
+        if let Some(number) = self.io.questions.take() {
+            if let Some(Some(conn)) = self.conns.get_mut(number) {
+                conn.answer_question(&mut self.io);
+            }
+            self.touched.push(number);
+            self.go_on();
+        }
     }
 
     /// Takes what has come.
@@ -207,6 +231,7 @@ impl Reactor {
                 kind => {
                     let Some(Some(conn)) = self.conns.get_mut(number) else { continue };
                     if kind == Kind::Recv as u32 {
+                        self.io.questions.comes_for(number);
                         conn.received(&mut self.io, &event);
                     } else {
                         conn.sent(&mut self.io, event.res);
@@ -227,10 +252,11 @@ impl Reactor {
             for &(slot, res) in &ended {
                 let Some(answer) = self.io.op_ended(slot, res) else { continue };
                 let number = answer.conn;
+                self.io.questions.comes_for(number);
                 match self.conns.get_mut(number).and_then(Option::as_mut) {
                     Some(conn) => conn.answer(&mut self.io, answer),
                     // A connection outlives its requests.
-                    None => answer.payload.into_iter().for_each(|payload| self.io.give_back(payload)),
+                    None => answer.payload.into_iter().for_each(|payload| self.io.give_back(number, payload)),
                 }
                 self.touched.push(number);
             }
@@ -253,11 +279,8 @@ impl Reactor {
             if self.io.to_start() {
                 self.finished();
             }
-            if self.io.was_short && std::mem::take(&mut self.io.was_freed) {
-                self.touch_all();
-                // The last that is pushed is the first that goes on.
-                self.touched.extend(self.io.take_short());
-            }
+            // The last that is pushed is the first that goes on.
+            self.touched.extend(self.io.shares.take_hopeful().into_iter().rev());
             if self.touched.is_empty() && !self.held_back.is_empty() {
                 self.begin_held_back(Instant::now());
             }
@@ -265,7 +288,7 @@ impl Reactor {
                 break;
             }
         }
-        match (self.io.was_short, self.stalls_at) {
+        match (self.io.shares.has_line(), self.stalls_at) {
             (true, None) => self.stalls_at = Some(Instant::now() + self.shared.options.stall),
             (false, Some(_)) => self.stalls_at = None,
             _ => {}
@@ -287,14 +310,11 @@ impl Reactor {
         }
     }
 
-    fn touch_all(&mut self) {
-        self.touched.extend((0..self.conns.len()).filter(|&at| self.conns[at].is_some()));
-    }
-
     fn remove(&mut self, number: usize) {
         if let Some(mut conn) = self.conns[number].take() {
             conn.give_back(&mut self.io);
-            self.io.left(number);
+            self.io.shares.leave(number);
+            self.idle.get_mut(number).into_iter().for_each(|idle| *idle = Idle::default());
             self.held_back.retain(|(_, other)| *other != number);
             if let Some(export) = conn.export() {
                 self.io.leave(export);
@@ -311,7 +331,9 @@ impl Reactor {
 
     /// Waits for the next connection of each listener, while there may be more.
     fn accept_more(&mut self) {
-        if self.ends_at.is_some() || self.accept_after.is_some() || self.live >= self.most {
+        let is_full = self.live >= self.most;
+        self.watch_the_door(is_full);
+        if self.ends_at.is_some() || self.accept_after.is_some() || is_full {
             return;
         }
         if self.accepting.iter().all(|accepting| *accepting) || !self.has_room_for_handshake() {
@@ -378,8 +400,8 @@ impl Reactor {
         self.look_at.get_or_insert(until);
         let tls = self.shared.listeners[listener].tls();
         let tally = Arc::new(Tally::default());
-        let id = self.shared.clients.came(self.number, &fd, tally.clone());
-        self.conns[number] = Some(Box::new(Conn::new(fd, number, id, until, tally, tls)));
+        let (id, peer) = self.shared.clients.came(self.number, &fd, tally.clone());
+        self.conns[number] = Some(Box::new(Conn::new(fd, number, id, peer, until, tally, tls)));
         self.live += 1;
         self.touched.push(number);
     }
@@ -395,11 +417,13 @@ impl Reactor {
         } else if !idle {
             self.trim_at = None;
         }
-        let all = [self.look_at, self.hang_ups_at, self.stalls_at, self.trim_at, self.ends_at, self.accept_after];
+        let looks = [self.look_at, self.hang_ups_at, self.stalls_at, self.door_at];
+        let all = looks.into_iter().chain([self.trim_at, self.ends_at, self.accept_after]);
         let now = Instant::now();
-        let first = all.into_iter().flatten().min().map(|first| first.saturating_duration_since(now));
+        let first = all.flatten().min().map(|first| first.saturating_duration_since(now));
         let held_back = self.held_back.iter().map(|(until, _)| until.saturating_duration_since(now).max(TICK)).min();
-        first.into_iter().chain(held_back).min()
+        let question = self.io.questions.due_in(|| now);
+        first.into_iter().chain(held_back).chain(question).min()
     }
 
     /// For how many events to wait. The end of a send that ought to end in the call that starts it is waited for along
@@ -411,7 +435,7 @@ impl Reactor {
         let prompt = io.prompt_sends.iter().filter(has_time).count() as u32;
         self.io.prompt_sends.clear();
         // Memory that a send gives back may be waited for by others.
-        if prompt == 0 || !self.later.is_empty() || self.io.was_short {
+        if prompt == 0 || !self.later.is_empty() || self.io.shares.has_line() {
             return 1;
         }
         1 + prompt
@@ -437,8 +461,11 @@ impl Reactor {
             self.look_for_hang_ups(now);
         }
         if self.stalls_at.is_some_and(|at| at <= now) {
-            self.drop_where(Conn::has_stalled, "it held memory, and neither sent nor took anything", |_| None);
+            self.look_for_stalls();
             self.stalls_at = None;
+        }
+        if self.door_at.is_some_and(|at| at <= now) {
+            self.look_at_the_door(now);
         }
         if self.trim_at.is_some_and(|at| at <= now) {
             self.trim_at = None;
@@ -471,6 +498,17 @@ impl Reactor {
             }
         }
         earliest
+    }
+
+    /// Drops the clients that hold memory which others need, and have done nothing with it.
+    fn look_for_stalls(&mut self) {
+        for (number, conn) in self.conns.iter_mut().enumerate() {
+            let Some(conn) = conn.as_mut().filter(|_| self.io.shares.holds_what_others_need(number)) else { continue };
+            if let Some(why) = conn.look_at_progress(&mut self.io) {
+                conn.drop_client(why);
+                self.touched.push(number);
+            }
+        }
     }
 
     fn cancel_accepts(&mut self) {

@@ -30,8 +30,11 @@ pub struct ServerOptions {
     pub server_bytes: u64,
     /// How long a client may take to choose its export.
     pub handshake: Duration,
-    /// How long a client may hold memory without sending or taking anything while others wait for some.
+    /// How long a client may hold memory without sending or taking any of what it holds it for while others wait for
+    /// some.
     pub stall: Duration,
+    /// How long a client may have nothing to do while all places are taken and others wait for one.
+    pub idle: Duration,
     /// How long the end waits for requests under way.
     pub drain: Duration,
     /// I/O that takes longer is kept as slow, whatever is usual.
@@ -47,6 +50,7 @@ impl Default for ServerOptions {
             server_bytes: 512 << 20,
             handshake: Duration::from_secs(10),
             stall: Duration::from_secs(10),
+            idle: Duration::from_secs(60),
             drain: Duration::from_secs(10),
             slow_limit: DEFAULT_SLOW_LIMIT,
         }

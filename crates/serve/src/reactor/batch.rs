@@ -28,6 +28,30 @@ impl Batch {
     }
 }
 
+impl Batch {
+    /// The first bytes have been sent: what is left are the pieces. The memory of reads that are sent goes to `spent`.
+    pub(super) fn sent(&mut self, mut bytes: usize, mut spent: impl FnMut(Payload)) {
+        let mut whole = 0;
+        for piece in &mut self.pieces {
+            let len = match piece {
+                Piece::Small { start, end } => *end - *start,
+                Piece::Data { len, .. } => *len,
+            };
+            if len > bytes {
+                match piece {
+                    Piece::Small { start, .. } => *start += bytes,
+                    Piece::Data { start, len, .. } => (*start, *len) = (*start + bytes, *len - bytes),
+                }
+                break;
+            }
+            bytes -= len;
+            whole += 1;
+            piece.take_payload().into_iter().for_each(&mut spent);
+        }
+        self.pieces.drain(..whole);
+    }
+}
+
 impl Piece {
     /// The memory of a read, which is then no piece of the batch any more.
     pub(super) fn take_payload(&mut self) -> Option<Payload> {

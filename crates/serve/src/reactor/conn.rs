@@ -10,6 +10,7 @@
 mod block_status;
 mod held_back;
 mod negotiation;
+mod progress;
 mod replies;
 mod secure;
 mod waiting_reads;
@@ -34,9 +35,12 @@ use super::tls_stream::TlsStream;
 use crate::counts::Tally;
 use crate::export::Served;
 use crate::limit::{Bucket, Waits};
-use crate::payload::Pool;
 use crate::shared::Shared;
+use crate::shares::Peer;
 use crate::tls::Tls;
+
+use self::block_status::Asked;
+use self::progress::Progress;
 
 /// Requests of a client at a time.
 const MAX_REQUESTS: u32 = 512;
@@ -50,6 +54,7 @@ const MAX_SPARE_PIECES: usize = 64;
 /// Pieces of a batch.
 const MAX_PIECES: usize = MAX_SEGMENTS - 2;
 const ENOBUFS: i32 = 105;
+const ECANCELED: i32 = 125;
 const NO_MEMORY: &str = "the server has no memory for it";
 
 /// What survives the process.
@@ -141,6 +146,8 @@ pub(super) struct Conn {
     number: usize,
     /// As reports tell it.
     id: u64,
+    /// With whom it shares.
+    peer: Peer,
     tally: Arc<Tally>,
     life: Life,
     /// TLS, if it may or must use it.
@@ -152,19 +159,17 @@ pub(super) struct Conn {
     receiving: Receiving,
     /// The write whose payload comes.
     gathering: Option<u32>,
-    /// Requests in the ring, and large reads that wait for others.
+    /// Requests in the ring, large reads that wait for others, and the question that is being answered.
     under_way: u32,
     large: LargeReads,
-    /// Bytes of payloads that it has.
-    held: u64,
+    question: Option<Asked>,
     small_bytes: usize,
     out: VecDeque<Batch>,
     sending: Option<Sending>,
     spare: Option<Batch>,
     /// Its last send ended in the call that started it.
     prompt: bool,
-    /// It has sent a whole payload or taken a whole batch since it was last looked at.
-    progress: bool,
+    progress: Progress,
     /// The turn of the loop in which it had its part of this thread's time: its other bytes are looked at in the next.
     had_its_turn: Option<u32>,
     /// Its socket was shut, and its requests in the ring have not been told.
@@ -179,6 +184,7 @@ impl Conn {
         fd: OwnedFd,
         number: usize,
         id: u64,
+        peer: Peer,
         until: Instant,
         tally: Arc<Tally>,
         offer: Option<Tls>,
@@ -187,6 +193,7 @@ impl Conn {
             fd,
             number,
             id,
+            peer,
             tally,
             life: Life { stage: Stage::Handshake(None), unread: Vec::new(), deferred: None },
             offer,
@@ -197,19 +204,29 @@ impl Conn {
             gathering: None,
             under_way: 0,
             large: LargeReads::default(),
-            held: 0,
+            question: None,
             small_bytes: 0,
             out: VecDeque::new(),
             sending: None,
             spare: None,
             prompt: true,
-            progress: true,
+            progress: Progress::default(),
             had_its_turn: None,
             abandons: false,
             message: Message::new(),
             complaint: None,
             charge: Charge::Due,
         }
+    }
+
+    /// With whom it shares.
+    pub(super) fn peer(&self) -> Peer {
+        self.peer
+    }
+
+    /// Its number in the reactor.
+    pub(super) fn number(&self) -> usize {
+        self.number
     }
 
     /// Its number in reports.
@@ -237,14 +254,6 @@ impl Conn {
 
     pub(super) fn is_late(&self, now: Instant) -> bool {
         self.handshake_until().is_some_and(|until| until <= now)
-    }
-
-    /// Whether it holds memory that it has to be done with, and was not done with since this was asked last: a payload
-    /// that it has not sent to its end, or replies that it has not taken. Other bytes that it sends are no excuse, nor
-    /// is a part of these, nor is that more of it is in the ring.
-    pub(super) fn has_stalled(&mut self) -> bool {
-        let progress = std::mem::take(&mut self.progress);
-        self.held > 0 && (self.gathering.is_some() || self.sending.is_some()) && !progress
     }
 
     /// Why it was dropped, once.
@@ -293,7 +302,7 @@ impl Conn {
         for batch in self.out.drain(..).chain(sending).chain(encrypting) {
             for piece in batch.pieces {
                 if let Piece::Data { payload, .. } = piece {
-                    io.give_back(payload);
+                    io.give_back(self.number, payload);
                 }
             }
         }
@@ -306,22 +315,40 @@ impl Conn {
     pub(super) fn received(&mut self, io: &mut Io, event: &SocketEvent) {
         let receiving = std::mem::replace(&mut self.receiving, Receiving::Nothing);
         match receiving {
-            Receiving::Payload { len } => {
-                let got = u64::try_from(event.res).unwrap_or(0);
-                if got != len || self.ending == Ending::Now {
-                    return self.gone(io);
-                }
-                let Some(slot) = self.gathering else { return };
-                let Stage::Transmission(chosen) = &mut self.life.stage else { return };
-                chosen.session.received(got);
-                self.gathered(io, slot);
-            }
+            Receiving::Payload { len } => self.received_payload(io, len, event.res),
             _ => {
                 let whole = raw::with_received(io, |io| &mut io.ring, event, |io, data| self.look(io, data));
                 if whole.is_none() && event.res != -ENOBUFS {
                     self.gone(io);
                 }
             }
+        }
+    }
+
+    /// Of so many bytes of a write's payload that were to be received where they belong, some have come.
+    fn received_payload(&mut self, io: &mut Io, len: u64, res: i32) {
+        let got = u64::try_from(res).unwrap_or(0);
+        let was_asked = self.progress.in_answered();
+        if got == 0 && was_asked && res == -ECANCELED && self.ending == Ending::No {
+            return self.drop_client(progress::SENT_NOTHING);
+        }
+        if got == 0 || self.ending == Ending::Now {
+            return self.gone(io);
+        }
+        debug_assert!(got <= len);
+        let Some(slot) = self.gathering else { return };
+        let Stage::Transmission(chosen) = &mut self.life.stage else { return };
+        chosen.session.received(got);
+        self.progress.comes();
+        if let Some((_, done, _)) = io.gathering(slot) {
+            *done += got;
+        }
+        // Where it is less than it was to be, the kernel was asked how far it is; or the connection has ended, which the
+        // next receive tells, unless there will be none.
+        if chosen.session.payload_left() == 0 {
+            self.gathered(io, slot);
+        } else if got < len && self.ending != Ending::No {
+            self.gone(io);
         }
     }
 
@@ -335,7 +362,7 @@ impl Conn {
         }
         // The end of the server has cut off a write: it was not asked for, but what was before it is answered.
         if let Some(slot) = self.gathering.take() {
-            self.held -= io.forget(slot);
+            io.forget(slot);
         }
     }
 
@@ -370,13 +397,14 @@ impl Conn {
 
     /// Whether it has as much under way as it may.
     fn is_full(&self, io: &Io) -> bool {
-        self.under_way >= MAX_REQUESTS || self.held >= io.client_bytes || self.small_bytes >= MAX_SMALL
+        let held = io.shares.held(self.number);
+        self.under_way >= MAX_REQUESTS || held >= io.client_bytes || self.small_bytes >= MAX_SMALL
     }
 
     /// Whether bytes of it are looked at and received now. The payload of a write that has its memory always is: one
     /// write may by itself count for as much as a client may have, and would never be complete.
     fn takes_bytes(&self, io: &Io) -> bool {
-        let ready = self.ending == Ending::No && self.life.deferred.is_none();
+        let ready = self.ending == Ending::No && self.life.deferred.is_none() && self.question.is_none();
         ready && !self.yields(io) && (self.gathering.is_some() || !self.is_full(io))
     }
 
@@ -389,8 +417,12 @@ impl Conn {
     fn consume(&mut self, io: &mut Io, data: &[u8]) -> usize {
         let mut at = 0;
         while self.takes_bytes(io) && self.had_its_turn != Some(io.turn) {
+            let room = self.room(io);
             let Stage::Transmission(chosen) = &mut self.life.stage else { return at };
-            let (used, step) = chosen.session.next(&data[at..]);
+            let input = &data[at..];
+            // What there is no memory for yet waits.
+            let input = &input[..room.map_or(input.len(), |room| input.len().min(room as usize))];
+            let (used, step) = chosen.session.next(input);
             let bytes = &data[at..at + used];
             at += used;
             match step {
@@ -406,6 +438,12 @@ impl Conn {
         at
     }
 
+    /// Bytes of the payload of the write that is being received for which there is memory, more of which it takes here.
+    fn room(&self, io: &mut Io) -> Option<u64> {
+        let Stage::Transmission(chosen) = &self.life.stage else { return None };
+        self.gathering.map(|slot| io.grow(self.number, slot, chosen.align))
+    }
+
     /// Bytes of a write's payload.
     fn gather(&mut self, io: &mut Io, bytes: &[u8]) {
         let Stage::Transmission(chosen) = &self.life.stage else { return };
@@ -415,6 +453,7 @@ impl Conn {
             payload.fill(*done as usize, bytes);
             *done += bytes.len() as u64;
         }
+        self.progress.comes();
         if all {
             self.gathered(io, slot);
         }
@@ -423,7 +462,6 @@ impl Conn {
     /// A write has all its payload.
     fn gathered(&mut self, io: &mut Io, slot: u32) {
         self.gathering = None;
-        self.progress = true;
         self.under_way += 1;
         io.gathered(slot);
     }
@@ -450,25 +488,18 @@ impl Conn {
             }
             _ => {}
         }
-        if self.large.keep(&request, self.held) {
+        if self.large.keep(&request, io.shares.held(self.number)) {
             self.under_way += 1;
             return;
         }
-        let cost = match request.command {
-            Command::Read | Command::Write => Pool::cost(request.len as usize, align),
-            _ => 0,
-        };
-        if cost > 0 && !io.has_room(self.number, cost) {
+        let Some(memory) = io.ask(self.number, &request, align) else {
             self.life.deferred = Some(request);
             self.charge = Charge::Paid;
             return;
-        }
-        let Some(slot) = io.begin(self.number, fd, request, align) else {
+        };
+        let Some(slot) = io.begin(self.number, fd, request, align, memory) else {
             return self.out_of_memory(request);
         };
-        if matches!(request.command, Command::Read | Command::Write) {
-            self.held += cost;
-        }
         match request.command {
             Command::Write => return self.gathering = Some(slot),
             // What is to have space is written.
@@ -480,7 +511,6 @@ impl Conn {
             }
             Command::Read if request.len == 0 => {
                 io.forget(slot);
-                self.held -= cost;
                 return self.empty_read(&request);
             }
             _ => io.start(slot),
@@ -510,6 +540,7 @@ impl Conn {
                 self.look_at_unread(io);
             }
         }
+        self.forget_question(io);
         self.begin_large_reads(io);
         self.tell_of_tls(shared);
         self.send(io);
@@ -542,6 +573,11 @@ impl Conn {
         if self.receiving != Receiving::Nothing || !self.takes_bytes(io) {
             return;
         }
+        let room = self.room(io);
+        if room == Some(0) {
+            // It waits for memory.
+            return;
+        }
         let left = match &self.life.stage {
             Stage::Transmission(chosen) => chosen.session.payload_left(),
             Stage::Handshake(_) => 0,
@@ -551,13 +587,14 @@ impl Conn {
             && let Some(slot) = self.gathering
             && let Some((payload, done, ring)) = io.gathering(slot)
         {
-            let (from, len) = (*done as usize, left as usize);
-            if raw::recv_into(ring, &self.fd, self.number, payload, from, len) {
-                self.receiving = Receiving::Payload { len: left };
+            let (from, len) = (*done as usize, left.min(room.unwrap_or(0)));
+            if raw::recv_into(ring, &self.fd, self.number, payload, from, len as usize) {
+                self.receiving = Receiving::Payload { len };
             }
         } else if raw::recv(&mut io.ring, &self.fd, self.number) {
             self.receiving = Receiving::Buffer;
         }
+        self.progress.comes();
         if self.receiving == Receiving::Nothing {
             self.drop_client("the kernel does not take a receive");
         }

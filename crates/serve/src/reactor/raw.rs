@@ -59,7 +59,7 @@ pub(super) fn push(
 ) -> bool {
     let addr = memory.map_or(0, |(payload, from)| {
         let at = payload.start() + from;
-        debug_assert!(at as u64 + len <= payload.cost());
+        debug_assert!(from as u64 + len <= payload.room(), "P1");
         payload.address(at) as u64
     });
     let mut sqe = Sqe { fd, off: offset, addr, len: len as u32, user_data: u64::from(slot), ..Sqe::default() };
@@ -93,7 +93,7 @@ pub(super) fn recv_into(
     len: usize,
 ) -> bool {
     let at = payload.start() + from;
-    debug_assert!((at + len) as u64 <= payload.cost());
+    debug_assert!((from + len) as u64 <= payload.room(), "P1");
     let place = IoVec { base: payload.address(at), len };
     let raw = fd.as_fd().as_raw_fd();
     // SAFETY: S1: the payload is in the table of requests until the receive has ended.

@@ -8,19 +8,25 @@ use std::collections::{BTreeMap, VecDeque};
 use sheave_base::status::Errno as SystemErrno;
 use sheave_base::sync::Arc;
 use sheave_nbd::session::{Command, Request};
-use sheave_nbd::wire::{Errno, cflag};
+use sheave_nbd::wire::{Errno, MAX_PAYLOAD, cflag};
 use sheave_uring::{Fd, Ring};
 
+use super::questions::Questions;
 use super::raw::{self, FileOp};
 use super::tls_stream::OUT_BYTES;
 use crate::export::Served;
 use crate::payload::{Payload, Pool};
+use crate::shares::{Granted, Shares, Wish};
 
 /// SQEs of a reactor's ring.
 pub(super) const ENTRIES: u32 = 1024;
 /// Zeroes that are written at a time where a range cannot be zeroed otherwise.
 const ZEROES_AT_ONCE: u64 = 1 << 20;
 
+/// Most that one request counts for: the longest payload, and what lies before it.
+pub(super) const MAX_COST: u64 = MAX_PAYLOAD as u64 + (64 << 10);
+/// The payload of a write grows to so many times its size when that has come.
+pub(super) const GROWTH: u64 = 4;
 /// Memory that records were sent from, kept for the next at most.
 const MAX_SPARE_RECORDS: usize = 16;
 
@@ -84,6 +90,14 @@ impl Failed {
     }
 }
 
+/// Memory that was granted to a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Memory {
+    bytes: u64,
+    /// It is of the room for one request of the largest size.
+    of_room: bool,
+}
+
 /// The ring's way to an export.
 #[derive(Debug)]
 struct Way {
@@ -106,12 +120,10 @@ pub(super) struct Io {
     /// Zeroes to be written, the same for all requests: nobody writes to them. Kept while a request may use them.
     zeroes: Option<Payload>,
     pub(super) client_bytes: u64,
-    /// A connection waits for memory.
-    pub(super) was_short: bool,
-    /// Connections that wait for memory, and for how much, in the order in which they found none.
-    short: VecDeque<(usize, u64)>,
-    /// Memory was given back since the connections that wait for some were looked at.
-    pub(super) was_freed: bool,
+    /// Who may hold how much of the memory; a connection is in it from when it has chosen its export.
+    pub(super) shares: Shares,
+    /// Connections with questions for the status of a range.
+    pub(super) questions: Questions,
     /// The connections whose sends began in this turn and will probably end in the call that starts them.
     pub(super) prompt_sends: Vec<usize>,
     /// Counts the turns of the loop.
@@ -128,19 +140,18 @@ pub(super) struct Io {
 }
 
 impl Io {
-    pub(super) fn new(ring: Ring, most: u64, client_bytes: u64) -> Io {
+    pub(super) fn new(ring: Ring, shares: Shares, client_bytes: u64) -> Io {
         Io {
             ring,
             ops: Vec::new(),
             free: Vec::new(),
             waiting: VecDeque::new(),
             pushed: false,
-            pool: Pool::new(most),
+            pool: Pool::new(),
             zeroes: None,
             client_bytes,
-            was_short: false,
-            short: VecDeque::new(),
-            was_freed: false,
+            shares,
+            questions: Questions::default(),
             prompt_sends: Vec::new(),
             turn: 0,
             ended: Vec::new(),
@@ -219,45 +230,51 @@ impl Io {
         }
     }
 
-    /// Whether there is memory for a request of a connection now. What the first needs that found none is kept for it:
-    /// a large request would otherwise never begin beside many small ones.
-    pub(super) fn has_room(&mut self, conn: usize, cost: u64) -> bool {
-        let first = self.short.front().filter(|(first, _)| *first != conn);
-        let room = self.pool.has_room(cost, first.map_or(0, |(_, cost)| *cost));
-        let waits = self.short.iter().position(|waits| *waits == (conn, cost));
-        match waits {
-            Some(at) if room => _ = self.short.remove(at),
-            None if !room => self.short.push_back((conn, cost)),
-            _ => {}
+    /// Grants a connection the memory that a request takes when it begins, or puts it in line for it. A read takes all
+    /// that it needs. A write takes what comes with its header in any case, and more as its payload comes
+    /// ([`Io::grow`]): who announces much and sends little holds little.
+    pub(super) fn ask(&mut self, conn: usize, request: &Request, align: usize) -> Option<Memory> {
+        let whole = match request.command {
+            Command::Read | Command::Write => Pool::cost(request.len as usize, align),
+            _ => return Some(Memory { bytes: 0, of_room: false }),
+        };
+        let bytes =
+            if request.command == Command::Write { whole.min(self.shares.own().max(2 * align as u64)) } else { whole };
+        let granted = self.shares.ask(conn, Wish { now: bytes, until_whole: whole, has_room: false })?;
+        Some(Memory { bytes, of_room: granted == Granted::Room })
+    }
+
+    /// Lets the payload of a write grow, when all that it has memory for has come; to [`GROWTH`] times its size, so that
+    /// a long one is received in few pieces. Returns the bytes of data that there is memory for.
+    pub(super) fn grow(&mut self, conn: usize, slot: u32, align: usize) -> u64 {
+        let Some(Some(op)) = self.ops.get_mut(slot as usize) else { return 0 };
+        let Some(payload) = &mut op.payload else { return 0 };
+        let (whole, counted) = (Pool::cost(op.request.len as usize, align), payload.counted());
+        if op.done == payload.room() && counted < whole {
+            let now = (counted * (GROWTH - 1)).min(whole - counted);
+            let wish = Wish { now, until_whole: whole - counted, has_room: payload.is_of_room() };
+            if let Some(granted) = self.shares.ask(conn, wish) {
+                self.pool.grow(payload, now, granted == Granted::Room);
+            }
         }
-        if !room && !std::mem::replace(&mut self.was_short, true) {
-            self.was_freed = false;
-        }
-        room
+        payload.room() - op.done
     }
 
-    /// The connections that wait for memory, the first last: they ask again, or wait no longer.
-    pub(super) fn take_short(&mut self) -> impl Iterator<Item = usize> + use<> {
-        self.was_short = false;
-        std::mem::take(&mut self.short).into_iter().rev().map(|(conn, _)| conn)
-    }
-
-    /// A connection has ended: what is kept for it is for others.
-    pub(super) fn left(&mut self, conn: usize) {
-        let many = self.short.len();
-        self.short.retain(|(other, _)| *other != conn);
-        self.was_freed |= self.short.len() < many;
-    }
-
-    pub(super) fn give_back(&mut self, payload: Payload) {
-        self.was_freed = true;
+    pub(super) fn give_back(&mut self, conn: usize, payload: Payload) {
+        self.shares.give(conn, payload.counted(), payload.is_of_room());
         self.pool.put(payload);
     }
 
-    /// Keeps a request; of reads and writes with memory. `None`: the system has no memory.
-    pub(super) fn begin(&mut self, conn: usize, fd: Fd, request: Request, align: usize) -> Option<u32> {
+    /// Keeps a request; of reads and writes with the memory that was granted. `None`: the system has no memory.
+    pub(super) fn begin(&mut self, conn: usize, fd: Fd, request: Request, align: usize, memory: Memory) -> Option<u32> {
         let payload = match request.command {
-            Command::Read | Command::Write => Some(self.pool.take(request.len as usize, align)?),
+            Command::Read | Command::Write => {
+                let taken = self.pool.take(request.len as usize, align, memory.bytes, memory.of_room);
+                if taken.is_none() {
+                    self.shares.give(conn, memory.bytes, memory.of_room);
+                }
+                Some(taken?)
+            }
             _ => None,
         };
         let op = Op { conn, fd, request, payload, stage: Stage::Command, done: 0, turn: self.turn, abandoned: false };
@@ -289,12 +306,10 @@ impl Io {
     }
 
     /// Forgets a write whose payload will never be complete.
-    pub(super) fn forget(&mut self, slot: u32) -> u64 {
-        self.free_slot(slot).and_then(|op| op.payload).map_or(0, |payload| {
-            let cost = payload.cost();
-            self.give_back(payload);
-            cost
-        })
+    pub(super) fn forget(&mut self, slot: u32) {
+        if let Some(Op { conn, payload: Some(payload), .. }) = self.free_slot(slot) {
+            self.give_back(conn, payload);
+        }
     }
 
     fn free_slot(&mut self, slot: u32) -> Option<Op> {

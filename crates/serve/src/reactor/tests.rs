@@ -8,11 +8,14 @@ use std::os::unix::net::UnixStream;
 use rustls::ClientConnection;
 use sheave_iomap::{File, RawFile};
 use sheave_nbd::session::{Command, Request};
+use sheave_uring::Fd;
 
+use super::requests::GROWTH;
 use super::*;
 use crate::export::{Backend, Export, Exports};
 use crate::listen::{Address, Listener};
 use crate::shared::ServerOptions;
+use crate::shares::Peer;
 use crate::tls::Tls;
 
 #[derive(Debug)]
@@ -154,41 +157,67 @@ fn a_limit_that_is_lifted_in_the_turn_in_which_a_request_was_charged_holds_it_ba
     bench.waits(&[], 16 + 512);
 }
 
+/// A client that has nothing in the ring, and its way to the export.
+fn client_beside(bench: &mut Bench) -> Fd {
+    let (export, _) = bench.reactor.shared.exports.choose(0, &Arc::default()).expect("it is there");
+    let io = &mut bench.reactor.io;
+    (1..4).for_each(|conn| io.shares.enter(conn, Peer::User(0), 0));
+    io.open(0, &export).expect("it opens")
+}
+
+fn request_of(command: Command, len: u64) -> Request {
+    Request { command, flags: 0, cookie: 0, offset: 0, len, contexts: 0 }
+}
+
 #[test]
 fn a_request_that_needs_much_memory_is_not_passed_by_small_ones_for_ever() {
     const SMALL: u64 = 64 << 10;
     const LARGE: u64 = 512 << 10;
     let options = ServerOptions { server_bytes: 1 << 20, ..ServerOptions::default() };
     let Some(mut bench) = Bench::connected(options, None) else { return };
-    let (export, _) = bench.reactor.shared.exports.choose(0, &Arc::default()).expect("it is there");
+    let fd = client_beside(&mut bench);
     let io = &mut bench.reactor.io;
-    let fd = io.open(0, &export).expect("it opens");
     // Reads of connections that ask by themselves.
     let take = |io: &mut Io, conn: usize, cost: u64| {
-        let len = cost - 4096;
-        let read = Request { command: Command::Read, flags: 0, cookie: 0, offset: 0, len, contexts: 0 };
-        io.has_room(conn, cost).then(|| io.begin(conn, fd, read, 512).expect("there is memory"))
+        let read = request_of(Command::Read, cost - 4096);
+        let memory = io.ask(conn, &read, 512)?;
+        Some(io.begin(conn, fd, read, 512, memory).expect("there is memory"))
     };
-    let mut small: Vec<u32> = (0..16).map(|_| take(io, 1, SMALL).expect("there is room")).collect();
+    // The first has all that is shared, and the room for one request more. However much it asks for, the others get
+    // that room as soon as it is given back, in the order in which they came.
+    let small: Vec<u32> = std::iter::from_fn(|| take(io, 1, SMALL)).collect();
+    assert!(small.len() >= 3, "{}", small.len());
     assert!(take(io, 2, LARGE).is_none() && take(io, 3, LARGE).is_none());
-    // Small reads end, one by one, and the next is asked for.
-    for slot in small.drain(..8) {
-        assert!(take(io, 2, LARGE).is_none());
-        io.forget(slot);
-        assert!(take(io, 1, SMALL).is_none(), "a small read has what the large one waits for");
-    }
+    small.into_iter().rev().for_each(|slot| io.forget(slot));
+    assert!(take(io, 1, SMALL).is_some(), "it is first in line");
     let first = take(io, 2, LARGE).expect("there is room for the first");
+    assert!(take(io, 3, LARGE).is_none());
     io.forget(first);
-    assert!(take(io, 1, SMALL).is_none(), "it is kept for the second now");
-    let second = take(io, 3, LARGE).expect("there is room for the second");
-    assert!(io.take_short().eq([1]), "the small one waits, and nobody else");
-    // For one that ends meanwhile nothing is kept.
-    assert!(take(io, 2, LARGE).is_none() && take(io, 1, SMALL).is_none());
-    io.forget(second);
-    assert!(take(io, 1, SMALL).is_none());
-    assert!(io.take_short().eq([1, 2]), "the first goes on first, which is the last");
-    assert!(take(io, 2, LARGE).is_some() && take(io, 3, LARGE).is_none() && take(io, 1, SMALL).is_none());
-    io.was_freed = false;
-    io.left(3);
-    assert!(io.was_freed, "those behind it ask again");
+    assert_eq!(io.shares.take_hopeful(), [3]);
+    assert!(take(io, 3, LARGE).is_some() && take(io, 2, LARGE).is_none());
+}
+
+#[test]
+fn a_write_that_is_announced_counts_for_what_has_come_of_it() {
+    const WHOLE: u64 = 32 << 20;
+    let Some(mut bench) = Bench::connected(ServerOptions::default(), None) else { return };
+    let fd = client_beside(&mut bench);
+    let io = &mut bench.reactor.io;
+    let write = request_of(Command::Write, WHOLE);
+    let memory = io.ask(1, &write, 512).expect("there is room");
+    let slot = io.begin(1, fd, write, 512, memory).expect("there is memory");
+    let mut come = 0;
+    let mut steps = 0;
+    while come < WHOLE {
+        let held = io.shares.held(1);
+        assert!(held <= come * GROWTH + io.shares.own() + 4096, "{held} bytes are held for {come} that have come");
+        let room = io.grow(1, slot, 512).min(WHOLE - come);
+        assert!(room > 0, "nobody else wants any");
+        come += room;
+        *io.gathering(slot).expect("it is there").1 = come;
+        steps += 1;
+    }
+    assert!(steps <= 8, "a long write is received in few pieces: {steps}");
+    io.forget(slot);
+    assert_eq!(io.shares.held(1), 0);
 }

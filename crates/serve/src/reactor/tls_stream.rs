@@ -34,6 +34,8 @@ pub(super) struct TlsStream {
     incoming: Vec<u8>,
     /// Is being sent: not touched until the send has ended (S1).
     in_kernel: Vec<u8>,
+    /// Bytes of it that are sent.
+    sending_bytes: usize,
     /// The batch that is being encrypted.
     encrypting: Option<Encrypting>,
     /// Nothing is encrypted any more: the client broke the protocol, or was told goodbye.
@@ -76,6 +78,7 @@ impl TlsStream {
             records,
             incoming: Vec::new(),
             in_kernel: Vec::new(),
+            sending_bytes: 0,
             encrypting: None,
             finished: false,
             news: None,
@@ -199,8 +202,15 @@ impl TlsStream {
             return None;
         }
         let Outgoing { memory, len } = std::mem::take(&mut self.records.out);
-        self.in_kernel = memory;
+        (self.in_kernel, self.sending_bytes) = (memory, len);
         Some(IoVec { base: self.in_kernel.as_mut_ptr(), len })
+    }
+
+    /// So many bytes at the end of what was to be sent were not.
+    pub(super) fn rest(&mut self, len: usize) -> IoVec {
+        let base = self.in_kernel.as_mut_ptr();
+        let all = self.sending_bytes;
+        IoVec { base: base.wrapping_add(all - len), len }
     }
 
     /// The send has ended: its memory, or memory that was not needed.

@@ -64,6 +64,7 @@ impl Conn {
             }
         };
         shared.clients.chose(self.id, &export.name);
+        io.shares.enter(self.number, self.peer, id);
         let align = export.backend.file().device().limits().dma_alignment.max(1) as usize;
         let session = Session::new(negotiated);
         let contexts = negotiated.contexts.clone();

@@ -4,7 +4,8 @@ use sheave_kring::{IoVec, Message};
 use sheave_nbd::session::{Command, Refused, Request, Session};
 use sheave_nbd::wire::Errno;
 
-use super::{Conn, Ending, MAX_PIECES, MAX_SPARE, MAX_SPARE_PIECES, Sending, Stage};
+use super::progress::TOOK_NOTHING;
+use super::{Conn, ECANCELED, Ending, MAX_PIECES, MAX_SPARE, MAX_SPARE_PIECES, Sending, Stage};
 use crate::payload::Payload;
 use crate::reactor::batch::{Batch, Piece};
 use crate::reactor::raw;
@@ -24,8 +25,7 @@ impl Conn {
             (.., payload) => payload,
         };
         if let Some(payload) = payload {
-            self.held -= payload.cost();
-            io.give_back(payload);
+            io.give_back(self.number, payload);
         }
         match failed {
             _ if self.ending == Ending::Now => {}
@@ -99,7 +99,12 @@ impl Conn {
         if self.tls.is_some() {
             return self.send_records(io);
         }
-        let Some(mut batch) = self.out.pop_front() else { return };
+        if let Some(batch) = self.out.pop_front() {
+            self.send_batch(io, batch);
+        }
+    }
+
+    fn send_batch(&mut self, io: &mut Io, mut batch: Batch) {
         debug_assert!(!batch.pieces.is_empty(), "S4: a send of nothing would end at once, and be followed by the next");
         self.message.clear();
         let small = batch.small.as_mut_ptr();
@@ -126,6 +131,7 @@ impl Conn {
         if std::mem::take(&mut self.prompt) {
             io.prompt_sends.push(self.number);
         }
+        self.progress.is_taken();
         self.sending = Some(Sending { batch, turn: io.turn, bytes });
     }
 
@@ -133,18 +139,36 @@ impl Conn {
     pub(in crate::reactor) fn sent(&mut self, io: &mut Io, res: i32) {
         let Some(Sending { mut batch, turn, bytes }) = self.sending.take() else { return };
         self.prompt = turn.wrapping_add(1) == io.turn;
-        self.progress = true;
+        let sent = usize::try_from(res).unwrap_or(0);
+        let was_asked = self.progress.out_answered();
+        if sent > 0 && sent < bytes && self.ending != Ending::Now {
+            // The kernel was asked how far it is; or the connection has ended, which the next send tells.
+            return self.send_rest(io, batch, sent, bytes);
+        }
+        self.progress.is_taken();
         if let Some(tls) = &mut self.tls {
             io.keep_records(tls.sent());
         }
         for payload in batch.pieces.iter_mut().filter_map(Piece::take_payload) {
-            self.held -= payload.cost();
-            io.give_back(payload);
+            io.give_back(self.number, payload);
         }
         self.batch_done(batch);
-        if usize::try_from(res) != Ok(bytes) && self.ending != Ending::Now {
-            self.hang_up();
+        match self.ending {
+            Ending::Now => {}
+            _ if sent == bytes => {}
+            _ if was_asked && res == -ECANCELED => self.drop_client(TOOK_NOTHING),
+            _ => self.hang_up(),
         }
+    }
+
+    /// Sends what is left when so many bytes of all were sent, and gives back the memory of what is not needed any more.
+    fn send_rest(&mut self, io: &mut Io, mut batch: Batch, sent: usize, bytes: usize) {
+        if let Some(tls) = &mut self.tls {
+            let rest = tls.rest(bytes - sent);
+            return self.send_piece(io, rest);
+        }
+        batch.sent(sent, |payload| io.give_back(self.number, payload));
+        self.send_batch(io, batch);
     }
 
     /// A batch has been sent, or is in records that will be.

@@ -3,6 +3,8 @@
 //! L3. What was said in the clear ends where TLS begins: a client that has sent bytes behind STARTTLS is dropped, and
 //! what it has negotiated before is forgotten.
 
+use sheave_kring::IoVec;
+
 use super::{Conn, Ending, Stage};
 use crate::reactor::batch::Batch;
 use crate::reactor::raw;
@@ -70,12 +72,9 @@ impl Conn {
         let Some(mut tls) = self.tls.take() else { return };
         if tls.has_to_write(&self.out) {
             let mut batches = std::mem::take(&mut self.out);
-            let memory = io.records_to_send();
+            let (memory, number) = (io.records_to_send(), self.number);
             let (memory, written) = tls.write(&mut batches, memory, &mut |spent| match spent {
-                Spent::Payload(payload) => {
-                    self.held -= payload.cost();
-                    io.give_back(payload);
-                }
+                Spent::Payload(payload) => io.give_back(number, payload),
                 Spent::Batch(batch) => self.batch_done(batch),
             });
             io.keep_records(memory);
@@ -85,15 +84,20 @@ impl Conn {
             }
         }
         if let Some(piece) = tls.take_to_send() {
-            self.message.clear();
-            let (bytes, fits) = (piece.len, self.message.push(piece));
-            debug_assert!(fits, "a message has room for one piece");
-            if raw::send(&mut io.ring, &self.fd, self.number, &mut self.message) {
-                self.began_to_send(io, Batch::default(), bytes);
-            } else {
-                self.drop_client("the kernel does not take what is to be sent");
-            }
+            self.send_piece(io, piece);
         }
         self.tls = Some(tls);
+    }
+
+    /// Sends records, or the rest of what was sent in part.
+    pub(super) fn send_piece(&mut self, io: &mut Io, piece: IoVec) {
+        self.message.clear();
+        let (bytes, fits) = (piece.len, self.message.push(piece));
+        debug_assert!(fits, "a message has room for one piece");
+        if raw::send(&mut io.ring, &self.fd, self.number, &mut self.message) {
+            self.began_to_send(io, Batch::default(), bytes);
+        } else {
+            self.drop_client("the kernel does not take what is to be sent");
+        }
     }
 }

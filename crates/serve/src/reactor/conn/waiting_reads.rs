@@ -3,7 +3,6 @@
 //! [`LargeReads`]: crate::reactor::large_reads::LargeReads
 
 use super::{Conn, Ending, Errno, NO_MEMORY, Stage};
-use crate::payload::Pool;
 use crate::reactor::requests::Io;
 
 impl Conn {
@@ -12,16 +11,12 @@ impl Conn {
         if self.ending == Ending::Now {
             self.under_way -= self.large.forget();
         }
-        while let Some(&request) = self.large.next(self.held)
+        while let Some(&request) = self.large.next(io.shares.held(self.number))
             && let Stage::Transmission(chosen) = &self.life.stage
         {
-            let cost = Pool::cost(request.len as usize, chosen.align);
-            if !io.has_room(self.number, cost) {
-                return;
-            }
+            let Some(memory) = io.ask(self.number, &request, chosen.align) else { return };
             self.large.begun();
-            if let Some(slot) = io.begin(self.number, chosen.fd, request, chosen.align) {
-                self.held += cost;
+            if let Some(slot) = io.begin(self.number, chosen.fd, request, chosen.align, memory) {
                 io.start(slot);
             } else {
                 self.under_way -= 1;

@@ -1,0 +1,92 @@
+//! How far a client is with what it has memory for: a write whose payload comes, and replies that it takes.
+//!
+//! Progress is bytes. The kernel tells of a receive or a send when all of it is done; one that took longer than a client
+//! may do nothing is asked how far it is, by canceling it: what was moved is its result then, and the rest is begun
+//! again. (Kernels before 6.1 say that nothing was moved; their clients have to be done with one operation in that time.)
+
+use super::{Conn, Receiving};
+use crate::reactor::raw::{Kind, token};
+use crate::reactor::requests::Io;
+
+/// Why a client is dropped, and which of the two has not moved.
+pub(super) const SENT_NOTHING: &str = "others waited for memory, and nothing came of the write that it held some for";
+pub(super) const TOOK_NOTHING: &str =
+    "others waited for memory, and it took nothing of the replies that it held some for";
+
+/// What has moved since the client was last looked at.
+#[derive(Debug)]
+pub(super) struct Progress {
+    came: bool,
+    taken: bool,
+    /// The kernel was asked how far the receive, and the send, is.
+    asked: [bool; 2],
+    /// Sends that have ended, or moved on.
+    sends: u32,
+}
+
+impl Default for Progress {
+    fn default() -> Progress {
+        Progress { came: true, taken: true, asked: [false; 2], sends: 0 }
+    }
+}
+
+impl Progress {
+    /// Bytes have come, or begin to be waited for.
+    pub(super) fn comes(&mut self) {
+        self.came = true;
+    }
+
+    /// Replies were taken, or begin to be sent.
+    pub(super) fn is_taken(&mut self) {
+        self.taken = true;
+        self.sends = self.sends.wrapping_add(1);
+    }
+
+    /// A receive has ended; whether the kernel was asked how far it is.
+    pub(super) fn in_answered(&mut self) -> bool {
+        std::mem::take(&mut self.asked[0])
+    }
+
+    /// The same of a send.
+    pub(super) fn out_answered(&mut self) -> bool {
+        std::mem::take(&mut self.asked[1])
+    }
+}
+
+impl Conn {
+    /// Looks whether it was done with something of what it holds memory for since this was called last, and asks the
+    /// kernel where that is not known. Why it is to be dropped, if it is.
+    pub(in crate::reactor) fn look_at_progress(&mut self, io: &mut Io) -> Option<&'static str> {
+        let came = std::mem::take(&mut self.progress.came);
+        let taken = std::mem::take(&mut self.progress.taken);
+        if self.gathering.is_some() && !came {
+            match self.receiving {
+                // It waits for memory itself.
+                Receiving::Nothing => {}
+                // One into a buffer ends with any byte.
+                Receiving::Buffer => return Some(SENT_NOTHING),
+                Receiving::Payload { .. } => self.ask_the_kernel(io, Kind::Recv),
+            }
+        }
+        if self.sending.is_some() && !taken {
+            self.ask_the_kernel(io, Kind::Send);
+        }
+        None
+    }
+
+    fn ask_the_kernel(&mut self, io: &mut Io, kind: Kind) {
+        let of = token(kind, self.number);
+        // With no room for it in the ring it is asked the next time.
+        if let Ok(Ok(())) = io.ring.sockets(|mut sockets| sockets.cancel(of)) {
+            self.progress.asked[usize::from(kind == Kind::Send)] = true;
+        }
+    }
+
+    /// What it has been done with until now. Who does nothing stays where it is, and has nothing under way.
+    pub(in crate::reactor) fn mark(&self) -> Option<(u64, u64, u32)> {
+        let super::Stage::Transmission(chosen) = &self.life.stage else { return None };
+        let counts = self.tally.read();
+        let is_quiet = self.under_way == 0 && self.ending == super::Ending::No;
+        is_quiet.then(|| (counts.answered() + counts.errors, chosen.session.payload_left(), self.progress.sends))
+    }
+}

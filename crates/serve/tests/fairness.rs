@@ -1,0 +1,286 @@
+//! Many clients that take what they can get of memory, of a thread's time, or of places, and give nothing back: one
+//! that asks for little is served beside them. Slow ones that do something stay.
+
+mod rig;
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use sheave_iomap::{File, RawFile};
+use sheave_nbd::Extent;
+use sheave_serve::{Backend, NoStatus, Question, ServerOptions};
+
+use rig::{Rig, is_closed, option, reply, request, rig, rig_with};
+
+const ATTACKERS: usize = 48;
+const LARGEST: u32 = 32 << 20;
+
+/// Nobody is dropped for being slow: who is served is served beside all others.
+fn never_stalls() -> ServerOptions {
+    let (never, drain) = (Duration::from_secs(3600), Duration::from_millis(100));
+    ServerOptions { reactors: 1, server_bytes: 256 << 20, stall: never, idle: never, drain, ..ServerOptions::default() }
+}
+
+/// That small requests are answered while all these clients stay.
+fn serves_beside(rig: &Rig, attackers: &[UnixStream]) {
+    rig.serves();
+    rig.serves_alone(512);
+    // The two that were just served may be about to go.
+    assert!(rig.server.clients().iter().filter(|client| client.export.is_some()).count() >= attackers.len());
+    assert!(rig.notices.lock().expect("nobody panics").is_empty(), "nobody was dropped");
+}
+
+#[test]
+fn writes_that_are_announced_and_not_sent_hold_up_nobody() {
+    let Some(rig) = rig(never_stalls()) else { return };
+    let mut attackers: Vec<UnixStream> = (0..ATTACKERS).map(|_| rig.client()).collect();
+    let begun = [request(1, 1, 0, LARGEST), vec![7; 100]].concat();
+    attackers.iter_mut().for_each(|stream| stream.write_all(&begun).expect("sent"));
+    serves_beside(&rig, &attackers);
+    // They hold so little that one more has what it needs at once.
+    let mut client = rig.client();
+    client.write_all(&[request(1, 2, 0, LARGEST), vec![8; LARGEST as usize]].concat()).expect("sent");
+    assert_eq!(reply(&mut client), (0, 2));
+    rig.server.stop().expect("it ends");
+}
+
+#[test]
+fn replies_that_nobody_takes_hold_up_nobody_else() {
+    let Some(rig) = rig(never_stalls()) else { return };
+    let mut attackers: Vec<UnixStream> = (0..ATTACKERS).map(|_| rig.client()).collect();
+    let reads: Vec<u8> = (0..4).flat_map(|cookie| request(0, cookie, 0, LARGEST)).collect();
+    attackers.iter_mut().for_each(|stream| stream.write_all(&reads).expect("sent"));
+    serves_beside(&rig, &attackers);
+    rig.server.stop().expect("it ends");
+}
+
+#[test]
+fn replies_of_any_size_that_nobody_takes_hold_up_nobody_else() {
+    let Some(rig) = rig(never_stalls()) else { return };
+    let mut attackers: Vec<UnixStream> = (0..ATTACKERS).map(|_| rig.client()).collect();
+    // Each asks for all that it can get, in pieces that fit into what others leave.
+    let reads: Vec<u8> = (0..400).flat_map(|cookie| request(0, cookie, 0, 256 << 10)).collect();
+    attackers.iter_mut().for_each(|stream| stream.write_all(&reads).expect("sent"));
+    serves_beside(&rig, &attackers);
+    rig.server.stop().expect("it ends");
+}
+
+/// A backend with 32 contexts, each of which takes a millisecond to look at.
+#[derive(Debug)]
+struct Scattered {
+    file: Arc<dyn File>,
+    looked: Arc<AtomicUsize>,
+}
+
+impl Backend for Scattered {
+    fn file(&self) -> &Arc<dyn File> {
+        &self.file
+    }
+
+    fn context(&self, name: &[u8]) -> Option<u64> {
+        str::from_utf8(name).ok()?.strip_prefix("n:")?.parse().ok()
+    }
+
+    fn extents(&self, question: &Question) -> Result<Vec<Extent>, NoStatus> {
+        std::thread::sleep(Duration::from_millis(1));
+        self.looked.fetch_add(1, Ordering::Relaxed);
+        Ok(vec![Extent { len: question.len, status: 0 }])
+    }
+}
+
+/// A client with structured replies that has selected 32 contexts.
+fn curious(rig: &Rig) -> UnixStream {
+    let mut stream = rig.connect();
+    stream.read_exact(&mut [0; 18]).expect("a greeting");
+    let names: Vec<String> = (0..32).map(|number| format!("n:{number}")).collect();
+    let string = |text: &str| [&(text.len() as u32).to_be_bytes(), text.as_bytes()].concat();
+    let queries = [string("x"), 32u32.to_be_bytes().to_vec(), names.iter().flat_map(|name| string(name)).collect()];
+    let said = [vec![0, 0, 0, 3], option(8, b""), option(10, &queries.concat()), option(7, b"\0\0\0\x01x\0\0")];
+    stream.write_all(&said.concat()).expect("sent");
+    let contexts: usize = names.iter().map(|name| 20 + 4 + name.len()).sum();
+    stream.read_exact(&mut vec![0; 20 + contexts + 20 + 20 + 12 + 20 + 14 + 20]).expect("an export");
+    stream
+}
+
+/// Bytes of the reply to a question for 32 contexts, of one extent each.
+const STATUS_BYTES: usize = 32 * (20 + 4 + 8);
+
+#[test]
+fn questions_for_many_contexts_leave_others_most_of_the_time() {
+    const READS: u64 = 200;
+    const ASKED: u64 = 3;
+    let device = sheave_drivers::open_device("ram:size=64M").expect("a device");
+    let looked = Arc::new(AtomicUsize::new(0));
+    let backend = Scattered { file: Arc::new(RawFile::new(device)), looked: looked.clone() };
+    let Some(rig) = rig_with(Box::new(backend), never_stalls()) else { return };
+    let mut attackers: Vec<UnixStream> = (0..ATTACKERS).map(|_| curious(&rig)).collect();
+    let mut client = rig.client();
+    let ask: Vec<u8> = (0..ASKED).flat_map(|cookie| request(7, cookie, 0, 1 << 20)).collect();
+    attackers.iter_mut().for_each(|stream| stream.write_all(&ask).expect("sent"));
+    while looked.load(Ordering::Relaxed) == 0 {
+        std::thread::yield_now();
+    }
+    let mut most = 0;
+    for cookie in 0..READS {
+        let before = looked.load(Ordering::Relaxed);
+        client.write_all(&request(0, cookie, 0, 512)).expect("sent");
+        assert_eq!(reply(&mut client), (0, cookie));
+        client.read_exact(&mut [0; 512]).expect("data");
+        most = most.max(looked.load(Ordering::Relaxed) - before);
+        // Where this thread gets no time, the others have nothing to do, and answers follow each other.
+    }
+    assert!(
+        looked.load(Ordering::Relaxed) < ATTACKERS * 32 * ASKED as usize,
+        "nothing was asked any more, which tests nothing"
+    );
+    assert!(most < 32, "{most} answers within one read: a question is answered without others between");
+    // And all are answered, each in one piece.
+    for stream in &mut attackers {
+        let mut replies = vec![0; ASKED as usize * STATUS_BYTES];
+        stream.set_read_timeout(Some(Duration::from_secs(300))).expect("set");
+        stream.read_exact(&mut replies).expect("all");
+        for (at, chunk) in replies.chunks(32).enumerate() {
+            let (flags, cookie) = (&chunk[4..6], &chunk[8..16]);
+            assert_eq!(cookie, (at as u64 / 32).to_be_bytes());
+            assert_eq!(flags[1] == 1, at % 32 == 31, "the last chunk of a reply says so");
+            assert_eq!(chunk[20..24], (at as u32 % 32).to_be_bytes());
+        }
+    }
+    rig.server.stop().expect("it ends");
+}
+
+#[test]
+fn who_leaves_with_a_question_half_answered_harms_nobody_and_a_goodbye_waits_for_the_answer() {
+    let device = sheave_drivers::open_device("ram:size=64M").expect("a device");
+    let looked = Arc::new(AtomicUsize::new(0));
+    let backend = Scattered { file: Arc::new(RawFile::new(device)), looked: looked.clone() };
+    let Some(rig) = rig_with(Box::new(backend), never_stalls()) else { return };
+    for _ in 0..8 {
+        let mut gone = curious(&rig);
+        gone.write_all(&request(7, 1, 0, 1 << 20)).expect("sent");
+        drop(gone);
+    }
+    let mut polite = curious(&rig);
+    polite.write_all(&[request(7, 1, 0, 1 << 20), request(2, 2, 0, 0)].concat()).expect("sent");
+    let mut all = Vec::new();
+    polite.read_to_end(&mut all).expect("to the end");
+    assert_eq!(all.len(), STATUS_BYTES);
+    rig.serves();
+    rig.server.stop().expect("it ends");
+}
+
+#[test]
+fn clients_that_have_nothing_to_do_give_way_when_all_places_are_taken() {
+    let options = ServerOptions { max_clients: 48, idle: Duration::from_millis(300), ..never_stalls() };
+    let Some(rig) = rig(options) else { return };
+    let mut silent: Vec<UnixStream> = (0..ATTACKERS).map(|_| rig.client()).collect();
+    // One has sent a part of a request, which is none.
+    silent[1].write_all(&request(0, 1, 0, 512)[..27]).expect("sent");
+    rig.serves();
+    assert!(rig.heard("it has nothing to do"));
+    let still = silent.iter_mut().filter_map(|stream| {
+        stream.set_read_timeout(Some(Duration::from_millis(1))).expect("set");
+        (!is_closed(stream)).then_some(())
+    });
+    assert!(still.count() >= ATTACKERS - 4, "no more go than are needed");
+    rig.server.stop().expect("it ends");
+}
+
+#[test]
+fn who_asks_for_something_now_and_then_keeps_its_place() {
+    let options = ServerOptions { max_clients: 2, idle: Duration::from_secs(2), ..never_stalls() };
+    let Some(rig) = rig(options) else { return };
+    let (mut seldom, mut never) = (rig.client(), rig.client());
+    let waits = std::thread::scope(|scope| {
+        let waits = scope.spawn(|| rig.client());
+        while !waits.is_finished() {
+            seldom.write_all(&request(3, 5, 0, 0)).expect("it stays");
+            assert_eq!(reply(&mut seldom), (0, 5));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        waits.join().expect("it came in")
+    });
+    assert!(is_closed(&mut never));
+    seldom.write_all(&request(3, 6, 0, 0)).expect("it stays");
+    assert_eq!(reply(&mut seldom), (0, 6));
+    drop(waits);
+    rig.server.stop().expect("it ends");
+}
+
+/// Memory for which a few large requests line up, and clients that have to do something every second.
+fn scarce() -> ServerOptions {
+    let stall = Duration::from_secs(2);
+    ServerOptions { reactors: 1, server_bytes: 10 << 20, stall, ..ServerOptions::default() }
+}
+
+/// Longer than a client may do nothing, several times.
+const SLOW: Duration = Duration::from_millis(7500);
+
+#[test]
+fn writers_that_are_slow_and_never_pause_stay() {
+    const LEN: usize = 4 << 20;
+    const PIECES: usize = 64;
+    let Some(rig) = rig(scarce()) else { return };
+    std::thread::scope(|scope| {
+        for number in 0..3u64 {
+            let mut stream = rig.client();
+            stream.set_read_timeout(Some(Duration::from_secs(120))).expect("set");
+            scope.spawn(move || {
+                stream.write_all(&request(1, number, number * LEN as u64, LEN as u32)).expect("sent");
+                for piece in 0..PIECES {
+                    stream.write_all(&vec![piece as u8; LEN / PIECES]).expect("it is not dropped");
+                    std::thread::sleep(SLOW / PIECES as u32);
+                }
+                assert_eq!(reply(&mut stream), (0, number));
+                stream.write_all(&request(0, 9, number * LEN as u64, LEN as u32)).expect("sent");
+                assert_eq!(reply(&mut stream), (0, 9));
+                let mut back = vec![0; LEN];
+                stream.read_exact(&mut back).expect("data");
+                assert!((0..LEN).all(|at| back[at] == (at / (LEN / PIECES)) as u8), "what came in parts is whole");
+            });
+        }
+    });
+    assert!(rig.notices.lock().expect("nobody panics").is_empty());
+    rig.server.stop().expect("it ends");
+}
+
+#[test]
+fn readers_that_are_slow_and_never_pause_stay_and_those_that_take_nothing_do_not() {
+    const LEN: usize = 4 << 20;
+    let Some(rig) = rig(scarce()) else { return };
+    let mut client = rig.client();
+    let bytes: Vec<u8> = (0..LEN).map(|at| (at / 4093) as u8).collect();
+    client.write_all(&[request(1, 1, 0, LEN as u32), bytes.clone()].concat()).expect("sent");
+    assert_eq!(reply(&mut client), (0, 1));
+    // These take nothing, and most of them wait for memory.
+    let mut lazy: Vec<UnixStream> = (0..6).map(|_| rig.client()).collect();
+    lazy.iter_mut().for_each(|stream| stream.write_all(&request(0, 1, 0, LEN as u32).repeat(8)).expect("sent"));
+    std::thread::scope(|scope| {
+        let bytes = &bytes;
+        for _ in 0..2 {
+            let mut stream = rig.client();
+            stream.set_read_timeout(Some(Duration::from_secs(120))).expect("set");
+            scope.spawn(move || {
+                stream.write_all(&request(0, 7, 0, LEN as u32)).expect("sent");
+                assert_eq!(reply(&mut stream), (0, 7));
+                let from = Instant::now();
+                let mut back = Vec::new();
+                while back.len() < LEN {
+                    let many = (LEN / 64).min(LEN - back.len());
+                    let at = back.len();
+                    back.resize(at + many, 0);
+                    stream.read_exact(&mut back[at..]).expect("it is not dropped");
+                    std::thread::sleep(SLOW / 64);
+                }
+                assert!(back == *bytes, "what was sent in parts is whole");
+                assert!(from.elapsed() >= SLOW);
+            });
+        }
+    });
+    assert!(rig.heard("it took nothing of the replies"));
+    drop(lazy);
+    rig.server.stop().expect("it ends");
+}
