@@ -47,6 +47,9 @@ pub trait Catalog {
     /// Tells name and description of each export.
     fn list(&self, each: &mut dyn FnMut(&str, &str));
 
+    /// How many exports there are, about.
+    fn exports(&self) -> usize;
+
     /// Tells the names of the metadata contexts of an export, those of most use first. What comes after the first
     /// [`MAX_LISTED`] is not told to clients. There may be others that only [`Catalog::context`] finds.
     fn contexts(&self, export: u32, each: &mut dyn FnMut(&str));

@@ -23,8 +23,11 @@ use crate::wire::{
 pub const MAX_OPTION_BYTES: u32 = 32 << 10;
 /// Longest data of an option that is skipped; a client that announces more is dropped.
 const MAX_SKIPPED_BYTES: u32 = 1 << 20;
-/// Most options of one handshake.
+/// Most options of one handshake that are about no export; beside them each export has [`EXPORT_OPTIONS`].
 const MAX_OPTIONS: u32 = 4096;
+/// Options that a client may use for each export that there is: one that lists them all asks two or three times about
+/// each.
+const EXPORT_OPTIONS: u32 = 4;
 /// Zeroes behind the answer to EXPORT_NAME, for clients that do not do without.
 const ZEROES: usize = 124;
 
@@ -172,7 +175,7 @@ impl Handshake {
         let (option, len) = (header.option.get(), header.len.get());
         let fixed = self.client_flags & FLAG_FIXED_NEWSTYLE != 0;
         let known = header.magic.get() == OPTION_MAGIC && (fixed || option == opt::EXPORT_NAME);
-        if !known || len > MAX_SKIPPED_BYTES || self.options == MAX_OPTIONS {
+        if !known || len > MAX_SKIPPED_BYTES || self.options >= most_options(catalog) {
             return (0, self.end());
         }
         if len > MAX_OPTION_BYTES {
@@ -337,6 +340,12 @@ impl Negotiated {
         let filtered = self.mode == Mode::Extended && !self.contexts.is_empty();
         self.export.flags() | df | if filtered { tflag::BLOCK_STATUS_PAYLOAD } else { 0 }
     }
+}
+
+/// Most options of one handshake.
+fn most_options(catalog: &dyn Catalog) -> u32 {
+    let exports = u32::try_from(catalog.exports()).unwrap_or(u32::MAX);
+    MAX_OPTIONS.saturating_add(exports.saturating_mul(EXPORT_OPTIONS))
 }
 
 /// Name and kinds of information in the data of INFO or GO.

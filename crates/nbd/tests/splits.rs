@@ -26,6 +26,10 @@ impl Catalog for One {
         each("x", "d");
     }
 
+    fn exports(&self) -> usize {
+        1
+    }
+
     fn contexts(&self, _: u32, each: &mut dyn FnMut(&str)) {
         each("base:allocation");
     }

@@ -459,6 +459,10 @@ impl Catalog for Exports {
         exports.for_each(|export| each(&export.name, &export.description));
     }
 
+    fn exports(&self) -> usize {
+        self.lock().list.len()
+    }
+
     fn contexts(&self, export: u32, each: &mut dyn FnMut(&str)) {
         // Without the lock: a backend may look for long.
         if let Some(export) = self.by_id(export) {

@@ -56,6 +56,24 @@ fn who_leaves_in_any_byte_harms_nobody() {
     rig.server.stop().expect("it ends");
 }
 
+/// Each option adds 5 ms to the time of the handshake.
+#[test]
+fn a_client_that_lists_many_exports_has_time_for_each() {
+    let Some(rig) = rig(ServerOptions { handshake: Duration::from_secs(2), ..options() }) else { return };
+    let mut stream = rig.connect();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+    stream.write_all(&[0, 0, 0, 3]).expect("sent");
+    (0..1000).for_each(|_| stream.write_all(&option(8, b"")).expect("sent"));
+    stream.read_exact(&mut [0; 18 + 1000 * 20]).expect("each is answered");
+    // Of its two seconds nothing is left.
+    std::thread::sleep(Duration::from_millis(2500));
+    stream.write_all(&option(6, b"\0\0\0\x01x\0\0")).expect("sent");
+    let mut reply = [0; 20];
+    stream.read_exact(&mut reply).expect("it is still there");
+    assert_eq!(reply[..8], 0x0003_e889_0455_65a9u64.to_be_bytes());
+    rig.server.stop().expect("it ends");
+}
+
 #[test]
 fn who_sends_what_is_no_protocol_is_dropped() {
     let Some(rig) = rig(options()) else { return };

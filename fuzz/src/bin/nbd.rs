@@ -26,6 +26,10 @@ impl Catalog for One {
         each("x", "");
     }
 
+    fn exports(&self) -> usize {
+        1
+    }
+
     fn contexts(&self, _: u32, each: &mut dyn FnMut(&str)) {
         each("qemu:allocation-depth");
     }

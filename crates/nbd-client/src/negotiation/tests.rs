@@ -27,6 +27,10 @@ impl Catalog for One {
         each("disk", "");
     }
 
+    fn exports(&self) -> usize {
+        1
+    }
+
     fn contexts(&self, _: u32, _: &mut dyn FnMut(&str)) {}
 
     fn context(&self, _: u32, _: &[u8]) -> Option<u64> {

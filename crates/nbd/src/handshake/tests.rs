@@ -31,6 +31,10 @@ impl Catalog for Two {
         each("two", "");
     }
 
+    fn exports(&self) -> usize {
+        2
+    }
+
     fn contexts(&self, _: u32, each: &mut dyn FnMut(&str)) {
         each("base:allocation");
         each("qemu:dirty-bitmap:x");
@@ -54,6 +58,10 @@ impl Catalog for Ending {
     }
 
     fn list(&self, _: &mut dyn FnMut(&str, &str)) {}
+
+    fn exports(&self) -> usize {
+        0
+    }
 
     fn contexts(&self, _: u32, _: &mut dyn FnMut(&str)) {}
 
@@ -314,6 +322,10 @@ impl Catalog for Many {
 
     fn list(&self, _: &mut dyn FnMut(&str, &str)) {}
 
+    fn exports(&self) -> usize {
+        1
+    }
+
     fn contexts(&self, _: u32, each: &mut dyn FnMut(&str)) {
         (0..100_000).for_each(|number| each(&format!("n:{number:06}")));
     }
@@ -452,7 +464,7 @@ fn a_client_that_is_not_fixed_newstyle_may_only_name_an_export() {
 #[test]
 fn options_of_one_handshake_are_bounded() {
     let mut client = begun(3);
-    for _ in 0..MAX_OPTIONS {
+    for _ in 0..MAX_OPTIONS + 2 * EXPORT_OPTIONS {
         ask(&mut client, opt::STRUCTURED_REPLY, b"");
     }
     assert_eq!(send(&mut client, &option(opt::STRUCTURED_REPLY, b"")).0, Step::Close);

@@ -1,11 +1,17 @@
 //! A client chooses its export: bytes go to the state machine of the handshake, and its answers into the batch.
 
+use std::time::Duration;
+
 use sheave_nbd::handshake::{self, Handshake, Negotiated, Tls};
 use sheave_nbd::session::Session;
 
 use super::{Chosen, Conn, Ending, MAX_SMALL, Stage};
 use crate::reactor::requests::Io;
 use crate::shared::Shared;
+
+/// Time that each option adds to that of the handshake. A client that lists thousands of exports has a question or more
+/// about each, one after the other; how many options there may be is bounded by how many exports there are.
+const OPTION_TIME: Duration = Duration::from_millis(5);
 
 impl Conn {
     /// Goes on with the handshake as far as the bytes that are there go.
@@ -33,6 +39,9 @@ impl Conn {
                 }
             };
             self.life.unread.drain(..used);
+            if used > 0 && matches!(step, handshake::Step::Done | handshake::Step::Searched) {
+                self.until += OPTION_TIME;
+            }
             self.small_bytes += batch.small.len() - start;
             if batch.small.len() > start {
                 batch.close(start);
