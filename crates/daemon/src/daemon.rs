@@ -35,7 +35,7 @@ use crate::log::CLIENT;
 use crate::opening::{self, Opening};
 use crate::place::{Access, PoolPlace};
 use crate::rights::Rights;
-use crate::{backend, confine, trace};
+use crate::{backend, confine, descriptors, trace};
 
 /// How long a pool that another process has is waited for, and how often that is looked at.
 const BUSY_WAIT: Duration = Duration::from_secs(2);
@@ -373,11 +373,11 @@ impl Opened {
 
     /// Serves it.
     pub fn serve(self, listeners: Vec<Listener>, plan: &Plan) -> Result<Daemon, Failure> {
-        let mut options =
-            ServerOptions { max_clients: plan.max_clients, slow_limit: plan.slow_limit, ..ServerOptions::default() };
+        let mut options = ServerOptions { slow_limit: plan.slow_limit, ..ServerOptions::default() };
         if let Some(threads) = plan.threads {
             options.reactors = usize::from(threads);
         }
+        options.max_clients = descriptors::clients(plan.max_clients, options.reactors + self.pools.len());
         let places = self.rows.iter().map(|row| row.plan.name.clone()).zip(self.exports);
         let places = places.filter(|(name, export)| export.is_some() || self.opening.has(name));
         let exports = Exports::in_places(places.collect()).with_default(plan.default_export());

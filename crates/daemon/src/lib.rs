@@ -49,6 +49,7 @@ mod copies;
 pub mod copy;
 mod daemon;
 pub mod delete;
+mod descriptors;
 pub mod devices;
 pub mod failure;
 mod http;

@@ -9,7 +9,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sheave_load::signals::{self, Ender, Hangups};
 use sheave_serve::{Address, Listener};
 use tracing::{error, info, warn};
@@ -24,25 +23,11 @@ use crate::log::{Sink, Verbosity};
 use crate::opening::PATIENCE;
 use crate::standby::Standby;
 use crate::ticker::Ticker;
-use crate::{confine, control, log, metrics, systemd, tls, vigil, web};
+use crate::{confine, control, descriptors, log, metrics, systemd, tls, vigil, web};
 
 /// A line on stderr. Nobody listening, or no room, is no reason to stop.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
-}
-
-/// As many descriptors as `docs/systemd` has.
-const DESCRIPTORS: u64 = 65536;
-
-/// Lets the process have as many descriptors as its user may: shells give 1024, and as many clients may come, beside
-/// the files of pools. Where that is refused, clients that it has no descriptor for wait.
-fn raise_descriptors() {
-    let limit = getrlimit(Resource::Nofile);
-    // `None` is without a limit.
-    let wanted = limit.maximum.map_or(DESCRIPTORS, |most| most.min(DESCRIPTORS));
-    if limit.current.is_some_and(|now| now < wanted) {
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit });
-    }
 }
 
 /// What a command line says about a configuration that the file does not.
@@ -84,7 +69,7 @@ pub fn configured(path: &Path, overrides: Overrides) -> Result<u8, Failure> {
         return Err(Failure::usage(format!("{} has no address to listen on", path.display()))
             .fix("add listen = [\"unix:/run/sheave/nbd.sock\"], or a control socket"));
     }
-    raise_descriptors();
+    descriptors::raise();
     control::prepare(&plan);
     sheave_kring::restrict_rings();
     confine::start(&plan, Some(path));
@@ -190,7 +175,7 @@ pub fn one(args: &One) -> Result<u8, Failure> {
     control::prepare(&plan);
     // A command that is run would have that, too.
     if plan.confine {
-        raise_descriptors();
+        descriptors::raise();
         sheave_kring::restrict_rings();
         confine::start(&plan, None);
     }
