@@ -392,7 +392,8 @@ impl Opened {
                     since: Instant::now(),
                     traces: plan.control.as_ref().map(|control| trace::directory(&control.path)),
                 };
-                daemon.rows().iter().for_each(|row| daemon.limit(&row.plan));
+                // Those that are not served have none; they get it when they are.
+                daemon.server.set_limits(&plan.exports.iter().map(|own| (own.name.as_str(), own.limit)).collect());
                 Ok(daemon)
             }
             Err(error) => {

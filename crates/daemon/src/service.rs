@@ -2,7 +2,7 @@
 //!
 //! Each reads its parameters, refuses who may not do it, and does it; what takes long is in [`copies`](crate::copies).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -202,8 +202,9 @@ impl Control {
 
     fn exports(&self) -> Result<Value, Failure> {
         let served = self.daemon.server.exports();
+        let served: BTreeMap<&str, _> = served.iter().map(|status| (status.name.as_str(), status)).collect();
         let row = |row: &Row| {
-            let status = served.iter().find(|status| status.name == row.plan.name);
+            let status = served.get(row.plan.name.as_str());
             let (pool, volume, spec) = match row.plan.what.clone() {
                 What::Volume { pool, volume } => (Some(pool), Some(volume), None),
                 What::Device { spec } => (None, None, Some(spec::masked(&spec))),

@@ -9,6 +9,7 @@
 //! E2. Who looks at an export outside of that lock, such as a reader of slow I/Os, has it for as long. What was taken
 //! out is [`Gone`] when nobody has it any more, and its backend is dropped.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::Deref;
 use std::time::{Duration, Instant};
@@ -394,13 +395,11 @@ impl Exports {
         }
     }
 
-    /// Sets how fast an export may be, from now on; it has a place, if nothing else.
-    pub(crate) fn set_limit(&self, name: &str, limit: Option<Limit>) -> Result<(), ServeError> {
-        let entries = self.lock();
-        let entry = entries.list.iter().find(|entry| entry.name == name);
-        let entry = entry.ok_or_else(|| ServeError::NoExport { name: name.into() })?;
-        entry.bucket.set(limit, Instant::now());
-        Ok(())
+    /// Sets how fast exports may be, from now on; they have places, if nothing else. How many have one.
+    pub(crate) fn set_limits(&self, limits: &BTreeMap<&str, Option<Limit>>) -> usize {
+        let (entries, now) = (self.lock(), Instant::now());
+        let found = entries.list.iter().filter_map(|entry| Some((entry, limits.get(entry.name.as_str())?)));
+        found.map(|(entry, limit)| entry.bucket.set(*limit, now)).count()
     }
 
     /// Says of slow I/Os of which export they are, and where in it they lie.

@@ -1,5 +1,6 @@
 //! A server: its reactors, its start and its end.
 
+use std::collections::BTreeMap;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -202,12 +203,20 @@ impl Server {
     ///
     /// [`ServeError::NoExport`].
     pub fn set_limit(&self, export: &str, limit: Option<Limit>) -> Result<(), ServeError> {
-        self.shared.exports.set_limit(export, limit)?;
-        for (reactor, (_, handle)) in self.threads.iter().enumerate() {
+        match self.set_limits(&BTreeMap::from([(export, limit)])) {
+            0 => Err(ServeError::NoExport { name: export.into() }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sets how fast several exports may be, from now on, and returns how many of them there are.
+    pub fn set_limits(&self, limits: &BTreeMap<&str, Option<Limit>>) -> usize {
+        let found = self.shared.exports.set_limits(limits);
+        for (reactor, (_, handle)) in self.threads.iter().enumerate().filter(|_| found > 0) {
             self.shared.order(reactor, Order::Limits);
             handle.wake();
         }
-        Ok(())
+        found
     }
 
     /// Whether each reactor answers within this time.

@@ -49,7 +49,7 @@ impl Daemon {
             let opened = match plan.what {
                 // Its storage may take as long as it likes to answer: the list is not locked meanwhile (D2).
                 What::Device { .. } => {
-                    is_free(&self.rows())?;
+                    is_free(&locked(&self.exports))?;
                     Some(open_export(&plan, passed, rights, |_| None)?)
                 }
                 What::Volume { .. } => None,
@@ -71,7 +71,7 @@ impl Daemon {
     /// Ends an export.
     pub fn remove_export(&self, name: &str, force: bool) -> Result<(), Failure> {
         loop {
-            let found = self.rows().into_iter().find(|row| row.plan.name == name);
+            let found = locked(&self.exports).iter().find(|row| row.plan.name == name).cloned();
             let row = found.ok_or_else(|| failure::serve(ServeError::NoExport { name: name.into() }))?;
             // The pool of an export that failed may be none.
             let done = match &row.failed {

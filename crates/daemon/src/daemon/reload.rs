@@ -3,11 +3,12 @@
 //! Pools and exports come and go; what failed to open is tried again. Where it listens, threads, limits and the control
 //! socket stay as they were at the start, and it says so when the configuration has others.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tracing::{error, info, warn};
 
-use super::{Daemon, Held, locked, open_all};
+use super::{Daemon, Held, Row, locked, open_all};
 use crate::config::{ExportPlan, Plan, PoolPlan};
 use crate::rights::Rights;
 use crate::{failure, tls};
@@ -28,12 +29,9 @@ impl Daemon {
         self.server.set_slow_limit(plan.slow_limit);
         self.reload_tls(plan);
         // First what goes, so that a pool can move and an export can be of another one.
-        let is_configured = |name: &str, what: &ExportPlan| {
-            // A limit changes while clients stay.
-            let same = |own: &ExportPlan| ExportPlan { limit: what.limit, ..own.clone() } == *what;
-            plan.exports.iter().any(|own| own.name == name && same(own))
-        };
-        for row in self.rows().iter().filter(|row| row.configured && !is_configured(&row.plan.name, &row.plan)) {
+        let wanted: BTreeMap<&str, &ExportPlan> = plan.exports.iter().map(|own| (own.name.as_str(), own)).collect();
+        let is_configured = |row: &Row| wanted.get(row.plan.name.as_str()).is_some_and(|own| row.is(own));
+        for row in self.rows().iter().filter(|row| row.configured && !is_configured(row)) {
             if let Err(why) = self.remove_export(&row.plan.name, false) {
                 let name = row.plan.name.as_str();
                 warn!(event = "export_stays", export = name, "export '{name}' stays: {}", why.in_a_line());
@@ -64,12 +62,13 @@ impl Daemon {
             }
             locked(&self.pools).insert(held.plan.name.clone(), Arc::new(held));
         }
-        for wanted in &plan.exports {
-            let served = self.rows().iter().any(|row| row.plan.name == wanted.name && row.failed.is_none());
-            if served {
-                self.limit(wanted);
-                continue;
-            }
+        // Thousands of them are looked at once. What a command ends or adds meanwhile is seen below, or was its wish.
+        let rows = self.rows();
+        let served: BTreeSet<&str> =
+            rows.iter().filter(|row| row.failed.is_none()).map(|row| row.plan.name.as_str()).collect();
+        let (stay, come): (Vec<_>, Vec<_>) = plan.exports.iter().partition(|own| served.contains(own.name.as_str()));
+        self.server.set_limits(&stay.iter().map(|own| (own.name.as_str(), own.limit)).collect());
+        for wanted in come {
             if let Err(why) = self.add_export(wanted.clone(), None, Rights::Own, true) {
                 let mut rows = locked(&self.exports);
                 // A command has added it meanwhile: it is served, whatever else the configuration says of it.
@@ -78,7 +77,7 @@ impl Daemon {
                 }
                 wanted.tell_failed(&why);
                 rows.retain(|row| row.plan.name != wanted.name);
-                rows.push(super::Row { plan: wanted.clone(), configured: true, failed: Some(why) });
+                rows.push(Row { plan: wanted.clone(), configured: true, failed: Some(why) });
             }
         }
         info!(event = "reloaded", "the configuration was read again");
@@ -94,7 +93,8 @@ impl Daemon {
     /// Closes a pool that the configuration does not have any more, unless something of it is served.
     fn let_go(&self, held: &Arc<Held>) {
         let _turn = held.turn();
-        if self.rows().iter().any(|row| row.failed.is_none() && row.plan.volume_of(&held.plan.name).is_some()) {
+        let is_of = |row: &Row| row.failed.is_none() && row.plan.volume_of(&held.plan.name).is_some();
+        if locked(&self.exports).iter().any(is_of) {
             let name = held.plan.name.as_str();
             warn!(event = "pool_stays", pool = name, "pool '{name}' stays: volumes of it are served");
             return;

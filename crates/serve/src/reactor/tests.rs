@@ -138,7 +138,7 @@ fn a_limit_that_is_lifted_in_the_turn_in_which_a_request_was_charged_holds_it_ba
     let Some(mut bench) = Bench::new(1 << 20) else { return };
     let limit = |bench: &Bench, text: Option<&str>| {
         let limit = text.map(|text: &str| text.parse().expect("a limit"));
-        bench.reactor.shared.exports.set_limit("x", limit).expect("it is there");
+        bench.reactor.shared.exports.set_limits(&[("x", limit)].into());
     };
     limit(&bench, Some("bps=64K,burst=10ms"));
     bench.waits(&request(0, 1 << 20), 16 + (1 << 20));
