@@ -91,7 +91,8 @@ impl RingBuilder {
         self
     }
 
-    /// Requests in flight at most; as many as the CQ has entries unless set.
+    /// Requests in flight at most, rounded up to a power of two; as many as the CQ has entries unless set. No chain may
+    /// have more members.
     pub fn in_flight(mut self, requests: u32) -> Self {
         self.in_flight = Some(requests);
         self

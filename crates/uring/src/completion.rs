@@ -7,7 +7,7 @@ use std::time::Duration;
 use sheave_base::buf::Buf;
 use sheave_base::status::Errno;
 
-use crate::io_buf::{IoBuf, Memory, Vectors};
+use crate::io_buf::{IoBuf, Memory};
 use crate::owned::Detail;
 use crate::sqe::CQE_F_MORE;
 
@@ -68,11 +68,7 @@ impl Completion {
 
     /// The buffers of a vectored operation, or the one of another.
     pub fn into_bufs(self) -> Vec<Buf> {
-        let Some(memory) = self.owned else { return Vec::new() };
-        match memory.try_into_value::<Vectors>() {
-            Ok(vectors) => vectors.into_bufs(),
-            Err(memory) => Memory::into_value(Some(memory)).map(|buf: Buf| vec![buf]).unwrap_or_default(),
-        }
+        Memory::into_bufs(self.owned)
     }
 }
 

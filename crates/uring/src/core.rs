@@ -19,6 +19,7 @@ use crate::plain::known::Known;
 use crate::queues::Queues;
 use crate::req::{Chain, NO_FILE, ReqTable};
 use crate::rsrc::{BufTable, Fd, FileTable};
+use crate::sqe::IOSQE_LINKS;
 use crate::timers::Timers;
 use crate::times::{SlotTimes, Times};
 
@@ -184,6 +185,16 @@ impl Core {
     #[inline(always)]
     pub(crate) fn available(&self) -> u32 {
         self.reqs.available() - self.records
+    }
+
+    /// Whether the SQE that is `ahead` of the next goes on with the one behind it, as a chain.
+    pub(crate) fn is_linked(&self, ahead: u32) -> bool {
+        self.queues.sq_row(ahead, 1).first().is_some_and(|sqe| sqe.flags & IOSQE_LINKS != 0)
+    }
+
+    /// How many SQEs right before the one that is `ahead` of the next are in one chain with it.
+    pub(crate) fn linked_before(&self, ahead: u32) -> u32 {
+        (0..ahead).rev().take_while(|&at| self.is_linked(at)).count() as u32
     }
 
     /// Adds a file to the table, and makes the room that its I/O needs.

@@ -22,6 +22,17 @@ pub enum RingError {
     /// The SQ is full.
     #[error("the submission queue is full: submit, then push again; or build the ring with more entries")]
     SqFull,
+    /// The ring could never take this chain whole: it was not queued.
+    #[error(
+        "a chain of {len} operations is too long for this ring, which takes {most} at once: make it shorter, or build \
+         the ring with more entries, cq_entries or in_flight"
+    )]
+    ChainTooLong {
+        /// Its operations, with those in the queue that it is linked to.
+        len: u64,
+        /// What the ring takes.
+        most: u64,
+    },
     /// Everything that may be in flight is in flight.
     #[error(
         "nothing could be submitted: all request slots are in use or the completion queue has overflowed. Read \
@@ -69,8 +80,9 @@ pub enum RingError {
     },
 }
 
-/// A full SQ gives the operation back, or all of a chain, with the memory that it owns. With `?` it becomes a
-/// [`RingError`], or whatever takes any error, and the operation is dropped.
+/// An operation that was not queued, or all of a chain, with the memory that it owns:
+/// [`into_memory`](crate::prep::Entry::into_memory) gives that back. With `?` it becomes a [`RingError`], or whatever
+/// takes any error, and the operation is dropped.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct SqFull<T = Entry> {

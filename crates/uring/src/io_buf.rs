@@ -254,6 +254,15 @@ impl Memory {
         Some(ManuallyDrop::new(memory).parts())
     }
 
+    /// The buffers of a vectored operation, or the one of another.
+    pub(crate) fn into_bufs(memory: Option<Memory>) -> Vec<Buf> {
+        match memory.map(Memory::try_into_value::<Vectors>) {
+            None => Vec::new(),
+            Some(Ok(vectors)) => vectors.into_bufs(),
+            Some(Err(other)) => Memory::into_value(Some(other)).map(|buf: Buf| vec![buf]).unwrap_or_default(),
+        }
+    }
+
     /// The value, if it is of this type.
     pub(crate) fn try_into_value<B: IoBuf>(self) -> Result<B, Memory> {
         if !self.kind.is_of::<B>() {

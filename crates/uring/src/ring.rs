@@ -156,6 +156,10 @@ impl Ring {
     /// it is [hard-linked](Entry::hardlink). All or, when the SQ has too little room, none: then they come back.
     /// So a full SQ never parts a write from the fsync behind it.
     ///
+    /// A chain is taken whole, so it may have no more operations than the ring has entries, and than may be in flight
+    /// ([`RingError::ChainTooLong`]). One that has grown beyond that by [`Entry::link`] is refused when it is
+    /// submitted: `-E2BIG` for its first member, `-ECANCELED` for the others, and nothing of it runs.
+    ///
     /// ```
     /// # use sheave_uring::{prep, Ring};
     /// # use sheave_base::buf::Buf;

@@ -183,6 +183,8 @@ pub mod errno {
     pub const EINTR: i32 = 4;
     /// `EIO`: input/output error.
     pub const EIO: i32 = 5;
+    /// `E2BIG`: argument list too long.
+    pub const E2BIG: i32 = 7;
     /// `EBADF`: bad file descriptor.
     pub const EBADF: i32 = 9;
     /// `EAGAIN`: resource temporarily unavailable.

@@ -27,7 +27,25 @@ impl Inner {
     /// runs what is [kept](crate::io_wq::RingWq::keep_alone) for that.
     pub(crate) fn consume(&mut self, waits: bool) -> u32 {
         let pending = self.core.queues.sq_pending();
-        let count = self.whole_chains(pending);
+        if pending <= self.core.available() { self.take(pending, waits) } else { self.consume_a_part(waits) }
+    }
+
+    /// Takes whole chains as far as there are slots, and refuses those for which there will never be enough.
+    #[cold]
+    fn consume_a_part(&mut self, waits: bool) -> u32 {
+        let mut taken = 0;
+        loop {
+            let count = self.whole_chains();
+            taken += self.take(count, waits);
+            match self.refuse_long_chain() {
+                0 => return taken,
+                refused => taken += refused,
+            }
+        }
+    }
+
+    /// Takes the next `count` SQEs, for which there are slots. Returns 0 while too many completions wait to be read.
+    fn take(&mut self, count: u32, waits: bool) -> u32 {
         if count == 0 || self.core.overflow.len() >= self.core.overflow_max {
             return 0;
         }
@@ -56,20 +74,55 @@ impl Inner {
     }
 
     /// How many of the SQEs that wait there are slots for, without a part of a chain: what is linked to an SQE that was
-    /// taken would start without waiting for it. A chain of more SQEs than the ring has slots is never taken.
-    #[inline]
-    fn whole_chains(&self, pending: u32) -> u32 {
-        let available = self.core.available();
-        if pending <= available { pending } else { self.cut_before_chain(available) }
+    /// taken would start without waiting for it.
+    fn whole_chains(&self) -> u32 {
+        let (pending, available) = (self.core.queues.sq_pending(), self.core.available());
+        if pending <= available { pending } else { available - self.core.linked_before(available) }
     }
 
-    #[cold]
-    fn cut_before_chain(&self, mut count: u32) -> u32 {
-        let goes_on = |at| self.core.queues.sq_row(at, 1).first().is_some_and(|sqe| sqe.flags & IOSQE_LINKS != 0);
-        while count > 0 && goes_on(count - 1) {
-            count -= 1;
+    /// Ends the chain that is next if it is longer than all slots of the ring: each member gives a CQE, `-E2BIG` the
+    /// first. Returns its length; 0 if there is no such chain, or it has to wait until a slot is free or completions
+    /// are read. No kernel ring has that limit; one that has no memory for a request does not end chains whole.
+    fn refuse_long_chain(&mut self) -> u32 {
+        let pending = self.core.queues.sq_pending();
+        let links = (0..pending).take_while(|&at| self.core.is_linked(at)).count() as u32;
+        let len = pending.min(links + 1);
+        let has_to_wait = self.core.available() == 0 || self.core.overflow.len() >= self.core.overflow_max;
+        if len <= self.core.reqs.slots() || has_to_wait {
+            return 0;
         }
-        count
+        self.core.quiet.stir();
+        let (mut res, mut silent) = (-errno::E2BIG, false);
+        for _ in 0..len {
+            let mut sqe = Sqe::default();
+            let is_owned = self.core.owned.sq.look(self.core.queues.sq_at(), 1).1;
+            let Some(_) = self.core.queues.sq_take(&mut sqe) else { continue };
+            // Each is freed before the next one wants it.
+            let Some(slot) = self.core.reqs.take() else { break };
+            let req = &mut self.core.reqs[slot];
+            (req.user_data, req.flags, req.rflags) = (sqe.user_data, sqe.flags, 0);
+            (req.state, req.file, req.link) = (State::Prepared, NO_FILE, NO_SLOT);
+            if is_owned {
+                self.own(slot, sqe.user_data as u32);
+            }
+            self.core.end_slot(slot, res, silent);
+            // As of every chain with a refused member: the head says whether the rest is told.
+            if res != -errno::ECANCELED {
+                (res, silent) = (-errno::ECANCELED, sqe.flags & IOSQE_CQE_SKIP_SUCCESS != 0);
+            }
+            // Who drains by a chain drains the first request after it, too.
+            self.core.drain_next |= sqe.flags & IOSQE_IO_DRAIN != 0 && !self.core.drain_disabled;
+        }
+        self.core.queues.sq_advance();
+        len
+    }
+
+    /// Gives a slot the memory that its operation owns, and the user data that this stands for.
+    fn own(&mut self, slot: u32, key: u32) {
+        self.core.cold[slot as usize].owned = key;
+        let req = &mut self.core.reqs[slot];
+        req.user_data = self.core.owned.user_data(key);
+        req.rflags = REQ_OWNS_BUF;
     }
 
     /// Whether SQEs can be taken one by one, with nothing around them to look at.
@@ -119,11 +172,7 @@ impl Inner {
             return;
         }
         if is_owned {
-            let key = sqe.user_data as u32;
-            self.core.cold[slot as usize].owned = key;
-            let req = &mut self.core.reqs[slot];
-            req.user_data = self.core.owned.user_data(key);
-            req.rflags = REQ_OWNS_BUF;
+            self.own(slot, sqe.user_data as u32);
         }
         self.submit_slow(slot, sqe);
     }

@@ -8,7 +8,7 @@ use sheave_uring::sqe::{
     IOSQE_ASYNC as ASYNC, IOSQE_CQE_SKIP_SUCCESS as SKIP, IOSQE_IO_DRAIN as DRAIN, IOSQE_IO_HARDLINK as HARD,
     IOSQE_IO_LINK as LINK, Sqe, opcode,
 };
-use sheave_uring::{Ring, prep};
+use sheave_uring::{Ring, RingError, prep};
 
 use crate::support::{Puppet, bad, nop, nop_result, push, reaped, ring, run, rw};
 
@@ -332,4 +332,100 @@ fn a_chain_is_submitted_whole_or_not_at_all() {
     assert_eq!(ring.submit().expect("there are slots"), 2);
     ring.cancel(prep::Cancel::everything()).expect("the timeouts");
     assert_eq!(ring.completions().count(), 2);
+}
+
+const E2BIG: i32 = -7;
+
+/// The rings that take no more than two SQEs at once.
+fn narrow() -> [Ring; 2] {
+    [Ring::builder().entries(8).in_flight(2), Ring::builder().entries(8).cq_entries(2)]
+        .map(|builder| builder.build().unwrap())
+}
+
+#[test]
+fn a_chain_that_a_ring_could_never_take_comes_back_whole() {
+    for mut ring in narrow() {
+        let fd = ring.attach(&open_device("ram:size=1M").unwrap()).unwrap();
+        let chain = || [prep::write(fd, vec![7u8; 4096]).into(), prep::fsync(fd).into(), prep::nop().into()];
+        let refused = ring.push_chain(chain()).unwrap_err();
+        assert!(matches!(refused.error, RingError::ChainTooLong { len: 3, most: 2, .. }), "{:?}", refused.error);
+        let [first, _, _] = refused.entry;
+        assert_eq!(first.into_memory(), Some(vec![7u8; 4096]), "its memory comes back");
+        // Nothing of it was queued, and what fits is taken.
+        assert_eq!((ring.sq_space(), ring.submit().unwrap()), (8, 0));
+        ring.push_chain([prep::write(fd, vec![7u8; 4096]).into(), prep::fsync(fd).into()]).unwrap();
+        assert_eq!((ring.submit_and_wait(2).unwrap(), ring.completions().count()), (2, 2));
+        // Also behind an operation that is linked to it, but not behind one that is not.
+        ring.push(prep::nop().link()).unwrap();
+        let two = || [prep::nop().into(), prep::nop().into()];
+        let refused = ring.push_chain(two()).unwrap_err();
+        assert!(matches!(refused.error, RingError::ChainTooLong { len: 3, most: 2, .. }), "{:?}", refused.error);
+        ring.push(prep::nop()).unwrap();
+        ring.push_chain(two()).unwrap();
+        let mut seen = 0;
+        while seen < 4 {
+            ring.submit_and_wait(1).unwrap();
+            seen += ring.completions().inspect(|done| assert_eq!(done.res, 0)).count();
+        }
+    }
+    // One with more members than entries waits for nothing either.
+    let mut ring = Ring::builder().entries(2).build().unwrap();
+    let refused = ring.push_chain([(); 3].map(|()| prep::nop().into())).unwrap_err();
+    assert!(matches!(refused.error, RingError::ChainTooLong { len: 3, most: 2, .. }), "{:?}", refused.error);
+    ring.push(prep::nop()).unwrap();
+    let full = ring.push_chain([(); 2].map(|()| prep::nop().into())).unwrap_err();
+    assert!(matches!(full.error, RingError::SqFull));
+}
+
+#[test]
+fn a_chain_that_was_pushed_bit_by_bit_and_is_too_long_is_refused_and_the_ring_goes_on() {
+    for mut ring in narrow() {
+        let fd = ring.attach(&open_device("ram:size=1M").unwrap()).unwrap();
+        let ends = |ring: &mut Ring| {
+            let mut ends = Vec::new();
+            while ring.submit_and_wait(1).unwrap() > 0 || ring.in_flight() > 0 || ring.cq_overflowed() {
+                ends.extend(ring.completions().map(|done| (done.user_data, done.res)));
+            }
+            ends.extend(ring.completions().map(|done| (done.user_data, done.res)));
+            assert_eq!(ring.sq_space(), 8, "all was taken");
+            ends
+        };
+        // Between others, which run.
+        push(&mut ring, &[nop(1, 0), nop(2, LINK), nop(3, HARD), nop(4, 0), nop(5, 0)]);
+        assert_eq!(ends(&mut ring), [(1, 0), (2, E2BIG), (3, ECANCELED), (4, ECANCELED), (5, 0)]);
+        // The head that skips answers for all.
+        push(&mut ring, &[nop(1, LINK | SKIP), nop(2, LINK), nop(3, 0), nop(4, 0)]);
+        assert_eq!(ends(&mut ring), [(1, E2BIG), (4, 0)]);
+        // What an open end goes on with, it has grown by.
+        push(&mut ring, &[nop(1, LINK), nop(2, LINK), nop(3, LINK)]);
+        assert_eq!(ends(&mut ring), [(1, E2BIG), (2, ECANCELED), (3, ECANCELED)]);
+        // Memory comes back with the completions.
+        for n in 0..3u8 {
+            let write = prep::write(fd, vec![n; 512]).user_data(n.into());
+            ring.push(if n < 2 { write.link() } else { write }).unwrap();
+        }
+        ring.submit().unwrap();
+        for n in 0..3u8 {
+            let done = ring.pop().or_else(|| ring.pop()).expect("one a member");
+            assert_eq!((done.user_data, done.res), (n.into(), if n == 0 { E2BIG } else { ECANCELED }));
+            assert_eq!(done.into_memory(), Some(vec![n; 512]));
+        }
+    }
+}
+
+#[test]
+fn a_refused_chain_that_drains_makes_the_next_request_wait_all_the_same() {
+    let puppet = Puppet::new();
+    let mut ring = Ring::builder().entries(8).in_flight(2).build().unwrap();
+    let fd = ring.attach(&puppet.device()).unwrap();
+    let mut memory = vec![0u8; 4096];
+    puppet.script().finish = 0;
+    let read = rw(opcode::READ, fd, 0, memory.as_mut_ptr() as u64, 4096, 1);
+    push(&mut ring, &[read, nop(2, LINK), nop(3, LINK | DRAIN), nop(4, 0), nop(5, 0)]);
+    let taken = |ring: &mut Ring| ring.completions().map(|done| (done.user_data, done.res)).collect::<Vec<_>>();
+    assert_eq!(ring.submit().unwrap(), 5);
+    assert_eq!(taken(&mut ring), [(2, E2BIG), (3, ECANCELED), (4, ECANCELED)]);
+    puppet.script().finish = u32::MAX;
+    ring.submit_and_wait(2).unwrap();
+    assert_eq!(taken(&mut ring), [(1, 4096), (5, 0)]);
 }

@@ -10,6 +10,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use sheave_base::buf::Buf;
+
 use super::when::When;
 use crate::io_buf::{IoBuf, Memory, Vectors};
 use crate::rsrc::{Fd, FileRef};
@@ -74,6 +76,32 @@ impl Entry {
     #[inline]
     pub(super) fn without_file(opcode: u8) -> Entry {
         Entry::new(opcode, Fd::NONE.into())
+    }
+
+    /// The memory that the operation owns, of the type that it was given, of an operation that is not pushed after all.
+    /// `None` if it owns none. Memory of another type is dropped.
+    ///
+    /// ```
+    /// # use sheave_uring::{Fd, Ring, prep};
+    /// let mut ring = Ring::builder().entries(1).build()?;
+    /// ring.push(prep::nop())?;
+    /// let full = ring.push(prep::write(Fd::NONE, b"page".to_vec())).expect_err("it has one entry");
+    /// let page: Vec<u8> = full.entry.into_memory().expect("what it was given");
+    /// assert_eq!(page, b"page");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn into_memory<B: IoBuf>(self) -> Option<B> {
+        Memory::into_value(self.owned)
+    }
+
+    /// The buffer that the operation owns, as by [`Entry::into_memory`].
+    pub fn into_buf(self) -> Option<Buf> {
+        self.into_memory()
+    }
+
+    /// The buffers of a vectored operation, or the one of another.
+    pub fn into_bufs(self) -> Vec<Buf> {
+        Memory::into_bufs(self.owned)
     }
 
     #[inline(always)]

@@ -272,8 +272,12 @@ impl Inner {
 
     /// All of a chain or nothing.
     pub(super) fn push_chain<const N: usize>(&mut self, mut chain: [Entry; N]) -> Result<(), Box<SqFull<[Entry; N]>>> {
-        if (self.core.queues.sq_space() as usize) < N {
-            return Err(Box::new(SqFull { entry: chain, error: RingError::SqFull }));
+        let entries = self.core.queues.sq_entries().min(self.core.reqs.slots()) as usize;
+        let filled = self.core.queues.sq_filled().wrapping_sub(self.core.queues.sq_at());
+        if filled as usize + N > entries
+            && let Err(error) = self.check_room(filled, N)
+        {
+            return Err(Box::new(SqFull { entry: chain, error }));
         }
         let unlinked = chain.iter_mut().rev().skip(1).filter(|entry| entry.sqe.flags & IOSQE_LINKS == 0);
         unlinked.for_each(|entry| entry.sqe.flags |= IOSQE_IO_LINK);
@@ -282,6 +286,18 @@ impl Inner {
             debug_assert!(pushed.is_ok(), "there was room for all");
         }
         Ok(())
+    }
+
+    /// Whether a chain of `len` goes into the SQ, behind `filled` SQEs, and will be taken from it.
+    #[cold]
+    fn check_room(&self, filled: u32, len: usize) -> Result<(), RingError> {
+        let (entries, slots) = (self.core.queues.sq_entries(), self.core.reqs.slots());
+        // Whatever is linked to it is one chain with it.
+        let (whole, most) = (self.core.linked_before(filled) as usize + len, entries.min(slots));
+        if whole > most as usize {
+            return Err(RingError::ChainTooLong { len: whole as u64, most: most.into() });
+        }
+        if filled as usize + len > entries as usize { Err(RingError::SqFull) } else { Ok(()) }
     }
 
     pub(super) fn submit(&mut self) -> Result<u32, RingError> {
