@@ -93,9 +93,9 @@ impl State {
     /// came since, and what it let go waits for the checkpoint.
     ///
     /// Units are not listed again, nor are sizes: the checkpoint has every entry and every size as they are when it is
-    /// planned. Who has a unit now may be another than when it was taken: a copy may share its leaf, a rollback may have
-    /// put the leaf of a snapshot there, a hole or a smaller size may have taken it away (L1). Only `DIRTY` is left to
-    /// be taken off, as of units whose records are written already.
+    /// planned. The unit of a volume may be another's too by now: a copy may share its leaf, a rollback may have put the
+    /// leaf of a snapshot there, a hole or a smaller size may have taken it away (L1). Only `DIRTY` is left to be taken
+    /// off, as of units whose records are written already.
     pub(crate) fn untake(&mut self, mut taken: Taken) {
         debug_assert!(
             self.next.is_required() || taken.units.is_empty() && taken.grown.is_empty(),

@@ -436,3 +436,22 @@ fn a_unit_of_a_failed_commit_may_have_gone_meanwhile() {
         assert_eq!(opened(&device), now, "{what}");
     }
 }
+
+/// V5. Until a commit without them is durable a crash brings back the units that a failed one let go: nobody gets their
+/// space before.
+#[test]
+fn what_a_failed_commit_let_go_is_free_when_the_next_one_is_durable_and_not_before() {
+    let (_device, pool, faults) = pool();
+    let volume = pool.open_volume("v").unwrap();
+    let free = || {
+        pool.info(); // Lets go what it may.
+        volume.pool().lock().tree.units.available()
+    };
+    let before = free();
+    punch(&volume, 0, 12);
+    faults.fail.store(1, Ordering::SeqCst);
+    assert!(pool.sync().is_err());
+    assert!(free() <= before, "the commit has failed");
+    pool.sync().unwrap();
+    assert!(free() > before, "the next one has not");
+}

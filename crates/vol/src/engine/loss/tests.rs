@@ -3,10 +3,11 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use sheave_base::grace::Grace;
 use sheave_blk::Device;
 use sheave_drivers::open_device;
 use sheave_iomap::completion_plan::MayBlock;
-use sheave_iomap::file::WriteDone;
+use sheave_iomap::file::{FallocateMode, WriteDone};
 use sheave_iomap::mapping::Intent;
 use sheave_iomap::{File, MappingKind};
 
@@ -21,6 +22,8 @@ const SUPERBLOCK_BYTES: u64 = 8192;
 #[derive(Default)]
 struct Seen {
     alarm: OnceLock<Arc<FlushAlarm>>,
+    /// What a test does before the next write.
+    before_write: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// Flushes that end before the one during which another's flush fails; below 0: none does.
     left: AtomicI64,
     /// Where the pool wrote after that.
@@ -39,6 +42,8 @@ impl BlockIo for Beside {
     }
 
     fn write(&self, at: u64, buf: &[u8]) -> Result<(), Status> {
+        let before = self.seen.before_write.lock().unwrap().take();
+        before.into_iter().for_each(|before| before());
         if self.seen.alarm.get().is_some_and(|alarm| alarm.failed().is_some()) {
             self.seen.written_after.lock().unwrap().push(at);
         }
@@ -120,4 +125,51 @@ fn no_record_follows_a_flush_during_which_another_failed() {
 #[test]
 fn no_superblock_follows_a_flush_during_which_another_failed() {
     nothing_follows(|pool| pool.inner.checkpoint().is_ok(), 3);
+}
+
+/// The volumes that the pool says may have lost something, when a flush of somebody else has failed.
+fn lost(device: &Device, pool: Pool, volume: Volume, seen: &Seen) -> Vec<String> {
+    seen.alarm.get().unwrap().ring(Status::IoErr);
+    drop((volume, pool));
+    Pool::open(device, &OpenOptions::default()).unwrap().info().lost
+}
+
+/// V25, L1: a commit says nothing of a write that was under way when it began. The write is an overwrite, which no
+/// record tells of.
+#[test]
+fn an_epoch_is_not_safe_while_a_write_of_it_is_under_way() {
+    for under_way in [false, true] {
+        let (device, pool, volume, seen) = pool();
+        // A ring that has looked the place up, and whose write has not ended.
+        let seat = Grace::seat(volume.grace().unwrap());
+        seat.enter();
+        volume.map(0, 4096, Intent::Write).unwrap();
+        let phase = seat.count();
+        seat.leave();
+        if !under_way {
+            seat.uncount(phase);
+        }
+        (0..3).for_each(|_| pool.sync().unwrap());
+        if under_way {
+            seat.uncount(phase);
+        }
+        drop(seat);
+        let names: &[&str] = if under_way { &["v"] } else { &[] };
+        assert_eq!(lost(&device, pool, volume, &seen), names, "under way: {under_way}");
+    }
+}
+
+/// V25, L2: a hole is a change of the epoch in which it ends. The commit that comes while the edge of the hole is
+/// zeroed has none of it.
+#[test]
+fn a_hole_that_ends_after_a_commit_may_be_lost_by_the_next() {
+    let (device, pool, volume, seen) = pool();
+    pool.sync().unwrap();
+    let other = pool.clone();
+    *seen.before_write.lock().unwrap() = Some(Box::new(move || other.sync().unwrap()));
+    let whole = 2 << 16;
+    volume.fallocate(FallocateMode::PunchHole, 512, whole - 512, &MayBlock::on_worker()).unwrap();
+    assert!(seen.before_write.lock().unwrap().is_none(), "the edge was zeroed");
+    assert_eq!(lost(&device, pool, volume, &seen), ["v"]);
+    assert!(is_written(&device, 1), "the hole is in no commit");
 }

@@ -394,3 +394,46 @@ fn pages_with_space_take_none_from_data() {
     let (with, without) = (space(true), space(false));
     assert!(with + 2 >= without, "{with} units with pages that have space, {without} without");
 }
+
+/// H1. A process that ended may have left in a cache what the next one reads: were the power to go, units that this one
+/// has found free could be somebody's again.
+#[test]
+fn an_opening_makes_durable_what_it_has_read_before_it_writes_anything() {
+    struct Order {
+        io: Box<dyn BlockIo>,
+        steps: Arc<Mutex<Vec<&'static str>>>,
+    }
+    impl BlockIo for Order {
+        fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), Status> {
+            self.io.read(at, buf)
+        }
+        fn write(&self, at: u64, buf: &[u8]) -> Result<(), Status> {
+            self.steps.lock().unwrap().push("write");
+            self.io.write(at, buf)
+        }
+        fn flush(&self) -> Result<(), Status> {
+            self.steps.lock().unwrap().push("flush");
+            self.io.flush()
+        }
+        fn discard(&self, at: u64, len: u64) -> Result<(), Status> {
+            self.steps.lock().unwrap().push("write");
+            self.io.discard(at, len)
+        }
+        fn size_bytes(&self) -> u64 {
+            self.io.size_bytes()
+        }
+        fn is_sparse(&self) -> bool {
+            self.io.is_sparse()
+        }
+    }
+    for checksum in [Checksum::None, Checksum::Crc32c] {
+        let rig = Rig::new(16 << 20, checksum);
+        let pool = rig.open().unwrap();
+        drop(pool.create_volume("v", 1 << 20).unwrap());
+        drop(pool);
+        let steps = Arc::new(Mutex::new(Vec::new()));
+        let pool = rig.open_on(|io| Box::new(Order { io, steps: Arc::clone(&steps) }));
+        assert_eq!(steps.lock().unwrap()[..2], ["flush", "write"], "{checksum:?}");
+        drop(pool);
+    }
+}

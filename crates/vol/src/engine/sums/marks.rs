@@ -108,3 +108,6 @@ impl PoolInner {
         }
     }
 }
+
+#[cfg(all(test, not(shuttle)))]
+mod tests;

@@ -203,3 +203,6 @@ impl Sums {
         Ok(())
     }
 }
+
+#[cfg(all(test, not(shuttle)))]
+mod tests;

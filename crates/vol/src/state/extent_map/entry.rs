@@ -19,8 +19,8 @@
 //!
 //! - I1: an entry changes under the pool's lock only; it is read without.
 //! - I2: written bits of an entry without `ALLOC` are 0.
-//! - I3: `OWN`, `HANDED`, `RECALLED` and `LISTED` say something of one volume, and an entry belongs to every volume that
-//!   shares its leaf. So the copy of a leaf has none of them, nor has what it is a copy of. In a leaf that is shared as
+//! - I3: `OWN`, `HANDED`, `RECALLED` and `LISTED` say something of one volume, and an entry belongs to each that shares
+//!   its leaf. So the copy of a leaf has none of them, nor has what it is a copy of. In a leaf that is shared as
 //!   a whole `LISTED` is set only while a copy settles, for its source; the other three may be left from before, and
 //!   nobody goes by them: a way that may be shared is tagged, and who changes an entry takes a leaf of its own first.
 //!   The other flags, `DIRTY` among them, say of the unit what is true for all who share it.

@@ -54,14 +54,8 @@ impl Sums {
         if written().any(|block| self.stripes.clashes(block)) {
             return Err(Status::Again);
         }
-        let alone = written().take_while(|&block| self.stripes.end_alone(block)).count();
-        if alone == written().count() {
-            return Ok(());
-        }
-        // Another write to a later block began just now, and that block stays as it is until this write ends: so it
-        // reads all its blocks back. The earlier ones are under way again, as if written anew.
-        written().take(alone).for_each(|block| self.stripes.begin(block));
-        Err(Status::Again)
+        // Another write to a later block may begin just now, and that block stays as it is until this write ends.
+        if self.stripes.end_all_alone(written()) { Ok(()) } else { Err(Status::Again) }
     }
 
     /// Whether a mapping has marked blocks: a load for each region, as long as it has none.

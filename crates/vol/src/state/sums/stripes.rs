@@ -54,6 +54,17 @@ impl Stripes {
         self.word(block).fetch_update(Ordering::SeqCst, Ordering::SeqCst, change).is_ok()
     }
 
+    /// All blocks of one write have ended, each as by [`Stripes::end_alone`]; false if any was not alone: then all of
+    /// them are under way still, or again, as if written anew, for the write reads all of them back.
+    pub(crate) fn end_all_alone(&self, blocks: impl Iterator<Item = u64> + Clone) -> bool {
+        let alone = blocks.clone().take_while(|&block| self.end_alone(block)).count();
+        if alone == blocks.clone().count() {
+            return true;
+        }
+        blocks.take(alone).for_each(|block| self.begin(block));
+        false
+    }
+
     /// Whether a write that is under way is not alone.
     pub(crate) fn clashes(&self, block: u64) -> bool {
         self.word(block).load(Ordering::SeqCst) & CLASH != 0 // SeqCst pairs with the one in `begin`
@@ -99,5 +110,23 @@ mod tests {
         stripes.begin(5);
         stripes.begin(5 + (1 << 16));
         assert!(stripes.clashes(5), "they share a stripe");
+    }
+
+    /// A read between the end of the earlier blocks and their being read back must not find them quiet.
+    #[test]
+    fn a_write_that_meets_another_in_a_later_block_has_all_its_blocks_under_way_again() {
+        let stripes = Stripes::new();
+        (5..8).for_each(|block| stripes.begin(block));
+        let before: Vec<_> = (5..7).map(|block| stripes.word(block).load(Ordering::SeqCst)).collect();
+        stripes.begin(7);
+        assert!(!stripes.end_all_alone(5..8));
+        assert!((5..8).all(|block| stripes.quiet(block).is_none()), "all are under way");
+        let after: Vec<_> = (5..7).map(|block| stripes.word(block).load(Ordering::SeqCst)).collect();
+        assert!(before.iter().zip(&after).all(|(before, after)| before != after), "as if written anew");
+        (5..8).for_each(|block| stripes.end(block));
+        assert!(stripes.quiet(5).is_some() && stripes.quiet(6).is_some() && stripes.quiet(7).is_none());
+        stripes.end(7);
+        (5..8).for_each(|block| stripes.begin(block));
+        assert!(stripes.end_all_alone(5..8) && (5..8).all(|block| stripes.quiet(block).is_some()));
     }
 }

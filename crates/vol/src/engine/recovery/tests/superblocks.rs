@@ -323,3 +323,18 @@ fn a_damaged_superblock_is_mended_before_anything_else_is_written() {
         }
     }
 }
+
+/// Whoever comes next may write at once.
+#[test]
+fn a_superblock_that_was_mended_is_durable() {
+    let device = formatted();
+    let disk = Disk::new(&device);
+    let (mut sb, _) = super::super::read_superblock(&disk).unwrap();
+    let at = sb.stand_by().encode(&mut [0; BLOCK]);
+    disk.io.write(at, &[0xaa; BLOCK]).unwrap();
+    super::super::mend_superblock(&disk, &mut sb).unwrap();
+    disk.forget();
+    let mut block = [0; BLOCK];
+    disk.io.read(at, &mut block).unwrap();
+    assert!(Superblock::decode(&block, at, u64::MAX).is_ok());
+}
