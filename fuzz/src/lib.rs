@@ -73,6 +73,7 @@ pub fn superblock(replay_seq: u64, journal_blocks: u32, members: u64) -> Superbl
         unit_bytes: 65536,
         checksum: Checksum::None,
         marks: false,
+        identities: true,
         total_units: members * MEMBER / 65536,
         journal_blocks,
         next_volume: 9,

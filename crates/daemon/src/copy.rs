@@ -6,12 +6,14 @@
 //! | [`lanes`] | a ring with the volume attached |
 //! | [`import`], [`export`] | raw images |
 //! | [`export_diff`], [`import_diff`], [`patch`] | what changed between snapshots |
+//! | [`interim`] | what an import fills before it is what was asked for |
 //! | [`rescue`] | an export of all that can be read |
 
 pub mod export;
 pub mod export_diff;
 pub mod import;
 pub mod import_diff;
+mod interim;
 pub mod lanes;
 mod patch;
 pub mod rescue;

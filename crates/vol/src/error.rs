@@ -168,6 +168,15 @@ pub enum PoolError {
 }
 
 impl PoolError {
+    /// The system gave no random bits for an identity.
+    pub(crate) fn no_random_bits(status: Status) -> PoolError {
+        PoolError::Io {
+            what: "getting random bits for an identity".into(),
+            status,
+            fix: "Let the process call getrandom(2): a seccomp filter may forbid it".into(),
+        }
+    }
+
     /// The device refused a write that changes nothing of the pool.
     pub(crate) fn not_written(what: String, status: Status) -> PoolError {
         let fix = match status {

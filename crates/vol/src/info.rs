@@ -1,6 +1,7 @@
 //! What reports tell of pools and volumes.
 
 use crate::format::damage::MapDamage;
+use crate::format::page::table::Interim;
 use crate::format::settings::{Checksum, LowWater};
 
 /// How much space is left, in one word.
@@ -196,6 +197,11 @@ pub struct VolumeInfo {
     pub written_bytes: u64,
     /// Made at, seconds since 1970.
     pub created: u64,
+    /// Random bits that tell it from all others, its copies in other pools excepted; none if an older program made it,
+    /// or the pool [lacks identities](PoolInfo::upgrades). Another name or a rollback changes nothing of it.
+    pub identity: Option<[u8; 16]>,
+    /// It goes again when what it is made for has ended, or when the pool is opened for writing the next time.
+    pub interim: Option<Interim>,
     /// Pages of its map are damaged: it does not open, and what it takes is not known.
     pub damage: Option<MapDamage>,
 }

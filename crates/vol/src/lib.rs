@@ -44,12 +44,15 @@ pub use device::block_io;
 pub use device::block_io::BlockIo;
 pub use error::PoolError;
 pub use format::damage::{Damage, MapDamage};
+pub use format::page::table::{Interim, Purpose};
 pub use format::{block, damage, journal, page, record, superblock};
 pub use info::{DiscardState, Extent, ExtentKind, MemberInfo, PoolInfo, SpaceNotice, SpaceState, Upgrade, VolumeInfo};
 pub use ops::scrub;
 pub use ops::scrub::{RealClock, ScrubClock, ScrubOptions, ScrubPhase, ScrubProgress, ScrubReport};
 pub use ops::trim::TrimProgress;
-pub use pool::{AddOptions, Checksum, CreateOptions, Found, LowWater, OpenOptions, Pool, Watch, WhenFull, join};
+pub use pool::{
+    AddOptions, Checksum, CopyOptions, CreateOptions, Found, LowWater, OpenOptions, Pool, Watch, WhenFull, join,
+};
 pub use sheave_base::grace::Holder;
 pub use volume::Volume;
 

@@ -372,6 +372,8 @@ fn entry() -> VolumeEntry {
         family: 1,
         root: crate::format::page::PageRef::NONE,
         root_level: 0,
+        identity: None,
+        interim: None,
         name: "v".into(),
     }
 }

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use crate::format::page::table::Interim;
 use crate::format::settings::{Checksum, LowWater};
 
 /// How long I/O that is waited for may take, unless told.
@@ -43,6 +44,30 @@ sheave_base::setters!(CreateOptions {
     discard: bool,
     uuid: Option<[u8; 16]>,
     overwrite: bool,
+});
+
+/// What a snapshot or a clone is, beside a copy of its source.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct CopyOptions {
+    /// When it was taken, seconds since 1970; `None`: now. For what was made equal to a snapshot of another pool, and
+    /// keeps the time of that.
+    pub created: Option<u64>,
+    /// Its identity; `None`: one of its own. For what was made equal to a snapshot of another pool: copies are told
+    /// from other snapshots of that name by it. Not all zero. A pool that [lacks identities](crate::PoolInfo::upgrades)
+    /// keeps none.
+    pub identity: Option<[u8; 16]>,
+    /// The volume that it counts as made of, if that is of the same family; `None`: its source.
+    pub origin: Option<String>,
+    /// It goes again. A pool that [lacks identities](crate::PoolInfo::upgrades) does not keep that.
+    pub interim: Option<Interim>,
+}
+
+sheave_base::setters!(CopyOptions {
+    created: Option<u64>,
+    identity: Option<[u8; 16]>,
+    origin: Option<String>,
+    interim: Option<Interim>,
 });
 
 /// What happens to a write when the pool is full.

@@ -5,7 +5,8 @@ use crate::support::{User, format, open, pattern};
 use sheave_base::rng::Rng;
 use sheave_drivers::open_device;
 use sheave_iomap::File;
-use sheave_vol::{Extent, ExtentKind, Pool, PoolError, Volume};
+use sheave_vol::rbd_diff::{Identity, Likeness};
+use sheave_vol::{CopyOptions, Extent, ExtentKind, Pool, PoolError, Volume};
 
 const BLOCK: u64 = 4096;
 /// More than a leaf of 16 KiB units maps, in several slots of the top with 4 KiB units.
@@ -156,15 +157,22 @@ fn a_copy_of_a_snapshot_has_its_identity_and_nothing_else_has() {
         let user = User::new(pool.create_volume(&name, 8 << 20).expect("creates"));
         user.write(1 << 20, &pattern(1, 8192)).expect("written");
         user.write((2 << 20) + shift, &pattern(1, 4096)).expect("written");
-        pool.snapshot_taken(&name, &format!("s{shift}"), 1234).expect("frozen");
-        found.push(pool.open_volume(&format!("s{shift}")).expect("is there").identity());
+        let of: Option<Identity> = found.first().copied();
+        let options = CopyOptions::default().created(Some(1234)).identity(of.and_then(|of| of.unique));
+        found.push(pool.snapshot_with(&name, &format!("s{shift}"), &options).expect("frozen").identity());
     }
     assert_eq!((found[0].created, found[0].size, found[0].written), (1234, 8 << 20, 12288));
-    assert!(found[0].is_same(&found[1]), "{found:?}");
-    assert!(!found[0].is_same(&found[2]), "data elsewhere: {found:?}");
-    here.snapshot_taken("s0", "later", 1235).expect("frozen");
+    assert_eq!(found[0].compare(&found[1]), Likeness::Same, "{found:?}");
+    assert_eq!(found[0].compare(&found[2]), Likeness::Other, "data elsewhere: {found:?}");
+    let second = CopyOptions::default().created(Some(1234));
+    let second = here.snapshot_with("v0", "second", &second).expect("frozen").identity();
+    assert!(found[0].is_same_layout(&second) && second.created == 1234, "{second:?}");
+    assert_eq!(found[0].compare(&second), Likeness::Other, "another one of that second, with data in the same places");
+    assert_eq!(here.open_volume("v0").expect("is there").identity().unique, None, "it is written");
+    let later = CopyOptions::default().created(Some(1235)).identity(found[0].unique);
+    here.snapshot_with("s0", "later", &later).expect("frozen");
     let later = here.open_volume("later").expect("is there").identity();
-    assert!(!found[0].is_same(&later) && found[0].is_same_layout(&later), "{later:?}");
+    assert!(found[0].compare(&later) == Likeness::Other && found[0].is_same_layout(&later), "{later:?}");
     assert_eq!(here.volume_info("later").expect("is there").created, 1235);
     let one = there.open_volume("s0").expect("is there");
     let other = here.open_volume("s0").expect("is there");

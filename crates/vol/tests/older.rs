@@ -105,15 +105,16 @@ fn a_full_pool_that_promises_more_than_it_has_opens_and_deletes() {
     is_clean(&device);
 }
 
-/// Whether the pool may have marks, so that programs which do not know them refuse it.
-fn knows_marks(device: &Device) -> bool {
+/// Whether the pool may have marks, and identities, so that programs which do not know them refuse it.
+fn knows(device: &Device) -> (bool, bool) {
     let io = DeviceIo::new(device).expect("attaches");
     let slots = SUPERBLOCKS.map(|at| {
         let mut block = [0; 4096];
         io.read(at, &mut block).expect("reads");
         Superblock::decode(&block, at, u64::MAX)
     });
-    choose(slots).expect("there is a pool").0.marks
+    let sb = choose(slots).expect("there is a pool").0;
+    (sb.marks, sb.identities)
 }
 
 /// What a scrub finds bad, in blocks.
@@ -151,36 +152,50 @@ fn opening_converts_nothing_and_an_upgrade_does() {
             let pool = open(&device);
             assert_eq!(
                 pool.upgrades().iter().map(|upgrade| upgrade.name).collect::<Vec<_>>(),
-                ["marks", "owners"],
+                ["marks", "identities", "owners"],
                 "{name}"
             );
             user(&pool, "v").write((30 + round) * UNIT, &pattern(round, 4096)).expect("writes");
             pool.snapshot("v", &format!("s{round}")).expect("snapshots");
+            assert_eq!(pool.volume_info(&format!("s{round}")).expect("is there").identity, None);
             if round == 1 {
                 drop(pool);
             } else {
                 pool.close().expect("closes");
             }
-            assert!(!knows_marks(&device), "{name}, round {round}: the program that made it can still open it");
+            assert_eq!(
+                knows(&device),
+                (false, false),
+                "{name}, round {round}: the program that made it can still open it"
+            );
             is_clean(&device);
         }
         let pool = open(&device);
-        assert_eq!(pool.upgrade().expect("upgrades").len(), 2);
-        assert!(knows_marks(&device) && pool.upgrades().is_empty(), "{name}");
+        assert_eq!(pool.upgrade().expect("upgrades").len(), 3);
+        assert!(knows(&device) == (true, true) && pool.upgrades().is_empty(), "{name}");
         assert_eq!(pool.upgrade().expect("there is nothing left to do"), Vec::<&sheave_vol::Upgrade>::new());
         drop(pool);
         let pool = open(&device);
         holds_the_work(&pool);
         assert!(pool.upgrades().is_empty());
         pool.close().expect("closes");
-        assert!(knows_marks(&device));
+        assert_eq!(knows(&device), (true, true));
         is_clean(&device);
     }
     let plain = device(include_bytes!("pools/clean.runs"), "16M");
     let pool = open(&plain);
-    let told: Vec<&str> = pool.upgrade().expect("upgrades").iter().map(|upgrade| upgrade.name).collect();
-    assert!(told == ["owners"] && pool.upgrades().is_empty(), "{told:?}");
-    pool.close().expect("closes");
+    assert_eq!(
+        pool.upgrade().expect("upgrades").iter().map(|done| done.name).collect::<Vec<_>>(),
+        ["identities", "owners"]
+    );
+    assert_eq!(knows(&plain), (false, true), "without checksums there is nothing to mark");
+    pool.snapshot("v", "later").expect("snapshots");
+    drop(pool);
+    let pool = open(&plain);
+    let identity = |name: &str| pool.volume_info(name).expect("is there").identity;
+    assert!(identity("later").is_some() && identity("s").is_none() && identity("v").is_none());
+    holds_the_work(&pool);
+    drop(pool);
     is_clean(&plain);
 }
 

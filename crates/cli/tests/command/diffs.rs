@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 
 use ::sheave_base::rng::Rng;
-use ::sheave_vol::rbd_diff::{END, Header, Identity, Version, begin, data, zeroes};
+use ::sheave_vol::rbd_diff::{END, Header, Identity, Reader, Version, begin, data, zeroes};
 
 use crate::sheave::{Dir, no_io_uring};
 
@@ -228,6 +228,9 @@ fn an_import_that_is_killed_leaves_nothing_and_is_started_again() {
         assert!(content(&dir, "q.img#copy") == before);
         let wanted: &[&str] = if kill { &["a", "copy", "copy.import-diff"] } else { &["a", "copy"] };
         assert_eq!(listed(&dir, "q.img"), wanted, "kill: {kill}");
+        // Whoever opens the pool for writing finds it.
+        dir.ok("pool set q.img --low-water 5%");
+        assert_eq!(listed(&dir, "q.img"), ["a", "copy"]);
     }
     dir.ok("volume import-diff b.diff q.img#copy");
     assert!(content(&dir, "q.img#copy") == content(&dir, "p.img#b"));
@@ -240,6 +243,94 @@ fn an_import_that_is_killed_leaves_nothing_and_is_started_again() {
     dir.ok("volume delete q.img#copy --yes");
     assert_eq!(dir.ok("volume import-diff a.diff q.img#copy --json --progress none").json()["done"], "finished");
     assert!(content(&dir, "q.img#copy") == before);
+}
+
+/// A diff of ours as it would be if its snapshots had been taken in this second, `changed` otherwise.
+fn taken_at(bytes: &[u8], created: u64, changed: impl Fn(Identity) -> Identity) -> Vec<u8> {
+    let (_, header) = Reader::begin(bytes).expect("a diff");
+    let rest = &bytes[begin(Version::V2, &header).len()..];
+    let identity = |of: Option<Identity>| of.map(|of| changed(of.created(created)));
+    let (from_identity, to_identity) = (identity(header.from_identity), identity(header.to_identity));
+    [begin(Version::V2, &Header { from_identity, to_identity, ..header }).as_slice(), rest].concat()
+}
+
+/// A snapshot that is deleted and taken anew in one second, with other data in the same places; or the snapshots of two
+/// copies of one image. Name, second, size and places are the same: only the random bits tell them apart.
+#[test]
+fn another_snapshot_of_the_same_second_and_places_is_another_one() {
+    if no_io_uring() {
+        return;
+    }
+    let dir = Dir::new();
+    ["p", "q", "c", "d"].iter().for_each(|pool| _ = dir.ok(&format!("pool create {pool}.img --size 64M")));
+    for (pool, seed) in [("p", 1), ("q", 2)] {
+        let bytes = diff(Version::V1, &names(None, "s", 4 * MIB), &[(0, MIB, Some(seed))]);
+        fs::write(dir.path("by-hand"), bytes).expect("a diff");
+        dir.ok(&format!("volume import-diff by-hand {pool}.img#v"));
+        fs::write(dir.path("raw"), vec![seed as u8; 8192]).expect("an image");
+        dir.ok(&format!("volume import raw {pool}.img#v --yes"));
+        dir.ok(&format!("volume snapshot {pool}.img#v t"));
+        for (diff, of) in [("s", "s"), ("t", "t --from s")] {
+            dir.ok(&format!("volume export-diff {pool}.img#{} {pool}-{diff}.diff{}", &of[..1], &of[1..]));
+            let bytes = fs::read(dir.path(&format!("{pool}-{diff}.diff"))).expect("a diff");
+            fs::write(dir.path(&format!("{pool}-{diff}")), taken_at(&bytes, 1000, |identity| identity))
+                .expect("written");
+            let old = taken_at(&bytes, 1000, |identity| identity.unique(None));
+            fs::write(dir.path(&format!("{pool}-{diff}-old")), old).expect("written");
+        }
+    }
+    dir.ok("volume import-diff p-s c.img#v");
+    let first = content(&dir, "c.img#v");
+    assert_refused(&dir, "volume import-diff q-s c.img#v", &["'s' already, and it is not this one"]);
+    assert_refused(&dir, "volume import-diff q-t c.img#v", &["'s' here is another snapshot"]);
+    assert_refused(&dir, "volume import-diff q-t c.img#v --base s", &["'s' here is another snapshot"]);
+    assert!(content(&dir, "c.img#v") == first);
+    // A copy of a copy is a copy.
+    dir.ok("volume export-diff c.img#s c-s");
+    dir.ok("volume import-diff c-s d.img#v");
+    for pool in ["c", "d"] {
+        let again = dir.ok(&format!("volume import-diff p-s {pool}.img#v --json --progress none")).json();
+        assert_eq!((&again["done"], &again["warnings"]), (&"present".into(), &serde_json::json!([])), "{again}");
+        let done = dir.ok(&format!("volume import-diff p-t {pool}.img#v --json --progress none")).json();
+        assert_eq!((&done["done"], &done["warnings"]), (&"imported".into(), &serde_json::json!([])), "{done}");
+        assert!(content(&dir, &format!("{pool}.img#v")) == content(&dir, "p.img#t"));
+        let list = dir.ok(&format!("volume list {pool}.img --json")).json();
+        let of = |name: &str, what: &str| {
+            let found = list["volumes"].as_array().expect("a list").iter().find(|volume| volume["name"] == name);
+            found.expect("is there")[what].clone()
+        };
+        assert_eq!((of("s", "origin"), of("t", "origin")), ("v".into(), "v".into()), "{list}");
+        let info = |name: &str| dir.ok(&format!("volume info p.img#{name} --json")).json()["identity"].clone();
+        assert_eq!((of("s", "identity"), of("t", "identity")), (info("s"), info("t")));
+        assert_ne!(info("s"), info("t"));
+    }
+    // Of an older program: what looks alike is taken, and it is said that nothing proves it.
+    dir.ok("volume delete d.img#t --yes");
+    dir.ok("volume rollback d.img#v s --yes");
+    let done = dir.ok("volume import-diff p-t-old d.img#v --json --progress none").json();
+    let warned = done["warnings"].to_string();
+    assert!(warned.contains("'s' is taken for the snapshot") && warned.contains("no identity"), "{done}");
+}
+
+/// The names of interim volumes are names that users may give too.
+#[test]
+fn volumes_called_as_an_interim_one_stay_as_they_are() {
+    let Some(dir) = pools() else { return };
+    let long = format!("{}.import-diff", "x".repeat(245 - 12));
+    let all = ["copy.import-diff", "copy.import-diff.to", &long, &"x".repeat(255)];
+    dir.ok("volume export-diff p.img#a a.diff");
+    dir.ok("volume export-diff p.img#v v.diff --from a");
+    for (target, snapshot) in [("copy", "a"), (long.as_str(), "along")] {
+        dir.ok(&format!("volume import-diff a.diff q.img#{target} --as {snapshot}"));
+        for name in all.into_iter().filter(|name| *name != long) {
+            let _ = dir.run(&format!("volume create q.img#{name} --size 1M"));
+        }
+        dir.ok(&format!("volume import-diff v.diff q.img#{target} --base {snapshot}"));
+        assert!(content(&dir, &format!("q.img#{target}")) == content(&dir, "p.img#v"));
+    }
+    let mut wanted: Vec<&str> = all.into_iter().chain(["a", "along", "copy"]).collect();
+    wanted.sort_unstable();
+    assert_eq!(listed(&dir, "q.img"), wanted);
 }
 
 #[test]

@@ -16,8 +16,8 @@ fn an_old_pool_stays_old_until_it_is_upgraded() {
     let dir = Dir::new();
     let runs = include_bytes!("../../../vol/tests/pools/summed-crashed.runs");
     fs::write(dir.path("p.img"), sheave_testkit::expand_runs(runs)).expect("the pool");
-    let marks = serde_json::json!(["marks", "owners"]);
-    assert_eq!(dir.ok("pool info p.img --json").json()["upgrades"], marks);
+    let upgrades = serde_json::json!(["marks", "identities", "owners"]);
+    assert_eq!(dir.ok("pool info p.img --json").json()["upgrades"], upgrades);
     assert!(dir.ok("pool info p.img").out.contains("sheave pool upgrade 'p.img' --dry-run"));
     let before = fs::read(dir.path("p.img")).expect("the pool");
     let said = dir.ok("pool upgrade p.img --dry-run").out;

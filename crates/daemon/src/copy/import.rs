@@ -1,7 +1,8 @@
 //! A raw image becomes the content of a volume; zeroes take no space.
 //!
-//! A volume that does not exist is made under a name of its own (`NAME.importing`) and gets its name when all of it is
-//! durable: nobody ever meets half an image. When the copy fails or is ended, that volume is deleted again.
+//! A volume that does not exist is made as an [interim](super::interim) one, `NAME.importing`, and gets its name when
+//! all of it is durable: nobody ever meets half an image. When the copy fails or is ended, that volume is deleted
+//! again.
 //!
 //! Invariant I1: [`split`] finds every 4 KiB that is not all zeroes, and nothing else.
 
@@ -10,14 +11,14 @@ use std::collections::VecDeque;
 use sheave::Device;
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_base::units::fmt_bytes;
-use sheave_vol::Pool;
+use sheave_vol::{Pool, Purpose};
 
+use super::interim::Interim;
 use super::lanes::{LANE_BYTES, LANES, Lanes};
 use super::source::{GRAIN, Piece, Source, Span, Spans};
 use super::{Ask, Meter};
 use crate::failure::{self, Failure};
 use crate::place::VolumePlace;
-use crate::value;
 
 /// Size that a volume begins with when that of the image is not known.
 const UNKNOWN: u64 = 64 << 30;
@@ -79,46 +80,33 @@ fn anew(
             .fix("leave --size out, or give more"));
     }
     let size = wanted.size.or(fitting);
-    let interim = interim_name(&place.name);
-    let volume = match pool.create_volume(&interim, size.unwrap_or(UNKNOWN)) {
-        Err(sheave_vol::PoolError::Exists { .. }) => {
-            let fix = format!("delete it: sheave volume delete --yes '{}#{interim}'", place.pool);
-            return Err(Failure::run(format!("an import into {place} was cut off and left '{interim}'")).fix(fix));
-        }
-        made => made.map_err(failure::pool)?,
-    };
+    let mark = sheave_vol::Interim { purpose: Purpose::Import, owner: 0 };
+    let make = |name: &str| pool.create_interim(name, size.unwrap_or(UNKNOWN), mark);
+    let interim = Interim::make(pool, &place.name, SUFFIX, make)?;
     let fill = |source: &mut Source, meter: &mut dyn Meter| {
-        let mut lanes = Lanes::new(&volume, place)?;
+        let mut lanes = Lanes::new(&interim.volume()?, place)?;
         let mut now = size.unwrap_or(UNKNOWN);
         let mut room = |end: u64| {
             if size.is_some() || end <= now {
                 return Ok(());
             }
             now = (2 * now).max(end);
-            pool.resize(&interim, now).map_err(failure::pool)
+            pool.resize(interim.name(), now).map_err(failure::pool)
         };
         let copied = copy(&mut lanes, source, meter, stop, size, &mut room, false)?;
         lanes.sync()?;
-        Ok(copied)
+        Ok::<_, Failure>(copied)
     };
-    let copied: Result<Copied, Failure> = fill(source, meter);
-    drop(volume);
-    let copied = copied.and_then(|copied| {
-        if copied.stopped {
-            return Err(Failure::interrupted(format!("the import was ended; {place} was not made")));
-        }
-        if size.is_none() {
-            let fitting = copied.image_bytes.max(1).next_multiple_of(GRAIN);
-            pool.resize(&interim, fitting).map_err(failure::pool)?;
-        }
-        pool.rename(&interim, &place.name).map_err(failure::pool)?;
-        Ok(copied)
-    });
-    if copied.is_err() {
-        // The error at hand is the one worth telling; what is left is found by the next import.
-        let _ = pool.delete(&interim);
+    let copied = fill(source, meter)?;
+    if copied.stopped {
+        return Err(Failure::interrupted(format!("the import was ended; {place} was not made")));
     }
-    copied
+    if size.is_none() {
+        let fitting = copied.image_bytes.max(1).next_multiple_of(GRAIN);
+        pool.resize(interim.name(), fitting).map_err(failure::pool)?;
+    }
+    interim.become_volume(&place.name)?;
+    Ok(copied)
 }
 
 /// Into a volume that is there.
@@ -322,14 +310,6 @@ fn is_zero(block: &[u8]) -> bool {
     // The first word decides most blocks of data.
     block.first().is_none_or(|first| *first == 0)
         && block.chunks(128).all(|part| part.iter().fold(0, |all, byte| all | byte) == 0)
-}
-
-/// The name until the copy is complete.
-fn interim_name(name: &str) -> String {
-    // Names are ASCII, so any byte is the end of a character.
-    let interim = format!("{}{SUFFIX}", &name[..name.len().min(255 - SUFFIX.len())]);
-    debug_assert!(value::volume_name(&interim).is_ok());
-    interim
 }
 
 /// One read of the source fills at most a lane.

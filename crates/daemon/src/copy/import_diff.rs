@@ -2,23 +2,27 @@
 //!
 //! ```text
 //!   base ──clone──> NAME.import-diff ──ranges──> synced ──snapshot──> TO ──rollback of NAME to TO──> done
+//!                   (interim)                                         (the original's identity)
 //! ```
 //!
 //! - I1: NAME is what base is, or what TO is, at any moment and after any crash; TO is there as a whole or not.
-//! - I2: what an import leaves that was killed is `NAME.import-diff`, which the next one deletes; or TO as a whole,
-//!   with NAME behind it, which the next one finishes.
-//! - I3: a diff goes onto what it begins at alone: the snapshot has the identity that the diff names (its name, in
-//!   version 1), and the volume differs from the snapshot in nothing.
+//! - I2: what an import leaves that was killed is an [interim](super::interim) volume, which goes when the pool is
+//!   opened the next time; or TO as a whole, with NAME behind it, which the next one finishes.
+//! - I3: a diff goes onto what it begins at alone: the snapshot has the identity that the diff names, and the volume
+//!   differs from the snapshot in nothing. Where either has no random bits (version 1, older programs, a pool that was
+//!   not upgraded) names, times and places are compared, and a warning says that this proves nothing.
+//! - I4: TO has the identity of the original, so that the next diff finds it.
 //!
 //! A diff that begins at nothing makes the volume, which must not be there.
 
 use std::io::{self, BufReader, Read};
 
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
-use sheave_vol::rbd_diff::{Header, Identity, Reader, Version};
-use sheave_vol::{Pool, PoolError};
+use sheave_vol::rbd_diff::{Header, Identity, Likeness, Reader, Version};
+use sheave_vol::{CopyOptions, Pool, Purpose, Volume};
 
 use super::Meter;
+use super::interim::{Interim, lacks_identities};
 use super::lanes::Lanes;
 use super::patch::{self, Patch, Patched};
 use super::source::Source;
@@ -138,19 +142,49 @@ fn names(args: &Wanted<'_>, header: &Header) -> Result<(Option<String>, Option<S
     Ok((base, to))
 }
 
-impl<R: Read> Job<'_, R> {
+impl<'a, R: Read> Job<'a, R> {
     fn run(&mut self, meter: &mut dyn Meter) -> Result<(&'static str, Patched), Failure> {
         if let Some(done) = self.went_before()? {
             return Ok((done, Patched::default()));
         }
         self.check_base()?;
+        self.warn_of_old_pool();
         let interim = self.begin()?;
-        let outcome = self.fill(&interim, meter).and_then(|patched| self.publish(&interim).map(|()| patched));
-        if outcome.is_err() {
-            // The error at hand is the one worth telling; what is left is deleted by the next import.
-            let _ = self.pool.delete(&interim);
+        let patched = self.fill(&interim.volume()?, meter)?;
+        self.publish(interim)?;
+        Ok(("imported", patched))
+    }
+
+    /// A pool that keeps no identities makes the copy one that no later diff can be sure of.
+    fn warn_of_old_pool(&mut self) {
+        if let Some(to) = &self.to
+            && self.header.to_identity.is_some_and(|theirs| theirs.unique.is_some())
+            && lacks_identities(self.pool)
+        {
+            self.warnings.push(format!(
+                "an older program made the pool of {}, and '{to}' keeps no identity in it: a diff that begins there \
+                 cannot be verified. After sheave pool upgrade, snapshots that are imported keep theirs",
+                self.args.place
+            ));
         }
-        outcome.map(|patched| ("imported", patched))
+    }
+
+    /// What comparing two snapshots proves: an error in words for the caller if they differ, a warning if they only
+    /// look alike.
+    fn is_it(&mut self, theirs: &Identity, here: &str) -> Result<bool, Failure> {
+        let ours = self.identity(here)?;
+        let likeness = theirs.compare(&ours);
+        if likeness == Likeness::Alike {
+            let (who, fix) = match theirs.unique {
+                None => ("the diff has", "one that a newer sheave makes, of a pool that was upgraded, has it"),
+                Some(_) => ("the snapshot here has", "after sheave pool upgrade, new ones get it"),
+            };
+            self.warnings.push(format!(
+                "'{here}' is taken for the snapshot that the diff means, because it is of the same time and size, with \
+                 data in the same places; {who} no identity that would prove it ({fix})"
+            ));
+        }
+        Ok(likeness != Likeness::Other)
     }
 
     fn exists(&self, name: &str) -> bool {
@@ -176,10 +210,10 @@ impl<R: Read> Job<'_, R> {
     fn went_before(&mut self) -> Result<Option<&'static str>, Failure> {
         let name = &self.args.place.name;
         let Some(to) = self.to.clone().filter(|to| self.exists(to)) else { return Ok(None) };
-        let theirs = self.header.to_identity;
-        let is_it = match &theirs {
-            Some(theirs) => theirs.is_same(&self.identity(&to)?),
-            None => false,
+        let snapshot = self.pool.volume_info(&to).map_err(failure::pool)?.snapshot;
+        let is_it = match self.header.to_identity {
+            Some(theirs) if snapshot => self.is_it(&theirs, &to)?,
+            _ => false,
         };
         let here = self.exists(name);
         if is_it && here && self.same(name, &to)? {
@@ -192,9 +226,8 @@ impl<R: Read> Job<'_, R> {
         if is_it && behind {
             match here {
                 true => self.pool.rollback(name, &to).map_err(failure::pool)?,
-                false => self.pool.clone_volume(&to, name).map(drop).map_err(failure::pool)?,
+                false => self.pool.clone_volume(&to, name).map_err(failure::pool)?,
             }
-            self.delete_interim()?;
             return Ok(Some("finished"));
         }
         let fix = "give the new one another name: --as NAME; or delete the one that is there";
@@ -223,8 +256,9 @@ impl<R: Read> Job<'_, R> {
             return Err(Failure::usage(format!("a diff goes onto a volume, from a snapshot: {place} from '{base}'"))
                 .fix("name the volume; what the snapshot is called, --base says"));
         }
-        match &self.header.from_identity {
-            Some(theirs) if !theirs.is_same(&self.identity(&base)?) => {
+        let theirs = self.header.from_identity;
+        match theirs {
+            Some(theirs) if !self.is_it(&theirs, &base)? => {
                 return Err(Failure::run(format!("'{base}' here is another snapshot than the one the diff begins at"))
                     .fix("import the diffs in order, each into the volume that has those before it"));
             }
@@ -243,37 +277,33 @@ impl<R: Read> Job<'_, R> {
         Ok(())
     }
 
-    fn delete_interim(&self) -> Result<(), Failure> {
-        match self.pool.delete(&interim_name(&self.args.place.name)) {
-            Ok(()) | Err(PoolError::NoVolume { .. }) => Ok(()),
-            Err(err) => Err(failure::pool(err)),
-        }
-    }
-
-    /// A volume to put the ranges into: its name.
-    fn begin(&self) -> Result<String, Failure> {
-        self.delete_interim()?;
-        let interim = interim_name(&self.args.place.name);
-        let size = self.header.size;
-        match &self.base {
-            None => self.pool.create_volume(&interim, size).map(drop).map_err(failure::pool)?,
-            Some(base) => self.pool.clone_volume(base, &interim).map_err(failure::pool)?,
-        }
-        let now = self.pool.volume_info(&interim).map_err(failure::pool)?.size_bytes;
-        if now != size
-            && let Err(err) = self.pool.resize(&interim, size)
-        {
-            let _ = self.pool.delete(&interim);
-            return Err(failure::pool(err));
+    /// A volume to put the ranges into.
+    fn begin(&self) -> Result<Interim<'a>, Failure> {
+        let (name, size) = (&self.args.place.name, self.header.size);
+        let interim = Interim::make(self.pool, name, SUFFIX, |interim| match &self.base {
+            None => self.pool.create_interim(interim, size, self.mark()),
+            Some(base) => {
+                let options = CopyOptions::default().interim(Some(self.mark()));
+                self.pool.clone_with(base, interim, &options)
+            }
+        })?;
+        let now = self.pool.volume_info(interim.name()).map_err(failure::pool)?.size_bytes;
+        if now != size {
+            self.pool.resize(interim.name(), size).map_err(failure::pool)?;
         }
         Ok(interim)
     }
 
-    fn fill(&mut self, interim: &str, meter: &mut dyn Meter) -> Result<Patched, Failure> {
+    /// That a volume is made for this import.
+    fn mark(&self) -> sheave_vol::Interim {
+        let owner = self.pool.volume_info(&self.args.place.name).map_or(0, |info| info.id);
+        sheave_vol::Interim { purpose: Purpose::ImportDiff, owner }
+    }
+
+    fn fill(&mut self, volume: &Volume, meter: &mut dyn Meter) -> Result<Patched, Failure> {
         let place = self.args.place;
         let name = self.args.file;
-        let volume = self.pool.open_volume(interim).map_err(failure::pool)?;
-        let mut lanes = Lanes::new(&volume, place)?;
+        let mut lanes = Lanes::new(volume, place)?;
         let mut patch = Patch { lanes: &mut lanes, size: self.header.size, stop: self.stop };
         let outcome = patch.all(&mut self.reader, name, meter);
         // Relaxed: the flag carries nothing but itself.
@@ -294,44 +324,40 @@ impl<R: Read> Job<'_, R> {
     }
 
     /// What was filled becomes the volume, in one step (I1).
-    fn publish(&self, interim: &str) -> Result<(), Failure> {
+    fn publish(&self, interim: Interim<'_>) -> Result<(), Failure> {
         let name = &self.args.place.name;
         let fail = failure::pool;
-        let snapshot = |of: &str, to: &str| match &self.header.to_identity {
-            Some(theirs) => self.pool.snapshot_taken(of, to, theirs.created),
-            None => self.pool.snapshot(of, to),
+        let snapshot = |to: &str, origin: Option<String>| {
+            let theirs = self.header.to_identity;
+            let options = CopyOptions::default()
+                .created(theirs.map(|theirs| theirs.created))
+                .identity(theirs.and_then(|theirs| theirs.unique))
+                .origin(origin);
+            self.pool.snapshot_with(interim.name(), to, &options).map(drop).map_err(fail)
         };
         if self.base.is_none() {
             if let Some(to) = &self.to {
-                snapshot(interim, to).map_err(fail)?;
+                snapshot(to, None)?;
             }
-            return self.pool.rename(interim, name).map_err(fail);
+            return interim.become_volume(name);
         }
         match &self.to {
             Some(to) => {
-                snapshot(interim, to).map_err(fail)?;
+                snapshot(to, Some(name.clone()))?;
                 self.pool.rollback(name, to).map_err(fail)?;
             }
             None => {
-                // A volume is rolled back to snapshots alone; this one stands under the name of what it was made from.
-                let frozen = format!("{}.to", &interim[..interim.len().min(252)]);
-                match self.pool.delete(&frozen) {
-                    Ok(()) | Err(PoolError::NoVolume { .. }) => {}
-                    Err(err) => return Err(fail(err)),
-                }
-                self.pool.snapshot(interim, &frozen).map_err(fail)?;
-                let rolled = self.pool.rollback(name, &frozen).map_err(fail);
-                let deleted = self.pool.delete(&frozen).map_err(fail);
+                // A volume is rolled back to snapshots alone.
+                let options = CopyOptions::default().interim(Some(self.mark()));
+                let make = |frozen: &str| self.pool.snapshot_with(interim.name(), frozen, &options);
+                let frozen = Interim::make(self.pool, name, SUFFIX, make)?;
+                let rolled = self.pool.rollback(name, frozen.name()).map_err(fail);
+                let deleted = frozen.remove();
                 rolled.and(deleted)?;
             }
         }
-        self.pool.delete(interim).map_err(fail)
+        interim.remove()
     }
-}
-
-/// The name of what is filled. Names are ASCII, so any byte is the end of a character.
-fn interim_name(name: &str) -> String {
-    format!("{}{SUFFIX}", &name[..name.len().min(252 - SUFFIX.len())])
 }
 
 /// An image as a stream that Ctrl-C ends.

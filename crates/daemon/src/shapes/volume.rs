@@ -34,6 +34,10 @@ pub struct VolumeJson {
     pub written_bytes: u64,
     /// Seconds since 1970.
     pub created: u64,
+    /// Random bits that tell it from all others but its copies in other pools, as 32 hexadecimal digits.
+    pub identity: Option<String>,
+    /// What it is being made for, when it goes again: `import` or `import-diff`. `null` as a rule.
+    pub interim: Option<String>,
     /// Pages of its map are damaged: it does not open, and what it takes is not known. `null` as a rule.
     pub damaged: Option<DamageJson>,
 }
@@ -54,6 +58,8 @@ impl VolumeJson {
             unique_bytes: info.unique_bytes,
             written_bytes: info.written_bytes,
             created: info.created,
+            identity: info.identity.map(|identity| format!("{:032x}", u128::from_be_bytes(identity))),
+            interim: info.interim.map(|interim| interim.purpose.name().to_owned()),
             damaged: info.damage.as_ref().map(|damage| DamageJson::new(&info.name, damage)),
         }
     }

@@ -321,6 +321,12 @@ impl Model {
             }
             // Says nothing of what is where; the checksums have it.
             Record::Intent { .. } | Record::Mark { .. } => {}
+            Record::Identity { volume, identity } => {
+                vol(&mut self.volumes, volume, &mut |vol| vol.entry.identity = Some(identity));
+            }
+            Record::Interim { volume, interim } => {
+                vol(&mut self.volumes, volume, &mut |vol| vol.entry.interim = interim);
+            }
             Record::Origin { volume, origin } => vol(&mut self.volumes, volume, &mut |vol| vol.entry.origin = origin),
         }
     }
@@ -340,6 +346,8 @@ impl Model {
                     family: volume,
                     root: Default::default(),
                     root_level: 0,
+                    identity: None,
+                    interim: None,
                     name,
                 };
                 (entry, self.new_map())
@@ -357,6 +365,8 @@ impl Model {
                     family: from.entry.family,
                     root: Default::default(),
                     root_level: 0,
+                    identity: None,
+                    interim: None,
                     name,
                 };
                 (entry, from.map.clone())

@@ -119,6 +119,7 @@ impl State {
             low_water: self.sb.low_water,
             marks: self.sb.marks,
             labels_at: self.sb.labels_at.max(plan.sb.labels_at),
+            identities: self.sb.identities,
             ..plan.sb.twin()
         };
         self.sb.set_discards(discards);

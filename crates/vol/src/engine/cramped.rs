@@ -106,7 +106,7 @@ impl PoolInner {
     pub(crate) fn begin_incarnation(&self) -> Result<(), Status> {
         let mut state = self.lock();
         state.incarnation = state.sb.incarnation + 1;
-        state.owner = made_at::random(state.incarnation);
+        state.owner = made_at::random(state.incarnation)?;
         state.next.require();
         drop(state);
         self.commit()

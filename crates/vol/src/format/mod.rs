@@ -99,13 +99,15 @@ pub const TWINS_SHIFT: u32 = 16;
 /// Features a program must know to write the pool, not to read it. None yet.
 pub const KNOWN_RO_COMPAT: u32 = 0;
 /// Features a program must know to read the pool, and that this one knows.
-pub const KNOWN_INCOMPAT: u32 = INCOMPAT_SUMS | INCOMPAT_LOST | INCOMPAT_MARKS | INCOMPAT_OWNERS;
+pub const KNOWN_INCOMPAT: u32 = INCOMPAT_SUMS | INCOMPAT_LOST | INCOMPAT_MARKS | INCOMPAT_IDENTITIES | INCOMPAT_OWNERS;
 /// Data has checksums: who does not keep them would make good data look rotten.
 pub const INCOMPAT_SUMS: u32 = 1;
 /// Volumes are listed that may have lost data: who does not know of the list would drop it unread.
 pub const INCOMPAT_LOST: u32 = 2;
 /// Blocks may be marked as bad: who does not know marks would take these blocks for good after a crash.
 pub const INCOMPAT_MARKS: u32 = 4;
+/// Volumes have identities, and may be interim: who does not know that would take their entries for damaged.
+pub const INCOMPAT_IDENTITIES: u32 = 8;
 /// Each opening for writing has a number of its own: who writes none would pass for the opening before.
 pub const INCOMPAT_OWNERS: u32 = 16;
 
@@ -118,8 +120,21 @@ pub const SUMS_CRC32C: u32 = 1;
 pub const VOLUME_SNAPSHOT: u32 = 1;
 /// A volume that writes beyond its end make larger.
 pub const VOLUME_GROWS: u32 = 2;
+/// A volume that goes again: an [`InterimBody`] follows.
+pub const VOLUME_INTERIM: u32 = 4;
+/// A volume with an identity: an [`IdentityBody`] follows.
+pub const VOLUME_IDENTITY: u32 = 8;
+/// All flags of volumes that are made, in `CREATE` and `COPY`; what the others stand for are records of their own.
+pub const MADE_FLAGS: u32 = VOLUME_SNAPSHOT | VOLUME_GROWS;
 /// All flags of volumes.
-pub const VOLUME_FLAGS: u32 = VOLUME_SNAPSHOT | VOLUME_GROWS;
+pub const VOLUME_FLAGS: u32 = MADE_FLAGS | VOLUME_INTERIM | VOLUME_IDENTITY;
+
+/// An interim volume is none any more.
+pub const INTERIM_NONE: u32 = 0;
+/// An image is being imported into it.
+pub const INTERIM_IMPORT: u32 = 1;
+/// A diff is being imported into it.
+pub const INTERIM_IMPORT_DIFF: u32 = 2;
 
 /// First part of every metadata block.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -311,6 +326,10 @@ pub mod record_kind {
     pub const MARK: u8 = 12;
     /// Such blocks that have been written since.
     pub const UNMARK: u8 = 13;
+    /// The identity of a volume.
+    pub const IDENTITY: u8 = 14;
+    /// It goes again, or does not any more.
+    pub const INTERIM: u8 = 15;
 }
 
 /// First part of every record. Records begin at multiples of 8 bytes.
@@ -359,7 +378,7 @@ pub struct CreateBody {
     pub max_size: U64,
     /// When, seconds since 1970.
     pub created: U64,
-    /// [`VOLUME_FLAGS`].
+    /// [`MADE_FLAGS`].
     pub flags: U32,
     /// What it is a copy of; 0 for `CREATE`.
     pub source: U32,
@@ -406,7 +425,25 @@ pub struct MarkBody {
 /// Most blocks of a `MARK` or `UNMARK`: those of the largest unit.
 pub const MAX_MARKS: u64 = (MAX_UNIT_BYTES as u64) / BLOCK_BYTES;
 
-/// A volume in the table; then the name, then zeroes up to a multiple of 8.
+/// `IDENTITY`, after the head; and in the table after the [`VolumeBody`] of a volume that has one.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct IdentityBody {
+    /// Random bits, not all zero; of a copy that an import made those of the original.
+    pub identity: [u8; 16],
+}
+
+/// `INTERIM`, after the head; and in the table of an interim volume, before its name.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct InterimBody {
+    /// [`INTERIM_IMPORT`] or [`INTERIM_IMPORT_DIFF`]; in a record also [`INTERIM_NONE`].
+    pub purpose: U32,
+    /// The volume that it is made for; 0: one that is to be.
+    pub owner: U32,
+}
+
+/// A volume in the table; then what its flags say; then the name, then zeroes up to a multiple of 8.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct VolumeBody {

@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::format::damage::{Damage, require};
 use crate::format::page::leaf::check_entry;
-use crate::format::page::table::{is_name, require_blocks, volume_flags};
+use crate::format::page::table::{Interim, identity_from_disk, is_name, require_blocks, volume_flags};
 use crate::format::record_kind as kinds;
 use crate::format::superblock::Geometry;
 use crate::format::*;
@@ -116,6 +116,20 @@ pub enum Record {
         /// Its origin; 0: none.
         origin: u32,
     },
+    /// What tells the volume from all others, its copies excepted.
+    Identity {
+        /// Volume.
+        volume: u32,
+        /// Random bits, not all zero.
+        identity: [u8; 16],
+    },
+    /// The volume goes again, or does not any more.
+    Interim {
+        /// Volume.
+        volume: u32,
+        /// What it is made for; none: it stays.
+        interim: Option<Interim>,
+    },
     /// These blocks of the pool were told bad, or have been written since.
     Mark {
         /// They are bad.
@@ -146,6 +160,8 @@ impl Record {
             Record::Resize { .. } | Record::Limit { .. } => size_of::<ResizeBody>(),
             Record::Delete { .. } => 0,
             Record::Rollback { .. } | Record::Origin { .. } => size_of::<SourceBody>(),
+            Record::Identity { .. } => size_of::<IdentityBody>(),
+            Record::Interim { .. } => size_of::<InterimBody>(),
             Record::Intent { .. } => size_of::<IntentBody>(),
             Record::Mark { .. } => size_of::<MarkBody>(),
         };
@@ -164,7 +180,9 @@ impl Record {
             | Record::Limit { volume, .. }
             | Record::Delete { volume }
             | Record::Rollback { volume, .. }
-            | Record::Origin { volume, .. } => volume,
+            | Record::Origin { volume, .. }
+            | Record::Identity { volume, .. }
+            | Record::Interim { volume, .. } => volume,
             Record::Intent { .. } | Record::Mark { .. } => 0,
         }
     }
@@ -197,6 +215,8 @@ impl Record {
             Record::Delete { .. } => (kinds::DELETE, ""),
             Record::Rollback { .. } => (kinds::ROLLBACK, ""),
             Record::Origin { .. } => (kinds::ORIGIN, ""),
+            Record::Identity { .. } => (kinds::IDENTITY, ""),
+            Record::Interim { .. } => (kinds::INTERIM, ""),
             Record::Intent { .. } => (kinds::INTENT, ""),
             Record::Mark { bad: true, .. } => (kinds::MARK, ""),
             Record::Mark { .. } => (kinds::UNMARK, ""),
@@ -230,6 +250,8 @@ impl Record {
             Record::Rollback { source, .. } | Record::Origin { origin: source, .. } => {
                 put(SourceBody { source: source.into(), reserved: 0.into() }.as_bytes());
             }
+            Record::Identity { identity, .. } => put(IdentityBody { identity }.as_bytes()),
+            Record::Interim { interim, .. } => put(Interim::to_disk(interim).as_bytes()),
             Record::Intent { first, count } => put(IntentBody { first: first.into(), count: count.into() }.as_bytes()),
             Record::Mark { first, count, .. } => put(MarkBody { first: first.into(), count: count.into() }.as_bytes()),
             Record::Rename { .. } | Record::Delete { .. } => {}
@@ -364,6 +386,8 @@ fn decode_body(geometry: &Geometry, kind: u8, volume: u32, body: &[u8], name: &s
             require(source != 0, "record.source", source, "is no volume")?;
             Ok(Record::Rollback { volume, source })
         }
+        kinds::IDENTITY => Ok(Record::Identity { volume, identity: identity_from_disk(fixed::<IdentityBody>(body)?)? }),
+        kinds::INTERIM => Ok(Record::Interim { volume, interim: Interim::from_disk(fixed::<InterimBody>(body)?)? }),
         kinds::INTENT => {
             let body = fixed::<IntentBody>(body)?;
             let (first, count) = (body.first.get(), body.count.get());
@@ -423,7 +447,7 @@ fn decode_create(geometry: &Geometry, kind: u8, volume: u32, body: &[u8], name: 
     let (flags, source, name) = (create.flags.get(), create.source.get(), name.to_owned());
     require_size(geometry, "record.max_size", max_size)?;
     require(size <= max_size, "record.size", size, "is more than its largest size")?;
-    require(flags & !VOLUME_FLAGS == 0, "record.flags", flags, "has unknown bits")?;
+    require(flags & !MADE_FLAGS == 0, "record.flags", flags, "has unknown bits")?;
     let grows = flags & VOLUME_GROWS != 0;
     require_blocks("record.size", grows, size, max_size)?;
     if kind == kinds::CREATE {

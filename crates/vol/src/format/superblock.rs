@@ -39,6 +39,9 @@ pub struct Superblock {
     /// Blocks that were told bad are marked; set in every pool with checksums that was made by a program that knows
     /// marks, or [upgraded](crate::Pool::upgrade).
     pub marks: bool,
+    /// Volumes that are made get identities, and may be interim; set in every pool that was made by a program that
+    /// knows them, or upgraded.
+    pub identities: bool,
     /// Allocation units of the pool.
     pub total_units: u64,
     /// Blocks of the journal, which begins at [`JOURNAL_START`].
@@ -139,6 +142,9 @@ impl Superblock {
             body.incompat = (INCOMPAT_SUMS | if self.marks { INCOMPAT_MARKS } else { 0 }).into();
             body.sums = SUMS_CRC32C.into();
         }
+        if self.identities {
+            body.incompat = (body.incompat.get() | INCOMPAT_IDENTITIES).into();
+        }
         if !self.lost.is_empty() {
             body.incompat = (body.incompat.get() | INCOMPAT_LOST).into();
             body.lost_below = self.lost.below.into();
@@ -211,6 +217,7 @@ impl Superblock {
             unit_bytes: body.unit_bytes.get(),
             checksum: checksum_kind(body)?,
             marks: body.incompat.get() & INCOMPAT_MARKS != 0,
+            identities: body.incompat.get() & INCOMPAT_IDENTITIES != 0,
             total_units: body.total_units.get(),
             journal_blocks: body.journal_blocks.get(),
             next_volume: body.next_volume.get(),

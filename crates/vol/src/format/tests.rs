@@ -92,6 +92,8 @@ fn layouts() -> BTreeMap<&'static str, Rows> {
         layout!(SumsHead { flags, marked }),
         layout!(IntentBody { first, count }),
         layout!(MarkBody { first, count }),
+        layout!(IdentityBody { identity }),
+        layout!(InterimBody { purpose, owner }),
         layout!(VolumeBody {
             id,
             flags,
@@ -195,6 +197,14 @@ fn the_page_has_every_number() {
         ("SUMS_CRC32C", SUMS_CRC32C.into()),
         ("VOLUME_SNAPSHOT", VOLUME_SNAPSHOT.into()),
         ("VOLUME_GROWS", VOLUME_GROWS.into()),
+        ("VOLUME_INTERIM", VOLUME_INTERIM.into()),
+        ("VOLUME_IDENTITY", VOLUME_IDENTITY.into()),
+        ("INTERIM_NONE", INTERIM_NONE.into()),
+        ("INTERIM_IMPORT", INTERIM_IMPORT.into()),
+        ("INTERIM_IMPORT_DIFF", INTERIM_IMPORT_DIFF.into()),
+        ("INCOMPAT_IDENTITIES", INCOMPAT_IDENTITIES.into()),
+        ("IDENTITY", record_kind::IDENTITY.into()),
+        ("INTERIM", record_kind::INTERIM.into()),
     ]);
     let rows = PAGE.lines().filter(|line| line.starts_with("| `")).map(cells);
     let documented: BTreeMap<String, u64> =
@@ -229,7 +239,8 @@ fn sizes_do_not_change_by_accident() {
     assert!(INDEX_CHILDREN * size_of::<Child>() <= PAYLOAD);
     // The largest record fits an empty block, and the largest entry of the table a page.
     assert!(size_of::<RecordHead>() + size_of::<CreateBody>() + padded(MAX_NAME) <= JOURNAL_PAYLOAD);
-    assert!(size_of::<VolumeBody>() + padded(MAX_NAME) <= PAYLOAD);
+    let extras = size_of::<IdentityBody>() + size_of::<InterimBody>();
+    assert!(size_of::<VolumeBody>() + extras + padded(MAX_NAME) <= PAYLOAD);
 }
 
 #[test]

@@ -47,7 +47,7 @@ pub(crate) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
     let members = members(device, unit)?;
     let bytes: u64 = members.iter().map(|member| member.1).sum();
     let mut sb = Superblock {
-        pool: options.uuid.unwrap_or_else(|| made_at::random(0)),
+        pool: options.uuid.map_or_else(|| made_at::random(0), Ok).map_err(PoolError::no_random_bits)?,
         generation: 0,
         compat: 0,
         ro_compat: 0,
@@ -55,6 +55,7 @@ pub(crate) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
         unit_bytes: unit as u32,
         checksum: options.checksum,
         marks: options.checksum != Checksum::None,
+        identities: true,
         total_units: bytes / unit,
         journal_blocks: journal_blocks(options, bytes)?,
         next_volume: 1,
@@ -70,7 +71,7 @@ pub(crate) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
         sums_level: 0,
         low_water: options.low_water,
         lost: Default::default(),
-        owner: made_at::random(1),
+        owner: made_at::random(1).map_err(PoolError::no_random_bits)?,
         labels_at: 1,
     };
     sb.keep_twins();

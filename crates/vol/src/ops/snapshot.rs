@@ -22,15 +22,23 @@ use sheave_iomap::completion_plan::MayBlock;
 use crate::engine::change::{failed, in_use};
 use crate::engine::inner::PoolInner;
 use crate::error::PoolError;
+use crate::format::page::table::Interim;
 use crate::format::record::Record;
-use crate::made_at::now;
+use crate::made_at::{self, now};
+use crate::options::CopyOptions;
 use crate::state::State;
 use crate::state::account::{ENTRY_COST, Spender};
-use crate::state::table::{VolumeCore, check_name};
+use crate::state::table::{OpenToken, Table, Vol, VolumeCore, check_name};
 
 impl PoolInner {
-    /// A new volume; one that grows has a largest size.
-    pub(crate) fn create(&self, name: &str, size: u64, max_size: Option<u64>) -> Result<u32, PoolError> {
+    /// A new volume; one that grows has a largest size. One that is interim is open before anybody sees it.
+    pub(crate) fn create(
+        &self,
+        name: &str,
+        size: u64,
+        max_size: Option<u64>,
+        interim: Option<(Interim, &std::sync::Arc<OpenToken>)>,
+    ) -> Result<u32, PoolError> {
         let _one = self.structural();
         self.check_writable("creating a volume")?;
         match max_size {
@@ -42,24 +50,32 @@ impl PoolInner {
         state = self.afford(state, "creating a volume", Spender::Table, |_| ENTRY_COST)?;
         let volume = state.table.next_id;
         let (grows, max_size) = (max_size.is_some(), max_size.unwrap_or(self.most()));
+        let marks = state.marks_of(volume, None, interim.map(|(interim, _)| interim))?;
         let record = Record::Create { volume, grows, size, max_size, created: now(), name: name.into() };
         self.apply_and_record(&mut state, record, name)?;
+        for mark in marks {
+            self.apply_and_record(&mut state, mark, name)?;
+        }
+        if let Some((_, token)) = interim {
+            state.table.set_opened(volume, token);
+        }
         state.hide(volume);
         drop(state);
         self.durable_new("creating", name, volume)?;
         Ok(volume)
     }
 
-    /// A snapshot or a clone; `created` is that of what it is a copy of in another pool, if it is one.
+    /// A snapshot or a clone, which is open before anybody sees it.
     pub(crate) fn copy(
         &self,
         source: &str,
         name: &str,
         snapshot: bool,
-        created: Option<u64>,
+        options: &CopyOptions,
+        token: &std::sync::Arc<OpenToken>,
     ) -> Result<u32, PoolError> {
         let _one = self.structural();
-        let volume = self.copy_in_memory(source, name, snapshot, created)?;
+        let volume = self.copy_in_memory(source, name, snapshot, options, token)?;
         self.durable_new("copying", source, volume)?;
         Ok(volume)
     }
@@ -70,7 +86,8 @@ impl PoolInner {
         source: &str,
         name: &str,
         snapshot: bool,
-        created: Option<u64>,
+        options: &CopyOptions,
+        token: &std::sync::Arc<OpenToken>,
     ) -> Result<u32, PoolError> {
         self.check_writable("copying a volume")?;
         let state = self.lock();
@@ -79,7 +96,9 @@ impl PoolInner {
         let (id, core) = (from.id, Arc::clone(&from.core));
         let cost = |state: &State| ENTRY_COST + state.cost_of_map(id);
         let state = self.afford(state, "copying a volume", Spender::Table, cost)?;
-        let (volume, made) = (state.table.next_id, created.unwrap_or_else(now));
+        let (volume, made) = (state.table.next_id, options.created.unwrap_or_else(now));
+        let mut marks = state.marks_of(volume, options.identity, options.interim)?;
+        marks.extend(state.origin_of_copy(volume, id, options.origin.as_deref()));
         let settling = Some(volume).filter(|_| !core.snapshot);
         let state = self.settle(state, id, settling);
         let mut state = self.afford_settled(state, id, "copying a volume", Spender::Table, cost)?;
@@ -94,7 +113,8 @@ impl PoolInner {
             name: name.into(),
         };
         let copy = record(core.size());
-        if let Err(status) = state.apply(&copy) {
+        let applied = [&copy].into_iter().chain(&marks).try_for_each(|record| state.apply(record));
+        if let Err(status) = applied {
             self.settled(&mut state, id);
             return Err(failed("copying", source, status));
         }
@@ -117,7 +137,9 @@ impl PoolInner {
             (vol.unborn, vol.hidden) = (false, true);
             // Writes that were under way have made it larger too, if they did so to its source.
             let copy = record(vol.core.size());
+            state.table.set_opened(volume, token);
             self.record(&mut state, copy);
+            marks.into_iter().for_each(|mark| self.record(&mut state, mark));
         }
         self.settled(&mut state, id);
         Ok(volume)
@@ -187,9 +209,17 @@ impl PoolInner {
         }
         let mut state = self.afford(state, "renaming a volume", Spender::Table, |_| ENTRY_COST)?;
         self.apply_and_record(&mut state, Record::Rename { volume, name: new_name.into() }, name)?;
+        // Who gives it a name of its own keeps it.
+        let interim = state.table.get(volume).and_then(Vol::interim).filter(|_| name != new_name);
+        if interim.is_some() {
+            self.apply_and_record(&mut state, Record::Interim { volume, interim: None }, name)?;
+        }
         drop(state);
         self.durable_or("renaming", name, |state| {
             let renamed = state.table.rename(volume, name);
+            if interim.is_some() {
+                state.table.set_interim(volume, interim);
+            }
             debug_assert!(renamed || name == new_name, "nobody else gives names meanwhile");
         })
     }
@@ -203,11 +233,31 @@ impl PoolInner {
     }
 
     pub(crate) fn delete(&self, name: &str) -> Result<(), PoolError> {
+        let found = |table: &Table| table.named(name).map(|vol| Some(vol.id));
+        self.delete_found(found).map(drop)
+    }
+
+    /// Deletes an interim volume that is not open; its name, or none if there is none.
+    pub(crate) fn delete_interim(&self) -> Result<Option<String>, PoolError> {
+        let idle = |vol: &&Vol| vol.interim().is_some() && vol.is_shown() && !vol.is_open();
+        if !self.lock().table.iter().any(|vol| idle(&vol)) {
+            return Ok(None);
+        }
+        // Looked for once more where the lock is held: it may have got a name of its own meanwhile.
+        self.delete_found(|table| Ok(table.iter().find(idle).map(|vol| vol.id)))
+    }
+
+    /// Deletes the volume that is found under the lock; its name.
+    fn delete_found(
+        &self,
+        find: impl Fn(&Table) -> Result<Option<u32>, PoolError>,
+    ) -> Result<Option<String>, PoolError> {
         let _one = self.structural();
         let mut state = self.begin_delete()?;
-        let vol = state.table.named(name)?;
+        let Some(vol) = find(&state.table)?.and_then(|id| state.table.get(id)) else { return Ok(None) };
+        let name = vol.name.clone();
         if vol.is_open() {
-            return Err(in_use(name));
+            return Err(in_use(&name));
         }
         let (volume, core) = (vol.id, Arc::clone(&vol.core));
         state.note_deleted(&core);
@@ -216,7 +266,42 @@ impl PoolInner {
         self.survey_space(&mut state);
         drop(state);
         self.drop_map(gone);
-        self.durable_at_last("deleting", name)
+        self.durable_at_last("deleting", &name)?;
+        Ok(Some(name))
+    }
+}
+
+impl State {
+    /// What is recorded of a new volume beside its copy or creation, for the same commit. A pool that an older program
+    /// made knows neither identities nor interim volumes before it is upgraded.
+    fn marks_of(
+        &self,
+        volume: u32,
+        identity: Option<[u8; 16]>,
+        interim: Option<Interim>,
+    ) -> Result<Vec<Record>, PoolError> {
+        if !self.sb.identities {
+            return Ok(Vec::new());
+        }
+        let identity = match identity {
+            Some(identity) if identity != [0; 16] => identity,
+            Some(_) => {
+                return Err(PoolError::Invalid {
+                    what: "an identity cannot be all zeroes".into(),
+                    fix: "Use that of the snapshot that this is a copy of, or none: then one is chosen".into(),
+                });
+            }
+            None => made_at::random(volume.into()).map_err(PoolError::no_random_bits)?,
+        };
+        let interim = interim.map(|interim| Record::Interim { volume, interim: Some(interim) });
+        Ok([Record::Identity { volume, identity }].into_iter().chain(interim).collect())
+    }
+
+    /// That a copy of `source` counts as made of another volume, if there is one of that name in the family.
+    fn origin_of_copy(&self, volume: u32, source: u32, origin: Option<&str>) -> Option<Record> {
+        let family = self.table.get(source)?.family;
+        let origin = self.table.named(origin?).ok().filter(|vol| vol.family == family && vol.id != source)?;
+        Some(Record::Origin { volume, origin: origin.id })
     }
 }
 

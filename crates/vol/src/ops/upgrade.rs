@@ -2,7 +2,7 @@
 //!
 //! Opening a pool changes nothing of its format, so that the program that made it can still open it. What is only safe
 //! when every program that opens the pool knows it waits for an upgrade. Owns the list of these things: marks of bad
-//! blocks, and numbers of owners.
+//! blocks, identities of volumes, and numbers of owners.
 //!
 //! - U1: an upgrade is a checkpoint, and a second one where programs that do not know what it brings must be kept out
 //!   before anything else is changed: cut off anywhere, the pool is the old one, or the new one, or lacks what the next
@@ -27,6 +27,15 @@ const MARKS: Upgrade = Upgrade {
     gives: "a block whose checksum was found wrong stays bad, after a crash too, until it is written anew",
 };
 
+/// The identities of volumes. What was made before an upgrade has none after it.
+const IDENTITIES: Upgrade = Upgrade {
+    name: "identities",
+    lacks: "two snapshots of one name that were taken in one second, with data in the same places, cannot be told from \
+            each other by import-diff, and what a copy leaves that is killed stays until somebody deletes it",
+    gives: "each new volume and snapshot has an identity, which its copies in other pools keep, and what a copy leaves \
+            that is killed goes when the pool is opened the next time",
+};
+
 /// The numbers of owners (contract V30).
 const OWNERS: Upgrade = Upgrade {
     name: "owners",
@@ -38,8 +47,11 @@ const OWNERS: Upgrade = Upgrade {
 
 /// What the pool lacks.
 pub(crate) fn missing(sb: &Superblock) -> Vec<&'static Upgrade> {
-    let lacks =
-        [(sb.checksum != Checksum::None && !sb.marks, &MARKS), (sb.owner == [0; 16] || sb.labels_at == 0, &OWNERS)];
+    let lacks = [
+        (sb.checksum != Checksum::None && !sb.marks, &MARKS),
+        (!sb.identities, &IDENTITIES),
+        (sb.owner == [0; 16] || sb.labels_at == 0, &OWNERS),
+    ];
     lacks.into_iter().filter_map(|(lacks, upgrade)| lacks.then_some(upgrade)).collect()
 }
 
@@ -62,6 +74,7 @@ impl PoolInner {
             regions.learn_marks(&marked());
         }
         state.sb.marks = state.sb.checksum != Checksum::None;
+        state.sb.identities = true;
         state.numbered = true;
         state.next.require();
         self.mark_unsynced();

@@ -16,7 +16,7 @@ use crate::engine::inner::{Parts, PoolInner, claim};
 pub use crate::engine::notices::Watch;
 pub use crate::format::settings::{Checksum, LowWater};
 pub use crate::ops::grow::{AddOptions, Found, join};
-pub use crate::options::{CreateOptions, OpenOptions, WhenFull};
+pub use crate::options::{CopyOptions, CreateOptions, OpenOptions, WhenFull};
 use crate::state::phase::{Event, Phase};
 
 use crate::device::block_io::{BlockIo, DeviceIo};
@@ -26,12 +26,14 @@ use crate::engine::change::{core_of, in_use};
 use crate::engine::recovery;
 use crate::engine::sums::idle;
 use crate::error::PoolError;
+use crate::format::page::table::Interim;
 use crate::info::{MemberInfo, PoolInfo, Upgrade, VolumeInfo};
 use crate::ops::discard;
 use crate::ops::scrub::{ScrubOptions, ScrubProgress, ScrubReport};
 use crate::ops::trim::TrimProgress;
 use crate::ops::upgrade::missing;
 use crate::state::extent_map::BLOCK_SHIFT;
+use crate::state::table::OpenToken;
 use crate::volume::{Volume, open_volume, usage};
 
 /// An opened pool. Clones are the same pool; it closes with the last of them and of its volumes.
@@ -142,6 +144,8 @@ impl Pool {
         });
         begun.map_err(|status| self.first_checkpoint_failed(status))?;
         discard::start(&self.inner, &self.keeper);
+        // Nobody works on them any more. One that cannot be deleted now is one at the next opening too.
+        let _ = self.sweep();
         Ok(())
     }
 
@@ -345,21 +349,45 @@ impl Pool {
             unique_bytes: bytes(usage.units - usage.shared),
             written_bytes: usage.written_blocks << BLOCK_SHIFT,
             created: vol.created,
+            identity: vol.identity(),
+            interim: vol.interim(),
             damage: vol.damage().cloned(),
         })
     }
 
     /// A new, empty volume. Durable when this returns, as every change below.
     pub fn create_volume(&self, name: &str, size_bytes: u64) -> Result<Volume, PoolError> {
-        self.inner.create(name, size_bytes, None)?;
+        self.inner.create(name, size_bytes, None, None)?;
         self.open_volume(name)
     }
 
     /// A new volume that writes beyond its end make larger, as they do a file, up to `max_size_bytes`. It may begin
     /// with 0 bytes. Its blocks have 4 KiB, and sizes are multiples of that. Copies of it grow too.
     pub fn create_growing_volume(&self, name: &str, size_bytes: u64, max_size_bytes: u64) -> Result<Volume, PoolError> {
-        self.inner.create(name, size_bytes, Some(max_size_bytes))?;
+        self.inner.create(name, size_bytes, Some(max_size_bytes), None)?;
         self.open_volume(name)
+    }
+
+    /// A new, empty volume that goes again: when the one who made it deletes it, or else when the pool is opened for
+    /// writing the next time. Another name makes it a volume as any other. It is open from the beginning on, so that no
+    /// [sweep](Pool::sweep) takes it. A pool that [lacks identities](PoolInfo::upgrades) does not keep that it is
+    /// interim.
+    pub fn create_interim(&self, name: &str, size_bytes: u64, interim: Interim) -> Result<Volume, PoolError> {
+        let token = std::sync::Arc::new(OpenToken);
+        self.inner.create(name, size_bytes, None, Some((interim, &token)))?;
+        self.open_volume(name)
+    }
+
+    /// Deletes the interim volumes that are not open: who made them has ended, or failed to delete them. Their names.
+    pub fn sweep(&self) -> Result<Vec<String>, PoolError> {
+        let mut gone = Vec::new();
+        while let Some(name) = self.inner.delete_interim()? {
+            gone.push(name);
+        }
+        if !gone.is_empty() && self.inner.leave_deletes_only() {
+            discard::start(&self.inner, &self.keeper);
+        }
+        Ok(gone)
     }
 
     /// Changes how large writes may make a volume that grows; not below its size.
@@ -375,18 +403,35 @@ impl Pool {
     /// Freezes the state of a volume (or snapshot) under a new name, read-only. What was completed before the call is
     /// in it, and nothing submitted after it.
     pub fn snapshot(&self, source: &str, name: &str) -> Result<(), PoolError> {
-        self.inner.copy(source, name, true, None).map(drop)
+        self.snapshot_with(source, name, &CopyOptions::default()).map(drop)
     }
 
-    /// As [`Pool::snapshot`], of a volume that was made equal to a snapshot of another pool, which was taken at
-    /// `created`, seconds since 1970: copies keep that time, by which they are told from others of that name.
-    pub fn snapshot_taken(&self, source: &str, name: &str, created: u64) -> Result<(), PoolError> {
-        self.inner.copy(source, name, true, Some(created)).map(drop)
+    /// As [`Pool::snapshot`], with options; it is open.
+    pub fn snapshot_with(&self, source: &str, name: &str, options: &CopyOptions) -> Result<Volume, PoolError> {
+        self.copy_opened(source, name, true, options)
     }
 
     /// A writable volume with the content of a snapshot (or of a volume, as of now).
     pub fn clone_volume(&self, source: &str, name: &str) -> Result<(), PoolError> {
-        self.inner.copy(source, name, false, None).map(drop)
+        self.clone_with(source, name, &CopyOptions::default()).map(drop)
+    }
+
+    /// As [`Pool::clone_volume`], with options; it is open.
+    pub fn clone_with(&self, source: &str, name: &str, options: &CopyOptions) -> Result<Volume, PoolError> {
+        self.copy_opened(source, name, false, options)
+    }
+
+    /// A copy that is open before anybody sees it.
+    fn copy_opened(
+        &self,
+        source: &str,
+        name: &str,
+        snapshot: bool,
+        options: &CopyOptions,
+    ) -> Result<Volume, PoolError> {
+        let token = std::sync::Arc::new(OpenToken);
+        self.inner.copy(source, name, snapshot, options, &token)?;
+        self.open_volume(name)
     }
 
     /// Makes the volume what the snapshot is. The volume must not be open elsewhere in I/O.

@@ -10,6 +10,7 @@
 //!   t  le32 n, name                  t  le64 4 + n,  le32 n, name      the snapshot that it leads to, if any
 //!   s  le64 size                     s  le64 8,      le64 size         the size that it leads to
 //!                                    i  le64 80,     an identity       ours; other unknown records are skipped too
+//!                                    i  le64 32,     its random bits   ours; programs before these skip it
 //!   w  le64 pos, le64 len, data      w  le64 16 + len, le64 pos, le64 len, data
 //!   z  le64 pos, le64 len            z  le64 16,     le64 pos, le64 len
 //!   e                                e
@@ -41,6 +42,10 @@ const MAX_SKIPPED: u64 = 1 << 20;
 const IDENTITY_MAGIC: &[u8; 8] = b"shv-id-1";
 /// Bytes of an identity record.
 const IDENTITY_BYTES: usize = 80;
+/// Begins the random bits of an identity.
+const UNIQUE_MAGIC: &[u8; 8] = b"shv-id-2";
+/// Bytes of a record of random bits.
+const UNIQUE_BYTES: usize = 32;
 
 /// Which format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +56,8 @@ pub enum Version {
     V2,
 }
 
-/// What a snapshot is, beside its name: equal for a snapshot and its faithful copy in another pool. It is computed from
-/// the map; no data is read for it.
+/// What a snapshot is, beside its name. Its random bits tell it from all others; its copies in other pools keep them.
+/// The rest is computed from the map; no data is read for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Identity {
@@ -68,14 +73,37 @@ pub struct Identity {
     pub written: u64,
     /// A hash of which parts are written.
     pub layout: u64,
+    /// Random bits, not all zero: equal for a snapshot and its copies in other pools alone. None for what can be
+    /// written, and for snapshots of older programs.
+    pub unique: Option<[u8; 16]>,
 }
 
-sheave_base::setters!(Identity { pool: [u8; 16], volume: u32, created: u64, size: u64, written: u64, layout: u64 });
+/// Whether two snapshots are one, or copies of each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Likeness {
+    /// They are.
+    Same,
+    /// They look alike, and one of them has no random bits that would prove it.
+    Alike,
+    /// They are not.
+    Other,
+}
+
+sheave_base::setters!(Identity { pool: [u8; 16], volume: u32, created: u64, size: u64, written: u64, layout: u64,
+    unique: Option<[u8; 16]>,
+});
 
 impl Identity {
-    /// Whether two snapshots are the same or copies of each other, as far as maps can tell.
-    pub fn is_same(&self, other: &Identity) -> bool {
-        self.created == other.created && self.is_same_layout(other)
+    /// Whether two snapshots are the same or copies of each other. Where one of them has no random bits, time, sizes
+    /// and places are all that is known: other data in the same places, of the same second, looks alike.
+    pub fn compare(&self, other: &Identity) -> Likeness {
+        let alike = self.created == other.created && self.is_same_layout(other);
+        match (self.unique, other.unique) {
+            _ if !alike => Likeness::Other,
+            (Some(one), Some(other)) if one == other => Likeness::Same,
+            (Some(_), Some(_)) => Likeness::Other,
+            _ => Likeness::Alike,
+        }
     }
 
     /// Whether they have the same size, and data in the same places.

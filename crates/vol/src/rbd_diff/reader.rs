@@ -2,7 +2,10 @@
 
 use std::io::{ErrorKind, Read};
 
-use super::{BANNERS, DiffError, Header, IDENTITY_BYTES, IDENTITY_MAGIC, Identity, MAX_NAME, MAX_SKIPPED, Version};
+use super::{
+    BANNERS, DiffError, Header, IDENTITY_BYTES, IDENTITY_MAGIC, Identity, MAX_NAME, MAX_SKIPPED, UNIQUE_BYTES,
+    UNIQUE_MAGIC, Version,
+};
 
 /// A range of the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,6 +145,9 @@ impl<R: Read> Reader<R> {
     /// Whether there was one already. Records of this tag that others wrote are skipped.
     fn identity(&mut self, header: &mut Header) -> Result<bool, DiffError> {
         let len = self.len()?.unwrap_or(0);
+        if len == UNIQUE_BYTES as u64 {
+            return self.unique(header);
+        }
         if len != IDENTITY_BYTES as u64 {
             self.skip_bytes(len)?;
             return Ok(false);
@@ -158,6 +164,7 @@ impl<R: Read> Reader<R> {
             size: word(48),
             written: word(56),
             layout: word(64),
+            unique: None,
         };
         let whose = match bytes[8] {
             b'f' => &mut header.from_identity,
@@ -165,6 +172,25 @@ impl<R: Read> Reader<R> {
             _ => return Err(self.wrong("an identity is neither that of 'f' nor of 't'")),
         };
         Ok(whose.replace(identity).is_some())
+    }
+
+    /// The same of random bits, which follow the identity that they belong to.
+    fn unique(&mut self, header: &mut Header) -> Result<bool, DiffError> {
+        let bytes: [u8; UNIQUE_BYTES] = self.array("the random bits of an identity")?;
+        if !bytes.starts_with(UNIQUE_MAGIC) {
+            return Ok(false);
+        }
+        let whose = match bytes[8] {
+            b'f' => &mut header.from_identity,
+            b't' => &mut header.to_identity,
+            _ => return Err(self.wrong("random bits are neither those of 'f' nor of 't'")),
+        };
+        let unique: [u8; 16] = std::array::from_fn(|byte| bytes[16 + byte]);
+        match whose {
+            Some(identity) if unique != [0; 16] => Ok(identity.unique.replace(unique).is_some()),
+            Some(_) => Err(self.wrong("the random bits of an identity are all zero")),
+            None => Err(self.wrong("random bits stand before the identity that they belong to")),
+        }
     }
 
     fn range(&mut self, tag: u8) -> Result<Record, DiffError> {

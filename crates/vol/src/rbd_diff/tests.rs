@@ -5,7 +5,15 @@ use proptest::prelude::*;
 use super::*;
 
 fn identity(seed: u64) -> Identity {
-    Identity { pool: [seed as u8; 16], volume: 7, created: seed, size: 1 << 20, written: 8192, layout: !seed }
+    Identity {
+        pool: [seed as u8; 16],
+        volume: 7,
+        created: seed,
+        size: 1 << 20,
+        written: 8192,
+        layout: !seed,
+        unique: Some([!seed as u8; 16]),
+    }
 }
 
 fn header() -> Header {
@@ -80,6 +88,46 @@ fn the_bytes_are_those_of_the_format() {
     assert_eq!(data(Version::V1, 1, 2), b"w\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0");
     assert_eq!(data(Version::V2, 1, 2), b"w\x12\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0");
     assert_eq!(zeroes(Version::V2, 1, 2), b"z\x10\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0");
+}
+
+/// Programs before the random bits read records of 80 bytes and skip all others of tag 'i'.
+#[test]
+fn random_bits_are_a_record_of_their_own_that_older_programs_skip() {
+    let with = begin(Version::V2, &header());
+    let mut old = header();
+    for identity in [&mut old.from_identity, &mut old.to_identity] {
+        identity.as_mut().expect("is there").unique = None;
+    }
+    let without = begin(Version::V2, &old);
+    let mut record = b"i\x20\0\0\0\0\0\0\0shv-id-2t\0\0\0\0\0\0\0".to_vec();
+    record.extend([0xfd; 16]);
+    assert!(with.ends_with(&record) && with.len() == without.len() + 2 * record.len());
+    let (found, _) = read(&[without.as_slice(), END].concat()).expect("a diff");
+    assert_eq!(found, old, "a stream of an older program");
+    let zero = record.len() - 16;
+    record[zero..].fill(0);
+    for (bytes, word) in [
+        ([&without, &record, END].concat(), "all zero"),
+        ([&begin(Version::V2, &Header::default()), &record, END].concat(), "before the identity"),
+        ([&with, &with[with.len() - record.len()..], END].concat(), "twice"),
+    ] {
+        let error = read(&bytes).expect_err(word);
+        assert!(error.what.contains(word), "{word}: {error}");
+    }
+}
+
+#[test]
+fn random_bits_decide_and_without_them_nothing_is_proved() {
+    let one = identity(1);
+    assert_eq!(one.compare(&one.pool([9; 16]).volume(3)), Likeness::Same);
+    // Deleted and taken anew within a second, over other data in the same places.
+    assert_eq!(one.compare(&one.unique(Some([7; 16]))), Likeness::Other);
+    for other in [one.created(2), one.size(1), one.written(1), one.layout(1)] {
+        assert_eq!((one.compare(&other), one.unique(None).compare(&other)), (Likeness::Other, Likeness::Other));
+    }
+    for (one, other) in [(one, one.unique(None)), (one.unique(None), one), (one.unique(None), one.unique(None))] {
+        assert_eq!(one.compare(&other), Likeness::Alike);
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Records as bytes.
 
-use super::{BANNERS, Header, IDENTITY_BYTES, IDENTITY_MAGIC, Identity, Version};
+use super::{BANNERS, Header, IDENTITY_BYTES, IDENTITY_MAGIC, Identity, UNIQUE_BYTES, UNIQUE_MAGIC, Version};
 
 /// The last record.
 pub const END: &[u8] = b"e";
@@ -20,6 +20,9 @@ pub fn begin(version: Version, header: &Header) -> Vec<u8> {
         for (whose, identity) in [(b'f', &header.from_identity), (b't', &header.to_identity)] {
             if let Some(identity) = identity {
                 put(&mut bytes, version, b'i', &encode(whose, identity), 0);
+                if let Some(unique) = identity.unique {
+                    put(&mut bytes, version, b'i', &encode_unique(whose, unique), 0);
+                }
             }
         }
     }
@@ -61,5 +64,14 @@ fn encode(whose: u8, identity: &Identity) -> Vec<u8> {
         bytes.extend_from_slice(&word.to_le_bytes());
     }
     debug_assert_eq!(bytes.len(), IDENTITY_BYTES);
+    bytes
+}
+
+/// `shv-id-2`, whose it is and seven zeroes, the random bits.
+fn encode_unique(whose: u8, unique: [u8; 16]) -> [u8; UNIQUE_BYTES] {
+    let mut bytes = [0; UNIQUE_BYTES];
+    bytes[..8].copy_from_slice(UNIQUE_MAGIC);
+    bytes[8] = whose;
+    bytes[16..].copy_from_slice(&unique);
     bytes
 }

@@ -53,6 +53,14 @@ impl State {
                 Some(sums) => sums.replay_marks(*first..*first + *count, *bad),
                 None => Ok(()),
             },
+            Record::Identity { volume, identity } => {
+                self.table.set_identity(*volume, *identity);
+                Ok(())
+            }
+            Record::Interim { volume, interim } => {
+                self.table.set_interim(*volume, *interim);
+                Ok(())
+            }
             Record::Origin { volume, origin } => {
                 self.table.set_origin(*volume, *origin);
                 Ok(())
@@ -92,6 +100,8 @@ impl State {
             family,
             root: PageRef::NONE,
             root_level: 0,
+            identity: None,
+            interim: None,
             name: name.clone(),
         })?;
         if source == 0 {

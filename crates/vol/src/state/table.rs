@@ -24,7 +24,7 @@ use crate::format::MAX_VOLUMES;
 use crate::format::damage::MapDamage;
 use crate::format::page::PageRef;
 use crate::format::page::index::upper_pages;
-use crate::format::page::table::{self, VolumeEntry};
+use crate::format::page::table::{self, Interim, VolumeEntry};
 use crate::state::extent_map::Top;
 use numbers::Numbers;
 
@@ -111,6 +111,10 @@ pub(crate) struct Vol {
     pub(crate) name: String,
     pub(crate) core: Arc<VolumeCore>,
     pub(crate) created: u64,
+    /// What tells it from all others; changed by [`Table::set_identity`].
+    identity: Option<[u8; 16]>,
+    /// It goes again; changed by [`Table::set_interim`].
+    interim: Option<Interim>,
     /// What it was made of, while that exists; changed by [`Table::set_origin`].
     origin: u32,
     pub(crate) family: u32,
@@ -166,6 +170,8 @@ impl Vol {
             family: self.family,
             root: self.root,
             root_level: self.root_level,
+            identity: self.identity,
+            interim: self.interim,
             name: String::new(),
         }
     }
@@ -182,6 +188,8 @@ impl Vol {
             name: entry.name.clone(),
             core: VolumeCore::new(entry),
             created: entry.created,
+            identity: entry.identity,
+            interim: entry.interim,
             origin: entry.origin,
             family: entry.family,
             slots: 0,
@@ -215,6 +223,21 @@ impl Vol {
     /// Number of the volume that it was made of; 0: none, or that is gone.
     pub(crate) fn origin(&self) -> u32 {
         self.origin
+    }
+
+    /// What tells it from all others; none in volumes of older programs.
+    pub(crate) fn identity(&self) -> Option<[u8; 16]> {
+        self.identity
+    }
+
+    /// What it is made for, if it goes again.
+    pub(crate) fn interim(&self) -> Option<Interim> {
+        self.interim
+    }
+
+    /// Bytes of its entry in the table.
+    pub(crate) fn entry_bytes(&self) -> u64 {
+        table::entry_bytes(&self.name, self.identity, self.interim)
     }
 
     /// Its size for commits.
@@ -356,7 +379,7 @@ impl Table {
         }
         self.next_id = self.next_id.max(vol.id.saturating_add(1));
         self.by_name.insert(vol.name.clone(), vol.id);
-        self.bytes += table::entry_bytes(&vol.name);
+        self.bytes += vol.entry_bytes();
         self.upper_due += vol.charged;
         let (id, origin) = (vol.id, vol.origin);
         self.by_id.insert(id, vol);
@@ -368,7 +391,7 @@ impl Table {
     pub(crate) fn remove(&mut self, id: u32) -> Option<Vol> {
         let vol = self.by_id.remove(id)?;
         self.by_name.remove(&vol.name);
-        self.bytes -= table::entry_bytes(&vol.name);
+        self.bytes -= vol.entry_bytes();
         self.upper_due -= vol.charged;
         self.leave_origin(id, vol.origin);
         for other in self.by_origin.remove(&id).unwrap_or_default() {
@@ -385,6 +408,24 @@ impl Table {
         if origin != 0 {
             self.by_origin.entry(origin).or_default().insert(id);
         }
+    }
+
+    /// Gives a volume its identity.
+    pub(crate) fn set_identity(&mut self, id: u32, identity: [u8; 16]) {
+        self.change_entry(id, |vol| vol.identity = Some(identity));
+    }
+
+    /// The volume goes again, or does not any more.
+    pub(crate) fn set_interim(&mut self, id: u32, interim: Option<Interim>) {
+        self.change_entry(id, |vol| vol.interim = interim);
+    }
+
+    /// Changes something that decides how long the entry of a volume is.
+    fn change_entry(&mut self, id: u32, change: impl FnOnce(&mut Vol)) {
+        let Some(vol) = self.by_id.get_mut(id) else { return };
+        self.bytes -= vol.entry_bytes();
+        change(vol);
+        self.bytes += vol.entry_bytes();
     }
 
     /// A volume is open from now on.
@@ -418,9 +459,10 @@ impl Table {
         }
         let Some(vol) = self.by_id.get_mut(id) else { return false };
         self.by_name.remove(&vol.name);
-        self.bytes = self.bytes - table::entry_bytes(&vol.name) + table::entry_bytes(name);
+        self.bytes -= vol.entry_bytes();
         vol.name = name.to_string();
         vol.renamed = true;
+        self.bytes += vol.entry_bytes();
         self.by_name.insert(name.to_string(), id);
         true
     }

@@ -194,8 +194,11 @@ pub(super) fn identity(pool: &PoolInner, core: &Arc<VolumeCore>) -> Identity {
         at += len;
     }
     let state = pool.lock();
-    let created = state.table.get(core.id).map_or(0, |vol| vol.created);
-    Identity { pool: state.sb.pool, volume: core.id, created, size, written, layout: mix(layout, run) }
+    let vol = state.table.get(core.id);
+    let created = vol.map_or(0, |vol| vol.created);
+    // A volume that is written holds other things later, under the same identity.
+    let unique = vol.and_then(Vol::identity).filter(|_| core.snapshot);
+    Identity { pool: state.sb.pool, volume: core.id, created, size, written, layout: mix(layout, run), unique }
 }
 
 const LAYOUT_SEED: u64 = 0xcbf2_9ce4_8422_2325;

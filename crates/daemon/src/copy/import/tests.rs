@@ -1,4 +1,4 @@
-//! Zeroes and data told apart; names in between.
+//! Zeroes and data told apart.
 
 use super::*;
 
@@ -14,12 +14,4 @@ fn runs_of_zeroes_and_of_data() {
     let run = |start: usize, len: usize, zero| Run { start: start * grain, len: len * grain, zero };
     assert_eq!(split(&bytes), [run(0, 1, true), run(1, 2, false), run(3, 4, true), run(7, 1, false)]);
     assert_eq!(split(&[]), []);
-}
-
-#[test]
-fn interim_names_are_names() {
-    for name in ["a".to_owned(), "x".repeat(255), "y".repeat(245)] {
-        let interim = interim_name(&name);
-        assert!(value::volume_name(&interim).is_ok() && interim.ends_with(SUFFIX), "{interim}");
-    }
 }

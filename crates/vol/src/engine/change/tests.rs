@@ -14,7 +14,10 @@ use sheave_iomap::mapping::Intent;
 use super::*;
 use crate::device::block_io::{BlockIo, DeviceIo};
 use crate::format::block::identify;
-use crate::{CheckOptions, CreateOptions, LowWater, OpenOptions, Pool, Volume, check_device};
+use crate::state::table::OpenToken;
+use crate::{
+    CheckOptions, CopyOptions, CreateOptions, Interim, LowWater, OpenOptions, Pool, Purpose, Volume, check_device,
+};
 
 /// What becomes of writes of metadata.
 #[derive(Default)]
@@ -379,7 +382,10 @@ fn after_crash(device: &Device, name: &str, unit: usize) -> u8 {
 /// a leaf of its own before the next one.
 #[test]
 fn a_copy_that_is_made_while_a_commit_fails_records_what_is_written_to_it() {
-    let copy = |volume: &Volume| _ = volume.pool().copy_in_memory("v", "t", false, None).unwrap();
+    let copy = |volume: &Volume| {
+        let (options, token) = (CopyOptions::default(), Arc::new(OpenToken));
+        volume.pool().copy_in_memory("v", "t", false, &options, &token).unwrap();
+    };
     let (device, pool, source) = meanwhile(13, copy);
     write(&source, 3, 7);
     let inner = Arc::clone(source.pool());
@@ -454,4 +460,21 @@ fn what_a_failed_commit_let_go_is_free_when_the_next_one_is_durable_and_not_befo
     assert!(free() <= before, "the commit has failed");
     pool.sync().unwrap();
     assert!(free() > before, "the next one has not");
+}
+
+/// The name and what it stands for go back together, and so the next opening finds nobody's volume and deletes it.
+#[test]
+fn a_name_that_is_undone_leaves_a_volume_interim() {
+    let (device, pool, faults) = pool();
+    let mark = Interim { purpose: Purpose::Import, owner: 0 };
+    pool.create_interim("i", 1 << 20, mark).map(drop).unwrap();
+    faults.fail.store(1, Ordering::SeqCst);
+    pool.rename("i", "kept").expect_err("the journal cannot be written");
+    assert_eq!(pool.volume_info("i").unwrap().interim, Some(mark));
+    drop(pool);
+    let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+    let names: Vec<String> = pool.volumes().into_iter().map(|info| info.name).collect();
+    assert_eq!(names, ["g", "s", "v"]);
+    drop(pool);
+    opened(&device);
 }

@@ -12,7 +12,7 @@
 //! Called by checkpoints, under the pool's lock.
 
 use crate::format::page::index::build_upper;
-use crate::format::page::table::{LEAST_BYTES, ROOM, encode_each, entry_bytes};
+use crate::format::page::table::{LEAST_BYTES, ROOM, encode_each};
 use crate::format::page::{PagePlace, PageRef};
 use crate::state::plan::Draft;
 use crate::state::table::{Table, TablePage};
@@ -99,7 +99,7 @@ fn survey(table: &Table) -> Layout {
         let (mut count, mut bytes, mut changed) = (0, 0, false);
         for vol in table.range(page.first, end).filter(|vol| !vol.unborn) {
             count += 1;
-            bytes += entry_bytes(&vol.name);
+            bytes += vol.entry_bytes();
             changed |= vol.is_changed();
         }
         if bytes > ROOM {

@@ -3,6 +3,7 @@
 use super::Block;
 use crate::format::damage::Damage;
 use crate::format::journal::{Commit, JournalBlock, Ring};
+use crate::format::page::table::{Interim, Purpose};
 use crate::format::page::{Expect, PagePlace, PageRef, index, label, leaf, sums, table};
 use crate::format::record::{MAX_ENTRY_WORDS, Record};
 use crate::format::settings::{Checksum, LowWater};
@@ -31,6 +32,7 @@ pub fn superblock(unit_bytes: u32) -> Superblock {
         unit_bytes,
         checksum: Checksum::None,
         marks: false,
+        identities: true,
         total_units: 1024,
         journal_blocks: 32,
         next_volume: 9,
@@ -71,6 +73,8 @@ pub fn volume(id: u32, name: &str) -> table::VolumeEntry {
         family: 1,
         root: PageRef { address: 701 << 20, checksum: id },
         root_level: 2,
+        identity: (!id.is_multiple_of(8)).then_some([id as u8; 16]),
+        interim: id.is_multiple_of(2).then_some(Interim { purpose: Purpose::ImportDiff, owner: 1 }),
         name: name.to_owned(),
     }
 }
@@ -101,6 +105,9 @@ pub fn records(words: usize) -> Vec<Record> {
         Record::Limit { volume: 1, max_size: 1 << 41 },
         Record::Rollback { volume: 1, source: 2 },
         Record::Origin { volume: 2, origin: 0 },
+        Record::Identity { volume: 2, identity: *b"fedcba9876543210" },
+        Record::Interim { volume: 2, interim: Some(Interim { purpose: Purpose::Import, owner: 0 }) },
+        Record::Interim { volume: 2, interim: None },
         Record::Intent { first: 3, count: 16 },
         Record::Mark { bad: true, first: 900 * (words as u64 * 64).min(256), count: 5 },
         Record::Mark { bad: false, first: 900 * (words as u64 * 64).min(256), count: 1 },

@@ -11,22 +11,93 @@ use crate::format::damage::{Damage, require};
 use crate::format::page::{Expect, PagePlace, PageRef};
 use crate::format::superblock::Geometry;
 use crate::format::{
-    BLOCK, HEADER, MAX_LEVEL, MAX_NAME, MAX_VOLUME_UNITS, MAX_VOLUMES, PAYLOAD, VOLUME_FLAGS, VOLUME_GROWS,
+    BLOCK, HEADER, INTERIM_IMPORT, INTERIM_IMPORT_DIFF, INTERIM_NONE, IdentityBody, InterimBody, MAX_LEVEL, MAX_NAME,
+    MAX_VOLUME_UNITS, MAX_VOLUMES, PAYLOAD, VOLUME_FLAGS, VOLUME_GROWS, VOLUME_IDENTITY, VOLUME_INTERIM,
     VOLUME_SNAPSHOT, VolumeBody, kind, padded,
 };
 
 const BODY: usize = size_of::<VolumeBody>();
+/// Bytes that may stand between a [`VolumeBody`] and the name.
+const EXTRAS: usize = size_of::<IdentityBody>() + size_of::<InterimBody>();
 
 /// Bytes that a page of the table has at least when the next entry does not fit: the longest entry is not longer than
 /// the rest.
-pub(crate) const LEAST_BYTES: u64 = (PAYLOAD - BODY - padded(MAX_NAME)) as u64;
+pub(crate) const LEAST_BYTES: u64 = (PAYLOAD - BODY - EXTRAS - padded(MAX_NAME)) as u64;
 
 /// Bytes of entries that a page has room for.
 pub(crate) const ROOM: u64 = PAYLOAD as u64;
 
-/// Bytes of the entry of a volume of this name.
-pub(crate) fn entry_bytes(name: &str) -> u64 {
-    (BODY + padded(name.len())) as u64
+/// Bytes of the entry of a volume of this name, with these beside it.
+pub(crate) fn entry_bytes(name: &str, identity: Option<[u8; 16]>, interim: Option<Interim>) -> u64 {
+    (BODY + extra_bytes(identity, interim) + padded(name.len())) as u64
+}
+
+/// Bytes between the body of an entry and its name.
+fn extra_bytes(identity: Option<[u8; 16]>, interim: Option<Interim>) -> usize {
+    identity.map_or(0, |_| size_of::<IdentityBody>()) + interim.map_or(0, |_| size_of::<InterimBody>())
+}
+
+/// What an interim volume is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Purpose {
+    /// An image is being imported into it.
+    Import,
+    /// A diff is being imported into it.
+    ImportDiff,
+}
+
+impl Purpose {
+    /// `import` or `import-diff`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Purpose::Import => "import",
+            Purpose::ImportDiff => "import-diff",
+        }
+    }
+}
+
+/// That a volume goes again: when what it is made for has ended, or else when its pool is opened for writing the next
+/// time, for then nobody works on it any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interim {
+    /// What it is made for.
+    pub purpose: Purpose,
+    /// Number of the volume that it is made for; 0: of one that is to be.
+    pub owner: u32,
+}
+
+impl Interim {
+    /// On disk; none: an interim volume is none any more.
+    pub(crate) fn to_disk(interim: Option<Interim>) -> InterimBody {
+        let purpose = match interim.map(|interim| interim.purpose) {
+            None => INTERIM_NONE,
+            Some(Purpose::Import) => INTERIM_IMPORT,
+            Some(Purpose::ImportDiff) => INTERIM_IMPORT_DIFF,
+        };
+        InterimBody { purpose: purpose.into(), owner: interim.map_or(0, |interim| interim.owner).into() }
+    }
+
+    pub(crate) fn from_disk(body: &InterimBody) -> Result<Option<Interim>, Damage> {
+        let owner = body.owner.get();
+        let purpose = match body.purpose.get() {
+            INTERIM_NONE => {
+                require(owner == 0, "interim.owner", owner, "is that of no interim volume")?;
+                return Ok(None);
+            }
+            INTERIM_IMPORT => Purpose::Import,
+            INTERIM_IMPORT_DIFF => Purpose::ImportDiff,
+            other => return Err(Damage::field("interim.purpose", other, "is not known")),
+        };
+        Ok(Some(Interim { purpose, owner }))
+    }
+}
+
+/// An identity on disk, which is never all zero.
+pub(crate) fn identity_from_disk(body: &IdentityBody) -> Result<[u8; 16], Damage> {
+    require(body.identity != [0; 16], "identity", 0u64, "must not be 0")?;
+    Ok(body.identity)
 }
 
 /// A volume as the table has it.
@@ -53,6 +124,10 @@ pub struct VolumeEntry {
     pub root: PageRef,
     /// Level of that page: 1 at least, 0 without one.
     pub root_level: u16,
+    /// Random bits that tell it from all others, its copies excepted; none in volumes of older programs.
+    pub identity: Option<[u8; 16]>,
+    /// It goes again.
+    pub interim: Option<Interim>,
     /// Name.
     pub name: String,
 }
@@ -61,7 +136,7 @@ impl VolumeEntry {
     fn body(&self, name: &str) -> VolumeBody {
         VolumeBody {
             id: self.id.into(),
-            flags: volume_flags(self.snapshot, self.grows).into(),
+            flags: self.flags().into(),
             size: self.size.into(),
             max_size: self.max_size.into(),
             created: self.created.into(),
@@ -72,6 +147,12 @@ impl VolumeEntry {
             name_len: name.len() as u8,
             reserved: 0.into(),
         }
+    }
+
+    fn flags(&self) -> u32 {
+        let identity = if self.identity.is_some() { VOLUME_IDENTITY } else { 0 };
+        let interim = if self.interim.is_some() { VOLUME_INTERIM } else { 0 };
+        volume_flags(self.snapshot, self.grows) | identity | interim
     }
 
     fn check(&self, geometry: &Geometry) -> Result<(), Damage> {
@@ -90,7 +171,7 @@ impl VolumeEntry {
     }
 }
 
-/// The flags of a volume.
+/// The flags of a volume that is made.
 pub fn volume_flags(snapshot: bool, grows: bool) -> u32 {
     (if snapshot { VOLUME_SNAPSHOT } else { 0 }) | (if grows { VOLUME_GROWS } else { 0 })
 }
@@ -122,14 +203,25 @@ pub(crate) fn encode_each<'a, V: Borrow<VolumeEntry>>(
     let mut count = 0;
     for (volume, name) in volumes {
         let from = at;
-        let bytes = BODY + padded(name.len());
+        let volume = volume.borrow();
+        let bytes = entry_bytes(name, volume.identity, volume.interim) as usize;
         if from + bytes > BLOCK {
             break;
         }
         at += bytes;
-        let body = volume.borrow().body(name);
-        block[from..from + BODY].copy_from_slice(body.as_bytes());
-        block[from + BODY..][..name.len()].copy_from_slice(name.as_bytes());
+        let mut next = from;
+        let mut put = |bytes: &[u8]| {
+            block[next..next + bytes.len()].copy_from_slice(bytes);
+            next += bytes.len();
+        };
+        put(volume.body(name).as_bytes());
+        if let Some(identity) = volume.identity {
+            put(IdentityBody { identity }.as_bytes());
+        }
+        if volume.interim.is_some() {
+            put(Interim::to_disk(volume.interim).as_bytes());
+        }
+        put(name.as_bytes());
         count += 1;
     }
     (place.seal(block, kind::TABLE, 0, count), count)
@@ -165,15 +257,25 @@ pub fn decode(
 fn decode_one(payload: &[u8], at: &mut usize) -> Result<VolumeEntry, Damage> {
     let cut = || Damage::field("count", *at as u64, "goes beyond the page");
     let (body, rest) = VolumeBody::ref_from_prefix(&payload[*at..]).map_err(|_| cut())?;
+    let flags = body.flags.get();
+    require(flags & !VOLUME_FLAGS == 0, "volume.flags", flags, "has unknown bits")?;
+    let (mut identity, mut interim, mut rest) = (None, None, rest);
+    if flags & VOLUME_IDENTITY != 0 {
+        let (found, behind) = IdentityBody::ref_from_prefix(rest).map_err(|_| cut())?;
+        (identity, rest) = (Some(identity_from_disk(found)?), behind);
+    }
+    if flags & VOLUME_INTERIM != 0 {
+        let (found, behind) = InterimBody::ref_from_prefix(rest).map_err(|_| cut())?;
+        (interim, rest) = (Interim::from_disk(found)?, behind);
+        require(interim.is_some(), "interim.purpose", 0u64, "is none of an interim volume")?;
+    }
     let len = usize::from(body.name_len);
     let (name, rest) = rest.split_at_checked(len).ok_or_else(cut)?;
     let fill = rest.get(..padded(len) - len).ok_or_else(cut)?;
     require(fill.iter().all(|&byte| byte == 0), "volume.name", 1u64, "has bytes after it that must be 0")?;
-    let flags = body.flags.get();
-    require(flags & !VOLUME_FLAGS == 0, "volume.flags", flags, "has unknown bits")?;
     require(body.reserved.get() == 0, "volume.reserved", body.reserved.get(), "must be 0")?;
     let name = std::str::from_utf8(name).map_err(|_| Damage::field("volume.name", 0u64, "is no UTF-8"))?;
-    *at += BODY + padded(len);
+    *at += BODY + extra_bytes(identity, interim) + padded(len);
     Ok(VolumeEntry {
         id: body.id.get(),
         snapshot: flags & VOLUME_SNAPSHOT != 0,
@@ -185,6 +287,8 @@ fn decode_one(payload: &[u8], at: &mut usize) -> Result<VolumeEntry, Damage> {
         family: body.family.get(),
         root: PageRef::from_disk(&body.root),
         root_level: u16::from(body.root_level),
+        identity,
+        interim,
         name: name.to_owned(),
     })
 }

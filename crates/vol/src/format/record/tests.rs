@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::format::block::samples;
+use crate::format::page::table::{Interim, Purpose};
 
 fn geometry(unit_bytes: u32) -> Geometry {
     Geometry::new(unit_bytes, 1 << 20, 16)
@@ -70,7 +71,7 @@ fn records_are_decoded_at_once_as_they_are_one_by_one() {
                 }
             }
         }
-        (0..=14).for_each(|kind| check(kind, 1, [1, 2, 3]));
+        (0..=16).for_each(|kind| check(kind, 1, [1, 2, 3]));
     }
 }
 
@@ -114,6 +115,8 @@ fn what_cannot_be_is_refused_by_name() {
         ("record.first", Record::Mark { bad: true, first: 0, count: 1 }),
         ("record.first", Record::Mark { bad: false, first: (16 << 20) - 1, count: 2 }),
         ("record.first", Record::Mark { bad: false, first: u64::MAX, count: 2 }),
+        ("identity", Record::Identity { volume: 1, identity: [0; 16] }),
+        ("record.volume", Record::Interim { volume: 0, interim: None }),
         ("record.source", Record::Rollback { volume: 1, source: 0 }),
         ("record.source", Record::Rollback { volume: 1, source: 1 }),
         (
@@ -185,6 +188,11 @@ fn any_record(words: usize) -> impl Strategy<Value = Record> {
             first,
             count
         }),
+        (id.clone(), 1u128..).prop_map(|(volume, bits)| Record::Identity { volume, identity: bits.to_le_bytes() }),
+        (id.clone(), any::<bool>(), any::<u32>()).prop_map(|(volume, some, owner)| Record::Interim {
+            volume,
+            interim: some.then_some(Interim { purpose: Purpose::ImportDiff, owner }),
+        }),
         id.prop_map(|volume| Record::Delete { volume }),
     ]
 }
@@ -198,7 +206,7 @@ proptest! {
 
     #[test]
     fn garbage_never_panics(
-        bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in 0u8..14, words in 0u16..30,
+        bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in 0u8..17, words in 0u16..30,
     ) {
         let mut bytes = bytes;
         for fix in [false, true] {

@@ -99,7 +99,13 @@ fn unknown_features_are_refused_or_make_it_read_only() {
     assert_eq!(back(&marks), Ok(marks.clone()));
     let (block, _) = sealed(&marks);
     let at = HEADER + std::mem::offset_of!(SuperblockBody, incompat);
-    assert_eq!(block[at..at + 4], (INCOMPAT_SUMS | INCOMPAT_MARKS).to_le_bytes());
+    assert_eq!(block[at..at + 4], (INCOMPAT_SUMS | INCOMPAT_MARKS | INCOMPAT_IDENTITIES).to_le_bytes());
+    // So are identities, in a pool with and without checksums.
+    for sb in [samples::superblock(65536), marks] {
+        let older = Superblock { identities: false, ..sb };
+        assert_eq!(back(&older), Ok(older.clone()));
+        assert_eq!(u32::from(sealed(&older).0[at]) & INCOMPAT_IDENTITIES, 0);
+    }
     assert!(back(&Superblock { sums: PageRef::NONE, ..sums }).is_err());
 }
 

@@ -1,6 +1,7 @@
 //! How long the lock is held when a large map goes: counted in entries, not in time.
 
 use sheave_base::status::Status;
+use sheave_blk::Device;
 use sheave_drivers::open_device;
 use sheave_iomap::File;
 use sheave_iomap::completion_plan::MayBlock;
@@ -9,7 +10,10 @@ use sheave_iomap::mapping::Intent;
 
 use crate::engine::inner::LET_GO;
 use crate::state::extent_map::top::NO_MEMORY_FROM;
-use crate::{CheckOptions, CreateOptions, OpenOptions, Pool, PoolError, Volume, check_device};
+use crate::{
+    CheckOptions, CopyOptions, CreateOptions, Interim, OpenOptions, Pool, PoolError, Purpose, Volume, VolumeInfo,
+    check_device,
+};
 
 /// Units of a slot of a map: what one hold may look at, beside [`LET_GO`].
 const SLOT: u64 = 65_536;
@@ -205,4 +209,88 @@ fn a_copy_that_finds_its_pages_used_after_its_wait_is_refused() {
     drop((far, wide, big));
     pool.close().unwrap();
     assert!(check_device(&device, &CheckOptions::default()).unwrap().is_clean());
+}
+
+fn mark(pool: &Pool, name: &str) -> Option<Interim> {
+    pool.volume_info(name).expect("is there").interim
+}
+
+fn small(device: &Device) -> Pool {
+    Pool::open(device, &OpenOptions::default()).expect("opens")
+}
+
+const MARK: Interim = Interim { purpose: Purpose::ImportDiff, owner: 7 };
+
+/// In a journal that is replayed, in a checkpoint, and after a repair: what was made has its identity, and no other.
+#[test]
+fn identities_and_origins_outlive_crashes_closing_and_renames() {
+    let device = open_device("ram:size=16M").unwrap();
+    Pool::create(&device, &CreateOptions::default()).unwrap();
+    let pool = small(&device);
+    pool.create_volume("v", 1 << 20).unwrap();
+    pool.snapshot("v", "s").unwrap();
+    pool.clone_volume("s", "c").unwrap();
+    let options = CopyOptions::default().identity(Some([5; 16])).origin(Some("v".into())).created(Some(7));
+    pool.snapshot_with("c", "t", &options).unwrap();
+    let zero = CopyOptions::default().identity(Some([0; 16]));
+    assert!(matches!(pool.snapshot_with("c", "z", &zero), Err(PoolError::Invalid { .. })));
+    let found = |pool: &Pool| {
+        let of = |vol: VolumeInfo| (vol.identity.expect("has one"), vol.origin, vol.interim);
+        pool.volumes().into_iter().map(of).collect::<Vec<_>>()
+    };
+    let all = found(&pool);
+    let [c, s, t, v] = all.as_slice() else { panic!("{all:?}") };
+    assert!(c.0 != s.0 && c.0 != v.0 && s.0 != v.0 && t.0 == [5; 16], "{all:?}");
+    assert_eq!((t.1.as_deref(), c.1.as_deref()), (Some("v"), Some("s")));
+    drop(pool);
+    let pool = small(&device);
+    assert_eq!(found(&pool), all, "replayed");
+    pool.close().unwrap();
+    let pool = small(&device);
+    assert_eq!(found(&pool), all, "in a checkpoint");
+    pool.rename("t", "u").unwrap();
+    pool.rollback("v", "u").unwrap();
+    pool.rename("u", "t").unwrap();
+    assert_eq!(found(&pool), all, "the same ones");
+    drop(pool);
+    assert!(check_device(&device, &CheckOptions::default()).unwrap().is_clean());
+}
+
+/// V18: after a crash, and after closing, an opening that writes deletes what is interim, and nothing else.
+#[test]
+fn interim_volumes_go_when_nobody_works_on_them() {
+    for closes in [false, true] {
+        let device = open_device("ram:size=16M").unwrap();
+        Pool::create(&device, &CreateOptions::default()).unwrap();
+        let pool = small(&device);
+        pool.create_volume("v", 1 << 20).unwrap();
+        let one = pool.create_interim("v.import-diff", 1 << 20, MARK).unwrap();
+        let options = CopyOptions::default().interim(Some(MARK));
+        let two = pool.clone_with("v", "two", &options).unwrap();
+        let three = pool.snapshot_with("two", "three", &options).unwrap();
+        pool.create_interim("mine", 1 << 20, MARK).map(drop).unwrap();
+        pool.rename("mine", "mine").unwrap();
+        assert_eq!(mark(&pool, "mine"), Some(MARK), "it has no other name");
+        pool.rename("mine", "kept").unwrap();
+        pool.snapshot("two", "of-two").unwrap();
+        for name in ["v.import-diff", "two", "three"] {
+            assert_eq!(mark(&pool, name), Some(MARK), "{name}");
+        }
+        assert_eq!((mark(&pool, "v"), mark(&pool, "kept"), mark(&pool, "of-two")), (None, None, None));
+        assert!(pool.sweep().unwrap().is_empty(), "all of them are open");
+        drop(three);
+        assert_eq!(pool.sweep().unwrap(), ["three"]);
+        drop((one, two));
+        match closes {
+            true => pool.close().unwrap(),
+            false => drop(pool),
+        }
+        let read_only = Pool::open(&device, &OpenOptions::default().read_only(true)).unwrap();
+        assert_eq!(mark(&read_only, "two"), Some(MARK), "who only looks deletes nothing");
+        drop(read_only);
+        assert!(check_device(&device, &CheckOptions::default()).unwrap().is_clean());
+        let names = |pool: &Pool| pool.volumes().into_iter().map(|vol| vol.name).collect::<Vec<_>>();
+        assert_eq!(names(&small(&device)), ["kept", "of-two", "v"], "closed: {closes}");
+        assert_eq!(names(&small(&device)), ["kept", "of-two", "v"]);
+    }
 }

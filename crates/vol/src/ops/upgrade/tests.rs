@@ -85,7 +85,7 @@ fn what_is_told_bad_while_an_upgrade_makes_room_stays_bad() {
         let mut block = [0; BLOCK];
         io.read(at, &mut block).expect("it reads");
         let mut sb = Superblock::decode(&block, at, u64::MAX).expect("intact");
-        sb.marks = false;
+        (sb.marks, sb.identities) = (false, false);
         sb.encode(&mut block);
         io.write(at, &block).expect("it writes");
     }
@@ -104,7 +104,7 @@ fn what_is_told_bad_while_an_upgrade_makes_room_stays_bad() {
     drop(state);
     DeviceIo::new(&device).expect("attaches").write(block << 12, &[9; BLOCK]).expect("it rots");
     *finder.lock().unwrap() = Some((Arc::downgrade(&pool.inner), block));
-    assert_eq!(pool.upgrade().expect("upgrades").len(), 1);
+    assert_eq!(pool.upgrade().expect("upgrades").len(), 2);
     assert!(finder.lock().unwrap().is_none() && pool.info().bad_blocks == 1, "it was found meanwhile");
     drop((volume, pool));
     let pool = Pool::open(&device, &OpenOptions::default()).expect("opens");

@@ -14,6 +14,8 @@ fn vol(id: u32, name: &str, origin: u32) -> Vol {
         family: 1,
         root: PageRef::NONE,
         root_level: 0,
+        identity: None,
+        interim: None,
         name: name.into(),
     })
 }
