@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM as a flag that long work looks at, or as an end that a server waits for.
+//! Ctrl-C, SIGTERM and SIGHUP as a flag that long work looks at, or as an end that a server waits for.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -8,7 +8,7 @@ use sheave_base::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::LoadError;
 
-/// What Ctrl-C and SIGTERM do, once somebody has asked for a flag.
+/// What Ctrl-C, SIGTERM and SIGHUP do, once somebody has asked for a flag.
 struct Stop {
     flag: Arc<AtomicBool>,
     /// How many have asked for the flag and still look at it.
@@ -20,7 +20,8 @@ struct Stop {
 /// One for the process, for handlers stay until its end.
 static STOP: Mutex<Option<Stop>> = Mutex::new(None);
 
-/// A flag that Ctrl-C or SIGTERM sets; the second Ctrl-C ends the process at once. All who ask get the same one.
+/// A flag that Ctrl-C, SIGTERM or SIGHUP sets; the second Ctrl-C ends the process at once. All who ask get the same
+/// one.
 pub fn stop_flag() -> Result<Arc<AtomicBool>, LoadError> {
     let mut stop = STOP.lock().unwrap_or_else(PoisonError::into_inner);
     let stop = match &mut *stop {
@@ -33,7 +34,7 @@ pub fn stop_flag() -> Result<Arc<AtomicBool>, LoadError> {
     Ok(Arc::clone(&stop.flag))
 }
 
-/// One of those who asked for the flag looks at it no more. When none does, Ctrl-C and SIGTERM end the process.
+/// One of those who asked for the flag looks at it no more. When none does, these signals end the process.
 pub fn stop_unheard() {
     if let Some(stop) = &mut *STOP.lock().unwrap_or_else(PoisonError::into_inner) {
         stop.heard_by -= 1;
@@ -47,17 +48,34 @@ impl Stop {
         let stop = Stop { flag, heard_by: 0, unheard };
         #[cfg(not(sheave_mesi))]
         // The simulation of cache lines has atomics of its own; there a signal ends the process.
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            // In this order: the first signal finds the flag unset, then sets it.
-            signal_hook::flag::register_conditional_default(signal, Arc::clone(&stop.unheard))
-                .and_then(|_| {
-                    signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop.flag))
-                })
-                .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop.flag)))
-                .map_err(|err| LoadError::run(format!("cannot catch signal {signal}: {err}")))?;
+        {
+            use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+            use signal_hook::flag;
+            // nohup(1) has it ignored, for work that is to outlive its terminal.
+            let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
+            for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
+                // In this order: the first signal finds the flag unset, then sets it. A terminal that goes sends SIGHUP
+                // twice, itself and by the shell: the second one ends nothing at once.
+                flag::register_conditional_default(signal, Arc::clone(&stop.unheard))
+                    .and_then(|id| match signal {
+                        SIGHUP => Ok(id),
+                        _ => flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop.flag)),
+                    })
+                    .and_then(|_| flag::register(signal, Arc::clone(&stop.flag)))
+                    .map_err(|err| LoadError::run(format!("cannot catch signal {signal}: {err}")))?;
+            }
         }
         Ok(stop)
     }
+}
+
+/// Whether the process was started with this signal ignored; not, as far as is known, where there is no /proc.
+#[cfg(not(sheave_mesi))]
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal - 1) & 1 != 0
 }
 
 /// Makes writes beyond the largest file that the process may have (`ulimit -f`) fail with EFBIG, where SIGXFSZ would
