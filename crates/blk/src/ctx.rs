@@ -142,6 +142,10 @@ pub struct IoCtx {
     socket_ops: u32,
     /// The last poll left operations prepared.
     forgotten: bool,
+    /// Hardware contexts whose drivers have asked for the kernel ring, as a mask.
+    kernel_users: u64,
+    /// Since when the kernel has had no memory for what is prepared, and when it last said so.
+    shortage: Option<(PreciseTs, PreciseTs)>,
     /// Neither `Send` nor `Sync`, whatever the fields become.
     thread: PhantomData<*const ()>,
 }
@@ -187,6 +191,8 @@ impl IoCtx {
             socket_events: Vec::new(),
             socket_ops: 0,
             forgotten: false,
+            kernel_users: 0,
+            shortage: None,
             thread: PhantomData,
         })
     }
@@ -245,6 +251,7 @@ impl IoCtx {
                     });
                 }
                 let waker = Waker { unparker: self.parker.unparker(), wanted: self.wanted.clone() };
+                let asked = self.core.kring.asked;
                 let hctx = Hctx::open(leg.queue.clone(), index as u16, &mut self.core, waker, lower.clone());
                 let hctx = match hctx {
                     Ok(hctx) => hctx,
@@ -253,6 +260,8 @@ impl IoCtx {
                         return Err(error);
                     }
                 };
+                let uses_kernel = u64::from(self.core.kring.asked != asked);
+                self.kernel_users = self.kernel_users & !(1 << index) | uses_kernel << index;
                 self.know_lower(index, lower);
                 if index == self.hctxs.len() {
                     self.hctxs.push(None);

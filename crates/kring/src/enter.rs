@@ -2,6 +2,7 @@
 //!
 //! States of an operation: prepared (`pending`) -> taken by the kernel (`in_flight`) -> CQE reaped (gone).
 
+use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::Duration;
@@ -260,6 +261,33 @@ impl KernelRing {
             Ok(_) => Ok(before - self.pending()),
             Err(errno) => Err(KringError::Enter { errno: Errno(errno) }),
         }
+    }
+
+    /// Gives the ring up that `io_uring_enter` does not serve any more, and waits until the kernel touches no memory on
+    /// its behalf. Nothing that it had completes. The kernel holds a pipe open for it: the end of its operations is the
+    /// end of that pipe. Not bounded by us, as the end of a ring is not.
+    ///
+    /// # Errors
+    ///
+    /// The ring, when the kernel does not take the pipe: nobody can tell then when its operations end.
+    pub fn give_up(mut self) -> Result<(), Box<KernelRing>> {
+        if self.in_flight_io() == 0 {
+            return Ok(());
+        }
+        let Ok((mut ended, held)) = std::io::pipe() else { return Err(Box::new(self)) };
+        let submitter = self.ring.submitter();
+        // Whatever has the first slot: operations in flight keep their file.
+        if self.features.file_slots == 0 || submitter.register_files_update(0, &[held.as_raw_fd()]).is_err() {
+            return Err(Box::new(self));
+        }
+        drop(held);
+        // Receives reach these until they end, too (S1 of `sockets`).
+        let recv = std::mem::take(&mut self.recv);
+        self.in_flight = 0;
+        drop(self);
+        while ended.read(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::Interrupted) {}
+        drop(recv);
+        Ok(())
     }
 
     /// Waits until the kernel touches no memory any more (I3). What is only prepared is never submitted. Not bounded

@@ -23,7 +23,7 @@ pub enum KringError {
         /// The sysctl's value: 1 is "for the unprivileged", 2 is "for everybody".
         value: u8,
     },
-    /// A filter answers EPERM or EACCES.
+    /// A filter answers EPERM or EACCES, or a sandbox EOPNOTSUPP.
     #[error(
         "io_uring is not permitted ({}): a seccomp filter or security module forbids it, as Docker's default profile \
          does; run with a profile that allows io_uring_setup, io_uring_enter and io_uring_register, such as \
@@ -31,7 +31,7 @@ pub enum KringError {
         errno_text(*.errno)
     )]
     Forbidden {
-        /// EPERM or EACCES.
+        /// EPERM, EACCES or EOPNOTSUPP.
         #[source]
         errno: Errno,
     },
@@ -102,6 +102,11 @@ pub enum KringError {
 }
 
 impl KringError {
+    /// Whether an enter that failed so may well be served later: the kernel lacks memory for requests.
+    pub fn is_shortage(&self) -> bool {
+        matches!(self, Self::Enter { errno: Errno(libc::EAGAIN | libc::EBUSY | libc::ENOMEM) })
+    }
+
     /// Names the cause of a failed `io_uring_setup`.
     pub(super) fn from_setup(errno: i32, iopoll: bool) -> Self {
         Self::explain_setup(errno, iopoll, disabled_sysctl())
@@ -110,6 +115,8 @@ impl KringError {
     /// As [`from_setup`](Self::from_setup), with the value of `kernel.io_uring_disabled` given.
     pub(super) fn explain_setup(errno: i32, iopoll: bool, disabled: Option<u8>) -> Self {
         match errno {
+            // Some sandboxes answer so to calls that they do not know.
+            libc::EOPNOTSUPP => Self::Forbidden { errno: Errno(errno) },
             libc::EPERM | libc::EACCES => match disabled {
                 Some(value @ 1..) => Self::Disabled { value },
                 _ => Self::Forbidden { errno: Errno(errno) },
@@ -132,13 +139,16 @@ pub(super) fn errno_text(errno: Errno) -> io::Error {
 
 fn enter_hint(errno: Errno) -> &'static str {
     match errno.0 {
+        libc::EPERM | libc::EACCES | libc::ENOSYS => {
+            "; a seccomp filter or security module forbids it by now: allow io_uring_setup, io_uring_enter and \
+             io_uring_register, or none of them"
+        }
         libc::EEXIST => "; the ring was used by another thread than the one that made it",
         libc::EAGAIN | libc::ENOMEM | libc::EBUSY => {
             "; the kernel has no memory for requests: lower the depth, or free memory"
         }
         libc::EBADR => "; the kernel ran out of memory and lost completions",
         libc::EBADF | libc::EOPNOTSUPP => "; its descriptor was closed by somebody else",
-        libc::EPERM | libc::EACCES => "; a seccomp filter installed since then forbids it",
         _ => "",
     }
 }

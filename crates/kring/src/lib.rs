@@ -111,6 +111,7 @@ impl KernelRing {
             restrict::enable(&ring)
                 .map_err(|error| KringError::from_setup(error.raw_os_error().unwrap_or(libc::EIO), opts.iopoll))?;
         }
+        setup::may_enter(ring.as_raw_fd())?;
         let mut this = Self {
             enter_fd: ring.as_raw_fd(),
             enter_flags: 0,

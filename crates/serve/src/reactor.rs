@@ -139,11 +139,17 @@ impl Reactor {
     }
 
     /// Serves until the server ends.
-    pub(crate) fn run(mut self) {
+    ///
+    /// # Errors
+    ///
+    /// When its kernel ring serves nothing any more: its clients are dropped.
+    pub(crate) fn run(mut self) -> Result<(), ServeError> {
         while let Some((wanted, timeout)) = self.before_wait() {
             self.io.ring.wait_any(wanted, timeout);
+            self.io.ring.kernel_failure().map_err(ServeError::Ring)?;
             self.after_wait(timeout);
         }
+        Ok(())
     }
 
     /// Does what can be done. For how many events to wait then, and how long; `None` at the end of the server.

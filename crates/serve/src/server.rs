@@ -28,7 +28,7 @@ const TRACE_WAIT: Duration = Duration::from_secs(5);
 
 /// A running server. Dropping it ends it.
 pub struct Server {
-    threads: Vec<(JoinHandle<()>, RingHandle)>,
+    threads: Vec<(JoinHandle<Result<(), ServeError>>, RingHandle)>,
     /// By reactor.
     recorders: Vec<Arc<FlightRecorder>>,
     /// What counts the I/O of their rings, by reactor.
@@ -55,14 +55,24 @@ impl Server {
             Server { threads: Vec::new(), recorders: Vec::new(), queues: Vec::new(), shared: Arc::new(shared) };
         for number in 0..reactors {
             let (shared, io_wq) = (server.shared.clone(), io_wq.clone());
+            let notices = shared.clone();
             let (tell, told) = mpsc::sync_channel(1);
             let run = move || match Reactor::new(number, shared, &io_wq) {
                 Ok(reactor) => {
                     // Who started the thread waits for this.
                     let _ = tell.send(Ok((reactor.handle(), reactor.recorder(), reactor.queue())));
-                    reactor.run();
+                    let served = reactor.run();
+                    if let Err(error) = &served {
+                        (notices.notices)(&format!("the server ends, for a reactor cannot go on: {error}"));
+                        // Nobody serves its clients: the process ends as if somebody had asked for it.
+                        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
+                    }
+                    served
                 }
-                Err(error) => _ = tell.send(Err(error)),
+                Err(error) => {
+                    let _ = tell.send(Err(error));
+                    Ok(())
+                }
             };
             let builder = std::thread::Builder::new().name(format!("sheave-serve-{number}"));
             let thread = builder.spawn(run).map_err(ServeError::Thread)?;
@@ -278,9 +288,9 @@ impl Server {
     fn end(&mut self) -> Result<(), ServeError> {
         self.shared.end();
         self.threads.iter().for_each(|(_, handle)| handle.wake());
-        let ends = self.threads.drain(..).map(|(thread, _)| thread.join());
-        let panicked = ends.filter(Result::is_err).count();
-        if panicked == 0 { Ok(()) } else { Err(ServeError::Panicked) }
+        let ends: Vec<_> = self.threads.drain(..).map(|(thread, _)| thread.join()).collect();
+        // All of them have ended before one is told of.
+        ends.into_iter().try_for_each(|end| end.unwrap_or(Err(ServeError::Panicked)))
     }
 }
 

@@ -6,13 +6,18 @@
 ///
 /// `call` is a number of libc's, `SYS_io_uring_setup` for one.
 pub fn forbid(call: libc::c_long) {
+    refuse(call, libc::EPERM);
+}
+
+/// As [`forbid`], with this errno.
+pub fn refuse(call: libc::c_long, errno: i32) {
     let equals = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     let is_it = libc::sock_filter { code: equals as u16, jt: 0, jf: 1, k: call as u32 };
     let mut filter = [
         // The number is the first word of seccomp's data.
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
         is_it,
-        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32),
         statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
     ];
     install(&mut filter);

@@ -33,6 +33,18 @@ impl Ring {
         }
     }
 
+    /// Tells of a kernel ring that has failed: operations on sockets that were on their way give no event any more.
+    ///
+    /// # Errors
+    ///
+    /// Why it takes nothing.
+    #[doc(hidden)]
+    pub fn kernel_failure(&mut self) -> Result<(), RingError> {
+        let Some(error) = self.state().io.kernel_failure().cloned() else { return Ok(()) };
+        let what = "waiting for sockets and devices".into();
+        Err(RingError::Device(DeviceError::Kring { what, source: Box::new(error) }))
+    }
+
     /// Moves the operations on sockets that have ended to the end of a list.
     #[doc(hidden)]
     pub fn take_socket_events(&mut self, to: &mut Vec<SocketEvent>) {

@@ -9,6 +9,9 @@
 //! - K2: whatever is waited for, a completion goes to the hardware context that it names, so that ending one context
 //!   loses nothing of the others.
 //! - K3: a hardware context goes away only after the kernel has given back all its memory.
+//! - K4: a kernel ring that refuses an enter for good has failed: the hardware contexts that use it are shut down like
+//!   those of a driver that has panicked, their I/O ends with an error once the kernel touches none of its memory (K3),
+//!   and what comes fails. A shortage of memory is no failure before it has lasted for [`LONGEST_SHORTAGE`].
 
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -19,7 +22,7 @@ use super::IoCtx;
 use crate::driver::{GENERATION_BITS, KIND_IGNORED, KIND_RING, KIND_SOCKET, KernelEvents, kernel_user_data};
 use crate::end_io::EndIo;
 use crate::ring_core::ALL_THE_TIME;
-use sheave_kring::{Completed, KernelRing};
+use sheave_kring::{Completed, KernelRing, KringError};
 
 /// How long a ring that ends a hardware context sleeps at a time.
 const SHUTDOWN_ROUND: Duration = Duration::from_millis(100);
@@ -28,6 +31,11 @@ const DEAF_ROUND: Duration = Duration::from_millis(1);
 /// How long a wait for several completions lets them gather before one is enough: so long is another thread not
 /// heard. Shorter than the scheduler's tick, the timer for it would cost more than the wake-ups that it saves.
 pub(super) const GATHER: Duration = Duration::from_millis(10);
+
+/// How long the kernel may have no memory for the ring's requests (K4).
+const LONGEST_SHORTAGE: Duration = Duration::from_secs(30);
+/// Refusals that are so far apart are of two shortages: between them the kernel took something.
+const SHORTAGE_GAP: Duration = Duration::from_secs(1);
 
 /// The ring's own operations on the kernel ring.
 const BELL: u64 = kernel_user_data(0, 0, KIND_RING);
@@ -41,9 +49,62 @@ impl IoCtx {
         if let Some(kring) = &mut self.core.kring.ring
             && kring.pending() > 0
         {
-            // A refusal (no memory, say) leaves the operations prepared; the next enter tries again.
-            let _ = kring.enter(0, None);
+            if let Err(error) = kring.enter(0, None) {
+                self.enter_failed(error);
+            }
         }
+    }
+
+    /// The kernel refused an enter. What was prepared stays so, and the next enter tries again; unless that cannot help
+    /// (K4): then the next poll ends everything.
+    #[cold]
+    #[inline(never)]
+    fn enter_failed(&mut self, error: KringError) {
+        if self.core.kring.failed.is_some() {
+            return;
+        }
+        if error.is_shortage() {
+            let now = self.core.clock.precise();
+            let is_new = self.shortage.is_none_or(|(_, last)| last.after(SHORTAGE_GAP) < now);
+            let since = self.shortage.filter(|_| !is_new).map_or(now, |(since, _)| since);
+            self.shortage = Some((since, now));
+            if now < since.after(LONGEST_SHORTAGE) {
+                return;
+            }
+        }
+        self.kernel_failed(error);
+    }
+
+    /// From now on the kernel ring takes nothing (K4).
+    #[cold]
+    fn kernel_failed(&mut self, error: KringError) {
+        self.core.kring.failed.get_or_insert(error);
+        for (index, hctx) in self.hctxs.iter_mut().enumerate() {
+            if let Some(hctx) = hctx.as_mut().filter(|_| self.kernel_users & 1 << index != 0) {
+                hctx.stop();
+                self.core.broken |= 1 << index;
+            }
+        }
+    }
+
+    /// Why the kernel ring takes nothing any more, if it has failed (K4).
+    #[inline]
+    pub fn kernel_failure(&self) -> Option<&KringError> {
+        self.core.kring.failed.as_ref()
+    }
+
+    /// Gives a kernel ring up that has failed, when the kernel touches no memory for it any more (K3). What it has
+    /// completed is handed out before. False when nobody can tell when that is: then everything waits.
+    #[cold]
+    fn give_up_kernel(&mut self) -> bool {
+        self.poll_many();
+        let Some(kring) = self.core.kring.ring.take() else { return true };
+        if let Err(kring) = kring.give_up() {
+            self.core.kring.ring = Some(*kring);
+            return false;
+        }
+        (self.bell_armed, self.alarm_at, self.socket_ops) = (false, None, 0);
+        true
     }
 
     /// Whether drivers have prepared operations on the kernel ring that nobody has sent: a wait sends them.
@@ -91,8 +152,7 @@ impl IoCtx {
         if sleeps && !kring.has_completed() {
             self.core.looked = ALL_THE_TIME;
         }
-        // A refusal (no memory, say) leaves the operations prepared; the next enter tries again.
-        let _ = if !sleeps {
+        let entered = if !sleeps {
             kring.enter(0, None)
         } else if wanted == 1 && timeout.is_none() {
             kring.enter(1, None)
@@ -101,14 +161,18 @@ impl IoCtx {
         };
         // Woken by another thread or not: the poll that follows looks everywhere anyway.
         let _ = self.parker.cancel_sleep();
+        if let Err(error) = entered {
+            self.enter_failed(error);
+        }
     }
 
     /// Takes what the kernel ring has completed to the hardware contexts, and runs what it has to run.
     pub(super) fn poll_kernel(&mut self) {
         let Some(kring) = &mut self.core.kring.ring else { return };
-        if kring.pending() == 0 && kring.ready() == 0 {
-            // No system call unless there is something to run (K1).
-            let _ = kring.enter(0, None);
+        // No system call unless there is something to run (K1).
+        let idle = kring.pending() == 0 && kring.ready() == 0;
+        if idle && let Err(error) = kring.enter(0, None) {
+            return self.enter_failed(error);
         }
         if let Some(only) = kring.reap_only() {
             return self.hand_out_row(&[only]);
@@ -240,6 +304,9 @@ impl IoCtx {
     #[cold]
     #[inline(never)]
     pub(super) fn close_broken(&mut self, end: &mut impl EndIo) {
+        if self.core.kring.failed.is_some() && self.core.kring.ring.is_some() {
+            self.give_up_kernel();
+        }
         let mut broken = std::mem::take(&mut self.core.broken);
         while broken != 0 {
             let index = broken.trailing_zeros() as usize;
@@ -259,12 +326,19 @@ impl IoCtx {
     pub(super) fn wait_shutdown(&mut self) {
         match &mut self.core.kring.ring {
             Some(kring) if kring.outstanding() > 0 => {
-                let lost = kring.enter(1, Some(SHUTDOWN_ROUND)).is_err() && kring.in_flight_io() == 0;
+                let entered = kring.enter(1, Some(SHUTDOWN_ROUND));
+                let has_nothing = kring.in_flight_io() == 0;
                 self.poll_kernel();
-                if lost {
-                    // It takes nothing more, and has nothing.
-                    self.core.kring.ring = None;
-                    self.socket_ops = 0;
+                if let Err(error) = entered {
+                    // With nothing in the kernel there is nothing to wait for.
+                    if has_nothing {
+                        self.kernel_failed(error)
+                    } else {
+                        self.enter_failed(error)
+                    }
+                    if self.core.kring.failed.is_some() && !self.give_up_kernel() {
+                        sheave_base::sync::thread::sleep(SHUTDOWN_ROUND);
+                    }
                 }
             }
             _ => sheave_base::sync::thread::yield_now(),

@@ -6,6 +6,7 @@
 //! Invariants:
 //! - I1: the kernel has of `buffers` what it accepted; the rest goes as ordinary memory, and one notice says why.
 //! - I2: a kernel ring that polls (IOPOLL) serves only devices that can be polled.
+//! - I3: a kernel ring that has failed is not replaced: whoever asks from then on is told why.
 //!
 //! Called by the ring (buffers) and by drivers when they open a hardware queue ([`KringSlot::get`]).
 #![allow(unsafe_code)] // registering memory with the kernel
@@ -18,6 +19,10 @@ pub struct KringSlot {
     pub(crate) ring: Option<KernelRing>,
     pub(crate) entries: u32,
     pub(crate) iopoll: bool,
+    /// Why the kernel ring takes nothing any more (I3).
+    pub(crate) failed: Option<KringError>,
+    /// How often a driver has asked for the kernel ring.
+    pub(crate) asked: u64,
     may_block: bool,
     /// Address and length of the buffers the ring has registered, by index.
     buffers: Vec<Option<(usize, usize)>>,
@@ -35,6 +40,10 @@ impl KringSlot {
     ///
     /// Why there can be no kernel ring here, or none for this device (I2).
     pub fn get(&mut self, polls: bool) -> Result<&mut KernelRing, KringError> {
+        if let Some(failed) = &self.failed {
+            return Err(failed.clone());
+        }
+        self.asked += 1;
         let ring = match self.ring.take() {
             Some(ring) => ring,
             None => self.make(polls)?,

@@ -15,6 +15,12 @@ use crate::request::{PLUG_MAX, Rq, RqList};
 use crate::ring_core::Core;
 
 impl Hctx {
+    /// The driver gets nothing new, as after a panic: what it lives on has gone.
+    #[cold]
+    pub(crate) fn stop(&mut self) {
+        self.hw.stop();
+    }
+
     pub(super) fn retry_refused(&mut self, core: &mut Core) {
         for _ in 0..self.refused.len().div_ceil(PLUG_MAX) {
             let mut list = RqList::default();

@@ -134,7 +134,7 @@ impl Facts {
                 format!("forbidden ({err}), probably by a security module"),
                 "look for the denial in dmesg or the audit log, and allow io_uring in its policy",
             ),
-            (libc::ENOMEM, _) => Check::fail(
+            (libc::ENOMEM, _) => Check::warn(
                 name,
                 format!("no memory for a ring ({err})"),
                 "raise the memlock limit (ulimit -l) or the memory limit of the cgroup",
@@ -144,7 +144,12 @@ impl Facts {
                 format!("no descriptor left for a ring ({err})"),
                 "raise the limit of open files (ulimit -n)",
             ),
-            _ => Check::fail(name, format!("a ring cannot be set up ({err})"), "look at dmesg"),
+            (libc::EOPNOTSUPP, _) => Check::warn(
+                name,
+                format!("not to be had in this sandbox ({err})"),
+                "allow io_uring_setup, io_uring_enter and io_uring_register in it",
+            ),
+            _ => Check::warn(name, format!("a ring cannot be set up ({err})"), "look at dmesg"),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `sheave bench null:` makes no system call an I/O: ten times the I/Os, the same number of calls.
-//! A server makes one or two for all requests that a client has sent at once.
+//! A server makes one or two for all requests that a client has sent at once. A kernel ring that is refused by and by
+//! ends both with an error.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -128,4 +129,38 @@ fn a_server_answers_all_that_came_at_once_by_few_system_calls() {
         let each = long.saturating_sub(short) as f64 / (500.0 * depth as f64);
         assert!(each <= most && each > 0.0, "{each} system calls a request, {depth} at once: {short}, {long}");
     }
+}
+
+/// Runs a command whose enters of the kernel ring fail from the 20th on, each thread's.
+fn refused_later(dir: &Dir, line: &str) -> Option<Said> {
+    if no_io_uring() || sheave_testkit::require("strace").is_none() {
+        return None;
+    }
+    // A command that does not end has the exit code 124.
+    let strace = "timeout 120 strace -f -o trace -e trace=io_uring_enter -e inject=io_uring_enter:error=EPERM:when=20+";
+    let said = dir.shell(&format!("{strace} $SHEAVE {line}"));
+    if !std::fs::read_to_string(dir.path("trace")).is_ok_and(|trace| trace.contains("INJECTED")) {
+        sheave_testkit::skip("strace changes no calls here");
+        return None;
+    }
+    Some(said)
+}
+
+#[test]
+fn a_kernel_ring_that_is_refused_ends_a_command_with_an_error() {
+    let dir = Dir::new();
+    let line = "bench file:image,size=16M --ios 2000 --depth 8 --progress none";
+    let Some(said) = refused_later(&dir, line) else { return };
+    assert_eq!(said.code, 1, "{}", said.err);
+    assert!(said.err.contains("EIO"), "{}", said.err);
+}
+
+#[test]
+fn a_kernel_ring_that_is_refused_ends_the_server_with_an_error() {
+    let dir = Dir::new();
+    // The client's own ring has the same fate: only the server's word counts.
+    let client = "for i in 1 2 3 4 5 6 7 8; do $SHEAVE bench $uri --ios 100 --progress none; done; exec sleep 300";
+    let Some(said) = refused_later(&dir, &format!("serve ram:size=1M --run '{client}'")) else { return };
+    assert_eq!(said.code, 1, "{}", said.err);
+    assert!(said.err.contains("io_uring_enter failed") && said.err.contains("the server ends"), "{}", said.err);
 }

@@ -30,6 +30,7 @@ mod workers;
 
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use sheave_base::sync::Arc;
 
@@ -48,7 +49,7 @@ use sheave_blk::driver::{Capabilities, Driver, Engine, HctxOpen, HwQueue};
 use sheave_blk::error::DeviceError;
 use sheave_blk::limits::Limits;
 use sheave_blk::queue::DEFAULT_TIMEOUT;
-use sheave_kring::{KringError, MAX_RW_BYTES, MAX_SEGMENTS, Target};
+use sheave_kring::{KernelRing, KringError, KringOpts, MAX_RW_BYTES, MAX_SEGMENTS, Target};
 use sync::SyncQueue;
 use workers::Workers;
 
@@ -98,15 +99,28 @@ impl Host {
 
 /// How files and block devices are reached in this process unless their spec says it.
 pub fn usual_engine() -> Engine {
-    match sheave_kring::is_allowed() {
+    /// A ring was made by this process: what makes kernels refuse each of them is not so here.
+    static MADE: OnceLock<()> = OnceLock::new();
+    let may = sheave_kring::is_allowed().and_then(|()| match MADE.get() {
+        Some(()) => Ok(()),
+        None => KernelRing::new(1, KringOpts::default()).map(|_| _ = MADE.set(())),
+    });
+    match may {
         Err(error) if needs_sync(&error) => Engine::Sync,
         _ => Engine::IoUring,
     }
 }
 
-/// Whether the reason why there is no kernel ring is one for which another engine exists.
+/// Whether the reason why there is no kernel ring is one for which another engine exists: the kernel, a sandbox or a
+/// limit gives this process none. Not so when descriptors ran out: that meets the other engine's files next, and a
+/// process would stay slow that only began with too low a limit. Nor when the ring is to poll, which was asked for.
 fn needs_sync(error: &KringError) -> bool {
-    matches!(error, KringError::Disabled { .. } | KringError::Forbidden { .. } | KringError::Missing)
+    use KringError as K;
+    match error {
+        K::Disabled { .. } | K::Forbidden { .. } | K::Missing | K::NoMemory => true,
+        K::Refused { iopoll, .. } => !iopoll,
+        _ => false,
+    }
 }
 
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.

@@ -209,7 +209,9 @@ fn two_paths_to_one_disk_are_one_disk() {
     let part = [("sda1", Way::Itself), ("sdb1", Way::Same), ("sda", Way::Below), ("sdb", Way::Below)];
     assert_eq!(sort(machine.from_block("sda1", "8:1")), sorted(part.into()));
     for says_nothing in ["naa.0000000000000000", "t10.ATA     QEMU HARDDISK", ""] {
-        ["sda", "sdb"].map(|name| machine.put(name, "device/wwid", says_nothing));
+        for name in ["sda", "sdb"] {
+            machine.put(name, "device/wwid", says_nothing);
+        }
         assert_eq!(machine.from_block("sdb", "8:16").len(), 3, "{says_nothing}");
     }
 }

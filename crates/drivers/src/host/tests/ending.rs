@@ -15,6 +15,7 @@ use sheave_base::status::Status;
 use sheave_blk::bio::{BIO_FUA, Op};
 use sheave_blk::device::Device;
 use sheave_kring::{KernelRing, KringError};
+use sheave_testkit::seccomp;
 
 fn device(dir: &Path, name: &str) -> Device {
     open_device(&format!("file:{},size=4M", dir.join(name).display())).expect("a device")
@@ -120,6 +121,54 @@ fn a_kernel_ring_that_takes_nothing_more_does_not_hold_up_the_end() {
         rig.ctx.shutdown(&mut |owner, status| ended.push((owner, status)));
         rig.each_ended_once();
     }
+}
+
+/// A filter that comes while a ring is in use. Each I/O ends once, with an error, and the kernel has let go of its
+/// memory by then; whoever comes next is told why.
+#[test]
+fn a_kernel_ring_that_is_forbidden_later_fails_with_all_that_it_has() {
+    let dir = tempfile::tempdir_in("/var/tmp").expect("a directory");
+    let (real, (mute, writer)) = (device(dir.path(), "disk"), silent(dir.path(), LONG, 64));
+    for taken in [false, true] {
+        let run = || {
+            let Some((mut rig, bdev)) = Rig::over(&real) else { return };
+            let pipe = rig.attach(&mute).expect("attached");
+            let mut data = memory(8 * 4096, 1);
+            let mut blocks = data.chunks_mut(4096);
+            let mut submit = |rig: &mut Rig, to, op| {
+                rig.submit(to, op, 0, 0, 4096, &[vec_of(blocks.next().expect("a block"))]);
+            };
+            if taken {
+                submit(&mut rig, pipe, Op::Read);
+                rig.ctx.commit();
+                rig.poll();
+                assert_eq!(rig.in_flight(), 1);
+            }
+            seccomp::forbid(libc::SYS_io_uring_enter);
+            submit(&mut rig, bdev, Op::Write);
+            submit(&mut rig, pipe, Op::Read);
+            rig.submit(bdev, Op::Flush, 0, 0, 0, &[]);
+            rig.drain();
+            assert!(rig.ended.iter().all(|(_, status)| *status == Status::IoErr), "{:?}", rig.ended);
+            // And what comes.
+            submit(&mut rig, bdev, Op::Write);
+            rig.drain();
+            assert_eq!(rig.ended.last().map(|(_, status)| *status), Some(Status::IoErr));
+            let why = rig.ctx.kernel_failure().expect("it has failed").to_string();
+            assert!(why.contains("io_uring_enter") && why.contains("seccomp"), "{why}");
+            let error = rig.ctx.attach(&device(dir.path(), "other")).expect_err("no kernel ring").to_string();
+            assert!(error.contains("io_uring_enter"), "{error}");
+            data.fill(0x77);
+            (&writer).write_all(&[1; 4096]).expect("written");
+            drop(rig);
+            assert!(data.iter().all(|byte| *byte == 0x77), "a read of the kernel came after its end");
+            let mut sink = [0; 4096];
+            std::io::Read::read_exact(&mut File::open(dir.path().join("pipe")).expect("opened"), &mut sink)
+                .expect("read");
+        };
+        thread::scope(|scope| scope.spawn(run).join().expect("no panic"));
+    }
+    assert_eq!((real.in_flight().total(), mute.in_flight().total()), (0, 0));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use sheave_testkit::seccomp;
 
 /// Tests of this directory that are about the kernel ring itself, or about what only it can do: call back a read. And
 /// those that cannot share a process: locks are a process's, and so are threads.
-const NOT_THERE: [&str; 11] = [
+const NOT_THERE: [&str; 13] = [
     "registered_buffers_serve_before_and_after_the_kernel_ring_is_made",
     "two_devices_of_a_ring_share_its_kernel_ring_and_two_rings_a_device",
     "a_kernel_ring_that_takes_nothing_more_does_not_hold_up_the_end",
@@ -24,6 +24,8 @@ const NOT_THERE: [&str; 11] = [
     "another_thread_wakes_a_ring_that_waits_for_io",
     "a_read_that_nobody_answers_times_out_once",
     "where_io_uring_is_forbidden",
+    "whatever_refuses_rings",
+    "a_kernel_ring_that_is_forbidden_later",
     "threads_come_with_work",
     "each_request_of_a_batch_has_a_thread",
     "claim::",
@@ -89,6 +91,40 @@ fn the_engine_is_what_the_spec_says_or_what_is_allowed() {
         };
         scope.spawn(run).join().expect("no panic");
     });
+}
+
+/// What else keeps a process from having rings, and a filter of half of the calls: each leaves the other engine, but
+/// for a lack of descriptors.
+#[test]
+fn whatever_refuses_rings_leaves_the_other_engine() {
+    let dir = tempfile::tempdir_in("/var/tmp").expect("a directory");
+    let spec = format!("file:{},size=1M", dir.path().join("disk").display());
+    let cases = [
+        (libc::SYS_io_uring_setup, libc::EOPNOTSUPP),
+        (libc::SYS_io_uring_setup, libc::ENOMEM),
+        (libc::SYS_io_uring_setup, libc::EINVAL),
+        (libc::SYS_io_uring_setup, libc::EAGAIN),
+        (libc::SYS_io_uring_enter, libc::EPERM),
+        (libc::SYS_io_uring_enter, libc::ENOSYS),
+    ];
+    for (call, errno) in cases {
+        let run = || {
+            seccomp::refuse(call, errno);
+            let (engine, notices) = engine_of(&spec);
+            // `engine_of` writes, too.
+            assert_eq!(engine, Some(Engine::Sync), "{errno}: {notices:?}");
+            assert!(notices.iter().any(|notice| notice.contains("engine=sync")), "{errno}: {notices:?}");
+        };
+        thread::scope(|scope| scope.spawn(run).join().expect("no panic"));
+    }
+    for errno in [libc::EMFILE, libc::ENFILE] {
+        let run = || {
+            seccomp::refuse(libc::SYS_io_uring_setup, errno);
+            let error = Rig::new().ctx.attach(&open_device(&spec).expect("a device")).expect_err("no descriptor");
+            assert!(error.to_string().contains("ulimit -n"), "{error}");
+        };
+        thread::scope(|scope| scope.spawn(run).join().expect("no panic"));
+    }
 }
 
 #[test]
