@@ -6,6 +6,7 @@
 mod buffers;
 mod extremes;
 mod files;
+mod openings;
 mod outside;
 mod panics;
 mod waits;

@@ -24,6 +24,7 @@ pub use crate::end_io::{EndIo, PlainEnd, RunEnd};
 pub use crate::hctx::RecordSeat;
 
 use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use sheave_base::clock::{Clock, CoarseTs, PreciseTs};
@@ -222,11 +223,11 @@ impl IoCtx {
         let version = device.version();
         let mut legs = Vec::with_capacity(device.legs().len());
         for leg in device.legs() {
-            let hctx = match self.open_hctx(leg) {
-                Ok(hctx) => hctx,
-                Err(error) => {
+            let hctx = match catch_unwind(AssertUnwindSafe(|| self.open_hctx(leg))) {
+                Ok(Ok(hctx)) => hctx,
+                failed => {
                     legs.iter().for_each(|leg: &BdevLeg| self.close_idle_hctx(leg.hctx));
-                    return Err(error);
+                    failed.unwrap_or_else(|panic| resume_unwind(panic))?
                 }
             };
             let end = if device.is_whole() { u64::MAX } else { leg.start + leg.sectors };
@@ -252,12 +253,15 @@ impl IoCtx {
                 }
                 let waker = Waker { unparker: self.parker.unparker(), wanted: self.wanted.clone() };
                 let asked = self.core.kring.asked;
-                let hctx = Hctx::open(leg.queue.clone(), index as u16, &mut self.core, waker, lower.clone());
+                // The driver's own code: it may panic, and then what it stands on is let go as when it fails.
+                let hctx = catch_unwind(AssertUnwindSafe(|| {
+                    Hctx::open(leg.queue.clone(), index as u16, &mut self.core, waker, lower.clone())
+                }));
                 let hctx = match hctx {
-                    Ok(hctx) => hctx,
-                    Err(error) => {
+                    Ok(Ok(hctx)) => hctx,
+                    failed => {
                         self.close_lower(lower.as_ref(), &mut |_, _| {});
-                        return Err(error);
+                        failed.unwrap_or_else(|panic| resume_unwind(panic))?
                     }
                 };
                 let uses_kernel = u64::from(self.core.kring.asked != asked);

@@ -152,7 +152,8 @@ pub trait File: Debug + Send + Sync {
         None
     }
 
-    /// Bytes of the smallest addressable block, a multiple of the device's; fixed while the file is attached.
+    /// Bytes of the smallest addressable block, a power of two and a multiple of the device's; fixed while the file is
+    /// attached. A ring attaches no file with another.
     fn block_bytes(&self) -> u32 {
         self.device().limits().logical_block
     }

@@ -46,6 +46,9 @@ pub enum RingError {
     /// No such entry in the file table.
     #[error("{0:?} is no entry of this ring's file table: attach the device first")]
     BadFd(Fd),
+    /// The file is at odds with its contract.
+    #[error("the file says that its blocks have {0} bytes: `block_bytes` has to give a power of two")]
+    BlockBytes(u32),
     /// No such entry in the registered table.
     #[error("the registered file table has no entry {0}: register a longer one first")]
     BadFile(usize),

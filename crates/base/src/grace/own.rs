@@ -42,13 +42,14 @@ pub fn register(ring: &Rc<impl Complete + 'static>) -> Registered {
     let id = NEXT.get();
     NEXT.set(id + 1);
     let ring: Weak<dyn Complete> = Rc::downgrade(&(Rc::clone(ring) as Rc<dyn Complete>));
-    OWN.with_borrow_mut(|own| own.push((id, ring)));
+    // The list may be gone when the thread ends: then no wait of this thread runs its rings.
+    let _ = OWN.try_with(|own| own.borrow_mut().push((id, ring)));
     Registered { id, own: PhantomData }
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // The list may be gone when the thread ends; then nobody waits on it any more.
+        // As in `register`.
         let _ = OWN.try_with(|own| own.borrow_mut().retain(|(id, _)| *id != self.id));
     }
 }

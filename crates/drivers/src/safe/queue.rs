@@ -15,7 +15,7 @@
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use sheave_base::identity;
 use sheave_base::panics::discard;
@@ -83,11 +83,11 @@ unsafe impl Driver for Adapter {
         let ops = self.driver.kernel().map(|wants| open_ops(wants, key, open)).transpose()?;
         let opened =
             Open { depth: open.depth, lower: lower.as_ref().map_or(0, Lower::count), remote: open.remote.clone() };
-        let queue = match self.driver.open_queue(&opened) {
-            Ok(queue) => queue,
-            Err(error) => {
+        let queue = match catch_unwind(AssertUnwindSafe(|| self.driver.open_queue(&opened))) {
+            Ok(Ok(queue)) => queue,
+            failed => {
                 close_ops(ops.as_ref(), open.kring.get(false).ok());
-                return Err(error);
+                failed.unwrap_or_else(|panic| resume_unwind(panic))?
             }
         };
         let depth = usize::from(open.depth);

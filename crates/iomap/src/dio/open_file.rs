@@ -80,7 +80,7 @@ impl OpenFile {
         let (identity, read_only) = (file.is_identity(), file.is_read_only());
         let route = io.route(bdev).filter(|_| !(identity && read_only));
         let records = ring.and(route).and_then(|route| io.record_seat(route));
-        let block_bytes = file.block_bytes().next_power_of_two().max(limits.logical_block);
+        let block_bytes = file.block_bytes().checked_next_power_of_two().unwrap_or(1 << 31).max(limits.logical_block);
         OpenFile {
             queue: device.whole_queue().filter(|_| identity).cloned(),
             route,

@@ -10,8 +10,11 @@ use sheave_base::sync::Arc;
 use super::item::Items;
 
 #[cfg(not(shuttle))]
+type List = std::cell::RefCell<Vec<(Arc<Items>, u32)>>;
+
+#[cfg(not(shuttle))]
 std::thread_local! {
-    static RUNNING: std::cell::RefCell<Vec<(Arc<Items>, u32)>> = const { std::cell::RefCell::new(Vec::new()) };
+    static RUNNING: List = const { List::new(Vec::new()) };
 }
 
 /// An item that runs on this thread, until this is dropped.
@@ -26,14 +29,16 @@ pub(super) struct Running<'a> {
 impl<'a> Running<'a> {
     pub(super) fn begin(items: &'a Arc<Items>, slot: u32) -> Running<'a> {
         #[cfg(not(shuttle))]
-        RUNNING.with_borrow_mut(|running| running.push((Arc::clone(items), slot)));
+        // The list may be gone when the thread ends: then nothing runs within anything any more.
+        let _ = RUNNING.try_with(|running| running.borrow_mut().push((Arc::clone(items), slot)));
         Running { items, slot }
     }
 
     /// Whether somebody wants this item, or one that it runs within, to end early.
     #[cfg(not(shuttle))]
     pub(super) fn is_cancelled(&self) -> bool {
-        RUNNING.with_borrow(|running| running.iter().any(|(items, slot)| items.is_cancelled(*slot)))
+        let any = |running: &List| running.borrow().iter().any(|(items, slot)| items.is_cancelled(*slot));
+        RUNNING.try_with(any).unwrap_or_else(|_| self.items.is_cancelled(self.slot))
     }
 
     /// See above.
@@ -46,6 +51,6 @@ impl<'a> Running<'a> {
 #[cfg(not(shuttle))]
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        RUNNING.with_borrow_mut(|running| running.pop());
+        let _ = RUNNING.try_with(|running| running.borrow_mut().pop());
     }
 }

@@ -71,7 +71,12 @@ impl Inner {
     }
 
     pub(super) fn attach_file(&mut self, file: Arc<dyn File>) -> Result<Fd, RingError> {
-        self.open_file(Contained::around(file))
+        let file = Contained::around(file);
+        let bytes = file.block_bytes();
+        if !bytes.is_power_of_two() {
+            return Err(RingError::BlockBytes(bytes));
+        }
+        self.open_file(file)
     }
 
     fn open_file(&mut self, file: Arc<dyn File>) -> Result<Fd, RingError> {

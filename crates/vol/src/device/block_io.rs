@@ -132,7 +132,8 @@ impl DeviceIo {
     fn with_flushes(device: &Device, flush: u16) -> Result<DeviceIo, DeviceError> {
         let io = DeviceIo { device: device.clone(), me: Arc::new(()), flush };
         let slot = io.open()?;
-        SLOTS.with_borrow_mut(|slots| slots.push(slot));
+        // The list may be gone when the thread ends: then each I/O opens the device anew.
+        let _ = SLOTS.try_with(|slots| slots.borrow_mut().push(slot));
         Ok(io)
     }
 
@@ -147,14 +148,15 @@ impl DeviceIo {
 
     /// Takes this thread's block layer, so that nothing is borrowed while it works.
     fn take(&self) -> Result<Slot, Status> {
-        let found = SLOTS.with_borrow_mut(|slots| {
+        let found = SLOTS.try_with(|slots| {
+            let mut slots = slots.borrow_mut();
             slots.retain(|slot| slot.owner.strong_count() > 0);
             let at = slots.iter().position(|slot| self.owns(slot))?;
             Some(slots.swap_remove(at))
         });
         match found {
-            Some(slot) => Ok(slot),
-            None => self.open().map_err(|_| Status::NoMem),
+            Ok(Some(slot)) => Ok(slot),
+            _ => self.open().map_err(|_| Status::NoMem),
         }
     }
 
