@@ -77,6 +77,8 @@ pub use sheave_blk::tag_set::InFlight;
 #[doc(inline)]
 pub use sheave_blk::{Device, DeviceError};
 #[doc(inline)]
+pub use sheave_drivers::host::{HostError, HostErrorKind};
+#[doc(inline)]
 pub use sheave_drivers::open_device;
 #[doc(inline)]
 pub use sheave_iomap::File;
@@ -118,7 +120,9 @@ pub use sheave_uring::{
 /// ```
 pub mod stats {
     #[doc(inline)]
-    pub use sheave_base::beside::{Activity, Beside};
+    pub use sheave_base::beside::{Activities, Activity, Beside, Running};
+    #[doc(inline)]
+    pub use sheave_base::clock::CoarseTs;
     #[doc(inline)]
     pub use sheave_base::trace::writer::TraceWriter;
     #[doc(inline)]

@@ -136,6 +136,7 @@ impl Default for Activities {
 impl Activities {
     /// By this clock, which the rings must share whose I/O is asked for.
     #[must_use]
+    #[doc(hidden)]
     pub fn new(clock: Clock) -> Activities {
         Activities { clock, kinds: Default::default() }
     }

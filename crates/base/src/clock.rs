@@ -33,7 +33,10 @@ const NS_PER_SEC: u64 = 1_000_000_000;
 /// A stamp for statistics: ns since some moment before the start of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(transparent)]
-pub struct CoarseTs(pub u64);
+pub struct CoarseTs(
+    /// Nanoseconds.
+    pub u64,
+);
 
 impl CoarseTs {
     /// The ns since an earlier stamp, 0 when it is not earlier (I3).

@@ -195,6 +195,7 @@ pub struct FlightRecorder {
 impl FlightRecorder {
     /// For a ring with this clock.
     #[must_use]
+    #[doc(hidden)]
     pub fn new(clock: Clock, limit: Duration) -> FlightRecorder {
         let recorder = FlightRecorder { kept: KeepLast::new(SLOW_IOS_KEPT), limit_ns: AtomicU64::new(0), clock };
         recorder.set_limit(limit);

@@ -1,16 +1,19 @@
 //! What every public name of the library must be: documented, free to grow, and typed.
 //!
-//! Owns three rules, on what [`listing`](super::listing) reads:
+//! Owns four rules, on what [`listing`](super::listing) reads:
 //! - R1: an item, its methods, fields and variants have documentation on the page that users see, wherever they come
 //!   from: the lint `missing_docs` looks at the crate that defines an item, and can be allowed there.
 //! - R2: a struct with public fields and an enum are `#[non_exhaustive]`, but for those in [`CLOSED`].
 //! - R3: flags and errnos have types of their own, but for the kernel's layouts (`raw`).
+//! - R4: every type in a declaration, a method or the head of an implementation has a name in the library, or is one of
+//!   [`STANDARD`] or [`NAMELESS`]: what has none, no program can make or keep.
 
 /// What will never have more fields (R2), and why.
 const CLOSED: &[(&str, &str)] = &[
     ("sheave::Errno", "a number"),
     ("sheave::FixedFile", "a number"),
     ("sheave::drivers::PreciseTs", "a number"),
+    ("sheave::stats::CoarseTs", "a number"),
     ("sheave::IoParts", "made by implementations of an unsafe trait outside, which promise what each part is"),
     ("sheave::drivers::IoVec", "the kernel's layout"),
     ("sheave::stats::Place", "in the file, or below it: there is no third"),
@@ -19,6 +22,60 @@ const CLOSED: &[(&str, &str)] = &[
     ("sheave::raw::Cqe", "the kernel's layout"),
     ("sheave::raw::Sqe", "the kernel's layout"),
 ];
+
+/// Types and traits of the standard library that the library has in its signatures (R4).
+const STANDARD: &[&str] = &[
+    "Any",
+    "Arc",
+    "AsFd",
+    "BitOr",
+    "BitOrAssign",
+    "Box",
+    "Clone",
+    "ControlFlow",
+    "Copy",
+    "Debug",
+    "Default",
+    "Deref",
+    "DerefMut",
+    "Display",
+    "Drop",
+    "Duration",
+    "Eq",
+    "Error",
+    "ExactSizeIterator",
+    "Fn",
+    "FnMut",
+    "FnOnce",
+    "From",
+    "FromIterator",
+    "Hash",
+    "Instant",
+    "Into",
+    "Item",
+    "Iterator",
+    "NonNull",
+    "Option",
+    "Ord",
+    "OwnedFd",
+    "PartialEq",
+    "PartialOrd",
+    "Path",
+    "Range",
+    "Ref",
+    "Result",
+    "Self",
+    "Send",
+    "SocketAddr",
+    "String",
+    "Sync",
+    "SystemTime",
+    "Vec",
+];
+
+/// What has no name in the library on purpose (R4), and why.
+const NAMELESS: &[(&str, &str)] =
+    &[("Sealed", "so that no other type is an operation"), ("Histogram", "it has the name Latencies")];
 
 /// Where on a page something begins that has documentation of its own. A field of a variant has the prefix of its
 /// variant.
@@ -51,11 +108,46 @@ pub fn undocumented(html: &str, item: &str) -> Vec<String> {
     parts.filter(|(_, text)| !text.contains("class=\"docblock\">")).map(|(name, _)| name.to_owned()).collect()
 }
 
-/// What in the listing breaks R2 or R3, one line each.
-pub fn broken(listing: &str) -> Vec<String> {
+/// Types in the listing that no program can name (R4), one line each.
+pub fn unnameable(listing: &str) -> Vec<String> {
+    let heads = || {
+        listing.split("\n\n").filter_map(|item| item.lines().find(|line| !(line.is_empty() || line.starts_with('#'))))
+    };
+    let named: Vec<&str> = heads().filter_map(|head| head.rsplit("::").next()).collect();
+    let is_known = |word: &str| {
+        let is_constant = !word.contains(|letter: char| letter.is_ascii_lowercase());
+        is_constant
+            || named.contains(&word)
+            || STANDARD.contains(&word)
+            || NAMELESS.iter().any(|(nameless, _)| *nameless == word)
+    };
     let mut found = Vec::new();
     for item in listing.split("\n\n") {
-        let mut lines = item.lines().filter(|line| !line.starts_with('#'));
+        let mut lines = item.lines().filter(|line| !(line.is_empty() || line.starts_with('#')));
+        let Some(head) = lines.next() else { continue };
+        for line in lines.map(str::trim).filter(|line| !line.starts_with("//")) {
+            let unknown = types_in(line).find(|word| !is_known(word));
+            found.extend(unknown.map(|word| format!("{head}: `{line}` has {word}, which has no public name (R4)")));
+        }
+    }
+    found
+}
+
+/// The words of a line that begin as types do, but for a variant at its beginning, and for what a path leads to.
+fn types_in(line: &str) -> impl Iterator<Item = &str> {
+    let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
+    let words = line.split(move |letter: char| !is_part(letter)).filter(|word| !word.is_empty());
+    words.filter(move |word| {
+        let at = word.as_ptr() as usize - line.as_ptr() as usize;
+        at > 0 && !line[..at].ends_with("::") && word.starts_with(|letter: char| letter.is_ascii_uppercase())
+    })
+}
+
+/// What in the listing breaks R2, R3 or R4, one line each.
+pub fn broken(listing: &str) -> Vec<String> {
+    let mut found = unnameable(listing);
+    for item in listing.split("\n\n") {
+        let mut lines = item.lines().filter(|line| !(line.is_empty() || line.starts_with('#')));
         let Some((kind, name)) = lines.next().and_then(|head| head.split_once(' ')) else { continue };
         let lines: Vec<&str> = lines.map(str::trim).collect();
         let public_fields = |line: &&str| {

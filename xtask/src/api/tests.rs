@@ -123,3 +123,24 @@ fn what_cannot_grow_and_what_is_a_bare_integer_is_named() {
         assert_eq!(rules::broken(line).len(), count, "{line}");
     }
 }
+
+#[test]
+fn a_type_without_a_public_name_is_told() {
+    let listing =
+        |method: &str| format!("# rustc\n\nstruct lib::A\n    pub struct A;\n    {method}\n    impl Debug for A\n");
+    for good in [
+        "pub fn f<T>(&self, many: Vec<A>, of: T) -> Result<Option<A>, Error>",
+        "pub const MAX: A",
+        "pub fn g(&self) -> impl Iterator<Item = A> + Send",
+        "Variant(Duration),",
+        "// Provided methods",
+    ] {
+        assert_eq!(rules::unnameable(&listing(good)), Vec::<String>::new());
+    }
+    for bad in
+        ["pub fn f(&self, since: Hidden)", "impl From<Hidden> for A", "Variant(Hidden),", "pub at: Option<Hidden>,"]
+    {
+        let told = rules::unnameable(&listing(bad));
+        assert_eq!(told, [format!("struct lib::A: `{bad}` has Hidden, which has no public name (R4)")]);
+    }
+}
