@@ -43,6 +43,10 @@
 //! RUSTFLAGS="--cfg loom" cargo test -p sheave-base --lib model_      # all schedules up to a bound, weak memory
 //! ```
 
+// Here, for every other crate of Sheave is built after this one.
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
+compile_error!("sheave is for 64-bit Linux alone: it stands on the kernel's io_uring, on futexes and on O_DIRECT");
+
 pub mod asymmetric;
 pub mod beside;
 pub mod buf;
