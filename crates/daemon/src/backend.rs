@@ -24,7 +24,7 @@ use crate::{confine, contexts, devices};
 pub fn volume(plan: &ExportPlan, pool: &Pool, name: &str) -> Result<Export, Failure> {
     let volume = pool.open_volume(name).map_err(failure::pool)?;
     let file: Arc<dyn File> = Arc::new(volume.clone());
-    let unit_bytes = pool.info().unit_bytes;
+    let unit_bytes = pool.unit_bytes();
     Ok(export(plan, Box::new(ServedVolume { volume, file, unit_bytes })))
 }
 

@@ -253,7 +253,7 @@ impl Control {
         let open = |name: &str| pool.open_volume(name).map_err(failure::pool);
         let (volume, since) = (open(&compare.volume)?, open(&compare.since)?);
         let end = compare.offset_bytes.saturating_add(compare.length_bytes).min(size);
-        let (step, mut at, mut extents) = (pool.info().unit_bytes * 512, compare.offset_bytes, Vec::new());
+        let (step, mut at, mut extents) = (pool.unit_bytes() * 512, compare.offset_bytes, Vec::new());
         let last = end.min(at.saturating_add(MAX_MAP));
         while at < last && extents.len() < MAX_EXTENTS {
             let len = step.min(last - at);
@@ -279,7 +279,7 @@ impl Control {
         let size = pool.volume_info(&map.volume).map_err(failure::pool)?.size_bytes;
         let end = map.offset_bytes.saturating_add(map.length_bytes).min(size);
         let volume = pool.open_volume(&map.volume).map_err(failure::pool)?;
-        let (step, mut at, mut extents) = (pool.info().unit_bytes * 512, map.offset_bytes, Vec::new());
+        let (step, mut at, mut extents) = (pool.unit_bytes() * 512, map.offset_bytes, Vec::new());
         let last = end.min(at.saturating_add(MAX_MAP));
         while at < last && extents.len() < MAX_EXTENTS {
             let len = step.min(last - at);

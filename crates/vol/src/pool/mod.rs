@@ -157,6 +157,11 @@ impl Pool {
         }
     }
 
+    /// Bytes of a unit, which never change.
+    pub fn unit_bytes(&self) -> u64 {
+        self.inner.map.geometry.unit_bytes()
+    }
+
     /// What it is and how full. Walks nothing.
     pub fn info(&self) -> PoolInfo {
         self.inner.let_go();
