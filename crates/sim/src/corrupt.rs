@@ -47,6 +47,7 @@ impl fmt::Display for MetaBlock {
             kind::INDEX => "index page",
             kind::TABLE => "table page",
             kind::LABEL => "label",
+            kind::SUPERBLOCK_COPY => "copy of the superblock",
             _ => "block",
         };
         write!(out, "{name} {} of generation {} at byte {}", self.index, self.generation, self.address)

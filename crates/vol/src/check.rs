@@ -37,6 +37,7 @@ pub use report::{CheckOptions, CheckProgress, CheckReport, Totals};
 pub use crate::finding::{Finding, FindingKind, Place};
 
 use crate::device::block_io::{BlockIo, DeviceIo};
+use crate::device::copies::{self, Copied};
 use crate::error::PoolError;
 use crate::format::block::Block;
 use crate::format::damage::Damage;
@@ -152,7 +153,10 @@ fn look(io: &dyn BlockIo, progress: &mut Progress<'_>) -> Result<Look, PoolError
     report.findings.extend(replayed.findings);
     let unit_bytes = u64::from(geometry.unit_bytes);
     let metadata: HashSet<u64> = walk.pages.keys().map(|address| address / unit_bytes).collect();
-    let label_units: HashSet<u64> = sb.members[1..].iter().map(|(start, _)| start / unit_bytes).collect();
+    // Units of which nothing but the first block is ever used.
+    let label_units: HashSet<u64> =
+        sb.members[1..].iter().map(|(start, _)| start / unit_bytes).chain(sb.copy_units()).collect();
+    copies_of(io, &sb, &mut report);
     page_units(&sb, &metadata, &label_units, &mut report);
     report.findings.extend(volumes::settle(&mut model));
     // Before entries are taken out: what was claimed is not written to, until the repair is durable.
@@ -262,6 +266,14 @@ fn superblocks(io: &dyn BlockIo, report: &mut CheckReport) -> Option<(Superblock
             Some((sb, alone))
         }
         Err(damages) => {
+            if let Some(found) = copies::find(io).filter(|found| found.sb.missing_from(io.size_bytes()).is_none()) {
+                for (slot, damage) in damages.iter().enumerate() {
+                    let means = format!("{}. {}", words(slot, damage), the_copy(&found));
+                    let repair = Some(format!("Write it anew from the copy at byte {}", found.at));
+                    report.findings.push(finding(slot, FindingKind::Superblock, means, repair));
+                }
+                return Some((found.sb, true));
+            }
             for (slot, damage) in damages.iter().enumerate() {
                 let means =
                     format!("{}. Without a superblock there is no pool; restore it from a backup", words(slot, damage));
@@ -269,6 +281,52 @@ fn superblocks(io: &dyn BlockIo, report: &mut CheckReport) -> Option<(Superblock
             }
             None
         }
+    }
+}
+
+/// What a copy is worth where both superblocks are lost.
+fn the_copy(found: &Copied) -> String {
+    let mut words = format!(
+        "A copy of the superblock at byte {} is intact, of checkpoint {}, and with the journal it has all that was \
+         flushed. A repair writes to the beginning of the device: not if that belongs to something else by now",
+        found.at, found.sb.generation
+    );
+    if !found.sb.clean {
+        words += ". The pool was not closed: if the journal, from byte 8192 on, was hit too, what was flushed \
+                  last may be missing";
+    }
+    if found.others {
+        words += ". There are copies of other pools too, which were made earlier";
+    }
+    words
+}
+
+/// Adds findings about the copies of the superblock. A crash may leave them torn, or of the checkpoint before: the next
+/// opening writes them anew, so that is no finding.
+fn copies_of(io: &dyn BlockIo, sb: &Superblock, report: &mut CheckReport) {
+    for at in sb.copies.into_iter().filter(|at| *at != 0) {
+        let mut block: Block = [0; BLOCK];
+        let words = match io.read(at, &mut block).map(|()| Superblock::decode_copy(&block, at, u64::MAX)) {
+            Err(status) => format!("it cannot be read: {status}"),
+            Ok(Err(damage)) => damage.to_string(),
+            Ok(Ok(copy)) if copy.pool != sb.pool => Damage::Foreign.to_string(),
+            Ok(Ok(copy)) if copy.generation < sb.generation.saturating_sub(u64::from(!sb.clean)) => {
+                format!("it is of checkpoint {} and the superblock of {}", copy.generation, sb.generation)
+            }
+            Ok(Ok(_)) => continue,
+        };
+        if !sb.clean {
+            report
+                .notes
+                .push(format!("the copy of the superblock at byte {at}: {words}. The next opening writes it anew"));
+            continue;
+        }
+        report.findings.push(Finding {
+            kind: FindingKind::Superblock,
+            place: Place { what: "copy of the superblock".into(), address: Some(at), ..Place::default() },
+            means: format!("{words}. The superblocks are intact; the copy is for when they are lost"),
+            repair: Some("Write it anew".into()),
+        });
     }
 }
 
@@ -319,8 +377,8 @@ fn member_labels(io: &dyn BlockIo, sb: &Superblock, report: &mut CheckReport) ->
         };
         let means = if old {
             format!(
-                "{words}. Data and metadata on it may be what they were then, and nothing else may tell: give the device that \
-                 the pool used last"
+                "{words}. Data and metadata on it may be what they were then, and nothing else may tell: give the \
+                 device that the pool used last"
             )
         } else if swapped {
             format!("{words}. This is not the member of {len} bytes that belongs here: give the members in their order")
@@ -346,8 +404,12 @@ fn page_units(sb: &Superblock, metadata: &HashSet<u64>, labels: &HashSet<u64>, r
     for unit in metadata.intersection(labels) {
         report.findings.push(Finding {
             kind: FindingKind::InMetadata,
-            place: Place { what: "unit of a label".into(), address: Some(unit * unit_bytes), ..Place::default() },
-            means: "a page of metadata lies in the unit that a member's label occupies".into(),
+            place: Place {
+                what: "unit of a label or a copy".into(),
+                address: Some(unit * unit_bytes),
+                ..Place::default()
+            },
+            means: "a page of metadata lies in the unit of a member's label, or of a copy of the superblock".into(),
             repair: Some("Write the page elsewhere".into()),
         });
     }

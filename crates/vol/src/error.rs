@@ -39,10 +39,10 @@ pub enum PoolError {
     },
     /// Another opening has the pool: this one writes nothing any more.
     #[error(
-        "{what}: the pool on {device} is not this opening's any more: {who}. Nothing more is written here, and what was \
-         written and not flushed before may be lost. Let go of the pool here, and end the other user or the second path \
-         to its bytes (a loop device, a device mapper table, another host) before it is opened again; then run 'sheave \
-         pool check'"
+        "{what}: the pool on {device} is not this opening's any more: {who}. Nothing more is written here, and what \
+         was written and not flushed before may be lost. Let go of the pool here, and end the other user or the second \
+         path to its bytes (a loop device, a device mapper table, another host) before it is opened again; then run \
+         'sheave pool check'"
     )]
     Taken {
         /// What was tried.

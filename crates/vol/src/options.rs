@@ -108,8 +108,8 @@ pub struct OpenOptions {
     /// A thread of the pool's own gives back what becomes free, if the pool is set to. Without it nothing does but
     /// [`Pool::discard_freed`](crate::Pool::discard_freed), and closing.
     pub discard_thread: bool,
-    /// How long commits and writes to new space go on before the superblocks are read again, to see that nobody else has
-    /// opened the pool for writing by a way that no claim knows of. Checkpoints always look.
+    /// How long commits and writes to new space go on before the superblocks are read again, to see that nobody else
+    /// has opened the pool for writing by a way that no claim knows of. Checkpoints always look.
     pub owner_every: Duration,
 }
 

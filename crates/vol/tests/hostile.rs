@@ -207,7 +207,7 @@ fn with_sums(empty: &[u64]) -> Device {
     let io = DeviceIo::new(&device).expect("attaches");
     let mut sb = newest(&io);
     sb.generation += 1;
-    let mut address = 32 << 20;
+    let mut address = 40 << 20;
     let mut write = |index, encode: &dyn Fn(&mut [u8; BLOCK], &PagePlace) -> PageRef| {
         let (mut block, at) = ([0; BLOCK], address);
         let place = PagePlace { pool: sb.pool, generation: sb.generation, address: at, index, owner: 0 };

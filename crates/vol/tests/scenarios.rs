@@ -11,6 +11,7 @@ mod against_model;
 mod beside;
 mod changes;
 mod check;
+mod copies;
 mod damage;
 mod extend;
 mod hostile;

@@ -104,9 +104,12 @@ impl Repair<'_> {
         let place = PagePlace { pool: self.sb.pool, generation, address: 0, index: 0, owner: 0 };
         let entries = self.maps(model, &place, &mut pages).ok_or_else(full)?;
         let (root, level) = volume_table(&entries, &place, &mut pages).ok_or_else(full)?;
-        // A label's unit is its own.
+        // A label's unit is its own, and so is that of a copy.
         let unit = |at: u64| at / u64::from(model.geometry.unit_bytes);
-        let with_label = |at: u64| self.sb.members[1..].iter().any(|(start, _)| unit(*start) == unit(at));
+        let with_label = |at: u64| {
+            let labels = self.sb.members[1..].iter().map(|(start, _)| *start);
+            labels.chain(self.sb.copies).any(|fixed| fixed != 0 && unit(fixed) == unit(at))
+        };
         let (sums, sums_level) = model.sums.write(self.io, self.sb, &place, &mut pages, &with_label)?;
         if let Some((at, status)) = pages.failed {
             return Err(failed(at, status));
@@ -134,6 +137,12 @@ impl Repair<'_> {
         for sb in [&new, &twin] {
             let at = sb.encode(&mut block);
             self.io.write(at, &block).map_err(|status| failed(at, status))?;
+            if sb.generation == twin.generation {
+                let copies = twin.encode_copies();
+                copies
+                    .iter()
+                    .try_for_each(|(at, block)| self.io.write(*at, block).map_err(|status| failed(*at, status)))?;
+            }
             flush(self.io)?;
         }
         Ok(twin)

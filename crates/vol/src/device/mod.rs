@@ -8,6 +8,7 @@
 //! | [`walk`] | a page in its place in a tree, and the pages below it |
 
 pub mod block_io;
+pub(crate) mod copies;
 pub(crate) mod reader;
 pub(crate) mod sweep;
 pub(crate) mod walk;

@@ -100,9 +100,18 @@ impl PoolInner {
         self.io.write(address, &block)?;
         self.flush()?;
         plan.reached = Reached::Twin;
-        let address = plan.sb.twin().encode(&mut block);
-        self.io.write(address, &block)?;
+        self.write_twin(&plan.sb.twin())?;
         self.flush()
+    }
+
+    /// Writes the second superblock of a state, and its copies, which one flush makes durable (S4 of `superblock`).
+    pub(crate) fn write_twin(&self, twin: &Superblock) -> Result<(), Status> {
+        let mut block = [0; BLOCK];
+        let address = twin.encode(&mut block);
+        let copies = twin.encode_copies();
+        let mut all: Vec<(u64, &[u8])> = copies.iter().map(|(at, block)| (*at, &block[..])).collect();
+        all.push((address, &block));
+        self.io.write_many(&all)
     }
 }
 
@@ -120,6 +129,7 @@ impl State {
             marks: self.sb.marks,
             labels_at: self.sb.labels_at.max(plan.sb.labels_at),
             identities: self.sb.identities,
+            copies: self.sb.copies,
             ..plan.sb.twin()
         };
         self.sb.set_discards(discards);

@@ -112,15 +112,12 @@ impl PoolInner {
 
     /// Writes a superblock and its twin; the newest that is there for certain (L4).
     fn write_list(&self, list: Superblock) -> Option<Superblock> {
-        let write = |sb: &Superblock| -> Result<(), Status> {
-            let mut block = [0; BLOCK];
-            let address = sb.encode(&mut block);
-            self.io.write(address, &block)?;
-            self.io.flush()
-        };
-        write(&list).ok()?;
+        let mut block = [0; BLOCK];
+        let address = list.encode(&mut block);
+        self.io.write(address, &block).and_then(|()| self.io.flush()).ok()?;
         let twin = list.twin();
-        Some(if write(&twin).is_ok() { twin } else { list })
+        let written = self.write_twin(&twin).and_then(|()| self.io.flush());
+        Some(if written.is_ok() { twin } else { list })
     }
 }
 

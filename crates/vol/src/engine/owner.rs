@@ -9,15 +9,17 @@
 //! - O1: no superblock is written, by a checkpoint or for a list of losses, before a look has found the pool to be this
 //!   opening's.
 //! - O2: no commit begins, no unit is given to a volume and none is discarded later than
-//!   [`OpenOptions::owner_every`](crate::OpenOptions::owner_every) after the last look. Below that a look costs nothing.
-//! - O3: an opening that has lost its pool writes nothing any more: it rings its alarm, as after a flush that failed, and
-//!   unlike then writes no list.
+//!   [`OpenOptions::owner_every`](crate::OpenOptions::owner_every) after the last look. Below that a look costs
+//!   nothing.
+//! - O3: an opening that has lost its pool writes nothing any more: it rings its alarm, as after a flush that failed,
+//!   and unlike then writes no list.
 //! - O4: a look that reads neither superblock is an I/O error of who asked for it, and the next one looks again.
 //!
 //! What cannot be kept away: overwrites of blocks that a volume has for itself are I/O of rings alone, in which nobody
 //! looks. They go on until the next look of anybody.
 //!
-//! Called by commits, checkpoints, writes to new space, discards, and by [`Pool::check_owner`](crate::Pool::check_owner).
+//! Called by commits, checkpoints, writes to new space, discards, and by
+//! [`Pool::check_owner`](crate::Pool::check_owner).
 
 use std::time::Instant;
 
@@ -139,8 +141,8 @@ impl State {
 
 /// Who has opened the pool since, in words; none if it is this opening's still.
 ///
-/// Two superblocks that are damaged are nobody's, and the next checkpoint writes them anew. So does one that is damaged,
-/// beside which lies what was there before it.
+/// Two superblocks that are damaged are nobody's, and the next checkpoint writes them anew. So does one that is
+/// damaged, beside which lies what was there before it.
 fn stranger(found: &[Option<Superblock>; 2], known: &Known) -> Option<String> {
     let newest = match found {
         [Some(a), Some(b)] => choose([Ok(a.clone()), Ok(b.clone())]).map_or(b.clone(), |(newest, _)| newest),

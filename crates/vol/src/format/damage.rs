@@ -77,8 +77,8 @@ pub enum Damage {
     },
     /// Of a member that is an older copy.
     #[error(
-        "it is an older copy of this member: the pool has written checkpoint {wanted} with it, and the last that the copy \
-         has is {found}"
+        "it is an older copy of this member: the pool has written checkpoint {wanted} with it, and the last that the \
+         copy has is {found}"
     )]
     OldMember {
         /// The checkpoint that its label has.

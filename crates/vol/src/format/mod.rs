@@ -49,6 +49,8 @@ pub mod kind {
     pub const LABEL: u16 = 6;
     /// Checksums of data.
     pub const SUMS: u16 = 7;
+    /// A copy of the superblock, at a place that the superblock names.
+    pub const SUPERBLOCK_COPY: u16 = 8;
 }
 
 /// Addresses of the two superblocks.
@@ -74,6 +76,8 @@ pub const MAX_MEMBERS: usize = 64;
 pub const MAX_VOLUMES: u32 = 65_000;
 /// Most volumes that the superblock lists one by one as those that may have lost data.
 pub const MAX_LOST: usize = 256;
+/// Copies of the superblock.
+pub const COPIES: usize = 2;
 /// Most bytes of a name.
 pub const MAX_NAME: usize = 255;
 
@@ -99,7 +103,8 @@ pub const TWINS_SHIFT: u32 = 16;
 /// Features a program must know to write the pool, not to read it. None yet.
 pub const KNOWN_RO_COMPAT: u32 = 0;
 /// Features a program must know to read the pool, and that this one knows.
-pub const KNOWN_INCOMPAT: u32 = INCOMPAT_SUMS | INCOMPAT_LOST | INCOMPAT_MARKS | INCOMPAT_IDENTITIES | INCOMPAT_OWNERS;
+pub const KNOWN_INCOMPAT: u32 =
+    INCOMPAT_SUMS | INCOMPAT_LOST | INCOMPAT_MARKS | INCOMPAT_IDENTITIES | INCOMPAT_OWNERS | INCOMPAT_COPIES;
 /// Data has checksums: who does not keep them would make good data look rotten.
 pub const INCOMPAT_SUMS: u32 = 1;
 /// Volumes are listed that may have lost data: who does not know of the list would drop it unread.
@@ -110,6 +115,8 @@ pub const INCOMPAT_MARKS: u32 = 4;
 pub const INCOMPAT_IDENTITIES: u32 = 8;
 /// Each opening for writing has a number of its own: who writes none would pass for the opening before.
 pub const INCOMPAT_OWNERS: u32 = 16;
+/// The superblock has copies: who does not know of them would write data to their places, and leave them old.
+pub const INCOMPAT_COPIES: u32 = 32;
 
 /// Data has no checksums.
 pub const SUMS_NONE: u32 = 0;
@@ -233,6 +240,8 @@ pub struct SuperblockBody {
     pub owner: [u8; 16],
     /// Checkpoint that the labels have at least; 0: labels say nothing of checkpoints.
     pub labels_at: U64,
+    /// Where the copies of the superblock lie; 0 without [`INCOMPAT_COPIES`].
+    pub copies: [U64; COPIES],
 }
 
 /// A member of a concatenation.

@@ -10,6 +10,9 @@
 //! - S3: an opening that [keeps twins](Superblock::keeps_twins) makes a checkpoint's second superblock durable before
 //!   it acknowledges anything that only the checkpoint has, and before it writes to anything that the checkpoint before
 //!   needs. So either of its superblocks, with the journal, has all that was acknowledged.
+//! - S4: a checkpoint's copies are made durable by the flush of its second superblock. So a copy is of the newest
+//!   checkpoint, or of the one before while nothing rests on the newest alone yet (S3): with the journal it has all
+//!   that was acknowledged, as either superblock has.
 
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -75,9 +78,11 @@ pub struct Superblock {
     /// Random number of the opening that wrote it; all zero in a pool that was made by a program that knows none, and
     /// not [upgraded](crate::Pool::upgrade).
     pub owner: [u8; 16],
-    /// Generation of the checkpoint that each further member's label has at least: an older one is of a copy. 0 as long as
-    /// labels say nothing of checkpoints.
+    /// Generation of the checkpoint that each further member's label has at least: an older one is of a copy. 0 as long
+    /// as labels say nothing of checkpoints.
     pub labels_at: u64,
+    /// Where its copies lie; 0 in a pool that has none.
+    pub copies: [u64; COPIES],
 }
 
 /// Volumes that may have lost acknowledged data, because a flush failed; see [`loss`](crate::engine::loss).
@@ -130,9 +135,41 @@ impl Lost {
     }
 }
 
+/// Copies lie at multiples of this, so that a search needs to look there alone; any allocation unit divides it.
+pub const COPY_GRID: u64 = 1 << 20;
+/// Smallest first member that gets copies.
+pub const LEAST_COPIED: u64 = 32 << 20;
+
+/// Where the copies of a pool lie whose first member has so many bytes: in the middle, and near the end, where nothing
+/// else that lies at the end of a disk reaches (a second GPT, a superblock of md or ZFS).
+pub fn copy_places(first_member: u64) -> Option<[u64; COPIES]> {
+    let whole = first_member / COPY_GRID;
+    (first_member >= LEAST_COPIED).then(|| [whole / 2 * COPY_GRID, (whole - 2) * COPY_GRID])
+}
+
 impl Superblock {
     /// Bytes into a block for the slot of its generation; the slot's address.
     pub fn encode(&self, block: &mut Block) -> u64 {
+        self.encode_at(block, kind::SUPERBLOCK, self.slot())
+    }
+
+    /// The copies, and their places.
+    pub fn encode_copies(&self) -> Vec<(u64, Block)> {
+        let places = self.copies.into_iter().filter(|at| *at != 0);
+        let encode = |at| {
+            let mut block = [0; BLOCK];
+            (self.encode_at(&mut block, kind::SUPERBLOCK_COPY, at), block)
+        };
+        places.map(encode).collect()
+    }
+
+    /// Units of the copies.
+    pub fn copy_units(&self) -> impl Iterator<Item = u64> {
+        let unit = u64::from(self.unit_bytes);
+        self.copies.into_iter().filter(|at| *at != 0).map(move |at| at / unit)
+    }
+
+    fn encode_at(&self, block: &mut Block, kind: u16, address: u64) -> u64 {
         let mut body = SuperblockBody::new_zeroed();
         body.compat = self.compat.into();
         body.ro_compat = self.ro_compat.into();
@@ -155,6 +192,10 @@ impl Superblock {
             body.incompat = (body.incompat.get() | INCOMPAT_OWNERS).into();
             body.owner = self.owner;
             body.labels_at = self.labels_at.into();
+        }
+        if self.copies != [0; COPIES] {
+            body.incompat = (body.incompat.get() | INCOMPAT_COPIES).into();
+            body.copies = self.copies.map(|at| at.into());
         }
         body.total_units = self.total_units.into();
         body.journal_start = JOURNAL_START.into();
@@ -183,11 +224,11 @@ impl Superblock {
         block.fill(0);
         block[HEADER..HEADER + size_of::<SuperblockBody>()].copy_from_slice(body.as_bytes());
         let head = Head {
-            kind: kind::SUPERBLOCK,
+            kind,
             level: 0,
             pool: self.pool,
             generation: self.generation,
-            address: self.slot(),
+            address,
             index: 0,
             owner: 0,
             count: self.volumes,
@@ -198,7 +239,20 @@ impl Superblock {
 
     /// The superblock in a block that was read from `address`. `device_bytes` bounds the pool.
     pub fn decode(block: &Block, address: u64, device_bytes: u64) -> Result<Superblock, Damage> {
-        let (head, _) = open(block, kind::SUPERBLOCK, None, address)?;
+        let sb = Superblock::decode_at(block, kind::SUPERBLOCK, address, device_bytes)?;
+        require(sb.slot() == address, "generation", sb.generation, "does not belong into this slot")?;
+        Ok(sb)
+    }
+
+    /// The copy of a superblock in a block that was read from `address`.
+    pub fn decode_copy(block: &Block, address: u64, device_bytes: u64) -> Result<Superblock, Damage> {
+        let sb = Superblock::decode_at(block, kind::SUPERBLOCK_COPY, address, device_bytes)?;
+        require(sb.copies.contains(&address), "copies", address, "has no copy by itself")?;
+        Ok(sb)
+    }
+
+    fn decode_at(block: &Block, kind: u16, address: u64, device_bytes: u64) -> Result<Superblock, Damage> {
+        let (head, _) = open(block, kind, None, address)?;
         let (body, _) = SuperblockBody::ref_from_prefix(&block[HEADER..]).expect("a block has room for it");
         let unknown = body.incompat.get() & !KNOWN_INCOMPAT;
         if unknown != 0 {
@@ -237,13 +291,15 @@ impl Superblock {
             lost: Lost::from_disk(body)?,
             owner: body.owner,
             labels_at: body.labels_at.get(),
+            copies: body.copies.map(|at| at.get()),
         };
+        let flagged = body.incompat.get() & INCOMPAT_COPIES != 0;
+        require(flagged == (sb.copies != [0; COPIES]), "copies", body.incompat.get(), "contradicts the features")?;
         let flagged = body.incompat.get() & INCOMPAT_OWNERS != 0;
         require(flagged == (sb.owner != [0; 16]), "owner", body.incompat.get(), "contradicts the features")?;
         require(body.reserved.get() == 0, "reserved", body.reserved.get(), "must be 0")?;
         require(body.state.get() & !STATE_CLEAN == 0, "state", body.state.get(), "has unknown bits")?;
         require(body.journal_start.get() == JOURNAL_START, "journal_start", body.journal_start.get(), "is not 8192")?;
-        require(sb.slot() == address, "generation", sb.generation, "does not belong into this slot")?;
         sb.validate(device_bytes)?;
         Ok(sb)
     }
@@ -283,7 +339,19 @@ impl Superblock {
         require(self.owner != [0; 16] || self.labels_at == 0, "labels_at", self.labels_at, "has no owner")?;
         let most = self.generation.saturating_add(1);
         require(self.labels_at <= most, "labels_at", self.labels_at, "is of a checkpoint that is to come")?;
+        self.validate_copies(&geometry)?;
         self.validate_members(&geometry)
+    }
+
+    /// Copies lie in units of their own of the first member.
+    fn validate_copies(&self, geometry: &Geometry) -> Result<(), Damage> {
+        let [a, b] = self.copies;
+        let first = self.members.first().map_or(0, |(_, len)| *len);
+        for at in self.copies.into_iter().filter(|at| *at != 0) {
+            let good = at.is_multiple_of(COPY_GRID) && at < first && geometry.is_unit(at / u64::from(self.unit_bytes));
+            require(good, "copies", at, "is no place of a copy")?;
+        }
+        require(a != b || a == 0, "copies", a, "is twice there")
     }
 
     /// The members cover the pool in order, without gaps, in whole units.

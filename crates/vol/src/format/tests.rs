@@ -58,7 +58,8 @@ fn superblock() -> (&'static str, Rows) {
         lost,
         reserved,
         owner,
-        labels_at
+        labels_at,
+        copies
     })
 }
 
@@ -169,6 +170,7 @@ fn the_page_has_every_number() {
         ("TABLE", kind::TABLE.into()),
         ("LABEL", kind::LABEL.into()),
         ("SUMS", kind::SUMS.into()),
+        ("SUPERBLOCK_COPY", kind::SUPERBLOCK_COPY.into()),
         ("SET", record_kind::SET.into()),
         ("RUN", record_kind::RUN.into()),
         ("CREATE", record_kind::CREATE.into()),
@@ -193,6 +195,10 @@ fn the_page_has_every_number() {
         ("MAX_LOST", MAX_LOST as u64),
         ("INCOMPAT_MARKS", INCOMPAT_MARKS.into()),
         ("INCOMPAT_OWNERS", INCOMPAT_OWNERS.into()),
+        ("INCOMPAT_COPIES", INCOMPAT_COPIES.into()),
+        ("COPIES", COPIES as u64),
+        ("COPY_GRID", crate::format::superblock::COPY_GRID),
+        ("LEAST_COPIED", crate::format::superblock::LEAST_COPIED),
         ("SUMS_NONE", SUMS_NONE.into()),
         ("SUMS_CRC32C", SUMS_CRC32C.into()),
         ("VOLUME_SNAPSHOT", VOLUME_SNAPSHOT.into()),

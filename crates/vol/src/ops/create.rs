@@ -12,7 +12,7 @@ use crate::error::PoolError;
 use crate::format::block::identify;
 use crate::format::page::{PageRef, label};
 use crate::format::settings::{Checksum, LowWater};
-use crate::format::superblock::Superblock;
+use crate::format::superblock::{Superblock, copy_places};
 use crate::format::{
     BLOCK, BLOCK_BYTES, JOURNAL_START, MAX_JOURNAL_BLOCKS, MAX_MEMBERS, MAX_POOL_UNITS, MAX_UNIT_BYTES,
     MIN_JOURNAL_BLOCKS, MIN_UNIT_BYTES, SUPERBLOCKS,
@@ -73,11 +73,15 @@ pub(crate) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
         lost: Default::default(),
         owner: made_at::random(1).map_err(PoolError::no_random_bits)?,
         labels_at: 1,
+        copies: [0; 2],
     };
     sb.keep_twins();
     sb.set_discards(options.discard);
     let geometry = sb.geometry();
-    let least = geometry.first_unit + reserve_units(&geometry) + sb.members.len() as u64 - 1 + LEAST_DATA_UNITS;
+    let copies = copy_places(sb.members[0].1).filter(|places| places.iter().all(|at| geometry.is_unit(at / unit)));
+    sb.copies = copies.unwrap_or_default();
+    let fixed = geometry.first_unit + sb.members.len() as u64 - 1 + sb.copy_units().count() as u64;
+    let least = fixed + reserve_units(&geometry) + LEAST_DATA_UNITS;
     if sb.total_units < least {
         return Err(invalid(
             format!("a pool of {bytes} bytes is too small"),
@@ -178,7 +182,8 @@ fn refuse_if_used(io: &dyn BlockIo) -> Result<(), PoolError> {
 fn write(io: &dyn BlockIo, mut sb: Superblock) -> Result<(), Status> {
     let mut block = [0; BLOCK];
     // Until both superblocks are new there is no pool.
-    SUPERBLOCKS.iter().try_for_each(|address| io.write(*address, &block))?;
+    let copies = sb.copies.into_iter().chain(copies_before(io)).filter(|at| *at != 0);
+    SUPERBLOCKS.into_iter().chain(copies).try_for_each(|at| io.write(at, &block))?;
     // Durable before anything else of a pool that was there is touched: with its superblocks and without its journal it
     // would open, and lack what it had acknowledged.
     io.flush()?;
@@ -194,5 +199,16 @@ fn write(io: &dyn BlockIo, mut sb: Superblock) -> Result<(), Status> {
         let address = sb.encode(&mut block);
         io.write(address, &block)?;
     }
+    sb.encode_copies().iter().try_for_each(|(at, block)| io.write(*at, block))?;
     io.flush()
+}
+
+/// Where a pool has copies of its superblock that is on the device: they would make a pool of it again.
+fn copies_before(io: &dyn BlockIo) -> Vec<u64> {
+    let read = |at| {
+        let mut block = [0; BLOCK];
+        io.read(at, &mut block).ok()?;
+        Superblock::decode(&block, at, io.size_bytes()).ok()
+    };
+    SUPERBLOCKS.into_iter().filter_map(read).flat_map(|sb| sb.copies).collect()
 }

@@ -2,7 +2,7 @@
 //!
 //! Opening a pool changes nothing of its format, so that the program that made it can still open it. What is only safe
 //! when every program that opens the pool knows it waits for an upgrade. Owns the list of these things: marks of bad
-//! blocks, identities of volumes, and numbers of owners.
+//! blocks, identities of volumes, numbers of owners, and copies of the superblock.
 //!
 //! - U1: an upgrade is a checkpoint, and a second one where programs that do not know what it brings must be kept out
 //!   before anything else is changed: cut off anywhere, the pool is the old one, or the new one, or lacks what the next
@@ -15,10 +15,12 @@
 use crate::engine::inner::PoolInner;
 use crate::error::PoolError;
 use crate::format::settings::Checksum;
-use crate::format::superblock::Superblock;
+use crate::format::superblock::{COPY_GRID, Superblock, copy_places};
+use crate::format::{BLOCK, COPIES as COUNT};
 use crate::info::Upgrade;
 use crate::state::State;
 use crate::state::account::Spender;
+use sheave_base::status::Status;
 
 /// The marks of bad blocks (contract V16).
 const MARKS: Upgrade = Upgrade {
@@ -39,10 +41,19 @@ const IDENTITIES: Upgrade = Upgrade {
 /// The numbers of owners (contract V30).
 const OWNERS: Upgrade = Upgrade {
     name: "owners",
-    lacks: "two programs that open the pool at the same moment, by two paths to its bytes, may pass for one, and an older \
-            copy of a member for the member",
-    gives: "each opening has a random number in the superblock, and who has lost the pool to another stops; labels tell \
-            a member that is an older copy",
+    lacks: "two programs that open the pool at the same moment, by two paths to its bytes, may pass for one, and an \
+            older copy of a member for the member",
+    gives: "each opening has a random number in the superblock, and who has lost the pool to another stops; labels \
+            tell a member that is an older copy",
+};
+
+/// Copies of the superblock (contract V32).
+const COPIES: Upgrade = Upgrade {
+    name: "copies",
+    lacks: "both superblocks lie in the first 8 KiB of its first device: what is written there by mistake \
+            costs the pool",
+    gives: "the superblock has copies in the middle and near the end of that device, from which a repair writes \
+            it anew",
 };
 
 /// What the pool lacks.
@@ -51,6 +62,7 @@ pub(crate) fn missing(sb: &Superblock) -> Vec<&'static Upgrade> {
         (sb.checksum != Checksum::None && !sb.marks, &MARKS),
         (!sb.identities, &IDENTITIES),
         (sb.owner == [0; 16] || sb.labels_at == 0, &OWNERS),
+        (sb.copies == [0; 2] && copy_places(sb.members[0].1).is_some(), &COPIES),
     ];
     lacks.into_iter().filter_map(|(lacks, upgrade)| lacks.then_some(upgrade)).collect()
 }
@@ -75,6 +87,12 @@ impl PoolInner {
         }
         state.sb.marks = state.sb.checksum != Checksum::None;
         state.sb.identities = true;
+        if all.contains(&&COPIES) {
+            drop(state);
+            let copies = self.make_room_for_copies();
+            state = self.lock();
+            state.sb.copies = copies.map_err(|status| self.failed("upgrading", self.device.name(), status))?;
+        }
         state.numbered = true;
         state.next.require();
         self.mark_unsynced();
@@ -87,6 +105,53 @@ impl PoolInner {
         drop(state);
         self.durable_at_last("upgrading", self.device.name())?;
         Ok(all)
+    }
+
+    /// Takes free units for the copies of the superblock, as near as may be to where a new pool has them. None at all
+    /// where no unit is free at such a place: the pool goes on lacking them.
+    fn make_room_for_copies(&self) -> Result<[u64; COUNT], Status> {
+        let first = self.lock().sb.members[0].1;
+        let mut places = copy_places(first).unwrap_or_default();
+        for at in 0..COUNT {
+            let Some(found) = self.take_copy_unit(places[at], first)? else {
+                self.let_copy_units_go(&places[..at]);
+                return Ok([0; COUNT]);
+            };
+            places[at] = found;
+        }
+        let mut state = self.lock();
+        for at in places {
+            let unit = at >> self.map.geometry.unit_shift;
+            state.tree.units.release_meta(unit);
+            let fixed = state.tree.units.fix(unit);
+            debug_assert!(fixed, "it was this one's a moment ago, under the same lock");
+        }
+        state.set_reserve();
+        Ok(places)
+    }
+
+    /// Takes the free unit that is nearest to a place, with space under it; its address.
+    fn take_copy_unit(&self, wanted: u64, first_member: u64) -> Result<Option<u64>, Status> {
+        let mut all: Vec<u64> = (0..first_member / COPY_GRID).map(|at| at * COPY_GRID).collect();
+        all.sort_by_key(|at| at.abs_diff(wanted));
+        let shift = self.map.geometry.unit_shift;
+        let mut state = self.lock();
+        let Some(at) = all.into_iter().find(|at| state.tree.units.next_free(at >> shift) == Some(at >> shift)) else {
+            return Ok(None);
+        };
+        let taken = state.tree.units.claim_meta(at >> shift);
+        debug_assert!(taken, "it is free, under the same lock");
+        drop(state);
+        let written = self.write_new(at, &[0; BLOCK]);
+        if written.is_err() {
+            self.let_copy_units_go(&[at]);
+        }
+        written.map(|()| Some(at))
+    }
+
+    fn let_copy_units_go(&self, places: &[u64]) {
+        let mut state = self.lock();
+        places.iter().for_each(|at| state.tree.units.release_meta(at >> self.map.geometry.unit_shift));
     }
 }
 

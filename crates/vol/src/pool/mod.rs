@@ -215,8 +215,8 @@ impl Pool {
 
     /// Asks the device, and reads from it, whether the pool is still this opening's: [`PoolError::Busy`] when another
     /// has the device, or opened the pool for writing since; from then on this one takes nothing. That tells of it
-    /// afterwards, and keeps nobody from anything; what keeps two owners apart are [claims](sheave_blk::claim), and a device that
-    /// [fences](sheave_blk::driver::Capabilities::fences).
+    /// afterwards, and keeps nobody from anything; what keeps two owners apart are [claims](sheave_blk::claim), and a
+    /// device that [fences](sheave_blk::driver::Capabilities::fences).
     pub fn check_owner(&self) -> Result<(), PoolError> {
         let busy = |who: String| PoolError::Busy {
             what: format!("the pool on {}", self.inner.device.name()),

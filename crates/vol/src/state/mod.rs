@@ -118,7 +118,7 @@ impl State {
         let map = Arc::new(ExtentMap::new(MapGeometry::new(sb.unit_bytes.trailing_zeros())));
         let mut units = Units::new(sb.total_units);
         let labels = sb.members.iter().skip(1).map(|(start, _)| start / u64::from(sb.unit_bytes));
-        (0..geometry.first_unit).chain(labels).for_each(|unit| _ = units.fix(unit));
+        (0..geometry.first_unit).chain(labels).chain(sb.copy_units()).for_each(|unit| _ = units.fix(unit));
         State {
             tree: Tree::new(map, units),
             table: Table::new(sb.next_volume),

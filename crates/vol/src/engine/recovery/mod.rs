@@ -22,6 +22,7 @@ use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::Ordering;
 
 use crate::device::block_io::BlockIo;
+use crate::device::copies::{self, Copied};
 use crate::device::reader::read_again;
 use crate::error::PoolError;
 use crate::format::block::identify;
@@ -56,7 +57,7 @@ pub(crate) struct Recovered {
 /// Reads everything; a rescue, which must not be written to, passes over damage that leaves the maps whole.
 pub(crate) fn recover(io: &dyn BlockIo, options: &OpenOptions) -> Result<Recovered, PoolError> {
     let mut unsure = Unsure::new(options.rescue);
-    let (sb, alone) = read_superblock(io)?;
+    let (sb, alone) = read_superblock(io, &mut unsure)?;
     check_members(io, &sb, &mut unsure)?;
     let mut state = State::new(sb);
     state.tree.counts_later = true;
@@ -83,12 +84,46 @@ fn io_error(what: String) -> impl FnOnce(Status) -> PoolError {
 
 /// The superblock in use, and whether the other is damaged or cannot be read. All that it says there is lies on the
 /// device.
-fn read_superblock(io: &dyn BlockIo) -> Result<(Superblock, bool), PoolError> {
-    let (sb, alone) = newest_superblock(io)?;
+fn read_superblock(io: &dyn BlockIo, unsure: &mut Unsure) -> Result<(Superblock, bool), PoolError> {
+    let (sb, alone) = match newest_superblock(io) {
+        Err(error @ (PoolError::Format { .. } | PoolError::Damaged { .. } | PoolError::Io { .. })) => {
+            let found = copies::find(io).filter(|_| !is_too_new(&error));
+            let Some(found) = found else { return Err(error) };
+            (from_copy(found, error, unsure)?, true)
+        }
+        found => found?,
+    };
     match sb.missing_from(io.size_bytes()) {
         None => Ok((sb, alone)),
         Some((what, fix)) => Err(PoolError::Members { what, fix }),
     }
+}
+
+/// Whether a newer program wrote the superblocks: nothing is wrong with them.
+fn is_too_new(error: &PoolError) -> bool {
+    matches!(error, PoolError::Format { fix, .. } if fix.is_empty())
+}
+
+/// A copy in the place of both superblocks, for a rescue; else an error that names it.
+fn from_copy(found: Copied, error: PoolError, unsure: &mut Unsure) -> Result<Superblock, PoolError> {
+    let uuid: String = found.sb.pool.iter().map(|byte| format!("{byte:02x}")).collect();
+    let (at, generation) = (found.at, found.sb.generation);
+    if !unsure.is_rescue() {
+        return Err(PoolError::Format {
+            what: format!(
+                "both superblocks are lost ({error}), but byte {at} has a copy, of checkpoint {generation} of the \
+                 pool {uuid}"
+            ),
+            fix: "If nothing that is needed was written to the device since, 'sheave pool check --repair' writes them \
+                  anew from the copy; 'sheave volume list POOL --rescue' shows what can be taken out without writing"
+                .into(),
+        });
+    }
+    unsure.add(vec![format!(
+        "both superblocks are lost ({error}); the copy at byte {at}, of checkpoint {generation}, was taken for them, \
+         and what was written over them may have hit the journal and data too"
+    )]);
+    Ok(found.sb)
 }
 
 /// The superblock in use, whatever is missing of its pool, and whether the other is damaged or cannot be read. The
@@ -176,8 +211,8 @@ const OLD_DATA: &str = "any data of the pool may be what it was then, and volume
 fn old_member(number: usize, damage: &Damage) -> PoolError {
     PoolError::Members {
         what: format!("what is given as member {number} of the pool is of another time: {damage}"),
-        fix: "Name the device that the pool used last, not a copy that was made of it before. If there is none any more, \
-              'sheave volume list POOL --rescue' shows what can be taken out"
+        fix: "Name the device that the pool used last, not a copy that was made of it before. If there is none any \
+              more, 'sheave volume list POOL --rescue' shows what can be taken out"
             .into(),
     }
 }

@@ -12,6 +12,7 @@ use sheave_iomap::{File, MappingKind};
 
 use super::*;
 use crate::device::block_io::{BlockIo, DeviceIo};
+use crate::format::superblock::copy_places;
 use crate::{CheckOptions, Checksum, CreateOptions, OpenOptions, Pool, SpaceState, Volume, check_device};
 
 /// What was written of a disk, and how many blocks may be written yet that were not.
@@ -87,6 +88,11 @@ impl BlockIo for Sparse {
     }
 }
 
+/// Blocks of the copies of the superblock.
+fn copies() -> impl Iterator<Item = u64> {
+    copy_places(64 << 20).into_iter().flatten().map(|at| at >> 12)
+}
+
 /// A pool of 64 MiB on a host with less.
 pub(in crate::engine) struct Rig {
     pub(in crate::engine) device: Device,
@@ -103,9 +109,9 @@ impl Rig {
     pub(in crate::engine) fn with_units(unit: u64, room_bytes: u64, checksum: Checksum) -> Rig {
         let device = open_device("ram:size=64M").unwrap();
         Pool::create(&device, &CreateOptions { checksum, unit_bytes: unit, ..CreateOptions::default() }).unwrap();
-        // As creating it does: superblocks and journal are written.
+        // As creating it does: superblocks, their copies and journal are written.
         let journal = 2 + (64 << 20) / 256 / 4096;
-        let host = Host { written: (0..journal).collect(), room: room_bytes >> 12, fails: None };
+        let host = Host { written: (0..journal).chain(copies()).collect(), room: room_bytes >> 12, fails: None };
         let host = Arc::new(Mutex::new(host));
         Rig { io: Sparse::new(&device, &host), device, host, unit }
     }
@@ -362,7 +368,7 @@ fn opening_looks_for_space_that_the_host_has_given() {
     pool.close().unwrap();
     // As if metadata had never had more than the units that it has pages in.
     let mut host = rig.host.lock().unwrap();
-    host.written.retain(|block| block >> 4 < 200 || used.contains(&(block >> 4)));
+    host.written.retain(|block| block >> 4 < 200 || used.contains(&(block >> 4)) || copies().any(|at| at == *block));
     host.room = 0;
     drop(host);
     let pool = rig.open().unwrap();

@@ -50,6 +50,7 @@ pub fn superblock(unit_bytes: u32) -> Superblock {
         lost: Default::default(),
         owner: [0; 16],
         labels_at: 0,
+        copies: [0; 2],
     }
 }
 

@@ -22,7 +22,7 @@ use stale::Stale;
 pub(crate) const MAX_OWNERS: u16 = u16::MAX - 8;
 /// The unit holds metadata pages.
 const META: u16 = u16::MAX;
-/// The unit is neither data nor free, ever: superblocks, journal, labels.
+/// The unit is neither data nor free, ever: superblocks, their copies, journal, labels.
 const FIXED: u16 = u16::MAX - 1;
 
 /// Chunks of units that one search for a window looks into, before it is given up.

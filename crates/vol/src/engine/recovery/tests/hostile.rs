@@ -29,7 +29,7 @@ fn cut_off(checksum: Checksum, records: impl Iterator<Item = Record>) -> (Device
     let options = CreateOptions { journal_bytes: Some(BYTES), checksum, ..CreateOptions::default() };
     Pool::create(&device, &options).unwrap();
     let io = DeviceIo::new(&device).unwrap();
-    let mut sb = read_superblock(&io).unwrap().0;
+    let mut sb = read_superblock(&io, &mut Unsure::new(false)).unwrap().0;
     (sb.clean, sb.generation) = (false, sb.generation + 1);
     let mut block = [0; BLOCK];
     let at = sb.encode(&mut block);

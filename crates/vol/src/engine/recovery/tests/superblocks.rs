@@ -9,6 +9,7 @@ use sheave_base::status::Status;
 use sheave_blk::Device;
 use sheave_drivers::open_device;
 
+use super::super::{Unsure, mend_superblock, read_superblock};
 use crate::device::block_io::DeviceIo;
 use crate::device::reader::READS;
 use crate::format::superblock::{Superblock, choose};
@@ -329,10 +330,10 @@ fn a_damaged_superblock_is_mended_before_anything_else_is_written() {
 fn a_superblock_that_was_mended_is_durable() {
     let device = formatted();
     let disk = Disk::new(&device);
-    let (mut sb, _) = super::super::read_superblock(&disk).unwrap();
+    let (mut sb, _) = read_superblock(&disk, &mut Unsure::new(false)).unwrap();
     let at = sb.stand_by().encode(&mut [0; BLOCK]);
     disk.io.write(at, &[0xaa; BLOCK]).unwrap();
-    super::super::mend_superblock(&disk, &mut sb).unwrap();
+    mend_superblock(&disk, &mut sb).unwrap();
     disk.forget();
     let mut block = [0; BLOCK];
     disk.io.read(at, &mut block).unwrap();

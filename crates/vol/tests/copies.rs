@@ -1,0 +1,260 @@
+//! V32: pools whose first 8 KiB were written over: the copies of the superblock stand for both, and say so.
+#![cfg(not(shuttle))]
+
+use crate::support::{User, open, pattern};
+use sheave_blk::Device;
+use sheave_drivers::open_device;
+use sheave_vol::block_io::{BlockIo, DeviceIo};
+use sheave_vol::format::SUPERBLOCKS;
+use sheave_vol::superblock::{COPY_GRID, Superblock, copy_places};
+use sheave_vol::{
+    AddOptions, CheckOptions, CheckReport, CreateOptions, FindingKind, OpenOptions, Pool, PoolError, check_device, join,
+};
+
+const UNIT: u64 = 65536;
+const SIZE: u64 = 64 << 20;
+
+fn ram(bytes: u64) -> Device {
+    open_device(&format!("ram:size={bytes}")).expect("opens")
+}
+
+fn put(device: &Device, at: u64, bytes: &[u8]) {
+    DeviceIo::new(device).expect("attaches").write(at, bytes).expect("writes");
+}
+
+fn get(device: &Device, at: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    DeviceIo::new(device).expect("attaches").read(at, &mut bytes).expect("reads");
+    bytes
+}
+
+fn copy(device: &Device) -> Device {
+    let other = ram(device.size_bytes());
+    put(&other, 0, &get(device, 0, device.size_bytes() as usize));
+    other
+}
+
+fn checked(device: &Device, repair: bool) -> CheckReport {
+    check_device(device, &CheckOptions::default().repair(repair)).expect("checks")
+}
+
+/// A pool with a volume of 20 written units; closed, or as a crash leaves it, with records in the journal.
+fn pool(options: &CreateOptions, close: bool) -> Device {
+    let device = ram(SIZE);
+    Pool::create(&device, options).expect("formats");
+    let pool = open(&device);
+    let user = User::new(pool.create_volume("v", 1 << 30).expect("creates"));
+    (0..20).for_each(|unit| user.write(unit * UNIT, &pattern(unit, UNIT as usize)).expect("writes"));
+    user.sync().expect("syncs");
+    drop(user);
+    if close {
+        pool.close().expect("closes");
+    }
+    device
+}
+
+fn holds(pool: &Pool) {
+    let user = User::new(pool.open_volume("v").expect("is there"));
+    assert!((0..20).all(|unit| user.read(unit * UNIT, UNIT as usize).expect("reads") == pattern(unit, UNIT as usize)));
+}
+
+fn places() -> [u64; 2] {
+    copy_places(SIZE).expect("it is large enough")
+}
+
+/// As `sfdisk` leaves it (a protective partition table, then the GPT), or as zeroes do, or a few flipped bytes.
+fn ruin(device: &Device, how: usize) {
+    match how {
+        0 => put(device, 0, &[0; 8192]),
+        1 => put(device, 0, &[0x55; 8192]),
+        _ => SUPERBLOCKS.into_iter().for_each(|at| {
+            let mut block = get(device, at, 4096);
+            block[200] ^= 1;
+            put(device, at, &block);
+        }),
+    }
+}
+
+#[test]
+fn a_pool_whose_superblocks_are_lost_is_rebuilt_from_a_copy() {
+    for unit in [4096, UNIT, 1 << 20] {
+        for close in [true, false] {
+            for how in 0..3 {
+                let what = format!("units of {unit}, closed {close}, ruined {how}");
+                let device = pool(&CreateOptions::default().unit_bytes(unit), close);
+                ruin(&device, how);
+                let error = Pool::open(&device, &OpenOptions::default()).expect_err("it has no superblock");
+                let words = format!("byte {} has a copy, of checkpoint", places()[0].min(places()[1]));
+                let text = error.to_string();
+                assert!(text.contains("has a copy, of checkpoint") && text.contains("--repair"), "{what}: {text}");
+                assert!(
+                    places().iter().any(|at| text.contains(&format!("byte {at} has"))),
+                    "{what}: {words} in {text}"
+                );
+                let before = get(&device, 0, SIZE as usize);
+                let rescued = Pool::open(&device, &OpenOptions::default().rescue(true)).expect("is read");
+                holds(&rescued);
+                assert!(rescued.info().unsure.iter().any(|said| said.contains("both superblocks are lost")), "{what}");
+                drop(rescued);
+                let report = checked(&device, false);
+                assert!(report.is_repairable(), "{what}: {:?}", report.findings);
+                let lost = report.findings.iter().filter(|found| found.kind == FindingKind::Superblock);
+                assert!(lost.clone().count() == 2, "{what}: {:?}", report.findings);
+                for found in lost {
+                    assert!(found.means.contains("A copy of the superblock at byte"), "{what}: {found}");
+                    assert_eq!(found.means.contains("The pool was not closed"), !close, "{what}: {found}");
+                }
+                assert!(get(&device, 0, SIZE as usize) == before, "{what}: nothing is written without a repair");
+                assert!(checked(&device, true).repaired, "{what}");
+                assert!(checked(&device, false).is_clean(), "{what}");
+                let pool = open(&device);
+                holds(&pool);
+                pool.close().expect("closes");
+                assert!(checked(&device, false).is_clean(), "{what}");
+            }
+        }
+    }
+}
+
+/// A copy is as new as the superblocks after each checkpoint, each alone is enough, and what is damaged of them is told
+/// of a closed pool and mended by the next opening.
+#[test]
+fn each_copy_is_of_the_newest_checkpoint() {
+    let device = pool(&CreateOptions::default(), true);
+    let block = |at: u64| get(&device, at, 4096).try_into().expect("a block");
+    let newest = SUPERBLOCKS
+        .map(|at| Superblock::decode(&block(at), at, u64::MAX).expect("intact"))
+        .into_iter()
+        .max_by_key(|sb| sb.generation)
+        .expect("two");
+    for at in places() {
+        assert_eq!(Superblock::decode_copy(&block(at), at, u64::MAX).expect("intact"), newest);
+        assert!(Superblock::decode(&block(at), at, u64::MAX).is_err(), "it is no superblock");
+        let other = copy(&device);
+        put(&other, at, &[0xee; 4096]);
+        let report = checked(&other, false);
+        assert!(report.is_repairable() && report.findings.len() == 1, "{:?}", report.findings);
+        assert_eq!(report.findings[0].place.address, Some(at));
+        let mended = copy(&other);
+        assert!(checked(&mended, true).repaired && checked(&mended, false).is_clean());
+        ruin(&other, 0);
+        assert!(checked(&other, true).repaired, "the other copy is enough");
+        open(&other).close().expect("closes");
+        assert!(checked(&other, false).is_clean());
+    }
+    // A copy of an earlier checkpoint is told.
+    let old = places().map(|at| get(&device, at, 4096));
+    open(&device).close().expect("closes");
+    put(&device, places()[1], &old[1]);
+    let report = checked(&device, false);
+    assert!(
+        report.findings.len() == 1 && report.findings[0].means.contains("it is of checkpoint"),
+        "{:?}",
+        report.findings
+    );
+}
+
+/// An old copy is never taken for the newest state: the journal of a later opening refuses it.
+#[test]
+fn a_copy_that_is_older_than_the_journal_is_refused() {
+    let device = pool(&CreateOptions::default(), true);
+    let old = places().map(|at| get(&device, at, 4096));
+    for _ in 0..2 {
+        let pool = open(&device);
+        let user = User::new(pool.open_volume("v").expect("is there"));
+        user.write(30 * UNIT, &pattern(1, 4096)).expect("writes");
+        user.punch(30 * UNIT, UNIT).expect("punches");
+        user.sync().expect("syncs");
+    }
+    places().into_iter().zip(&old).for_each(|(at, block)| put(&device, at, block));
+    ruin(&device, 0);
+    let report = checked(&device, false);
+    assert!(report.findings.iter().any(|found| found.kind == FindingKind::SuperblockLost), "{:?}", report.findings);
+    assert!(!report.is_repairable());
+}
+
+/// The places are the pool's own: no volume gets them, however full it is, and no trim takes them.
+#[test]
+fn the_places_of_copies_are_nobodys() {
+    let device = ram(SIZE);
+    Pool::create(&device, &CreateOptions::default().discard(true)).expect("formats");
+    let pool = open(&device);
+    let user = User::new(pool.create_volume("v", 1 << 30).expect("creates"));
+    let full = (0..1024u64).find(|unit| user.write(unit * UNIT, &[7; UNIT as usize]).is_err()).expect("is full");
+    assert!(full > 900, "{full}");
+    user.sync().expect("syncs");
+    drop(user);
+    pool.delete("v").expect("deletes");
+    pool.trim(&mut |_| std::ops::ControlFlow::Continue(())).expect("trims");
+    while pool.discard_freed().expect("discards") > 0 {}
+    pool.close().expect("closes");
+    assert!(checked(&device, false).is_clean());
+    for at in places() {
+        assert!(Superblock::decode_copy(&get(&device, at, 4096).try_into().unwrap(), at, u64::MAX).is_ok());
+    }
+}
+
+/// With further members, and after growth, the copies lie elsewhere than a pool of that size has them.
+#[test]
+fn copies_of_a_pool_that_has_grown_are_found() {
+    let (a, b) = (pool(&CreateOptions::default(), true), ram(SIZE));
+    let grown = open(&a);
+    grown.add_member(&b, &AddOptions::default()).expect("adds");
+    drop(grown);
+    let all = |a: &Device, b: &Device| join("a+b", &[copy(a), copy(b)]).expect("joins");
+    let device = copy(&all(&a, &b));
+    assert!(device.size_bytes() == 2 * SIZE && copy_places(2 * SIZE) != copy_places(SIZE));
+    ruin(&device, 1);
+    assert!(checked(&device, true).repaired);
+    let pool = open(&device);
+    assert_eq!(pool.info().members.len(), 2);
+    holds(&pool);
+}
+
+/// A pool that an older program made has none; an upgrade gives it copies, wherever it is cut off.
+#[test]
+fn an_upgrade_gives_a_pool_copies() {
+    let device = pool(&CreateOptions::default(), true);
+    for at in SUPERBLOCKS {
+        let mut block = get(&device, at, 4096).try_into().expect("a block");
+        let sb = Superblock::decode(&block, at, u64::MAX).expect("intact");
+        Superblock { copies: [0; 2], owner: [0; 16], labels_at: 0, ..sb }.encode(&mut block);
+        put(&device, at, &block);
+    }
+    places().into_iter().for_each(|at| put(&device, at, &[0; 4096]));
+    assert!(checked(&device, false).is_clean());
+    let pool = open(&device);
+    holds(&pool);
+    // Data lies where a new pool has its copies.
+    let names: Vec<&str> = pool.upgrades().iter().map(|upgrade| upgrade.name).collect();
+    assert_eq!(names, ["owners", "copies"]);
+    let user = User::new(pool.create_volume("w", 1 << 30).expect("creates"));
+    let taken = (0..600u64).find(|unit| {
+        user.write(unit * UNIT, &[9; UNIT as usize]).expect("there is room");
+        user.volume.extents(unit * UNIT, UNIT).expect("is open")[0].addr == places()[0]
+    });
+    user.sync().expect("syncs");
+    drop(user);
+    assert_eq!(pool.upgrade().expect("upgrades").len(), 2);
+    assert!(pool.upgrades().is_empty());
+    pool.close().expect("closes");
+    assert!(checked(&device, false).is_clean());
+    let block = get(&device, 0, 4096).try_into().expect("a block");
+    let sb = Superblock::decode(&block, 0, u64::MAX).expect("intact");
+    assert!(sb.copies.iter().all(|at| *at > 0 && at.is_multiple_of(COPY_GRID)), "{:?}", sb.copies);
+    assert!(taken.is_none() || sb.copies[0] != places()[0], "data stays where it is");
+    ruin(&device, 0);
+    assert!(checked(&device, true).repaired);
+    holds(&open(&device));
+}
+
+/// What is no pool, and what is too small for copies, is told as before.
+#[test]
+fn without_a_copy_there_is_no_pool() {
+    let device = ram(SIZE);
+    let error = Pool::open(&device, &OpenOptions::default()).expect_err("nothing is there");
+    assert!(matches!(error, PoolError::Format { .. }) && error.to_string().contains("there is no pool"), "{error}");
+    let report = checked(&device, false);
+    assert!(!report.is_repairable() && report.findings.iter().all(|found| found.kind == FindingKind::NoPool));
+    assert_eq!((copy_places((32 << 20) - 1), copy_places(32 << 20)), (None, Some([16 << 20, 30 << 20])));
+}
