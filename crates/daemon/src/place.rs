@@ -30,6 +30,12 @@ pub fn leads_to(path: &Path, file: &File) -> bool {
     }
 }
 
+/// Whether nothing is there; not so when that cannot be told, for want of a right.
+pub fn is_missing(path: &Path) -> bool {
+    let gone = [std::io::ErrorKind::NotFound, std::io::ErrorKind::NotADirectory];
+    std::fs::metadata(path).is_err_and(|error| gone.contains(&error.kind()))
+}
+
 /// The kinds of specs; what begins otherwise is a path.
 const KINDS: [&str; 8] = ["null", "ram", "file", "fault", "partition", "linear", "nbd", "rbd"];
 
@@ -361,7 +367,14 @@ impl PoolPlace {
     pub fn expect_there(&self) -> Result<(), Failure> {
         for member in &self.members {
             if let Member::Path(path) = member
-                && !Path::new(path).exists()
+                && let Err(error) = std::fs::metadata(path)
+                && !is_missing(Path::new(path))
+            {
+                return Err(Failure::run(format!("{path}: cannot be looked at: {error}"))
+                    .fix("see what this user may do with it, and with each directory of its path"));
+            }
+            if let Member::Path(path) = member
+                && is_missing(Path::new(path))
             {
                 let make = match self.single_path() {
                     Some(path) => format!("{} --size 10G", path.display()),

@@ -1,7 +1,10 @@
 //! `sheave pool create`: looks before it formats.
 
+use std::path::Path;
+
 use serde::Serialize;
 use sheave_daemon::failure::{self, Failure};
+use sheave_daemon::place::is_missing;
 use sheave_daemon::shapes::pool::PoolJson;
 use sheave_vol::{CreateOptions, OpenOptions, Pool};
 
@@ -39,7 +42,7 @@ pub fn run(args: &CreateArgs) -> Result<(), Failure> {
             return Err(Failure::usage("--size is for a pool in one file")
                 .fix("give each member its own: file:a.img,size=5G+file:b.img,size=5G"));
         }
-        (None, Some(path)) if !path.exists() => {
+        (None, Some(path)) if is_missing(path) => {
             return Err(Failure::usage(format!("{}: there is no such file, and no size to make it with", args.pool))
                 .fix("add --size, such as --size 10G; the file takes space only as it is written"));
         }
@@ -75,6 +78,12 @@ fn format(args: &CreateArgs, options: &str) -> Result<(Option<String>, Pool), Fa
             for device in args.pool.open_members(options)? {
                 if let Some(what) = signature::find(&device)? {
                     found.push(format!("{} holds {what}", device.name()));
+                }
+            }
+            // Of a file all data is looked at; a device of it does not tell data from holes.
+            for path in args.pool.file_paths().iter().map(Path::new).filter(|path| path.is_file()) {
+                if let Some(what) = signature::find_in_file(path)?.filter(|_| found.is_empty()) {
+                    found.push(format!("{} holds {what}", path.display()));
                 }
             }
         }

@@ -1,11 +1,16 @@
 //! What lies on a device already: so that formatting it is a decision and not an accident.
 //!
-//! Owns the list of signatures that are looked for, in the first MiB. Reads through a ring, as a device of any kind is
-//! read. What no signature names and is not all zeroes counts as data.
+//! Owns the list of signatures that are looked for, and the places: the first and the last MiB, where copies of
+//! superblocks lie, and samples between them. A small device is read as a whole, and of a file all that is no hole.
+//! Reads through a ring, as a device of any kind is read. What no signature names and is not all zeroes counts as data.
 
 use std::fs::File;
 use std::io::Read;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+
+use rustix::fs::SeekFrom;
 
 use sheave::{Buf, Device, Ring, op};
 use sheave_daemon::failure::Failure;
@@ -14,6 +19,16 @@ use sheave_vol::format::{BLOCK, kind};
 
 /// How much of the device is looked at.
 pub const LOOK: u64 = 1 << 20;
+
+/// A device of so many bytes is read as a whole.
+const WHOLE: u64 = 256 << 20;
+/// So much data of a file is read to see that it is all zeroes.
+const MOST_DATA: u64 = 1 << 30;
+/// Places that are looked at between the ends of a large device, and how much at each.
+const SAMPLES: u64 = 256;
+const SAMPLE: u64 = 4 << 10;
+/// Where btrfs has copies of its superblock.
+const MIRRORS: [u64; 2] = [64 << 20, 256 << 30];
 
 /// Signatures: what, where, bytes.
 const KNOWN: &[(&str, usize, &[u8])] = &[
@@ -43,19 +58,104 @@ const KNOWN: &[(&str, usize, &[u8])] = &[
     ("a partition table", 510, b"\x55\xaa"),
 ];
 
-/// What is on the device, in words; `None` when there are only zeroes.
+/// What is on the device, in words; `None` when there are only zeroes in all places that are looked at.
 pub fn find(device: &Device) -> Result<Option<String>, Failure> {
-    let bytes = read(device, 0, LOOK.min(device.size_bytes()))?;
-    Ok(name(&bytes))
+    let size = device.size_bytes();
+    let mut reader = Reader::new(device)?;
+    if let Some(found) = name(&reader.read(0, LOOK.min(size))?) {
+        return Ok(Some(found));
+    }
+    for Range { start, end } in places(size) {
+        if let Some(found) = name_far(start, &reader.read(start, end - start)?, size) {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+/// What is looked at behind the first MiB of a device of this size: whole blocks.
+fn places(size: u64) -> Vec<Range<u64>> {
+    let size = size - size % 512;
+    if size <= WHOLE {
+        let starts = (1..size.div_ceil(LOOK)).map(|piece| piece * LOOK);
+        return starts.map(|start| start..size.min(start + LOOK)).collect();
+    }
+    let last = (size - LOOK) / SAMPLE * SAMPLE;
+    let mirrors = MIRRORS.into_iter().filter(|at| at + SAMPLE <= last).map(|at| at..at + SAMPLE);
+    let sample = |number: u64| (u128::from(last) * u128::from(number) / u128::from(SAMPLES)) as u64 / SAMPLE * SAMPLE;
+    let samples = (1..SAMPLES).map(sample).map(|at| at..at + SAMPLE);
+    std::iter::once(last..size).chain(mirrors).chain(samples).collect()
 }
 
 /// What is in a file, as it is before anything opens it as a device, which may make it larger.
 pub fn find_in_file(path: &Path) -> Result<Option<String>, Failure> {
-    match head_of(path) {
-        Ok(bytes) => Ok(name(&bytes)),
-        Err(err) => Err(Failure::run(format!("cannot read {}, to see what is in it: {err}", path.display()))
-            .fix("change its permissions, or name another file")),
+    look_into(path).map_err(|err| {
+        Failure::run(format!("cannot read {}, to see what is in it: {err}", path.display()))
+            .fix("change its permissions, or name another file")
+    })
+}
+
+fn look_into(path: &Path) -> std::io::Result<Option<String>> {
+    if let Some(found) = name(&head_of(path)?) {
+        return Ok(Some(found));
     }
+    let file = File::open(path)?;
+    let size = file.metadata()?.len();
+    let (mut at, mut left) = (0, MOST_DATA);
+    while let Some(data) = next_data(&file, at, size)? {
+        (at, left) = (data.end, left.saturating_sub(data.end - data.start));
+        if left == 0 {
+            return Ok(Some(format!("more than {MOST_DATA} bytes that may be data")));
+        }
+        let mut piece = vec![0; LOOK as usize];
+        for start in data.clone().step_by(LOOK as usize) {
+            let bytes = &mut piece[..(data.end - start).min(LOOK) as usize];
+            file.read_exact_at(bytes, start)?;
+            if let Some(found) = name_far(start, bytes, size) {
+                return Ok(Some(found));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The next part of a file that is no hole; all of it where the file system does not tell.
+fn next_data(file: &File, at: u64, size: u64) -> std::io::Result<Option<Range<u64>>> {
+    if at >= size {
+        return Ok(None);
+    }
+    match rustix::fs::seek(file, SeekFrom::Data(at)) {
+        Ok(start) if start >= size => Ok(None),
+        Ok(start) => {
+            Ok(Some(start..rustix::fs::seek(file, SeekFrom::Hole(start)).unwrap_or(size).clamp(start + 1, size)))
+        }
+        Err(rustix::io::Errno::NXIO) => Ok(None),
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::OPNOTSUPP) => Ok(Some(at..size)),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// What bytes far from the start of a device are, which begin at `start`; `None` when all of them are zero.
+fn name_far(start: u64, bytes: &[u8], size: u64) -> Option<String> {
+    let at = start + bytes.iter().position(|byte| *byte != 0)? as u64;
+    const RAID: &[u8] = b"\xfc\x4e\x2b\xa9";
+    const GPT: &[u8] = b"EFI PART";
+    let aligned = |back: u64, to: u64| size.checked_sub(back).map(|at| at / to * to);
+    let known = [
+        ("a GPT partition table", size.checked_sub(512), GPT),
+        ("a GPT partition table", size.checked_sub(4096), GPT),
+        ("a RAID member", (size / 65536 * 65536).checked_sub(65536), RAID),
+        ("a RAID member", aligned(8192, 4096), RAID),
+        ("a ZFS pool", (size / (256 << 10) * (256 << 10)).checked_sub(384 << 10), b"\x0c\xb1\xba\x00\x00\x00\x00\x00"),
+        ("a btrfs file system", Some(MIRRORS[0] + 64), b"_BHRfS_M"),
+        ("a btrfs file system", Some(MIRRORS[1] + 64), b"_BHRfS_M"),
+    ];
+    let is_there = |place: u64, magic: &[u8]| {
+        let from = usize::try_from(place.checked_sub(start)?).ok()?;
+        Some(bytes.get(from..from + magic.len())? == magic)
+    };
+    let found = known.iter().find(|(_, place, magic)| place.and_then(|place| is_there(place, magic)) == Some(true));
+    Some(found.map_or_else(|| format!("data: byte {at} is not zero"), |(what, ..)| (*what).to_owned()))
 }
 
 /// Whether a file holds a pool of Sheave, or is a member of one.
@@ -98,29 +198,44 @@ fn sheave_block(bytes: &[u8]) -> Option<String> {
     None
 }
 
-/// Reads a piece of a device, in whole blocks of it.
-pub fn read(device: &Device, pos: u64, len: u64) -> Result<Vec<u8>, Failure> {
-    const PIECE: u64 = 256 << 10;
-    let fail = |err: &dyn std::fmt::Display| Failure::run(format!("{}: cannot read byte {pos}: {err}", device.name()));
-    let mut ring = Ring::builder().entries(8).build().map_err(|err| fail(&err))?;
-    let fd = ring.attach(device).map_err(|err| fail(&err))?;
-    let mut bytes = Vec::with_capacity(len as usize);
-    while (bytes.len() as u64) < len {
-        let at = pos + bytes.len() as u64;
-        let piece = PIECE.min(pos + len - at);
-        let buf = Buf::zeroed(piece as usize, 4096).map_err(|err| fail(&err))?;
-        ring.push(op::read(fd, buf).offset(at)).map_err(|err| fail(&err))?;
-        ring.submit_and_wait(1).map_err(|err| fail(&err))?;
-        for done in ring.completions() {
-            let read = done.result().map_err(|err| fail(&err))?;
-            let buf = done.into_buf().expect("a read gives its buffer back");
-            bytes.extend_from_slice(&buf[..read as usize]);
-            if u64::from(read) < piece {
-                return Err(fail(&"it ends early"));
+/// A ring with a device, for several reads of whole blocks of it.
+struct Reader<'a> {
+    device: &'a Device,
+    ring: Ring,
+    fd: sheave::Fd,
+}
+
+impl Reader<'_> {
+    fn new(device: &Device) -> Result<Reader<'_>, Failure> {
+        let fail = |err: &dyn std::fmt::Display| Failure::run(format!("{}: cannot be read: {err}", device.name()));
+        let mut ring = Ring::builder().entries(8).build().map_err(|err| fail(&err))?;
+        let fd = ring.attach(device).map_err(|err| fail(&err))?;
+        Ok(Reader { device, ring, fd })
+    }
+
+    fn read(&mut self, pos: u64, len: u64) -> Result<Vec<u8>, Failure> {
+        const PIECE: u64 = 256 << 10;
+        let Reader { device, ring, fd } = self;
+        let fail =
+            |err: &dyn std::fmt::Display| Failure::run(format!("{}: cannot read byte {pos}: {err}", device.name()));
+        let mut bytes = Vec::with_capacity(len as usize);
+        while (bytes.len() as u64) < len {
+            let at = pos + bytes.len() as u64;
+            let piece = PIECE.min(pos + len - at);
+            let buf = Buf::zeroed(piece as usize, 4096).map_err(|err| fail(&err))?;
+            ring.push(op::read(*fd, buf).offset(at)).map_err(|err| fail(&err))?;
+            ring.submit_and_wait(1).map_err(|err| fail(&err))?;
+            for done in ring.completions() {
+                let read = done.result().map_err(|err| fail(&err))?;
+                let buf = done.into_buf().expect("a read gives its buffer back");
+                bytes.extend_from_slice(&buf[..read as usize]);
+                if u64::from(read) < piece {
+                    return Err(fail(&"it ends early"));
+                }
             }
         }
+        Ok(bytes)
     }
-    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -159,7 +159,9 @@ fn a_kernel_ring_that_is_refused_ends_a_command_with_an_error() {
 fn a_kernel_ring_that_is_refused_ends_the_server_with_an_error() {
     let dir = Dir::new();
     // The client's own ring has the same fate: only the server's word counts.
-    let client = "for i in 1 2 3 4 5 6 7 8; do $SHEAVE bench $uri --ios 100 --progress none; done; exec sleep 300";
+    let client = "for i in 1 2 3 4 5 6 7 8; do \
+                  timeout 30 $SHEAVE bench nbd:unix:${uri#*socket=},export=disk --ios 100 --progress none; done; \
+                  exec sleep 300";
     let Some(said) = refused_later(&dir, &format!("serve ram:size=1M --run '{client}'")) else { return };
     assert_eq!(said.code, 1, "{}", said.err);
     assert!(said.err.contains("io_uring_enter failed") && said.err.contains("the server ends"), "{}", said.err);

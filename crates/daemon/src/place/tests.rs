@@ -103,3 +103,18 @@ fn the_fix_for_a_missing_pool_is_a_command_that_works() {
         assert!(failure.contains(fix), "{failure}");
     }
 }
+
+/// A path of which nobody can tell what is there is not one where nothing is.
+#[test]
+fn what_cannot_be_looked_at_is_not_missing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let circle = dir.path().join("circle");
+    std::os::unix::fs::symlink(&circle, &circle).expect("linked");
+    let refused = |path: &std::path::Path| {
+        let place: PoolPlace = path.display().to_string().parse().expect("a place");
+        place.expect_pool().expect_err("no pool").cause().to_owned()
+    };
+    assert!(!is_missing(&circle) && refused(&circle).contains("cannot be looked at"), "{}", refused(&circle));
+    let missing = dir.path().join("missing");
+    assert!(is_missing(&missing) && refused(&missing).contains("there is no such file"), "{}", refused(&missing));
+}

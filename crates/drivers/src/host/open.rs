@@ -260,6 +260,10 @@ impl AsRawFd for HostFile {
 fn look(path: &Path, opts: &HostOpts) -> Result<Option<FileKind>, HostError> {
     match fs::metadata(path) {
         Ok(meta) => kind_or_error(path, &meta).map(Some),
+        Err(e) if e.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_ok() => {
+            let fix = "make the file that it leads to, name that file, or remove the link";
+            Err(HostError::new(Kind::NotFound, path, "it is a symbolic link to something that is not there", fix))
+        }
         Err(e) if e.kind() == io::ErrorKind::NotFound && opts.size.is_some() && !opts.readonly => Ok(None),
         Err(e) => Err(HostError::from_io(path, "open", &e)),
     }

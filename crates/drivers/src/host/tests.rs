@@ -190,6 +190,10 @@ fn each_wrong_path_says_what_is_wrong_and_what_to_do() {
     let circle = dir.path().join("circle");
     std::os::unix::fs::symlink(&circle, &circle).expect("linked");
     expect_error(&circle, plain, K::NotFound, "circle");
+    let dangling = dir.path().join("dangling");
+    std::os::unix::fs::symlink("nowhere", &dangling).expect("linked");
+    expect_error(&dangling, sized(MIB), K::NotFound, "symbolic link to something that is not there");
+    expect_error(&dangling, plain, K::NotFound, "remove the link");
     let pipe = dir.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().is_ok_and(|s| s.success()));
     expect_error(&pipe, plain, K::WrongType, "a named pipe");

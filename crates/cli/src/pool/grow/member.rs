@@ -69,7 +69,7 @@ pub(super) fn open_added(args: &GrowArgs, place: &PoolPlace) -> Result<Device, F
             return Err(Failure::usage("--size is for a file that is named by its path")
                 .fix(format!("write it into the spec: {place},size=10G")));
         }
-        (None, Some(path)) if !path.exists() => {
+        (None, Some(path)) if sheave_daemon::place::is_missing(path) => {
             return Err(Failure::usage(format!("{place}: there is no such file, and no size to make it with"))
                 .fix("add --size, such as --size 10G; the file takes space only as it is written"));
         }
