@@ -137,6 +137,6 @@ fn there(pool: &Opened, holder: &Holder, args: &ExportArgs, stop: &AtomicBool) -
     let export = t::Export { pool: holder.pool.clone(), volume: name.clone(), stream: sink.told_as_stream() };
     let Reply { copied_bytes } =
         holder.remote.long("ExportVolume", &export, &[sink.file()?.as_fd()], &mut progress, stop)?;
-    sink.was_finished();
+    sink.was_finished()?;
     Ok((Copied { bytes: copied_bytes, bad: Bad::default() }, progress.finish().as_secs_f64()))
 }

@@ -125,6 +125,6 @@ fn there(pool: &Opened, holder: &Holder, args: &ExportDiffArgs, stop: &AtomicBoo
     let export = t::ExportDiff { pool: holder.pool.clone(), volume, from, format, stream };
     let Reply { copied_bytes, zero_bytes } =
         holder.remote.long("ExportDiff", &export, &[sink.file()?.as_fd()], &mut progress, stop)?;
-    sink.was_finished();
+    sink.was_finished()?;
     Ok((Written { copied_bytes, zero_bytes }, progress.finish().as_secs_f64()))
 }

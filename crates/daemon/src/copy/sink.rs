@@ -3,21 +3,25 @@
 //! Owns what a hole becomes: nothing in a file that begins empty, zeroes elsewhere. A file that this made is removed
 //! again unless it was finished.
 //!
+//! - S0: a file with something in it is replaced when all of the new one is durable, by one rename; until then, and if
+//!   that does not come to be, it is as it was. The new one is written beside it without a name, so that nothing of it
+//!   is left whatever ends the process, where the file system can do that; elsewhere as `.sheave-export-PID-N`. It gets
+//!   the old one's mode, and its owner if this process may give that. A file that is empty is written in place.
 //! - S1: a file or block device that this opened by its path is locked until it is dropped, so that no other copy
 //!   writes to it. What is removed is the file that was made here, and no other that has its name now.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{FlockOperation, OFlags};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use sheave::Device;
-use sheave_base::sync::atomic::{AtomicBool, Ordering};
+use sheave_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sheave_base::units::fmt_bytes;
 use sheave_blk::claim::{Claim, Sharing};
 
@@ -33,10 +37,32 @@ const PIPE_BUF: usize = 4096;
 pub struct Sink {
     name: String,
     to: To,
-    /// Made by us, and not finished.
-    made: Option<PathBuf>,
+    /// What was made by us, and is not finished.
+    made: Made,
     /// Who reads a stream is not waited for any more once this is set.
     stop: Option<Arc<AtomicBool>>,
+}
+
+/// What becomes of the file when it is finished, and when it is not.
+enum Made {
+    /// It is what it is.
+    Nothing,
+    /// It was made under this name, and is removed unless it is finished.
+    New(PathBuf),
+    /// It was there and empty, and is emptied again.
+    Emptied,
+    /// It takes the place of another (S0).
+    Beside(Beside),
+}
+
+/// A file that is to take the place of another.
+struct Beside {
+    /// The other, open and locked.
+    old: File,
+    /// Its path, without symbolic links.
+    path: PathBuf,
+    /// What the new one is called until then; none: it has no name.
+    name: Option<PathBuf>,
 }
 
 enum To {
@@ -67,7 +93,7 @@ impl Sink {
             Ok(file) => {
                 // Another process may come across it at once; then it is that one's, and stays.
                 lock(&file, &name)?;
-                return Ok(Self { name, to: To::File(file), made: Some(path.to_owned()), stop: None });
+                return Ok(Self { name, to: To::File(file), made: Made::New(path.to_owned()), stop: None });
             }
             Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {}
             Err(err) => return Err(fail(err)),
@@ -89,16 +115,19 @@ impl Sink {
                 .fix("try again, or choose another file"));
         }
         if !block {
-            file.set_len(0).map_err(fail)?;
-            return Ok(Self { name, to: To::File(file), made: None, stop: None });
+            if meta.len() == 0 {
+                return Ok(Self { name, to: To::File(file), made: Made::Emptied, stop: None });
+            }
+            let (new, beside) = Beside::new(path, file, &name)?;
+            return Ok(Self { name, to: To::File(new), made: Made::Beside(beside), stop: None });
         }
         expect_room(&file, &name, len)?;
-        Ok(Self { name, to: To::Block(file), made: None, stop: None })
+        Ok(Self { name, to: To::Block(file), made: Made::Nothing, stop: None })
     }
 
     /// What is written in order from where it stands, whatever it is.
     pub fn stream(file: File, name: String) -> Self {
-        Self { name, to: To::Stream(file), made: None, stop: None }
+        Self { name, to: To::Stream(file), made: Made::Nothing, stop: None }
     }
 
     /// An open file that is empty, block device or pipe, for an image of `len` bytes.
@@ -114,11 +143,11 @@ impl Sink {
                 .fix("open it without O_APPEND, or pass it with `stream`; use the same version of sheave for both"));
         }
         if meta.is_file() {
-            return Ok(Self { name, to: To::File(file), made: None, stop: None });
+            return Ok(Self { name, to: To::File(file), made: Made::Nothing, stop: None });
         }
         if meta.file_type().is_block_device() {
             expect_room(&file, &name, len)?;
-            return Ok(Self { name, to: To::Block(file), made: None, stop: None });
+            return Ok(Self { name, to: To::Block(file), made: Made::Nothing, stop: None });
         }
         Ok(Self::stream(file, name))
     }
@@ -152,7 +181,7 @@ impl Sink {
         ask(&format!("{name} exists; the export replaces what is in it"))?;
         // Nobody else of this process has it; only its server knows of its other clients.
         let claim = device.claim(Sharing::Alone).map_err(failure::device)?;
-        Ok(Self { name, to: To::Device { device, _claim: claim }, made: None, stop: None })
+        Ok(Self { name, to: To::Device { device, _claim: claim }, made: Made::Nothing, stop: None })
     }
 
     /// The device that it is, if it is one.
@@ -184,8 +213,20 @@ impl Sink {
     }
 
     /// Somebody else has written all of it, and made it durable.
-    pub fn was_finished(mut self) {
-        self.made = None;
+    ///
+    /// # Errors
+    ///
+    /// It could not be put in the place of the one that was there.
+    pub fn was_finished(mut self) -> Result<(), Failure> {
+        self.publish()
+    }
+
+    /// What was written gets its name, if it has not.
+    fn publish(&mut self) -> Result<(), Failure> {
+        match (std::mem::replace(&mut self.made, Made::Nothing), &self.to) {
+            (Made::Beside(beside), To::File(new)) => beside.publish(new, &self.name),
+            _ => Ok(()),
+        }
     }
 
     /// A stream that nobody reads is given up when `stop` is set.
@@ -235,20 +276,101 @@ impl Sink {
             To::Device { .. } => Ok(()), // Its ring has flushed it.
         };
         done.map_err(|err| failed(&self.name, &err))?;
-        self.made = None;
-        Ok(())
+        self.publish()
     }
 }
 
 impl Drop for Sink {
     fn drop(&mut self) {
-        if let (Some(path), To::File(file)) = (&self.made, &self.to)
-            && leads_to(path, file)
+        let To::File(file) = &self.to else { return };
+        // The error that brought us here is the one worth telling.
+        let _ = match &self.made {
+            Made::New(path) if leads_to(path, file) => std::fs::remove_file(path),
+            Made::Emptied => file.set_len(0),
+            Made::New(_) | Made::Beside(_) | Made::Nothing => Ok(()),
+        };
+    }
+}
+
+impl Beside {
+    /// A new file beside one that is open.
+    fn new(path: &Path, old: File, name: &str) -> Result<(File, Beside), Failure> {
+        let fail = |err: io::Error| {
+            failed(name, &err).fix(format!(
+                "the export is written beside it first, and then takes its place: let this process write to its \
+                 directory, or empty the file before, and it is written in place: truncate -s 0 '{name}'"
+            ))
+        };
+        let path = path.canonicalize().map_err(fail)?;
+        let meta = old.metadata().map_err(fail)?;
+        let (new, named) = Self::file_beside(&path).map_err(fail)?;
+        let beside = Beside { old, path, name: named };
+        let give = |uid: u32, gid: u32| {
+            rustix::fs::fchown(&new, Some(rustix::fs::Uid::from_raw(uid)), Some(rustix::fs::Gid::from_raw(gid)))
+        };
+        // Only root may give files away. The mode comes behind it, for a new owner takes bits of it away.
+        let _ = give(meta.uid(), meta.gid());
+        rustix::fs::fchmod(&new, Mode::from_raw_mode(meta.mode() & 0o777)).map_err(|err| fail(err.into()))?;
+        Ok((new, beside))
+    }
+
+    /// A file in the directory of another, and its name if it had to get one.
+    fn file_beside(path: &Path) -> io::Result<(File, Option<PathBuf>)> {
+        let dir = path.parent().unwrap_or(Path::new("/"));
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        // By /proc it gets its name when it is finished.
+        if Path::new("/proc/self/fd").exists()
+            && let Ok(file) = rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR)
         {
-            // The error that brought us here is the one worth telling.
-            let _ = std::fs::remove_file(path);
+            return Ok((file.into(), None));
+        }
+        Self::named_file_beside(path).map(|(file, name)| (file, Some(name)))
+    }
+
+    fn named_file_beside(path: &Path) -> io::Result<(File, PathBuf)> {
+        let name = free_name(path);
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&name)?;
+        Ok((file, name))
+    }
+
+    /// Puts the new file in the place of the old one.
+    fn publish(mut self, new: &File, name: &str) -> Result<(), Failure> {
+        let fail = |err: io::Error| failed(name, &err).fix("what was there before is as it was; try again");
+        if !leads_to(&self.path, &self.old) {
+            return Err(Failure::run(format!("{name} was removed or replaced by a process meanwhile"))
+                .fix("try again, or choose another file"));
+        }
+        let from = match &self.name {
+            Some(name) => name.clone(),
+            None => {
+                let free = free_name(&self.path);
+                let file = format!("/proc/self/fd/{}", new.as_raw_fd());
+                rustix::fs::linkat(CWD, file, CWD, &free, AtFlags::SYMLINK_FOLLOW).map_err(|err| fail(err.into()))?;
+                self.name.insert(free).clone()
+            }
+        };
+        std::fs::rename(&from, &self.path).map_err(fail)?;
+        self.name = None;
+        let dir = File::open(self.path.parent().unwrap_or(Path::new("/"))).map_err(fail)?;
+        dir.sync_all().map_err(fail)
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        if let Some(name) = &self.name {
+            // As for the sink.
+            let _ = std::fs::remove_file(name);
         }
     }
+}
+
+/// A name in the directory of a file that no other export has.
+fn free_name(path: &Path) -> PathBuf {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    // Relaxed: only the number counts.
+    let number = LAST.fetch_add(1, Ordering::Relaxed);
+    path.with_file_name(format!(".sheave-export-{}-{number}", std::process::id()))
 }
 
 /// Writes to a pipe or socket for as long as it takes, unless it is stopped.
