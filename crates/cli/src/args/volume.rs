@@ -345,7 +345,9 @@ const IMPORT_EXAMPLES: &str = "\
 Examples:
   sheave volume import debian.img 'pool.img#root'
   sheave volume import debian.img 'pool.img#root' --size 20G --yes
-  zstd -dc root.img.zst | sheave volume import - 'pool.img#root'";
+  zstd -dc root.img.zst | sheave volume import - 'pool.img#root'
+  sheave volume import - 'pool.img#root' < disk.luks
+        takes the bytes of a file as they are; by its name, what is no raw image is refused";
 
 /// `sheave volume import`.
 #[derive(Debug, Args)]
@@ -408,7 +410,7 @@ pub struct ExportArgs {
     pub volume: VolumePlace,
 
     /// The raw image to write: a file, a block device, a server's export (nbd:...), an image of a Ceph cluster
-    /// (rbd:...), or - for stdout.
+    /// (rbd:...), or - for stdout. A file that is there is replaced when all of the new one is durable.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 

@@ -224,7 +224,8 @@ fn put(
         if run.zero && has_data {
             lanes.punch(at, run.len as u64)?;
         } else if !run.zero {
-            copied.copied_bytes += run.len as u64;
+            // The image may end within its last grain.
+            copied.copied_bytes += run.len.min(bytes - run.start) as u64;
             lanes.write(lane, run.start..run.start + run.len, at)?;
         }
     }

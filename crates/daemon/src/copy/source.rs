@@ -283,23 +283,77 @@ fn failed(name: &str, err: &io::Error) -> Failure {
     Failure::run(format!("cannot read {name}: {err}"))
 }
 
+/// What an image is in that is not raw, and how it becomes raw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Other {
+    /// A format of images, as `qemu-img` calls it.
+    Image(&'static str),
+    /// A compressed file, and the program that unpacks it to stdout.
+    Packed(&'static str, &'static str),
+    /// An encrypted container.
+    Luks,
+}
+
+/// By where they are and what they are: bytes that begin what is no raw image.
+const MAGICS: [(usize, &[u8], Other); 16] = [
+    (0, b"QFI\xfb", Other::Image("qcow2")),
+    (0, b"KDMV", Other::Image("vmdk")),
+    (0, b"# Disk DescriptorFile", Other::Image("vmdk")),
+    (0, b"vhdxfile", Other::Image("vhdx")),
+    (0, b"conectix", Other::Image("vpc")),
+    (64, b"\x7f\x10\xda\xbe", Other::Image("vdi")),
+    (0, b"QED\0", Other::Image("qed")),
+    (0, b"WithoutFreeSpace", Other::Image("parallels")),
+    (0, b"WithouFreSpacExt", Other::Image("parallels")),
+    (0, b"LUKS\xba\xbe", Other::Luks),
+    (0, b"\x1f\x8b\x08", Other::Packed("gzip", "gzip -dc")),
+    (0, b"\xfd7zXZ\0", Other::Packed("xz", "xz -dc")),
+    (0, b"\x28\xb5\x2f\xfd", Other::Packed("zstd", "zstd -dc")),
+    (0, b"\x04\x22\x4d\x18", Other::Packed("lz4", "lz4 -dc")),
+    (4, b"1AY&SY", Other::Packed("bzip2", "bzip2 -dc")),
+    (0, b"PK\x03\x04", Other::Packed("zip", "unzip -p")),
+];
+
+/// What begins so, if that is no raw image.
+fn other_format(head: &[u8]) -> Option<Other> {
+    let is = |at: usize, magic: &[u8]| head.get(at..).is_some_and(|head| head.starts_with(magic));
+    let known = |(at, magic, other): &(usize, &[u8], Other)| match other {
+        Other::Packed("bzip2", _) => is(0, b"BZh") && is(*at, magic),
+        _ => is(*at, magic),
+    };
+    MAGICS.iter().find(|row| known(row)).map(|row| row.2)
+}
+
 /// An image of another format would become a volume that no guest understands.
 fn refuse_other_formats(file: &File, name: &str) -> Result<(), Failure> {
-    let mut magic = [0; 8];
-    // Shorter files are told by their first read.
-    let _ = file.read_exact_at(&mut magic, 0);
-    let format = match &magic {
-        [b'Q', b'F', b'I', 0xfb, ..] => "qcow2",
-        [b'K', b'D', b'M', b'V', ..] => "vmdk",
-        b"vhdxfile" => "vhdx",
-        b"conectix" => "vpc",
-        _ => return Ok(()),
+    let mut head = [0; 96];
+    let mut have = 0;
+    // Files that end before are told by their first read.
+    while have < head.len() {
+        match file.read_at(&mut head[have..], have as u64) {
+            Ok(0) => break,
+            Ok(bytes) => have += bytes,
+            Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => break,
+        }
+    }
+    let Some(other) = other_format(&head[..have]) else { return Ok(()) };
+    let (what, fix) = match other {
+        Other::Image(format) => (
+            format!("a {format} image, not a raw one"),
+            format!("convert it first: qemu-img convert -f {format} -O raw '{name}' raw.img"),
+        ),
+        Other::Packed(format, unpack) => (
+            format!("a {format} file, not a raw image"),
+            format!("unpack it into the import: {unpack} '{name}' | sheave volume import - ..."),
+        ),
+        Other::Luks => (
+            "an encrypted container (LUKS), not a raw image".into(),
+            format!("open it first, and import the device that this makes: cryptsetup open '{name}' NAME"),
+        ),
     };
-    let fix = format!(
-        "convert it first: qemu-img convert -f {format} -O raw '{name}' raw.img; or, to copy its bytes as they are: \
-         sheave volume import - ... < '{name}'"
-    );
-    Err(Failure::usage(format!("{name} is a {format} image, not a raw one")).fix(fix))
+    let as_it_is = format!("or, to copy its bytes as they are: sheave volume import - ... < '{name}'");
+    Err(Failure::usage(format!("{name} is {what}")).fix(format!("{fix}; {as_it_is}")))
 }
 
 fn next_of_file(file: &File, pos: u64, len: u64, has_holes: bool, buf: &mut [u8]) -> io::Result<Piece> {

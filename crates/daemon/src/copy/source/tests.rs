@@ -68,10 +68,43 @@ fn ctrl_c_ends_the_wait_for_a_pipe() {
 #[test]
 fn images_of_other_formats_are_refused() {
     let dir = tempfile::tempdir().expect("a directory");
-    let path = dir.path().join("a.qcow2");
-    std::fs::write(&path, b"QFI\xfb0000").expect("a file");
-    let error = Source::open(&path).expect_err("refused");
-    assert!(error.cause().contains("qcow2") && error.to_string().contains("qemu-img convert"), "{error}");
+    let path = dir.path().join("image");
+    let vdi = [&[b'<'; 64][..], b"\x7f\x10\xda\xbe\x01\0\x01\0"].concat();
+    let others: [(&[u8], &str, &str); 16] = [
+        (b"QFI\xfb\0\0\0\x03", "qcow2", "qemu-img convert -f qcow2"),
+        (b"KDMV\x01\0\0\0", "vmdk", "qemu-img convert -f vmdk"),
+        (b"# Disk DescriptorFile\nversion=1\n", "vmdk", "qemu-img convert -f vmdk"),
+        (b"vhdxfile", "vhdx", "qemu-img convert -f vhdx"),
+        (b"conectix", "vpc", "qemu-img convert -f vpc"),
+        (&vdi, "vdi", "qemu-img convert -f vdi"),
+        (b"QED\0\0\0\x01\0", "qed", "qemu-img convert -f qed"),
+        (b"WithoutFreeSpace\x02\0\0\0", "parallels", "qemu-img convert -f parallels"),
+        (b"WithouFreSpacExt\x02\0\0\0", "parallels", "qemu-img convert -f parallels"),
+        (b"LUKS\xba\xbe\0\x02", "LUKS", "cryptsetup open"),
+        (b"\x1f\x8b\x08\0", "gzip", "gzip -dc"),
+        (b"\xfd7zXZ\0\0\x04", "xz", "xz -dc"),
+        (b"\x28\xb5\x2f\xfd", "zstd", "zstd -dc"),
+        (b"\x04\x22\x4d\x18", "lz4", "lz4 -dc"),
+        (b"BZh91AY&SY", "bzip2", "bzip2 -dc"),
+        (b"PK\x03\x04", "zip", "unzip -p"),
+    ];
+    for (head, format, fix) in others {
+        std::fs::write(&path, head).expect("a file");
+        let error = Source::open(&path).expect_err(format);
+        let told = error.to_string();
+        assert!(error.cause().contains(format) && told.contains(fix), "{error}");
+        assert!(told.contains("import - ... <"), "how it is taken as it is: {error}");
+        // As a stream it is.
+        let stream = File::open(&path).expect("opened");
+        assert!(Source::stream(stream, "stdin".into()).size().is_none());
+    }
+    let mut iso = vec![0; 32768];
+    iso.extend(b"\x01CD001\x01");
+    let boot: &[u8] = b"\xeb\x3c\x90mkfs.fat";
+    for raw in [iso.as_slice(), boot, b"BZh9 is no pi", b"QED", b"a\x7f\x10\xda\xbe", &[0; 100]] {
+        std::fs::write(&path, raw).expect("a file");
+        assert_eq!(Source::open(&path).expect("raw").size(), Some(raw.len() as u64));
+    }
     assert!(Source::open(dir.path()).expect_err("refused").cause().contains("directory"));
     assert!(Source::open(&dir.path().join("none")).expect_err("refused").cause().contains("cannot read"));
 }
