@@ -27,10 +27,10 @@ use sheave_base::sync::MutexGuard;
 use sheave_base::sync::atomic::Ordering;
 
 use crate::engine::inner::PoolInner;
-use crate::format::BLOCK;
 use crate::format::page::index::build_upper;
-use crate::format::page::{PagePlace, PageRef, index, leaf};
+use crate::format::page::{PagePlace, PageRef, free, index, leaf};
 use crate::format::superblock::{Geometry, Superblock};
+use crate::format::{BLOCK, MAX_FREE_RUNS};
 use crate::state::State;
 use crate::state::extent_map::{Entry, INDEX_SHIFT, Top, id_of};
 use crate::state::phase::{Event, Phase};
@@ -93,6 +93,11 @@ impl PoolInner {
         runs.extend(labels.iter().map(|(at, block)| (*at, &block[..])));
         self.io.write_many(&runs)?;
         drop(runs);
+        if let Some((at, block)) = &plan.free {
+            // The checkpoint is whole without the list, which only an opening with a damaged map reads. So nothing fails
+            // because the block cannot be written: the host may have no space for it.
+            let _ = self.io.write(*at, &block[..]);
+        }
         self.flush()?;
         plan.reached = plan.reached.max(Reached::Superblock);
         let mut block = [0; BLOCK];
@@ -181,7 +186,11 @@ impl State {
             ..self.sb.clone()
         };
         sb.keep_twins();
-        Ok(Plan { draft, sb, reached: Reached::Pages, replaced: self.tree.pages.take_given_up(), taken })
+        // Behind everything that takes or gives back pages: no unit of the list is in this checkpoint.
+        let mut block = Box::new([0; BLOCK]);
+        let runs = self.tree.units.longest_free(MAX_FREE_RUNS);
+        let free = free::encode(&mut block, &sb, &runs).map(|at| (at, block));
+        Ok(Plan { draft, sb, free, reached: Reached::Pages, replaced: self.tree.pages.take_given_up(), taken })
     }
 
     /// No page and no record may have what lies beyond the end of its volume: it would come back when the volume grows.

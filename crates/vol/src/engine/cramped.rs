@@ -13,9 +13,9 @@
 //! Owns the way into [`Phase::DeletesOnly`] and out of it. Does not own the search for space
 //! ([`stock`](crate::engine::stock)), nor what each operation does in that phase.
 //!
-//! - C1: nothing but the journal is written before the first checkpoint, and superblocks of a pool that was closed (that
-//!   it is open again). Of the journal only blocks that no recovery needs:
-//!   the first behind the last commit, and those of a commit that was torn.
+//! - C1: nothing is written before the first checkpoint but the journal, and the superblocks of a pool that was closed,
+//!   which say that it is open again. Of the journal only blocks that no recovery needs: the first behind the last
+//!   commit, and those of a commit that was torn.
 //! - C2: the blocks of a torn commit are blank, durably, before a commit takes its number: else its last blocks would
 //!   follow the new one, and be replayed as a commit of their own.
 //! - C3: a delete begins only when the block of the journal that it will be in has space, and is blank or has what

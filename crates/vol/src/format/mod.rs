@@ -51,6 +51,8 @@ pub mod kind {
     pub const SUMS: u16 = 7;
     /// A copy of the superblock, at a place that the superblock names.
     pub const SUPERBLOCK_COPY: u16 = 8;
+    /// Units that are free for certain.
+    pub const FREE: u16 = 9;
 }
 
 /// Addresses of the two superblocks.
@@ -286,6 +288,29 @@ pub struct SumsHead {
     /// place of such a block's checksum says the same of the next.
     pub marked: U32,
 }
+
+/// List of free units, after the header; then [`MAX_FREE_RUNS`] runs at most.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct FreeHead {
+    /// Of the superblock that it belongs to.
+    pub incarnation: U64,
+    /// Of the superblock that it belongs to.
+    pub replay_seq: U64,
+}
+
+/// Units that follow each other, all free.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct FreeRun {
+    /// First unit of the pool.
+    pub first: U64,
+    /// Units; at least 1.
+    pub count: U64,
+}
+
+/// Most runs of a list of free units.
+pub const MAX_FREE_RUNS: usize = (PAYLOAD - size_of::<FreeHead>()) / size_of::<FreeRun>();
 
 /// Most checksums of a page.
 pub const MAX_SUMS: usize = (PAYLOAD - size_of::<SumsHead>()) / 4;

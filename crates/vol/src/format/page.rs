@@ -6,6 +6,7 @@
 //! | [`index`] | references to pages one level below: levels 1 to 4 |
 //! | [`table`] | volumes: level 0 of the volume table |
 //! | [`sums`] | checksums of data: level 0 of their tree |
+//! | [`free`] | the list of free units (of no tree) |
 //! | [`label`] | the label of a further member (of no tree) |
 //!
 //! Owns [`PageRef`] and [`Expect`]: what a reader knows of a page before it reads it. The volume table is a tree whose
@@ -19,6 +20,7 @@
 //! - P3: pages may be shared between volumes (leaves and index pages of level 1, after a snapshot): the header's owner
 //!   is the volume that it was written for and not compared.
 
+pub mod free;
 pub mod index;
 pub mod label;
 pub mod leaf;

@@ -150,7 +150,11 @@ fn journal_blocks(options: &CreateOptions, bytes: u64) -> Result<u32, PoolError>
     let bounds = u64::from(MIN_JOURNAL_BLOCKS)..=u64::from(MAX_JOURNAL_BLOCKS);
     let Some(wanted) = options.journal_bytes else {
         let blocks = (bytes / 256 / BLOCK_BYTES).clamp(*bounds.start(), MOST_CHOSEN_BLOCKS);
-        return Ok(blocks as u32);
+        // Two blocks behind it, if a unit has as many to spare: for the list of free units.
+        let per_unit = u64::from(options.unit_bytes as u32) / BLOCK_BYTES;
+        let spare = (2 + blocks).next_multiple_of(per_unit) - (2 + blocks);
+        let fewer = if per_unit > 2 && spare < 2 { 2 - spare } else { 0 };
+        return Ok((blocks - fewer).max(*bounds.start()) as u32);
     };
     if !bounds.contains(&(wanted / BLOCK_BYTES)) || !wanted.is_multiple_of(BLOCK_BYTES) {
         return Err(invalid(

@@ -4,7 +4,7 @@
 //!
 //! Filled by [`Tree`](super::extent_map::tree::Tree), taken by commits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sheave_base::grace::Grace;
 use sheave_base::sync::Arc;
@@ -89,6 +89,13 @@ impl Freed {
     pub(crate) fn units(&self) -> impl Iterator<Item = u64> + '_ {
         self.units.iter().flat_map(|&(first, count)| first..first + count)
     }
+}
+
+/// Nodes that have one parent more than refer to them, while a map is damaged ([`quarantine`](super::quarantine)).
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    pub(crate) index: BTreeSet<u32>,
+    pub(crate) leaves: BTreeSet<u32>,
 }
 
 /// What owners have let go, by the grace of those who may still use it: each owner has one of its own.

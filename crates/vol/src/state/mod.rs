@@ -47,11 +47,11 @@ use crate::info::SpaceState;
 use alloc::Units;
 use extent_map::tree::{EntryPlace, Tree};
 use extent_map::{ExtentMap, Geometry as MapGeometry};
+use freed::Held;
 use limbo::Limbo;
 use next::Next;
 use phase::Phase;
 use plan::Plan;
-use quarantine::Quarantine;
 use risk::Risk;
 use sums::regions::Regions;
 use table::{Table, Vol, VolumeCore};
@@ -74,7 +74,7 @@ pub(crate) struct State {
     pub(crate) recorded: Vec<(u32, u64)>,
     pub(crate) limbo: Limbo,
     /// While a map is damaged.
-    pub(crate) quarantine: Option<Quarantine>,
+    pub(crate) quarantine: Option<Held>,
     /// How much space is left, and whether metadata runs short.
     pub(crate) space: (SpaceState, bool),
     /// Generation of the label that was written last, whatever became of it.

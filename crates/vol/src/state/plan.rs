@@ -41,6 +41,8 @@ pub(crate) struct Draft {
 pub(crate) struct Plan {
     pub(crate) draft: Draft,
     pub(crate) sb: Superblock,
+    /// The list of free units, and its place.
+    pub(crate) free: Option<(u64, Box<Block>)>,
     /// How far its writing has come, at best: what may be on the device of it.
     pub(crate) reached: Reached,
     pub(crate) replaced: Vec<u64>,

@@ -8,9 +8,9 @@
 //! Owns which space that is, and when it comes back. Does not own the units and pages ([`alloc`](super::alloc)), nor
 //! which pages are damaged ([`Vol::damage`](super::table::Vol)).
 //!
-//! - Q1: a unit that no map has is nobody's only if it became free since the opening, or the pool grew by it, or a
-//!   stored fact says so. All others are out of reach until the quarantine ends. The same goes for free pages, if a
-//!   page above the leaves is damaged: it may refer to any of them.
+//! - Q1: a unit that no map has is nobody's only if it became free since the opening, or the pool grew by it, or the
+//!   [list of free units](crate::format::page::free) of the checkpoint has it. All others are out of reach until the
+//!   quarantine ends. The same goes for free pages, if a page above the leaves is damaged: it may refer to any of them.
 //! - Q2: relatives share units and pages at the same place alone. So the nodes that they have in place of a damaged
 //!   page get one more parent, which is nobody: writers copy what is below, and no page and no unit of it becomes free.
 //!   Of other families nothing is shared: what they let go is free.
@@ -21,23 +21,15 @@
 //!
 //! Begun by recovery, ended by commits.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 
 use sheave_base::sync::atomic::Ordering;
 
 use super::State;
 use super::extent_map::{INDEX_SHIFT, TAG, id_of};
-use super::freed::Freed;
+use super::freed::{Freed, Held};
 use super::table::{LostPage, Vol};
 use crate::state::account::Spender;
-
-/// Nodes that have one more parent than volumes and nodes refer to them (Q2).
-#[derive(Debug, Default)]
-pub(crate) struct Quarantine {
-    index: BTreeSet<u32>,
-    leaves: BTreeSet<u32>,
-}
 
 /// The slots of a top that a page of this place stands for.
 fn slots_of(page: &LostPage) -> Range<u64> {
@@ -64,17 +56,17 @@ impl State {
         if lost.iter().any(|(_, page)| page.level > 0) {
             self.tree.pages.begin_quarantine();
         }
-        let mut quarantine = Quarantine::default();
+        let mut held = Held::default();
         for (family, page) in lost {
             let relatives: Vec<u32> = self.table.iter().filter(|vol| vol.family == family).map(|vol| vol.id).collect();
-            relatives.into_iter().for_each(|id| self.hold_in_place_of(id, &page, &mut quarantine));
+            relatives.into_iter().for_each(|id| self.hold_in_place_of(id, &page, &mut held));
         }
-        self.quarantine = Some(quarantine);
+        self.quarantine = Some(held);
         self.set_reserve();
     }
 
     /// The nodes that a volume has in the place of a damaged page get one more parent (Q2).
-    fn hold_in_place_of(&mut self, volume: u32, page: &LostPage, held: &mut Quarantine) {
+    fn hold_in_place_of(&mut self, volume: u32, page: &LostPage, held: &mut Held) {
         let State { table, tree, .. } = self;
         let Some(vol) = table.get(volume) else { return };
         let (top, slots) = (&vol.core.top, slots_of(page));
@@ -143,7 +135,7 @@ impl State {
 
     /// It is durable that nobody has what was in quarantine (Q4).
     pub(crate) fn end_quarantine(&mut self) {
-        let Some(Quarantine { index, leaves }) = self.quarantine.take() else { return };
+        let Some(Held { index, leaves }) = self.quarantine.take() else { return };
         let tree = &mut self.tree;
         let mut freed = Freed::of_units(tree.units.end_quarantine());
         tree.pages.end_quarantine(&mut tree.units);
@@ -159,8 +151,8 @@ impl State {
         let (vol, damage) = self.table.first_damaged()?;
         let bytes = self.tree.units.quarantined() << self.tree.map.geometry.unit_shift;
         Some(format!(
-            "{bytes} free bytes are kept from use, since the map of volume '{}' is damaged at byte {} and may have them; \
-             'sheave volume delete' of each damaged volume gives them back",
+            "{bytes} free bytes are kept from use, since the map of volume '{}' is damaged at byte {} and may have \
+             them; 'sheave volume delete' of each damaged volume gives them back",
             vol.name, damage.at
         ))
     }

@@ -28,7 +28,7 @@ use crate::error::PoolError;
 use crate::format::block::identify;
 use crate::format::damage::Damage;
 use crate::format::journal::{self, Bounds, Scan, Stop};
-use crate::format::page::label;
+use crate::format::page::{free, label};
 use crate::format::record::Record;
 use crate::format::superblock::{Superblock, choose};
 use crate::format::{BLOCK, JOURNAL_START, SUPERBLOCKS, kind};
@@ -59,6 +59,7 @@ pub(crate) fn recover(io: &dyn BlockIo, options: &OpenOptions) -> Result<Recover
     let mut unsure = Unsure::new(options.rescue);
     let (sb, alone) = read_superblock(io, &mut unsure)?;
     check_members(io, &sb, &mut unsure)?;
+    let checkpoint = sb.clone();
     let mut state = State::new(sb);
     state.tree.counts_later = true;
     state.set_reserve();
@@ -72,10 +73,22 @@ pub(crate) fn recover(io: &dyn BlockIo, options: &OpenOptions) -> Result<Recover
     count_owners(&mut state)?;
     let read_only = options.read_only || options.rescue;
     if !read_only {
-        state.begin_quarantine(&[]);
+        let sure = if state.table.first_damaged().is_some() { free_for_certain(io, &checkpoint) } else { Vec::new() };
+        state.begin_quarantine(&sure);
     }
     sums::compute(io, &mut state, read_only)?;
     Ok(Recovered { state, replayed, highest_seq: scan.highest_seq, alone, unsure: unsure.into_words() })
+}
+
+/// Units that are free in the checkpoint of a superblock for certain, as its list has them; none if there is none. What
+/// the journal gave out since, its replay has found.
+fn free_for_certain(io: &dyn BlockIo, sb: &Superblock) -> free::Runs {
+    let mut block = [0; BLOCK];
+    let mut list = |at: u64| {
+        read_again(io, at, &mut block).ok()?;
+        free::decode(&block, at, sb).ok()
+    };
+    free::places(sb).into_iter().flatten().find_map(&mut list).unwrap_or_default()
 }
 
 fn io_error(what: String) -> impl FnOnce(Status) -> PoolError {

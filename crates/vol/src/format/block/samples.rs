@@ -4,7 +4,7 @@ use super::Block;
 use crate::format::damage::Damage;
 use crate::format::journal::{Commit, JournalBlock, Ring};
 use crate::format::page::table::{Interim, Purpose};
-use crate::format::page::{Expect, PagePlace, PageRef, index, label, leaf, sums, table};
+use crate::format::page::{Expect, PagePlace, PageRef, free, index, label, leaf, sums, table};
 use crate::format::record::{MAX_ENTRY_WORDS, Record};
 use crate::format::settings::{Checksum, LowWater};
 use crate::format::superblock::Superblock;
@@ -162,6 +162,12 @@ pub fn all(unit_bytes: u32) -> Vec<(&'static str, Block, Decode)> {
     let page = sums::encode(&mut block, &geometry, &place(830 << 20, 9, 0), true, &numbers, &marked);
     let (e, g) = (expect(page, 9), geometry);
     out.push(("sums", block, Box::new(move |b| sums::decode(b, &g, &e, &mut [0; MAX_SUMS]).map(drop))));
+
+    let sb = superblock(unit_bytes);
+    let first = sb.geometry().first_unit;
+    if let Some(at) = free::encode(&mut block, &sb, &[(first, 5), (first + 6, 1), (first + 100, 7)]) {
+        out.push(("free", block, Box::new(move |b| free::decode(b, at, &sb).map(drop))));
+    }
 
     let mut commit = Commit::with_capacity(1);
     records(geometry.entry_words).iter().for_each(|record| commit.push(&geometry, record));

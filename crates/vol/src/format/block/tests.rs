@@ -137,7 +137,7 @@ fn what_is_reserved_must_be_zero() {
 proptest! {
     #[test]
     fn heads_survive(
-        kind in 0..=kind::SUMS, level in 0u16..5, pool: [u8; 16], generation: u64, address: u64, index: u64, owner: u32,
+        kind in 0..=kind::FREE, level in 0u16..5, pool: [u8; 16], generation: u64, address: u64, index: u64, owner: u32,
         count: u32, filler: u8,
     ) {
         let head = Head { kind, level, pool, generation, address, index, owner, count };

@@ -147,6 +147,35 @@ impl Chunks {
         taken
     }
 
+    /// Calls `run` with runs of free units (first, number), from the chunk of `from` on to the end and then from the
+    /// beginning, until about `most` words were looked at. A run ends at the end of a chunk that has memory.
+    pub(super) fn free_runs(&self, from: u64, most: u64, run: &mut dyn FnMut(u64, u64)) {
+        let (from, last, mut left) = (split(from).0 as u64, self.chunks.len() as u64, most);
+        for range in [from..last, 0..from.min(last)] {
+            let mut next = self.with_free.next(range.start);
+            while let Some(number) = next.filter(|number| range.contains(number) && left > 0) {
+                next = self.with_free.next(number + 1);
+                let start = number << SHIFT;
+                let Some(chunk) = &self.chunks[number as usize] else {
+                    left -= 1;
+                    run(start, UNITS as u64);
+                    continue;
+                };
+                left = left.saturating_sub(UNITS as u64 / 64);
+                let mut at = chunk.next(0);
+                while let Some(first) = at {
+                    let mut end = first + 1;
+                    while end < UNITS && chunk.free[end >> 6] >> (end & 63) & 1 != 0 {
+                        // A word at a time where all of it is free.
+                        end = if end & 63 == 0 && chunk.free[end >> 6] == u64::MAX { end + 64 } else { end + 1 };
+                    }
+                    run(start + first as u64, (end - first) as u64);
+                    at = if end < UNITS { chunk.next(end) } else { None };
+                }
+            }
+        }
+    }
+
     /// No chunk is barred any more; how many units are free by that.
     pub(super) fn unbar(&mut self) -> u64 {
         let barred = std::mem::take(&mut self.barred);

@@ -15,6 +15,9 @@ mod chunks;
 pub(crate) mod pages;
 mod stale;
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use chunks::Chunks;
 use stale::Stale;
 
@@ -27,6 +30,8 @@ const FIXED: u16 = u16::MAX - 1;
 
 /// Chunks of units that one search for a window looks into, before it is given up.
 const WINDOW_CHUNKS: usize = 8;
+/// Words of bitmaps that a search for the longest free runs looks at: of 16 million units, if all are in use.
+const MOST_SEARCHED: u64 = 1 << 18;
 /// The part of the pool that stays free when copies of shared units take their neighbours along: an eighth.
 const PLENTY_SHIFT: u32 = 3;
 
@@ -267,6 +272,27 @@ impl Units {
         self.counts.free += free;
         self.quarantined = 0;
         std::mem::take(&mut self.quarantine)
+    }
+
+    /// Runs of free units (first, number; ascending), `most` at most, the longest of those that a bounded search finds
+    /// from where units are taken next.
+    pub(crate) fn longest_free(&self, most: usize) -> Vec<(u64, u64)> {
+        let mut longest = BinaryHeap::with_capacity(most + 1);
+        let mut keep = |(first, count): (u64, u64)| {
+            longest.push(Reverse((count, first)));
+            if longest.len() > most {
+                longest.pop();
+            }
+        };
+        let mut last: Option<(u64, u64)> = None;
+        self.chunks.free_runs(self.cursor, MOST_SEARCHED, &mut |first, count| match &mut last {
+            Some((begin, units)) if *begin + *units == first => *units += count,
+            _ => _ = last.replace((first, count)).map(&mut keep),
+        });
+        last.map(&mut keep);
+        let mut runs: Vec<_> = longest.into_iter().map(|Reverse((count, first))| (first, count)).collect();
+        runs.sort_unstable();
+        runs
     }
 
     /// Units in quarantine.

@@ -1,7 +1,8 @@
-//! A pool with a damaged map goes on: others are written, nothing that the damaged map may have is touched, and deleting
-//! its volumes gives all of it back.
+//! A pool with a damaged map goes on: others are written, nothing that the damaged map may have is touched, and
+//! deleting its volumes gives all of it back.
 
 use super::*;
+use crate::format::page::free;
 
 /// A closed pool as [`three_volumes`], in units of this size, with a clone of the snapshot too.
 fn four_volumes(unit_bytes: u64) -> Device {
@@ -46,8 +47,11 @@ fn use_it(pool: &Pool, lost: &[&str]) -> Vec<u64> {
             assert!(name != "b" || at == PLACES[1] + 7 * unit || written.is_ok(), "its own units are written in place");
         }
     }
-    let (mut at, name) = (0, if lost.contains(&"b") { "c" } else { "b" });
-    while write(name, at).is_ok() {
+    // There may be no page for one more volume.
+    let made = pool.create_volume("fill", 1 << 30).is_ok();
+    let name = ["fill", "b", "c"].into_iter().find(|name| if *name == "fill" { made } else { !lost.contains(name) });
+    let mut at = 0;
+    while write(name.unwrap(), at).is_ok() {
         at += unit;
     }
     pool.sync().unwrap();
@@ -56,19 +60,30 @@ fn use_it(pool: &Pool, lost: &[&str]) -> Vec<u64> {
 
 #[test]
 fn nothing_that_a_page_may_refer_to_is_given_to_others_before_its_volumes_are_deleted() {
-    let (mut writable, mut deletes_only) = (0, 0);
-    for unit in [UNIT, 1 << 20] {
+    for (unit, has_list) in [(UNIT, true), (UNIT, false), (1 << 20, true), (1 << 20, false)] {
+        let (mut writable, mut deletes_only) = (0, 0);
         let whole = four_volumes(unit);
+        if !has_list {
+            lists(&whole).into_iter().for_each(|at| flip(&whole, at));
+        }
         let pages = (0..32 << 20).step_by(BLOCK);
         for at in pages.filter(|at| matches!(kind_at(&whole, *at), Some(kind::LEAF | kind::INDEX))) {
-            match unreadable_for_a_while(&whole, unit, at) {
+            match unreadable_for_a_while(&whole, unit, at, has_list) {
                 None => {}
                 Some(true) => deletes_only += 1,
                 Some(false) => writable += 1,
             }
         }
+        // Without a list there may be no page for a checkpoint.
+        assert!(writable + deletes_only >= 12, "{writable} {deletes_only}");
+        assert_eq!(deletes_only > 0, !has_list, "{writable} {deletes_only}");
     }
-    assert!(writable >= 5 && deletes_only >= 3, "{writable} {deletes_only}");
+}
+
+/// The places of the list of free units.
+fn lists(device: &Device) -> Vec<u64> {
+    let (sb, _) = crate::engine::recovery::newest_superblock(&DeviceIo::new(device).unwrap()).unwrap();
+    free::places(&sb).unwrap().into()
 }
 
 fn copy_of(device: &Device) -> Device {
@@ -81,7 +96,7 @@ fn copy_of(device: &Device) -> Device {
 
 /// A page cannot be read, while the pool is used, and then again; then never more, so that its volumes are deleted.
 /// Whether the pool took deletes alone; none if nobody needs the page.
-fn unreadable_for_a_while(whole: &Device, unit: u64, at: u64) -> Option<bool> {
+fn unreadable_for_a_while(whole: &Device, unit: u64, at: u64, has_list: bool) -> Option<bool> {
     let device = copy_of(whole);
     let before = all_places(&Pool::open(&device, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap());
     let pool = open(&device, &[at]).unwrap();
@@ -90,9 +105,12 @@ fn unreadable_for_a_while(whole: &Device, unit: u64, at: u64) -> Option<bool> {
     if lost.is_empty() {
         return None;
     }
-    assert!(opened.quarantined_bytes > 0);
+    assert!(has_list || opened.quarantined_bytes > 0);
     if !opened.deletes_only {
         let taken = use_it(&pool, &lost);
+        let had = before.values().flatten().flatten().map(|at| at / unit).collect::<Vec<_>>();
+        let new = taken.iter().filter(|unit| !had.contains(unit)).count();
+        assert_eq!(new >= 5, has_list, "page {at}: {new} new units are given out");
         for name in &lost {
             let had: Vec<u64> = before[name].iter().flatten().map(|at| at / unit).collect();
             assert!(taken.iter().all(|unit| !had.contains(unit)), "page {at}: units of '{name}' were given to others");
@@ -112,9 +130,12 @@ fn unreadable_for_a_while(whole: &Device, unit: u64, at: u64) -> Option<bool> {
     lost.iter().for_each(|name| pool.delete(name).unwrap());
     let info = pool.info();
     assert_eq!((info.quarantined_bytes, info.deletes_only, info.damaged.len()), (0, false, 0));
+    if pool.volume_info("fill").is_ok() {
+        pool.delete("fill").unwrap();
+    }
     pool.sync().unwrap();
     let info = pool.info();
-    assert!(info.pending_bytes == 0 && info.free_bytes > info.size_bytes / 2, "{info:?}");
+    assert!(info.pending_bytes == 0 && info.free_bytes > info.size_bytes / 3, "{info:?}");
     drop(pool.create_volume("new", 1 << 30).unwrap());
     write(&pool, "new", 0);
     pool.close().unwrap();
@@ -142,11 +163,13 @@ fn a_damaged_volume_is_not_copied_nor_resized_and_can_be_rolled_back() {
     for error in refused {
         assert!(matches!(&error, Err(PoolError::DamagedMap { volume, .. }) if volume == "a"), "{error:?}");
     }
-    pool.rollback("a", "s").unwrap();
-    assert_eq!(places(&pool, "a"), places(&pool, "s"));
+    pool.rename("a", "z").unwrap();
+    assert_eq!(pool.info().damaged[0].0, "z");
+    pool.rollback("z", "s").unwrap();
+    assert_eq!(places(&pool, "z"), places(&pool, "s"));
     let info = pool.info();
     assert_eq!((info.damaged.len(), info.quarantined_bytes), (0, 0));
-    write(&pool, "a", PLACES[0]);
+    write(&pool, "z", PLACES[0]);
     let device = pool.inner.device.clone();
     pool.close().unwrap();
     let report = check_device(&device, &CheckOptions::default()).unwrap();
@@ -163,4 +186,40 @@ fn a_full_pool_says_that_a_damaged_map_keeps_space() {
         matches!(error, PoolError::Full { .. }) && text.contains("volume 'a'") && text.contains("delete"),
         "{text}"
     );
+}
+
+/// A list of another checkpoint, or of another time, says nothing of this one.
+#[test]
+fn a_list_of_free_units_counts_for_its_own_checkpoint_alone() {
+    let device = four_volumes(UNIT);
+    let io = DeviceIo::new(&device).unwrap();
+    let read = |at: u64| {
+        let mut block = [0; BLOCK];
+        io.read(at, &mut block).unwrap();
+        block
+    };
+    let newest = |pool: &Pool| {
+        let sb = pool.inner.lock().sb.clone();
+        lists(&device).into_iter().find(|at| free::decode(&read(*at), *at, &sb).is_ok())
+    };
+    let pool = Pool::open(&device, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
+    let (at, old) = newest(&pool).map(|at| (at, read(at))).expect("the checkpoint that closed the pool has a list");
+    drop(pool);
+    // A leaf far out takes units that were free when the list was written.
+    let mut checked = 0;
+    for _ in 0..3 {
+        let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+        (0..20).for_each(|unit| write(&pool, "a", (6 << 30) + (checked * 20 + unit) * UNIT));
+        pool.close().unwrap();
+        checked += 1;
+        lists(&device).into_iter().for_each(|other| io.write(other, &old).unwrap());
+        let leaves = map_pages(&device).into_iter().filter(|page| page.1.contains(&"a"));
+        let lost = leaves.max_by_key(|page| page.0).unwrap().0;
+        let pool = open(&device, &[lost]).unwrap();
+        assert_eq!(newest(&pool).is_some(), !pool.info().deletes_only, "a new checkpoint has a list of its own");
+        let free = pool.info().free_bytes + pool.info().reserve_bytes;
+        assert!(free < 4 * UNIT, "{at}: {free} bytes are taken for free");
+        drop(pool);
+    }
+    assert!(lists(&device).contains(&at));
 }

@@ -1,0 +1,94 @@
+//! The list of free units: runs of units that are free in a checkpoint, for certain.
+//!
+//! Owns its encoding and its two places, which lie behind the journal in the last reserved unit. Nothing refers to it
+//! and nothing needs it, so it may be missing, damaged, or of another checkpoint: it counts only with the generation,
+//! incarnation and journal block of the superblock.
+//!
+//! - F1: two lists that follow each other lie in different places: the older one is whole until the newer one counts.
+//!
+//! Written by checkpoints, read by openings that cannot derive which units are free.
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::format::block::{Block, Head, open, require_zero_tail, seal};
+use crate::format::damage::{Damage, require};
+use crate::format::superblock::{Geometry, Superblock};
+use crate::format::{BLOCK, BLOCK_BYTES, FreeHead, FreeRun, HEADER, JOURNAL_START, MAX_FREE_RUNS, kind};
+
+const START: usize = HEADER + size_of::<FreeHead>();
+
+/// Runs of units: the first, and how many.
+pub type Runs = Vec<(u64, u64)>;
+
+/// The two places of the list; none in a pool whose last reserved unit has no two blocks to spare.
+#[must_use]
+pub fn places(sb: &Superblock) -> Option<[u64; 2]> {
+    let end = JOURNAL_START + u64::from(sb.journal_blocks) * BLOCK_BYTES;
+    let units = sb.geometry().first_unit * u64::from(sb.unit_bytes);
+    (end + 2 * BLOCK_BYTES <= units).then_some([end, end + BLOCK_BYTES])
+}
+
+/// The place of the list of a checkpoint that begins with this generation (F1): each has two.
+fn slot(generation: u64) -> usize {
+    (generation >> 1 & 1) as usize
+}
+
+/// Encodes the list for a checkpoint whose first superblock is this; its place, if it has one. Runs ascend; those that
+/// have no room are left out.
+pub fn encode(block: &mut Block, sb: &Superblock, runs: &[(u64, u64)]) -> Option<u64> {
+    let slot = slot(sb.generation);
+    let address = places(sb)?[slot];
+    let runs = &runs[..runs.len().min(MAX_FREE_RUNS)];
+    block.fill(0);
+    let head = FreeHead { incarnation: sb.incarnation.into(), replay_seq: sb.replay_seq.into() };
+    block[HEADER..START].copy_from_slice(head.as_bytes());
+    for (to, &(first, count)) in block[START..].chunks_exact_mut(size_of::<FreeRun>()).zip(runs) {
+        to.copy_from_slice(FreeRun { first: first.into(), count: count.into() }.as_bytes());
+    }
+    let head = Head {
+        kind: kind::FREE,
+        level: 0,
+        pool: sb.pool,
+        generation: sb.generation,
+        address,
+        index: slot as u64,
+        owner: 0,
+        count: runs.len() as u32,
+    };
+    seal(block, &head);
+    Some(address)
+}
+
+/// The runs of a list that was read from `address`, if it is of the checkpoint of this superblock: its first, or the
+/// second, which is the next generation.
+pub fn decode(block: &Block, address: u64, sb: &Superblock) -> Result<Runs, Damage> {
+    let (head, _) = open(block, kind::FREE, Some(&sb.pool), address)?;
+    let (body, _) = FreeHead::ref_from_prefix(&block[HEADER..]).expect("a block has room for it");
+    let is_this = [head.generation, head.generation.wrapping_add(1)].contains(&sb.generation)
+        && body.incarnation.get() == sb.incarnation
+        && body.replay_seq.get() == sb.replay_seq;
+    if !is_this {
+        return Err(Damage::Stale { generation: head.generation });
+    }
+    require(head.level == 0 && head.owner == 0, "level", head.level, "must be 0")?;
+    require(head.index == slot(head.generation) as u64, "index", head.index, "is not its place")?;
+    let count = head.count as usize;
+    require(count <= MAX_FREE_RUNS, "count", head.count, "is more than fit")?;
+    require_zero_tail(&block[START..], count * size_of::<FreeRun>())?;
+    runs(block, count, &sb.geometry())
+}
+
+fn runs(block: &Block, count: usize, geometry: &Geometry) -> Result<Runs, Damage> {
+    let mut found = Runs::with_capacity(count);
+    let mut end = geometry.first_unit;
+    for bytes in block[START..BLOCK].chunks_exact(size_of::<FreeRun>()).take(count) {
+        let run = FreeRun::ref_from_bytes(bytes).expect("the slice has the size of a run");
+        let (first, units) = (run.first.get(), run.count.get());
+        require(first >= end, "first", first, "is not behind the run before it, or reserved")?;
+        let fits = units > 0 && first.checked_add(units).is_some_and(|end| end <= geometry.total_units);
+        require(fits, "count", units, "is none, or more than the pool has")?;
+        end = first + units;
+        found.push((first, units));
+    }
+    Ok(found)
+}
