@@ -40,10 +40,14 @@ mod imp {
 
     type Stepper = Rc<dyn Fn() -> Step>;
 
+    /// How often a thread hands over in a gap at most.
+    const MOST_STEPS: u64 = 32;
+
     thread_local! {
         static STEPPER: RefCell<Option<Stepper>> = const { RefCell::new(None) };
-        /// What the next gap draws from, and in how many of a hundred this thread hands over.
-        static GAPS: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+        /// What the next gap draws from, in how many of a hundred this thread hands over, and in how many of those
+        /// often.
+        static GAPS: Cell<(u64, (u64, u64))> = const { Cell::new((0, (0, 0))) };
     }
 
     /// From now on this thread does not sleep where it waits, but calls this; `None`: it sleeps again.
@@ -57,18 +61,20 @@ mod imp {
         Some(stepper())
     }
 
-    /// From now on this thread hands over in so many of a hundred gaps, as the seed says (I4).
-    pub fn set_gaps(seed: u64, percent: u64) {
-        GAPS.set((seed, percent));
+    /// From now on this thread hands over in so many of a hundred gaps, as the seed says (I4); and in so many of a
+    /// hundred of those again and again, as if it did not run for a while.
+    pub fn set_gaps(seed: u64, percents: (u64, u64)) {
+        GAPS.set((seed, percents));
     }
 
     /// Another thread may come between here.
     pub fn gap() {
-        let Ok((seed, percent)) = GAPS.try_with(Cell::get) else { return };
+        let Ok((seed, (percent, long))) = GAPS.try_with(Cell::get) else { return };
         if percent > 0 {
-            GAPS.set((mix(seed), percent));
+            GAPS.set((mix(seed), (percent, long)));
             if seed % 100 < percent {
-                step();
+                let steps = if (seed >> 16) % 100 < long { 1 + (seed >> 40) % MOST_STEPS } else { 1 };
+                (0..steps).for_each(|_| _ = step());
             }
         }
     }

@@ -53,6 +53,7 @@ use sheave_blk::linear::concatenate;
 use sheave_blk::request::{DoneList, RQ_FUA, Rq, RqList, RqQueue, RqTable};
 use sheave_blk::{Device, DeviceError};
 use sheave_vol::PoolError;
+use sheave_vol::format::JOURNAL_START;
 
 use crate::threads::pause;
 use sheave_base::rng::Rng;
@@ -457,7 +458,9 @@ impl SimQueue {
             return;
         }
         let sector = self.sectors.start + request.sector;
-        let chance = self.disk.options.errors.chance(request.op);
+        let journal = JOURNAL_START..JOURNAL_START + self.disk.options.journal;
+        let in_journal = journal.contains(&(sector * SECTOR as u64));
+        let chance = self.disk.options.errors.chance(request.op, in_journal);
         if state.holds && chance > 0 && state.rng.below(1000) < chance {
             if request.op != Op::Read {
                 let done = state.rng.percent(50);

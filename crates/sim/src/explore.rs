@@ -331,7 +331,7 @@ impl Explorer<'_> {
     fn stumble(&mut self, image: Image, rng: &mut Rng) -> Result<Image, String> {
         let setup = &self.plan.setup;
         let errors = rng.pick(&[(50, 0, 0), (200, 0, 0), (0, 80, 0), (0, 0, 100), (20, 20, 20)]);
-        let errors = Errors { read: errors.0, write: errors.1, flush: errors.2 };
+        let errors = Errors { read: errors.0, write: errors.1, flush: errors.2, journal: 0 };
         let seed = rng.draw();
         let disk = SimDisk::new(image, DiskOptions { seed, lie: None, errors, slow: 0, ..setup.disk.clone() });
         disk.hold(true);

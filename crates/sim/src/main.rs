@@ -103,7 +103,7 @@ fn parse(words: &[String]) -> Result<Args, String> {
             "--no-checksum" => args.checksum = Some(false),
             "--errors" => {
                 let number = number()?;
-                args.errors = Errors { read: number, write: number, flush: 0 };
+                args.errors = Errors { read: number, write: number, flush: 0, journal: 0 };
             }
             "--flush-errors" => args.errors.flush = number()?,
             other => return Err(format!("unknown argument {other}")),

@@ -88,8 +88,9 @@ pub struct Setup {
     pub growing: u64,
     /// Calls on the pool take their time, while requests and other calls go on; else all that was begun ends before.
     pub overlap: bool,
-    /// Of a hundred gaps between two holds of the pool's lock, those in which others come between.
-    pub gaps: u64,
+    /// Of a hundred gaps between two holds of the pool's lock, those in which others come between; and of a hundred of
+    /// those, the ones in which much does.
+    pub gaps: (u64, u64),
     /// Of a hundred steps of a call, those in which the time of its waits is up.
     pub impatience: u64,
     /// Bytes that the disk has behind the pool, which was made when it was smaller: other things lay there.
@@ -165,7 +166,7 @@ impl Setup {
             huge: 0,
             crowd: 0,
             overlap: false,
-            gaps: 0,
+            gaps: (0, 0),
             impatience: 0,
             behind: 0,
             disk,
@@ -201,6 +202,7 @@ impl Setup {
                 Setup { huge, ..self.with_cuts() }
             }
             20..25 => self.with_trims(),
+            25..33 => self.with_failing_commits(),
             _ => self,
         }
     }
@@ -246,6 +248,27 @@ impl Setup {
         self
     }
 
+    /// This run with a journal many of whose writes fail while volumes are copied and rolled back. Copies are of few
+    /// units, and what is done is done to one of them and to its source, so that what a commit that failed had taken is
+    /// soon written to again; checkpoints are rare, so that a crash finds what the journal alone has.
+    #[must_use]
+    pub fn with_failing_commits(mut self) -> Setup {
+        (self.overlap, self.huge, self.crowd, self.bulk) = (true, 0, 0, false);
+        self.gaps = (50, 40);
+        (self.growing, self.disk.host, self.disk.spare, self.behind, self.mix.grow) = (0, None, 0, 0, 0);
+        self.disk.errors = Errors { journal: 250, ..Errors::default() };
+        // Commits take long, so that copies are recorded while one is under way.
+        (self.disk.slow, self.disk.pauses, self.disk.max_delay, self.engines) = (3, 100, 6, 3);
+        (self.unit_bytes, self.journal_bytes) = (*Rng::new(self.seed).fork(0xfa1).pick(&[4, 16, 64]) * KIB, 256 * KIB);
+        (self.disk.journal, self.size_bytes, self.max_volumes) = (self.journal_bytes, 16 << 20, 6);
+        self.max_volume_bytes = 12 * self.unit_bytes;
+        (self.mix.write, self.mix.zero, self.mix.sync, self.mix.pool_sync) = (60, 4, 8, 8);
+        (self.mix.copy, self.mix.delete, self.mix.rollback, self.mix.create) = (24, 4, 6, 1);
+        (self.mix.resize, self.mix.reopen, self.mix.scrub, self.mix.trim, self.mix.stare) = (1, 0, 0, 0, 0);
+        (self.mix.read, self.mix.rename, self.mix.turn) = (4, 0, 30);
+        self
+    }
+
     /// Some pools have huge volumes, some have hundreds.
     fn with_many_or_huge(mut self) -> Setup {
         let mut rng = Rng::new(self.seed).fork(0x8a9);
@@ -270,7 +293,8 @@ impl Setup {
         self.disk.slow = if self.overlap { *rng.pick(&[0, 5, 15, 30]) } else { 0 };
         self.mix.stare = if self.overlap { *rng.pick(&[0, 1, 3, 6]) } else { 0 };
         self.impatience = 0;
-        self.gaps = if self.overlap { *rng.pick(&[0, 5, 20, 50]) } else { 0 };
+        self.gaps.0 = if self.overlap { *rng.pick(&[0, 5, 20, 50]) } else { 0 };
+        self.gaps.1 = *rng.pick(&[0, 0, 10, 40]);
         self
     }
 
@@ -293,12 +317,15 @@ impl Setup {
     #[must_use]
     pub fn with_failures(self) -> Setup {
         let mut rng = Rng::new(self.seed).fork(0xe44);
+        if self.disk.errors.any() {
+            return self;
+        }
         match rng.below(100) {
-            0..8 => self.with_errors(Errors { read: 10, write: 10, flush: 0 }),
-            8..13 => self.with_errors(Errors { read: 0, write: 60, flush: 0 }),
-            13..16 => self.with_errors(Errors { read: 60, write: 0, flush: 0 }),
-            16..21 => self.with_errors(Errors { read: 0, write: 0, flush: 15 }),
-            21..24 => self.with_errors(Errors { read: 5, write: 5, flush: 5 }),
+            0..8 => self.with_errors(Errors { read: 10, write: 10, flush: 0, journal: 0 }),
+            8..13 => self.with_errors(Errors { read: 0, write: 60, flush: 0, journal: 0 }),
+            13..16 => self.with_errors(Errors { read: 60, write: 0, flush: 0, journal: 0 }),
+            16..21 => self.with_errors(Errors { read: 0, write: 0, flush: 15, journal: 0 }),
+            21..24 => self.with_errors(Errors { read: 5, write: 5, flush: 5, journal: 0 }),
             24..34 => self.with_full_host(*rng.pick(&[0, 5, 30])),
             _ => self,
         }
@@ -381,6 +408,7 @@ impl Setup {
             (disk.errors.read > 0, "whose reads may fail"),
             (disk.errors.write > 0, "whose writes may fail"),
             (disk.errors.flush > 0, "whose flushes may fail"),
+            (disk.errors.journal > 0, "whose commits may fail"),
             (disk.host.is_some(), "in a full file system"),
         ];
         kinds.into_iter().for_each(|(is_so, kind)| tally.count_if(is_so, format!("pools {kind}")));

@@ -157,8 +157,9 @@ impl Worker {
 #[derive(Default)]
 struct Workers {
     all: RefCell<Vec<Worker>>,
-    /// What the next call draws its gaps from, and in how many of a hundred it hands over.
-    gaps: Cell<(u64, u64)>,
+    /// What the next call draws its gaps from, in how many of a hundred it hands over, and in how many of those it does
+    /// so for long.
+    gaps: Cell<(u64, (u64, u64))>,
 }
 
 impl Drop for Workers {
@@ -216,9 +217,9 @@ impl Threads {
     }
 
     /// Calls that are started from now on hand over in so many of a hundred gaps, as the seed says: between two holds
-    /// of a pool's lock, where nobody waits.
-    pub fn set_gaps(&self, seed: u64, percent: u64) {
-        self.0.gaps.set((seed, percent));
+    /// of a pool's lock, where nobody waits; in so many of a hundred of those for long, while much else goes on.
+    pub fn set_gaps(&self, seed: u64, percents: (u64, u64)) {
+        self.0.gaps.set((seed, percents));
     }
 
     /// The calls that have not returned.
@@ -243,10 +244,10 @@ impl Threads {
         };
         let result = Arc::new(Mutex::new(None));
         let out = Arc::clone(&result);
-        let (seed, percent) = self.0.gaps.get();
-        self.0.gaps.set((mix(seed), percent));
+        let (seed, percents) = self.0.gaps.get();
+        self.0.gaps.set((mix(seed), percents));
         let job = move || {
-            wait::set_gaps(mix(!seed), percent);
+            wait::set_gaps(mix(!seed), percents);
             let returned = job();
             if let Ok(mut out) = out.lock() {
                 *out = Some(returned);

@@ -149,6 +149,9 @@ pub struct World {
     given_back: u64,
     /// What it has met.
     tally: Tally,
+    /// What the pool said of its commits when it was looked into last.
+    #[cfg(debug_assertions)]
+    inspected: [u64; 3],
 }
 
 impl World {
@@ -185,6 +188,8 @@ impl World {
             hot: None,
             given_back: 0,
             tally: Tally::default(),
+            #[cfg(debug_assertions)]
+            inspected: [0; 3],
         };
         world.threads.set_gaps(world.rng.fork(0x6a9).draw(), setup.gaps);
         world.start_engines();
@@ -520,6 +525,10 @@ impl World {
             return Err("a pool that was closed had to be recovered".into());
         }
         self.pool = Some(pool);
+        #[cfg(debug_assertions)]
+        {
+            self.inspected = [0; 3];
+        }
         self.start_engines();
         Ok(())
     }
@@ -531,6 +540,7 @@ impl World {
         self.files.clear();
         let op = self.op();
         self.record(Event::Sync { op });
+        self.inspect()?;
         let pool = self.pool.take().ok_or("the pool is closed")?;
         let result = pool.close();
         self.record(Event::Synced { op, ok: result.is_ok() });

@@ -38,7 +38,7 @@ impl Run {
         Pool::create(&disk.device(), &create).expect("makes");
         let pool = Pool::open(&disk.device(), &OpenOptions::default()).expect("opens");
         let (threads, file) = (Threads::new(), Arc::new(volume(&pool)) as Arc<dyn File>);
-        threads.set_gaps(seed, 100);
+        threads.set_gaps(seed, (100, 0));
         let ring = Rings::new(&threads);
         Run { disk, pool, threads, ring, file }
     }

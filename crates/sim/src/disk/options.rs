@@ -31,6 +31,8 @@ pub struct DiskOptions {
     pub lie: Option<Lie>,
     /// Disks that it is made of, end to end, each with a cache of its own.
     pub members: u64,
+    /// Bytes of the journal of the pool that it is for.
+    pub journal: u64,
     /// Bytes at the end of the image that are another disk, which a pool may get as a member.
     pub spare: u64,
 }
@@ -45,6 +47,8 @@ pub struct Errors {
     /// Flushes: what they were to make durable is forgotten by the cache, though readers see it until the power goes,
     /// and the next flush ends well.
     pub flush: u64,
+    /// Writes into the pool's journal, beside those that fail among all writes.
+    pub journal: u64,
 }
 
 /// How many requests have failed.
@@ -90,10 +94,12 @@ impl Errors {
         *self != Errors::default()
     }
 
-    pub(super) fn chance(&self, op: Op) -> u64 {
+    /// `in_journal`: the request is for the pool's journal.
+    pub(super) fn chance(&self, op: Op, in_journal: bool) -> u64 {
         match op {
             Op::Read => self.read,
             Op::Flush => self.flush,
+            Op::Write if in_journal => self.write + self.journal,
             _ => self.write,
         }
     }
@@ -113,6 +119,7 @@ impl Default for DiskOptions {
             copied: 0,
             lie: None,
             members: 1,
+            journal: 0,
             spare: 0,
         }
     }

@@ -31,12 +31,14 @@ impl World {
     pub fn run(&mut self, ops: usize) -> Result<(), String> {
         (0..ops).try_for_each(|number| self.one(number))?;
         self.drain()?;
+        self.inspect()?;
         self.clear_up()
     }
 
     /// Carries out one operation; others may still be under way.
     pub fn one(&mut self, number: usize) -> Result<(), String> {
         self.rng = self.base.fork(number as u64);
+        self.inspect()?;
         if !self.in_doubt {
             self.clear_up()?;
         }

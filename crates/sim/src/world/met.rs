@@ -2,6 +2,8 @@
 //!
 //! Owns what is written into its [`Tally`](crate::tally::Tally); each name there begins with the kind of the call.
 
+#[cfg(debug_assertions)]
+use super::Hot;
 use super::job::{Beside, Job, PoolCall};
 use super::{Doing, World};
 use crate::disk::Failures;
@@ -80,6 +82,37 @@ impl World {
         tally.count_if(own, format!("{kind}: with I/O to its volume under way"));
         tally.count_if(calls, format!("{kind}: with other calls under way"));
         tally.count_if(held, format!("{kind}: with a slow read held across it"));
+    }
+
+    /// Looks into the pool, in builds whose pool has that: every flag of its maps is what it may be; and how often
+    /// commits have failed where that is hard to live with.
+    pub(super) fn inspect(&mut self) -> Result<(), String> {
+        #[cfg(debug_assertions)]
+        {
+            let now = self.pool()?.inspect();
+            let before = std::mem::replace(&mut self.inspected, now);
+            let names = [
+                "a commit of records failed",
+                "a commit of records failed beside a copy or a rollback",
+                "a commit of records failed beside a copy or a rollback, and a map changed before the next one",
+            ];
+            for ((now, before), name) in now.into_iter().zip(before).zip(names) {
+                self.tally.count_times(now - before, name);
+            }
+            if now[1] > before[1] {
+                self.stay_there();
+            }
+        }
+        Ok(())
+    }
+
+    /// A commit has failed beside a copy: for a while most I/O goes to the volumes that share what it had taken.
+    #[cfg(debug_assertions)]
+    fn stay_there(&mut self) {
+        let subject = self.calls.iter().find_map(|one| self.subject(&one.job));
+        let Some(volume) = subject.and_then(|id| self.model.volume(id)) else { return };
+        let (family, blocks) = (volume.family, volume.size / 4096);
+        self.hot = Some(Hot { family, pos: self.rng.below(blocks.max(1)) * 4096, ops: 40 });
     }
 
     /// What has failed on the disk since `before`, by the calls that were under way.

@@ -295,6 +295,17 @@ impl Pool {
         idle::close(&self.inner).map_err(|status| self.inner.failed("closing regions of checksums of", name, status))
     }
 
+    /// Panics if a flag of an entry of a map is not what it may be, in debug builds. How often commits of records have
+    /// failed there since it was opened; beside a copy or a rollback; and so that a map changed its shape before the
+    /// next commit. For the crash simulator.
+    #[doc(hidden)]
+    #[cfg(debug_assertions)]
+    pub fn inspect(&self) -> [u64; 3] {
+        let state = self.inner.lock();
+        state.check_flags();
+        [state.met.failed, state.met.beside_copy, state.met.window]
+    }
+
     /// Takes in what the device has grown by. The new size in bytes.
     pub fn grow(&self) -> Result<u64, PoolError> {
         self.inner.grow()

@@ -66,6 +66,8 @@ impl State {
 
     /// Takes all that waits; from here on changes are for the next commit.
     pub(crate) fn take(&mut self) -> Taken {
+        #[cfg(any(debug_assertions, test))]
+        self.met.taken();
         let units = std::mem::take(&mut self.dirty);
         self.tree.count_work(units.len() + self.pending.len());
         for &(volume, unit) in &units {
@@ -93,14 +95,16 @@ impl State {
     /// came since, and what it let go waits for the checkpoint.
     ///
     /// Units are not listed again, nor are sizes: the checkpoint has every entry and every size as they are when it is
-    /// planned. The unit of a volume may be another's too by now: a copy may share its leaf, a rollback may have put the
-    /// leaf of a snapshot there, a hole or a smaller size may have taken it away (L1). Only `DIRTY` is left to be taken
-    /// off, as of units whose records are written already.
+    /// planned. The unit of a volume may be another's too by now: a copy may share its leaf, a rollback may have put
+    /// the leaf of a snapshot there, a hole or a smaller size may have taken it away (L1). Only `DIRTY` is left to be
+    /// taken off, as of units whose records are written already.
     pub(crate) fn untake(&mut self, mut taken: Taken) {
         debug_assert!(
             self.next.is_required() || taken.units.is_empty() && taken.grown.is_empty(),
             "only a checkpoint makes durable what is not listed again"
         );
+        #[cfg(any(debug_assertions, test))]
+        self.count_untaken(&taken);
         taken.pending.append(&mut self.pending);
         self.pending = taken.pending;
         self.recorded.append(&mut taken.recorded);
@@ -125,31 +129,6 @@ impl State {
     }
 }
 
-/// What debug builds check.
+/// What debug builds check and count, for the crash simulator and for tests.
 #[cfg(any(debug_assertions, test))]
-impl State {
-    /// Panics if an entry has a flag that it must not have: `LISTED` of a unit that is in no list (L1), flags of a hole,
-    /// or a busy unit that several volumes have.
-    pub(crate) fn check_flags(&self) {
-        let listed: std::collections::BTreeSet<_> = self.dirty.iter().copied().collect();
-        let geometry = self.tree.map.geometry;
-        for vol in self.table.iter().filter(|vol| !vol.unborn) {
-            let (mut unit, end) = (0, vol.slots << geometry.slot_shift());
-            while unit < end {
-                let spot = self.tree.map.find(&vol.core.top, unit);
-                if spot.leaf == 0 {
-                    unit = (unit | ((1 << geometry.leaf_shift) - 1)) + 1;
-                    continue;
-                }
-                let (entry, shared) = (spot.entry, self.tree.is_way_shared(&vol.core.top, unit));
-                let place = format!("unit {unit} of '{}', {entry:?}, shared {shared}", vol.name);
-                assert!(entry.is_alloc() || entry == Entry::NONE, "a hole has no flags: {place}");
-                assert!(!shared || !entry.is_busy(), "nobody is busy with what several have: {place}");
-                assert!(!entry.any(Entry::LISTED) || listed.contains(&(vol.id, unit)), "it is in the list: {place}");
-                let may_be_listed = !shared || vol.settling.is_some();
-                assert!(may_be_listed || !entry.any(Entry::LISTED), "a list is of one volume: {place}");
-                unit += 1;
-            }
-        }
-    }
-}
+mod checked;

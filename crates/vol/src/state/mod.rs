@@ -12,6 +12,7 @@
 //! | [`quarantine`] | the space that a damaged map may have |
 //! | [`plan`] | what a commit takes, and a checkpoint that is to be written |
 //! | [`changes`] | what waits for a commit, and what each change is as a record |
+//! | `met` | what commits that fail have met, in debug builds |
 //! | [`apply`] | what a record does |
 //! | [`account`] | the pages that metadata may need |
 //! | [`water`] | how much space is left, in one word |
@@ -27,6 +28,8 @@ pub(crate) mod everyone;
 pub(crate) mod extent_map;
 pub(crate) mod freed;
 pub(crate) mod limbo;
+#[cfg(any(debug_assertions, test))]
+pub(crate) mod met;
 pub(crate) mod next;
 pub(crate) mod phase;
 pub(crate) mod plan;
@@ -109,6 +112,9 @@ pub(crate) struct State {
     /// Nodes that may be dirty before a checkpoint is due, and at most.
     pub(crate) dirty_soft: u64,
     pub(crate) dirty_hard: u64,
+    /// What commits that fail have met.
+    #[cfg(any(debug_assertions, test))]
+    pub(crate) met: met::Met,
 }
 
 impl State {
@@ -144,6 +150,8 @@ impl State {
             spare_pages: 0,
             dirty_soft: 0,
             dirty_hard: 0,
+            #[cfg(any(debug_assertions, test))]
+            met: met::Met::default(),
             sb,
         }
     }
@@ -157,6 +165,8 @@ impl State {
             return Ok(place);
         }
         let place = self.tree.own(&core.top, unit)?;
+        #[cfg(any(debug_assertions, test))]
+        self.met.owned();
         let slot = unit >> self.tree.map.geometry.slot_shift();
         self.table.charge_slot(core.id, slot).ok_or(Status::Offline)?;
         Ok(place)
