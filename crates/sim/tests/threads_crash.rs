@@ -13,12 +13,12 @@ use sheave_base::sync::Arc;
 use sheave_iomap::File;
 use sheave_sim::audit::audit;
 use sheave_sim::check::check_image;
-use sheave_sim::disk::{DiskOptions, Image, Media, SimDisk};
+use sheave_sim::disk::{DiskOptions, Errors, Image, Media, SimDisk};
 use sheave_sim::model::{Change, Event, Model};
 use sheave_sim::observe::observe;
 use sheave_sim::tag::{Value, fill_all};
 use sheave_uring::{Ring, prep};
-use sheave_vol::{CreateOptions, OpenOptions, Pool, WhenFull};
+use sheave_vol::{Checksum, CreateOptions, OpenOptions, Pool, PoolError, WhenFull};
 
 const SEED: u64 = 5;
 const BLOCK: u64 = 4096;
@@ -40,7 +40,12 @@ struct Story {
     /// The next block to append, of a volume that grows.
     end: Option<AtomicU64>,
     stop: AtomicBool,
+    /// Writes of the journal fail, and commits with them: who asked for one is told, and goes on.
+    fails: bool,
 }
+
+/// What a request is told whose commit failed.
+const EIO: i32 = -5;
 
 impl Story {
     /// Before it is submitted, or after it has ended.
@@ -84,10 +89,18 @@ impl Drop for Stop<'_> {
 
 /// Writes to blocks of its own, six at a time, and flushes now and then.
 fn write(story: &Story, file: Arc<dyn File>, writer: u64, seed: u64) {
+    write_to(story, file, (VOLUME, writer), seed, u64::MAX);
+}
+
+/// The same to a volume of this number, so many times.
+fn write_to(story: &Story, file: Arc<dyn File>, (volume, writer): (u32, u64), seed: u64, times: u64) {
     let mut ring = Ring::builder().entries(32).build().expect("a ring");
     let fd = ring.attach_file(file).expect("attached");
-    let mut rng = Rng::new(seed).fork(writer);
-    while !story.stop.load(Ordering::SeqCst) {
+    let mut rng = Rng::new(seed).fork(writer + u64::from(volume));
+    for _ in 0..times {
+        if story.stop.load(Ordering::SeqCst) {
+            return;
+        }
         let mut sent: Vec<(u64, bool)> = Vec::new();
         let blocks = story.blocks(writer, &mut rng);
         if blocks.is_empty() {
@@ -98,11 +111,10 @@ fn write(story: &Story, file: Arc<dyn File>, writer: u64, seed: u64) {
             let hole = rng.percent(10) && story.end.is_none();
             let (value, dsync) = (op as Value, rng.percent(10));
             let value = if hole { 0 } else { value };
-            let event =
-                Event::Write { op, volume: VOLUME, sector: block * 8, sectors: 8, value, dsync: dsync && !hole };
+            let event = Event::Write { op, volume, sector: block * 8, sectors: 8, value, dsync: dsync && !hole };
             story.tell(event);
             let mut buf = Buf::zeroed(BLOCK as usize, 4096).expect("memory");
-            fill_all(SEED, value, VOLUME, block * 8, &mut buf);
+            fill_all(SEED, value, volume, block * 8, &mut buf);
             let entry: prep::Entry = match (hole, dsync) {
                 (true, _) => prep::punch_hole(fd, block * BLOCK, BLOCK).into(),
                 (false, true) => prep::write(fd, buf).offset(block * BLOCK).dsync().into(),
@@ -119,10 +131,10 @@ fn write(story: &Story, file: Arc<dyn File>, writer: u64, seed: u64) {
         }
         ring.submit_and_wait(sent.len() as u32).expect("submitted");
         for done in ring.completions() {
-            assert!(done.res >= 0, "request {} gave {}", done.user_data, done.res);
-            let op = done.user_data;
+            let (op, ok) = (done.user_data, done.res >= 0);
+            assert!(ok || story.fails && done.res == EIO, "request {op} gave {}", done.res);
             let sync = sent.iter().any(|&(sent, sync)| sent == op && sync);
-            story.tell(if sync { Event::Synced { op, ok: true } } else { Event::Wrote { op, ok: true } });
+            story.tell(if sync { Event::Synced { op, ok } } else { Event::Wrote { op, ok } });
         }
     }
 }
@@ -136,6 +148,7 @@ fn change(story: &Story, pool: &Pool, seed: u64, resizes: bool) -> u32 {
     while Instant::now() < until || !copies.is_empty() {
         id += 1;
         full += u32::from(pool.info().free_bytes == 0);
+        let (mut made, mut snapshots) = (None, copies.iter().filter(|name| name.starts_with("snap")));
         let (change, result) = if copies.len() > 3 || Instant::now() >= until {
             let name = copies.swap_remove(rng.below(copies.len() as u64) as usize);
             begin(story, Change::Delete { name: name.clone() }, || pool.delete(&name))
@@ -143,16 +156,27 @@ fn change(story: &Story, pool: &Pool, seed: u64, resizes: bool) -> u32 {
             // Beyond what the writers write: nobody's I/O is cut off.
             let (name, size) = ("v".to_string(), (BLOCKS + rng.below(600)) * BLOCK);
             begin(story, Change::Resize { name, size }, || pool.resize("v", size))
+        } else if let Some(snapshot) = snapshots.next().filter(|_| story.fails && rng.percent(20)) {
+            let change = Change::Rollback { name: "v".into(), snapshot: snapshot.clone() };
+            begin(story, change, || pool.rollback("v", snapshot))
         } else {
-            let (source, name, snapshot) = ("v".to_string(), format!("copy-{id}"), rng.percent(60));
-            copies.push(name.clone());
+            let snapshot = rng.percent(60);
+            let (source, name) = ("v".to_string(), format!("{}-{id}", if snapshot { "snap" } else { "clone" }));
+            made = Some((name.clone(), snapshot));
             let change = Change::Copy { source, name: name.clone(), id, snapshot };
             begin(story, change, || match snapshot {
                 true => pool.snapshot("v", &name).map(drop),
                 false => pool.clone_volume("v", &name).map(drop),
             })
         };
-        result.unwrap_or_else(|error| panic!("{change}: {error}"));
+        let done = settle(story, pool, &change, result);
+        if let Some((name, snapshot)) = made.filter(|_| done) {
+            if story.fails && !snapshot {
+                let file: Arc<dyn File> = Arc::new(pool.open_volume(&name).expect("it is there"));
+                write_to(story, file, (id, 0), seed, 3);
+            }
+            copies.push(name);
+        }
         std::thread::sleep(Duration::from_millis(rng.below(8)));
     }
     full
@@ -161,8 +185,26 @@ fn change(story: &Story, pool: &Pool, seed: u64, resizes: bool) -> u32 {
 fn begin<T>(story: &Story, change: Change, call: impl FnOnce() -> T) -> (Change, T) {
     story.tell(Event::Change(change.clone()));
     let result = call();
-    story.tell(Event::Changed { ok: true, size: None });
     (change, result)
+}
+
+/// Whether a change was made. One that failed is undone, or made for good, when the pool has been flushed (V27).
+fn settle(story: &Story, pool: &Pool, change: &Change, result: Result<(), PoolError>) -> bool {
+    let ok = match result {
+        Ok(()) => true,
+        Err(error @ (PoolError::NotDurable { .. } | PoolError::Io { .. })) if story.fails => loop {
+            let op = story.number();
+            story.tell(Event::Sync { op });
+            let synced = pool.sync().is_ok();
+            story.tell(Event::Synced { op, ok: synced });
+            if synced {
+                break matches!(error, PoolError::NotDurable { .. });
+            }
+        },
+        Err(error) => panic!("{change}: {error}"),
+    };
+    story.tell(Event::Changed { ok, size: None });
+    ok
 }
 
 /// Cuts the story at random steps and looks at what is left.
@@ -199,11 +241,30 @@ fn run(seed: u64, unit_bytes: u64) {
     run_on(seed, unit_bytes, SIZE, &OpenOptions::default(), false);
 }
 
+/// On a disk on which a fifth of the writes of the journal fail; how many.
+fn run_failing(seed: u64, unit_bytes: u64, checksum: Checksum) -> u64 {
+    let options = CreateOptions::default().unit_bytes(unit_bytes).journal_bytes(Some(64 << 10)).checksum(checksum);
+    let errors = Errors { journal: 200, ..Errors::default() };
+    run_with(seed, SIZE, &OpenOptions::default(), false, (options, errors)).1
+}
+
 /// How often there was no room.
 fn run_on(seed: u64, unit_bytes: u64, pool_bytes: u64, how: &OpenOptions, grows: bool) -> u32 {
-    let base = Image::new(pool_bytes);
-    let disk = SimDisk::new(base.clone(), DiskOptions { seed, ..DiskOptions::default() });
     let options = CreateOptions::default().unit_bytes(unit_bytes).journal_bytes(Some(64 << 10));
+    run_with(seed, pool_bytes, how, grows, (options, Errors::default())).0
+}
+
+/// How often there was no room, and how many writes have failed.
+fn run_with(
+    seed: u64,
+    pool_bytes: u64,
+    how: &OpenOptions,
+    grows: bool,
+    (options, errors): (CreateOptions, Errors),
+) -> (u32, u64) {
+    let base = Image::new(pool_bytes);
+    let disk = DiskOptions { seed, errors, journal: 64 << 10, ..DiskOptions::default() };
+    let disk = SimDisk::new(base.clone(), disk);
     Pool::create(&disk.device(), &options).expect("made");
     let pool = Pool::open(&disk.device(), how).expect("opened");
     let (size, max) = if grows { (0, Some(MAX_BLOCKS * BLOCK)) } else { (BLOCKS * BLOCK, None) };
@@ -217,7 +278,8 @@ fn run_on(seed: u64, unit_bytes: u64, pool_bytes: u64, how: &OpenOptions, grows:
     model.apply(&Event::Changed { ok: true, size: None });
     let (from, events) = (disk.time(), Mutex::new(Vec::new()));
     let (next, end, stop) = (AtomicU64::new(1), grows.then(AtomicU64::default), AtomicBool::new(false));
-    let story = Story { disk, events, next, end, stop };
+    disk.hold(true); // Errors come from here on.
+    let story = Story { disk, events, next, end, stop, fails: errors.any() };
     let full = std::thread::scope(|scope| {
         for writer in 0..WRITERS {
             let (story, file) = (&story, Arc::clone(&volume));
@@ -228,7 +290,7 @@ fn run_on(seed: u64, unit_bytes: u64, pool_bytes: u64, how: &OpenOptions, grows:
     });
     drop((volume, pool));
     cut(&story, &base, from, &model, seed);
-    full
+    (full, story.disk.failures().writes)
 }
 
 #[test]
@@ -244,6 +306,20 @@ fn middling_units() {
 #[test]
 fn large_units() {
     sheave_testkit::seeds(2).for_each(|seed| run(40 + seed, 64 << 10));
+}
+
+/// V2, V3, V27: commits fail while others copy, roll back and write to copies: each is told, and what was acknowledged
+/// is there.
+#[test]
+fn commits_that_fail_small_units() {
+    let failed: u64 = sheave_testkit::seeds(2).map(|seed| run_failing(100 + seed, 4 << 10, Checksum::None)).sum();
+    assert!(failed > 0, "no commit has failed");
+}
+
+#[test]
+fn commits_that_fail_large_units_with_checksums() {
+    let failed: u64 = sheave_testkit::seeds(2).map(|seed| run_failing(120 + seed, 64 << 10, Checksum::Crc32c)).sum();
+    assert!(failed > 0, "no commit has failed");
 }
 
 /// Appends by several at once, while copies are made: a crash leaves no size without its data, nor a copy whose size is

@@ -418,7 +418,8 @@ fn a_clone_of_a_snapshot_that_was_rolled_back_to_while_a_commit_failed_records_w
 /// The unit of a commit that fails has become a hole meanwhile, or another unit of the pool, or it lies beyond the end.
 #[test]
 fn a_unit_of_a_failed_commit_may_have_gone_meanwhile() {
-    let changes: [(&str, fn(&Volume)); 4] = [
+    type Meanwhile = (&'static str, fn(&Volume));
+    let changes: [Meanwhile; 4] = [
         ("a hole in a leaf", |volume| punch(volume, 5, 1)),
         ("a whole leaf of holes", |volume| punch(volume, 0, 16)),
         ("a hole that was written to", |volume| {
