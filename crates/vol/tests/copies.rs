@@ -183,6 +183,12 @@ fn the_places_of_copies_are_nobodys() {
     let full = (0..1024u64).find(|unit| user.write(unit * UNIT, &[7; UNIT as usize]).is_err()).expect("is full");
     assert!(full > 900, "{full}");
     user.sync().expect("syncs");
+    let given = user.volume.extents(0, 1 << 30).expect("is open");
+    for at in places() {
+        let inside =
+            given.iter().find(|extent| extent.addr > 0 && (extent.addr..extent.addr + extent.len).contains(&at));
+        assert!(inside.is_none(), "byte {at}: {inside:?}");
+    }
     drop(user);
     pool.delete("v").expect("deletes");
     pool.trim(&mut |_| std::ops::ControlFlow::Continue(())).expect("trims");
