@@ -223,3 +223,58 @@ fn a_list_of_free_units_counts_for_its_own_checkpoint_alone() {
     }
     assert!(lists(&device).contains(&at));
 }
+
+/// A checkpoint would have the change alone in the place of all that the page said.
+#[test]
+fn what_the_journal_has_behind_a_damaged_page_waits_until_the_page_can_be_read() {
+    let pages = map_pages(&four_volumes(UNIT)).into_iter().filter(|page| page.1 == ["a"]).map(|page| page.0);
+    let mut deletes_only = 0;
+    for at in pages {
+        let device = four_volumes(UNIT);
+        let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+        write(&pool, "a", PLACES[0] + 3 * UNIT);
+        pool.sync().unwrap();
+        let before = all_places(&pool);
+        drop(pool);
+        for _ in 0..2 {
+            let pool = open(&device, &[at]).unwrap();
+            let info = pool.info();
+            assert_eq!(info.damaged.len(), 1);
+            deletes_only += u32::from(info.deletes_only);
+            let error = pool.create_volume("new", 1 << 20).map(drop).err();
+            let says = matches!(&error, Some(PoolError::DamagedMap { volume, .. }) if volume == "a");
+            assert_eq!(says, info.deletes_only, "{error:?}");
+            pool.close().unwrap();
+        }
+        let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+        assert_eq!(all_places(&pool), before, "page {at} can be read again");
+        let written = pool.open_volume("a").unwrap().map(PLACES[0] + 3 * UNIT, 4096, Intent::Read).unwrap();
+        assert_eq!(written.kind, MappingKind::Mapped, "what the journal has is there");
+    }
+    assert!(deletes_only > 0);
+}
+
+/// A pool that was closed has no page for a checkpoint, and two volumes to delete; it crashes between them.
+#[test]
+fn a_closed_pool_that_takes_deletes_alone_says_that_it_was_opened() {
+    let device = four_volumes(UNIT);
+    lists(&device).into_iter().for_each(|at| flip(&device, at));
+    let shared = map_pages(&device)
+        .into_iter()
+        .find(|page| page.1.contains(&"a") && page.1.contains(&"s") && kind_at(&device, page.0) == Some(kind::INDEX));
+    let at = shared.unwrap().0;
+    let pool = open(&device, &[at]).unwrap();
+    let lost: Vec<String> = pool.info().damaged.into_iter().map(|(name, _)| name).collect();
+    assert!(pool.info().deletes_only && lost.len() >= 2, "{lost:?}");
+    // Without the look at the space that the delete has given back.
+    pool.inner.delete(&lost[0]).unwrap();
+    assert!(pool.info().deletes_only);
+    drop(pool);
+    let pool = open(&device, &[at]).unwrap();
+    assert_eq!(pool.info().damaged.len(), lost.len() - 1, "the delete is durable");
+    lost[1..].iter().for_each(|name| pool.delete(name).unwrap());
+    assert!(!pool.info().deletes_only);
+    pool.close().unwrap();
+    let report = check_device(&device, &CheckOptions::default()).unwrap();
+    assert!(report.is_clean(), "{:?}", report.findings);
+}
