@@ -206,12 +206,10 @@ fn a_list_of_free_units_counts_for_its_own_checkpoint_alone() {
     let (at, old) = newest(&pool).map(|at| (at, read(at))).expect("the checkpoint that closed the pool has a list");
     drop(pool);
     // A leaf far out takes units that were free when the list was written.
-    let mut checked = 0;
-    for _ in 0..3 {
+    for round in 0..3 {
         let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
-        (0..20).for_each(|unit| write(&pool, "a", (6 << 30) + (checked * 20 + unit) * UNIT));
+        (0..20).for_each(|unit| write(&pool, "a", (6 << 30) + (round * 20 + unit) * UNIT));
         pool.close().unwrap();
-        checked += 1;
         lists(&device).into_iter().for_each(|other| io.write(other, &old).unwrap());
         let leaves = map_pages(&device).into_iter().filter(|page| page.1.contains(&"a"));
         let lost = leaves.max_by_key(|page| page.0).unwrap().0;
