@@ -329,10 +329,15 @@ fn settle_size(
         let fix = "insert a medium or configure the device (as with `losetup`)";
         return Err(HostError::new(Kind::BadSize, path, "the device has a size of 0", fix));
     }
-    let wanted = opts.size.unwrap_or(there);
+    // Nothing reads or writes a part of a block of a disk.
+    let tail = if kind == FileKind::Block { there % u64::from(probe::block_of_disk(file)) } else { 0 };
+    if opts.size.is_none() && tail > 0 {
+        notices.push(format!("{}: its last {tail} bytes are not used, for they are no whole block", path.display()));
+    }
+    let wanted = opts.size.unwrap_or(there - tail);
     check_size(path, wanted)?;
     let missing = wanted.saturating_sub(there);
-    if wanted < there {
+    if opts.size.is_some() && wanted < there {
         notices.push(format!("{}: only the first {wanted} of its {there} bytes are used", path.display()));
     }
     if missing > 0 && kind == FileKind::Block {
