@@ -48,10 +48,9 @@ impl IoCtx {
         self.forgotten = false;
         if let Some(kring) = &mut self.core.kring.ring
             && kring.pending() > 0
+            && let Err(error) = kring.enter(0, None)
         {
-            if let Err(error) = kring.enter(0, None) {
-                self.enter_failed(error);
-            }
+            self.enter_failed(error);
         }
     }
 

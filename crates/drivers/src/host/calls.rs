@@ -143,6 +143,29 @@ pub(super) fn loop_status(path: &Path) -> Option<Node> {
     (answer == 0).then_some(if number == 0 { Node::File(device, inode) } else { Node::Block(number) })
 }
 
+/// Takes a shared lock on a byte of a file, which belongs to this opening of it (an OFD lock), whatever other processes
+/// have there but alone.
+pub(super) fn share_byte(file: &File, byte: i64) -> std::io::Result<()> {
+    byte_lock(file, libc::F_OFD_SETLK, libc::F_RDLCK, byte).map(|_| ())
+}
+
+/// Whether another opening of a file has a lock on this byte.
+pub(super) fn is_byte_locked(file: &File, byte: i64) -> std::io::Result<bool> {
+    Ok(byte_lock(file, libc::F_OFD_GETLK, libc::F_WRLCK, byte)? != libc::F_UNLCK)
+}
+
+/// The kind of lock that the call leaves in its struct.
+fn byte_lock(file: &File, call: i32, kind: i32, byte: i64) -> std::io::Result<i32> {
+    let whence = libc::SEEK_SET as libc::c_short;
+    let kind = kind as libc::c_short;
+    let mut lock = libc::flock { l_type: kind, l_whence: whence, l_start: byte, l_len: 1, l_pid: 0 };
+    // SAFETY: the call reads and fills one `flock`, which lives through it.
+    match unsafe { libc::fcntl(file.as_raw_fd(), call, &raw mut lock) } {
+        0 => Ok(i32::from(lock.l_type)),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
 fn last_errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }

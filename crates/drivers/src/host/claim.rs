@@ -12,7 +12,7 @@ use std::path::Path;
 
 use rustix::fs::FlockOperation;
 
-use super::calls::loop_status;
+use super::calls::{is_byte_locked, loop_status, share_byte};
 use super::holder::{holder_of, in_words};
 use super::open::HostFile;
 use super::overlap::{Found, Node, Overlaps, Sys, Way, overlaps};
@@ -103,6 +103,9 @@ pub(super) fn lock_one(shared: &HostShared, sharing: Sharing, one: &Found) -> Re
         Err(rustix::io::Errno::WOULDBLOCK) => return Err(claimed(file, one, &lock)),
         Err(error) => return Err(failed(file, "locking", error.into())),
     }
+    if matches!(one.node, Node::File(..)) && one.way != Way::Below {
+        share_with_qemu(file, one, &lock, alone)?;
+    }
     // One that was passed to this process was opened with O_EXCL by who could.
     if !strictly || !one.can_be_exclusive || was_passed {
         return Ok(vec![lock]);
@@ -120,6 +123,45 @@ pub(super) fn lock_one(shared: &HostShared, sharing: Sharing, one: &Found) -> Re
         }),
         Err(error) => Err(failed(file, "opening exclusively", error)),
     }
+}
+
+/// Keeps QEMU away, which knows no flock: it locks one byte for each thing that it does with an image, and one for each
+/// that it lets nobody else do. This takes the same bytes, and looks at those of others. Not on network file systems,
+/// where the server takes this process's own flock for such a lock, nor where there are none.
+fn share_with_qemu(file: &HostFile, one: &Found, lock: &File, alone: bool) -> Result<(), DeviceError> {
+    /// Where the bytes begin for what is done, and for what others may not do.
+    const DOES: i64 = 100;
+    const FORBIDS: i64 = 200;
+    /// Reads that must be consistent; writes; writes of the same content; other sizes.
+    const ALL: [i64; 4] = [0, 1, 2, 3];
+    /// The same for an owner and for a reader: what it does, and what it lets nobody do.
+    const READER: ([i64; 1], [i64; 2]) = ([0], [1, 3]);
+    /// NFS, and three kinds of SMB.
+    const REMOTE: [u32; 4] = [0x6969, 0x517b, 0xff53_4d42, 0xfe53_4d42];
+    if rustix::fs::fstatfs(lock).is_ok_and(|found| REMOTE.contains(&(found.f_type as u32))) {
+        return Ok(());
+    }
+    let (does, forbids): (&[i64], &[i64]) = if alone { (&ALL, &ALL) } else { (&READER.0, &READER.1) };
+    let own = does.iter().map(|at| DOES + at).chain(forbids.iter().map(|at| FORBIDS + at));
+    let others = does.iter().map(|at| FORBIDS + at).chain(forbids.iter().map(|at| DOES + at));
+    // Its own first: of two that begin at the same moment at least one sees the other.
+    if own.map(|byte| share_byte(lock, byte)).any(|done| done.is_err()) {
+        // A file system without such locks has none of QEMU's.
+        return Ok(());
+    }
+    for byte in others {
+        if is_byte_locked(lock, byte).unwrap_or(false) {
+            return Err(DeviceError::Claimed {
+                what: file.path().display().to_string(),
+                who: format!("QEMU, or a program that locks images as it does, has {} open", other_name(one, "it")),
+                fix: format!(
+                    "End the virtual machine or tool that uses it: `fuser -v {}` tells which",
+                    one.path.display()
+                ),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// The very file that is open, whatever its path leads to by now; without /proc by its path, if that leads there.

@@ -209,6 +209,43 @@ fn each_kind_of_overlap_is_locked_as_strictly_as_it_must() {
     assert!(lock_one(&shared, Sharing::Alone, &unneeded).expect("the kernel keeps them apart").is_empty());
 }
 
+/// QEMU and this each refuse what the other one has, in both orders; what only reads shares.
+#[test]
+fn qemu_and_an_owner_keep_each_other_away() {
+    let Some(qemu) = sheave_testkit::require("qemu-io") else { return };
+    let dir = tempfile::tempdir_in("/var/tmp").expect("a directory");
+    let path = dir.path().join("image");
+    let device = open(&format!("file:{},size=1M", path.display()));
+    let run = |readonly: bool| {
+        let mut command = Command::new(&qemu);
+        command.args(["-f", "raw"]).args(readonly.then_some("-r")).args(["-c", "read 0 512"]).arg(&path);
+        command.output().expect("it runs").status.success()
+    };
+    assert!(run(false), "free");
+    let held = device.claim(Sharing::Alone).expect("free");
+    assert!(!run(false) && !run(true), "QEMU opens what has an owner");
+    drop(held);
+    let held = device.claim(Sharing::WithReaders).expect("free");
+    assert!(run(true) && !run(false), "QEMU may read beside a reader, and not write");
+    drop(held);
+    assert!(run(false), "let go");
+    // QEMU is told to do nothing, and to go on when its input ends.
+    let mut command = Command::new(&qemu);
+    command.args(["-f", "raw"]).arg(&path).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut running = command.spawn().expect("it runs");
+    running.stdin.as_mut().expect("piped").write_all(b"read 0 512\n").expect("written");
+    let mut line = String::new();
+    BufReader::new(running.stdout.take().expect("piped")).read_line(&mut line).expect("it has it open");
+    let refused = [Sharing::Alone, Sharing::WithReaders].map(|sharing| device.claim(sharing).err());
+    drop(running.stdin.take());
+    running.wait().expect("it ended");
+    for error in refused {
+        let error = error.expect("QEMU has it open").to_string();
+        assert!(error.contains("QEMU"), "{error}");
+    }
+    device.claim(Sharing::Alone).expect("QEMU has ended");
+}
+
 #[test]
 fn partitions_have_owners_each_and_the_disk_under_them_has_none_beside() {
     let dir = tempfile::tempdir().expect("a directory");
