@@ -68,14 +68,14 @@ impl Machine {
     }
 
     /// What is found from here, by the last part of the path.
-    fn from(&self, node: Node, path: &Path) -> Vec<(String, Way)> {
+    fn around(&self, node: Node, path: &Path) -> Vec<(String, Way)> {
         let around = overlaps(&self.sys, node, path);
         assert!(around.hidden.is_empty() && !around.is_blind, "{around:?}");
         names(&around)
     }
 
-    fn from_block(&self, name: &str, number: &str) -> Vec<(String, Way)> {
-        self.from(block(number), &self.sys.dev.join(name))
+    fn around_block(&self, name: &str, number: &str) -> Vec<(String, Way)> {
+        self.around(block(number), &self.sys.dev.join(name))
     }
 }
 
@@ -107,16 +107,16 @@ fn a_loop_device_and_its_backing_file_are_found_from_each_other() {
     machine.device("loop1", "7:1").put("loop1", "loop/backing_file", &other_path.display().to_string());
     // Another loop device over the first one.
     machine.device("loop2", "7:2").put("loop2", "loop/backing_file", &path.display().to_string());
-    let from_file = machine.from(node, &path);
+    let from_file = machine.around(node, &path);
     let whole = [("pool.img", Way::Itself), ("loop0", Way::Above), ("loop2", Way::Above)];
     assert_eq!(sort(from_file.clone()), sorted(whole.into()));
-    let from_loop = machine.from_block("loop0", "7:0");
+    let from_loop = machine.around_block("loop0", "7:0");
     let whole = [("loop0", Way::Itself), ("pool.img", Way::Same), ("loop2", Way::Above)];
     assert_eq!(sort(from_loop.clone()), sorted(whole.into()));
     // O3: who begins at the file and who begins at the device lock them in one order.
     let only_names = |list: Vec<(String, Way)>| list.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
     assert_eq!(only_names(from_file), only_names(from_loop));
-    assert_eq!(machine.from(other, &other_path).len(), 2);
+    assert_eq!(machine.around(other, &other_path).len(), 2);
     let needed = overlaps(&machine.sys, node, &path);
     assert!(needed.found.iter().all(|one| one.is_needed), "{needed:?}");
 }
@@ -130,7 +130,7 @@ fn a_backing_file_that_cannot_be_named_is_hidden() {
     assert!(around.hidden[0].contains("/no/such/place/pool.img"), "{around:?}");
     // Nobody can open what was deleted.
     machine.put("loop0", "loop/backing_file", "/no/such/place/pool.img (deleted)");
-    assert_eq!(machine.from_block("loop0", "7:0"), [("loop0".to_owned(), Way::Itself)]);
+    assert_eq!(machine.around_block("loop0", "7:0"), [("loop0".to_owned(), Way::Itself)]);
     // The path is another file's in this mount namespace, as the device itself says.
     fn of_another(_: &Path) -> Option<Node> {
         Some(Node::File(1, 2))
@@ -154,9 +154,9 @@ fn partitions_share_with_their_disk_and_not_with_each_other() {
     let machine = Machine::new();
     machine.device("sda", "8:0").device("sda1", "8:1").device("sda2", "8:2").device("sdb", "8:16");
     let disk = [("sda", Way::Itself), ("sda1", Way::Above), ("sda2", Way::Above)];
-    assert_eq!(sort(machine.from_block("sda", "8:0")), sorted(disk.into()));
-    assert_eq!(sort(machine.from_block("sda1", "8:1")), sorted(vec![("sda1", Way::Itself), ("sda", Way::Below)]));
-    assert_eq!(machine.from_block("sdb", "8:16"), [("sdb".to_owned(), Way::Itself)]);
+    assert_eq!(sort(machine.around_block("sda", "8:0")), sorted(disk.into()));
+    assert_eq!(sort(machine.around_block("sda1", "8:1")), sorted(vec![("sda1", Way::Itself), ("sda", Way::Below)]));
+    assert_eq!(machine.around_block("sdb", "8:16"), [("sdb".to_owned(), Way::Itself)]);
 }
 
 #[test]
@@ -166,9 +166,9 @@ fn a_partition_of_a_loop_device_is_a_part_of_its_backing_file() {
     machine.device("loop0", "7:0").device("loop0p1", "259:0").device("loop0p2", "259:1");
     machine.put("loop0", "loop/backing_file", &path.display().to_string());
     let part = [("loop0p1", Way::Itself), ("loop0", Way::Below), ("disk.img", Way::Below)];
-    assert_eq!(sort(machine.from_block("loop0p1", "259:0")), sorted(part.into()));
+    assert_eq!(sort(machine.around_block("loop0p1", "259:0")), sorted(part.into()));
     let whole = [("disk.img", Way::Itself), ("loop0", Way::Above), ("loop0p1", Way::Above), ("loop0p2", Way::Above)];
-    assert_eq!(sort(machine.from(node, &path)), sorted(whole.into()));
+    assert_eq!(sort(machine.around(node, &path)), sorted(whole.into()));
 }
 
 #[test]
@@ -180,15 +180,15 @@ fn stacks_of_device_mapper_are_followed_to_both_ends() {
     machine.put("dm-0", "dm/uuid", "LVM-abc");
     machine.put("dm-2", "dm/uuid", "CRYPT-LUKS2-abc");
     let volume = [("dm-0", Way::Itself), ("dm-2", Way::Above), ("sda1", Way::Below), ("sda", Way::Below)];
-    assert_eq!(sort(machine.from_block("dm-0", "253:0")), sorted(volume.into()));
+    assert_eq!(sort(machine.around_block("dm-0", "253:0")), sorted(volume.into()));
     // What is encrypted has all of the bytes of what it stands on.
     let crypt = [("dm-2", Way::Itself), ("dm-0", Way::Same), ("sda1", Way::Below), ("sda", Way::Below)];
-    assert_eq!(sort(machine.from_block("dm-2", "253:2")), sorted(crypt.into()));
+    assert_eq!(sort(machine.around_block("dm-2", "253:2")), sorted(crypt.into()));
     let disk =
         [("sda", Way::Itself), ("sda1", Way::Above), ("dm-0", Way::Above), ("dm-1", Way::Above), ("dm-2", Way::Above)];
-    assert_eq!(sort(machine.from_block("sda", "8:0")), sorted(disk.into()));
+    assert_eq!(sort(machine.around_block("sda", "8:0")), sorted(disk.into()));
     let array = [("md0", Way::Itself), ("sdb", Way::Below)];
-    assert_eq!(sort(machine.from_block("md0", "9:0")), sorted(array.into()));
+    assert_eq!(sort(machine.around_block("md0", "9:0")), sorted(array.into()));
 }
 
 #[test]
@@ -205,14 +205,14 @@ fn two_paths_to_one_disk_are_one_disk() {
     }
     let both = [("sda", Way::Itself), ("sda1", Way::Above), ("sdb", Way::Same)];
     let parts = [("sdb1", Way::Above), ("sdb2", Way::Above)];
-    assert_eq!(sort(machine.from_block("sda", "8:0")), sorted([&both[..], &parts[..]].concat()));
+    assert_eq!(sort(machine.around_block("sda", "8:0")), sorted([&both[..], &parts[..]].concat()));
     let part = [("sda1", Way::Itself), ("sdb1", Way::Same), ("sda", Way::Below), ("sdb", Way::Below)];
-    assert_eq!(sort(machine.from_block("sda1", "8:1")), sorted(part.into()));
+    assert_eq!(sort(machine.around_block("sda1", "8:1")), sorted(part.into()));
     for says_nothing in ["naa.0000000000000000", "t10.ATA     QEMU HARDDISK", ""] {
         for name in ["sda", "sdb"] {
             machine.put(name, "device/wwid", says_nothing);
         }
-        assert_eq!(machine.from_block("sdb", "8:16").len(), 3, "{says_nothing}");
+        assert_eq!(machine.around_block("sdb", "8:16").len(), 3, "{says_nothing}");
     }
 }
 
