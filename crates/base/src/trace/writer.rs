@@ -50,6 +50,9 @@ impl TraceWriter {
     /// A new file for a ring with this number, of at most so many bytes of entries. Replaces a file of that name: who
     /// reads that one is not disturbed.
     ///
+    /// The file is mapped: who shortens it while it is written ends the program (SIGBUS), this program's own safe code
+    /// too. Put it where nobody else writes, and remove it rather than truncate it.
+    ///
     /// # Errors
     ///
     /// The system's.
