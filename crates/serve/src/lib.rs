@@ -29,8 +29,8 @@
 //!   server's; past any of these it is not read from. A write holds memory for what has come of it. Each client has a
 //!   small part that no other can take, and one request of any size goes on whatever others hold.
 //! - S3. A client that does not finish its handshake, moves no byte of what it holds memory for while others wait for
-//!   some, says nothing while others wait for its place, or sends what is no protocol, is dropped, and nobody else hears
-//!   of it.
+//!   some, says nothing while others wait for its place, or sends what is no protocol, is dropped, and nobody else
+//!   hears of it.
 //! - S4. A server with nothing to do uses no CPU, and clients with nothing to do have no buffers.
 
 pub mod clients;

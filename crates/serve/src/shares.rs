@@ -5,18 +5,18 @@
 //! reactor has one account, of its part of the server's memory.
 //!
 //! The memory has three parts. An eighth is divided evenly among all places for clients, so that each has a part of its
-//! own. Room for one request of the largest size is for whoever is first in line. The rest is shared: each of the clients
-//! that hold more than their own parts may hold as much as is left over then, divided by their number, and all clients of
-//! one peer, or of one export, three times as much as is left over. So, however many hold however much, something is left
-//! for the next one, and what somebody leaves unused is for those who want it.
+//! own. Room for one request of the largest size is for whoever is first in line. The rest is shared: each of the
+//! clients that hold more than their own parts may hold as much as is left over then, divided by their number, and all
+//! clients of one peer, or of one export, three times as much as is left over. So, however many hold however much,
+//! something is left for the next one, and what somebody leaves unused is for those who want it.
 //!
 //! Invariants:
 //! - F1. All that is held is never more than the memory has, except for one request that is larger than all of it and
 //!   is granted when nothing is held.
 //! - F2. A client that holds no more than its own part with what it asks for gets it, whatever others hold. Where the
 //!   memory has less than [`MIN_OWN`] for each place, that holds as long as F1 does.
-//! - F3. When `n` clients hold more than their own parts then, a client gets of the shared part what leaves `n` times as
-//!   much of it over as the client holds. So `n` that take what they can leave one part of `n + 1` over, whoever was
+//! - F3. When `n` clients hold more than their own parts then, a client gets of the shared part what leaves `n` times
+//!   as much of it over as the client holds. So `n` that take what they can leave one part of `n + 1` over, whoever was
 //!   first. While there are clients of several peers, those of one peer hold at most three times what is left over; the
 //!   same for exports.
 //! - F4. The first in line that F3 refuses gets the room of the largest request, for one request, until that is given

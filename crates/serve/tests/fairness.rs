@@ -4,6 +4,7 @@
 mod rig;
 
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use sheave_iomap::{File, RawFile};
 use sheave_nbd::Extent;
-use sheave_serve::{Backend, NoStatus, Question, ServerOptions};
+use sheave_serve::{Address, Backend, Listener, NoStatus, Question, ServerOptions};
 
-use rig::{Rig, is_closed, option, reply, request, rig, rig_with};
+use rig::{Device, Rig, is_closed, listener, option, reply, request, rig, rig_at, rig_with};
 
 const ATTACKERS: usize = 48;
 const LARGEST: u32 = 32 << 20;
@@ -190,6 +191,27 @@ fn clients_that_have_nothing_to_do_give_way_when_all_places_are_taken() {
 }
 
 #[test]
+fn the_peer_that_has_most_places_gives_way_first() {
+    let (dir, unix) = listener();
+    let tcp = Listener::bind(&Address::Tcp("127.0.0.1:0".into())).expect("it listens");
+    let Address::Tcp(place) = tcp.address().clone() else { panic!("it is TCP") };
+    let device = sheave_drivers::open_device("ram:size=64M").expect("a device");
+    let backend = Box::new(Device(Arc::new(RawFile::new(device))));
+    let options = ServerOptions { max_clients: 6, idle: Duration::from_millis(300), ..never_stalls() };
+    let Some(rig) = rig_at(dir, vec![unix, tcp], false, backend, options) else { return };
+    // It is silent for longer than all others.
+    let mut alone = TcpStream::connect(place).expect("it answers");
+    alone.read_exact(&mut [0; 18]).expect("a greeting");
+    alone.write_all(&[vec![0, 0, 0, 3], option(1, b"x")].concat()).expect("sent");
+    alone.read_exact(&mut [0; 10]).expect("an export");
+    let _many: Vec<UnixStream> = (0..5).map(|_| rig.client()).collect();
+    let _more: Vec<UnixStream> = (0..3).map(|_| rig.client()).collect();
+    alone.write_all(&request(3, 5, 0, 0)).expect("it stays");
+    alone.read_exact(&mut [0; 16]).expect("an answer");
+    rig.server.stop().expect("it ends");
+}
+
+#[test]
 fn who_asks_for_something_now_and_then_keeps_its_place() {
     let options = ServerOptions { max_clients: 2, idle: Duration::from_secs(2), ..never_stalls() };
     let Some(rig) = rig(options) else { return };
@@ -249,37 +271,29 @@ fn writers_that_are_slow_and_never_pause_stay() {
 
 #[test]
 fn readers_that_are_slow_and_never_pause_stay_and_those_that_take_nothing_do_not() {
-    const LEN: usize = 4 << 20;
-    let Some(rig) = rig(scarce()) else { return };
+    // Three times what the buffer of a socket may take.
+    const LEN: usize = 24 << 20;
+    let Some(rig) = rig(ServerOptions { server_bytes: 72 << 20, ..scarce() }) else { return };
     let mut client = rig.client();
     let bytes: Vec<u8> = (0..LEN).map(|at| (at / 4093) as u8).collect();
     client.write_all(&[request(1, 1, 0, LEN as u32), bytes.clone()].concat()).expect("sent");
     assert_eq!(reply(&mut client), (0, 1));
+    let mut slow = rig.client();
+    slow.write_all(&request(0, 7, 0, LEN as u32)).expect("sent");
+    assert_eq!(reply(&mut slow), (0, 7));
     // These take nothing, and most of them wait for memory.
     let mut lazy: Vec<UnixStream> = (0..6).map(|_| rig.client()).collect();
     lazy.iter_mut().for_each(|stream| stream.write_all(&request(0, 1, 0, LEN as u32).repeat(8)).expect("sent"));
-    std::thread::scope(|scope| {
-        let bytes = &bytes;
-        for _ in 0..2 {
-            let mut stream = rig.client();
-            stream.set_read_timeout(Some(Duration::from_secs(120))).expect("set");
-            scope.spawn(move || {
-                stream.write_all(&request(0, 7, 0, LEN as u32)).expect("sent");
-                assert_eq!(reply(&mut stream), (0, 7));
-                let from = Instant::now();
-                let mut back = Vec::new();
-                while back.len() < LEN {
-                    let many = (LEN / 64).min(LEN - back.len());
-                    let at = back.len();
-                    back.resize(at + many, 0);
-                    stream.read_exact(&mut back[at..]).expect("it is not dropped");
-                    std::thread::sleep(SLOW / 64);
-                }
-                assert!(back == *bytes, "what was sent in parts is whole");
-                assert!(from.elapsed() >= SLOW);
-            });
-        }
-    });
+    let from = Instant::now();
+    let mut back = Vec::new();
+    while back.len() < LEN {
+        let at = back.len();
+        back.resize(LEN.min(at + LEN / 64), 0);
+        slow.read_exact(&mut back[at..]).expect("it is not dropped");
+        std::thread::sleep(SLOW / 64);
+    }
+    assert!(back == bytes, "what was sent in parts is whole");
+    assert!(from.elapsed() >= SLOW);
     assert!(rig.heard("it took nothing of the replies"));
     drop(lazy);
     rig.server.stop().expect("it ends");

@@ -343,8 +343,8 @@ impl Conn {
         if let Some((_, done, _)) = io.gathering(slot) {
             *done += got;
         }
-        // Where it is less than it was to be, the kernel was asked how far it is; or the connection has ended, which the
-        // next receive tells, unless there will be none.
+        // Where it is less than it was to be, the kernel was asked how far it is; or the connection has ended, which
+        // the next receive tells, unless there will be none.
         if chosen.session.payload_left() == 0 {
             self.gathered(io, slot);
         } else if got < len && self.ending != Ending::No {

@@ -1,8 +1,8 @@
 //! Places for clients: who gives way when all are taken and others wait.
 //!
 //! Nothing is accepted while all places are taken. A client that has chosen its export, and has had nothing to do for
-//! [`ServerOptions::idle`](crate::ServerOptions::idle) since others wait, goes for the next; among those that could, one
-//! of the peer that has most places. Who asks for something, even if seldom, stays.
+//! [`ServerOptions::idle`](crate::ServerOptions::idle) since others wait, goes for the next; among those that could,
+//! one of the peer that has most places. Who asks for something, even if seldom, stays.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

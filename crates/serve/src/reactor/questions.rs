@@ -64,3 +64,6 @@ impl Questions {
         self.are_others = false;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -244,8 +244,8 @@ impl Io {
         Some(Memory { bytes, of_room: granted == Granted::Room })
     }
 
-    /// Lets the payload of a write grow, when all that it has memory for has come; to [`GROWTH`] times its size, so that
-    /// a long one is received in few pieces. Returns the bytes of data that there is memory for.
+    /// Lets the payload of a write grow, when all that it has memory for has come; to [`GROWTH`] times its size, so
+    /// that a long one is received in few pieces. Returns the bytes of data that there is memory for.
     pub(super) fn grow(&mut self, conn: usize, slot: u32, align: usize) -> u64 {
         let Some(Some(op)) = self.ops.get_mut(slot as usize) else { return 0 };
         let Some(payload) = &mut op.payload else { return 0 };

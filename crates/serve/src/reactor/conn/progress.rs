@@ -1,8 +1,9 @@
 //! How far a client is with what it has memory for: a write whose payload comes, and replies that it takes.
 //!
-//! Progress is bytes. The kernel tells of a receive or a send when all of it is done; one that took longer than a client
-//! may do nothing is asked how far it is, by canceling it: what was moved is its result then, and the rest is begun
-//! again. (Kernels before 6.1 say that nothing was moved; their clients have to be done with one operation in that time.)
+//! Progress is bytes. The kernel tells of a receive or a send when all of it is done; one that took longer than a
+//! client may do nothing is asked how far it is, by canceling it: what was moved is its result then, and the rest is
+//! begun again. (Kernels before 6.1 say that nothing was moved; their clients have to be done with one operation in
+//! that time.)
 
 use super::{Conn, Receiving};
 use crate::reactor::raw::{Kind, token};

@@ -161,7 +161,8 @@ impl Conn {
         }
     }
 
-    /// Sends what is left when so many bytes of all were sent, and gives back the memory of what is not needed any more.
+    /// Sends what is left when so many bytes of all were sent, and gives back the memory of what is not needed any
+    /// more.
     fn send_rest(&mut self, io: &mut Io, mut batch: Batch, sent: usize, bytes: usize) {
         if let Some(tls) = &mut self.tls {
             let rest = tls.rest(bytes - sent);
