@@ -80,7 +80,7 @@ fn anew(
             .fix("leave --size out, or give more"));
     }
     let size = wanted.size.or(fitting);
-    let mark = sheave_vol::Interim { purpose: Purpose::Import, owner: 0 };
+    let mark = sheave_vol::Interim::new(Purpose::Import, 0);
     let make = |name: &str| pool.create_interim(name, size.unwrap_or(UNKNOWN), mark);
     let interim = Interim::make(pool, &place.name, SUFFIX, make)?;
     let fill = |source: &mut Source, meter: &mut dyn Meter| {

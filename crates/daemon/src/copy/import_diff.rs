@@ -297,7 +297,7 @@ impl<'a, R: Read> Job<'a, R> {
     /// That a volume is made for this import.
     fn mark(&self) -> sheave_vol::Interim {
         let owner = self.pool.volume_info(&self.args.place.name).map_or(0, |info| info.id);
-        sheave_vol::Interim { purpose: Purpose::ImportDiff, owner }
+        sheave_vol::Interim::new(Purpose::ImportDiff, owner)
     }
 
     fn fill(&mut self, volume: &Volume, meter: &mut dyn Meter) -> Result<Patched, Failure> {

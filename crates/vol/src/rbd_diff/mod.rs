@@ -80,6 +80,7 @@ pub struct Identity {
 
 /// Whether two snapshots are one, or copies of each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Likeness {
     /// They are.
     Same,

@@ -12,7 +12,7 @@ fn pool() -> Pool {
 }
 
 fn make<'a>(pool: &'a Pool, name: &str) -> Result<Interim<'a>, Failure> {
-    let mark = sheave_vol::Interim { purpose: Purpose::Import, owner: 0 };
+    let mark = sheave_vol::Interim::new(Purpose::Import, 0);
     Interim::make(pool, name, ".importing", |name| pool.create_interim(name, 1 << 20, mark))
 }
 

@@ -61,6 +61,7 @@ impl Purpose {
 /// That a volume goes again: when what it is made for has ended, or else when its pool is opened for writing the next
 /// time, for then nobody works on it any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Interim {
     /// What it is made for.
     pub purpose: Purpose,
@@ -69,6 +70,12 @@ pub struct Interim {
 }
 
 impl Interim {
+    /// For the volume of this number, or 0.
+    #[must_use]
+    pub fn new(purpose: Purpose, owner: u32) -> Interim {
+        Interim { purpose, owner }
+    }
+
     /// On disk; none: an interim volume is none any more.
     pub(crate) fn to_disk(interim: Option<Interim>) -> InterimBody {
         let purpose = match interim.map(|interim| interim.purpose) {
