@@ -10,6 +10,7 @@ mod batch;
 mod conn;
 mod held_back;
 mod large_reads;
+mod movement;
 mod places;
 mod questions;
 mod raw;
@@ -28,7 +29,7 @@ use sheave_iomap::slow::FlightRecorder;
 use sheave_uring::{IoWq, Ring, RingHandle};
 
 use self::conn::Conn;
-use self::places::Idle;
+use self::movement::Idle;
 use self::raw::{Kind, token};
 use self::requests::{ENTRIES, Io, MAX_COST};
 use crate::counts::Tally;

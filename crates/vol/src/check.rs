@@ -224,21 +224,11 @@ fn superblocks(io: &dyn BlockIo, report: &mut CheckReport) -> Option<(Superblock
         Some(status) => format!("it cannot be read: {status}"),
         None => damage.to_string(),
     };
-    let finding = |slot: usize, kind, means, repair| Finding {
-        kind,
-        place: Place {
-            what: format!("superblock {}", ["A", "B"][slot]),
-            address: Some(SUPERBLOCKS[slot]),
-            ..Place::default()
-        },
-        means,
-        repair,
-    };
     let slots = slots.map(|(slot, _)| slot);
     let too_new = slots.iter().position(|slot| slot.as_ref().is_err_and(Damage::is_too_new));
     if let (Some(slot), [a, b]) = (too_new, &slots) {
         let damage = [a, b][slot].as_ref().expect_err("it is too new");
-        report.findings.push(finding(slot, FindingKind::NoPool, damage.to_string(), None));
+        report.findings.push(of_slot(slot, FindingKind::NoPool, damage.to_string(), None));
         return None;
     }
     let kept = slots.clone();
@@ -249,18 +239,18 @@ fn superblocks(io: &dyn BlockIo, report: &mut CheckReport) -> Option<(Superblock
                 let slot = usize::from(address == SUPERBLOCKS[1]);
                 let means = format!("{}. {}", words(slot, &damage), the_other(&sb, errors[slot].is_some()));
                 let repair = Some("Write it anew, after the other".to_owned());
-                report.findings.push(finding(slot, FindingKind::Superblock, means, repair));
+                report.findings.push(of_slot(slot, FindingKind::Superblock, means, repair));
             } else if let [Ok(a), Ok(b)] = kept {
                 let (old, slot) = if a.generation < b.generation { (&a, 0) } else { (&b, 1) };
                 if let Some(means) = differ(old, &sb) {
                     let repair = Some("Write it anew, after the newer".to_owned());
-                    report.findings.push(finding(slot, FindingKind::SuperblocksDiffer, means, repair));
+                    report.findings.push(of_slot(slot, FindingKind::SuperblocksDiffer, means, repair));
                 }
             }
             if let Some((what, fix)) = sb.missing_from(io.size_bytes()) {
                 report.findings.clear();
                 let slot = usize::from(sb.slot() != 0);
-                report.findings.push(finding(slot, FindingKind::NoPool, format!("{what}. {fix}"), None));
+                report.findings.push(of_slot(slot, FindingKind::NoPool, format!("{what}. {fix}"), None));
                 return None;
             }
             Some((sb, alone))
@@ -270,18 +260,24 @@ fn superblocks(io: &dyn BlockIo, report: &mut CheckReport) -> Option<(Superblock
                 for (slot, damage) in damages.iter().enumerate() {
                     let means = format!("{}. {}", words(slot, damage), the_copy(&found));
                     let repair = Some(format!("Write it anew from the copy at byte {}", found.at));
-                    report.findings.push(finding(slot, FindingKind::Superblock, means, repair));
+                    report.findings.push(of_slot(slot, FindingKind::Superblock, means, repair));
                 }
                 return Some((found.sb, true));
             }
             for (slot, damage) in damages.iter().enumerate() {
                 let means =
                     format!("{}. Without a superblock there is no pool; restore it from a backup", words(slot, damage));
-                report.findings.push(finding(slot, FindingKind::NoPool, means, None));
+                report.findings.push(of_slot(slot, FindingKind::NoPool, means, None));
             }
             None
         }
     }
+}
+
+/// A finding about one of the two superblocks.
+fn of_slot(slot: usize, kind: FindingKind, means: String, repair: Option<String>) -> Finding {
+    let what = format!("superblock {}", ["A", "B"][slot]);
+    Finding { kind, place: Place { what, address: Some(SUPERBLOCKS[slot]), ..Place::default() }, means, repair }
 }
 
 /// What a copy is worth where both superblocks are lost.

@@ -95,9 +95,9 @@ pub enum PoolError {
     },
     /// A page of a volume's map is damaged: the volume does not open.
     #[error(
-        "{what}: the map of volume '{volume}' is damaged: {damage}. 'sheave volume delete' gives the volume up. To keep \
-         what is left of it, close the pool: 'sheave pool check --dry-run' shows what is lost, and 'sheave pool check \
-         --repair' makes it a hole"
+        "{what}: the map of volume '{volume}' is damaged: {damage}. 'sheave volume delete' gives the volume up. To \
+         keep what is left of it, close the pool: 'sheave pool check --dry-run' shows what is lost, and 'sheave pool \
+         check --repair' makes it a hole"
     )]
     DamagedMap {
         /// What was tried.

@@ -1,8 +1,8 @@
 //! When pools and volumes are made, and which ones they are: the one look at the wall clock, and at random numbers.
 //!
-//! Owns the time that `created` fields get, identities, and the numbers of openings. A thread that must do the same thing
-//! twice, to the byte, as a simulation does, fixes the time for itself, and the random numbers with it; nothing else
-//! depends on either.
+//! Owns the time that `created` fields get, identities, and the numbers of openings. A thread that must do the same
+//! thing twice, to the byte, as a simulation does, fixes the time for itself, and the random numbers with it; nothing
+//! else depends on either.
 
 use std::cell::Cell;
 use std::time::{SystemTime, UNIX_EPOCH};

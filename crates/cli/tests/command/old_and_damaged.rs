@@ -26,7 +26,7 @@ fn an_old_pool_stays_old_until_it_is_upgraded() {
     }
     assert!(fs::read(dir.path("p.img")).expect("the pool") == before, "nothing was changed");
     dir.ok("volume create p.img#more --size 1M");
-    assert_eq!(dir.ok("pool info p.img --json").json()["upgrades"], marks, "a change is no upgrade");
+    assert_eq!(dir.ok("pool info p.img --json").json()["upgrades"], upgrades, "a change is no upgrade");
     let told = dir.ok("pool upgrade p.img --json").json();
     assert_eq!((&told["upgrades"][0]["name"], &told["dry_run"]), (&"marks".into(), &false.into()), "{told}");
     assert_eq!(dir.ok("pool info p.img --json").json()["upgrades"], serde_json::json!([]));

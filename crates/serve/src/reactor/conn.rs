@@ -29,6 +29,8 @@ use sheave_uring::Fd;
 
 use super::batch::{Batch, Piece};
 use super::large_reads::LargeReads;
+use super::movement::{self, Progress};
+use super::questions::Asked;
 use super::raw;
 use super::requests::Io;
 use super::tls_stream::TlsStream;
@@ -38,9 +40,6 @@ use crate::limit::{Bucket, Waits};
 use crate::shared::Shared;
 use crate::shares::Peer;
 use crate::tls::Tls;
-
-use self::block_status::Asked;
-use self::progress::Progress;
 
 /// Requests of a client at a time.
 const MAX_REQUESTS: u32 = 512;
@@ -313,8 +312,7 @@ impl Conn {
 
     /// A receive has ended.
     pub(super) fn received(&mut self, io: &mut Io, event: &SocketEvent) {
-        let receiving = std::mem::replace(&mut self.receiving, Receiving::Nothing);
-        match receiving {
+        match std::mem::replace(&mut self.receiving, Receiving::Nothing) {
             Receiving::Payload { len } => self.received_payload(io, len, event.res),
             _ => {
                 let whole = raw::with_received(io, |io| &mut io.ring, event, |io, data| self.look(io, data));
@@ -330,7 +328,7 @@ impl Conn {
         let got = u64::try_from(res).unwrap_or(0);
         let was_asked = self.progress.in_answered();
         if got == 0 && was_asked && res == -ECANCELED && self.ending == Ending::No {
-            return self.drop_client(progress::SENT_NOTHING);
+            return self.drop_client(movement::SENT_NOTHING);
         }
         if got == 0 || self.ending == Ending::Now {
             return self.gone(io);
@@ -575,8 +573,7 @@ impl Conn {
         }
         let room = self.room(io);
         if room == Some(0) {
-            // It waits for memory.
-            return;
+            return; // It waits for memory.
         }
         let left = match &self.life.stage {
             Stage::Transmission(chosen) => chosen.session.payload_left(),

@@ -10,28 +10,12 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Reactor;
+use super::movement::Idle;
 use crate::shares::Peer;
 
 /// How often it is looked who waits for a place, while all are taken; and when one has given way.
 const DOOR: Duration = Duration::from_secs(1);
 const DOOR_AGAIN: Duration = Duration::from_millis(20);
-
-/// Since when a client has been as it is.
-#[derive(Debug, Default)]
-pub(super) struct Idle {
-    mark: Option<(u64, u64, u32)>,
-    since: Option<Instant>,
-}
-
-impl Idle {
-    /// Looks at it; since when it has had nothing to do.
-    pub(super) fn look(&mut self, mark: Option<(u64, u64, u32)>, now: Instant) -> Option<Instant> {
-        if mark.is_none() || mark != self.mark {
-            (self.mark, self.since) = (mark, mark.map(|_| now));
-        }
-        self.since
-    }
-}
 
 impl Reactor {
     /// Looks from time to time who waits, while all places are taken.

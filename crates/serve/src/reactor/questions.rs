@@ -11,9 +11,19 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use sheave_nbd::session::Request;
+
 /// An answer that takes longer than this is waited for no longer than if it took this: a backend that is that slow is
 /// not made any slower.
 const MOST: Duration = Duration::from_millis(20);
+
+/// A question that is being answered, and the contexts that are left, a bit for each number. Nothing else of the client
+/// is looked at meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub(super) request: Request,
+    pub(super) left: u32,
+}
 
 /// The connections that wait for an answer.
 #[derive(Debug, Default)]

@@ -94,8 +94,8 @@ impl PoolInner {
         self.io.write_many(&runs)?;
         drop(runs);
         if let Some((at, block)) = &plan.free {
-            // The checkpoint is whole without the list, which only an opening with a damaged map reads. So nothing fails
-            // because the block cannot be written: the host may have no space for it.
+            // The checkpoint is whole without the list, which only an opening with a damaged map reads. So nothing
+            // fails because the block cannot be written: the host may have no space for it.
             let _ = self.io.write(*at, &block[..]);
         }
         self.flush()?;

@@ -15,6 +15,7 @@
 
 pub mod block;
 pub mod damage;
+pub mod geometry;
 pub mod journal;
 pub mod page;
 pub mod record;

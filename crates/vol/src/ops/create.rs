@@ -27,23 +27,8 @@ const MOST_CHOSEN_BLOCKS: u64 = 4096;
 const LEAST_DATA_UNITS: u64 = 2;
 
 pub(crate) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions) -> Result<(), PoolError> {
+    check_options(device, options)?;
     let unit = options.unit_bytes;
-    if !unit.is_power_of_two() || !(u64::from(MIN_UNIT_BYTES)..=u64::from(MAX_UNIT_BYTES)).contains(&unit) {
-        return Err(invalid(
-            format!("an allocation unit cannot have {unit} bytes"),
-            "Use a power of two from 4k to 1M, such as 64k",
-        ));
-    }
-    if device.limits().logical_block > BLOCK as u32 {
-        return Err(invalid(
-            format!("the blocks of the device have {} bytes", device.limits().logical_block),
-            "Use a device whose blocks have 4096 bytes at most",
-        ));
-    }
-    check_low_water(options.low_water)?;
-    if options.uuid == Some([0; 16]) {
-        return Err(invalid("a pool's UUID cannot be all zeroes".into(), "Use another, or none: then one is chosen"));
-    }
     let members = members(device, unit)?;
     let bytes: u64 = members.iter().map(|member| member.1).sum();
     let mut sb = Superblock {
@@ -99,6 +84,28 @@ pub(crate) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
         status,
         fix: "Check the device".into(),
     })
+}
+
+/// Refuses options with which there can be no pool on the device.
+fn check_options(device: &Device, options: &CreateOptions) -> Result<(), PoolError> {
+    let unit = options.unit_bytes;
+    if !unit.is_power_of_two() || !(u64::from(MIN_UNIT_BYTES)..=u64::from(MAX_UNIT_BYTES)).contains(&unit) {
+        return Err(invalid(
+            format!("an allocation unit cannot have {unit} bytes"),
+            "Use a power of two from 4k to 1M, such as 64k",
+        ));
+    }
+    if device.limits().logical_block > BLOCK as u32 {
+        return Err(invalid(
+            format!("the blocks of the device have {} bytes", device.limits().logical_block),
+            "Use a device whose blocks have 4096 bytes at most",
+        ));
+    }
+    check_low_water(options.low_water)?;
+    if options.uuid == Some([0; 16]) {
+        return Err(invalid("a pool's UUID cannot be all zeroes".into(), "Use another, or none: then one is chosen"));
+    }
+    Ok(())
 }
 
 /// Whether there can be such a mark.

@@ -7,15 +7,8 @@ use sheave_nbd::wire::Errno;
 
 use super::{Conn, Ending, Stage};
 use crate::export::{NoStatus, Question};
+use crate::reactor::questions::Asked;
 use crate::reactor::requests::Io;
-
-/// A question that is being answered, and the contexts that are left, a bit for each number. Nothing else of the client
-/// is looked at meanwhile.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
-    request: Request,
-    left: u32,
-}
 
 impl Conn {
     /// Keeps a question until it is its turn ([`Questions`](crate::reactor::questions::Questions)).

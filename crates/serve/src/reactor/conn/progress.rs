@@ -6,53 +6,9 @@
 //! that time.)
 
 use super::{Conn, Receiving};
+use crate::reactor::movement::SENT_NOTHING;
 use crate::reactor::raw::{Kind, token};
 use crate::reactor::requests::Io;
-
-/// Why a client is dropped, and which of the two has not moved.
-pub(super) const SENT_NOTHING: &str = "others waited for memory, and nothing came of the write that it held some for";
-pub(super) const TOOK_NOTHING: &str =
-    "others waited for memory, and it took nothing of the replies that it held some for";
-
-/// What has moved since the client was last looked at.
-#[derive(Debug)]
-pub(super) struct Progress {
-    came: bool,
-    taken: bool,
-    /// The kernel was asked how far the receive, and the send, is.
-    asked: [bool; 2],
-    /// Sends that have ended, or moved on.
-    sends: u32,
-}
-
-impl Default for Progress {
-    fn default() -> Progress {
-        Progress { came: true, taken: true, asked: [false; 2], sends: 0 }
-    }
-}
-
-impl Progress {
-    /// Bytes have come, or begin to be waited for.
-    pub(super) fn comes(&mut self) {
-        self.came = true;
-    }
-
-    /// Replies were taken, or begin to be sent.
-    pub(super) fn is_taken(&mut self) {
-        self.taken = true;
-        self.sends = self.sends.wrapping_add(1);
-    }
-
-    /// A receive has ended; whether the kernel was asked how far it is.
-    pub(super) fn in_answered(&mut self) -> bool {
-        std::mem::take(&mut self.asked[0])
-    }
-
-    /// The same of a send.
-    pub(super) fn out_answered(&mut self) -> bool {
-        std::mem::take(&mut self.asked[1])
-    }
-}
 
 impl Conn {
     /// Looks whether it was done with something of what it holds memory for since this was called last, and asks the
