@@ -61,6 +61,7 @@ const STANDARD: &[&str] = &[
     "PartialEq",
     "PartialOrd",
     "Path",
+    "PathBuf",
     "Range",
     "Ref",
     "Result",
