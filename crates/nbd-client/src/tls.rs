@@ -45,7 +45,6 @@ impl Tls {
     pub(crate) fn load(wish: Wish, ca: &str, own: Option<(&str, &str)>, host: &str) -> Result<Tls, String> {
         const CA: &str = "Give a PEM file with the certificate of the authority that has issued the server's";
         const CERT: &str = "Give a PEM file with the client's certificate, and those that lead to its authority";
-        const KEY: &str = "Give a PEM file with the key of the certificate, without a password";
         let Ok(name) = ServerName::try_from(host.to_owned()) else {
             return Err(format!("'{host}' is no name that a certificate can have. Give one by tls-hostname=NAME"));
         };
@@ -60,9 +59,9 @@ impl Tls {
             None => builder.with_no_client_auth(),
             Some((cert, key)) => {
                 let chain = tls::certificates(Path::new(cert)).map_err(|why| unread("cert", cert, why, CERT))?;
-                let private = tls::key(Path::new(key)).map_err(|why| unread("key", key, why, KEY))?;
+                let private = tls::key(Path::new(key)).map_err(|why| unread("key", key, why, tls::KEY_FIX))?;
                 let config = builder.with_client_auth_cert(chain, private);
-                config.map_err(|error| format!("cert={cert} and key={key}: {error}. {KEY}"))?
+                config.map_err(|error| format!("cert={cert} and key={key}: {error}. {}", tls::KEY_FIX))?
             }
         };
         // A connection comes seldom and stays long: it does without resuming.

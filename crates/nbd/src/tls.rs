@@ -253,6 +253,11 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, (String
     }
 }
 
+/// How to mend a key that cannot be used. Which kinds there are is said here, for the error of one that is not among
+/// them says only that it cannot be parsed.
+pub const KEY_FIX: &str = "Give a PEM file with the key of the certificate, without a password: RSA of 2048, 3072 or \
+    4096 bits, ECDSA on the curve P-256 or P-384, or Ed25519";
+
 /// The key in a PEM file.
 ///
 /// # Errors

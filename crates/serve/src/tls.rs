@@ -66,11 +66,11 @@ impl Tls {
             None => return Err(ServeError::TlsNamesWithoutCa),
         };
         const CERTIFICATE: &str = "Give a PEM file with the server's certificate, and those that lead to its authority";
-        const KEY: &str = "Give a PEM file with the key of the certificate, without a password";
         let chain = certificates(&files.certificate, CERTIFICATE)?;
-        let key = tls::key(&files.key).map_err(|why| unread(&files.key, why, KEY))?;
+        let key = tls::key(&files.key).map_err(|why| unread(&files.key, why, tls::KEY_FIX))?;
         let config = builder.with_single_cert(chain, key);
-        let mut config = config.map_err(|error| wrong(&files.key, &format!("certificate or key: {error}"), KEY))?;
+        let mut config =
+            config.map_err(|error| wrong(&files.key, &format!("certificate or key: {error}"), tls::KEY_FIX))?;
         // The cipher that costs this thread least comes first, whatever the client likes best.
         config.ignore_client_order = true;
         // A client comes seldom and stays long: it does without resuming, and each shows its certificate.

@@ -58,6 +58,7 @@ fn a_file_that_cannot_be_used_is_named_with_the_cause_and_the_fix() {
     let empty = put("empty", "");
     let cases = [
         (with_key(path("missing")), "missing: No such file"),
+        (with_key(put("odd", include_str!("rsa-2432-throwaway.pem"))), "RSA of 2048, 3072 or 4096 bits"),
         (with_key(empty.clone()), "empty: there is no key in it. Give a PEM file with the key"),
         (with_key(put("other", &other.serialize_pem())), "other: certificate or key: keys may not be consistent"),
         (with_key(put("torn", &key.serialize_pem()[..60])), "torn: it is no PEM file"),
