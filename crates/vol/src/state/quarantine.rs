@@ -14,8 +14,9 @@
 //! - Q2: relatives share units and pages at the same place alone. So the nodes that they have in place of a damaged
 //!   page get one more parent, which is nobody: writers copy what is below, and no page and no unit of it becomes free.
 //!   Of other families nothing is shared: what they let go is free.
-//! - Q3: no checkpoint has anything else in the place of a damaged page. Where the journal has changes behind one, no
-//!   checkpoint is written: the pool takes deletes, as [`cramped`](crate::engine::cramped) does.
+//! - Q3: no checkpoint has anything else in the place of a damaged page. Where the journal has anything to
+//!   replay, which may be behind one, no checkpoint is written: the pool takes deletes, as
+//!   [`cramped`](crate::engine::cramped) does.
 //! - Q4: the quarantine ends when it is durable that no volume with a damaged map is left: each was deleted, or rolled
 //!   back to a snapshot that is whole.
 //!
@@ -28,7 +29,7 @@ use sheave_base::sync::atomic::Ordering;
 use super::State;
 use super::extent_map::{INDEX_SHIFT, TAG, id_of};
 use super::freed::{Freed, Held};
-use super::table::{LostPage, Vol};
+use super::table::LostPage;
 use crate::state::account::Spender;
 
 /// The slots of a top that a page of this place stands for.
@@ -99,33 +100,8 @@ impl State {
 
     /// Whether the first checkpoint may be written, as far as damaged maps are concerned (Q3), and has the pages.
     pub(crate) fn has_pages_for_first(&self) -> bool {
-        self.quarantine.is_none() || self.is_damage_as_it_was() && self.has_room(self.pages_due(), Spender::EndOfWrite)
-    }
-
-    /// Whether every damaged page is what the next checkpoint has in its place, or nothing is there any more (Q3).
-    fn is_damage_as_it_was(&self) -> bool {
-        self.table.iter().all(|vol| {
-            let pages = vol.damage.iter().flat_map(|lost| &lost.pages).flat_map(|pages| pages.iter());
-            pages.into_iter().all(|page| self.has_in_place(vol, page))
-        })
-    }
-
-    fn has_in_place(&self, vol: &Vol, page: &LostPage) -> bool {
-        if page.level > 1 {
-            // What was below is not in memory, and a volume that has changed gets all pages of these levels anew.
-            return !vol.dirty;
-        }
-        // Relaxed, both: under the lock.
-        let top = vol.core.top.word(slots_of(page).start as u32).map_or(0, |word| word.load(Ordering::Relaxed));
-        let (nodes, id) = match page.level {
-            0 => {
-                let at = page.number as usize & ((1 << INDEX_SHIFT) - 1);
-                let word = self.tree.map.index.word(id_of(top), at).filter(|_| id_of(top) != 0);
-                (&self.tree.leaves, id_of(word.map_or(0, |word| word.load(Ordering::Relaxed))))
-            }
-            _ => (&self.tree.index, id_of(top)),
-        };
-        id == 0 || nodes.node(id).page == page.page && !nodes.is_dirty(id)
+        let nothing_replayed = self.next_seq == self.sb.replay_seq;
+        self.quarantine.is_none() || nothing_replayed && self.has_room(self.pages_due(), Spender::EndOfWrite)
     }
 
     /// Whether a commit that takes what there is now ends the quarantine when it is durable (Q4).
