@@ -56,7 +56,7 @@ impl Pool {
     /// A pool in which pages of maps are damaged opens too. The volumes that need such a page do not open; they can be
     /// deleted, renamed, and rolled back to a snapshot that is whole. All others work, in the space that the damaged
     /// maps cannot have ([`PoolInfo::quarantined_bytes`]); when no damaged volume is left, in all of it. Where the
-    /// journal has changes behind a damaged page, the pool takes deletes alone ([`PoolInfo::deletes_only`]).
+    /// journal has anything to replay, the pool takes deletes alone ([`PoolInfo::deletes_only`]).
     pub fn open(device: &Device, options: &OpenOptions) -> Result<Pool, PoolError> {
         Pool::open_through(device, Box::new(DeviceIo::of_owner(device)?), options)
     }
@@ -419,35 +419,37 @@ impl Pool {
     /// Freezes the state of a volume (or snapshot) under a new name, read-only. What was completed before the call is
     /// in it, and nothing submitted after it.
     pub fn snapshot(&self, source: &str, name: &str) -> Result<(), PoolError> {
-        self.snapshot_with(source, name, &CopyOptions::default()).map(drop)
+        self.copy(source, name, true, &CopyOptions::default()).map(drop)
     }
 
     /// As [`Pool::snapshot`], with options; it is open.
     pub fn snapshot_with(&self, source: &str, name: &str, options: &CopyOptions) -> Result<Volume, PoolError> {
-        self.copy_opened(source, name, true, options)
+        let _open = self.copy(source, name, true, options)?;
+        self.open_volume(name)
     }
 
     /// A writable volume with the content of a snapshot (or of a volume, as of now).
     pub fn clone_volume(&self, source: &str, name: &str) -> Result<(), PoolError> {
-        self.clone_with(source, name, &CopyOptions::default()).map(drop)
+        self.copy(source, name, false, &CopyOptions::default()).map(drop)
     }
 
     /// As [`Pool::clone_volume`], with options; it is open.
     pub fn clone_with(&self, source: &str, name: &str, options: &CopyOptions) -> Result<Volume, PoolError> {
-        self.copy_opened(source, name, false, options)
+        let _open = self.copy(source, name, false, options)?;
+        self.open_volume(name)
     }
 
-    /// A copy that is open before anybody sees it.
-    fn copy_opened(
+    /// A copy that counts as open before anybody sees it, for as long as what is returned lives.
+    fn copy(
         &self,
         source: &str,
         name: &str,
         snapshot: bool,
         options: &CopyOptions,
-    ) -> Result<Volume, PoolError> {
+    ) -> Result<std::sync::Arc<OpenToken>, PoolError> {
         let token = std::sync::Arc::new(OpenToken);
         self.inner.copy(source, name, snapshot, options, &token)?;
-        self.open_volume(name)
+        Ok(token)
     }
 
     /// Makes the volume what the snapshot is. The volume must not be open elsewhere in I/O.
