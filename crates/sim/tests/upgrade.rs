@@ -72,7 +72,7 @@ fn an_upgrade_that_is_cut_off_leaves_the_old_pool_or_the_new_one() {
         let (wanted, told) = (contents(&pool, &making.image()), bad_blocks(&pool));
         assert_eq!(told > 0, number == 0, "{told} told");
         let begun = making.time();
-        assert_eq!(pool.upgrade().expect("upgrades").len(), 2);
+        assert_eq!(pool.upgrade().expect("upgrades").len(), 3);
         let log = making.log();
         assert!(log.len() > begun + 4, "an upgrade writes");
         let (mut media, mut rng) = (Media::new(before, None), Rng::new(7));
