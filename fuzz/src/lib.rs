@@ -89,5 +89,8 @@ pub fn superblock(replay_seq: u64, journal_blocks: u32, members: u64) -> Superbl
         sums_level: 0,
         low_water: LowWater::Off,
         lost: Default::default(),
+        owner: [1; 16],
+        labels_at: 1,
+        copies: [0; 2],
     }
 }

@@ -346,7 +346,7 @@ Examples:
   sheave volume import debian.img 'pool.img#root'
   sheave volume import debian.img 'pool.img#root' --size 20G --yes
   zstd -dc root.img.zst | sheave volume import - 'pool.img#root'
-  sheave volume import - 'pool.img#root' < disk.luks
+  cat disk.luks | sheave volume import - 'pool.img#root'
         takes the bytes of a file as they are; by its name, what is no raw image is refused";
 
 /// `sheave volume import`.
