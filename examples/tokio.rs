@@ -332,8 +332,9 @@ mod tests {
                 // More tasks than may be in flight together.
                 assert_eq!(on_the_ring(&ring, fd, 100, 300, 16).await?, 0);
                 let (turns, waits) = (ring.shared.state.borrow().turns, ring.shared.state.borrow().waits);
-                // As many as submissions and wake-ups: one that does not sleep takes thousands in these milliseconds.
-                assert!(turns <= 200 && waits >= 1, "{spec}: {turns} turns, {waits} waits for 300 reads");
+                // As many as submissions and wake-ups, which a busy machine makes one each for every read: one that
+                // does not sleep takes thousands in these milliseconds.
+                assert!(turns <= 2 * 300 && waits >= 1, "{spec}: {turns} turns, {waits} waits for 300 reads");
                 Ok(())
             })
             .unwrap();
