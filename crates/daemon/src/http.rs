@@ -333,7 +333,7 @@ fn answer(daemon: &Daemon, site: Site, asked: &str, is_local: bool) -> Answer {
     }
 }
 
-/// Whether this is `localhost` or a loopback address, with or without a port (H4).
+/// Returns true if `host` is `localhost` or a loopback address, with or without a port (H4).
 fn names_this_machine(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|digit| digit.is_ascii_digit()) => name,

@@ -33,7 +33,8 @@ pub fn is_allowed() -> Result<(), KringError> {
     }
 }
 
-/// Whether the other call is allowed, too: some filters know the first alone. It has nothing to do, and does nothing.
+/// Tries `io_uring_enter` with nothing to submit and nothing to wait for, since some seccomp filters allow
+/// `io_uring_setup` alone.
 pub(super) fn may_enter(ring: i32) -> Result<(), KringError> {
     match sys::enter(ring, 0, 0, 0, sys::Patience::default()) {
         Err(errno @ (libc::EPERM | libc::EACCES | libc::ENOSYS)) => Err(KringError::from_setup(errno, false)),

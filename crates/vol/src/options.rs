@@ -11,8 +11,8 @@ use crate::format::settings::{Checksum, LowWater};
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// How long a region of checksums that nobody writes to stays open at most, unless told.
 const LONGEST_IDLE: Duration = Duration::from_secs(30);
-/// How long nobody looks who owns the pool, unless told: what two owners can do to each other in that time is bounded
-/// by it, and a look is a read of 8 KiB.
+/// The default of [`OpenOptions::owner_every`]. It bounds the time in which two owners can harm each other; the look at
+/// the superblocks that ends this time is a read of 8 KiB.
 const OWNER_EVERY: Duration = Duration::from_secs(1);
 
 /// What a pool is made with.

@@ -32,7 +32,7 @@ const DEAF_ROUND: Duration = Duration::from_millis(1);
 /// heard. Shorter than the scheduler's tick, the timer for it would cost more than the wake-ups that it saves.
 pub(super) const GATHER: Duration = Duration::from_millis(10);
 
-/// How long the kernel may have no memory for the ring's requests (K4).
+/// The longest time for which the kernel may refuse requests for want of memory before the ring fails (K4).
 const LONGEST_SHORTAGE: Duration = Duration::from_secs(30);
 /// Refusals that are so far apart are of two shortages: between them the kernel took something.
 const SHORTAGE_GAP: Duration = Duration::from_secs(1);

@@ -80,7 +80,7 @@ fn format(args: &CreateArgs, options: &str) -> Result<(Option<String>, Pool), Fa
                     found.push(format!("{} holds {what}", device.name()));
                 }
             }
-            // Of a file all data is looked at; a device of it does not tell data from holes.
+            // A file is searched here by its data alone, for a device made of it does not tell data from holes.
             for path in args.pool.file_paths().iter().map(Path::new).filter(|path| path.is_file()) {
                 if let Some(what) = signature::find_in_file(path)?.filter(|_| found.is_empty()) {
                     found.push(format!("{} holds {what}", path.display()));

@@ -77,7 +77,7 @@ pub(super) struct Overlaps {
     pub(super) is_blind: bool,
 }
 
-/// What a loop device says of its backing file: where it lies, and its number if it is a block device.
+/// Asks the loop device at a path for its backing file or block device; none if the loop device does not answer.
 pub(super) type LoopStatus = fn(&Path) -> Option<Node>;
 
 /// Where the kernel shows its block devices.

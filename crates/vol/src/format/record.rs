@@ -127,7 +127,7 @@ pub enum Record {
     Interim {
         /// Volume.
         volume: u32,
-        /// What it is made for; none: it stays.
+        /// The purpose of an interim volume; none makes it a volume that stays.
         interim: Option<Interim>,
     },
     /// These blocks of the pool were told bad, or have been written since.

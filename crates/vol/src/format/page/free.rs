@@ -33,8 +33,8 @@ fn slot(generation: u64) -> usize {
     (generation >> 1 & 1) as usize
 }
 
-/// Encodes the list for a checkpoint whose first superblock is this; its place, if it has one. Runs ascend; those that
-/// have no room are left out.
+/// Encodes the list of `runs` for the checkpoint whose first superblock is `sb`. Returns the address of the list, or
+/// none if the pool has no place for one. `runs` ascend; those beyond `MAX_FREE_RUNS` are left out.
 pub fn encode(block: &mut Block, sb: &Superblock, runs: &[(u64, u64)]) -> Option<u64> {
     let slot = slot(sb.generation);
     let address = places(sb)?[slot];
