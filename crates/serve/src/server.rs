@@ -76,7 +76,14 @@ impl Server {
             };
             let builder = std::thread::Builder::new().name(format!("sheave-serve-{number}"));
             let thread = builder.spawn(run).map_err(ServeError::Thread)?;
-            let (handle, recorder, queue) = told.recv().unwrap_or(Err(ServeError::Panicked))?;
+            let (handle, recorder, queue) = match told.recv().unwrap_or(Err(ServeError::Panicked)) {
+                Ok(begun) => begun,
+                Err(error) => {
+                    // The thread has the listeners until its end; a caller that ends at once would leave their paths.
+                    let _ = thread.join();
+                    return Err(error);
+                }
+            };
             server.threads.push((thread, handle));
             server.recorders.extend(recorder);
             server.queues.extend(queue);

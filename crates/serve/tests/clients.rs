@@ -5,9 +5,11 @@ mod rig;
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use sheave_serve::ServerOptions;
+use sheave_serve::{Exports, ServeError, Server, ServerOptions};
 
 use rig::{SIZE, is_closed, option, options, reply, request, rig};
 
@@ -205,4 +207,34 @@ fn many_clients_come_and_go_while_others_work() {
         }
     });
     rig.server.stop().expect("it ends");
+}
+
+/// Ends late.
+struct Slow(Arc<AtomicBool>);
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        std::thread::sleep(Duration::from_millis(20));
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+#[test]
+fn a_server_that_cannot_start_has_let_go_of_everything_when_it_says_so() {
+    // The reactor's thread has the listeners too: a process that ends at the error leaves their paths behind.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            sheave_testkit::seccomp::forbid_rings();
+            for _ in 0..10 {
+                let (dir, listener) = rig::listener();
+                let gone = Arc::new(AtomicBool::new(false));
+                let slow = Slow(gone.clone());
+                let hear = Box::new(move |_: &str| _ = &slow);
+                let started = Server::start(Exports::new(Vec::new()), vec![listener], options(), hear);
+                assert!(matches!(started, Err(ServeError::Ring(_))), "{:?}", started.err());
+                assert!(gone.load(Ordering::Acquire), "a thread still has what the server was given");
+                assert!(!dir.path().join("s").exists(), "the socket is left behind");
+            }
+        });
+    });
 }

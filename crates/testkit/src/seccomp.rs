@@ -9,6 +9,11 @@ pub fn forbid(call: libc::c_long) {
     refuse(call, libc::EPERM);
 }
 
+/// As [`forbid`], of `io_uring_setup`: no ring can be made.
+pub fn forbid_rings() {
+    forbid(libc::SYS_io_uring_setup);
+}
+
 /// As [`forbid`], with this errno.
 pub fn refuse(call: libc::c_long, errno: i32) {
     let equals = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;

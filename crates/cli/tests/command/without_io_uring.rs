@@ -8,7 +8,7 @@ use crate::sheave::Dir;
 /// Runs `body` on a thread where no ring can be made, nor in what it starts: the filter stays with it.
 fn where_it_is_forbidden(body: impl FnOnce() + Send) {
     let run = || {
-        seccomp::forbid(libc::SYS_io_uring_setup);
+        seccomp::forbid_rings();
         body();
     };
     std::thread::scope(|scope| scope.spawn(run).join().expect("no panic"));

@@ -42,7 +42,7 @@ fn the_same_tests_pass_where_io_uring_is_forbidden() {
     }
     let out = thread::scope(|scope| {
         let run = || {
-            seccomp::forbid(libc::SYS_io_uring_setup);
+            seccomp::forbid_rings();
             command.output().expect("it runs")
         };
         scope.spawn(run).join().expect("no panic")
@@ -75,7 +75,7 @@ fn the_engine_is_what_the_spec_says_or_what_is_allowed() {
     assert!(error.contains("uring") && error.contains("sync"), "{error}");
     thread::scope(|scope| {
         let run = || {
-            seccomp::forbid(libc::SYS_io_uring_setup);
+            seccomp::forbid_rings();
             for more in ["", ",engine=auto"] {
                 let device = open_device(&spec(more)).expect("a device");
                 assert_eq!(device.capabilities().engine, Some(Engine::Sync));
