@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
 use sheave::{Buf, Completion, Device, Fd, Ring, op, open_device};
 
 use bridge::Bridge;
@@ -54,7 +55,11 @@ impl Sources {
     fn look(&mut self, timeout: Option<Duration>) -> Result<bool, Failure> {
         self.events.clear();
         let timeout = timeout.map(Timespec::try_from).transpose()?;
-        epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout.as_ref())?;
+        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout.as_ref()) {
+            // A wait ends early for a signal, and for I/O of this thread that the kernel completes meanwhile.
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
         let is_from = |what| self.events.iter().any(|event| event.data.u64() == what);
         if is_from(SOCKET) {
             let mut bytes = [0; 512];
@@ -237,6 +242,19 @@ mod tests {
             // As many as wake-ups: a loop that does not sleep takes thousands of turns in these milliseconds.
             assert!(turns <= 80 && waits >= 1, "{spec}: {turns} turns, {waits} waits for 40 reads");
         }
+    }
+
+    #[test]
+    fn a_wait_that_is_interrupted_is_a_look_that_finds_nothing() {
+        let (mut sources, _peer) = Sources::new().unwrap();
+        // A process that was stopped and goes on finds its epoll_wait interrupted.
+        let pid = std::process::id();
+        let stops = format!("sleep 0.2; kill -STOP {pid}; kill -CONT {pid}");
+        let mut other = std::process::Command::new("sh").args(["-c", &stops]).spawn().unwrap();
+        let start = Instant::now();
+        assert!(!sources.look(Some(Duration::from_secs(20))).unwrap());
+        assert!(start.elapsed() < Duration::from_secs(20), "nothing has interrupted it");
+        assert!(other.wait().unwrap().success());
     }
 
     #[test]

@@ -250,6 +250,9 @@ impl Ring {
     /// `None`: read the completions, then ask again. Otherwise wait, no longer than [`WaitOn::timeout`], and then ask
     /// again; also ask again after each submission, which may have given the ring other things to wait for.
     ///
+    /// A wait by `epoll_wait` may end with EINTR though no signal has come: the kernel interrupts the thread to
+    /// complete I/O of a device's kernel ring. Ask again then, as after a wake-up.
+    ///
     /// ```
     /// # use sheave_uring::{prep, Ring};
     /// # use std::os::fd::AsFd;
