@@ -247,9 +247,11 @@ mod tests {
     #[test]
     fn a_wait_that_is_interrupted_is_a_look_that_finds_nothing() {
         let (mut sources, _peer) = Sources::new().unwrap();
-        // A process that was stopped and goes on finds its epoll_wait interrupted.
+        // A process that was stopped and goes on finds its epoll_wait interrupted. Again and again: a stop that has not
+        // begun when the process is to go on is none.
         let pid = std::process::id();
-        let stops = format!("sleep 0.2; kill -STOP {pid}; kill -CONT {pid}");
+        let stops =
+            format!("for i in 1 2 3 4 5 6 7 8 9; do sleep 0.1; kill -STOP {pid}; sleep 0.1; kill -CONT {pid}; done");
         let mut other = std::process::Command::new("sh").args(["-c", &stops]).spawn().unwrap();
         let start = Instant::now();
         assert!(!sources.look(Some(Duration::from_secs(20))).unwrap());
