@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use hdrhistogram::Histogram;
 use sheave::Ring;
-use sheave_load::Engine;
-use sheave_load::looper::{Lane, Looper, Until};
-use sheave_load::pace::Unpaced;
+use sheave_load::looper::{Driven, Lane, Looper, Until};
+use sheave_load::pace::Pace;
 use sheave_load::pattern::Pattern;
 use sheave_load::sheave_engine::{EngineOpts, SheaveEngine};
 
@@ -29,7 +28,7 @@ pub struct Drive<E = SheaveEngine> {
     lane: Arc<Lane>,
 }
 
-impl<E: Engine> Drive<E> {
+impl<E: Driven> Drive<E> {
     /// A loop over the first `bytes` of what the engine is attached to, as the point says.
     pub fn new(engine: E, point: &Point, bytes: u64, seed: u64) -> Drive<E> {
         let lane = Arc::new(Lane::default());
@@ -46,7 +45,7 @@ impl<E: Engine> Drive<E> {
     /// Runs until then; how many I/Os. Their latencies are counted since the last [`Drive::reset`].
     pub fn run(&mut self, until: &Until) -> Result<u64, LabError> {
         let before = self.looper.counts().ios;
-        self.looper.run(&mut self.pattern, until, &mut Unpaced)?;
+        self.looper.run(&mut self.pattern, until, &mut Pace::Unlimited)?;
         match self.looper.first_error() {
             None => Ok(self.looper.counts().ios - before),
             Some(error) => {

@@ -18,7 +18,7 @@ use sheave_base::sync::mesi::machine::{Counts, Topology};
 use sheave_base::sync::mesi::sched;
 use sheave_load::Rw;
 use sheave_load::looper::{Lane, Looper, Until};
-use sheave_load::pace::Unpaced;
+use sheave_load::pace::Pace;
 use sheave_load::pattern::Pattern;
 use sheave_load::sheave_engine::SheaveEngine;
 use sheave_uring::io_wq::{Pool, PoolOptions};
@@ -127,9 +127,9 @@ fn flooded<P: Send + Sync + 'static, C: Client + 'static>(
             let engine = PoolEngine::new(depth, 0, true, |back| Ok(client(&pool, back))).expect("an engine is made");
             let mut looper = Looper::new(engine, depth, batch, 0, Arc::new(Lane::default()));
             let mut pattern = Pattern::new(Rw::Read, 0, 0, 512, 1, 1);
-            let warm = looper.run(&mut pattern, &until(items), &mut Unpaced);
+            let warm = looper.run(&mut pattern, &until(items), &mut Pace::Unlimited);
             sched::measure();
-            let ran = looper.run(&mut pattern, &until(items), &mut Unpaced);
+            let ran = looper.run(&mut pattern, &until(items), &mut Pace::Unlimited);
             sched::measured();
             assert!(warm.is_ok() && ran.is_ok(), "items that do nothing do not fail");
         }) as Body

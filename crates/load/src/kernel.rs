@@ -18,6 +18,9 @@ use sheave_uring::sqe::{IOSQE_ASYNC, IOSQE_FIXED_FILE, Sqe, opcode};
 
 use crate::engine::Engine;
 use crate::error::LoadError;
+use crate::looper::{Driven, Looper, Until};
+use crate::pace::Pace;
+use crate::pattern::Pattern;
 
 mod rings;
 mod setup;
@@ -89,6 +92,12 @@ impl KernelRing {
             false => [opcode::READ, opcode::WRITE],
         };
         self.rings.all_sqes().fill(template);
+    }
+}
+
+impl Driven for KernelRing {
+    fn run(looper: &mut Looper<Self>, pattern: &mut Pattern, until: &Until, pace: &mut Pace) -> Result<(), LoadError> {
+        looper.turns(pattern, until, pace)
     }
 }
 

@@ -36,7 +36,7 @@ pub mod verify;
 pub use engine::Engine;
 pub use error::LoadError;
 pub use job::Job;
-pub use looper::{IoError, Lane, Looper, Until};
+pub use looper::{Driven, IoError, Lane, Looper, Until};
 pub use pattern::Pattern;
 pub use rw::Rw;
 pub use sheave_engine::{EngineOpts, SheaveEngine};

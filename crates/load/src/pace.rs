@@ -8,28 +8,15 @@ use std::time::Duration;
 use sheave_base::clock::Clock;
 
 /// Decides when I/Os start.
-pub trait Pacing {
-    /// The moment at which the next I/O was due, if it is due at `now` (both in cycles); it then counts as started.
-    fn due(&mut self, now: u64) -> Option<u64>;
-
-    /// Nothing is due and nothing is in flight: passes time, at most until the next I/O is due.
-    fn rest(&self, now: u64);
+pub enum Pace {
+    /// At once: as fast as possible.
+    Unlimited,
+    /// At a fixed rate.
+    Rate(Rate),
 }
 
-/// As fast as possible.
-pub struct Unpaced;
-
-impl Pacing for Unpaced {
-    #[inline]
-    fn due(&mut self, now: u64) -> Option<u64> {
-        Some(now)
-    }
-
-    fn rest(&self, _now: u64) {}
-}
-
-/// At a rate.
-pub struct Pace {
+/// A fixed rate.
+pub struct Rate {
     clock: Clock,
     start: u64,
     /// Since `start`, in cycles with [`FRACTION`] more bits.
@@ -42,19 +29,35 @@ const FRACTION: u32 = 12;
 
 impl Pace {
     /// `per_second` I/Os a second from now on.
-    pub fn new(clock: &Clock, per_second: u64) -> Self {
+    pub fn rate(clock: &Clock, per_second: u64) -> Self {
         let second = clock.ns_to_cycles(1_000_000_000) << FRACTION;
-        Self { clock: clock.clone(), start: clock.cycles(), next: 0, interval: (second / per_second.max(1)).max(1) }
+        let interval = (second / per_second.max(1)).max(1);
+        Self::Rate(Rate { clock: clock.clone(), start: clock.cycles(), next: 0, interval })
     }
 
-    fn next_due(&self) -> u64 {
-        self.start + (self.next >> FRACTION)
+    /// The moment at which the next I/O was due, if it is due at `now` (both in cycles); it then counts as started.
+    pub fn due(&mut self, now: u64) -> Option<u64> {
+        match self {
+            Self::Unlimited => Some(now),
+            Self::Rate(rate) => rate.due(now),
+        }
+    }
+
+    /// Nothing is due and nothing is in flight: passes time, at most until the next I/O is due.
+    pub fn rest(&self, now: u64) {
+        if let Self::Rate(rate) = self {
+            rate.rest(now);
+        }
     }
 }
 
-impl Pacing for Pace {
-    #[inline]
-    fn due(&mut self, now: u64) -> Option<u64> {
+impl Rate {
+    fn next_due(&self) -> u64 {
+        self.start + (self.next >> FRACTION)
+    }
+
+    /// As [`Pace::due`].
+    pub fn due(&mut self, now: u64) -> Option<u64> {
         let due = self.next_due();
         if due > now {
             return None;

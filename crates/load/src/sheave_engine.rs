@@ -14,6 +14,9 @@ use sheave_uring::sqe::{IOSQE_FIXED_FILE, RWF_DSYNC, Sqe, opcode};
 
 use crate::engine::Engine;
 use crate::error::LoadError;
+use crate::looper::{Driven, Looper, Until};
+use crate::pace::Pace;
+use crate::pattern::Pattern;
 use crate::verify::block;
 
 /// Most bios of a ring.
@@ -132,6 +135,12 @@ fn prefill(ring: &mut Ring, template: &Sqe) -> Result<(), LoadError> {
     ring.submit_and_wait(entries).map_err(fail)?;
     for _ in ring.completions() {}
     Ok(())
+}
+
+impl Driven for SheaveEngine {
+    fn run(looper: &mut Looper<Self>, pattern: &mut Pattern, until: &Until, pace: &mut Pace) -> Result<(), LoadError> {
+        looper.turns(pattern, until, pace)
+    }
 }
 
 impl Engine for SheaveEngine {

@@ -16,11 +16,10 @@ use serde::Serialize;
 use sheave_daemon::failure::Failure;
 use sheave_drivers::ram::RamMemory;
 use sheave_load::cpu::{CpuMeter, Spent};
-use sheave_load::engine::Engine;
 use sheave_load::kernel::{KernelRing, Setup};
-use sheave_load::looper::{IoError, Lane, Looper, Until};
+use sheave_load::looper::{Driven, IoError, Lane, Looper, Until};
 use sheave_load::memcpy::Memcpy;
-use sheave_load::pace::Unpaced;
+use sheave_load::pace::Pace;
 use sheave_load::pattern::Pattern;
 use sheave_load::sheave_engine::SheaveEngine;
 
@@ -154,7 +153,7 @@ pub struct Outcome {
 }
 
 /// Our side and theirs, in turns.
-pub fn run<E: Engine>(arena: &Arena<'_>, ours: &mut Looper<E>, until: &Until, peer: Peer) -> Result<Outcome, Failure> {
+pub fn run<E: Driven>(arena: &Arena<'_>, ours: &mut Looper<E>, until: &Until, peer: Peer) -> Result<Outcome, Failure> {
     let args = &arena.plan.args;
     let total = arena.plan.runtime.unwrap_or(Duration::from_secs(5));
     let turn = total / args.pairs();
@@ -167,7 +166,7 @@ pub fn run<E: Engine>(arena: &Arena<'_>, ours: &mut Looper<E>, until: &Until, pe
         let before = ours.counts().ios;
         let watch = arena.meter.start();
         arena.board.turn_begins();
-        let ran = ours.run(pattern, &Until { runtime: Some(time), ..until.clone() }, &mut Unpaced);
+        let ran = ours.run(pattern, &Until { runtime: Some(time), ..until.clone() }, &mut Pace::Unlimited);
         arena.board.turn_ends();
         ran?;
         Ok(Turn { ios: ours.counts().ios - before, spent: watch.spent() })
@@ -232,7 +231,7 @@ impl Theirs {
         let base = arena.part.base + raw.base;
         let mut all = Pattern::new(sheave_load::Rw::Write, 0, base, args.bs, arena.part.blocks, 0);
         let until = Until { runtime: None, ios: arena.part.blocks, ..until.clone() };
-        looper.run(&mut all, &until, &mut Unpaced)?;
+        looper.run(&mut all, &until, &mut Pace::Unlimited)?;
         match looper.first_error() {
             Some(error) => Err(raw_failed(error)),
             None => Ok(Self::Raw { looper: Box::new(looper), name: format!("raw {}", raw.device.name()) }),
@@ -267,7 +266,7 @@ impl Theirs {
     }
 }
 
-fn looper_turn<E: Engine>(
+fn looper_turn<E: Driven>(
     looper: &mut Looper<E>,
     arena: &Arena<'_>,
     pattern: &mut Pattern,
@@ -277,7 +276,7 @@ fn looper_turn<E: Engine>(
 ) -> Result<Turn, Failure> {
     looper.reset();
     let watch = arena.meter.start();
-    looper.run(pattern, &Until { runtime: Some(time), ..until.clone() }, &mut Unpaced)?;
+    looper.run(pattern, &Until { runtime: Some(time), ..until.clone() }, &mut Pace::Unlimited)?;
     let spent = watch.spent();
     match looper.first_error() {
         Some(error) => Err(failed(error)),

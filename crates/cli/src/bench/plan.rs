@@ -5,7 +5,9 @@
 use std::path::Path;
 use std::time::Duration;
 
+use sheave_base::clock::Clock;
 use sheave_daemon::failure::Failure;
+use sheave_load::pace::Pace;
 use sheave_load::verify::generations::MAX_BLOCKS;
 use sheave_load::{Rw, cpu};
 
@@ -144,9 +146,12 @@ impl Plan {
         self.fill || writes(&self.args)
     }
 
-    /// The rate of one thread.
-    pub fn rate(&self) -> Option<u64> {
-        self.args.rate.map(|rate| (rate / u64::from(self.args.threads)).max(1))
+    /// The pace of one thread, from now on.
+    pub fn pace(&self, clock: &Clock) -> Pace {
+        match self.args.rate {
+            Some(rate) => Pace::rate(clock, (rate / u64::from(self.args.threads)).max(1)),
+            None => Pace::Unlimited,
+        }
     }
 }
 

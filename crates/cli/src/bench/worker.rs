@@ -20,8 +20,8 @@ use sheave_load::LoadError;
 use sheave_load::cpu::{self, CpuMeter, Spent, Watch};
 use sheave_load::engine::Engine;
 use sheave_load::live::Counts;
-use sheave_load::looper::{IoError, Looper, Until};
-use sheave_load::pace::{Pace, Unpaced};
+use sheave_load::looper::{Driven, IoError, Looper, Until};
+use sheave_load::pace::Pace;
 use sheave_load::pattern::Pattern;
 use sheave_load::verify::checker::Task;
 use sheave_load::verify::{Checker, Tally, Wrong};
@@ -167,7 +167,7 @@ impl Crew {
 }
 
 /// One thread's life. Holding `_alive` tells the reporter that the run goes on.
-pub fn work<E: Engine>(
+pub fn work<E: Driven>(
     crew: &Crew,
     index: u32,
     make: impl FnOnce() -> Result<E, LoadError>,
@@ -185,7 +185,7 @@ pub fn work<E: Engine>(
 }
 
 /// Fills if the plan says so, then runs or compares.
-fn measured<E: Engine>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Failure> {
+fn measured<E: Driven>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Failure> {
     let plan = &crew.plan;
     let args = &plan.args;
     let mut looper = Looper::new(engine, args.depth, plan.batch, args.max_errors.unwrap_or(0), crew.board.lane(index));
@@ -195,7 +195,7 @@ fn measured<E: Engine>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Fa
         let part = plan.fill_part(crew.range, index);
         let mut pattern = Pattern::new(sheave_load::Rw::Write, 0, part.base, args.bs, part.blocks, 0);
         let until = Until { ios: part.blocks, ..crew.until_end() };
-        filled = looper.run(&mut pattern, &until, &mut Unpaced);
+        filled = looper.run(&mut pattern, &until, &mut Pace::Unlimited);
     }
     let part = plan.part(crew.range, index);
     let (phase, goal) = match args.compare {
@@ -228,14 +228,8 @@ fn measured<E: Engine>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Fa
         None => {
             let mut pattern = crew.pattern(part, index);
             let until = crew.until(index);
-            let run = match plan.rate() {
-                Some(rate) => {
-                    let mut pace = Pace::new(looper.clock(), rate);
-                    looper.run(&mut pattern, &until, &mut pace)
-                }
-                None => looper.run(&mut pattern, &until, &mut Unpaced),
-            };
-            run.map(|()| None).map_err(Failure::from)
+            let mut pace = plan.pace(looper.clock());
+            looper.run(&mut pattern, &until, &mut pace).map(|()| None).map_err(Failure::from)
         }
     };
     crew.gate(outcome.is_ok(), || crew.end_run());
@@ -282,13 +276,7 @@ fn verified<E: Engine>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Fa
         return Ok(filled.map(|()| harvest(checker, Counts::default()))?);
     }
     let until = crew.until(index);
-    let ran = match plan.rate() {
-        Some(rate) => {
-            let mut pace = Pace::new(checker.clock(), rate);
-            checker.work(&until, &mut pace)
-        }
-        None => checker.work(&until, &mut Unpaced),
-    };
+    let ran = checker.work(&until, &mut plan.pace(checker.clock()));
     let counts = checker.counts();
     crew.gate(true, || crew.end_run());
     let enter_read_back = || {

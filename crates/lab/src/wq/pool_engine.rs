@@ -14,6 +14,9 @@ use sheave_uring::io_wq::{Ends, Section, Source, Submitter, WorkFlags};
 use super::Work;
 use sheave_load::LoadError;
 use sheave_load::engine::Engine;
+use sheave_load::looper::{Driven, Looper, Until};
+use sheave_load::pace::Pace;
+use sheave_load::pattern::Pattern;
 
 /// A submitter polls so long for results before it sleeps, as a ring does.
 const SPIN: Duration = Duration::from_micros(10);
@@ -75,6 +78,12 @@ impl<A: Client> PoolEngine<A> {
         while let Some(slot) = self.back.pop() {
             self.ready.push(slot);
         }
+    }
+}
+
+impl<A: Client> Driven for PoolEngine<A> {
+    fn run(looper: &mut Looper<Self>, pattern: &mut Pattern, until: &Until, pace: &mut Pace) -> Result<(), LoadError> {
+        looper.turns(pattern, until, pace)
     }
 }
 

@@ -9,6 +9,9 @@ use sheave_uring::{IoWq, RingError};
 
 use sheave_load::LoadError;
 use sheave_load::engine::Engine;
+use sheave_load::looper::{Driven, Looper, Until};
+use sheave_load::pace::Pace;
+use sheave_load::pattern::Pattern;
 
 /// The ring.
 pub struct RingEngine {
@@ -20,6 +23,12 @@ impl RingEngine {
     pub fn new(depth: u32, wq: &IoWq) -> Result<Self, LoadError> {
         let ring = Ring::builder().entries(depth.next_power_of_two()).io_wq(wq).build();
         Ok(Self { ring: ring.map_err(|err| LoadError::run(format!("cannot set a ring up: {err}")))? })
+    }
+}
+
+impl Driven for RingEngine {
+    fn run(looper: &mut Looper<Self>, pattern: &mut Pattern, until: &Until, pace: &mut Pace) -> Result<(), LoadError> {
+        looper.turns(pattern, until, pace)
     }
 }
 

@@ -8,7 +8,7 @@ use super::pool_engine::{BenchSource, PoolEngine, Stealing};
 use super::ring_engine::RingEngine;
 use super::{Arm, Flood, PoolFigures, Turn, turn};
 use sheave_load::kernel::{KernelRing, Setup, Workers};
-use sheave_load::{Engine, LoadError};
+use sheave_load::{Driven, LoadError};
 
 /// A side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub trait Use {
     /// What comes of it.
     type Out;
     /// `make` gives a submitter's engine on the thread that calls it; `figures` what the pool says of itself so far.
-    fn with<E: Engine>(
+    fn with<E: Driven>(
         self,
         make: impl Fn() -> Result<E, LoadError> + Sync,
         figures: impl Fn() -> PoolFigures,
@@ -58,7 +58,7 @@ struct OneTurn<'a>(&'a Flood);
 impl Use for OneTurn<'_> {
     type Out = Turn;
 
-    fn with<E: Engine>(
+    fn with<E: Driven>(
         self,
         make: impl Fn() -> Result<E, LoadError> + Sync,
         figures: impl Fn() -> PoolFigures,

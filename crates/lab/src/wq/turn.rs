@@ -11,10 +11,9 @@ use super::{Flood, Limit};
 use sheave_load::LoadError;
 use sheave_load::Rw;
 use sheave_load::cpu::{self, CpuMeter, Spent};
-use sheave_load::engine::Engine;
 use sheave_load::live::{Counts, report_histogram};
-use sheave_load::looper::{Lane, Looper, Until};
-use sheave_load::pace::Unpaced;
+use sheave_load::looper::{Driven, Lane, Looper, Until};
+use sheave_load::pace::Pace;
 use sheave_load::pattern::Pattern;
 
 /// What a turn found.
@@ -84,7 +83,7 @@ impl Turn {
 }
 
 /// Runs the submitters; `figures` is asked when all have ended.
-pub fn run<E: Engine>(
+pub fn run<E: Driven>(
     flood: &Flood,
     make: impl Fn() -> Result<E, LoadError> + Sync,
     figures: impl Fn() -> PoolFigures,
@@ -120,7 +119,7 @@ pub fn run<E: Engine>(
 }
 
 /// One submitter's turn (I1).
-fn submitter<E: Engine>(
+fn submitter<E: Driven>(
     flood: &Flood,
     index: usize,
     make: impl Fn() -> Result<E, LoadError>,
@@ -141,14 +140,14 @@ fn submitter<E: Engine>(
     };
     let warm = pinned.and_then(|()| make()).and_then(|engine| {
         let mut looper = Looper::new(engine, flood.depth, flood.batch, 0, lane);
-        looper.run(&mut pattern, &until(flood.warm_up), &mut Unpaced)?;
+        looper.run(&mut pattern, &until(flood.warm_up), &mut Pace::Unlimited)?;
         looper.reset();
         Ok(looper)
     });
     gate.wait();
     gate.wait();
     let ran = warm.and_then(|mut looper| {
-        looper.run(&mut pattern, &until(flood.turn), &mut Unpaced)?;
+        looper.run(&mut pattern, &until(flood.turn), &mut Pace::Unlimited)?;
         Ok(looper)
     });
     gate.wait();

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::*;
-use crate::pace::Unpaced;
+use crate::pace::Pace;
 use crate::rw::Rw;
 
 /// Completes in order when asked to wait, or at once; fails at given offsets.
@@ -19,6 +19,12 @@ struct Toy {
 impl Toy {
     fn new(instant: bool) -> Self {
         Self { queue: VecDeque::new(), ready: 0, instant, fail_at: None, most: 0, offsets: Vec::new() }
+    }
+}
+
+impl Driven for Toy {
+    fn run(looper: &mut Looper<Self>, pattern: &mut Pattern, until: &Until, pace: &mut Pace) -> Result<(), LoadError> {
+        looper.turns(pattern, until, pace)
     }
 }
 
@@ -62,7 +68,7 @@ fn does_exactly_the_ios_asked_and_leaves_none_in_flight() {
     {
         let mut looper = looper(Toy::new(instant), depth, batch);
         let mut pattern = Pattern::new(Rw::Randrw, 50, 0, 512, 100, 1);
-        looper.run(&mut pattern, &until(ios), &mut Unpaced).expect("the toy does not fail");
+        looper.run(&mut pattern, &until(ios), &mut Pace::Unlimited).expect("the toy does not fail");
         assert_eq!(looper.counts().ios, ios);
         assert_eq!(looper.slots.in_flight(), 0);
         assert_eq!(looper.counts().writes, looper.engine.offsets.iter().filter(|io| io.0).count() as u64);
@@ -76,7 +82,7 @@ fn does_exactly_the_ios_asked_and_leaves_none_in_flight() {
 fn keeps_the_depth_when_the_device_lags() {
     let mut looper = looper(Toy::new(false), 32, 8);
     let mut pattern = Pattern::new(Rw::Randread, 50, 0, 512, 100, 1);
-    looper.run(&mut pattern, &until(1000), &mut Unpaced).expect("the toy does not fail");
+    looper.run(&mut pattern, &until(1000), &mut Pace::Unlimited).expect("the toy does not fail");
     assert_eq!(looper.engine.most, 32);
     assert_eq!(looper.counts().submits, 125);
 }
@@ -85,7 +91,7 @@ fn keeps_the_depth_when_the_device_lags() {
 fn instant_devices_get_full_batches() {
     let mut looper = looper(Toy::new(true), 128, 32);
     let mut pattern = Pattern::new(Rw::Randread, 50, 0, 512, 100, 1);
-    looper.run(&mut pattern, &until(3200), &mut Unpaced).expect("the toy does not fail");
+    looper.run(&mut pattern, &until(3200), &mut Pace::Unlimited).expect("the toy does not fail");
     assert_eq!((looper.counts().submits, looper.counts().reaps), (100, 100));
 }
 
@@ -95,7 +101,7 @@ fn an_error_ends_the_run_and_is_named() {
     toy.fail_at = Some(512 * 50);
     let mut looper = looper(toy, 4, 2);
     let mut pattern = Pattern::new(Rw::Write, 50, 0, 512, 100, 1);
-    looper.run(&mut pattern, &until(1000), &mut Unpaced).expect("an I/O error is no error of the loop");
+    looper.run(&mut pattern, &until(1000), &mut Pace::Unlimited).expect("an I/O error is no error of the loop");
     assert_eq!(looper.first_error(), Some(IoError { offset: 512 * 50, write: true, result: -5 }));
     assert_eq!(looper.counts().errors, 1);
     assert!(looper.counts().ios <= 54);
@@ -108,7 +114,7 @@ fn the_stop_flag_and_the_deadline_end_the_run() {
     let stopped = until(u64::MAX);
     // Relaxed: one thread.
     stopped.stop.store(true, Ordering::Relaxed);
-    first.run(&mut pattern, &stopped, &mut Unpaced).expect("the toy does not fail");
+    first.run(&mut pattern, &stopped, &mut Pace::Unlimited).expect("the toy does not fail");
     assert_eq!(first.counts().ios, 0);
 
     let mut toy = Toy::new(true);
@@ -116,7 +122,7 @@ fn the_stop_flag_and_the_deadline_end_the_run() {
     let mut second = looper(toy, 4, 4);
     let timed = Until { runtime: Some(Duration::from_millis(20)), ..until(u64::MAX) };
     let start = std::time::Instant::now();
-    second.run(&mut pattern, &timed, &mut Unpaced).expect("the toy does not fail");
+    second.run(&mut pattern, &timed, &mut Pace::Unlimited).expect("the toy does not fail");
     assert!(start.elapsed() >= Duration::from_millis(19));
     assert!(start.elapsed() < Duration::from_secs(5));
 }
@@ -125,6 +131,12 @@ fn the_stop_flag_and_the_deadline_end_the_run() {
 struct Nothing {
     slots: [u32; 128],
     queued: usize,
+}
+
+impl Driven for Nothing {
+    fn run(looper: &mut Looper<Self>, pattern: &mut Pattern, until: &Until, pace: &mut Pace) -> Result<(), LoadError> {
+        looper.turns(pattern, until, pace)
+    }
 }
 
 impl Engine for Nothing {
@@ -159,7 +171,7 @@ fn loop_cost() {
         let mut looper = Looper::new(engine, depth, batch, 0, Arc::new(Lane::default()));
         let mut pattern = Pattern::new(Rw::Randread, 50, 0, 512, 1 << 30, 1);
         let start = std::time::Instant::now();
-        looper.run(&mut pattern, &until(50_000_000), &mut Unpaced).expect("nothing does not fail");
+        looper.run(&mut pattern, &until(50_000_000), &mut Pace::Unlimited).expect("nothing does not fail");
         println!("depth {depth}, batch {batch}: {:.2} ns an I/O", start.elapsed().as_nanos() as f64 / 50e6);
     }
 }

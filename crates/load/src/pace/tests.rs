@@ -8,7 +8,7 @@ use super::*;
 fn due_times_are_even_and_do_not_drift() {
     let (clock, hand) = Clock::virtual_clock();
     hand.set(1_000_000);
-    let mut pace = Pace::new(&clock, 30_000);
+    let mut pace = Pace::rate(&clock, 30_000);
     hand.advance(Duration::from_secs(2));
     let now = clock.cycles();
     let mut dues = Vec::new();
@@ -23,7 +23,7 @@ fn due_times_are_even_and_do_not_drift() {
 #[test]
 fn nothing_is_due_early() {
     let (clock, hand) = Clock::virtual_clock();
-    let mut pace = Pace::new(&clock, 1000);
+    let mut pace = Pace::rate(&clock, 1000);
     assert_eq!(pace.due(clock.cycles()), Some(0));
     hand.advance(Duration::from_micros(999));
     assert_eq!(pace.due(clock.cycles()), None);

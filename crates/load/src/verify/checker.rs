@@ -19,7 +19,7 @@ use crate::engine::Engine;
 use crate::error::LoadError;
 use crate::live::Counts;
 use crate::looper::{IoError, Lane, Until};
-use crate::pace::Pacing;
+use crate::pace::Pace;
 use crate::pattern::{Pattern, Step};
 use crate::slots::{InFlight, Slots};
 
@@ -130,7 +130,7 @@ impl<E: Engine> Checker<E> {
     /// Writes every block once.
     pub fn fill(&mut self, until: &Until) -> Result<(), LoadError> {
         let (mut next, blocks) = (0, self.pattern.blocks());
-        self.phase("the fill", until, &mut crate::pace::Unpaced, |_, _| {
+        self.phase("the fill", until, &mut Pace::Unlimited, |_, _| {
             next += 1;
             if next <= blocks { Next::Io(Step { block: next - 1, write: true }) } else { Next::End }
         })?;
@@ -139,7 +139,7 @@ impl<E: Engine> Checker<E> {
     }
 
     /// Does the work of the run, checking every read.
-    pub fn work<P: Pacing>(&mut self, until: &Until, pace: &mut P) -> Result<(), LoadError> {
+    pub fn work(&mut self, until: &Until, pace: &mut Pace) -> Result<(), LoadError> {
         // More tries than this find no free block only when nearly all of a small device is in flight.
         const TRIES: u32 = 64;
         self.phase("a read of the run", until, pace, |map, pattern| {
@@ -156,7 +156,7 @@ impl<E: Engine> Checker<E> {
     /// Reads every block whose contents are known.
     pub fn read_back(&mut self, until: &Until) -> Result<(), LoadError> {
         let (mut next, blocks, before) = (0, self.pattern.blocks(), self.tally.checked);
-        self.phase("the final read back", until, &mut crate::pace::Unpaced, |map, _| {
+        self.phase("the final read back", until, &mut Pace::Unlimited, |map, _| {
             while next < blocks {
                 next += 1;
                 if matches!(map.holds(next - 1), Holds::Generation(_)) {
@@ -200,11 +200,11 @@ impl<E: Engine> Checker<E> {
         (self.first_error, self.wrong)
     }
 
-    fn phase<P: Pacing>(
+    fn phase(
         &mut self,
         during: &'static str,
         until: &Until,
-        pace: &mut P,
+        pace: &mut Pace,
         mut next: impl FnMut(&mut Generations, &mut Pattern) -> Next,
     ) -> Result<(), LoadError> {
         self.during = during;

@@ -7,7 +7,7 @@ use sheave::drivers::Registry;
 use sheave::{Buf, Device, Ring, op};
 use sheave_base::rng::Rng;
 use sheave_conformance::Suite;
-use sheave_load::pace::Unpaced;
+use sheave_load::pace::Pace;
 use sheave_load::{EngineOpts, Lane, Looper, Pattern, Rw, SheaveEngine, Until};
 use sheave_outside_xor::register;
 
@@ -131,6 +131,6 @@ fn the_measured_loop_runs_on_it() {
     let mut looper = Looper::new(engine, 32, 8, 0, Arc::new(Lane::default()));
     let mut pattern = Pattern::new(Rw::Randrw, 50, 0, 4096, device.size_bytes() / 4096, 1);
     let until = Until { runtime: None, ios: 20_000, stop: Arc::default() };
-    looper.run(&mut pattern, &until, &mut Unpaced).expect("it runs");
+    looper.run(&mut pattern, &until, &mut Pace::Unlimited).expect("it runs");
     assert_eq!((looper.counts().good() >= 20_000, looper.first_error()), (true, None));
 }

@@ -89,6 +89,6 @@ fn the_kernel_does_nops_here() {
         stop: std::sync::Arc::new(sheave_base::sync::atomic::AtomicBool::new(false)),
     };
     let mut pattern = Pattern::new(sheave_load::Rw::Randread, 50, 0, 512, 100, 1);
-    looper.run(&mut pattern, &until, &mut Unpaced).expect("NOPs do not fail");
+    looper.run(&mut pattern, &until, &mut Pace::Unlimited).expect("NOPs do not fail");
     assert_eq!((looper.counts().ios, looper.counts().errors), (1001, 0));
 }

@@ -9,7 +9,7 @@ use sheave::Ring;
 use sheave_iomap::File;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_load::live::report_histogram;
-use sheave_load::{Engine, EngineOpts, Rw, SheaveEngine, cpu};
+use sheave_load::{Driven, EngineOpts, Rw, SheaveEngine, cpu};
 use sheave_uring::IoWq;
 use sheave_uring::LateCompletions;
 
@@ -28,7 +28,7 @@ const MIDDLE: u16 = 2 << 13 | 4;
 const FILL: u32 = 64 << 10;
 
 /// Where the writes of an engine ended that did not end where they were reaped.
-pub trait Ends: Engine {
+pub trait Ends: Driven {
     /// So many in workers and in task work so far.
     fn late(&self) -> LateCompletions;
     /// So many by the caller of a synchronous write, since the beginning.

@@ -13,6 +13,9 @@ use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::mapping::{Intent, MapFlags};
 use sheave_iomap::{File, Mapping, MappingKind, WriteDone};
 use sheave_load::engine::Engine;
+use sheave_load::looper::{Driven, Looper, Until};
+use sheave_load::pace::Pace;
+use sheave_load::pattern::Pattern;
 use sheave_load::{EngineOpts, LoadError, SheaveEngine};
 
 /// The engine: the ring below it knows the device alone, and stands for the bio that the kernel submits and waits for.
@@ -77,6 +80,12 @@ impl Pwrite {
 fn has_work(mapping: &Mapping, end: u64, file: &dyn File) -> bool {
     let plain = mapping.kind == MappingKind::Mapped && !mapping.flags.any(MapFlags::SHARED | MapFlags::NEW);
     !plain || end > file.size_bytes()
+}
+
+impl Driven for Pwrite {
+    fn run(looper: &mut Looper<Self>, pattern: &mut Pattern, until: &Until, pace: &mut Pace) -> Result<(), LoadError> {
+        looper.turns(pattern, until, pace)
+    }
 }
 
 impl Engine for Pwrite {

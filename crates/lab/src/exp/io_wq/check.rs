@@ -7,7 +7,7 @@ use crate::experiment::Lab;
 use crate::terms::Check;
 use crate::wq::side::Use;
 use crate::wq::{Flood, Limit, PoolFigures, Turn};
-use sheave_load::Engine;
+use sheave_load::Driven;
 
 /// Rounds of a whole depth.
 const ROUNDS: u32 = 200;
@@ -69,7 +69,7 @@ struct EachOnce {
 impl Use for EachOnce {
     type Out = Vec<u32>;
 
-    fn with<E: Engine>(
+    fn with<E: Driven>(
         self,
         make: impl Fn() -> Result<E, LabError> + Sync,
         _: impl Fn() -> PoolFigures,

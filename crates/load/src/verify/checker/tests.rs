@@ -5,7 +5,7 @@ use std::time::Duration;
 use sheave_base::sync::atomic::AtomicBool;
 
 use super::*;
-use crate::pace::Unpaced;
+use crate::pace::Pace;
 use crate::rw::Rw;
 
 const BS: usize = 512;
@@ -100,7 +100,7 @@ fn run(rw: Rw, blocks: usize, fault: Fault, at: u32) -> Checker<Memory> {
         checker.fill(&until(u64::MAX)).expect("memory");
     }
     if !checker.failed() {
-        checker.work(&until(2000), &mut Unpaced).expect("memory");
+        checker.work(&until(2000), &mut Pace::Unlimited).expect("memory");
     }
     if !checker.failed() && rw.writes() {
         checker.read_back(&until(u64::MAX)).expect("memory");
