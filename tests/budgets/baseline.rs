@@ -1,13 +1,19 @@
 //! The file of the budgets: the compiler that they were recorded with, and a line for each case.
 //!
-//! Owns the format. `#` begins a comment; `compiler: WORDS` comes once; every other line is `CASE INSTRUCTIONS`.
+//! Owns the format. `#` begins a comment; `compiler: WORDS` comes once; every other line is `CASE RELEASE DIST`: the
+//! instructions of an I/O in the build of each profile.
+
+use sheave_testkit::hot_loop::Profile;
+
+/// Instructions of an I/O by case, in the order of the cases.
+pub type Counts = Vec<(&'static str, f64)>;
 
 /// What the file says.
 #[derive(Debug)]
 pub struct Baseline {
     /// As `rustc VERSION for HOST`.
     pub compiler: String,
-    budgets: Vec<(String, f64)>,
+    budgets: Vec<(String, [f64; 2])>,
 }
 
 impl Baseline {
@@ -20,26 +26,32 @@ impl Baseline {
                 baseline.compiler = compiler.to_owned();
                 continue;
             }
-            let budget = line.split_once(' ').and_then(|(name, count)| Some((name, count.trim().parse().ok()?)));
-            let (name, count) = budget.unwrap_or_else(|| panic!("`{line}` is no line of the kind `CASE INSTRUCTIONS`"));
-            baseline.budgets.push((name.to_owned(), count));
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let budget = match words[..] {
+                [name, release, dist] => release.parse().ok().zip(dist.parse().ok()).map(|counts| (name, counts)),
+                _ => None,
+            };
+            let (name, (release, dist)) =
+                budget.unwrap_or_else(|| panic!("`{line}` is no line of the kind `CASE RELEASE DIST`"));
+            baseline.budgets.push((name.to_owned(), [release, dist]));
         }
         baseline
     }
 
     /// The budget of a case.
-    pub fn budget(&self, name: &str) -> Option<f64> {
-        self.budgets.iter().find(|(have, _)| have == name).map(|(_, count)| *count)
+    pub fn budget(&self, name: &str, profile: Profile) -> Option<f64> {
+        self.budgets.iter().find(|(have, _)| have == name).map(|(_, counts)| counts[profile as usize])
     }
 
-    /// The file for these counts.
-    pub fn text(compiler: &str, counts: &[(&str, f64)]) -> String {
-        let mut text = "# Instructions an I/O of examples/hot_loop.rs in the release build, under valgrind.\n\
+    /// The file for the counts of each profile.
+    pub fn text(compiler: &str, [release, dist]: &[Counts; 2]) -> String {
+        let mut text =
+            "# Instructions an I/O under valgrind: of examples/hot_loop.rs and `sheave bench`, both profiles.\n\
                         # Written by `cargo xtask budgets --record`; what guards them is tests/budgets/main.rs.\n"
-            .to_owned();
-        text += &format!("compiler: {compiler}\n");
-        for (name, count) in counts {
-            text += &format!("{name:<30} {count:.2}\n");
+                .to_owned();
+        text += &format!("compiler: {compiler}\n# {:<28} {:>8} {:>8}\n", "case", "release", "dist");
+        for ((name, release), (_, dist)) in release.iter().zip(dist) {
+            text += &format!("{name:<30} {release:>8.2} {dist:>8.2}\n");
         }
         text
     }

@@ -1,20 +1,25 @@
 //! Instructions an I/O: no case may take more than its budget, which was recorded with the code that deserved it.
 //!
-//! `examples/hot_loop.rs`, built as a release is, runs under valgrind, a short and a long time; the difference by the
-//! I/Os between is what one I/O costs, whatever start and end do. Valgrind counts alike on every machine and on a busy
-//! one, but another compiler gives other code: then the margin is wide, and the test says so.
+//! `examples/hot_loop.rs` and `sheave bench` run under valgrind, a short and a long time; the difference by the I/Os
+//! between is what one I/O costs, whatever start and end do. Valgrind counts alike on every machine and on a busy one,
+//! but another compiler gives other code: then the margin is wide, and the test says so.
+//!
+//! Both profiles have budgets: `release`, in which calls from crate to crate are inlined where the code asks for it,
+//! and `dist`, which is optimized once more when it is linked and takes minutes to build: `cargo xtask budgets` counts
+//! that one.
 //!
 //! A budget only changes by hand: `cargo xtask budgets --record` writes `tests/budgets/instructions.txt`.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::baseline::Baseline;
-use crate::{build, cachegrind, skip_here};
 use sheave::open_device;
-use sheave_testkit::hot_loop::{CASES, Case, SHORT_LONG, arguments};
+use sheave_testkit::hot_loop::{CASES, Case, Profile, Program, SHORT_LONG, arguments};
+
+use crate::baseline::{Baseline, Counts};
+use crate::{build, cachegrind, skip_here};
 
 /// For another compiler than the one of the baseline.
 const MARGIN_OTHER_COMPILER: f64 = 20.0;
@@ -24,24 +29,28 @@ const RECORD_ENV: &str = "SHEAVE_RECORD_BUDGETS";
 
 #[test]
 fn instructions_stay_within_their_budgets() {
-    if skip_here() {
-        return;
+    if std::env::var_os(RECORD_ENV).is_none() {
+        return hold(Profile::Release);
     }
-    let Some(valgrind) = sheave_testkit::require("valgrind") else { return };
-    let program = build("hot_loop");
+    let counts = Profile::ALL.map(|profile| count(profile).expect("valgrind is there to record what it counts"));
+    let text = Baseline::text(&compiler(), &counts);
+    std::fs::write(path(), &text).expect("the baseline can be written");
+    say(&format!("recorded {}:\n{text}", path().display()));
+}
+
+#[test]
+#[ignore = "builds for minutes: cargo xtask budgets runs it"]
+fn instructions_of_packages_stay_within_their_budgets() {
+    if std::env::var_os(RECORD_ENV).is_none() {
+        hold(Profile::Dist);
+    }
+}
+
+/// Compares a profile's counts with its budgets.
+fn hold(profile: Profile) {
+    let Some(counts) = count(profile) else { return };
     let compiler = compiler();
-    let file = file();
-    let count = |case: &Case| per_io(&valgrind, &program, &case.on(&file.path().to_string_lossy()));
-    let kernel_ring = has_kernel_ring(file.path());
-    let cases = CASES.iter().filter(|case| kernel_ring || !case.needs_kernel_ring());
-    let counts: Vec<(&str, f64)> = cases.map(|case| (case.name, count(case))).collect();
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/budgets/instructions.txt");
-    if std::env::var_os(RECORD_ENV).is_some() {
-        let text = Baseline::text(&compiler, &counts);
-        std::fs::write(&path, &text).expect("the baseline can be written");
-        return say(&format!("recorded {}:\n{text}", path.display()));
-    }
-    let baseline = Baseline::parse(&std::fs::read_to_string(&path).expect("the baseline can be read"));
+    let baseline = Baseline::parse(&std::fs::read_to_string(path()).expect("the baseline can be read"));
     if host(&baseline.compiler) != host(&compiler) {
         return sheave_testkit::skip(&format!(
             "no budgets for {}, only for {}",
@@ -49,13 +58,47 @@ fn instructions_stay_within_their_budgets() {
             host(&baseline.compiler)
         ));
     }
-    if let Some(note) = judge(&baseline, &compiler, &counts) {
+    if let Some(note) = judge(&baseline, profile, &compiler, &counts) {
         say(&note);
     }
 }
 
+fn path() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/budgets/instructions.txt")
+}
+
+/// Counts every case in the build of this profile; `None` after a skip.
+fn count(profile: Profile) -> Option<Counts> {
+    if skip_here() {
+        return None;
+    }
+    let valgrind = sheave_testkit::require("valgrind")?;
+    let programs = build(profile);
+    let hot_loop = programs.join("examples/hot_loop");
+    let file = file();
+    let kernel_ring = has_kernel_ring(file.path());
+    let cases = CASES.iter().filter(|case| kernel_ring || !case.needs_kernel_ring());
+    let count = |case: &Case| {
+        per_io(|ios| {
+            let mut command = cachegrind::command(&valgrind);
+            match case.program {
+                Program::HotLoop => {
+                    command.arg(&hot_loop).args(arguments(&case.on(&file.path().to_string_lossy()), &ios.to_string()))
+                }
+                Program::Bench => command
+                    .arg(programs.join("sheave"))
+                    .arg("bench")
+                    .args(case.words.split(' '))
+                    .arg(format!("--ios={ios}")),
+            };
+            command
+        })
+    };
+    Some(cases.map(|case| (case.name, count(case))).collect())
+}
+
 /// Fails when a count is over its budget, and says how to go on; returns what everybody should read otherwise.
-fn judge(baseline: &Baseline, compiler: &str, counts: &[(&str, f64)]) -> Option<String> {
+fn judge(baseline: &Baseline, profile: Profile, compiler: &str, counts: &[(&str, f64)]) -> Option<String> {
     let mut report = String::new();
     let other_compiler = baseline.compiler != compiler;
     if other_compiler {
@@ -67,9 +110,10 @@ fn judge(baseline: &Baseline, compiler: &str, counts: &[(&str, f64)]) -> Option<
         );
     }
     let (mut over, mut under) = (false, false);
+    let _ = writeln!(report, "in the build of the profile `{}`:", profile.name());
     let _ = writeln!(report, "{:<30} {:>8} {:>8} {:>8}", "instructions an I/O", "budget", "now", "change");
     for (case, &(name, now)) in CASES.iter().zip(counts) {
-        let Some(budget) = baseline.budget(name) else {
+        let Some(budget) = baseline.budget(name, profile) else {
             over = true;
             let _ = writeln!(report, "{name:<30} {:>8} {now:>8.2}  NO BUDGET", "-");
             continue;
@@ -118,18 +162,17 @@ fn file() -> tempfile::NamedTempFile {
     file
 }
 
-/// Instructions of one I/O.
-fn per_io(valgrind: &Path, program: &Path, args: &str) -> f64 {
+/// Instructions of one I/O of a command that is made for a number of them.
+fn per_io(command: impl Fn(u64) -> Command) -> f64 {
     let (short, long) = SHORT_LONG;
-    let count = |ios: u64| instructions(valgrind, program, args, ios);
+    let count = |ios| instructions(command(ios));
     sheave_testkit::hot_loop::per_io(count(short), count(long))
 }
 
-fn instructions(valgrind: &Path, program: &Path, args: &str, ios: u64) -> u64 {
-    let mut command = cachegrind::command(valgrind);
-    let output = command.arg(program).args(arguments(args, &ios.to_string())).output().expect("valgrind starts");
+fn instructions(mut command: Command) -> u64 {
+    let output = command.output().expect("valgrind starts");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "hot_loop {args} under valgrind failed:\n{said}");
+    assert!(output.status.success(), "{command:?} failed:\n{said}");
     cachegrind::refs(&said).unwrap_or_else(|| panic!("valgrind gave no count of instructions:\n{said}"))
 }
 
@@ -140,40 +183,51 @@ fn valgrind_is_read_right() {
     assert_eq!(cachegrind::refs("==17== Fatal error"), None);
 }
 
-/// A baseline with every case at 100.
+/// A baseline with every case at 100, and at 90 in packages.
 fn round() -> Baseline {
-    let counts: Vec<_> = CASES.iter().map(|case| (case.name, 100.0)).collect();
-    Baseline::parse(&Baseline::text("rustc 1", &counts))
+    let all = |count| CASES.iter().map(|case| (case.name, count)).collect();
+    Baseline::parse(&Baseline::text("rustc 1", &[all(100.0), all(90.0)]))
 }
 
 /// The first case with this count, the others at 100.
-fn counts(first: f64) -> Vec<(&'static str, f64)> {
-    CASES.iter().enumerate().map(|(at, case)| (case.name, if at == 0 { first } else { 100.0 })).collect()
+fn counts(first: f64) -> Counts {
+    with_others(first, 100.0)
+}
+
+fn with_others(first: f64, others: f64) -> Counts {
+    CASES.iter().enumerate().map(|(at, case)| (case.name, if at == 0 { first } else { others })).collect()
 }
 
 #[test]
 fn a_count_within_the_margin_passes() {
-    assert_eq!(judge(&round(), "rustc 1", &counts(102.9)), None);
-    let note = judge(&round(), "rustc 2", &counts(119.0)).expect("another compiler is told");
+    assert_eq!(judge(&round(), Profile::Release, "rustc 1", &counts(102.9)), None);
+    let note = judge(&round(), Profile::Release, "rustc 2", &counts(119.0)).expect("another compiler is told");
     assert!(note.starts_with("NOTE: built by rustc 2"), "{note}");
-    let note = judge(&round(), "rustc 1", &counts(50.0)).expect("a generous budget is told");
+    let note = judge(&round(), Profile::Release, "rustc 1", &counts(50.0)).expect("a generous budget is told");
     assert!(note.contains("-50.00%"), "{note}");
 }
 
 #[test]
 #[should_panic(expected = "OVER by more than 3 %")]
 fn a_count_over_the_margin_fails() {
-    judge(&round(), "rustc 1", &counts(103.1));
+    judge(&round(), Profile::Release, "rustc 1", &counts(103.1));
 }
 
 #[test]
 #[should_panic(expected = "OVER by more than 20 %")]
 fn another_compiler_has_a_limit_too() {
-    judge(&round(), "rustc 2", &counts(121.0));
+    judge(&round(), Profile::Release, "rustc 2", &counts(121.0));
+}
+
+#[test]
+#[should_panic(expected = "of the profile `dist`")]
+fn packages_have_budgets_of_their_own() {
+    assert_eq!(judge(&round(), Profile::Dist, "rustc 1", &with_others(92.6, 90.0)), None);
+    judge(&round(), Profile::Dist, "rustc 1", &with_others(92.8, 90.0));
 }
 
 #[test]
 #[should_panic(expected = "NO BUDGET")]
 fn a_case_without_a_budget_fails() {
-    judge(&Baseline::parse("compiler: rustc 1\n"), "rustc 1", &counts(100.0));
+    judge(&Baseline::parse("compiler: rustc 1\n"), Profile::Release, "rustc 1", &counts(100.0));
 }

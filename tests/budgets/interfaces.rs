@@ -6,6 +6,8 @@
 
 use std::path::Path;
 
+use sheave_testkit::hot_loop::Profile;
+
 use crate::{build, cachegrind, skip_here};
 
 const SPEC: &str = "ram:size=64M";
@@ -23,7 +25,7 @@ fn the_safe_interfaces_cost_little_more_than_the_raw_one() {
         return;
     }
     let Some(valgrind) = sheave_testkit::require("valgrind") else { return };
-    let program = build("interfaces");
+    let program = build(Profile::Release).join("examples/interfaces");
     for (depth, interface, most) in MOST {
         let raw = per_io(&valgrind, &program, "raw", depth);
         let share = per_io(&valgrind, &program, interface, depth) / raw * 100.0;

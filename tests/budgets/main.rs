@@ -4,7 +4,8 @@
 //! long time: the difference by the I/Os between is what one I/O costs, whatever start and end do. The cases are those
 //! of [`sheave_testkit::hot_loop`]. (Allocations are counted beside the crates.)
 //!
-//! * I1: what is measured is the release profile's code: the tests have cargo build it (`cargo xtask test` did before).
+//! * I1: what is measured is the code that users run, of the profiles `release` and `dist`: the tests have cargo build
+//!   it (`cargo xtask test --all` did so before, but for `dist`).
 
 mod baseline;
 mod cachegrind;
@@ -15,7 +16,7 @@ mod system_calls;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use sheave_testkit::hot_loop::BUILD;
+use sheave_testkit::hot_loop::Profile;
 
 /// Whether the program would be another one than users get; tells so.
 fn skip_here() -> bool {
@@ -26,13 +27,15 @@ fn skip_here() -> bool {
     skip
 }
 
-/// Has cargo build an example as a release is built (I1), and returns its path.
-fn build(example: &str) -> PathBuf {
+/// Has cargo build what is counted, as users get it (I1), and returns the directory of the profile's programs.
+fn build(profile: Profile) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target directory");
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(BUILD.split(' ')).arg("--target-dir").arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
-    command.env_remove("RUSTC_WORKSPACE_WRAPPER"); // that of the tests is not the compiler of a release
-    let output = command.output().expect("cargo starts");
-    assert!(output.status.success(), "cargo build failed:\n{}", String::from_utf8_lossy(&output.stderr));
-    target.join("release/examples").join(example)
+    for words in profile.builds() {
+        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.args(words).arg("--target-dir").arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
+        command.env_remove("RUSTC_WORKSPACE_WRAPPER"); // that of the tests is not the compiler of a release
+        let output = command.output().expect("cargo starts");
+        assert!(output.status.success(), "cargo build failed:\n{}", String::from_utf8_lossy(&output.stderr));
+    }
+    target.join(profile.name())
 }

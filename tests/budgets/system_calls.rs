@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::{build, skip_here};
 use sheave::open_device;
-use sheave_testkit::hot_loop::arguments;
+use sheave_testkit::hot_loop::{Profile, arguments};
 
 /// I/Os of the short and of the long run.
 const SHORT_LONG: (u64, u64) = (3_200, 32_000);
@@ -16,7 +16,7 @@ fn per_io(case: &str) -> Option<f64> {
         return None;
     }
     let strace = sheave_testkit::require("strace")?;
-    let program = build("hot_loop");
+    let program = build(Profile::Release).join("examples/hot_loop");
     let (short, long) = SHORT_LONG;
     let (low, high) = (calls(&strace, &program, case, short)?, calls(&strace, &program, case, long)?);
     Some((high as f64 - low as f64) / (long - short) as f64)

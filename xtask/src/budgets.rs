@@ -1,10 +1,11 @@
-//! `cargo xtask budgets`: the test that counts instructions, alone, and the way to record new budgets.
+//! `cargo xtask budgets`: the test that counts instructions, alone and for both profiles, and the way to record new
+//! budgets.
 //!
 //! Owns nothing of the counting: `tests/budgets` does that. Called by hand, and by `test` for what is to be built
 //! first.
 
 use anyhow::{Result, bail};
-use sheave_testkit::hot_loop::BUILD;
+use sheave_testkit::hot_loop::Profile;
 
 use crate::cargo::{self, cargo};
 
@@ -18,15 +19,17 @@ pub fn main(args: &[String]) -> Result<()> {
         [flag] if flag == "--record" => true,
         _ => bail!("usage: cargo xtask budgets [--record]"),
     };
-    build()?;
-    let mut test = cargo(["test", "--quiet", "-p", "sheave", "--test", "budgets"]);
+    Profile::ALL.into_iter().try_for_each(build)?;
+    let mut test = cargo(["test", "--quiet", "-p", "sheave", "--test", "budgets", "--"]);
     if record {
-        test.args(["--", "instructions"]).env(RECORD_ENV, "1");
+        test.arg("instructions").env(RECORD_ENV, "1");
+    } else {
+        test.arg("--include-ignored");
     }
     cargo::run(test)
 }
 
-/// Builds the examples that are measured, in the words of the test, which then finds nothing to build.
-pub fn build() -> Result<()> {
-    cargo::run(cargo(BUILD.split(' ')))
+/// Builds what is counted by a profile, in the words of the test, which then finds nothing to build.
+pub fn build(profile: Profile) -> Result<()> {
+    profile.builds().try_for_each(|words| cargo::run(cargo(words)))
 }

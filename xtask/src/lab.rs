@@ -90,11 +90,12 @@ fn cargo_of_lines<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
     cargo::with_compiler(cargo::cargo(args), LINES_CFG)
 }
 
-/// Builds the program, optimized, and beside it the one that it starts to simulate cache lines; where it is.
+/// Builds the program, optimized as packages are, for its arms are generic over structures that no product has; beside
+/// it the one that it starts to simulate cache lines; where it is.
 fn build() -> Result<PathBuf> {
-    cargo::run(cargo(["build", "--release", "--quiet", "-p", "sheave-lab", "--bin", "sheave-lab"]))?;
-    cargo::run(cargo_of_lines(["build", "--release", "--quiet", "-p", "sheave-lab", "--bin", "sheave-lines"]))?;
-    Ok(workspace::target_dir().join("release/sheave-lab"))
+    cargo::run(cargo(["build", "--profile", "dist", "--quiet", "-p", "sheave-lab", "--bin", "sheave-lab"]))?;
+    cargo::run(cargo_of_lines(["build", "--profile", "dist", "--quiet", "-p", "sheave-lab", "--bin", "sheave-lines"]))?;
+    Ok(workspace::target_dir().join("dist/sheave-lab"))
 }
 
 /// Lints the lab, and the hooks in what it stands on. Clippy is a wrapper itself, and takes the cfg as an argument.

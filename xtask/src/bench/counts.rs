@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use sheave_testkit::hot_loop::{self, CASES, SHORT_LONG, arguments};
+use sheave_testkit::hot_loop::{self, CASES, Profile, Program, SHORT_LONG, arguments};
 use sheave_testkit::tools;
 
 use super::program::sheave;
@@ -46,7 +46,7 @@ pub const AIMS: &[(&str, u32, &str, &str)] = &[
 /// The table of aims. What is above its aim stands out.
 pub fn aims() -> Result<String> {
     let mut lines = vec!["| way | aim | now | command |".to_owned(), "|---|---:|---:|---|".to_owned()];
-    budgets::build()?;
+    budgets::build(Profile::Release)?;
     for (what, aim, name, less) in AIMS {
         let mut now = case_per_io(name)?;
         let mut command = format!("`HL {}`", case_words(name)?);
@@ -97,8 +97,8 @@ pub fn machine() -> Result<String> {
 /// The table of counts.
 pub fn table() -> Result<String> {
     let mut lines = vec!["| what | value | command |".to_owned(), "|---|---:|---|".to_owned()];
-    budgets::build()?;
-    for case in CASES {
+    budgets::build(Profile::Release)?;
+    for case in CASES.iter().filter(|case| case.program == Program::HotLoop) {
         let words = case.on(FILE);
         let value = per_io(&words)?;
         let under = "valgrind --tool=cachegrind --cache-sim=no target/release/examples/hot_loop";
