@@ -33,10 +33,11 @@ const COMPILER: &str = "asan";
 /// Crates whose tests touch no memory that the sanitizer could say anything about.
 const EXCLUDED: &[&str] = &["xtask", "sheave-testkit"];
 
-/// Crates whose own tests are left to the nightly run. No program embeds the lab and the simulator, whose tests drive
-/// the others for minutes. Volumes have one file with unsafe code, the way of all their blocking I/O, which the tests
-/// of the library take too; the minutes of their own tests go into maps, which are safe code.
-const NIGHTLY: &[&str] = &["sheave-lab", "sheave-sim", "sheave-vol"];
+/// Crates whose own tests are left to the nightly run. No program embeds the lab, the simulator and the load generator,
+/// whose tests drive the others; those of the driver for Ceph start a cluster. Volumes have one file with unsafe code,
+/// the way of all their blocking I/O, which the tests of the library take too; the minutes of their own tests go into
+/// maps, which are safe code.
+const NIGHTLY: &[&str] = &["sheave-lab", "sheave-load", "sheave-rbd", "sheave-sim", "sheave-vol"];
 
 /// The library itself has no unsafe code; its tests drive that of the floors.
 const FACADE: &str = "sheave";

@@ -20,9 +20,8 @@ pub fn cargo<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(args: I) -> Command {
     command.args(args).current_dir(workspace::root()).env(SKIP_LOG_ENV, workspace::skip_log());
     // That of xtask, which cargo has set: crates that look at it would be built anew for each way cargo is called.
     command.env_remove("CARGO_MANIFEST_DIR");
-    if sheave_testkit::in_ci() {
-        command.env("CARGO_INCREMENTAL", "0"); // a clean checkout is built once
-    }
+    // What these commands build is built whole: for incremental builds the compiler would write 10 GB, and take longer.
+    command.env("CARGO_INCREMENTAL", "0");
     command
 }
 

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use crate::asan::Extent;
 use crate::counts::Counts;
 use crate::report::Report;
-use crate::{api, asan, cargo, fuzz, lab, models, sim, stress, workspace};
+use crate::{api, asan, budgets, cargo, fuzz, lab, models, sim, stress, workspace};
 
 /// Random schedules of each model: ten times as many as most see in CI.
 const SCHEDULES: u64 = 200_000;
@@ -27,6 +27,7 @@ const STEPS: &[Step] = &[
     ("address sanitizer, everything", |round, counts| asan::run(&Extent::All { round }, counts)),
     ("model checks, for longer", |_, counts| models::run(&workspace::members()?, Some(SCHEDULES), counts)),
     ("first build of rings alone", |_, _| api::first_build()),
+    ("instructions of packages", |_, _| budgets::main(&[])),
     ("the lab, optimized", |_, counts| lab::smoke(counts)),
     ("crash simulator", |_, _| sim::main(&["--nightly".to_owned()])),
     ("fuzzers", |_, _| fuzz::main(&["--seconds", FUZZ_SECONDS].map(str::to_owned))),
@@ -45,7 +46,7 @@ pub fn main(args: &[String]) -> Result<()> {
     for (name, run) in steps {
         report.step(name, |counts| run(round, counts));
     }
-    if !report.finish() {
+    if report.finish().is_none() {
         exit(1); // without a word: the counts are to be the last line
     }
     Ok(())

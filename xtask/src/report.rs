@@ -57,8 +57,8 @@ impl Report {
         self.steps.iter().any(|step| step.failure.is_some())
     }
 
-    /// Prints the summary; true if every step succeeded.
-    pub fn finish(mut self) -> bool {
+    /// Prints the summary, and gives the counts if every step succeeded.
+    pub fn finish(mut self) -> Option<Counts> {
         let log = std::fs::read_to_string(&self.skip_log).unwrap_or_default();
         self.counts.skipped_themselves(log.lines().count() as u64);
         println!("\n=== summary ({}, {} of CPU)", seconds(self.started.elapsed()), seconds(cpu_time()));
@@ -74,7 +74,7 @@ impl Report {
             }
         }
         println!("{}", self.counts);
-        !self.failed()
+        (!self.failed()).then_some(self.counts)
     }
 }
 

@@ -1,52 +1,121 @@
-//! `cargo xtask test`: the README's test command, and all that CI runs.
+//! `cargo xtask test`: the README's test command, and with `--all` everything that CI checks.
 //!
-//! Owns the order of the steps. Installs what is missing first (rustfmt and clippy through rustup, outside tools
-//! through apt-get), then gathers the failures of all steps, and ends with the counts.
+//! Owns the two tiers and the order of their steps. The quick tier wants the toolchain and nothing else, writes nothing
+//! outside the target directory and that of temporary files, and leaves out the tests of [`later`]. `--all` runs the
+//! rest too: those tests, the checks of the code, the model checkers, the sanitizer. `--all --install` installs what
+//! the tests want from outside before them. Both gather the failures of all steps, and end with the counts.
+
+mod later;
+mod passed;
 
 use std::process::{Command, exit};
 
 use anyhow::{Result, bail, ensure};
+use sheave_testkit::hot_loop::Profile;
 use sheave_testkit::install::{Installer, Outcome};
 use sheave_testkit::tools::TOOLS;
 use sheave_testkit::{in_ci, python, skip};
 
 use crate::asan::Extent;
 use crate::cargo::{self, cargo};
+use crate::counts::Counts;
 use crate::report::Report;
 use crate::{api, asan, budgets, fuzz, lab, models, product, smoke, tidy, workspace};
+use later::Tests;
+use passed::Passed;
+
+const USAGE: &str = "usage: cargo xtask test [--fail-fast] [--all [--install]]";
+
+/// What the quick tier leaves to the other one.
+const ALL_ADDS: &str = "left to `cargo xtask test --all`: tests that run long, change the machine or want tools; \
+                        rustfmt, clippy, tidy, the public names, documentation, fuzzers, the lab, model checks, the \
+                        address sanitizer (20 minutes more; `--install` installs missing tools, and lists them before)";
+
+/// What the command line asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Options {
+    all: bool,
+    install: bool,
+    fail_fast: bool,
+}
+
+impl Options {
+    fn parse(args: &[String]) -> Result<Options> {
+        let mut options = Options::default();
+        for arg in args {
+            match arg.as_str() {
+                "--all" => options.all = true,
+                "--install" => options.install = true,
+                "--fail-fast" => options.fail_fast = true,
+                _ => bail!(USAGE),
+            }
+        }
+        ensure!(options.all || !options.install, "--install goes with --all: the quick tier wants no tool\n{USAGE}");
+        Ok(options)
+    }
+}
 
 /// The command.
 pub fn main(args: &[String]) -> Result<()> {
-    let fail_fast = match args {
-        [] => false,
-        [flag] if flag == "--fail-fast" => true,
-        _ => bail!("usage: cargo xtask test [--fail-fast]"),
+    let options = Options::parse(args)?;
+    let passed = Passed::on_this_commit();
+    let mut report = Report::new(options.fail_fast, workspace::skip_log());
+    if options.all {
+        all(&mut report, options.install, passed);
+    } else {
+        Passed::forget();
+        quick(&mut report);
+        println!("\n{ALL_ADDS}");
+    }
+    let Some(counts) = report.finish() else {
+        exit(1); // without a word: the counts are to be the last line
     };
-    let mut report = Report::new(fail_fast, workspace::skip_log());
-    report.step("tools", |_| tools());
+    if !options.all {
+        Passed::note(counts)?;
+    }
+    Ok(())
+}
+
+/// The quick tier.
+fn quick(report: &mut Report) {
+    println!("test runner: {}", runner());
+    report.step("tests", |counts| {
+        let mut command = tests(&Tests::Quick);
+        // A tool that is missing is no failure here: `--all` runs these tests again where tools can be installed.
+        command.env("CI", "false");
+        cargo::run_tests(command, counts)
+    });
+    report.step("doc tests", doc_tests);
+}
+
+/// All that CI checks, but for what the quick tier has shown on the same commit.
+fn all(report: &mut Report, install: bool, passed: Option<Passed>) {
+    report.step("tools", |_| tools(install));
     report.step("format", |_| cargo::run(cargo(["fmt", "--all", "--check"])));
     report.step("tidy", |_| tidy::run());
-    report.step("clippy", |_| {
-        // All features: a model checker that were one would be joined into ordinary programs, and they would not build.
-        let what = ["clippy", "--workspace", "--all-targets", "--all-features", "--quiet"];
-        let mut command = cargo(what);
-        command.args(["--", "-D", "warnings"]);
-        cargo::run(command)?;
-        lab::clippy()
-    });
+    report.step("clippy", |_| clippy());
     report.step("fuzzers", |_| fuzz::check());
     // Before the documentation of the workspace: both have pages of `sheave`, and those with private items stay.
     report.step("library", |_| api::run());
     report.step("docs", |_| docs());
     // Before the tests: that of the budgets counts what it builds.
-    report.step("release build", |_| release());
+    report.step("release build", |_| budgets::build(Profile::Release));
     report.step("nothing of the lab in it", |_| product::check(&workspace::target_dir().join("release/sheave")));
-    report.step("tests", |counts| cargo::run_tests(all_tests(), counts));
+    match passed {
+        None => {
+            report.step("tests", |counts| cargo::run_tests(tests(&Tests::All), counts));
+            report.step("doc tests", doc_tests);
+        }
+        Some(passed) => {
+            report.step("quick tier, before this on the same commit", |counts| {
+                println!("passed; {} of its tests skipped themselves, and run again", passed.skipped.len());
+                counts.passed = passed.passed;
+                Ok(())
+            });
+            report.step("the other tests", |counts| cargo::run_tests(tests(&Tests::Rest(passed.skipped)), counts));
+        }
+    }
     report.step("lab tests", |counts| lab::tests(&[], counts));
-    report.step("doc tests", |counts| {
-        let command = cargo(["test", "--workspace", "--doc", "--no-fail-fast", "--quiet"]);
-        cargo::run_tests(cargo::with_compiler(command, COMPILER), counts)
-    });
     report.step("model checks", |counts| models::run(&workspace::members()?, None, counts));
     report.step("address sanitizer", |counts| match asan::unsupported() {
         Some(why) => {
@@ -56,46 +125,49 @@ pub fn main(args: &[String]) -> Result<()> {
         None => asan::run(&Extent::Part, counts),
     });
     report.step("smoke", |counts| smoke::run(&workspace::target_dir().join("release/sheave"), counts));
-    if !report.finish() {
-        exit(1); // without a word: the counts are to be the last line
-    }
-    Ok(())
 }
 
-/// rustfmt, clippy and the outside tools, installed where that is allowed.
-fn tools() -> Result<()> {
+fn runner() -> &'static str {
+    if cargo::has_nextest() { "cargo nextest" } else { "cargo test (cargo-nextest is not installed)" }
+}
+
+/// rustfmt, clippy and the outside tools: looked for, or installed.
+fn tools(install: bool) -> Result<()> {
     for (component, subcommand) in [("rustfmt", "fmt"), ("clippy", "clippy")] {
         if !cargo::succeeds(cargo([subcommand, "--version"])) {
+            ensure!(install, "{component} is missing: `rustup component add {component}`, or --install");
             let mut rustup = Command::new("rustup");
             rustup.args(["component", "add", component]);
             cargo::run(rustup)?;
         }
     }
-    let runner = if cargo::has_nextest() { "cargo nextest" } else { "cargo test (cargo-nextest is not installed)" };
-    println!("test runner: {runner}");
+    println!("test runner: {}", runner());
+    let machine = Installer::host();
+    let programs = if install { machine.ensure(TOOLS) } else { machine.look(TOOLS) };
+    let modules = if install { python::ensure() } else { python::look() };
+    let named = TOOLS.iter().map(|tool| tool.name.to_owned()).zip(programs);
+    let named = named.chain(python::MODULES.iter().map(|module| format!("python {}", module.name)).zip(modules));
     let mut missing = Vec::new();
-    for (tool, outcome) in TOOLS.iter().zip(Installer::host().ensure(TOOLS)) {
+    for (name, outcome) in named {
         match outcome {
-            Outcome::Present(path) => println!("{}: present ({})", tool.name, path.display()),
-            Outcome::Installed(path) => println!("{}: installed ({})", tool.name, path.display()),
+            Outcome::Present(path) => println!("{name}: present ({})", path.display()),
+            Outcome::Installed(path) => println!("{name}: installed ({})", path.display()),
             Outcome::Skipped(why) => {
-                println!("{}{}: {why}", skip::PREFIX, tool.name);
-                missing.push(tool.name);
-            }
-        }
-    }
-    for (module, outcome) in python::MODULES.iter().zip(python::ensure()) {
-        match outcome {
-            Outcome::Present(_) => println!("python {}: present", module.name),
-            Outcome::Installed(path) => println!("python {}: installed ({})", module.name, path.display()),
-            Outcome::Skipped(why) => {
-                println!("{}python {}: {why}", skip::PREFIX, module.name);
-                missing.push(module.name);
+                println!("{}{name}: {why}", skip::PREFIX);
+                missing.push(name);
             }
         }
     }
     ensure!(missing.is_empty() || !in_ci(), "in CI a missing tool is a failure: {}", missing.join(", "));
     Ok(())
+}
+
+fn clippy() -> Result<()> {
+    // All features: a model checker that were one would be joined into ordinary programs, and they would not build.
+    let mut command = cargo(["clippy", "--workspace", "--all-targets", "--all-features", "--quiet"]);
+    command.args(["--", "-D", "warnings"]);
+    cargo::run(command)?;
+    lab::clippy()
 }
 
 /// Documentation without warnings, private items included: their links rot first.
@@ -111,21 +183,29 @@ fn docs() -> Result<()> {
     lab::docs()
 }
 
-/// What `cargo build --release` builds, and the program whose instructions are counted.
-fn release() -> Result<()> {
-    cargo::run(cargo(["build", "--release", "--quiet"]))?;
-    budgets::build()
-}
-
 /// The compiler of tests, and of the crates that they and the examples in the documentation call: in `xtask/rustc`.
 const COMPILER: &str = "tests";
 
-fn all_tests() -> Command {
-    let command = if cargo::has_nextest() {
+fn tests(which: &Tests) -> Command {
+    let mut command = if cargo::has_nextest() {
         let threads = cargo::test_threads();
-        cargo(["nextest", "run", "--workspace", "--no-fail-fast", "--status-level", "fail", "--test-threads", &threads])
+        let mut command = cargo(["nextest", "run", "--workspace", "--no-fail-fast", "--status-level", "fail"]);
+        command.args(["--test-threads", &threads]);
+        command
     } else {
-        cargo(["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast", "--quiet"])
+        let targets = ["--lib", "--bins", "--tests", "--examples"];
+        let mut command = cargo(["test", "--workspace", "--no-fail-fast", "--quiet"]);
+        command.args(targets);
+        command
     };
+    command.args(if cargo::has_nextest() { which.for_nextest() } else { which.for_cargo() });
     cargo::with_compiler(command, COMPILER)
 }
+
+fn doc_tests(counts: &mut Counts) -> Result<()> {
+    let command = cargo(["test", "--workspace", "--doc", "--no-fail-fast", "--quiet"]);
+    cargo::run_tests(cargo::with_compiler(command, COMPILER), counts)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,8 @@
 //! Installs the missing outside tools through apt-get, where that is allowed, in one go.
 //!
 //! Owns the decision whether this machine may install (root, or sudo without a password; apt-get there) and the
-//! order of attempts. Called by `cargo xtask test` only (I1): a test that installs would surprise its reader.
+//! order of attempts. Called by `cargo xtask test --all --install` only (I1): a test that installs would surprise its
+//! reader.
 //!
 //! Invariants:
 //! - I4: nothing here asks a question or waits for a terminal.
@@ -34,7 +35,7 @@ pub struct Installer {
 /// apt-get waits for another apt-get, and gives up on a mirror that does not answer, within these bounds; its output
 /// is a log, not a screen.
 const APT_OPTIONS: &[&str] =
-    &["-y", "-q", "-o", "DPkg::Lock::Timeout=120", "-o", "Acquire::http::Timeout=30", "-o", "Dpkg::Use-Pty=0"];
+    &["-q", "-o", "DPkg::Lock::Timeout=120", "-o", "Acquire::http::Timeout=30", "-o", "Dpkg::Use-Pty=0"];
 
 impl Installer {
     /// The machine we run on.
@@ -47,7 +48,17 @@ impl Installer {
         Self { path: path.into(), quiet: true }
     }
 
-    /// Makes each of `wanted` present if that is possible; the outcomes are in the order of `wanted`.
+    /// Which of `wanted` are here; the outcomes are in the order of `wanted`. Installs nothing.
+    pub fn look(&self, wanted: &[Tool]) -> Vec<Outcome> {
+        let outcome = |tool: &Tool| match self.find(tool.name) {
+            Some(path) => Outcome::Present(path),
+            None => Outcome::Skipped(tool.cure()),
+        };
+        wanted.iter().map(outcome).collect()
+    }
+
+    /// Makes each of `wanted` present if that is possible; the outcomes are in the order of `wanted`. What is going to
+    /// be installed is told before: the tools, then apt-get's own list of packages with their sizes.
     pub fn ensure(&self, wanted: &[Tool]) -> Vec<Outcome> {
         let before: Vec<Option<PathBuf>> = wanted.iter().map(|tool| self.find(tool.name)).collect();
         let missing: Vec<&Tool> = wanted.iter().zip(&before).filter(|(_, at)| at.is_none()).map(|(t, _)| t).collect();
@@ -69,11 +80,22 @@ impl Installer {
 
     fn install(&self, missing: &[&Tool]) -> Result<(), String> {
         let apt = self.apt_command()?;
-        let install = |tools: &[&Tool]| {
+        let apt_install = |tools: &[&Tool], consent: &str| {
             let packages = tools.iter().flat_map(|tool| tool.packages).copied();
-            let args: Vec<&str> = ["install", "--no-install-recommends"].into_iter().chain(packages).collect();
-            self.run(&apt, &args)
+            let words = ["install", "--no-install-recommends", consent];
+            self.run(&apt, &words.into_iter().chain(packages).collect::<Vec<_>>())
         };
+        let install = |tools: &[&Tool]| apt_install(tools, "--assume-yes");
+        if !self.quiet {
+            for tool in missing {
+                println!("to be installed: {}, which {} ({})", tool.name, tool.why, tool.packages.join(", "));
+            }
+            println!(
+                "packages of servers (Ceph, Prometheus, smartmontools) enable those: `systemctl disable` ends that"
+            );
+        }
+        // Lists what comes with them and the sizes, and installs nothing: its failure is none.
+        apt_install(missing, "--assume-no");
         if install(missing) {
             return Ok(());
         }

@@ -9,7 +9,7 @@
 //! Does not own any test data or devices.
 //!
 //! Invariants:
-//! - I1: a test never installs anything; only `cargo xtask test` does, before the tests start.
+//! - I1: a test never installs anything; only `cargo xtask test --all --install` does, before the tests start.
 //! - I2: a skip is never silent: it reaches stderr past the test harness's capture, and the summary of
 //!   `cargo xtask test` counts it as skipped instead of passed.
 //! - I3: in CI (`CI=true`) a tool that could be installed and is missing fails the test.

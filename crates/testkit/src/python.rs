@@ -1,7 +1,7 @@
 //! Modules of Python that tests use and Debian does not have: found, or put into the target directory by pip.
 //!
-//! Owns [`MODULES`], as [`crate::tools`] owns the programs: `cargo xtask test` installs what is missing, a test only
-//! asks. They go into a directory of their own, so that no Python of the machine is changed.
+//! Owns [`MODULES`], as [`crate::tools`] owns the programs: `cargo xtask test --all --install` installs what is
+//! missing, a test only asks. They go into a directory of their own, so that no Python of the machine is changed.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -41,6 +41,16 @@ fn has(name: &str) -> bool {
     let mut command = python();
     command.args(["-c", &format!("import {name}")]).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
+}
+
+/// Which modules are here; the outcomes are in the order of [`MODULES`]. Installs nothing.
+#[must_use]
+pub fn look() -> Vec<Outcome> {
+    let one = |module: &Module| match has(module.name) {
+        true => Outcome::Present(directory()),
+        false => Outcome::Skipped(cure(module)),
+    };
+    MODULES.iter().map(one).collect()
 }
 
 /// Makes each module present if that is possible; the outcomes are in the order of [`MODULES`].

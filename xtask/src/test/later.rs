@@ -1,0 +1,108 @@
+//! The tests that the quick tier leaves to `--all`, and the words that choose tests.
+//!
+//! Owns [`LATER`]. Both runners get the same choice: cargo-nextest by an expression, `cargo test` by names.
+//!
+//! Invariant I1: each entry stands for a test or a module of tests that exists, under a comment that says why.
+
+/// Tests of one crate.
+#[derive(Debug)]
+pub struct Later {
+    /// The crate.
+    pub package: &'static str,
+    /// What the names of the tests begin with.
+    pub tests: &'static str,
+}
+
+const fn later(package: &'static str, tests: &'static str) -> Later {
+    Later { package, tests }
+}
+
+/// All of them.
+pub const LATER: &[Later] = &[
+    // A cluster of Ceph, and the owners of a pool on it that are killed or lose it.
+    later("sheave-rbd", "the_driver_on_a_cluster"),
+    later("sheave-rbd", "an_osd_that_is_killed"),
+    later("sheave-cli", "failover::"),
+    later("sheave-cli", "rbd::"),
+    // A systemd in namespaces, and a browser.
+    later("sheave-cli", "units::"),
+    later("sheave-cli", "web::"),
+    // A daemon that is killed again and again.
+    later("sheave-cli", "soak::"),
+    // Copies by QEMU, libnbd and rbd that take long.
+    later("sheave-cli", "backup::an_incremental_copy"),
+    later("sheave-cli", "backup::contexts_are_told"),
+    later("sheave-cli", "backup::scattered_changes"),
+    later("sheave-cli", "diffs::ceph_merges"),
+    later("sheave-cli", "nbd::a_pool_lives_on_our_own_server_by_tls"),
+    // The slower half of the crash simulator.
+    later("sheave-sim", "broken::flushes_that_lie_are_told"),
+    later("sheave-sim", "crash::a_disk_whose_reads_and_writes_fail"),
+    later("sheave-sim", "crash::a_pool_that_gets_another_disk"),
+    later("sheave-sim", "crash::a_pool_that_opens_for_deletes"),
+    later("sheave-sim", "crash::a_pool_whose_disk_has_grown"),
+    later("sheave-sim", "crash::free_space_goes_back_to_a_disk_that_fails"),
+    later("sheave-sim", "crash::long_runs_b"),
+    later("sheave-sim", "crash::no_checksum_is_wrong"),
+    later("sheave-sim", "crash::runs_cut_often_c"),
+    later("sheave-sim", "crash::runs_cut_often_d"),
+    later("sheave-sim", "crash::volumes_that_grow_cut"),
+    later("sheave-sim", "crash::volumes_that_grow_in_commits"),
+    later("sheave-sim", "crash::what_slow_reads_look_at"),
+    later("sheave-sim", "oracle::one_at_a_time_a"),
+    // Pools that are filled to the last page, and each of their blocks damaged.
+    later("sheave-vol", "account::a_pool_that_is_full"),
+    later("sheave-vol", "check::tests::mutated::sealed_damage"),
+    later("sheave-vol", "state::account::tests::every_operation_pays"),
+    // Clients that are slow for as long as a limit of time lasts.
+    later("sheave-serve", "writers_that_are_slow_and_never_pause"),
+    // Counts of a release build, with valgrind and strace.
+    later("sheave", "instructions::instructions_"),
+    later("sheave", "interfaces::"),
+    later("sheave", "system_calls::"),
+];
+
+/// Which tests.
+#[derive(Debug)]
+pub enum Tests {
+    /// All but those that are left to `--all`.
+    Quick,
+    /// Those, and the tests of these names.
+    Rest(Vec<String>),
+    /// Every one.
+    All,
+}
+
+impl Tests {
+    /// The arguments of cargo-nextest.
+    pub fn for_nextest(&self) -> Vec<String> {
+        let of = |later: &Later| format!("(package(={}) & test(/^{}/))", later.package, later.tests);
+        let later = LATER.iter().map(of).collect::<Vec<_>>().join(" | ");
+        match self {
+            Tests::Quick => vec!["-E".into(), format!("not ({later})")],
+            Tests::Rest(names) => {
+                let names = names.iter().map(|name| format!("test(={name})"));
+                let all: Vec<String> = std::iter::once(later).chain(names).collect();
+                vec!["-E".into(), all.join(" | ")]
+            }
+            Tests::All => Vec::new(),
+        }
+    }
+
+    /// The arguments of `cargo test`. It chooses by a part of the name, whatever the crate: of the rest it may run a
+    /// test that the quick tier had, and it leaves none out.
+    pub fn for_cargo(&self) -> Vec<String> {
+        let later = LATER.iter().map(|later| later.tests.to_owned());
+        match self {
+            Tests::Quick => {
+                let skips = later.flat_map(|name| ["--skip".to_owned(), name]);
+                std::iter::once("--".to_owned()).chain(skips).collect()
+            }
+            Tests::Rest(names) => std::iter::once("--".to_owned()).chain(later).chain(names.iter().cloned()).collect(),
+            Tests::All => Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
