@@ -22,7 +22,8 @@ pub struct ExportInfo {
     pub read_only: bool,
     /// Zeroes are written without sending any, quickly, to ranges in whole blocks.
     pub fast_zero: bool,
-    /// Bytes of the smallest block: reads, writes, trims and zeroes lie in whole ones. A power of two up to 65536.
+    /// Bytes of the smallest block, a power of two up to 65536. Reads, writes, trims and zeroes of clients that have
+    /// asked for it lie in whole ones.
     pub min_block: u32,
     /// Bytes of requests that need nothing read first, or more. A power of two.
     pub preferred_block: u32,

@@ -67,6 +67,8 @@ pub struct Negotiated {
     /// The metadata contexts that it selected, as the catalog numbers them. Their places here are the numbers that the
     /// client was told.
     pub contexts: Vec<u64>,
+    /// The client asked for the block sizes of the export, and keeps to them.
+    pub keeps_to_blocks: bool,
 }
 
 /// What came of a step.
@@ -108,6 +110,8 @@ struct Asked {
     mode: Mode,
     /// The export for which contexts were selected, and which.
     contexts: Option<(u32, Vec<u64>)>,
+    /// The export whose block sizes were asked for.
+    block_sizes: Option<u32>,
 }
 
 /// A client on its way to an export.
@@ -261,7 +265,8 @@ impl Handshake {
             Some((id, contexts)) if *id == export.id && self.asked.mode != Mode::Simple => contexts.clone(),
             _ => Vec::new(),
         };
-        Negotiated { export, mode: self.asked.mode, contexts }
+        let keeps_to_blocks = self.asked.block_sizes == Some(export.id);
+        Negotiated { export, mode: self.asked.mode, contexts, keeps_to_blocks }
     }
 
     fn info_or_go(&mut self, option: u32, data: &[u8], catalog: &dyn Catalog, out: &mut Vec<u8>) -> Step {
@@ -271,11 +276,12 @@ impl Handshake {
         let Some(export) = catalog.find(name) else {
             return refuse(option, rep::ERR_UNKNOWN, "there is no export of that name", out);
         };
+        self.asked.block_sizes = kinds.contains(&info::BLOCK_SIZE).then_some(export.id);
         let negotiated = self.negotiated(export);
         let export = &negotiated.export;
         let (size, flags) = (U64::new(export.size), U16::new(negotiated.flags()));
         put(option, rep::INFO, &[InfoExport { kind: U16::new(info::EXPORT), size, flags }.as_bytes()], out);
-        // Told without being asked for, too: smaller blocks are refused.
+        // Told without being asked for, too: smaller blocks cost a read, or are refused to those who have asked.
         let sizes = InfoBlockSize {
             kind: U16::new(info::BLOCK_SIZE),
             min: U32::new(export.min_block),

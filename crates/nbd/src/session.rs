@@ -1,8 +1,9 @@
 //! The transmission phase: bytes of a client become requests that are right, or refusals.
 //!
-//! Owns the rules for requests: which flags a command has, what lies within the export, what of it may be written, how
-//! long a payload may be. Does not own payloads: [`Session::next`] says which bytes are data of the last write, and who
-//! has them puts them where they belong; or receives them there, and says so ([`Session::received`]).
+//! Owns the rules for requests: which flags a command has, what lies within the export, what of it may be written, and
+//! how long a payload may be. A client that did not ask for block sizes may ask for any bytes, as the protocol's smallest
+//! block is one byte then. Does not own payloads: [`Session::next`] says which bytes are data of the last write, and
+//! who has them puts them where they belong; or receives them there, and says so ([`Session::received`]).
 //!
 //! A request that is refused is answered like any other, after its data was skipped. After what leaves no way to find
 //! the next request (a wrong magic, data beyond [`MAX_PAYLOAD`]) the connection is to be closed.
@@ -116,6 +117,8 @@ pub struct Session {
     pub(crate) mode: Mode,
     size: u64,
     min_block: u32,
+    /// Reads, writes, trims and zeroes must lie in whole blocks.
+    keeps_to_blocks: bool,
     read_only: bool,
     /// The selected contexts, a bit for each number.
     contexts: u32,
@@ -143,6 +146,7 @@ impl Session {
             mode: negotiated.mode,
             size: export.size,
             min_block: export.min_block.max(1),
+            keeps_to_blocks: negotiated.keeps_to_blocks,
             read_only: export.read_only,
             contexts: (0..negotiated.contexts.len().min(MAX_CONTEXTS)).fold(0, |bits, number| bits | 1 << number),
             incoming: Incoming::Header,
@@ -153,6 +157,12 @@ impl Session {
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.mode
+    }
+
+    /// Bytes of the smallest block of the export.
+    #[must_use]
+    pub fn block_bytes(&self) -> u32 {
+        self.min_block
     }
 
     /// Bytes of the last write's payload that have not come yet.
@@ -329,7 +339,7 @@ impl Session {
             return Err((if grows { Errno::NoSpc } else { INVAL }, "the range ends beyond the export"));
         }
         let in_blocks = (raw.offset | raw.len) & u64::from(self.min_block - 1) == 0;
-        if !in_blocks && (writes || command == Command::Read) {
+        if !in_blocks && self.keeps_to_blocks && (writes || command == Command::Read) {
             return Err((INVAL, "the range does not lie in whole blocks of the export"));
         }
         if command == Command::Read && raw.len > u64::from(MAX_PAYLOAD) {

@@ -8,10 +8,13 @@
 //! being taken out.
 //! E2. Who looks at an export outside of that lock, such as a reader of slow I/Os, has it for as long. What was taken
 //! out is [`Gone`] when nobody has it any more, and its backend is dropped.
+//! E3. All exports of one file, which is what counts its I/O in one place, have the same table of who changes which
+//! blocks.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::Deref;
+use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +24,7 @@ use sheave_iomap::io_stats::IoGroup;
 use sheave_iomap::slow::SlowIo;
 use sheave_nbd::{Catalog, ExportInfo, Extent};
 
+use crate::block_locks::BlockLocks;
 use crate::counts::{IoCounts, Tally};
 use crate::error::ServeError;
 use crate::limit::{Bucket, Limit};
@@ -32,7 +36,7 @@ pub const BASE_ALLOCATION_NUMBER: u64 = 0;
 /// Largest preferred block that clients take: they may read and write no less.
 const MAX_PREFERRED: u32 = 4096;
 /// Largest smallest block that the protocol allows.
-const MAX_MIN_BLOCK: u32 = 1 << 16;
+pub(crate) const MAX_MIN_BLOCK: u32 = 1 << 16;
 
 /// A question for the status of a range. The answer has extents from the start of the range on, at least one, which
 /// cover the range or as much of it as is found in a short time. It is asked on a reactor's thread, so the answer does
@@ -100,9 +104,13 @@ impl Export {
         self.read_only || self.backend.file().is_read_only()
     }
 
+    fn min_block(&self) -> u32 {
+        self.backend.file().block_bytes().clamp(1, MAX_MIN_BLOCK)
+    }
+
     fn info(&self, id: u32) -> ExportInfo {
         let file = self.backend.file();
-        let min_block = file.block_bytes().clamp(1, MAX_MIN_BLOCK);
+        let min_block = self.min_block();
         // A file that is not whole blocks long ends in a part that nobody can ask for.
         let size = file.size_bytes() / u64::from(min_block) * u64::from(min_block);
         ExportInfo {
@@ -144,8 +152,16 @@ impl Drop for Last {
 #[derive(Debug)]
 pub(crate) struct Served {
     export: Export,
+    locks: Arc<BlockLocks>,
     /// Dropped last.
     _last: Last,
+}
+
+impl Served {
+    /// Who changes which blocks of it.
+    pub(crate) fn locks(&self) -> &Arc<BlockLocks> {
+        &self.locks
+    }
 }
 
 impl Deref for Served {
@@ -180,6 +196,8 @@ struct Entries {
     next_id: u32,
     list: Vec<Entry>,
     default: DefaultExport,
+    /// By the number of what counts the I/O of a file (E3).
+    locks: BTreeMap<u64, Weak<BlockLocks>>,
 }
 
 impl Entries {
@@ -192,6 +210,18 @@ impl Entries {
             DefaultExport::Nobody => return None,
         };
         self.list.iter().find(|entry| entry.name.as_bytes() == name)
+    }
+
+    /// The table of an export's file (E3).
+    fn locks_of(&mut self, export: &Export) -> Arc<BlockLocks> {
+        let file = export.backend.file().io_group().map(|group| group.id());
+        let known = file.and_then(|file| self.locks.get(&file)?.upgrade());
+        known.unwrap_or_else(|| {
+            let locks = Arc::new(BlockLocks::new(export.min_block()));
+            self.locks.retain(|_, locks| locks.strong_count() > 0);
+            file.into_iter().for_each(|file| _ = self.locks.insert(file, Arc::downgrade(&locks)));
+            locks
+        })
     }
 }
 
@@ -328,7 +358,8 @@ impl Exports {
         entries.next_id = id.wrapping_add(1);
         let name = export.name.clone();
         let gone = Gone::default();
-        let export = Some(Arc::new(Served { export, _last: Last(gone.clone()) }));
+        let locks = entries.locks_of(&export);
+        let export = Some(Arc::new(Served { export, locks, _last: Last(gone.clone()) }));
         match entries.list.iter_mut().find(|entry| entry.name == name) {
             Some(entry) => {
                 (entry.id, entry.export, entry.gone) = (id, export, gone);

@@ -5,6 +5,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`server`] | threads, start and end |
+//! | `block_locks` | who changes which blocks while some are rewritten in part |
 //! | `shared` | limits, and what else the reactors share |
 //! | [`clients`] | who is connected |
 //! | [`counts`] | how much was done for clients |
@@ -33,6 +34,7 @@
 //!   hears of it.
 //! - S4. A server with nothing to do uses no CPU, and clients with nothing to do have no buffers.
 
+mod block_locks;
 pub mod clients;
 pub mod counts;
 pub mod error;

@@ -27,12 +27,54 @@ const ALIGN: usize = 4096;
 
 const _: () = assert!(HEADROOM >= MAX_READ_HEADER);
 
+/// Where the data of a request lies in its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// Bytes of data.
+    pub(crate) len: usize,
+    /// The file moves memory at multiples of this, a power of two: the data, and what is around it in whole blocks.
+    pub(crate) align: usize,
+    /// Bytes of the first block before the data, and of the last one behind it.
+    pub(crate) skip: usize,
+    pub(crate) after: usize,
+    /// Bytes for blocks that are read aside, before all that; a multiple of `align`.
+    pub(crate) aside: usize,
+}
+
+impl Shape {
+    /// No memory.
+    pub(crate) const NONE: Shape = Shape { len: 0, align: 1, skip: 0, after: 0, aside: 0 };
+
+    /// Whole blocks, or data of which the blocks do not matter.
+    pub(crate) fn whole(len: usize, align: usize) -> Shape {
+        Shape { len, align, ..Shape::NONE }
+    }
+
+    /// Where the blocks begin.
+    fn blocks_at(&self) -> usize {
+        before(self.align) + self.aside
+    }
+
+    /// Where the data begins.
+    fn at(&self) -> usize {
+        self.blocks_at() + self.skip
+    }
+
+    /// Bytes of all but the data.
+    pub(crate) fn around(&self) -> usize {
+        self.at() + self.after
+    }
+
+    fn bytes(&self) -> usize {
+        self.around() + self.len
+    }
+}
+
 /// Memory of one request.
 #[derive(Debug)]
 pub(crate) struct Payload {
     buf: Buf,
-    /// Where the data begins.
-    at: usize,
+    shape: Shape,
     /// Bytes that it counts for.
     counted: u64,
     /// Some of them are of the room for one request of the largest size.
@@ -52,19 +94,39 @@ impl Payload {
         self.of_room
     }
 
-    /// Bytes of data that there is memory for by what it counts for (P1).
+    /// Bytes of data that there is memory for, with what is around it, by what it counts for (P1).
     pub(crate) fn room(&self) -> u64 {
-        self.counted.min(self.buf.len() as u64) - self.at as u64
+        self.counted.min(self.buf.len() as u64) - self.shape.around() as u64
     }
 
     /// Where the data begins.
     pub(crate) fn start(&self) -> usize {
-        self.at
+        self.shape.at()
+    }
+
+    /// Where the blocks begin that have the data.
+    pub(crate) fn blocks_at(&self) -> usize {
+        self.shape.blocks_at()
+    }
+
+    /// Where blocks that are read aside begin.
+    pub(crate) fn aside_at(&self) -> usize {
+        before(self.shape.align)
+    }
+
+    /// The alignment of both.
+    pub(crate) fn align(&self) -> usize {
+        self.shape.align
+    }
+
+    /// What it counts for when all its data has come.
+    pub(crate) fn cost(&self) -> u64 {
+        Pool::cost(&self.shape)
     }
 
     /// The room before the data, for a header at its end.
     pub(crate) fn headroom(&mut self) -> &mut [u8] {
-        &mut self.buf[..self.at]
+        &mut self.buf[..self.shape.at()]
     }
 
     /// Bytes of the memory: of the data, from [`Payload::start`] on.
@@ -72,17 +134,34 @@ impl Payload {
         &self.buf[at..at + len]
     }
 
+    #[cfg(test)]
+    pub(crate) fn bytes_mut(&mut self, at: usize, len: usize) -> &mut [u8] {
+        &mut self.buf[at..at + len]
+    }
+
     /// Puts bytes at this place in the data.
     pub(crate) fn fill(&mut self, from: usize, bytes: &[u8]) {
         debug_assert!((from + bytes.len()) as u64 <= self.room(), "P1");
-        let start = self.at + from;
+        let start = self.start() + from;
         self.buf[start..start + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Copies bytes within the memory.
+    pub(crate) fn copy(&mut self, from: usize, to: usize, len: usize) {
+        debug_assert!((to + len) as u64 <= self.counted, "P1");
+        self.buf.copy_within(from..from + len, to);
+    }
+
+    /// Zeroes bytes of the memory.
+    pub(crate) fn zero(&mut self, at: usize, len: usize) {
+        debug_assert!((at + len) as u64 <= self.counted, "P1");
+        self.buf[at..at + len].fill(0);
     }
 
     /// Zeroes, outside of all bounds: a reactor has them once. `None` when the system has no memory.
     pub(crate) fn zeroes(len: usize) -> Option<Payload> {
         let buf = Buf::zeroed(len, ALIGN).ok()?;
-        Some(Payload { buf, at: 0, counted: len as u64, of_room: false, touched: 0 })
+        Some(Payload { buf, shape: Shape::NONE, counted: len as u64, of_room: false, touched: 0 })
     }
 
     /// The address of a byte of the memory: of the data, from [`Payload::start`] on.
@@ -113,23 +192,22 @@ impl Pool {
         Pool { kept: (0..usize::BITS).map(|_| Vec::new()).collect(), kept_bytes: 0 }
     }
 
-    /// Bytes that data of this length counts for.
-    pub(crate) fn cost(len: usize, align: usize) -> u64 {
-        let whole = 1 << class(len, align);
+    /// Bytes that memory of this shape counts for.
+    pub(crate) fn cost(shape: &Shape) -> u64 {
+        let whole = 1 << class(shape.bytes());
         // Of a large one the pages behind the data are never touched.
-        if whole < MMAP_THRESHOLD_BYTES { whole as u64 } else { (len + before(align)).next_multiple_of(ALIGN) as u64 }
+        if whole < MMAP_THRESHOLD_BYTES { whole as u64 } else { shape.bytes().next_multiple_of(ALIGN) as u64 }
     }
 
-    /// Memory for data of this length, at a multiple of `align`, that counts for so many bytes; `None` when the system
-    /// has none.
-    pub(crate) fn take(&mut self, len: usize, align: usize, counted: u64, of_room: bool) -> Option<Payload> {
-        let class = class(len, align);
+    /// Memory of this shape that counts for so many bytes; `None` when the system has none.
+    pub(crate) fn take(&mut self, shape: &Shape, counted: u64, of_room: bool) -> Option<Payload> {
+        let class = class(shape.bytes());
         let Kept { buf, touched } = match self.kept[class as usize].pop() {
             Some(kept) => kept,
             None => Kept { buf: Buf::zeroed(1 << class, ALIGN).ok()?, touched: 0 },
         };
         self.kept_bytes -= touched.min(counted);
-        Some(Payload { buf, at: before(align), counted, of_room, touched })
+        Some(Payload { buf, shape: *shape, counted, of_room, touched })
     }
 
     /// A payload counts for so many bytes more.
@@ -162,14 +240,14 @@ impl Pool {
     }
 }
 
-/// Bytes before data at a multiple of `align`.
+/// Bytes before blocks at a multiple of `align`.
 fn before(align: usize) -> usize {
     align.max(HEADROOM)
 }
 
-/// The logarithm of the size for data of this length.
-fn class(len: usize, align: usize) -> u32 {
-    (len + before(align)).next_power_of_two().trailing_zeros().max(MIN_CLASS)
+/// The logarithm of the size for so many bytes.
+fn class(bytes: usize) -> u32 {
+    bytes.next_power_of_two().trailing_zeros().max(MIN_CLASS)
 }
 
 #[cfg(test)]

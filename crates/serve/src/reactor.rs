@@ -18,6 +18,8 @@ mod requests;
 #[cfg(test)]
 mod tests;
 mod tls_stream;
+mod turns;
+mod unaligned;
 
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
@@ -99,9 +101,10 @@ impl Reactor {
         let options = &shared.options;
         let reactors = options.reactors.max(1);
         let most = (options.max_clients as usize).div_ceil(reactors).max(1);
+        shared.is_there(number, ring.handle());
         let shares = Shares::new(options.server_bytes / reactors as u64, most, MAX_COST);
         Ok(Reactor {
-            io: Io::new(ring, shares, options.client_bytes),
+            io: Io::new(ring, number, shared.clone(), shares),
             conns: Vec::new(),
             free: Vec::new(),
             live: 0,
@@ -201,6 +204,8 @@ impl Reactor {
                 Order::Limits => self.begin_all_held_back(),
                 // Who has waited too long is gone.
                 Order::Ping { done } => _ = done.try_send(()),
+                Order::Ask(ask) => self.io.asked(ask),
+                Order::Turn { slot } => self.io.turn_came(slot),
                 Order::Trace { to, done } => {
                     drop(self.io.ring.trace_to(to));
                     let _ = done.try_send(());
@@ -269,6 +274,8 @@ impl Reactor {
             }
             let more = !ended.is_empty();
             ended.clear();
+            // Those whose clients have gone before their turn came.
+            ended.append(&mut self.io.ended);
             self.io.ended = ended;
             if !more && !started {
                 return;

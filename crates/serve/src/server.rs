@@ -179,9 +179,8 @@ impl Server {
     pub fn take_export(&self, name: &str, force: bool) -> Result<(), ServeError> {
         let (export, gone) = self.shared.exports.take(name, force)?;
         let (done, all) = mpsc::sync_channel(self.threads.len());
-        for (reactor, (_, handle)) in self.threads.iter().enumerate() {
+        for reactor in 0..self.threads.len() {
             self.shared.order(reactor, Order::Close { export, done: done.clone() });
-            handle.wake();
         }
         let until = Instant::now() + TAKE_WAIT;
         for _ in &self.threads {
@@ -229,9 +228,8 @@ impl Server {
     /// Sets how fast several exports may be, from now on, and returns how many of them there are.
     pub fn set_limits(&self, limits: &BTreeMap<&str, Option<Limit>>) -> usize {
         let found = self.shared.exports.set_limits(limits);
-        for (reactor, (_, handle)) in self.threads.iter().enumerate().filter(|_| found > 0) {
+        for reactor in (0..self.threads.len()).filter(|_| found > 0) {
             self.shared.order(reactor, Order::Limits);
-            handle.wake();
         }
         found
     }
@@ -240,9 +238,8 @@ impl Server {
     #[must_use]
     pub fn is_alive(&self, within: Duration) -> bool {
         let (done, all) = mpsc::sync_channel(self.threads.len());
-        for (reactor, (_, handle)) in self.threads.iter().enumerate() {
+        for reactor in 0..self.threads.len() {
             self.shared.order(reactor, Order::Ping { done: done.clone() });
-            handle.wake();
         }
         let until = Instant::now() + within;
         let answers = |_: &_| all.recv_timeout(until.saturating_duration_since(Instant::now())).is_ok();
@@ -261,9 +258,8 @@ impl Server {
     pub fn trace(&self, traces: Vec<TraceWriter>) -> bool {
         let mut traces = traces.into_iter();
         let (done, all) = mpsc::sync_channel(self.threads.len());
-        for (reactor, (_, handle)) in self.threads.iter().enumerate() {
+        for reactor in 0..self.threads.len() {
             self.shared.order(reactor, Order::Trace { to: traces.next(), done: done.clone() });
-            handle.wake();
         }
         let until = Instant::now() + TRACE_WAIT;
         let answers = |_: &_| all.recv_timeout(until.saturating_duration_since(Instant::now())).is_ok();
@@ -278,7 +274,6 @@ impl Server {
     pub fn disconnect(&self, client: u64) -> Result<(), ServeError> {
         let reactor = self.shared.clients.reactor_of(client).ok_or(ServeError::NoClient { id: client })?;
         self.shared.order(reactor, Order::Disconnect { client });
-        self.threads[reactor].1.wake();
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! What the reactors of a server share: what is served, where, within which limits, and whether it ends.
 
 use std::io;
+use std::sync::OnceLock;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
@@ -9,7 +10,9 @@ use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_base::trace::writer::TraceWriter;
 
 use sheave_iomap::slow::DEFAULT_SLOW_LIMIT;
+use sheave_uring::RingHandle;
 
+use crate::block_locks::Ask;
 use crate::clients::Clients;
 use crate::export::Exports;
 use crate::listen::Listener;
@@ -69,6 +72,10 @@ pub(crate) enum Order {
     Trace { to: Option<TraceWriter>, done: SyncSender<()> },
     /// Answer.
     Ping { done: SyncSender<()> },
+    /// Say when no changes without an entry are under way of blocks that are to be rewritten.
+    Ask(Ask),
+    /// Start a request that waited for others.
+    Turn { slot: u32 },
 }
 
 /// Orders for one reactor.
@@ -76,6 +83,8 @@ pub(crate) enum Order {
 struct Orders {
     some: AtomicBool,
     list: Mutex<Vec<Order>>,
+    /// Wakes the reactor.
+    handle: OnceLock<RingHandle>,
 }
 
 /// What all reactors share.
@@ -102,12 +111,19 @@ impl Shared {
         self.stop.store(true, Ordering::Release);
     }
 
-    /// Gives a reactor something to do; it must be woken.
+    /// A reactor is there, and is woken by this.
+    pub(crate) fn is_there(&self, reactor: usize, handle: RingHandle) {
+        let first = self.orders[reactor].handle.set(handle);
+        debug_assert!(first.is_ok(), "a reactor is made once");
+    }
+
+    /// Gives a reactor something to do, and wakes it.
     pub(crate) fn order(&self, reactor: usize, order: Order) {
         let Some(orders) = self.orders.get(reactor) else { return };
         orders.list.lock().expect("invariant: nothing panics under this lock").push(order);
         // Release: pairs with the swap in `Shared::take_orders`.
         orders.some.store(true, Ordering::Release);
+        orders.handle.get().into_iter().for_each(RingHandle::wake);
     }
 
     /// What a reactor was given to do since it asked last.

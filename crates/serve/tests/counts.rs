@@ -29,22 +29,24 @@ fn requests_are_counted_for_the_client_and_for_the_export() {
     {
         assert_eq!(ask(&mut one, command, offset, len), 0, "command {command}");
     }
-    // A hint, beyond the end, an unknown command, no whole blocks: the last three fail.
+    // A hint, beyond the end, an unknown command, across the end: the last three fail.
     assert_eq!(ask(&mut one, 5, 0, 4096), 0);
     assert_ne!(ask(&mut one, 0, SIZE, 4096), 0);
     assert_ne!(ask(&mut one, 99, 0, 0), 0);
-    assert_ne!(ask(&mut one, 1, 1, 512), 0);
+    assert_ne!(ask(&mut one, 1, SIZE - 1, 512), 0);
+    // What is counted of parts of blocks is what was asked for.
+    assert_eq!((ask(&mut one, 0, 1, 512), ask(&mut one, 1, 7, 100), ask(&mut one, 6, 3, 1000)), (0, 0, 0));
     assert_eq!(ask(&mut other, 0, 0, 512), 0);
     let first = IoCounts {
-        reads: 2,
-        read_bytes: 69_632,
-        writes: 1,
-        written_bytes: 8192,
+        reads: 3,
+        read_bytes: 69_632 + 512,
+        writes: 2,
+        written_bytes: 8192 + 100,
         flushes: 1,
         trims: 1,
         trimmed_bytes: 4096,
-        zeroes: 1,
-        zeroed_bytes: 1024,
+        zeroes: 2,
+        zeroed_bytes: 1024 + 1000,
         others: 1,
         errors: 3,
         throttled: Duration::ZERO,

@@ -84,9 +84,10 @@ fn flushes_and_fua_reach_the_device_before_their_replies() {
         assert_eq!(reply(&mut client), (0, 3), "{command}");
         flushes.total() - before
     };
-    for (command, len) in [(1, 4096), (4, 4096), (6, 4096)] {
-        assert_eq!(ask(command, 0, len), 0, "{command} without FUA");
-        assert!(ask(command, 1, len) > 0, "{command} with FUA");
+    // Whole blocks, a part of one, and several with a part.
+    for (command, len) in [1, 4, 6].into_iter().flat_map(|command| [4096, 100, 5000].map(|len| (command, len))) {
+        assert_eq!(ask(command, 0, len), 0, "{command} of {len} bytes without FUA");
+        assert!(ask(command, 1, len) > 0, "{command} of {len} bytes with FUA");
     }
     assert_eq!(ask(1, 0, 4096), 0);
     assert!(ask(3, 0, 0) > 0, "a flush");

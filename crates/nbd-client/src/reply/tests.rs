@@ -19,7 +19,7 @@ fn session(mode: Mode) -> Session {
         min_block: 1,
         preferred_block: 4096,
     };
-    Session::new(&Negotiated { export, mode, contexts: Vec::new() })
+    Session::new(&Negotiated { export, mode, contexts: Vec::new(), keeps_to_blocks: true })
 }
 
 fn request(command: Command) -> Request {

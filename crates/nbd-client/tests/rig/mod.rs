@@ -376,7 +376,7 @@ fn serve(mut stream: UnixStream, state: &Mutex<State>, number: u64) -> Option<()
             min_block: 1,
             preferred_block: 4096,
         };
-        Session::new(&Negotiated { export, mode: state.mode, contexts: Vec::new() })
+        Session::new(&Negotiated { export, mode: state.mode, contexts: Vec::new(), keeps_to_blocks: true })
     };
     let deaths = lock(state).deaths;
     loop {

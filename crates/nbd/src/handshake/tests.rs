@@ -209,6 +209,33 @@ fn info_and_go_tell_of_the_export() {
 }
 
 #[test]
+fn who_asks_for_block_sizes_of_its_export_keeps_to_them() {
+    let chosen = |before: &[Vec<u8>], last: Vec<u8>| {
+        let mut client = begun_with(Tls::Allowed, 3);
+        for option in before {
+            send(&mut client, option);
+            if option.len() == 16 {
+                client.tls_started();
+            }
+        }
+        let Step::Negotiated(chosen) = send(&mut client, &last).0 else { panic!() };
+        chosen.keeps_to_blocks
+    };
+    let info = |name, kinds: &[u16]| option(opt::INFO, &go(name, kinds));
+    let goes = |kinds: &[u16]| option(opt::GO, &go("one", kinds));
+    assert!(chosen(&[], goes(&[info::BLOCK_SIZE])) && chosen(&[], goes(&[1, 2, info::BLOCK_SIZE])));
+    assert!(!chosen(&[], goes(&[])) && !chosen(&[], goes(&[1, 2])));
+    // There are no questions in EXPORT_NAME, but there may have been one before.
+    assert!(!chosen(&[], option(opt::EXPORT_NAME, b"one")));
+    assert!(chosen(&[info("one", &[info::BLOCK_SIZE])], option(opt::EXPORT_NAME, b"one")));
+    // The last question counts, of this export, and none that was asked in the clear.
+    assert!(!chosen(&[info("one", &[info::BLOCK_SIZE])], goes(&[])));
+    assert!(!chosen(&[info("two", &[info::BLOCK_SIZE])], option(opt::EXPORT_NAME, b"one")));
+    let in_the_clear = [info("one", &[info::BLOCK_SIZE]), option(opt::STARTTLS, b"")];
+    assert!(!chosen(&in_the_clear, option(opt::EXPORT_NAME, b"one")));
+}
+
+#[test]
 fn info_and_go_refuse_wrong_lengths_and_names() {
     // CVE-2022-26495 and -26496 of nbd-server: lengths of names beyond the data, or about to overflow.
     let mut huge = go("one", &[]);

@@ -18,7 +18,7 @@ pub(crate) fn session(mode: Mode, read_only: bool, contexts: Vec<u32>) -> Sessio
     };
     let bits = contexts.iter().fold(0, |bits, number| bits | 1 << number);
     let contexts = Vec::new();
-    Session { contexts: bits, ..Session::new(&Negotiated { export, mode, contexts }) }
+    Session { contexts: bits, ..Session::new(&Negotiated { export, mode, contexts, keeps_to_blocks: true }) }
 }
 
 fn compact(command: u16, flags: u16, offset: u64, len: u32) -> Vec<u8> {
@@ -60,6 +60,22 @@ fn a_request_is_read_field_by_field() {
     let wide = session(Mode::Extended, false, vec![1]);
     let Step::Request(trim) = step(&wide, &extended(cmd::TRIM, 0, 512, SIZE - 512)) else { panic!() };
     assert_eq!((trim.command, trim.offset, trim.len, trim.contexts), (Command::Trim, 512, SIZE - 512, 2));
+}
+
+#[test]
+fn any_bytes_are_for_who_did_not_ask_for_block_sizes() {
+    let keeps = session(Mode::Simple, false, vec![]);
+    let any = Session { keeps_to_blocks: false, ..keeps.clone() };
+    for command in [cmd::READ, cmd::WRITE, cmd::TRIM, cmd::WRITE_ZEROES] {
+        for (offset, len) in [(1, 512), (512, 7), (SIZE - 1, 1)] {
+            let bytes = [compact(command, 0, offset, len), vec![0; len as usize]].concat();
+            assert_eq!(errno(&keeps, &bytes), Errno::Inval, "{command} {offset}");
+            let Step::Request(request) = step(&any, &bytes) else { panic!("{command} {offset}") };
+            assert_eq!((request.offset, request.len), (offset, u64::from(len)));
+        }
+        let beyond = [compact(command, 0, SIZE - 1, 2), vec![0; 2]].concat();
+        assert!(matches!(step(&any, &beyond), Step::Refused(_)), "{command}");
+    }
 }
 
 #[test]
@@ -246,6 +262,7 @@ fn contexts_have_the_numbers_of_their_places() {
             },
             mode: Mode::Extended,
             contexts: (500..500 + many).collect(),
+            keeps_to_blocks: true,
         };
         assert_eq!(u64::from(Session::new(&export).contexts), (1 << many) - 1);
     }

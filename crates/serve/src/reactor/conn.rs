@@ -7,6 +7,7 @@
 //! how far the stream of bytes was understood, and bytes that were received and not looked at. The rest (requests in
 //! the ring, a batch that is being sent) ends before a connection could be handed over.
 
+mod begin;
 mod block_status;
 mod held_back;
 mod negotiation;
@@ -23,8 +24,8 @@ use sheave_base::sync::Arc;
 use sheave_blk::ctx::sockets::SocketEvent;
 use sheave_kring::{MAX_SEGMENTS, Message};
 use sheave_nbd::handshake::Handshake;
-use sheave_nbd::session::{Command, Request, Session, Step};
-use sheave_nbd::wire::{Errno, cflag};
+use sheave_nbd::session::{Request, Session, Step};
+use sheave_nbd::wire::Errno;
 use sheave_uring::Fd;
 
 use super::batch::{Batch, Piece};
@@ -43,6 +44,8 @@ use crate::tls::Tls;
 
 /// Requests of a client at a time.
 const MAX_REQUESTS: u32 = 512;
+/// Requests of a client at a time that rewrite parts of blocks.
+const MAX_REWRITING: u32 = 16;
 /// Bytes of small replies that wait to be sent, beyond which nothing more is looked at.
 const MAX_SMALL: usize = 256 << 10;
 /// A payload of which so much is missing is received where it belongs.
@@ -160,6 +163,8 @@ pub(super) struct Conn {
     gathering: Option<u32>,
     /// Requests in the ring, large reads that wait for others, and the question that is being answered.
     under_way: u32,
+    /// Those of them that rewrite parts of blocks.
+    rewriting: u32,
     large: LargeReads,
     question: Option<Asked>,
     small_bytes: usize,
@@ -202,6 +207,7 @@ impl Conn {
             receiving: Receiving::Nothing,
             gathering: None,
             under_way: 0,
+            rewriting: 0,
             large: LargeReads::default(),
             question: None,
             small_bytes: 0,
@@ -396,7 +402,8 @@ impl Conn {
     /// Whether it has as much under way as it may.
     fn is_full(&self, io: &Io) -> bool {
         let held = io.shares.held(self.number);
-        self.under_way >= MAX_REQUESTS || held >= io.client_bytes || self.small_bytes >= MAX_SMALL
+        let many = self.under_way >= MAX_REQUESTS || self.rewriting >= MAX_REWRITING;
+        many || held >= io.client_bytes || self.small_bytes >= MAX_SMALL
     }
 
     /// Whether bytes of it are looked at and received now. The payload of a write that has its memory always is: one
@@ -438,8 +445,7 @@ impl Conn {
 
     /// Bytes of the payload of the write that is being received for which there is memory, more of which it takes here.
     fn room(&self, io: &mut Io) -> Option<u64> {
-        let Stage::Transmission(chosen) = &self.life.stage else { return None };
-        self.gathering.map(|slot| io.grow(self.number, slot, chosen.align))
+        self.gathering.map(|slot| io.grow(self.number, slot))
     }
 
     /// Bytes of a write's payload.
@@ -459,69 +465,10 @@ impl Conn {
 
     /// A write has all its payload.
     fn gathered(&mut self, io: &mut Io, slot: u32) {
+        let Stage::Transmission(chosen) = &self.life.stage else { return };
         self.gathering = None;
         self.under_way += 1;
-        io.gathered(slot);
-    }
-
-    /// Carries a request out, or keeps it until there is memory, and the limit of the export lets it begin.
-    fn request(&mut self, io: &mut Io, request: Request) {
-        if !self.admits(&request) {
-            return;
-        }
-        let Stage::Transmission(chosen) = &self.life.stage else { return };
-        let (fd, align) = (chosen.fd, chosen.align);
-        match request.command {
-            Command::Cache => return self.done(&request),
-            Command::BlockStatus => return self.block_status(io, &request),
-            Command::Read if request.len == 0 => {}
-            Command::Flush => {}
-            _ if request.len == 0 => return self.done(&request),
-            Command::WriteZeroes
-                if request.has(cflag::FAST_ZERO)
-                    && (request.has(cflag::NO_HOLE) || !chosen.export.backend.is_fast_to_zero()) =>
-            {
-                const WHY: &str = "zeroing is not faster than writing here";
-                return self.failed(&request, Errno::NotSup, WHY);
-            }
-            _ => {}
-        }
-        if self.large.keep(&request, io.shares.held(self.number)) {
-            self.under_way += 1;
-            return;
-        }
-        let Some(memory) = io.ask(self.number, &request, align) else {
-            self.life.deferred = Some(request);
-            self.charge = Charge::Paid;
-            return;
-        };
-        let Some(slot) = io.begin(self.number, fd, request, align, memory) else {
-            return self.out_of_memory(request);
-        };
-        match request.command {
-            Command::Write => return self.gathering = Some(slot),
-            // What is to have space is written.
-            Command::WriteZeroes if request.has(cflag::NO_HOLE) => {
-                if !io.start_zeroes(slot) {
-                    io.forget(slot);
-                    return self.out_of_memory(request);
-                }
-            }
-            Command::Read if request.len == 0 => {
-                io.forget(slot);
-                return self.empty_read(&request);
-            }
-            _ => io.start(slot),
-        }
-        self.under_way += 1;
-    }
-
-    fn out_of_memory(&mut self, request: Request) {
-        if request.command == Command::Write {
-            // Its payload would have to be skipped: nobody has seen a machine in this state that goes on.
-            return self.drop_client(NO_MEMORY);
-        }
-        self.failed(&request, Errno::NoMem, NO_MEMORY);
+        io.gathered(slot, chosen.export.locks());
     }
 
     /// Does what can be done now: looks at bytes that waited, sends, receives, ends.

@@ -47,7 +47,7 @@ pub(super) enum FileOp {
     Zero,
 }
 
-/// Queues an operation on a file: `len` bytes at `offset`, in memory from `from` on in the data of the payload, which
+/// Queues an operation on a file: `len` bytes at `offset`, in the memory of the payload from its byte `at` on, which
 /// stays in the table of requests until the CQE with `slot` has come. False when the queue is full.
 pub(super) fn push(
     ring: &mut Ring,
@@ -57,9 +57,8 @@ pub(super) fn push(
     memory: Option<(&mut Payload, usize)>,
     slot: u32,
 ) -> bool {
-    let addr = memory.map_or(0, |(payload, from)| {
-        let at = payload.start() + from;
-        debug_assert!(from as u64 + len <= payload.room(), "P1");
+    let addr = memory.map_or(0, |(payload, at)| {
+        debug_assert!(at as u64 + len <= payload.counted(), "P1");
         payload.address(at) as u64
     });
     let mut sqe = Sqe { fd, off: offset, addr, len: len as u32, user_data: u64::from(slot), ..Sqe::default() };

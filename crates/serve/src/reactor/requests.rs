@@ -1,7 +1,8 @@
 //! Requests on their way through the ring: started, gone on with when they were done in part, answered.
 //!
-//! States of a request: a write gathers its payload; all are with the ring, perhaps several times (what came short, a
-//! sync after what must be durable, zeroes written in pieces); then there is an [`Answer`], and the slot is free.
+//! States of a request: a write gathers its payload; what changes something waits for its turn where blocks of it are
+//! being rewritten (`turns`); all are with the ring, perhaps several times (what came short, a sync after what must
+//! be durable, zeroes written in pieces, edges); then there is an [`Answer`], and the slot is free.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,8 +15,11 @@ use sheave_uring::{Fd, Ring};
 use super::questions::Questions;
 use super::raw::{self, FileOp};
 use super::tls_stream::OUT_BYTES;
-use crate::export::Served;
-use crate::payload::{Payload, Pool};
+use super::unaligned::Unaligned;
+use crate::block_locks::{Asks, BlockLocks, Standing};
+use crate::export::{MAX_MIN_BLOCK, Served};
+use crate::payload::{Payload, Pool, Shape};
+use crate::shared::{Order, Shared};
 use crate::shares::{Granted, Shares, Wish};
 
 /// SQEs of a reactor's ring.
@@ -23,8 +27,9 @@ pub(super) const ENTRIES: u32 = 1024;
 /// Zeroes that are written at a time where a range cannot be zeroed otherwise.
 const ZEROES_AT_ONCE: u64 = 1 << 20;
 
-/// Most that one request counts for: the longest payload, and what lies before it.
-pub(super) const MAX_COST: u64 = MAX_PAYLOAD as u64 + (64 << 10);
+/// Most that one request counts for: the longest payload, what lies before it, and two blocks that are rewritten, which
+/// are there twice.
+pub(super) const MAX_COST: u64 = MAX_PAYLOAD as u64 + (64 << 10) + 4 * MAX_MIN_BLOCK as u64;
 /// The payload of a write grows to so many times its size when that has come.
 pub(super) const GROWTH: u64 = 4;
 /// Memory that records were sent from, kept for the next at most.
@@ -32,9 +37,13 @@ const MAX_SPARE_RECORDS: usize = 16;
 
 /// What is under way for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
     /// What the command says.
     Command,
+    /// Reading a block of which a part is changed, by its number among those.
+    ReadEdge(usize),
+    /// Writing such a block with zeroes in it.
+    WriteEdge(usize),
     /// Writing zeroes.
     Zeroes,
     /// Making durable what was done.
@@ -45,16 +54,23 @@ enum Stage {
 #[derive(Debug)]
 pub(super) struct Op {
     conn: usize,
-    fd: Fd,
-    request: Request,
-    payload: Option<Payload>,
-    stage: Stage,
-    /// Bytes that are done.
-    done: u64,
+    pub(super) fd: Fd,
+    pub(super) request: Request,
+    pub(super) payload: Option<Payload>,
+    pub(super) stage: Stage,
+    /// What the stage moves: first byte, and bytes.
+    pub(super) range: (u64, u64),
+    /// Where that begins in the memory.
+    pub(super) at: usize,
+    /// Bytes of it that are done; of a write that gathers its payload, bytes of that.
+    pub(super) done: u64,
+    /// Edges that are to be rewritten.
+    pub(super) unaligned: Option<Box<Unaligned>>,
+    pub(super) standing: Standing,
     /// The turn of the loop in which it came.
     turn: u32,
     /// Its client is gone: what is with the ring ends, and nothing more of it begins.
-    abandoned: bool,
+    pub(super) abandoned: bool,
 }
 
 /// A request that has ended.
@@ -99,18 +115,48 @@ pub(super) struct Memory {
 }
 
 /// The ring's way to an export.
-#[derive(Debug)]
-struct Way {
-    fd: Fd,
+pub(super) struct Way {
+    pub(super) fd: Fd,
     /// Connections that have it.
     clients: usize,
+    seat: Seat,
+}
+
+impl Way {
+    pub(super) fn locks(&self) -> &Arc<BlockLocks> {
+        &self.seat.locks
+    }
+}
+
+/// The reactor is asked about changes of a file for as long as there is this; it is dropped after the ring.
+struct Seat {
+    locks: Arc<BlockLocks>,
+    shared: Arc<Shared>,
+    reactor: usize,
+}
+
+impl Seat {
+    fn new(locks: &Arc<BlockLocks>, shared: &Arc<Shared>, reactor: usize) -> Seat {
+        locks.join(reactor);
+        Seat { locks: locks.clone(), shared: shared.clone(), reactor }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        for begins in self.locks.leave(self.reactor) {
+            self.shared.order(begins.reactor, Order::Turn { slot: begins.slot });
+        }
+    }
 }
 
 /// The ring, and all requests that are in it.
 pub(super) struct Io {
     /// Dropped first: what follows is memory that it may use (S1).
     pub(super) ring: Ring,
-    ops: Vec<Option<Op>>,
+    pub(super) number: usize,
+    pub(super) shared: Arc<Shared>,
+    pub(super) ops: Vec<Option<Op>>,
     free: Vec<u32>,
     /// Requests that found the ring's queue full.
     waiting: VecDeque<u32>,
@@ -128,11 +174,13 @@ pub(super) struct Io {
     pub(super) prompt_sends: Vec<usize>,
     /// Counts the turns of the loop.
     pub(super) turn: u32,
-    /// What has just ended; only used within [`Reactor::finished`](super::Reactor).
+    /// What has just ended, for [`Reactor::finished`](super::Reactor).
     pub(super) ended: Vec<(u32, i32)>,
     /// The ring's ways to exports, by their numbers. One that has no clients is kept for those that come back, for as
     /// long as the ring has room for others.
-    files: BTreeMap<u32, Way>,
+    pub(super) files: BTreeMap<u32, Way>,
+    /// What other reactors, and this one, want to know of changes.
+    pub(super) asks: Asks,
     /// Where records of TLS are decrypted, for all connections.
     pub(super) records: Vec<u8>,
     /// Memory that records are sent from, to be used again.
@@ -140,9 +188,12 @@ pub(super) struct Io {
 }
 
 impl Io {
-    pub(super) fn new(ring: Ring, shares: Shares, client_bytes: u64) -> Io {
+    pub(super) fn new(ring: Ring, number: usize, shared: Arc<Shared>, shares: Shares) -> Io {
+        let client_bytes = shared.options.client_bytes;
         Io {
             ring,
+            number,
+            shared,
             ops: Vec::new(),
             free: Vec::new(),
             waiting: VecDeque::new(),
@@ -156,6 +207,7 @@ impl Io {
             turn: 0,
             ended: Vec::new(),
             files: BTreeMap::new(),
+            asks: Asks::default(),
             records: Vec::new(),
             spare_records: Vec::new(),
         }
@@ -173,7 +225,8 @@ impl Io {
             false => Err(error),
         });
         let fd = attached.map_err(|error| error.to_string())?;
-        self.files.insert(id, Way { fd, clients: 1 });
+        let seat = Seat::new(export.locks(), &self.shared, self.number);
+        self.files.insert(id, Way { fd, clients: 1, seat });
         Ok(fd)
     }
 
@@ -233,23 +286,25 @@ impl Io {
     /// Grants a connection the memory that a request takes when it begins, or puts it in line for it. A read takes all
     /// that it needs. A write takes what comes with its header in any case, and more as its payload comes
     /// ([`Io::grow`]): who announces much and sends little holds little.
-    pub(super) fn ask(&mut self, conn: usize, request: &Request, align: usize) -> Option<Memory> {
-        let whole = match request.command {
-            Command::Read | Command::Write => Pool::cost(request.len as usize, align),
-            _ => return Some(Memory { bytes: 0, of_room: false }),
+    pub(super) fn ask(&mut self, conn: usize, request: &Request, shape: &Shape) -> Option<Memory> {
+        if *shape == Shape::NONE {
+            return Some(Memory { bytes: 0, of_room: false });
+        }
+        let whole = Pool::cost(shape);
+        let bytes = match request.command {
+            Command::Write => whole.min(self.shares.own().max((shape.around() + shape.align) as u64)),
+            _ => whole,
         };
-        let bytes =
-            if request.command == Command::Write { whole.min(self.shares.own().max(2 * align as u64)) } else { whole };
         let granted = self.shares.ask(conn, Wish { now: bytes, until_whole: whole, has_room: false })?;
         Some(Memory { bytes, of_room: granted == Granted::Room })
     }
 
     /// Lets the payload of a write grow, when all that it has memory for has come; to [`GROWTH`] times its size, so
     /// that a long one is received in few pieces. Returns the bytes of data that there is memory for.
-    pub(super) fn grow(&mut self, conn: usize, slot: u32, align: usize) -> u64 {
+    pub(super) fn grow(&mut self, conn: usize, slot: u32) -> u64 {
         let Some(Some(op)) = self.ops.get_mut(slot as usize) else { return 0 };
         let Some(payload) = &mut op.payload else { return 0 };
-        let (whole, counted) = (Pool::cost(op.request.len as usize, align), payload.counted());
+        let (whole, counted) = (payload.cost(), payload.counted());
         if op.done == payload.room() && counted < whole {
             let now = (counted * (GROWTH - 1)).min(whole - counted);
             let wish = Wish { now, until_whole: whole - counted, has_room: payload.is_of_room() };
@@ -265,19 +320,39 @@ impl Io {
         self.pool.put(payload);
     }
 
-    /// Keeps a request; of reads and writes with the memory that was granted. `None`: the system has no memory.
-    pub(super) fn begin(&mut self, conn: usize, fd: Fd, request: Request, align: usize, memory: Memory) -> Option<u32> {
-        let payload = match request.command {
-            Command::Read | Command::Write => {
-                let taken = self.pool.take(request.len as usize, align, memory.bytes, memory.of_room);
+    /// Keeps a request, with the memory of this shape that was granted. `None`: the system has no memory.
+    pub(super) fn begin(
+        &mut self,
+        conn: usize,
+        fd: Fd,
+        request: Request,
+        shape: &Shape,
+        memory: Memory,
+    ) -> Option<u32> {
+        let payload = match *shape {
+            Shape::NONE => None,
+            _ => {
+                let taken = self.pool.take(shape, memory.bytes, memory.of_room);
                 if taken.is_none() {
                     self.shares.give(conn, memory.bytes, memory.of_room);
                 }
                 Some(taken?)
             }
-            _ => None,
         };
-        let op = Op { conn, fd, request, payload, stage: Stage::Command, done: 0, turn: self.turn, abandoned: false };
+        let op = Op {
+            conn,
+            fd,
+            request,
+            at: payload.as_ref().map_or(0, Payload::start),
+            payload,
+            stage: Stage::Command,
+            range: (request.offset, request.len),
+            done: 0,
+            unaligned: None,
+            standing: Standing::Apart,
+            turn: self.turn,
+            abandoned: false,
+        };
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.ops[slot as usize] = Some(op);
@@ -298,11 +373,11 @@ impl Io {
     }
 
     /// A write has all its payload.
-    pub(super) fn gathered(&mut self, slot: u32) {
+    pub(super) fn gathered(&mut self, slot: u32, locks: &Arc<BlockLocks>) {
         if let Some(Some(op)) = self.ops.get_mut(slot as usize) {
             op.done = 0;
         }
-        self.start(slot);
+        self.begin_change(slot, locks);
     }
 
     /// Forgets a write whose payload will never be complete.
@@ -327,9 +402,10 @@ impl Io {
 
     fn push(&mut self, slot: u32) -> bool {
         let Some(Some(op)) = self.ops.get_mut(slot as usize) else { return true };
-        let Request { command, offset, len, .. } = op.request;
-        let rest = (offset + op.done, len - op.done);
+        let command = op.request.command;
+        let rest = (op.range.0 + op.done, op.range.1 - op.done);
         let fd = op.fd.raw();
+        let at = op.at + op.done as usize;
         let durable = op.request.has(cflag::FUA);
         let ring = &mut self.ring;
         let pushed = match (op.stage, command) {
@@ -339,11 +415,18 @@ impl Io {
                 let memory = self.zeroes.as_mut().map(|zeroes| (zeroes, 0));
                 raw::push(ring, FileOp::Write { durable: false }, fd, piece, memory, slot)
             }
+            (Stage::ReadEdge(_), _) => {
+                raw::push(ring, FileOp::Read, fd, rest, op.payload.as_mut().map(|payload| (payload, at)), slot)
+            }
+            (Stage::WriteEdge(_), _) => {
+                let memory = op.payload.as_mut().map(|payload| (payload, at));
+                raw::push(ring, FileOp::Write { durable: false }, fd, rest, memory, slot)
+            }
             (Stage::Command, Command::Trim) => raw::push(ring, FileOp::Punch, fd, rest, None, slot),
             (Stage::Command, Command::WriteZeroes) => raw::push(ring, FileOp::Zero, fd, rest, None, slot),
             (Stage::Command, _) => {
                 let what = if command == Command::Read { FileOp::Read } else { FileOp::Write { durable } };
-                let memory = op.payload.as_mut().map(|payload| (payload, op.done as usize));
+                let memory = op.payload.as_mut().map(|payload| (payload, at));
                 raw::push(ring, what, fd, rest, memory, slot)
             }
         };
@@ -351,15 +434,22 @@ impl Io {
         pushed
     }
 
-    /// Starts writing zeroes where a range cannot be zeroed otherwise; false when there is no memory for them.
-    pub(super) fn start_zeroes(&mut self, slot: u32) -> bool {
+    /// Has a range be zeroed by writing zeroes, when it is started; false when there is no memory for them.
+    pub(super) fn take_zeroes(&mut self, slot: u32) -> bool {
         if self.zeroes.is_none() {
             self.zeroes = Payload::zeroes(ZEROES_AT_ONCE as usize);
         }
         let (Some(Some(op)), true) = (self.ops.get_mut(slot as usize), self.zeroes.is_some()) else { return false };
         op.stage = Stage::Zeroes;
-        self.start(slot);
         true
+    }
+
+    /// Makes durable what was done, and nothing else.
+    pub(super) fn start_sync(&mut self, slot: u32) {
+        if let Some(Some(op)) = self.ops.get_mut(slot as usize) {
+            op.stage = Stage::Sync;
+        }
+        self.start(slot);
     }
 
     /// The client of a connection is gone: of its requests nothing more begins. A request that zeroes an export of any
@@ -370,11 +460,14 @@ impl Io {
 
     /// Whether requests wait to be submitted.
     pub(super) fn to_start(&self) -> bool {
-        self.pushed || !self.waiting.is_empty()
+        self.pushed || !self.waiting.is_empty() || self.was_asked() || !self.ended.is_empty()
     }
 
     /// Submits what was pushed; whether something was.
     pub(super) fn issue(&mut self) -> bool {
+        if self.was_asked() {
+            self.look_for_changes();
+        }
         while let Some(slot) = self.waiting.pop_front() {
             if !self.push(slot) {
                 self.waiting.push_front(slot);
@@ -397,9 +490,11 @@ impl Io {
     /// A request has ended in the ring: goes on with it, or gives the answer.
     pub(super) fn op_ended(&mut self, slot: u32, res: i32) -> Option<Answer> {
         let op = self.ops.get_mut(slot as usize)?.as_mut()?;
-        let len = op.request.len;
+        let len = op.range.1;
         let writes_zeroes = op.request.command == Command::WriteZeroes;
-        let moves = op.stage == Stage::Zeroes || matches!(op.request.command, Command::Read | Command::Write);
+        let is_edge = matches!(op.stage, Stage::ReadEdge(_) | Stage::WriteEdge(_));
+        let moves =
+            is_edge || op.stage == Stage::Zeroes || matches!(op.request.command, Command::Read | Command::Write);
         let mut failed = None;
         if op.stage != Stage::Sync && moves {
             if res > 0 {
@@ -421,11 +516,16 @@ impl Io {
             if op.request.command == Command::Trim {
                 failed = None;
             } else if writes_zeroes && !op.request.has(cflag::FAST_ZERO) {
-                if self.start_zeroes(slot) {
+                if self.take_zeroes(slot) {
+                    self.start(slot);
                     return None;
                 }
                 failed = Some(Failed::of_file(SystemErrno::ENOMEM));
             }
+        }
+        let goes_on = is_edge && failed.is_none() && !self.ops.get(slot as usize)?.as_ref()?.abandoned;
+        if goes_on && self.edge_moved(slot) {
+            return None;
         }
         let op = self.ops.get_mut(slot as usize)?.as_mut()?;
         let changes = matches!(op.request.command, Command::Trim | Command::WriteZeroes);
@@ -434,6 +534,7 @@ impl Io {
             self.start(slot);
             return None;
         }
+        self.end_change(slot);
         let Op { conn, request, payload, turn, .. } = self.free_slot(slot)?;
         Some(Answer { conn, request, payload, at_once: turn == self.turn, failed })
     }

@@ -14,6 +14,7 @@ use super::requests::GROWTH;
 use super::*;
 use crate::export::{Backend, Export, Exports};
 use crate::listen::{Address, Listener};
+use crate::payload::Shape;
 use crate::shared::ServerOptions;
 use crate::shares::Peer;
 use crate::tls::Tls;
@@ -180,8 +181,9 @@ fn a_request_that_needs_much_memory_is_not_passed_by_small_ones_for_ever() {
     // Reads of connections that ask by themselves.
     let take = |io: &mut Io, conn: usize, cost: u64| {
         let read = request_of(Command::Read, cost - 4096);
-        let memory = io.ask(conn, &read, 512)?;
-        Some(io.begin(conn, fd, read, 512, memory).expect("there is memory"))
+        let shape = Shape::whole(cost as usize - 4096, 512);
+        let memory = io.ask(conn, &read, &shape)?;
+        Some(io.begin(conn, fd, read, &shape, memory).expect("there is memory"))
     };
     // The first has all that is shared, and the room for one request more. However much it asks for, the others get
     // that room as soon as it is given back, in the order in which they came.
@@ -204,14 +206,15 @@ fn a_write_that_is_announced_counts_for_what_has_come_of_it() {
     let fd = client_beside(&mut bench);
     let io = &mut bench.reactor.io;
     let write = request_of(Command::Write, WHOLE);
-    let memory = io.ask(1, &write, 512).expect("there is room");
-    let slot = io.begin(1, fd, write, 512, memory).expect("there is memory");
+    let shape = Shape::whole(WHOLE as usize, 512);
+    let memory = io.ask(1, &write, &shape).expect("there is room");
+    let slot = io.begin(1, fd, write, &shape, memory).expect("there is memory");
     let mut come = 0;
     let mut steps = 0;
     while come < WHOLE {
         let held = io.shares.held(1);
         assert!(held <= come * GROWTH + io.shares.own() + 4096, "{held} bytes are held for {come} that have come");
-        let room = io.grow(1, slot, 512).min(WHOLE - come);
+        let room = io.grow(1, slot).min(WHOLE - come);
         assert!(room > 0, "nobody else wants any");
         come += room;
         *io.gathering(slot).expect("it is there").1 = come;

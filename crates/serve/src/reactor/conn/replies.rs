@@ -4,6 +4,7 @@ use sheave_kring::{IoVec, Message};
 use sheave_nbd::session::{Command, Refused, Request, Session};
 use sheave_nbd::wire::Errno;
 
+use super::begin::rewrites;
 use super::{Conn, ECANCELED, Ending, MAX_PIECES, MAX_SPARE, MAX_SPARE_PIECES, Sending, Stage};
 use crate::payload::Payload;
 use crate::reactor::batch::{Batch, Piece};
@@ -18,6 +19,11 @@ impl Conn {
         let Answer { request, failed, at_once, .. } = answer;
         let request = &request;
         self.large.ended(request, at_once);
+        if let Stage::Transmission(chosen) = &self.life.stage
+            && self.rewriting > 0
+        {
+            self.rewriting -= u32::from(rewrites(request, chosen.unaligned(request).as_ref()));
+        }
         let payload = match (request.command, failed, answer.payload) {
             (Command::Read, None, Some(payload)) if self.ending != Ending::Now => {
                 return self.reply_data(request, payload);

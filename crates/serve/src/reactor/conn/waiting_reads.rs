@@ -14,9 +14,12 @@ impl Conn {
         while let Some(&request) = self.large.next(io.shares.held(self.number))
             && let Stage::Transmission(chosen) = &self.life.stage
         {
-            let Some(memory) = io.ask(self.number, &request, chosen.align) else { return };
+            let unaligned = chosen.unaligned(&request);
+            let shape = chosen.shape(&request, unaligned.as_ref());
+            let Some(memory) = io.ask(self.number, &request, &shape) else { return };
             self.large.begun();
-            if let Some(slot) = io.begin(self.number, chosen.fd, request, chosen.align, memory) {
+            if let Some(slot) = io.begin(self.number, chosen.fd, request, &shape, memory) {
+                unaligned.into_iter().for_each(|unaligned| _ = io.set_unaligned(slot, unaligned));
                 io.start(slot);
             } else {
                 self.under_way -= 1;

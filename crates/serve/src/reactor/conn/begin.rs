@@ -1,0 +1,102 @@
+//! Begins requests.
+
+use sheave_nbd::session::{Command, Request};
+use sheave_nbd::wire::{Errno, cflag};
+
+use super::{Charge, Chosen, Conn, NO_MEMORY, Stage};
+use crate::payload::Shape;
+use crate::reactor::requests::Io;
+use crate::reactor::unaligned::Unaligned;
+
+impl Chosen {
+    /// The blocks of a request that begins or ends within one, if it does.
+    #[inline]
+    pub(super) fn unaligned(&self, request: &Request) -> Option<Unaligned> {
+        Unaligned::of(request, u64::from(self.session.block_bytes()))
+    }
+
+    /// The memory that a request takes.
+    #[inline]
+    pub(super) fn shape(&self, request: &Request, unaligned: Option<&Unaligned>) -> Shape {
+        match (unaligned, request.command) {
+            (Some(unaligned), _) => unaligned.shape(request, self.align),
+            (None, Command::Read | Command::Write) => Shape::whole(request.len as usize, self.align),
+            (None, _) => Shape::NONE,
+        }
+    }
+}
+
+/// Whether a request rewrites parts of blocks.
+pub(super) fn rewrites(request: &Request, unaligned: Option<&Unaligned>) -> bool {
+    unaligned.is_some() && matches!(request.command, Command::Write | Command::WriteZeroes)
+}
+
+impl Conn {
+    /// Carries a request out, or keeps it until there is memory, and the limit of the export lets it begin.
+    pub(super) fn request(&mut self, io: &mut Io, request: Request) {
+        if !self.admits(&request) {
+            return;
+        }
+        let Stage::Transmission(chosen) = &self.life.stage else { return };
+        let unaligned = chosen.unaligned(&request);
+        match request.command {
+            Command::Cache => return self.done(&request),
+            Command::BlockStatus => return self.block_status(io, &request),
+            Command::Read if request.len == 0 => {}
+            Command::Flush => {}
+            _ if request.len == 0 => return self.done(&request),
+            Command::WriteZeroes if request.has(cflag::FAST_ZERO) => {
+                if request.has(cflag::NO_HOLE) || unaligned.is_some() || !chosen.export.backend.is_fast_to_zero() {
+                    const WHY: &str = "zeroing is not faster than writing here";
+                    return self.failed(&request, Errno::NotSup, WHY);
+                }
+            }
+            _ => {}
+        }
+        if self.large.keep(&request, io.shares.held(self.number)) {
+            self.under_way += 1;
+            return;
+        }
+        let shape = chosen.shape(&request, unaligned.as_ref());
+        let Some(memory) = io.ask(self.number, &request, &shape) else {
+            self.life.deferred = Some(request);
+            self.charge = Charge::Paid;
+            return;
+        };
+        let Some(slot) = io.begin(self.number, chosen.fd, request, &shape, memory) else {
+            return self.out_of_memory(request);
+        };
+        let rewrites = rewrites(&request, unaligned.as_ref());
+        let is_empty = unaligned.is_some_and(|unaligned| io.set_unaligned(slot, unaligned));
+        let locks = chosen.export.locks();
+        match request.command {
+            Command::Write => self.gathering = Some(slot),
+            // What is to have space is written.
+            Command::WriteZeroes if request.has(cflag::NO_HOLE) && !io.take_zeroes(slot) => {
+                io.forget(slot);
+                return self.out_of_memory(request);
+            }
+            Command::Read if request.len == 0 => {
+                io.forget(slot);
+                return self.empty_read(&request);
+            }
+            Command::Trim if is_empty && !request.has(cflag::FUA) => {
+                io.forget(slot);
+                return self.done(&request);
+            }
+            Command::Trim if is_empty => io.start_sync(slot),
+            Command::Trim | Command::WriteZeroes => io.begin_change(slot, locks),
+            _ => io.start(slot),
+        }
+        self.rewriting += u32::from(rewrites);
+        self.under_way += u32::from(request.command != Command::Write);
+    }
+
+    fn out_of_memory(&mut self, request: Request) {
+        if request.command == Command::Write {
+            // Its payload would have to be skipped: nobody has seen a machine in this state that goes on.
+            return self.drop_client(NO_MEMORY);
+        }
+        self.failed(&request, Errno::NoMem, NO_MEMORY);
+    }
+}
