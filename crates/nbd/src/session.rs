@@ -1,9 +1,9 @@
 //! The transmission phase: bytes of a client become requests that are right, or refusals.
 //!
 //! Owns the rules for requests: which flags a command has, what lies within the export, what of it may be written, and
-//! how long a payload may be. A client that did not ask for block sizes may ask for any bytes, as the protocol's smallest
-//! block is one byte then. Does not own payloads: [`Session::next`] says which bytes are data of the last write, and
-//! who has them puts them where they belong; or receives them there, and says so ([`Session::received`]).
+//! how long a payload may be. A client that did not ask for block sizes may ask for any bytes, for the protocol's
+//! smallest block is one byte then. Does not own payloads: [`Session::next`] says which bytes are data of the last
+//! write, and who has them puts them where they belong; or receives them there, and says so ([`Session::received`]).
 //!
 //! A request that is refused is answered like any other, after its data was skipped. After what leaves no way to find
 //! the next request (a wrong magic, data beyond [`MAX_PAYLOAD`]) the connection is to be closed.
