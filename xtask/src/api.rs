@@ -1,14 +1,15 @@
 //! `cargo xtask api`: what the library promises, and what it costs a program to depend on it.
 //!
 //! Owns the comparison of the library's public names with `docs/public-api.txt`, the list of crates that a program of
-//! rings alone builds, the combinations of features, and the oldest compiler. Time is told and never judged: the line
-//! in the nightly report is there to be read when it grows.
+//! rings alone builds, the number of packages in a program's lock file, the combinations of features, and the oldest
+//! compiler. Time is told and never judged: the line in the nightly report is there to be read when it grows.
 //!
 //! What is public must also be documented, free to grow, and typed ([`rules`]).
 //!
 //! Invariant A1: a listing that misses what every listing has proves nothing, and is refused.
 
 mod listing;
+mod locked;
 mod rules;
 
 use std::path::PathBuf;
@@ -72,6 +73,7 @@ pub fn run() -> Result<()> {
     ]))?;
     let crates = crates_of(&tree)?;
     println!("a program of rings alone builds {} crates: {}", crates.len(), crates.join(" "));
+    println!("a program that depends on the library has {} other packages in its lock file", locked::check()?);
     oldest_compiler()?;
     features()
 }

@@ -4,23 +4,33 @@
 //! that it builds: one `--all-features`, and every program would run on a checker's locks. The crates of one checker
 //! are built and run by one cargo, and third-party crates once for all checkers. Called by hand and by `test`.
 //!
+//! A checker is a dependency of tests, so that it is in no lock file of a program that depends on the library. A crate
+//! that others' models are built upon is compiled without its tests, and gets the checker from here ([`checker_file`]).
+//!
 //! Invariant I1: a crate that is written for a checker has a test for it: without one it would look like a proof.
 
 use std::collections::BTreeMap;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::cargo::{self, cargo};
 use crate::counts::{Counts, strip_ansi};
 use crate::workspace::{self, Member};
 
+/// The crate whose types are the checker's.
+const FACADE: &str = "sheave-base";
+/// Tells the compiler which file the checker is.
+const CHECKER_ENV: &str = "SHEAVE_CHECKER";
+
 /// The command.
 pub fn main(args: &[String]) -> Result<()> {
-    if !args.is_empty() {
-        bail!("usage: cargo xtask models");
+    let mut members = workspace::members()?;
+    if let Some(unknown) = args.iter().find(|name| !members.iter().any(|it| it.has_models() && it.name == **name)) {
+        bail!("usage: cargo xtask models [CRATE ...]; {unknown} is no crate with models");
     }
+    members.retain(|member| args.is_empty() || args.contains(&member.name));
     let mut counts = Counts::default();
-    let result = run(&workspace::members()?, None, &mut counts);
+    let result = run(&members, None, &mut counts);
     println!("{counts}");
     result
 }
@@ -35,6 +45,9 @@ pub fn run(members: &[Member], schedules: Option<u64>, counts: &mut Counts) -> R
         let mut command = cargo::with_compiler(cargo(["test", "--no-fail-fast", "--lib"]), checker);
         command.args(crates.iter().flat_map(|name| ["-p", name]));
         command.arg("model_");
+        if crates.iter().any(|name| *name != FACADE) {
+            command.env(CHECKER_ENV, checker_file(checker)?);
+        }
         if let Some(schedules) = schedules {
             command.env("SHEAVE_MODEL_RUNS", schedules.to_string());
         }
@@ -51,6 +64,24 @@ pub fn run(members: &[Member], schedules: Option<u64>, counts: &mut Counts) -> R
     }
     ensure!(failures.is_empty(), "{}", failures.join("; "));
     Ok(())
+}
+
+/// The file that cargo has made of a checker, which it does for the tests of the crate that hands out its types.
+fn checker_file(checker: &str) -> Result<String> {
+    let build = ["test", "--lib", "--no-run", "--message-format", "json", "-p", FACADE];
+    let (messages, said, built) = cargo::capture(cargo::with_compiler(cargo(build), checker))?;
+    ensure!(built, "building the tests of {FACADE} under {checker} failed:\n{said}");
+    let file = artifact(&messages, checker);
+    file.with_context(|| format!("cargo names no file that it has made of {checker} for the tests of {FACADE}"))
+}
+
+/// The library of a crate, in the messages of cargo, which quote each file that was made.
+fn artifact(messages: &str, name: &str) -> Option<String> {
+    let is_it = |file: &&str| {
+        let last = file.rsplit('/').next().unwrap_or_default();
+        last.starts_with(&format!("lib{name}-")) && last.ends_with(".rlib")
+    };
+    messages.split('"').find(is_it).map(str::to_owned)
 }
 
 /// Each checker with the crates that are written for it.

@@ -89,6 +89,13 @@ pub struct Member {
     pub checkers: Vec<String>,
 }
 
+impl Member {
+    /// Whether it is written for a checker.
+    pub fn has_models(&self) -> bool {
+        !self.checkers.is_empty()
+    }
+}
+
 /// The crates under `crates/`, by path.
 pub fn members() -> Result<Vec<Member>> {
     let dir = root().join("crates");

@@ -5,12 +5,17 @@
 //! Does not own any algorithm, and adds nothing to what it re-exports.
 //!
 //! * I1: a model build runs model tests only. Outside of an execution of the checker its types panic. So a model build
-//!   is asked for by `RUSTFLAGS="--cfg shuttle"` or `"--cfg loom"`, and not by a feature, which cargo joins over all
-//!   that it builds.
+//!   is asked for by `--cfg shuttle` or `--cfg loom`, and not by a feature, which cargo joins over all that it builds.
+//!   The checkers are dependencies of tests alone. Where this crate is built for the models of another one, the checker
+//!   comes by `--extern` (`cargo xtask models`).
 //! * I2: a build has one checker at most.
 //! * I3: only names that std, shuttle and loom all have are exported. What only counts is std's in model builds, too.
 //!
 //! Called by every module with an atomic in it, here and on the floors above.
+
+// The checker that came by `--extern`: with another one this is built again.
+#[cfg(shuttle)]
+const _: Option<&str> = option_env!("SHEAVE_CHECKER");
 
 #[cfg(loom)]
 use loom as imp;

@@ -26,3 +26,13 @@ fn a_crate_in_which_no_model_ran_is_named() {
     let crates = ["sheave-base", "sheave-blk", "sheave-vol"];
     assert_eq!(passed.without(&crates).collect::<Vec<_>>(), ["sheave-blk", "sheave-vol"]);
 }
+
+#[test]
+fn the_file_of_a_checker_is_found_among_what_cargo_has_made() {
+    let messages = [
+        r#"{"filenames":["/t/deps/libshuttle_engine-0a.rlib","/t/deps/libshuttle_engine-0a.rmeta"]}"#,
+        r#"{"filenames":["/t/deps/libshuttle-1b.rmeta","/t/deps/libshuttle-1b.rlib"]}"#,
+    ];
+    assert_eq!(artifact(&messages.join("\n"), "shuttle").as_deref(), Some("/t/deps/libshuttle-1b.rlib"));
+    assert_eq!(artifact(&messages.join("\n"), "loom"), None);
+}
