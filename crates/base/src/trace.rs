@@ -1,4 +1,4 @@
-//! A trace: the last requests of one ring, as entries of 32 bytes in a mapped file that outlives the program.
+//! A trace: the last requests of one ring, as entries of 32 bytes in a file that outlives the program.
 //!
 //! Owns the format of the file. [`writer`] writes it, for one ring; [`reader`] reads it, whoever wrote it, or still
 //! writes. What becomes of the entries (`blk_io_trace`, a page for Perfetto) is not decided here.
@@ -20,7 +20,7 @@
 //! | 3 | time in each stage (5 times 12: see [`squeeze`]), operation (4; 0 is no entry) |
 //!
 //! Invariants:
-//! - T1: one writer a file. It stores entries, then their number; a reader that sees the number sees the entries.
+//! - T1: one writer a file. It writes entries, then their number; a reader that sees the number sees the entries.
 //! - T2: what a file holds is never trusted: a reader checks, bounds and skips, and does not panic.
 
 pub mod reader;
@@ -38,8 +38,8 @@ pub const ENTRY_BYTES: usize = 32;
 pub const HEADER_BYTES: usize = 4096;
 /// Entries of a file, at least and at most (1 GiB).
 pub const CAPACITY: std::ops::RangeInclusive<u64> = 1 << 9..=1 << 25;
-/// Entries that a writer stores before it stores their number.
-pub const MAX_RUN: usize = 64;
+/// Entries that a writer writes before their number, at most.
+pub const MAX_RUN: usize = 128;
 /// What the name of a file ends with.
 pub const EXTENSION: &str = "trace";
 

@@ -94,8 +94,69 @@ fn a_device_that_comes_when_another_has_gone_has_a_name_of_its_own() {
         ring.pop().expect("it was waited for");
         ring.detach(fd).expect("it is there");
     }
+    drop(ring.trace_to(None));
     let trace = Trace::read(&path).expect("a trace");
     std::fs::remove_file(&path).expect("removed");
     let names: Vec<&str> = trace.entries.iter().map(|one| &*trace.devices[usize::from(one.common.device)]).collect();
     assert_eq!(names, specs);
+}
+
+/// A ring that sleeps for as long as `look` takes, after 20 reads of this device, one after the other.
+fn asleep(name: &str, spec: &str, look: impl FnOnce(&std::path::Path)) {
+    let path = std::env::temp_dir().join(format!("sheave-uring-{}-{name}.trace", std::process::id()));
+    let trace = TraceWriter::create(&path, 0, 1 << 20).expect("a file");
+    let device = open_device(spec).expect("a device");
+    let (tell, told) = std::sync::mpsc::channel();
+    let ring = std::thread::spawn(move || {
+        let mut ring = Ring::builder().build().expect("a ring");
+        let fd = ring.attach(&device).expect("attached");
+        assert!(ring.trace_to(Some(trace)).is_none());
+        for block in 0..20 {
+            read_at(&mut ring, fd, block);
+            ring.submit_and_wait(1).expect("it ends");
+            ring.pop().expect("it was waited for");
+        }
+        tell.send(ring.handle()).expect("somebody waits");
+        ring.wait(1, None)
+    });
+    let handle = told.recv().expect("it reads");
+    look(&path);
+    handle.wake();
+    assert_eq!(ring.join().expect("it ends"), sheave_uring::Waited::Woken);
+    std::fs::remove_file(&path).expect("removed");
+}
+
+#[test]
+fn what_a_ring_has_done_is_in_its_trace_while_it_sleeps() {
+    let disk = tempfile::NamedTempFile::new().expect("a file");
+    disk.as_file().set_len(1 << 20).expect("made");
+    let file = format!("file:{}", disk.path().display());
+    for (name, spec) in [("sleeps", "null:size=1M,latency=50us"), ("disk", &file)] {
+        asleep(name, spec, |path| {
+            let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+            while Trace::read(path).expect("a trace").entries.len() < 20 {
+                assert!(std::time::Instant::now() < until, "{spec}: they never come");
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        });
+    }
+}
+
+#[test]
+fn a_ring_whose_trace_somebody_cuts_goes_on() {
+    let path = std::env::temp_dir().join(format!("sheave-uring-{}-cut.trace", std::process::id()));
+    let mut ring = Ring::builder().polled(true).build().expect("a ring");
+    let fd = ring.attach(&open_device("null:size=1M").expect("a device")).expect("attached");
+    assert!(ring.trace_to(Some(TraceWriter::create(&path, 0, 1 << 20).expect("a file"))).is_none());
+    for round in 0..1000 {
+        if round == 10 {
+            let file = std::fs::OpenOptions::new().write(true).open(&path).expect("open");
+            file.set_len(0).expect("cut");
+        }
+        read_at(&mut ring, fd, round % 100);
+        ring.submit_and_wait(1).expect("it ends");
+        assert_eq!(ring.pop().expect("it was waited for").result(), Ok(4096));
+    }
+    assert!(ring.trace_to(None).is_some_and(|trace| trace.error().is_none()));
+    std::fs::remove_file(&path).expect("removed");
 }

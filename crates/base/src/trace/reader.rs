@@ -16,9 +16,8 @@ use super::{
     VERSION,
 };
 
-/// The oldest entries that a writer may be replacing: those of two runs, for another processor may see the stores of a
-/// run before the number of the run before it.
-const MARGIN: u64 = 2 * MAX_RUN as u64;
+/// The oldest entries that a writer may be replacing.
+const MARGIN: u64 = MAX_RUN as u64;
 /// Files of a directory that are read.
 const MAX_FILES: usize = 4096;
 

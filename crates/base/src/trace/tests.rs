@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use proptest::prelude::*;
 
@@ -44,6 +45,7 @@ fn what_was_pushed_is_read_while_the_writer_lives_and_afterwards() {
     assert_eq!((writer.number(9, || "ram:size=1M"), writer.number(3, || "null:size=1T")), (0, 1));
     assert_eq!(writer.number(9, || unreachable!("it has its name")), 0);
     writer.push(&common(1000), 3, |at| (at as u64 + 8, 512));
+    assert!(writer.before_sleep(u64::MAX).is_none(), "they have waited for ever");
     let while_it_lives = read(&place.0);
     drop(writer);
     for trace in [while_it_lives, read(&place.0)] {
@@ -60,6 +62,9 @@ fn the_oldest_are_replaced_and_those_next_to_go_are_left_out() {
     let place = Place::new("oldest");
     let mut writer = TraceWriter::create(&place.0, 0, 16 << 10).expect("it is made");
     writer.push(&common(1), 10_000, |at| (at as u64, 512));
+    let seen = read(&place.0);
+    assert_eq!(seen.lost + seen.entries.len() as u64, 10_000 - 10_000 % MAX_RUN as u64, "the last wait for others");
+    drop(writer);
     let trace = read(&place.0);
     let sectors: Vec<u64> = trace.entries.iter().map(|entry| entry.sector).collect();
     assert_eq!(sectors, (10_000 - 512 + 128..10_000).collect::<Vec<_>>());
@@ -71,7 +76,84 @@ fn until_it_is_full_all_are_there() {
     let place = Place::new("full");
     let mut writer = TraceWriter::create(&place.0, 0, 16 << 10).expect("it is made");
     writer.push(&common(1), 512 - 128, |at| (at as u64, 512));
+    drop(writer);
     assert_eq!(read(&place.0).entries.len(), 512 - 128);
+}
+
+#[test]
+fn entries_wait_for_a_batch_or_for_ten_milliseconds() {
+    let place = Place::new("wait");
+    let mut writer = TraceWriter::create(&place.0, 0, 16 << 10).expect("it is made");
+    let written = || read(&place.0).entries.len();
+    let ms = |ms: u64| ms * 1_000_000;
+    assert_eq!(writer.before_sleep(ms(1)), None, "nothing waits");
+    writer.push(&common(ms(1)), 1, |_| (0, 512));
+    assert_eq!((writer.before_sleep(ms(4)), written()), (Some(Duration::from_millis(7)), 0));
+    // Another ends, not much later, and then one that is.
+    writer.push(&common(ms(10)), 1, |_| (1, 512));
+    assert_eq!(written(), 0);
+    writer.push(&common(ms(11)), 1, |_| (2, 512));
+    assert_eq!(written(), 3);
+    assert_eq!(writer.before_sleep(ms(30)), None, "nothing waits");
+    // The next waits from its own end on.
+    writer.push(&common(ms(31)), 1, |_| (3, 512));
+    assert_eq!((writer.before_sleep(ms(32)), written()), (Some(Duration::from_millis(9)), 3));
+    assert_eq!((writer.before_sleep(ms(41)), written()), (None, 4));
+    // A batch does not wait, whatever was written alone before it.
+    writer.push(&common(ms(41)), MAX_RUN - 1, |_| (4, 512));
+    assert_eq!(written(), 4);
+    writer.push(&common(ms(41)), 1, |_| (5, 512));
+    assert_eq!(written(), 4 + MAX_RUN);
+}
+
+#[test]
+fn batches_of_any_length_lie_one_after_the_other_to_the_end_of_the_file_and_from_its_start() {
+    let place = Place::new("batches");
+    let mut writer = TraceWriter::create(&place.0, 0, 16 << 10).expect("it is made");
+    let (mut pushed, mut rng) = (0, crate::rng::Rng::new(3));
+    for _ in 0..200 {
+        let many = 1 + rng.below(200);
+        writer.push(&common(1), many as usize, |at| (pushed + at as u64, 512));
+        pushed += many;
+        if rng.below(3) == 0 {
+            assert_eq!(writer.before_sleep(u64::MAX), None);
+            let trace = read(&place.0);
+            let first = pushed - trace.entries.len() as u64;
+            let sectors = trace.entries.iter().map(|entry| entry.sector);
+            assert!(sectors.eq(first..pushed), "{pushed} were pushed");
+            assert!(trace.entries.len() as u64 >= pushed.min(512 - MAX_RUN as u64) && trace.lost == first);
+        }
+    }
+    assert!(writer.error().is_none());
+}
+
+#[test]
+fn a_file_that_is_cut_while_it_is_written_is_a_matter_of_the_file_alone() {
+    let place = Place::new("cut");
+    let mut writer = TraceWriter::create(&place.0, 0, 16 << 10).expect("it is made");
+    writer.push(&common(1), 1000, |at| (at as u64, 512));
+    let file = fs::OpenOptions::new().write(true).open(&place.0).expect("open");
+    file.set_len(0).expect("cut");
+    // A mapping of the file would end the program here.
+    assert_eq!(writer.number(3, || "null:size=1T"), 0);
+    writer.push(&common(1), 1000, |at| (at as u64, 512));
+    assert!(writer.error().is_none());
+    drop(writer);
+    assert!(Trace::read(&place.0).expect_err("its head is gone").to_string().ends_with("it does not begin as one"));
+}
+
+#[test]
+fn after_an_error_nothing_more_is_written_and_the_writer_says_why() {
+    let place = Place::new("error");
+    let mut writer = TraceWriter::create(&place.0, 0, 16 << 10).expect("it is made");
+    writer.push(&common(1), MAX_RUN, |_| (1, 512));
+    writer.break_file();
+    writer.push(&common(1), 5 * MAX_RUN + 1, |_| (2, 512));
+    assert_eq!(writer.error().and_then(std::io::Error::raw_os_error), Some(libc::EBADF));
+    writer.mend_file(&place.0);
+    writer.push(&common(1), 5 * MAX_RUN, |_| (3, 512));
+    drop(writer);
+    assert!(read(&place.0).entries.iter().all(|entry| entry.sector == 1), "what is missing is missing to the end");
 }
 
 #[test]
@@ -81,6 +163,7 @@ fn a_new_trace_takes_the_name_and_a_reader_keeps_the_old_one() {
     writer.push(&common(1), 1, |_| (0, 512));
     let old = fs::File::open(&place.0).expect("open");
     let _new = TraceWriter::create(&place.0, 0, 16 << 10).expect("it is made again");
+    drop(writer);
     assert!(read(&place.0).entries.is_empty());
     let mut head = [0; 8];
     old.read_exact_at(&mut head, HEAD_AT as u64).expect("read");

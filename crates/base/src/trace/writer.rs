@@ -1,37 +1,44 @@
-//! Writes a trace: one ring, one file, plain stores into mapped memory.
+//! Writes a trace: one ring, one file.
 //!
-//! Owns the mapping. The file has all its space from the start, so that no store finds the disk full. Who shortens a
-//! file that is written ends the program (SIGBUS): it belongs to its user alone.
-#![allow(unsafe_code)] // Stores into memory that is a file.
+//! Owns the entries that wait to be written. They are written in batches, by calls, so that who shortens the file does
+//! no harm but to the file: stores into memory that is a file would end the program then (SIGBUS).
+//!
+//! - W1: an entry waits until a batch is full, until another ends [`LINGER_NS`] later, until its ring has slept for so
+//!   long, or for the end of the trace. Those that wait when the process dies are lost.
+//! - W2: after a call that failed nothing more is written, and [`TraceWriter::error`] says why.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::ptr::{self, NonNull};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FallocateFlags, fallocate};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::{
     CAPACITY, Common, ENTRY_BYTES, HEAD_AT, HEADER_BYTES, MAGIC, MAX_RUN, NAME_BYTES, NAMES, NAMES_AT, VERSION,
 };
 use crate::clock::Clock;
-use crate::sync::atomic::{Ordering, fence};
 
 /// The number of a device that has no name in the file.
 const NO_NUMBER: u8 = u8::MAX;
 const _: () = assert!(NAMES <= 64 && NAMES < NO_NUMBER as usize);
+/// How long an entry waits for others, about.
+const LINGER_NS: u64 = 10_000_000;
 
-/// The writer of a trace. Dropping it leaves the file as it is.
+/// The writer of a trace. Dropping it writes what waits, and leaves the file.
 #[derive(Debug)]
 pub struct TraceWriter {
-    /// The mapping, of [`HEADER_BYTES`] and the entries.
-    base: NonNull<u8>,
-    len: usize,
-    /// Entries written since the start.
+    file: File,
+    /// Entries that wait.
+    staged: Box<[[u8; ENTRY_BYTES]; MAX_RUN]>,
+    /// How many of them are written together: as many as lie one after the other in the file.
+    batch: usize,
+    /// When the first of them ended.
+    since_ns: u64,
+    /// Entries since the start; those of them that do not wait any more.
     head: u64,
+    written: u64,
     /// Entries that there is room for, less one: a power of two less one.
     mask: u64,
     /// Places of devices in the ring whose device has its number, as a mask.
@@ -41,17 +48,15 @@ pub struct TraceWriter {
     numbers: [u8; NAMES],
     /// Numbers given.
     given: u8,
+    /// Why nothing is written any more.
+    error: Option<io::Error>,
 }
-
-// SAFETY: the mapping is the writer's own and belongs to no thread.
-unsafe impl Send for TraceWriter {}
 
 impl TraceWriter {
     /// A new file for a ring with this number, of at most so many bytes of entries. Replaces a file of that name: who
     /// reads that one is not disturbed.
     ///
-    /// The file is mapped: who shortens it while it is written ends the program (SIGBUS), this program's own safe code
-    /// too. Put it where nobody else writes, and remove it rather than truncate it.
+    /// The newest entries, up to 127 of some ten milliseconds, wait in memory: a process that is killed loses these.
     ///
     /// # Errors
     ///
@@ -64,10 +69,30 @@ impl TraceWriter {
             _ => {}
         }
         let mut file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
-        let len = HEADER_BYTES + capacity as usize * ENTRY_BYTES;
-        let made = write_header(&mut file, ring, capacity).and_then(|()| map(&file, len));
-        let base = made.inspect_err(|_| _ = fs::remove_file(path))?;
-        Ok(TraceWriter { base, len, head: 0, mask: capacity - 1, named: 0, numbers: [NO_NUMBER; NAMES], given: 0 })
+        let len = HEADER_BYTES as u64 + capacity * ENTRY_BYTES as u64;
+        // All its space from the start: a disk that is full later is no matter.
+        let made = write_header(&mut file, ring, capacity)
+            .and_then(|()| Ok(fallocate(&file, FallocateFlags::empty(), 0, len)?));
+        made.inspect_err(|_| _ = fs::remove_file(path))?;
+        Ok(TraceWriter {
+            file,
+            staged: Box::new([[0; ENTRY_BYTES]; MAX_RUN]),
+            batch: MAX_RUN,
+            since_ns: 0,
+            head: 0,
+            written: 0,
+            mask: capacity - 1,
+            named: 0,
+            numbers: [NO_NUMBER; NAMES],
+            given: 0,
+            error: None,
+        })
+    }
+
+    /// Why nothing is written any more, if that is so.
+    #[must_use]
+    pub fn error(&self) -> Option<&io::Error> {
+        self.error.as_ref()
     }
 
     /// Entries that the file has room for; later ones take the places of the oldest.
@@ -112,8 +137,7 @@ impl TraceWriter {
         let mut bytes = [0; NAME_BYTES];
         let many = name.len().min(NAME_BYTES);
         bytes[..many].copy_from_slice(&name.as_bytes()[..many]);
-        // SAFETY: within the header, for `device` is below `NAMES`; nobody else has this memory in the process.
-        unsafe { self.base.add(NAMES_AT + usize::from(device) * NAME_BYTES).cast().write(bytes) };
+        self.put(&bytes, NAMES_AT + usize::from(device) * NAME_BYTES);
     }
 
     /// For the block layer. Requests have ended together: so many, each with its first sector and its bytes.
@@ -121,28 +145,67 @@ impl TraceWriter {
     #[inline(always)]
     pub fn push(&mut self, common: &Common, many: usize, mut each: impl FnMut(usize) -> (u64, u32)) {
         let [ended, depth, whose, stages] = common.words();
+        if self.head == self.written {
+            self.since_ns = ended;
+        }
         let mut at = 0;
         while at < many {
-            let place = self.head & self.mask;
-            // Up to the end of the file, where it goes on at the first.
-            let until = many.min(at + MAX_RUN.min((self.mask + 1 - place) as usize));
-            // SAFETY: the masked number is below the capacity; the place is aligned as the page is.
-            let mut to = unsafe { self.base.add(HEADER_BYTES + place as usize * ENTRY_BYTES) }.cast::<[u64; 4]>();
-            for request in at..until {
+            let waiting = (self.head - self.written) as usize;
+            let until = many.min(at + self.batch - waiting);
+            for (entry, request) in self.staged[waiting..self.batch].iter_mut().zip(at..until) {
                 let (sector, bytes) = each(request);
                 let words = [ended, depth | sector & ((1 << 48) - 1), whose | u64::from(bytes), stages];
-                // SAFETY: there is room for as many as the loop has turns.
-                unsafe {
-                    to.write(words);
-                    to = to.add(1);
+                for (part, word) in entry.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+                    *part = word.to_ne_bytes();
                 }
             }
             self.head += (until - at) as u64;
             at = until;
-            // Release: the entries come before their number (T1); pairs with the order of a reader's calls of read(2).
-            fence(Ordering::Release);
-            // SAFETY: within the header. Volatile, so that each number is stored, and in this order.
-            unsafe { self.base.add(HEAD_AT).cast::<u64>().write_volatile(self.head) };
+            if self.head - self.written == self.batch as u64 {
+                self.write_out();
+            }
+        }
+        if self.head > self.written && ended.saturating_sub(self.since_ns) >= LINGER_NS {
+            self.write_out();
+        }
+    }
+
+    /// For the block layer. The ring is about to sleep: writes what has waited long enough. Returns how long it may
+    /// sleep before it is to ask again, if it is.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn before_sleep(&mut self, now_ns: u64) -> Option<Duration> {
+        if self.head == self.written {
+            return None;
+        }
+        let waited = now_ns.saturating_sub(self.since_ns);
+        if waited < LINGER_NS {
+            return Some(Duration::from_nanos(LINGER_NS - waited));
+        }
+        self.write_out();
+        None
+    }
+
+    /// Writes what waits, and then that it is there (T1).
+    #[cold]
+    #[inline(never)]
+    fn write_out(&mut self) {
+        let waiting = (self.head - self.written) as usize;
+        let place = (self.written & self.mask) as usize;
+        if self.error.is_none() {
+            let entries = self.staged[..waiting].as_flattened();
+            self.error = self.file.write_all_at(entries, (HEADER_BYTES + place * ENTRY_BYTES) as u64).err();
+        }
+        self.written = self.head;
+        self.put(&self.head.to_ne_bytes(), HEAD_AT);
+        // Up to the end of the file, where it goes on at the first.
+        self.batch = MAX_RUN.min((self.mask + 1 - (self.head & self.mask)) as usize);
+    }
+
+    /// Writes bytes of the header, unless nothing is written any more (W2).
+    fn put(&mut self, bytes: &[u8], at: usize) {
+        if self.error.is_none() {
+            self.error = self.file.write_all_at(bytes, at as u64).err();
         }
     }
 }
@@ -161,17 +224,23 @@ fn write_header(file: &mut File, ring: u32, capacity: u64) -> io::Result<()> {
     file.write_all(&header)
 }
 
-fn map(file: &File, len: usize) -> io::Result<NonNull<u8>> {
-    fallocate(file, FallocateFlags::empty(), 0, len as u64)?;
-    // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory in use.
-    let base = unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0) }?;
-    NonNull::new(base.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+#[cfg(test)]
+impl TraceWriter {
+    /// The file is one that cannot be written.
+    pub(super) fn break_file(&mut self) {
+        self.file = File::open("/dev/null").expect("it is there");
+    }
+
+    /// The file can be written again.
+    pub(super) fn mend_file(&mut self, path: &Path) {
+        self.file = OpenOptions::new().write(true).open(path).expect("it is there");
+    }
 }
 
 impl Drop for TraceWriter {
     fn drop(&mut self) {
-        // SAFETY: the writer's own mapping, of this length.
-        let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
-        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+        if self.head > self.written {
+            self.write_out();
+        }
     }
 }

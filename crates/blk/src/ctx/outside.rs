@@ -50,6 +50,7 @@ impl IoCtx {
             return None;
         }
         self.core.looked = ALL_THE_TIME;
+        let limit = self.limit_by_trace(limit);
         Some(if deaf { Some(limit.map_or(DEAF_ROUND, |limit| limit.min(DEAF_ROUND))) } else { limit })
     }
 

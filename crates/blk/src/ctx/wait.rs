@@ -48,6 +48,7 @@ impl IoCtx {
     /// As [`IoCtx::wait`], for a caller that wants to hear of `remote` completions of other threads: of each, where
     /// more than the wait is for may depend on it.
     pub fn wait_for(&mut self, wanted: u32, remote: u32, timeout: Option<Duration>) {
+        let timeout = self.limit_by_trace(timeout);
         if let Some((outstanding, hctx)) = self.only_kernel() {
             let wanted = if wanted > 1 && !hctx.has_waiting() { wanted.min(outstanding) } else { 1 };
             self.core.plug.invalidate();
@@ -63,7 +64,7 @@ impl IoCtx {
     /// The driver is not polled, nor are other threads' completions looked for: it says that it waits for the kernel
     /// ring alone, so neither could end a request.
     pub fn wait_for_one(&mut self, end: &mut impl EndIo) -> bool {
-        if self.only_kernel().is_none() {
+        if self.only_kernel().is_none() || self.core.trace.is_some() {
             return false;
         }
         let active = self.core.active.trailing_zeros() as usize;
@@ -81,6 +82,15 @@ impl IoCtx {
             end.end_poll();
         }
         ended
+    }
+
+    /// How long the ring may sleep at most before entries of its trace want to be written, which were to be before a
+    /// sleep of that time.
+    #[inline]
+    pub(super) fn limit_by_trace(&mut self, timeout: Option<Duration>) -> Option<Duration> {
+        let Core { trace: Some(trace), clock, .. } = &mut self.core else { return timeout };
+        let most = trace.before_sleep(clock.coarse().0);
+        timeout.into_iter().chain(most).min()
     }
 
     /// How many operations of the kernel ring this ring waits for, and the hardware context that has sent them, if it

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -97,6 +98,11 @@ fn a_daemon_is_traced_and_what_it_wrote_outlives_its_death() {
         assert_eq!(client.write(block << 16, &[1; 8192]), Some(0));
         assert!(client.read(block << 16, 4096).is_some());
     }
+    // What ended ten milliseconds ago is in the files, and stays there when the daemon is killed.
+    let until = Instant::now() + Duration::from_secs(30);
+    while requests(&ask_ok(&dir, "trace export --chrome c.json").out) < 32 {
+        assert!(Instant::now() < until, "they never come");
+    }
     daemon.signal("-KILL");
     drop(daemon);
     let out = ask_ok(&dir, "trace export --chrome c.json").out;
@@ -111,6 +117,12 @@ fn a_daemon_is_traced_and_what_it_wrote_outlives_its_death() {
     assert!(of("write", 8192) >= 16 && of("write", 4096) == 0, "{out}");
 }
 
+/// How many requests an export has found.
+fn requests(out: &str) -> u64 {
+    let of_line = |line: &str| line.split_whitespace().nth(2)?.parse::<u64>().ok();
+    out.lines().filter(|line| line.starts_with("ring ")).filter_map(of_line).sum()
+}
+
 #[test]
 fn a_trace_ends_stays_and_is_replaced_by_the_next() {
     let Some(dir) = pools() else { return };
@@ -123,10 +135,6 @@ fn a_trace_ends_stays_and_is_replaced_by_the_next() {
     assert!(client.read(0, 4096).is_some());
     ask_ok(&dir, "trace stop");
     assert!(client.read(0, 4096).is_some());
-    let requests = |out: &str| -> u64 {
-        let of_line = |line: &str| line.split_whitespace().nth(2)?.parse::<u64>().ok();
-        out.lines().filter(|line| line.starts_with("ring ")).filter_map(of_line).sum()
-    };
     assert_eq!(requests(&ask_ok(&dir, "trace export --chrome c.json").out), 1);
     ask_ok(&dir, "trace start");
     assert_eq!(requests(&ask_ok(&dir, "trace export --chrome c.json").out), 0);

@@ -177,3 +177,21 @@ fn options_without_an_effect_are_refused() {
         refused(&run(line), 2, words);
     }
 }
+
+#[test]
+fn a_pool_is_opened_where_no_proc_is_mounted() {
+    let Some(dir) = pool() else { return };
+    if sheave_testkit::require("unshare").is_none() {
+        return;
+    }
+    let without = |line: &str| {
+        dir.shell(&format!("exec unshare --mount sh -c 'mount -t tmpfs none /proc && exec $SHEAVE {line}'"))
+    };
+    if without("--version").code != 0 {
+        return sheave_testkit::skip("this container forbids namespaces of mounts: run it as root, privileged");
+    }
+    for line in ["volume create p.img#v --size 1M", "volume list p.img", "pool check p.img"] {
+        let said = without(line);
+        assert_eq!(said.code, 0, "{line}: {}{}", said.out, said.err);
+    }
+}
