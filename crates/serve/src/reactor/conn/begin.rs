@@ -45,11 +45,14 @@ impl Conn {
             Command::Read if request.len == 0 => {}
             Command::Flush => {}
             _ if request.len == 0 => return self.done(&request),
-            Command::WriteZeroes if request.has(cflag::FAST_ZERO) => {
-                if request.has(cflag::NO_HOLE) || unaligned.is_some() || !chosen.export.backend.is_fast_to_zero() {
-                    const WHY: &str = "zeroing is not faster than writing here";
-                    return self.failed(&request, Errno::NotSup, WHY);
-                }
+            Command::WriteZeroes
+                if request.has(cflag::FAST_ZERO)
+                    && (request.has(cflag::NO_HOLE)
+                        || unaligned.is_some()
+                        || !chosen.export.backend.is_fast_to_zero()) =>
+            {
+                const WHY: &str = "zeroing is not faster than writing here";
+                return self.failed(&request, Errno::NotSup, WHY);
             }
             _ => {}
         }
