@@ -7,7 +7,7 @@ use crate::sheave::Said;
 
 /// Checks the answers itself; what it finds wrong is an exception.
 const SCRIPT: &str = r#"
-import errno, os, nbd
+import errno, os, nbd, threading
 
 def expect(code, work):
     try:
@@ -64,6 +64,34 @@ if least > 1:
         expect(errno.EINVAL, lambda: h.pread(count, offset))
 h.pwrite(b"a" * least, least)
 assert h.pread(3 * least, 0) == b"\0" * least + b"a" * least + b"\0" * least
+
+# Who did not ask for block sizes may ask for any bytes.
+def any_bytes():
+    return connect("vb", lambda h: h.set_strict_mode(0), lambda h: h.set_request_block_size(False))
+a = any_bytes()
+a.pwrite(b"x" * 4096, 0)
+a.pwrite(b"hello", 3)
+assert a.pread(10, 0) == b"xxxhelloxx"
+a.zero(2000, 1, nbd.CMD_FLAG_FUA)
+a.zero(5, 3000, nbd.CMD_FLAG_NO_HOLE)
+a.trim(700, 3500)
+assert a.pread(3500, 0) == b"x" + b"\0" * 2000 + b"x" * 999 + b"\0" * 5 + b"x" * 495
+a.pwrite(b"z" * 70001, 12345, nbd.CMD_FLAG_FUA)
+assert a.pread(70003, 12344) == b"\0" + b"z" * 70001 + b"\0"
+a.pwrite(b"end", size - 3)
+assert a.pread(3, size - 3) == b"end"
+expect(errno.ENOSPC, lambda: a.pwrite(b"over", size - 3))
+expect(errno.ENOTSUP, lambda: a.zero(77, 99, nbd.CMD_FLAG_FAST_ZERO))
+# Several write their parts of the same blocks, and none loses any.
+def part(number):
+    of = any_bytes()
+    for turn in range(50):
+        of.pwrite(bytes([number * 31 + turn]) * 97, 200000 + number * 97)
+threads = [threading.Thread(target=part, args=(number,)) for number in range(6)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+assert a.pread(6 * 97, 200000) == b"".join(bytes([number * 31 + 49]) * 97 for number in range(6))
+a.shutdown()
 
 # A map in several contexts at once, in a window that ends within an extent.
 def both(h):
