@@ -55,7 +55,7 @@ pub fn expect(block: &Block) -> Expect {
     let mut index = [0; 8];
     index.copy_from_slice(&block[48..56]);
     let checksum = u32::from_le_bytes([block[8], block[9], block[10], block[11]]);
-    let page = PageRef { address: ADDRESS, checksum };
+    let page = PageRef { address: ADDRESS, checksum, second: 0 };
     Expect { pool: POOL, generation: u64::MAX, page, index: u64::from_le_bytes(index) }
 }
 
@@ -92,5 +92,6 @@ pub fn superblock(replay_seq: u64, journal_blocks: u32, members: u64) -> Superbl
         owner: [1; 16],
         labels_at: 1,
         copies: [0; 2],
+        paired: false,
     }
 }

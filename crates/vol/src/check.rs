@@ -30,7 +30,7 @@ mod sums;
 mod volumes;
 mod walk;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 pub use report::{CheckOptions, CheckProgress, CheckReport, Totals};
 
@@ -72,10 +72,14 @@ pub fn check_with(
             sb: &found.sb,
             alone: found.alone,
             next_seq: found.next_seq,
+            copies: &found.copies,
             labels: &found.labels,
             used: &used,
         };
-        repair.write(&found.model)?;
+        repair.write_copies()?;
+        if look.report.findings.iter().any(|finding| finding.kind != FindingKind::PageCopy) {
+            repair.write(&found.model)?;
+        }
         verify(io, &mut progress)?;
         look.report.repaired = true;
     }
@@ -120,6 +124,8 @@ struct Found {
     model: Model,
     next_seq: u64,
     labels: Vec<usize>,
+    /// Copies of pages that are not good, with what the other has.
+    copies: Vec<(u64, Box<Block>)>,
     /// Units that a repair must not write to.
     in_use: HashSet<u64>,
 }
@@ -149,10 +155,15 @@ fn look(io: &dyn BlockIo, progress: &mut Progress<'_>) -> Result<Look, PoolError
         report.findings.extend(replayed.findings);
         return Ok(Look { report, found: None });
     }
+    report.findings.extend(walk.bad_copies.iter().map(walk::BadCopy::finding));
     report.findings.extend(volumes::name_anew(walk.findings, &model));
     report.findings.extend(replayed.findings);
     let unit_bytes = u64::from(geometry.unit_bytes);
-    let metadata: HashSet<u64> = walk.pages.keys().map(|address| address / unit_bytes).collect();
+    let partners = walk.partners.values().map(|unit| u64::from(*unit));
+    let metadata: HashSet<u64> =
+        walk.pages.keys().map(|address| address / unit_bytes).chain(partners.clone()).collect();
+    both_first_and_second(&walk.pages, &walk.partners, unit_bytes, &mut report);
+    let copies = walk.bad_copies.into_iter().map(|copy| (copy.at, copy.block)).collect();
     // Units of which nothing but the first block is ever used.
     let label_units: HashSet<u64> =
         sb.members[1..].iter().map(|(start, _)| start / unit_bytes).chain(sb.copy_units()).collect();
@@ -176,7 +187,27 @@ fn look(io: &dyn BlockIo, progress: &mut Progress<'_>) -> Result<Look, PoolError
     report.totals = totals;
     add_up(&sb, &totals, taken, volumes_read, &mut report);
     let in_use = metadata.into_iter().chain(label_units).chain(claimed).collect();
-    Ok(Look { report, found: Some(Found { sb, alone, model, next_seq: replayed.next_seq, labels, in_use }) })
+    Ok(Look { report, found: Some(Found { sb, alone, model, next_seq: replayed.next_seq, labels, copies, in_use }) })
+}
+
+/// No unit has second copies of the pages of two units, or pages of its own besides.
+fn both_first_and_second(
+    pages: &HashMap<u64, (u32, u16, u64)>,
+    partners: &HashMap<u64, u32>,
+    unit_bytes: u64,
+    report: &mut CheckReport,
+) {
+    let mut seen: HashSet<u64> = pages.keys().map(|address| address / unit_bytes).collect();
+    for unit in partners.values().map(|unit| u64::from(*unit)) {
+        if !seen.insert(unit) {
+            report.findings.push(Finding {
+                kind: FindingKind::SharedWrongly,
+                place: Place { what: "allocation unit".into(), address: Some(unit * unit_bytes), ..Place::default() },
+                means: "it is said to have second copies of the pages of one unit, and other pages besides".into(),
+                repair: Some("Write all pages and their copies to new places".into()),
+            });
+        }
+    }
 }
 
 /// The pool has room for all that it is said to hold.

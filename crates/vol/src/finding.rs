@@ -56,6 +56,8 @@ pub enum FindingKind {
     MapPage,
     /// A page of data checksums is damaged.
     SumsPage,
+    /// One of the two copies of a page is damaged or cannot be read, and the other is good.
+    PageCopy,
     /// A page or unit could not be read.
     Unreadable,
     /// What the table says of a volume cannot be.
@@ -85,6 +87,7 @@ impl FindingKind {
             FindingKind::TablePage => "table-page",
             FindingKind::MapPage => "map-page",
             FindingKind::SumsPage => "sums-page",
+            FindingKind::PageCopy => "page-copy",
             FindingKind::Unreadable => "unreadable",
             FindingKind::Volume => "volume",
             FindingKind::BeyondEnd => "beyond-end",

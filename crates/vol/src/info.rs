@@ -144,6 +144,11 @@ pub struct PoolInfo {
     /// What a crash left to be written cannot be: the host has no space for it, or a damaged map stands in the way.
     /// Volumes are read-only, and nothing but deletes is taken, until these have removed the cause.
     pub deletes_only: bool,
+    /// Copies that there are of each page of metadata: 1 or 2.
+    pub metadata_copies: u8,
+    /// Pages of metadata of which one copy was found damaged or unreadable since the pool was opened, and the other
+    /// good: a scrub writes such copies anew.
+    pub bad_copies: u64,
     /// Names of the volumes that may have lost acknowledged data, because a flush failed while the pool was open
     /// before; until [`Pool::acknowledge_loss`](crate::Pool::acknowledge_loss).
     pub lost: Vec<String>,

@@ -34,6 +34,10 @@ pub struct CreateOptions {
     pub uuid: Option<[u8; 16]>,
     /// Overwrite a pool that is there.
     pub overwrite: bool,
+    /// Copies of each page of metadata, 1 or 2: with two of them, which lie on different members where there are any, a
+    /// page that is damaged or cannot be read costs nothing. `None`: two in a pool of more than one member, else one.
+    /// Cannot be changed later.
+    pub metadata_copies: Option<u8>,
 }
 
 sheave_base::setters!(CreateOptions {
@@ -44,6 +48,7 @@ sheave_base::setters!(CreateOptions {
     discard: bool,
     uuid: Option<[u8; 16]>,
     overwrite: bool,
+    metadata_copies: Option<u8>,
 });
 
 /// What a snapshot or a clone is, beside a copy of its source.
@@ -134,6 +139,7 @@ impl Default for CreateOptions {
             discard: false,
             uuid: None,
             overwrite: false,
+            metadata_copies: None,
         }
     }
 }

@@ -210,7 +210,7 @@ fn with_sums(empty: &[u64]) -> Device {
     let mut address = 40 << 20;
     let mut write = |index, encode: &dyn Fn(&mut [u8; BLOCK], &PagePlace) -> PageRef| {
         let (mut block, at) = ([0; BLOCK], address);
-        let place = PagePlace { pool: sb.pool, generation: sb.generation, address: at, index, owner: 0 };
+        let place = PagePlace { pool: sb.pool, generation: sb.generation, address: at, second: 0, index, owner: 0 };
         let page = encode(&mut block, &place);
         io.write(at, &block).expect("writes");
         address += BLOCK as u64;

@@ -44,6 +44,7 @@ impl Walk<'_> {
         };
         let mut ahead =
             Ahead { sweep: Sweep::new(BATCH).map_err(failed)?, wanted: HashSet::new(), waiting: Vec::new() };
+        let mut seconds = if self.sb.paired { Some(Sweep::new(BATCH).map_err(failed)?) } else { None };
         let roots = [(Tree::Table, self.sb.table, self.sb.table_level), (Tree::Sums, self.sb.sums, self.sb.sums_level)];
         for (tree, page, level) in roots.into_iter().filter(|(_, page, _)| !page.is_none()) {
             ahead.want((tree, (page, level, 0)), progress);
@@ -57,8 +58,16 @@ impl Walk<'_> {
             for some in wants.chunks(BATCH) {
                 let addresses: Vec<u64> = some.iter().map(|(_, (page, ..))| page.address).collect();
                 ahead.sweep.read(self.io, &addresses);
+                if let Some(seconds) = &mut seconds {
+                    let unit_bytes = u64::from(self.geometry.unit_bytes);
+                    let second = |(_, (page, ..)): &Want| page.second_copy(unit_bytes).unwrap_or(page.address);
+                    seconds.read(self.io, &some.iter().map(second).collect::<Vec<_>>());
+                }
                 for (at, &want) in some.iter().enumerate() {
-                    let block = ahead.sweep.block(at).map_err(Bad::Unreadable).copied();
+                    let mut block = ahead.sweep.block(at).map_err(Bad::Unreadable).copied();
+                    if let Some(seconds) = &seconds {
+                        block = self.of_both(want.1.0, block, seconds.block(at).map_err(Bad::Unreadable).copied());
+                    }
                     for below in self.take(want, block) {
                         ahead.want(below, progress);
                     }

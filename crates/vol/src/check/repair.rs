@@ -5,7 +5,8 @@
 //! incarnation, so that the journal is not replayed again. Until the first of them is whole the pool is as it was, and
 //! the repair can be started anew. Needs free units for all metadata once.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::rc::Rc;
 
 use super::model::{Leaf, Model, Node};
@@ -14,8 +15,8 @@ use crate::error::PoolError;
 use crate::format::block::Block;
 use crate::format::page::index::{Sink, build_upper};
 use crate::format::page::table::VolumeEntry;
-use crate::format::page::{PagePlace, PageRef, index, label, leaf, table};
-use crate::format::superblock::Superblock;
+use crate::format::page::{PagePlace, PageRef, Spot, index, label, leaf, second_address, table};
+use crate::format::superblock::{Geometry, Superblock};
 use crate::format::{BLOCK, BLOCK_BYTES, INDEX_CHILDREN};
 
 /// What is known besides the model.
@@ -27,6 +28,8 @@ pub(super) struct Repair<'a> {
     pub alone: bool,
     /// First sequence number that no journal block has.
     pub next_seq: u64,
+    /// Copies of pages that are to be written, and what they are.
+    pub copies: &'a [(u64, Box<Block>)],
     /// Members whose label is to be written.
     pub labels: &'a [usize],
     /// Whether a unit is in use, by data, metadata of the newest superblock, or the pool itself.
@@ -39,30 +42,83 @@ struct Pages<'a> {
     used: &'a dyn Fn(u64) -> bool,
     unit_bytes: u64,
     next_unit: u64,
+    first_unit: u64,
     total_units: u64,
     /// Next free page and end of the unit that is being filled.
     page: u64,
     end: u64,
+    /// In a pool with two copies: the unit of the second copies of that unit's pages; else 0.
+    second: u32,
+    paired: bool,
+    /// The first unit of each member.
+    members: Vec<u64>,
+    /// Units that pages have been given.
+    taken: HashSet<u64>,
     /// The first write that failed.
     failed: Option<(u64, sheave_base::status::Status)>,
 }
 
 impl Sink for Pages<'_> {
-    fn allocate(&mut self) -> Option<u64> {
+    fn allocate(&mut self) -> Option<Spot> {
         if self.page == self.end {
-            let unit = (self.next_unit..self.total_units).find(|&unit| !(self.used)(unit))?;
+            let unit = self.free(self.next_unit..self.total_units)?;
             self.next_unit = unit + 1;
+            self.taken.insert(unit);
+            if self.paired {
+                let second = self.partner(unit)?;
+                self.taken.insert(second);
+                self.second = second as u32;
+            }
             self.page = unit * self.unit_bytes;
             self.end = self.page + self.unit_bytes;
         }
         self.page += BLOCK_BYTES;
-        Some(self.page - BLOCK_BYTES)
+        Some(Spot { address: self.page - BLOCK_BYTES, second: self.second })
     }
 
     fn page(&mut self, address: u64, block: &Block) {
-        if self.failed.is_none() {
-            self.failed = self.io.write(address, block).err().map(|status| (address, status));
+        let second = self.paired.then(|| second_address(address, self.second, self.unit_bytes));
+        for at in [Some(address), second].into_iter().flatten() {
+            if self.failed.is_none() {
+                self.failed = self.io.write(at, block).err().map(|status| (at, status));
+            }
         }
+    }
+}
+
+impl<'a> Pages<'a> {
+    fn new(repair: &Repair<'a>, geometry: &Geometry) -> Pages<'a> {
+        let unit_bytes = u64::from(geometry.unit_bytes);
+        Pages {
+            io: repair.io,
+            used: repair.used,
+            unit_bytes,
+            next_unit: geometry.first_unit,
+            first_unit: geometry.first_unit,
+            total_units: geometry.total_units,
+            page: 0,
+            end: 0,
+            second: 0,
+            paired: geometry.paired,
+            members: repair.sb.members.iter().map(|(start, _)| start / unit_bytes).collect(),
+            taken: HashSet::new(),
+            failed: None,
+        }
+    }
+
+    fn free(&self, mut units: Range<u64>) -> Option<u64> {
+        units.find(|unit| !(self.used)(*unit) && !self.taken.contains(unit))
+    }
+
+    /// A free unit for second copies: on another member, else half the pool away, else any.
+    fn partner(&self, unit: u64) -> Option<u64> {
+        let ends = self.members.iter().skip(1).copied().chain([self.total_units]);
+        let mut others = self.members.iter().copied().zip(ends).filter(|(start, end)| !(*start..*end).contains(&unit));
+        let far = (unit + self.total_units / 2) % self.total_units;
+        others
+            .find_map(|(start, end)| self.free(start.max(self.first_unit)..end))
+            .or_else(|| self.free(far.max(self.first_unit)..self.total_units))
+            .or_else(|| self.free(self.first_unit..self.total_units))
     }
 }
 
@@ -79,6 +135,15 @@ fn full() -> PoolError {
 }
 
 impl Repair<'_> {
+    /// Writes the copies of pages that were not good, after the others. They are where they were: whenever that is cut
+    /// off, the pool has what it had.
+    pub fn write_copies(&self) -> Result<(), PoolError> {
+        for (at, block) in self.copies {
+            self.io.write(*at, &block[..]).map_err(|status| failed(*at, status))?;
+        }
+        if self.copies.is_empty() { Ok(()) } else { self.io.flush().map_err(|status| failed(0, status)) }
+    }
+
     /// Writes the model. The new superblock.
     pub fn write(&self, model: &Model) -> Result<Superblock, PoolError> {
         let flush = |io: &dyn BlockIo| io.flush().map_err(|status| failed(0, status));
@@ -91,17 +156,8 @@ impl Repair<'_> {
             flush(self.io)?;
             generation = generation.max(other.generation + 1);
         }
-        let mut pages = Pages {
-            io: self.io,
-            used: self.used,
-            unit_bytes: u64::from(model.geometry.unit_bytes),
-            next_unit: model.geometry.first_unit,
-            total_units: model.geometry.total_units,
-            page: 0,
-            end: 0,
-            failed: None,
-        };
-        let place = PagePlace { pool: self.sb.pool, generation, address: 0, index: 0, owner: 0 };
+        let mut pages = Pages::new(self, &model.geometry);
+        let place = PagePlace { pool: self.sb.pool, generation, address: 0, second: 0, index: 0, owner: 0 };
         let entries = self.maps(model, &place, &mut pages).ok_or_else(full)?;
         let (root, level) = volume_table(&entries, &place, &mut pages).ok_or_else(full)?;
         // A label's unit is its own, and so is that of a copy.
@@ -171,12 +227,12 @@ impl Repair<'_> {
                         *child = page;
                         continue;
                     }
-                    let place = PagePlace { address: pages.allocate()?, index: at, owner: id, ..*place };
+                    let place = PagePlace { owner: id, ..place.at(pages.allocate()?, at) };
                     *child = leaf::encode(&mut block, &model.geometry, &place, &leaf.entries, &leaf.written);
                     pages.page(place.address, &block);
                     leaves.insert((family, Rc::as_ptr(leaf)), *child);
                 }
-                let place = PagePlace { address: pages.allocate()?, index: number, owner: id, ..*place };
+                let place = PagePlace { owner: id, ..place.at(pages.allocate()?, number) };
                 level1[number as usize] = index::encode(&mut block, &place, 1, &children);
                 pages.page(place.address, &block);
                 nodes.insert((family, Rc::as_ptr(node)), level1[number as usize]);
@@ -195,7 +251,7 @@ fn volume_table(entries: &[VolumeEntry], place: &PagePlace, pages: &mut Pages<'_
     let mut level0 = Vec::new();
     let mut rest = entries;
     while !rest.is_empty() {
-        let place = PagePlace { address: pages.allocate()?, index: level0.len() as u64, ..*place };
+        let place = place.at(pages.allocate()?, level0.len() as u64);
         let (page, count) = table::encode(&mut block, &place, rest);
         pages.page(place.address, &block);
         level0.push(page);

@@ -158,7 +158,7 @@ impl Sums {
                 continue; // S2
             }
             let open = old.is_none_or(|old| old.open) || self.all_open || self.opened.contains(&region);
-            let place = PagePlace { address: sink.allocate().ok_or_else(full)?, index: region, owner: 0, ..*place };
+            let place = PagePlace { owner: 0, ..place.at(sink.allocate().ok_or_else(full)?, region) };
             let page = sums::encode(&mut block, &geometry, &place, open, &numbers, &marked);
             sink.page(place.address, &block);
             pages.insert(region, page);
@@ -190,7 +190,10 @@ fn read(
 ) -> Result<RegionState, PoolError> {
     let mut block = [0; BLOCK];
     let (what, at) = ("a page of checksums", page.address);
-    read_again(io, at, &mut block).map_err(|status| PoolError::Io {
+    let read = read_again(io, at, &mut block);
+    // The second copy, unless the first is good.
+    let second = page.second_copy(u64::from(sb.unit_bytes)).filter(|_| read.is_err() || !page.vouches_for(&block));
+    second.map_or(read, |second| read_again(io, second, &mut block)).map_err(|status| PoolError::Io {
         what: format!("reading {what} at byte {at}"),
         status,
         fix: "The pool is as it was before. Check the device and its cables, and repair again".into(),

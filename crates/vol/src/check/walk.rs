@@ -13,12 +13,12 @@ use super::sums::{Says, Sums};
 use crate::device::block_io::BlockIo;
 use crate::error::PoolError;
 use crate::finding::{Finding, FindingKind, Place};
-use crate::format::INDEX_CHILDREN;
 use crate::format::block::{Block, identify};
 use crate::format::damage::Damage;
 use crate::format::page::table::VolumeEntry;
 use crate::format::page::{Expect, PageRef, index, leaf, sums, table};
 use crate::format::superblock::{Geometry, Superblock};
+use crate::format::{BLOCK, INDEX_CHILDREN};
 
 /// Why a page gives nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +58,30 @@ pub(super) struct Walk<'a> {
     pub(super) tables: HashMap<Key, (Vec<VolumeEntry>, Option<Bad>)>,
     /// What pages of checksums say.
     pub(super) sums_read: HashMap<Key, Result<Says, Bad>>,
+    /// In a pool with two copies: the unit of the second copies of each unit of pages.
+    pub partners: HashMap<u64, u32>,
+    /// Copies that are not good while the other is.
+    pub bad_copies: Vec<BadCopy>,
+}
+
+/// A copy of a page that is not good, and what it should be.
+pub(super) struct BadCopy {
+    pub at: u64,
+    pub block: Box<Block>,
+    /// Where the good one is.
+    other: u64,
+    bad: Bad,
+}
+
+impl BadCopy {
+    pub fn finding(&self) -> Finding {
+        Finding {
+            kind: FindingKind::PageCopy,
+            place: Place { what: "copy of a page of metadata".into(), address: Some(self.at), ..Place::default() },
+            means: format!("{}. The other copy, at byte {}, is good, so nothing is lost", self.bad.words(), self.other),
+            repair: Some("Write it anew from the other copy".into()),
+        }
+    }
 }
 
 impl<'a> Walk<'a> {
@@ -73,6 +97,8 @@ impl<'a> Walk<'a> {
             indexes: HashMap::new(),
             tables: HashMap::new(),
             sums_read: HashMap::new(),
+            partners: HashMap::new(),
+            bad_copies: Vec::new(),
         }
     }
 
@@ -102,6 +128,34 @@ impl<'a> Walk<'a> {
             model.volumes.insert(entry.id, Vol { entry, map });
         }
         Ok(model)
+    }
+
+    /// Of both copies of a page the good one, else the first. Notes the other if one alone is good.
+    pub(super) fn of_both(
+        &mut self,
+        page: PageRef,
+        first: Result<Block, Bad>,
+        second: Result<Block, Bad>,
+    ) -> Result<Block, Bad> {
+        let Some(at) = page.second_copy(u64::from(self.geometry.unit_bytes)) else { return first };
+        let is_good = |block: &Result<Block, Bad>| block.as_ref().is_ok_and(|block| page.vouches_for(block));
+        let why = |block: &Result<Block, Bad>| match block {
+            Err(bad) => *bad,
+            Ok(block) => Bad::Damaged(identify(block).err().unwrap_or(Damage::Foreign)),
+        };
+        let (good, bad) = match (is_good(&first), is_good(&second)) {
+            (true, false) => {
+                (first, BadCopy { at, block: Box::new([0; BLOCK]), other: page.address, bad: why(&second) })
+            }
+            (false, true) => {
+                (second, BadCopy { at: page.address, block: Box::new([0; BLOCK]), other: at, bad: why(&first) })
+            }
+            _ => return first,
+        };
+        if let Ok(block) = &good {
+            self.bad_copies.push(BadCopy { block: Box::new(*block), ..bad });
+        }
+        good
     }
 
     pub(super) fn expect(&self, page: PageRef, index: u64) -> Expect {
@@ -297,6 +351,26 @@ impl<'a> Walk<'a> {
 
     /// Notes whose the page is; a page of two families, or at two places, is a finding.
     fn claim(&mut self, page: PageRef, family: u32, level: u16, index: u64, entry: Option<&VolumeEntry>) {
+        if page.second != 0 {
+            let unit = page.address / u64::from(self.geometry.unit_bytes);
+            let partner = *self.partners.entry(unit).or_insert(page.second);
+            if partner != page.second {
+                self.findings.push(Finding {
+                    kind: FindingKind::SharedWrongly,
+                    place: Place {
+                        what: "page of metadata".into(),
+                        address: Some(page.address),
+                        volume: entry.map(|entry| entry.name.clone()),
+                        range: None,
+                    },
+                    means: format!(
+                        "its second copy is said to be in unit {}, those of other pages of its unit in unit {partner}",
+                        page.second
+                    ),
+                    repair: Some("Write all pages and their copies to new places".into()),
+                });
+            }
+        }
         let claim = (family, level, index);
         let earlier = *self.pages.entry(page.address).or_insert(claim);
         if earlier == claim {

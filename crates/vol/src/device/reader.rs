@@ -33,6 +33,10 @@ pub(crate) fn read_again(io: &dyn BlockIo, at: u64, block: &mut [u8]) -> Result<
 /// Something that wants the page at an address.
 pub(crate) trait Want {
     fn address(&self) -> u64;
+    /// Where its second copy is, if it has one.
+    fn second_copy(&self, unit_bytes: u64) -> Option<u64>;
+    /// Whether this is the page, to the bit.
+    fn vouches_for(&self, block: &Block) -> bool;
 }
 
 /// The error of metadata that the device cannot read.
@@ -47,33 +51,58 @@ pub(crate) fn failed(status: Status) -> PoolError {
 /// Gets each page, or the status of a device that could not read it.
 pub(crate) type TakeEach<'a, W> = dyn FnMut(&W, Result<&Block, Status>) -> Result<(), PoolError> + 'a;
 
+/// The second copy of a page, where the first is not good and the second is: then the address of the first goes to
+/// `bad`. Else the first as it was read.
+fn or_second<'a, W: Want>(
+    io: &dyn BlockIo,
+    unit_bytes: u64,
+    want: &W,
+    first: Result<&'a Block, Status>,
+    memory: &'a mut Block,
+    bad: &mut Vec<u64>,
+) -> Result<&'a Block, Status> {
+    let Some(second) = want.second_copy(unit_bytes) else { return first };
+    if first.is_ok_and(|block| want.vouches_for(block)) || io.read(second, memory).is_err() {
+        return first;
+    }
+    if !want.vouches_for(memory) {
+        return first;
+    }
+    bad.push(want.address());
+    Ok(memory)
+}
+
 /// Reads the page of each, in the order of their addresses, and gives it to `take`, which hears also of each page that
-/// the device cannot read, of [`MAX_UNREADABLE`] at most.
+/// the device cannot read, of [`MAX_UNREADABLE`] at most. Where the first copy of a page is not good and the second is,
+/// `take` gets the second and `bad` the address of the first.
 pub(crate) fn read_each<W: Want>(
     io: &dyn BlockIo,
+    unit_bytes: u64,
     mut wants: Vec<W>,
+    bad: &mut Vec<u64>,
     take: &mut TakeEach<'_, W>,
 ) -> Result<(), PoolError> {
     wants.sort_unstable_by_key(Want::address);
     let most = wants.len().min(BATCH);
     let mut memory = Buf::zeroed(most * BLOCK, BLOCK).map_err(|_| failed(Status::NoMem))?;
-    let mut unreadable = 0;
+    let (mut unreadable, mut second) = (0, [0; BLOCK]);
     for batch in wants.chunks(BATCH) {
         if io.read_many(&mut runs_of(batch, &mut memory)).is_ok() {
             for (at, want) in batch.iter().enumerate() {
                 if let Some(block) = block_at(&memory, at) {
-                    take(want, Ok(block))?;
+                    take(want, or_second(io, unit_bytes, want, Ok(block), &mut second, bad))?;
                 }
             }
             continue;
         }
         for want in batch {
             let mut block = [0; BLOCK];
-            let read = io.read(want.address(), &mut block);
+            let read = io.read(want.address(), &mut block).map(|()| &block);
+            let read = or_second(io, unit_bytes, want, read, &mut second, bad);
             unreadable += usize::from(read.is_err());
             match read {
                 Err(status) if unreadable > MAX_UNREADABLE => return Err(failed(status)),
-                read => take(want, read.map(|()| &block))?,
+                read => take(want, read)?,
             }
         }
     }

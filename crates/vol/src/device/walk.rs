@@ -29,6 +29,10 @@ impl Checkpoint {
     pub(crate) fn of(sb: &Superblock) -> Checkpoint {
         Checkpoint { pool: sb.pool, generation: sb.generation, geometry: sb.geometry() }
     }
+
+    pub(crate) fn unit_bytes(&self) -> u64 {
+        u64::from(self.geometry.unit_bytes)
+    }
 }
 
 /// A page in its place.
@@ -45,6 +49,14 @@ pub(crate) struct Page<T> {
 impl<T> Want for Page<T> {
     fn address(&self) -> u64 {
         self.page.address
+    }
+
+    fn second_copy(&self, unit_bytes: u64) -> Option<u64> {
+        self.page.second_copy(unit_bytes)
+    }
+
+    fn vouches_for(&self, block: &Block) -> bool {
+        self.page.vouches_for(block)
     }
 }
 
@@ -105,14 +117,16 @@ pub(crate) fn decode<T>(
 pub(crate) type Seen<'a, T> = dyn FnMut(&Page<T>, Result<usize, Bad>) -> Result<(), PoolError> + 'a;
 
 /// Reads index pages in one sweep; all pages below them. Those that give nothing are passed over if `seen` says so.
+/// `bad`: as in [`read_each`].
 pub(crate) fn step_down<T: Copy>(
     io: &dyn BlockIo,
     checkpoint: &Checkpoint,
     pages: Vec<Page<T>>,
+    bad: &mut Vec<u64>,
     seen: &mut Seen<'_, T>,
 ) -> Result<Vec<Page<T>>, PoolError> {
     let mut below = Vec::new();
-    read_each(io, pages, &mut |page, block| {
+    read_each(io, checkpoint.unit_bytes(), pages, bad, &mut |page, block| {
         let found = decode(block, |block| page.children(checkpoint, block));
         seen(page, found.as_ref().map(|(_, count)| *count).map_err(|bad| *bad))?;
         if let Ok((children, _)) = found {

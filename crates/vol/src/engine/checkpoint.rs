@@ -124,6 +124,7 @@ impl State {
     /// A checkpoint is durable: it is what counts, and the pages that it replaces are free. What it took.
     pub(crate) fn landed(&mut self, plan: Plan) -> Taken {
         self.tree.pages.put(&plan.replaced, &mut self.tree.units);
+        plan.replaced.iter().for_each(|at| _ = self.bad_copies.remove(at));
         // The pool may have grown meanwhile, or been set otherwise: the next checkpoint says it.
         let discards = self.sb.discards();
         self.sb = Superblock {
@@ -153,11 +154,18 @@ impl State {
         self.tree.count_pages(wanted);
         let memory = Buf::zeroed(wanted as usize * BLOCK, BLOCK).map_err(|_| Status::NoMem)?;
         let addresses = self.tree.pages.take(wanted, &mut self.tree.units).ok_or(Status::NoSpc)?;
-        let mut draft = Draft::new(addresses, memory);
+        let seconds = self.tree.pages.seconds_of(&addresses);
+        let mut draft = Draft::new(addresses, seconds, u64::from(geometry.unit_bytes), memory);
         let taken = self.take();
         self.next.planned();
-        let place =
-            PagePlace { pool: self.sb.pool, generation: self.sb.generation + 1, address: 0, index: 0, owner: 0 };
+        let place = PagePlace {
+            pool: self.sb.pool,
+            generation: self.sb.generation + 1,
+            address: 0,
+            second: 0,
+            index: 0,
+            owner: 0,
+        };
         self.draft_maps(geometry, &place, &mut draft);
         self.tree.begin_epoch();
         let State { tree, sums, table, .. } = self;
@@ -258,8 +266,8 @@ fn draft_index(
     let page = if children.iter().all(PageRef::is_none) {
         PageRef::NONE
     } else {
-        let (address, block) = draft.next();
-        index::encode(block, &PagePlace { address, index: slot, ..*place }, 1, &children)
+        let (spot, block) = draft.next();
+        index::encode(block, &place.at(spot, slot), 1, &children)
     };
     let old = tree.index.written(id, page);
     give_up(tree, old);
@@ -298,8 +306,8 @@ fn draft_leaf(
     if !any {
         return PageRef::NONE;
     }
-    let (address, block) = draft.next();
-    leaf::encode(block, geometry, &PagePlace { address, ..*place }, &entries, &written)
+    let (spot, block) = draft.next();
+    leaf::encode(block, geometry, &place.at(spot, place.index), &entries, &written)
 }
 
 #[cfg(all(test, not(shuttle)))]

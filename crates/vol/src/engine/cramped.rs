@@ -36,6 +36,7 @@ use crate::engine::inner::PoolInner;
 use crate::error::PoolError;
 use crate::format::BLOCK;
 use crate::format::journal::{Commit, Ring};
+use crate::format::page::second_address;
 use crate::format::superblock::Superblock;
 use crate::made_at;
 use crate::state::State;
@@ -82,9 +83,13 @@ impl PoolInner {
             let wanted = state.pages_due().saturating_sub(good.len() as u64).min(state.tree.pages.stock());
             let State { tree, .. } = &mut *state;
             let Some(pages) = tree.pages.take(wanted, &mut tree.units).filter(|pages| !pages.is_empty()) else { break };
+            let seconds = tree.pages.seconds_of(&pages);
             drop(state);
-            for page in pages {
-                match self.write_new(page, &[0; BLOCK]) {
+            let unit_bytes = self.map.geometry.unit_bytes();
+            for (at, page) in pages.into_iter().enumerate() {
+                let second = seconds.get(at).map(|unit| second_address(page, *unit, unit_bytes));
+                let mut both = [Some(page), second].into_iter().flatten();
+                match both.try_for_each(|at| self.write_new(at, &[0; BLOCK])) {
                     Err(Status::NoSpc) => {}
                     written => {
                         good.push(page);

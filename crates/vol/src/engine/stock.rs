@@ -28,6 +28,7 @@ use crate::error::PoolError;
 use crate::format::BLOCK;
 use crate::state::State;
 use crate::state::account::Spender;
+use crate::state::alloc::pages::Pages;
 
 /// Units that opening tries and that the host refuses, before it goes on with what it has.
 const MOST_REFUSED: usize = 1024;
@@ -46,20 +47,22 @@ impl PoolInner {
         let mut refused = Vec::new();
         let mut result = Ok(());
         while state.tree.pages.stock() < wanted(&state) && refused.len() < most && result.is_ok() {
-            let Some(unit) = state.tree.units.alloc_meta() else { break };
+            let State { tree, .. } = &mut *state;
+            let Some(taken) = tree.pages.take_unit(&mut tree.units) else { break };
             drop(state);
-            let written = self.write_unit(unit);
+            let second = |()| taken.second.map_or(Ok(()), |second| self.write_unit(second));
+            let written = self.write_unit(taken.unit).and_then(second);
             state = self.lock();
             match written {
-                Ok(()) => state.tree.pages.add(unit),
+                Ok(()) => state.tree.pages.add(taken),
                 Err(status) => {
-                    refused.push(unit);
+                    refused.push(taken);
                     result = if status == Status::NoSpc { Ok(()) } else { Err(status) };
                 }
             }
             state.set_reserve();
         }
-        refused.into_iter().for_each(|unit| state.tree.units.release_meta(unit));
+        refused.into_iter().for_each(|taken| Pages::release_unit(taken, &mut state.tree.units));
         self.survey_space(&mut state);
         result.map(|()| state)
     }

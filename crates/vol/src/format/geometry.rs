@@ -22,6 +22,8 @@ pub struct Geometry {
     pub unit_blocks: usize,
     /// Words of written bits of an entry.
     pub entry_words: usize,
+    /// Each page has a second copy.
+    pub paired: bool,
 }
 
 impl Geometry {
@@ -40,6 +42,7 @@ impl Geometry {
             },
             unit_blocks,
             entry_words: unit_blocks.div_ceil(64),
+            paired: false,
         }
     }
 
@@ -97,10 +100,14 @@ impl Geometry {
     /// None, or a page inside the pool.
     pub(crate) fn require_page(&self, page: PageRef, field: &'static str) -> Result<(), Damage> {
         if page.is_none() {
+            require(page.second == 0, field, page.second, "is a second copy of no page")?;
             return require(page.checksum == 0, field, page.checksum, "is a checksum of no page");
         }
         let aligned = page.address.is_multiple_of(BLOCK_BYTES);
-        let inside = self.is_unit(page.address / u64::from(self.unit_bytes));
-        require(aligned && inside, field, page.address, "is no page of the pool")
+        let unit = page.address / u64::from(self.unit_bytes);
+        require(aligned && self.is_unit(unit), field, page.address, "is no page of the pool")?;
+        let second = u64::from(page.second);
+        let good = if self.paired { self.is_unit(second) && second != unit } else { second == 0 };
+        require(good, field, page.second, "is no unit that a second copy can be in")
     }
 }

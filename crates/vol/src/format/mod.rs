@@ -67,6 +67,8 @@ pub const MIN_UNIT_BYTES: u32 = 4 << 10;
 pub const MAX_UNIT_BYTES: u32 = 1 << 20;
 /// Most allocation units of a pool: 64 TiB of the smallest, 1 PiB of 64 KiB.
 pub const MAX_POOL_UNITS: u64 = 1 << 34;
+/// Most allocation units of a pool with two copies of its pages: references have 32 bits for the unit of the second.
+pub const MAX_PAIRED_UNITS: u64 = 1 << 32;
 /// Most allocation units of a volume.
 pub const MAX_VOLUME_UNITS: u64 = 1 << 34;
 /// Fewest blocks of a journal.
@@ -106,8 +108,13 @@ pub const TWINS_SHIFT: u32 = 16;
 /// Features a program must know to write the pool, not to read it. None yet.
 pub const KNOWN_RO_COMPAT: u32 = 0;
 /// Features a program must know to read the pool, and that this one knows.
-pub const KNOWN_INCOMPAT: u32 =
-    INCOMPAT_SUMS | INCOMPAT_LOST | INCOMPAT_MARKS | INCOMPAT_IDENTITIES | INCOMPAT_OWNERS | INCOMPAT_COPIES;
+pub const KNOWN_INCOMPAT: u32 = INCOMPAT_SUMS
+    | INCOMPAT_LOST
+    | INCOMPAT_MARKS
+    | INCOMPAT_IDENTITIES
+    | INCOMPAT_OWNERS
+    | INCOMPAT_COPIES
+    | INCOMPAT_PAIRS;
 /// Data has checksums: who does not keep them would make good data look rotten.
 pub const INCOMPAT_SUMS: u32 = 1;
 /// Volumes are listed that may have lost data: who does not know of the list would drop it unread.
@@ -120,6 +127,8 @@ pub const INCOMPAT_IDENTITIES: u32 = 8;
 pub const INCOMPAT_OWNERS: u32 = 16;
 /// The superblock has copies: who does not know of them would write data to their places, and leave them old.
 pub const INCOMPAT_COPIES: u32 = 32;
+/// Each page of the trees has a second copy: who does not know of it would give its unit to volumes.
+pub const INCOMPAT_PAIRS: u32 = 64;
 
 /// Data has no checksums.
 pub const SUMS_NONE: u32 = 0;
@@ -245,6 +254,12 @@ pub struct SuperblockBody {
     pub labels_at: U64,
     /// Where the copies of the superblock lie; 0 without [`INCOMPAT_COPIES`].
     pub copies: [U64; COPIES],
+    /// Upper bits of the unit that has the second copy of `table`; 0 without [`INCOMPAT_PAIRS`].
+    pub table_second: U16,
+    /// Upper bits of the unit that has the second copy of `sums_root`; 0 without [`INCOMPAT_PAIRS`].
+    pub sums_second: U16,
+    /// Zero, so that the fields below are at multiples of 8.
+    pub reserved_end: U32,
 }
 
 /// A member of a concatenation.
@@ -273,7 +288,8 @@ pub struct LabelBody {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Child {
-    /// Where the page is.
+    /// Where the page is; with [`INCOMPAT_PAIRS`], in its lowest 12 and highest 4 bits, the lower 16 bits of the unit
+    /// that has its second copy.
     pub address: U64,
     /// The checksum in its header.
     pub checksum: U32,
@@ -502,8 +518,8 @@ pub struct VolumeBody {
     pub root_level: u8,
     /// Bytes of the name.
     pub name_len: u8,
-    /// Zero.
-    pub reserved: U16,
+    /// Upper bits of the unit that has the second copy of `root`; 0 without [`INCOMPAT_PAIRS`].
+    pub root_second: U16,
 }
 
 /// Bytes that `len` bytes take with what follows aligned to 8.

@@ -27,9 +27,9 @@ pub mod leaf;
 pub mod sums;
 pub mod table;
 
-use crate::format::Child;
-use crate::format::block::{Block, Head, open, seal};
+use crate::format::block::{Block, Head, identify, open, seal};
 use crate::format::damage::{Damage, require};
+use crate::format::{BLOCK_BYTES, Child};
 
 /// Reference to a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -38,23 +38,60 @@ pub struct PageRef {
     pub address: u64,
     /// The checksum in its header.
     pub checksum: u32,
+    /// The unit that has the second copy of the page, at the same place in it; 0: there is none.
+    pub second: u32,
+}
+
+/// A page that is to be written: its byte address, and the unit of its second copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spot {
+    /// Byte address.
+    pub address: u64,
+    /// As in [`PageRef::second`].
+    pub second: u32,
+}
+
+/// Bits of [`Child::address`] below the address of a page, and above it.
+const LOW: u32 = BLOCK_BYTES.ilog2();
+const HIGH: u32 = 16 - LOW;
+
+/// The address of a page's second copy, which lies in the unit `second` where the page lies in its own.
+pub(crate) fn second_address(address: u64, second: u32, unit_bytes: u64) -> u64 {
+    u64::from(second) * unit_bytes + address % unit_bytes
 }
 
 impl PageRef {
     /// No page.
-    pub const NONE: PageRef = PageRef { address: 0, checksum: 0 };
+    pub const NONE: PageRef = PageRef { address: 0, checksum: 0, second: 0 };
 
     /// Whether there is no page.
     pub fn is_none(&self) -> bool {
         self.address == 0
     }
 
-    pub(crate) fn to_disk(self) -> Child {
-        Child { address: self.address.into(), checksum: self.checksum.into() }
+    /// The address of the second copy, if the page has one.
+    pub fn second_copy(&self, unit_bytes: u64) -> Option<u64> {
+        (self.second != 0).then(|| second_address(self.address, self.second, unit_bytes))
     }
 
-    pub(crate) fn from_disk(child: &Child) -> PageRef {
-        PageRef { address: child.address.get(), checksum: child.checksum.get() }
+    /// Whether this is the page, to the bit. Both copies have the same bytes: the header has the address of the first.
+    pub(crate) fn vouches_for(&self, block: &Block) -> bool {
+        identify(block).is_ok_and(|(head, sum)| sum == self.checksum && head.address == self.address)
+    }
+
+    /// The reference, and the upper 16 bits of the second unit, which have a place of their own.
+    pub(crate) fn to_disk(self) -> (Child, u16) {
+        let (low, high) = (u64::from(self.second) & ((1 << LOW) - 1), u64::from(self.second) >> LOW);
+        let address = self.address | low | (high & ((1 << HIGH) - 1)) << (64 - HIGH);
+        (Child { address: address.into(), checksum: self.checksum.into() }, (self.second >> 16) as u16)
+    }
+
+    pub(crate) fn from_disk(child: &Child, upper: u16) -> PageRef {
+        let word = child.address.get();
+        let (low, high) = (word & ((1 << LOW) - 1), word >> (64 - HIGH));
+        let address = (word - low) << HIGH >> HIGH;
+        let second = low as u32 | (high as u32) << LOW | u32::from(upper) << 16;
+        PageRef { address, checksum: child.checksum.get(), second }
     }
 }
 
@@ -67,6 +104,8 @@ pub struct PagePlace {
     pub generation: u64,
     /// Byte address.
     pub address: u64,
+    /// The unit that gets the second copy; 0: there is none.
+    pub second: u32,
     /// Which of its level.
     pub index: u64,
     /// Volume; 0 for the volume table.
@@ -74,6 +113,11 @@ pub struct PagePlace {
 }
 
 impl PagePlace {
+    /// The same at this spot, for the page with this index.
+    pub fn at(&self, spot: Spot, index: u64) -> PagePlace {
+        PagePlace { address: spot.address, second: spot.second, index, ..*self }
+    }
+
     fn seal(&self, block: &mut Block, kind: u16, level: u16, count: usize) -> PageRef {
         let head = Head {
             kind,
@@ -85,7 +129,7 @@ impl PagePlace {
             owner: self.owner,
             count: count as u32,
         };
-        PageRef { address: self.address, checksum: seal(block, &head) }
+        PageRef { address: self.address, checksum: seal(block, &head), second: self.second }
     }
 }
 

@@ -84,6 +84,8 @@ pub struct Superblock {
     pub labels_at: u64,
     /// Where its copies lie; 0 in a pool that has none.
     pub copies: [u64; COPIES],
+    /// Each page of the trees has a second copy.
+    pub paired: bool,
 }
 
 /// Volumes that may have lost acknowledged data, because a flush failed; see [`loss`](crate::engine::loss).
@@ -198,13 +200,15 @@ impl Superblock {
             body.incompat = (body.incompat.get() | INCOMPAT_COPIES).into();
             body.copies = self.copies.map(|at| at.into());
         }
+        body.incompat = (body.incompat.get() | if self.paired { INCOMPAT_PAIRS } else { 0 }).into();
         body.total_units = self.total_units.into();
         body.journal_start = JOURNAL_START.into();
         body.journal_blocks = self.journal_blocks.into();
         body.next_volume = self.next_volume.into();
         body.incarnation = self.incarnation.into();
         body.replay_seq = self.replay_seq.into();
-        body.table = self.table.to_disk();
+        let (table, table_second) = self.table.to_disk();
+        (body.table, body.table_second) = (table, table_second.into());
         body.table_level = u32::from(self.table_level).into();
         body.volumes = self.volumes.into();
         body.members = (self.members.len() as u32).into();
@@ -215,7 +219,8 @@ impl Superblock {
         for (slot, generation) in body.labels.iter_mut().zip(self.labels) {
             *slot = generation.into();
         }
-        body.sums_root = self.sums.to_disk();
+        let (sums, sums_second) = self.sums.to_disk();
+        (body.sums_root, body.sums_second) = (sums, sums_second.into());
         body.sums_level = u32::from(self.sums_level).into();
         match self.low_water {
             LowWater::Off => {}
@@ -278,14 +283,14 @@ impl Superblock {
             next_volume: body.next_volume.get(),
             incarnation: body.incarnation.get(),
             replay_seq: body.replay_seq.get(),
-            table: PageRef::from_disk(&body.table),
+            table: PageRef::from_disk(&body.table, body.table_second.get()),
             table_level: u16::try_from(body.table_level.get())
                 .map_err(|_| Damage::field("table_level", body.table_level.get(), "is beyond the highest level"))?,
             volumes: body.volumes.get(),
             created: body.created.get(),
             members: members(body)?,
             labels: body.labels.map(|generation| generation.get()),
-            sums: PageRef::from_disk(&body.sums_root),
+            sums: PageRef::from_disk(&body.sums_root, body.sums_second.get()),
             sums_level: u16::try_from(body.sums_level.get())
                 .map_err(|_| Damage::field("sums_level", body.sums_level.get(), "is beyond the highest level"))?,
             low_water: low_water(body)?,
@@ -293,7 +298,9 @@ impl Superblock {
             owner: body.owner,
             labels_at: body.labels_at.get(),
             copies: body.copies.map(|at| at.get()),
+            paired: body.incompat.get() & INCOMPAT_PAIRS != 0,
         };
+        require(body.reserved_end.get() == 0, "reserved_end", body.reserved_end.get(), "must be 0")?;
         let flagged = body.incompat.get() & INCOMPAT_COPIES != 0;
         require(flagged == (sb.copies != [0; COPIES]), "copies", body.incompat.get(), "contradicts the features")?;
         let flagged = body.incompat.get() & INCOMPAT_OWNERS != 0;
@@ -314,6 +321,12 @@ impl Superblock {
         let good_journal = (MIN_JOURNAL_BLOCKS..=MAX_JOURNAL_BLOCKS).contains(&blocks);
         require(good_journal, "journal_blocks", blocks, "is less than 16 or more than 16384")?;
         require(self.total_units <= MAX_POOL_UNITS, "total_units", self.total_units, "is more than a pool can have")?;
+        require(
+            self.total_units <= self.most_units(),
+            "total_units",
+            self.total_units,
+            "is more than a pool with two copies has",
+        )?;
         let geometry = self.geometry();
         let fits = self.total_units > geometry.first_unit && geometry.bytes() <= device_bytes;
         require(
@@ -399,6 +412,11 @@ impl Superblock {
         Superblock { generation: self.generation + 1, ..self.clone() }
     }
 
+    /// Allocation units that the pool may have at most.
+    pub fn most_units(&self) -> u64 {
+        if self.paired { MAX_PAIRED_UNITS } else { MAX_POOL_UNITS }
+    }
+
     /// What the other slot may have while this one is the newest: the same, one generation older. The first
     /// generation of a pool has none before it, and gets its twin.
     pub fn stand_by(&self) -> Superblock {
@@ -453,7 +471,7 @@ impl Superblock {
 
     /// What its sizes mean.
     pub fn geometry(&self) -> Geometry {
-        Geometry::new(self.unit_bytes, self.total_units, self.journal_blocks)
+        Geometry { paired: self.paired, ..Geometry::new(self.unit_bytes, self.total_units, self.journal_blocks) }
     }
 }
 

@@ -59,7 +59,10 @@ fn superblock() -> (&'static str, Rows) {
         reserved,
         owner,
         labels_at,
-        copies
+        copies,
+        table_second,
+        sums_second,
+        reserved_end
     })
 }
 
@@ -108,7 +111,7 @@ fn layouts() -> BTreeMap<&'static str, Rows> {
             root,
             root_level,
             name_len,
-            reserved
+            root_second
         }),
     ])
 }
@@ -157,6 +160,7 @@ fn numbers() -> BTreeMap<&'static str, u64> {
         ("MIN_UNIT_BYTES", MIN_UNIT_BYTES.into()),
         ("MAX_UNIT_BYTES", MAX_UNIT_BYTES.into()),
         ("MAX_POOL_UNITS", MAX_POOL_UNITS),
+        ("MAX_PAIRED_UNITS", MAX_PAIRED_UNITS),
         ("MAX_VOLUME_UNITS", MAX_VOLUME_UNITS),
         ("MIN_JOURNAL_BLOCKS", MIN_JOURNAL_BLOCKS.into()),
         ("MAX_JOURNAL_BLOCKS", MAX_JOURNAL_BLOCKS.into()),
@@ -200,6 +204,7 @@ fn numbers() -> BTreeMap<&'static str, u64> {
         ("INCOMPAT_MARKS", INCOMPAT_MARKS.into()),
         ("INCOMPAT_OWNERS", INCOMPAT_OWNERS.into()),
         ("INCOMPAT_COPIES", INCOMPAT_COPIES.into()),
+        ("INCOMPAT_PAIRS", INCOMPAT_PAIRS.into()),
         ("COPIES", COPIES as u64),
         ("COPY_GRID", crate::format::superblock::COPY_GRID),
         ("LEAST_COPIED", crate::format::superblock::LEAST_COPIED),
@@ -250,7 +255,8 @@ fn sizes_do_not_change_by_accident() {
     assert_eq!((HEADER, PAYLOAD, JOURNAL_PAYLOAD), (64, 4032, 4016));
     assert_eq!(size_of::<VolumeBody>(), 56);
     assert!(HEADER + size_of::<SuperblockBody>() <= BLOCK);
-    assert!(INDEX_CHILDREN * size_of::<Child>() <= PAYLOAD);
+    // The references of an index page, and the upper bits of their second units.
+    assert!(INDEX_CHILDREN * (size_of::<Child>() + 2) <= PAYLOAD);
     // The largest record fits an empty block, and the largest entry of the table a page.
     assert!(size_of::<RecordHead>() + size_of::<CreateBody>() + padded(MAX_NAME) <= JOURNAL_PAYLOAD);
     let extras = size_of::<IdentityBody>() + size_of::<InterimBody>();

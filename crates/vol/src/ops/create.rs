@@ -14,8 +14,8 @@ use crate::format::page::{PageRef, label};
 use crate::format::settings::{Checksum, LowWater};
 use crate::format::superblock::{Superblock, copy_places};
 use crate::format::{
-    BLOCK, BLOCK_BYTES, JOURNAL_START, MAX_JOURNAL_BLOCKS, MAX_MEMBERS, MAX_POOL_UNITS, MAX_UNIT_BYTES,
-    MIN_JOURNAL_BLOCKS, MIN_UNIT_BYTES, SUPERBLOCKS,
+    BLOCK, BLOCK_BYTES, JOURNAL_START, MAX_JOURNAL_BLOCKS, MAX_MEMBERS, MAX_UNIT_BYTES, MIN_JOURNAL_BLOCKS,
+    MIN_UNIT_BYTES, SUPERBLOCKS,
 };
 use crate::made_at;
 use crate::options::CreateOptions;
@@ -31,6 +31,7 @@ pub(crate) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
     let unit = options.unit_bytes;
     let members = members(device, unit)?;
     let bytes: u64 = members.iter().map(|member| member.1).sum();
+    let paired = options.metadata_copies.unwrap_or(if members.len() > 1 { 2 } else { 1 }) == 2;
     let mut sb = Superblock {
         pool: options.uuid.map_or_else(|| made_at::random(0), Ok).map_err(PoolError::no_random_bits)?,
         generation: 0,
@@ -59,6 +60,7 @@ pub(crate) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
         owner: made_at::random(1).map_err(PoolError::no_random_bits)?,
         labels_at: 1,
         copies: [0; 2],
+        paired,
     };
     sb.keep_twins();
     sb.set_discards(options.discard);
@@ -66,14 +68,14 @@ pub(crate) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
     let copies = copy_places(sb.members[0].1).filter(|places| places.iter().all(|at| geometry.is_unit(at / unit)));
     sb.copies = copies.unwrap_or_default();
     let fixed = geometry.first_unit + sb.members.len() as u64 - 1 + sb.copy_units().count() as u64;
-    let least = fixed + reserve_units(&geometry) + LEAST_DATA_UNITS;
+    let least = fixed + (1 + u64::from(paired)) * reserve_units(&geometry) + LEAST_DATA_UNITS;
     if sb.total_units < least {
         return Err(invalid(
             format!("a pool of {bytes} bytes is too small"),
             &format!("Give it {} bytes at least, or use a smaller allocation unit or journal", least * unit),
         ));
     }
-    if sb.total_units > MAX_POOL_UNITS {
+    if sb.total_units > sb.most_units() {
         return Err(invalid("the pool would have too many units".into(), "Use a larger allocation unit"));
     }
     if !options.overwrite {
@@ -100,6 +102,9 @@ fn check_options(device: &Device, options: &CreateOptions) -> Result<(), PoolErr
             format!("the blocks of the device have {} bytes", device.limits().logical_block),
             "Use a device whose blocks have 4096 bytes at most",
         ));
+    }
+    if let Some(copies) = options.metadata_copies.filter(|copies| !(1..=2).contains(copies)) {
+        return Err(invalid(format!("a pool cannot have {copies} copies of its metadata"), "Use 1 or 2"));
     }
     check_low_water(options.low_water)?;
     if options.uuid == Some([0; 16]) {

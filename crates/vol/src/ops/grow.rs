@@ -24,7 +24,7 @@ use crate::engine::recovery::newest_superblock;
 use crate::error::PoolError;
 use crate::format::block::identify;
 use crate::format::page::label;
-use crate::format::{BLOCK, BLOCK_BYTES, MAX_MEMBERS, MAX_POOL_UNITS, SUPERBLOCKS, kind};
+use crate::format::{BLOCK, BLOCK_BYTES, MAX_MEMBERS, SUPERBLOCKS, kind};
 use crate::state::State;
 
 /// How a member is added.
@@ -156,8 +156,9 @@ impl PoolInner {
             state = self.lock();
         }
         let number = state.sb.members.len();
-        if number >= MAX_MEMBERS || state.sb.total_units + units > MAX_POOL_UNITS {
-            let limit = if number >= MAX_MEMBERS { MAX_MEMBERS as u64 } else { MAX_POOL_UNITS << shift };
+        let most = state.sb.most_units();
+        if number >= MAX_MEMBERS || state.sb.total_units + units > most {
+            let limit = if number >= MAX_MEMBERS { MAX_MEMBERS as u64 } else { most << shift };
             let what = format!("adding {}: {}", device.name(), if number >= MAX_MEMBERS { "members" } else { "bytes" });
             return Err(PoolError::Limit { what, limit, fix: "Make a member larger, or another pool".into() });
         }
@@ -187,8 +188,8 @@ impl PoolInner {
     /// The size of the pool when all is taken in that the device has.
     fn take_in_growth(&self) -> Result<u64, PoolError> {
         let shift = self.map.geometry.unit_shift;
-        let total = (self.io.size_bytes() >> shift).min(MAX_POOL_UNITS);
         let mut state = self.lock();
+        let total = (self.io.size_bytes() >> shift).min(state.sb.most_units());
         let before = state.sb.total_units;
         if total > before {
             let added = (total - before) << shift;
@@ -240,6 +241,7 @@ impl State {
     /// mean nothing to the superblock on the device.
     fn make_room(&mut self, total: u64) {
         self.sb.total_units = total;
+        self.tree.pages.set_copies(&self.sb);
         self.tree.units.grow(total);
         self.set_reserve();
         self.next.require();

@@ -80,7 +80,7 @@ pub(crate) fn scrub(
 ) -> Result<ScrubReport, PoolError> {
     let (total, checksum) = {
         let state = pool.lock();
-        let metadata = 2 + state.sb.members.len() as u64 - 1 + state.tree.pages.used();
+        let metadata = 2 + state.sb.members.len() as u64 - 1 + state.tree.pages.copies() * state.tree.pages.used();
         let journal = state.durable_seq.saturating_sub(state.sb.replay_seq);
         let units = state.tree.units.counts().data;
         // What several leaves have is read once: no more than there are units.

@@ -209,6 +209,8 @@ impl Pool {
             unsure: self.inner.unsure.clone(),
             host_full: self.inner.is_host_full(Status::NoSpc),
             deletes_only: state.phase == Phase::DeletesOnly,
+            metadata_copies: state.tree.pages.copies() as u8,
+            bad_copies: state.bad_copies.len() as u64,
             lost: state.lost_names(),
         }
     }

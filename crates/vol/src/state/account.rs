@@ -157,7 +157,8 @@ impl State {
         };
         tree.pages.keep = if tree.pages.sparse { spare / 2 + 2 * self.table.bare_pages() + sums } else { 0 };
         // What is kept free for pages is data's no more, and need not be reserved.
-        tree.units.reserve = (spare + table + sums).div_ceil(per_unit).saturating_sub(tree.pages.stocked_units());
+        let pages = (spare + table + sums).div_ceil(per_unit).saturating_sub(tree.pages.stocked_units());
+        tree.units.reserve = tree.pages.copies() * pages;
     }
 
     /// Whether metadata has little room; `is_low`: whether it had. New volumes are refused a little later.

@@ -39,6 +39,7 @@ pub(crate) mod sums;
 pub(crate) mod table;
 pub(crate) mod water;
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use sheave_base::status::Status;
@@ -105,6 +106,9 @@ pub(crate) struct State {
     pub(crate) next: Next<Plan>,
     /// Whether it is open, and how it ends.
     pub(crate) phase: Phase,
+    /// Pages of which one copy was found damaged or unreadable and the other good, and that were not written anew
+    /// since: the addresses of their first copies.
+    pub(crate) bad_copies: BTreeSet<u64>,
     /// What a flush that fails may lose.
     pub(crate) risk: Risk,
     /// Pages of the reserve that no checksums and no table of volumes want ([`account`]).
@@ -125,8 +129,10 @@ impl State {
         let mut units = Units::new(sb.total_units);
         let labels = sb.members.iter().skip(1).map(|(start, _)| start / u64::from(sb.unit_bytes));
         (0..geometry.first_unit).chain(labels).chain(sb.copy_units()).for_each(|unit| _ = units.fix(unit));
+        let mut tree = Tree::new(map, units);
+        tree.pages.set_copies(&sb);
         State {
-            tree: Tree::new(map, units),
+            tree,
             table: Table::new(sb.next_volume),
             dirty: Vec::new(),
             pending: Vec::new(),
@@ -146,6 +152,7 @@ impl State {
             durable_seq: sb.replay_seq,
             next: Next::default(),
             phase: Phase::default(),
+            bad_copies: BTreeSet::new(),
             risk: Risk::default(),
             spare_pages: 0,
             dirty_soft: 0,

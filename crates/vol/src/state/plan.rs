@@ -9,7 +9,7 @@ use super::freed::LetGo;
 use crate::format::BLOCK;
 use crate::format::block::Block;
 use crate::format::page::index::Sink;
-use crate::format::page::label;
+use crate::format::page::{Spot, label, second_address};
 use crate::format::record::Record;
 use crate::format::superblock::Superblock;
 
@@ -32,6 +32,9 @@ pub(crate) struct Taken {
 #[derive(Debug)]
 pub(crate) struct Draft {
     addresses: Vec<u64>,
+    /// The units of their second copies; none in a pool with one copy.
+    seconds: Vec<u32>,
+    unit_bytes: u64,
     used: usize,
     memory: Buf,
 }
@@ -73,9 +76,10 @@ impl Plan {
 }
 
 impl Draft {
-    /// No pages yet; they will get these addresses.
-    pub(crate) fn new(addresses: Vec<u64>, memory: Buf) -> Draft {
-        Draft { addresses, used: 0, memory }
+    /// No pages yet; they will get these addresses, and their second copies the same places in these units.
+    pub(crate) fn new(addresses: Vec<u64>, seconds: Vec<u32>, unit_bytes: u64, memory: Buf) -> Draft {
+        debug_assert!(seconds.is_empty() || seconds.len() == addresses.len());
+        Draft { addresses, seconds, unit_bytes, used: 0, memory }
     }
 
     /// How many there are.
@@ -94,22 +98,31 @@ impl Draft {
     }
 
     /// The next page. There is always one: a page that is left out would be lost data, so that is a panic.
-    pub(crate) fn next(&mut self) -> (u64, &mut Block) {
-        let address = self.address();
+    pub(crate) fn next(&mut self) -> (Spot, &mut Block) {
+        let spot = self.spot();
         let from = self.used * BLOCK;
         self.used += 1;
         let block = self.memory.get_mut(from..from + BLOCK).and_then(|block| block.try_into().ok());
-        (address, block.expect("invariant: as much memory as there are addresses"))
+        (spot, block.expect("invariant: as much memory as there are addresses"))
     }
 
-    pub(crate) fn address(&self) -> u64 {
-        *self.addresses.get(self.used).expect("invariant: the account counts every page of a checkpoint (M2)")
+    fn spot(&self) -> Spot {
+        let address = self.addresses.get(self.used).expect("invariant: the account counts every page (M2)");
+        Spot { address: *address, second: self.seconds.get(self.used).copied().unwrap_or(0) }
     }
 
-    /// The pages, in runs that follow each other on the device and in memory.
+    /// The pages, then their second copies, in runs that follow each other on the device and in memory.
     pub(crate) fn runs(&self) -> Vec<(u64, &[u8])> {
+        let addresses = &self.addresses[..self.used];
+        let mut runs = self.runs_at(addresses.iter().copied());
+        let seconds = addresses.iter().zip(&self.seconds);
+        runs.extend(self.runs_at(seconds.map(|(at, unit)| second_address(*at, *unit, self.unit_bytes))));
+        runs
+    }
+
+    fn runs_at(&self, addresses: impl Iterator<Item = u64>) -> Vec<(u64, &[u8])> {
         let mut runs: Vec<(u64, usize, usize)> = Vec::new();
-        for (at, &address) in self.addresses[..self.used].iter().enumerate() {
+        for (at, address) in addresses.enumerate() {
             match runs.last_mut() {
                 Some((start, from, to)) if *start + (*to - *from) as u64 == address && *to - *from < RUN_BYTES => {
                     *to += BLOCK;
@@ -123,13 +136,13 @@ impl Draft {
 }
 
 impl Sink for Draft {
-    fn allocate(&mut self) -> Option<u64> {
-        Some(self.address())
+    fn allocate(&mut self) -> Option<Spot> {
+        Some(self.spot())
     }
 
     fn page(&mut self, address: u64, block: &Block) {
         let (next, to) = self.next();
-        debug_assert_eq!(next, address);
+        debug_assert_eq!(next.address, address);
         to.copy_from_slice(block);
     }
 }

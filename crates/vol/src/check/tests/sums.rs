@@ -27,7 +27,8 @@ fn with_sums(marks: bool, places: [u64; 3]) -> Pool {
     let Pool { disk, sb: mut new, mut pages, journal } = pool();
     let geometry = new.geometry();
     let mut children = [PageRef::NONE; INDEX_CHILDREN];
-    let place = |address, index| PagePlace { pool: new.pool, generation: new.generation, address, index, owner: 0 };
+    let place =
+        |address, index| PagePlace { pool: new.pool, generation: new.generation, address, second: 0, index, owner: 0 };
     for (region, address) in REGIONS.into_iter().zip(&places[1..]) {
         disk.change(*address, |block| {
             let place = place(*address, region);

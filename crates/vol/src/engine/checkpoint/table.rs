@@ -81,8 +81,8 @@ fn encode_page(
     first: u32,
     end: u32,
 ) -> (TablePage, Option<u32>) {
-    let (address, block) = draft.next();
-    let place = PagePlace { address, index: index as u64, ..*place };
+    let (spot, block) = draft.next();
+    let place = place.at(spot, index as u64);
     let volumes = table.range(first, end).filter(|vol| !vol.unborn).map(|vol| (vol.fields(), &*vol.name));
     let (page, count) = encode_each(block, &place, volumes);
     let last = table.mark_written(first, end, count);

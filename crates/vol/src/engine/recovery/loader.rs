@@ -7,6 +7,7 @@
 //! - L1: a page of a map that is damaged or cannot be read is claimed as a whole one is, and its node is empty. Each
 //!   volume that needs it has [`Vol::damage`] from here on; what that means is decided when the journal is replayed,
 //!   which may delete the volume.
+//! - L3: a page whose first copy is not good is taken from the second, if that is; `State::bad_copies` has its address.
 //! - L2: a page of the volume table that is damaged or cannot be read refuses the pool: whose maps there are is not
 //!   known. A rescue goes on with the volumes that the other pages name ([`LostVolumes`]).
 
@@ -145,16 +146,17 @@ fn load_table(
     mut lost: Option<&mut LostVolumes>,
 ) -> Result<Vec<VolumeEntry>, PoolError> {
     let checkpoint = Checkpoint::of(&state.sb);
+    let mut bad = Vec::new();
     let mut pages: Vec<Page> = Page::root(state.sb.table, state.sb.table_level, 0).into_iter().collect();
     while pages.first().is_some_and(|page| page.level > 0) {
-        pages = step_down(io, &checkpoint, pages, &mut |page, found| {
+        pages = step_down(io, &checkpoint, pages, &mut bad, &mut |page, found| {
             claim(state, page.page)?;
             state.table.pages.upper.push(page.page.address);
             found.map(drop).or_else(|bad| pass(&mut lost, "an index page of the volume table", page, bad))
         })?;
     }
     let mut parts: Vec<(u64, PageRef, Vec<VolumeEntry>)> = Vec::new();
-    read_each(io, pages, &mut |page, block| {
+    read_each(io, checkpoint.unit_bytes(), pages, &mut bad, &mut |page, block| {
         claim(state, page.page)?;
         let mut entries = Vec::new();
         let expect = page.expect(&checkpoint);
@@ -164,6 +166,7 @@ fn load_table(
         }
         Ok(())
     })?;
+    state.bad_copies.extend(bad);
     parts.sort_unstable_by_key(|part| part.0);
     if let Some(lost) = lost {
         let ends = |part: &(u64, PageRef, Vec<VolumeEntry>)| Some((part.0, part.2.first()?.id, part.2.last()?.id));
@@ -196,7 +199,7 @@ fn note_pages(pages: &mut TablePages, parts: &[(u64, PageRef, Vec<VolumeEntry>)]
 
 fn claim(state: &mut State, page: PageRef) -> Result<(), PoolError> {
     let tree = &mut state.tree;
-    if tree.pages.claim(page.address, &mut tree.units) { Ok(()) } else { Err(twice(page.address)) }
+    if tree.pages.claim(page, &mut tree.units) { Ok(()) } else { Err(twice(page.address)) }
 }
 
 /// The index pages of level 1 of all volumes.
@@ -204,14 +207,14 @@ fn load_upper(io: &dyn BlockIo, state: &mut State, geometry: &Geometry) -> Resul
     let roots = state.table.iter();
     let mut pages: Vec<Page> = roots.filter_map(|vol| Page::root(vol.root, vol.root_level, vol.id)).collect();
     let checkpoint = Checkpoint::of(&state.sb);
-    let mut slots = Vec::new();
+    let (mut slots, mut bad) = (Vec::new(), Vec::new());
     while !pages.is_empty() {
         let high = pages.iter().map(|page| page.level).max().unwrap_or(0);
         let (done, rest): (Vec<Page>, Vec<Page>) = pages.into_iter().partition(|page| page.level <= 1);
         slots.extend(done);
         let (now, later): (Vec<Page>, Vec<Page>) = rest.into_iter().partition(|page| page.level == high);
         pages = later;
-        pages.extend(step_down(io, &checkpoint, now, &mut |page, found| {
+        pages.extend(step_down(io, &checkpoint, now, &mut bad, &mut |page, found| {
             claim(state, page.page)?;
             if let Some(vol) = state.table.get_mut(page.of) {
                 vol.upper.push(page.page.address);
@@ -223,6 +226,7 @@ fn load_upper(io: &dyn BlockIo, state: &mut State, geometry: &Geometry) -> Resul
             Ok(())
         })?);
     }
+    state.bad_copies.extend(bad);
     Ok(slots)
 }
 
@@ -276,7 +280,8 @@ fn load_index(
     lost: &mut LostNodes,
 ) -> Result<Vec<Page>, PoolError> {
     let checkpoint = Checkpoint::of(&state.sb);
-    step_down(io, &checkpoint, pages, &mut |page, found| {
+    let mut bad = Vec::new();
+    let below = step_down(io, &checkpoint, pages, &mut bad, &mut |page, found| {
         claim(state, page.page)?;
         state.tree.index.written(page.of, page.page);
         match found {
@@ -284,7 +289,9 @@ fn load_index(
             Err(bad) => miss(lost, page.of, &[Lost::of(page, bad)]),
         }
         Ok(())
-    })
+    })?;
+    state.bad_copies.extend(bad);
+    Ok(below)
 }
 
 /// Makes the leaves, each once, with the words that refer to them, and reads their pages.
@@ -332,7 +339,8 @@ fn fill_leaves(io: &dyn BlockIo, state: &mut State, pages: Vec<Page>) -> Result<
     let mut lost = LostNodes::new();
     let mut entries = [0; MAX_LEAF_ENTRIES];
     let mut written = [0; MAX_LEAF_WORDS];
-    read_each(io, pages, &mut |page, block| {
+    let mut bad = Vec::new();
+    read_each(io, checkpoint.unit_bytes(), pages, &mut bad, &mut |page, block| {
         claim(state, page.page)?;
         state.tree.leaves.written(page.of, page.page);
         let expect = page.expect(&checkpoint);
@@ -345,6 +353,7 @@ fn fill_leaves(io: &dyn BlockIo, state: &mut State, pages: Vec<Page>) -> Result<
         }
         Ok(())
     })?;
+    state.bad_copies.extend(bad);
     Ok(lost)
 }
 

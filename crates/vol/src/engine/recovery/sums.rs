@@ -67,9 +67,10 @@ pub(super) fn load(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure) -> 
     let mut regions = Regions::new(Arc::new(Sums::new(&geometry)), state.sb.marks);
     regions.loaded_root(state.sb.sums, state.sb.sums_level);
     let checkpoint = Checkpoint::of(&state.sb);
+    let mut bad = Vec::new();
     let mut pages: Vec<Page> = Page::root(state.sb.sums, state.sb.sums_level, ()).into_iter().collect();
     while pages.first().is_some_and(|page| page.level > 0) {
-        pages = step_down(io, &checkpoint, pages, &mut |page, found| {
+        pages = step_down(io, &checkpoint, pages, &mut bad, &mut |page, found| {
             claim(state, page)?;
             match found {
                 Ok(_) => regions.loaded_index(page.level, page.index, page.page),
@@ -80,7 +81,7 @@ pub(super) fn load(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure) -> 
         drop_beyond(&mut pages, &geometry, unsure)?;
     }
     let mut numbers = [0; MAX_SUMS];
-    read_each(io, pages, &mut |page, block| {
+    read_each(io, checkpoint.unit_bytes(), pages, &mut bad, &mut |page, block| {
         claim(state, page)?;
         let expect = page.expect(&checkpoint);
         let found = match decode(block, |block| sums::decode(block, &geometry, &expect, &mut numbers)) {
@@ -96,6 +97,7 @@ pub(super) fn load(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure) -> 
         Ok(())
     })?;
     state.sums = Some(regions);
+    state.bad_copies.extend(bad);
     Ok(())
 }
 
@@ -112,7 +114,7 @@ fn drop_beyond(pages: &mut Vec<Page>, geometry: &Geometry, unsure: &mut Unsure) 
 
 fn claim(state: &mut State, page: &Page) -> Result<(), PoolError> {
     let tree = &mut state.tree;
-    if tree.pages.claim(page.page.address, &mut tree.units) {
+    if tree.pages.claim(page.page, &mut tree.units) {
         return Ok(());
     }
     let why = "two places refer to it".into();

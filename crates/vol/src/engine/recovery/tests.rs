@@ -2,6 +2,7 @@
 
 mod hostile;
 mod lost;
+mod pairs;
 mod quarantine;
 mod repaired;
 mod sums;

@@ -22,7 +22,7 @@ fn labels() -> [u64; crate::format::MAX_MEMBERS] {
 /// A superblock of a pool of two members.
 pub fn superblock(unit_bytes: u32) -> Superblock {
     let unit = u64::from(unit_bytes);
-    let page = PageRef { address: 700 * unit, checksum: 0x1234_5678 };
+    let page = PageRef { address: 700 * unit, checksum: 0x1234_5678, second: 0 };
     Superblock {
         pool: POOL,
         generation: 7,
@@ -48,6 +48,7 @@ pub fn superblock(unit_bytes: u32) -> Superblock {
         sums_level: 0,
         low_water: LowWater::Percent(10),
         lost: Default::default(),
+        paired: false,
         owner: [0; 16],
         labels_at: 0,
         copies: [0; 2],
@@ -55,7 +56,7 @@ pub fn superblock(unit_bytes: u32) -> Superblock {
 }
 
 pub fn place(address: u64, index: u64, owner: u32) -> PagePlace {
-    PagePlace { pool: POOL, generation: 7, address, index, owner }
+    PagePlace { pool: POOL, generation: 7, address, second: 0, index, owner }
 }
 
 pub fn expect(page: PageRef, index: u64) -> Expect {
@@ -72,7 +73,7 @@ pub fn volume(id: u32, name: &str) -> table::VolumeEntry {
         created: 1_790_000_000,
         origin: id - 1,
         family: 1,
-        root: PageRef { address: 701 << 20, checksum: id },
+        root: PageRef { address: 701 << 20, checksum: id, second: 0 },
         root_level: 2,
         identity: (!id.is_multiple_of(8)).then_some([id as u8; 16]),
         interim: id.is_multiple_of(2).then_some(Interim { purpose: Purpose::ImportDiff, owner: 1 }),
@@ -143,9 +144,16 @@ pub fn all(unit_bytes: u32) -> Vec<(&'static str, Block, Decode)> {
         move |b: &Block| leaf::decode(b, &g, &e, &mut [0; MAX_LEAF_ENTRIES], &mut [0; MAX_LEAF_WORDS]).map(drop);
     out.push(("leaf", block, Box::new(decode)));
 
-    let children: Vec<PageRef> = (0..INDEX_CHILDREN as u32)
-        .map(|at| if at % 4 == 1 { PageRef::NONE } else { PageRef { address: (600 << 20) + 4096, checksum: at } })
-        .collect();
+    let children: Vec<PageRef> =
+        (0..INDEX_CHILDREN as u32)
+            .map(|at| {
+                if at % 4 == 1 {
+                    PageRef::NONE
+                } else {
+                    PageRef { address: (600 << 20) + 4096, checksum: at, second: 0 }
+                }
+            })
+            .collect();
     let page = index::encode(&mut block, &place(810 << 20, 6, 1), 2, &children);
     let (e, g) = (expect(page, 6), geometry);
     let decode = move |b: &Block| index::decode(b, &g, &e, 2, &mut [PageRef::NONE; INDEX_CHILDREN]).map(drop);

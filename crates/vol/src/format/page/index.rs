@@ -6,18 +6,23 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::format::block::{Block, require_zero_tail};
 use crate::format::damage::{Damage, require};
-use crate::format::page::{Expect, PagePlace, PageRef};
+use crate::format::page::{Expect, PagePlace, PageRef, Spot};
 use crate::format::superblock::Geometry;
 use crate::format::{BLOCK, Child, HEADER, INDEX_CHILDREN, MAX_LEVEL, kind};
 
 const CHILD: usize = size_of::<Child>();
+/// Where the upper bits of the second units begin, 2 bytes each.
+const SECONDS: usize = HEADER + CHILD * INDEX_CHILDREN;
+const ALL: usize = (CHILD + 2) * INDEX_CHILDREN;
 
 /// Encodes at most [`INDEX_CHILDREN`] references; a shorter slice is taken as ending with none.
 pub fn encode(block: &mut Block, place: &PagePlace, level: u16, children: &[PageRef]) -> PageRef {
     block.fill(0);
     let mut count = 0;
     for (at, child) in children.iter().take(INDEX_CHILDREN).enumerate().filter(|(_, child)| !child.is_none()) {
-        block[HEADER + CHILD * at..][..CHILD].copy_from_slice(child.to_disk().as_bytes());
+        let (child, upper) = child.to_disk();
+        block[HEADER + CHILD * at..][..CHILD].copy_from_slice(child.as_bytes());
+        block[SECONDS + 2 * at..][..2].copy_from_slice(&upper.to_le_bytes());
         count += 1;
     }
     place.seal(block, kind::INDEX, level, count)
@@ -33,12 +38,13 @@ pub fn decode(
 ) -> Result<usize, Damage> {
     let head = expect.open(block, kind::INDEX, level)?;
     require((1..=MAX_LEVEL).contains(&level), "level", level, "is no level of an index page")?;
-    require_zero_tail(&block[HEADER..], CHILD * INDEX_CHILDREN)?;
+    require_zero_tail(&block[HEADER..], ALL)?;
     let (list, _) = <[Child]>::ref_from_prefix_with_elems(&block[HEADER..], INDEX_CHILDREN)
         .expect("a block has room for the references");
+    let (uppers, _) = block[SECONDS..].as_chunks::<2>();
     let mut count = 0;
-    for (to, child) in children.iter_mut().zip(list) {
-        let page = PageRef::from_disk(child);
+    for (to, (child, upper)) in children.iter_mut().zip(list.iter().zip(uppers)) {
+        let page = PageRef::from_disk(child, u16::from_le_bytes(*upper));
         geometry.require_page(page, "child")?;
         count += usize::from(!page.is_none());
         *to = page;
@@ -49,9 +55,9 @@ pub fn decode(
 
 /// Where [`build_upper`] puts pages.
 pub trait Sink {
-    /// A free page's address; `None` when there is none.
-    fn allocate(&mut self) -> Option<u64>;
-    /// Takes a page that is to be written there.
+    /// A free page, and a second one in pools with two copies; `None` when there is none.
+    fn allocate(&mut self) -> Option<Spot>;
+    /// Takes a page that is to be written there, and to the second place that was allocated with it.
     fn page(&mut self, address: u64, block: &Block);
 }
 
@@ -77,7 +83,7 @@ pub fn build_upper(
                 above.push(PageRef::NONE);
                 continue;
             }
-            let place = PagePlace { address: sink.allocate()?, index: index as u64, ..*place };
+            let place = place.at(sink.allocate()?, index as u64);
             above.push(encode(&mut block, &place, level, children));
             sink.page(place.address, &block);
         }

@@ -141,6 +141,7 @@ pub struct VolumeEntry {
 
 impl VolumeEntry {
     fn body(&self, name: &str) -> VolumeBody {
+        let (root, root_second) = self.root.to_disk();
         VolumeBody {
             id: self.id.into(),
             flags: self.flags().into(),
@@ -149,10 +150,10 @@ impl VolumeEntry {
             created: self.created.into(),
             origin: self.origin.into(),
             family: self.family.into(),
-            root: self.root.to_disk(),
+            root,
             root_level: self.root_level as u8,
             name_len: name.len() as u8,
-            reserved: 0.into(),
+            root_second: root_second.into(),
         }
     }
 
@@ -280,7 +281,6 @@ fn decode_one(payload: &[u8], at: &mut usize) -> Result<VolumeEntry, Damage> {
     let (name, rest) = rest.split_at_checked(len).ok_or_else(cut)?;
     let fill = rest.get(..padded(len) - len).ok_or_else(cut)?;
     require(fill.iter().all(|&byte| byte == 0), "volume.name", 1u64, "has bytes after it that must be 0")?;
-    require(body.reserved.get() == 0, "volume.reserved", body.reserved.get(), "must be 0")?;
     let name = std::str::from_utf8(name).map_err(|_| Damage::field("volume.name", 0u64, "is no UTF-8"))?;
     *at += BODY + extra_bytes(identity, interim) + padded(len);
     Ok(VolumeEntry {
@@ -292,7 +292,7 @@ fn decode_one(payload: &[u8], at: &mut usize) -> Result<VolumeEntry, Damage> {
         created: body.created.get(),
         origin: body.origin.get(),
         family: body.family.get(),
-        root: PageRef::from_disk(&body.root),
+        root: PageRef::from_disk(&body.root, body.root_second.get()),
         root_level: u16::from(body.root_level),
         identity,
         interim,

@@ -59,7 +59,7 @@ fn references_out_of_bounds_are_refused_though_sealed() {
         assert!(matches!(refused, Err(Damage::Field { field: "entry", .. })), "{refused:?}");
     }
     for address in [4096, 3, g.bytes(), u64::MAX - 4095] {
-        let page = index::encode(&mut block, &place, 1, &[PageRef { address, checksum: 0 }]);
+        let page = index::encode(&mut block, &place, 1, &[PageRef { address, checksum: 0, second: 0 }]);
         let mut children = [PageRef::NONE; INDEX_CHILDREN];
         let refused = index::decode(&block, &g, &samples::expect(page, 0), 1, &mut children);
         assert!(matches!(refused, Err(Damage::Field { field: "child", .. })), "{refused:?}");
@@ -167,9 +167,9 @@ struct Pages {
 }
 
 impl Sink for Pages {
-    fn allocate(&mut self) -> Option<u64> {
+    fn allocate(&mut self) -> Option<Spot> {
         self.next += 4096;
-        (self.next <= self.last).then_some(self.next)
+        (self.next <= self.last).then_some(Spot { address: self.next, second: 0 })
     }
     fn page(&mut self, address: u64, block: &Block) {
         self.pages.push((address, *block));
@@ -181,7 +181,7 @@ fn upper_levels_lead_to_every_page() {
     let g = geometry(16);
     for count in [1usize, 2, 256, 257, 70_000] {
         let below: Vec<PageRef> = (0..count as u32)
-            .map(|at| if at % 7 == 3 { PageRef::NONE } else { PageRef { address: 1 << 20, checksum: at } })
+            .map(|at| if at % 7 == 3 { PageRef::NONE } else { PageRef { address: 1 << 20, checksum: at, second: 0 } })
             .collect();
         let mut sink = Pages { next: 2 << 20, last: u64::MAX, pages: Vec::new() };
         let place = samples::place(0, 0, 1);
@@ -204,7 +204,7 @@ fn upper_levels_lead_to_every_page() {
         assert!(refs[count..].iter().all(PageRef::is_none));
     }
     let mut full = Pages { next: 0, last: 0, pages: Vec::new() };
-    let one = [PageRef { address: 1 << 20, checksum: 1 }];
+    let one = [PageRef { address: 1 << 20, checksum: 1, second: 0 }];
     assert_eq!(build_upper(&mut full, &samples::place(0, 0, 1), 0, 1, &one), None);
     assert_eq!(build_upper(&mut full, &samples::place(0, 0, 1), 0, 0, &one), Some((one[0], 0)));
     assert_eq!(build_upper(&mut full, &samples::place(0, 0, 1), 0, 1, &[]), Some((PageRef::NONE, 0)));
@@ -227,7 +227,7 @@ proptest! {
             written.extend(words.iter().map(|&word| if hole { 0 } else { word }));
         }
         let mut block = [0xEE; BLOCK];
-        let place = PagePlace { pool: POOL, generation: 7, address: 77 << 12, index, owner };
+        let place = PagePlace { pool: POOL, generation: 7, address: 77 << 12, second: 0, index, owner };
         let page = leaf::encode(&mut block, &g, &place, &entries, &written);
         let back = decode_leaf(&block, &g, &samples::expect(page, index));
         prop_assert_eq!(back, Ok((entries, written)));

@@ -32,7 +32,7 @@ fn generations_alternate_between_the_slots() {
 #[test]
 fn inconsistent_numbers_are_refused_by_name() {
     let good = samples::superblock(65536);
-    let page = |address| PageRef { address, checksum: 1 };
+    let page = |address| PageRef { address, checksum: 1, second: 0 };
     type Change = (&'static str, Box<dyn Fn(&mut Superblock)>);
     let cases: Vec<Change> = vec![
         ("unit_bytes", Box::new(|sb| sb.unit_bytes = 65537)),
@@ -81,14 +81,14 @@ fn unknown_features_are_refused_or_make_it_read_only() {
     assert_eq!(read.unknown_ro_features(), 1 << 3);
     assert_eq!(read, sb);
     let (mut block, at) = sealed(&sb);
-    block[HEADER + std::mem::offset_of!(SuperblockBody, incompat)] = 0x40;
+    block[HEADER + std::mem::offset_of!(SuperblockBody, incompat)] = 0x80;
     let sum = checksum(&block);
     block[8..12].copy_from_slice(&sum.to_le_bytes());
     let refused = Superblock::decode(&block, at, 1 << 30);
-    assert_eq!(refused, Err(Damage::Features { bits: 0x40 }));
+    assert_eq!(refused, Err(Damage::Features { bits: 0x80 }));
     assert!(refused.expect_err("refused").is_too_new());
     // Checksums of data have a feature, a kind and a root; each without the others is refused.
-    let root = PageRef { address: 700 << 16, checksum: 5 };
+    let root = PageRef { address: 700 << 16, checksum: 5, second: 0 };
     let plain = samples::superblock(65536);
     let sums = Superblock { checksum: Checksum::Crc32c, sums: root, sums_level: 1, ..plain.clone() };
     assert_eq!(back(&sums), Ok(sums.clone()));
@@ -182,7 +182,10 @@ proptest! {
             unit_bytes: 1 << shift,
             total_units: units,
             journal_blocks: journal,
-            table: if volumes == 0 { PageRef::NONE } else { PageRef { address: page * unit, checksum: sum } },
+            table: match volumes {
+                0 => PageRef::NONE,
+                _ => PageRef { address: page * unit, checksum: sum, second: 0 },
+            },
             table_level: if volumes == 0 { 0 } else { level },
             members: vec![(0, cut * unit), (cut * unit, (units - cut) * unit)],
             ..samples::superblock(65536)

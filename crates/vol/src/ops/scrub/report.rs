@@ -60,6 +60,8 @@ pub struct ScrubReport {
     pub findings: Vec<Finding>,
     /// How many there were, those that are not listed included.
     pub found: u64,
+    /// Copies of pages of metadata that were damaged or could not be read, and were written anew from the other copy.
+    pub mended_copies: u64,
     /// Metadata looked at.
     pub metadata_bytes: u64,
     /// Data read; compared with its checksums, if the pool keeps them.

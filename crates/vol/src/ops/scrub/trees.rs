@@ -4,8 +4,13 @@
 //! Checkpoints go on meanwhile and use old pages anew; so a page that is not what its parent said is looked for again
 //! from the root down, with commits held off, before it is found wanting (S1 of [`scrub`](super)). What is below it
 //! then is walked on from there.
+//!
+//! In a pool with two copies both are read. A copy that is not good while the other is gets written anew, while no
+//! checkpoint is being written: the page is in use then, at this place, and nobody else writes to it.
 
 use std::collections::{HashMap, HashSet};
+
+use sheave_base::status::Status;
 
 use super::{AT_ONCE, Run, Stop, place};
 use crate::device::sweep::Sweep;
@@ -35,6 +40,18 @@ type Page = walk::Page<PageRef>;
 /// A page that is what it should be, with the references in it; or what is wrong.
 type Looked = Result<Option<Box<Children>>, Wrong>;
 
+/// A page that was looked at again, and a copy of it that was not good.
+type Again = (Page, Looked, Option<Mended>);
+
+/// A copy of a page that was not good while the other was.
+struct Mended {
+    at: u64,
+    /// Where the good one is.
+    other: u64,
+    /// Why it was not written anew.
+    failed: Option<Status>,
+}
+
 struct Wrong {
     words: String,
     unreadable: bool,
@@ -42,7 +59,7 @@ struct Wrong {
 
 impl Run<'_> {
     pub(super) fn trees(&mut self) -> Result<(), Stop> {
-        let mut sweep = Sweep::new(BATCH)?;
+        let mut sweep = [Sweep::new(BATCH)?, Sweep::new(BATCH)?];
         let mut seen = HashSet::new();
         let maps: Vec<Tree> = self.pool.lock().table.iter().map(|vol| Tree::Map(vol.id)).collect();
         for tree in [Tree::Table, Tree::Sums].into_iter().chain(maps) {
@@ -61,7 +78,9 @@ impl Run<'_> {
         Some(root).filter(|(page, _)| !page.is_none())
     }
 
-    fn tree(&mut self, tree: Tree, sweep: &mut Sweep, seen: &mut HashSet<PageRef>) -> Result<(), Stop> {
+    fn tree(&mut self, tree: Tree, sweep: &mut [Sweep; 2], seen: &mut HashSet<PageRef>) -> Result<(), Stop> {
+        let [sweep, second] = sweep;
+        let unit_bytes = u64::from(self.pool.geometry.unit_bytes);
         let sb = self.superblock()?;
         let Some((page, level)) = self.root(tree, &sb) else { return Ok(()) };
         let mut groups = vec![vec![Page { page, level, index: 0, of: PageRef::NONE }]];
@@ -74,15 +93,24 @@ impl Run<'_> {
             self.wait()?;
             let addresses: Vec<u64> = group.iter().map(|page| page.page.address).collect();
             sweep.read(&*self.pool.io, &addresses);
+            let seconds: Vec<u64> = group.iter().filter_map(|page| page.page.second_copy(unit_bytes)).collect();
+            second.read(&*self.pool.io, &seconds);
+            let both = seconds.len() == group.len();
             let (mut suspects, mut good) = (Vec::new(), Vec::new());
             for (at, page) in group.iter().enumerate() {
+                let second = !both || second.block(at).is_ok_and(|block| page.page.vouches_for(block));
                 match look(tree, &sb, page, sweep.block(at)) {
-                    Ok(children) => good.push((*page, children)),
-                    Err(_) => suspects.push(*page),
+                    Ok(children) if second => good.push((*page, children)),
+                    _ => suspects.push(*page),
                 }
             }
             for some in suspects.chunks(AT_ONCE) {
-                for (page, looked) in self.look_again(tree, &sb, some)? {
+                for (page, looked, copy) in self.look_again(tree, &sb, some)? {
+                    match copy {
+                        Some(Mended { failed: None, .. }) => self.report.mended_copies += 1,
+                        Some(copy) => self.found(copy.finding()),
+                        None => {}
+                    }
                     match looked {
                         Ok(children) => good.push((page, children)),
                         Err(wrong) => {
@@ -96,13 +124,13 @@ impl Run<'_> {
                 }
             }
             groups.extend(good.iter().filter_map(|(page, children)| Some(below(page, children.as_ref()?))));
-            self.read_metadata(group.len())?;
+            self.read_metadata(group.len() + seconds.len())?;
         }
         Ok(())
     }
 
     /// Looks at pages in the newest checkpoint, while none is being written. Those that it has no more are left out.
-    fn look_again(&self, tree: Tree, then: &Superblock, pages: &[Page]) -> Result<Vec<(Page, Looked)>, Stop> {
+    fn look_again(&self, tree: Tree, then: &Superblock, pages: &[Page]) -> Result<Vec<Again>, Stop> {
         self.pool.between_commits(|| {
             let sb = self.superblock()?;
             let mut known = HashMap::new();
@@ -115,7 +143,8 @@ impl Run<'_> {
                     None => continue,
                 };
                 let page = Page { page: now, ..*page };
-                looked.push((page, self.one(tree, &sb, &page)));
+                let (block, copy) = self.mend(&page);
+                looked.push((page, look(tree, &sb, &page, block.as_ref().map_err(|status| *status)), copy));
             }
             Ok(looked)
         })
@@ -149,9 +178,52 @@ impl Run<'_> {
 
     /// Reads one page and looks at it.
     fn one(&self, tree: Tree, sb: &Superblock, page: &Page) -> Looked {
-        let mut block: Block = [0; BLOCK];
-        let read = self.pool.io.read(page.page.address, &mut block);
-        look(tree, sb, page, read.map(|()| &block))
+        let block = self.mend(page).0;
+        look(tree, sb, page, block.as_ref().map_err(|status| *status))
+    }
+
+    /// Reads a page; if one of its two copies is not good and the other is, writes it anew. While commits are held off.
+    fn mend(&self, page: &Page) -> (Result<Block, Status>, Option<Mended>) {
+        let at = page.page.address;
+        let first = self.read(at);
+        let Some(second_at) = page.page.second_copy(u64::from(self.pool.geometry.unit_bytes)) else {
+            return (first, None);
+        };
+        let second = self.read(second_at);
+        let is_good = |block: &Result<Block, Status>| block.as_ref().is_ok_and(|block| page.page.vouches_for(block));
+        let (good, other, bad) = match (is_good(&first), is_good(&second)) {
+            (true, true) => {
+                self.pool.lock().bad_copies.remove(&at);
+                return (first, None);
+            }
+            (false, false) => return (first, None),
+            (true, false) => (first, at, second_at),
+            (false, true) => (second, second_at, at),
+        };
+        let failed = good.as_ref().map_or(None, |block| self.write_anew(&page.page, bad, block).err());
+        let mut state = self.pool.lock();
+        match failed {
+            None => _ = state.bad_copies.remove(&at),
+            Some(_) => _ = state.bad_copies.insert(at),
+        }
+        (good, Some(Mended { at: bad, other, failed }))
+    }
+
+    fn read(&self, at: u64) -> Result<Block, Status> {
+        let mut block = [0; BLOCK];
+        self.pool.io.read(at, &mut block).map(|()| block)
+    }
+
+    /// Writes a copy of a page anew, and reads it: a device may take a write and keep nothing.
+    fn write_anew(&self, page: &PageRef, at: u64, block: &Block) -> Result<(), Status> {
+        if self.pool.check_writable("writing a copy of a page anew").is_err() {
+            return Err(Status::Invalid);
+        }
+        // Its place may be in use in the pool of another (O1 of `owner`).
+        self.pool.look(None)?;
+        self.pool.io.write(at, block)?;
+        self.pool.flush()?;
+        if page.vouches_for(&self.read(at)?) { Ok(()) } else { Err(Status::IoErr) }
     }
 
     fn page_finding(&self, tree: Tree, page: &Page, wrong: &Wrong) -> Finding {
@@ -190,13 +262,29 @@ impl Run<'_> {
     }
 }
 
+impl Mended {
+    fn finding(&self) -> Finding {
+        let why = self.failed.map_or_else(String::new, |status| format!(": {status}"));
+        Finding {
+            kind: FindingKind::PageCopy,
+            place: place("copy of a page of metadata", self.at),
+            means: format!(
+                "it is damaged or cannot be read, and was not written anew{why}. The other copy, at byte {}, is good, \
+                 so nothing is lost",
+                self.other
+            ),
+            repair: Some("Scrub the pool while it is open for writing; if that fails too, see to the device".into()),
+        }
+    }
+}
+
 /// The pages that an index page refers to.
 fn below(page: &Page, children: &Children) -> Vec<Page> {
     page.below(children).map(|child| Page { of: page.page, ..child }).collect()
 }
 
 /// Looks at what was read of a page.
-fn look(tree: Tree, sb: &Superblock, page: &Page, block: Result<&Block, sheave_base::status::Status>) -> Looked {
+fn look(tree: Tree, sb: &Superblock, page: &Page, block: Result<&Block, Status>) -> Looked {
     let block =
         block.map_err(|status| Wrong { words: format!("the page cannot be read: {status}"), unreadable: true })?;
     decode(tree, sb, page, block)

@@ -8,6 +8,7 @@ use sheave_base::rng::Rng;
 use sheave_base::sync::Arc;
 
 use crate::format::block::samples;
+use crate::format::page::Spot;
 use crate::format::page::index::{Sink, build_upper};
 use crate::format::page::{PagePlace, PageRef};
 use crate::format::record::Record;
@@ -20,9 +21,9 @@ use crate::state::table::TablePages;
 struct Counting(u64);
 
 impl Sink for Counting {
-    fn allocate(&mut self) -> Option<u64> {
+    fn allocate(&mut self) -> Option<Spot> {
         self.0 += 1;
-        Some(self.0 << 12)
+        Some(Spot { address: self.0 << 12, second: 0 })
     }
 
     fn page(&mut self, _: u64, _: &crate::format::block::Block) {}
@@ -31,9 +32,9 @@ impl Sink for Counting {
 /// Index pages that are really made above `slots` pages, of which these are not empty.
 fn made(slots: u64, used: &[u64]) -> u64 {
     let mut pages = vec![PageRef::NONE; slots as usize];
-    used.iter().for_each(|at| pages[*at as usize] = PageRef { address: 1 << 30, checksum: 1 });
+    used.iter().for_each(|at| pages[*at as usize] = PageRef { address: 1 << 30, checksum: 1, second: 0 });
     let mut sink = Counting(0);
-    let place = PagePlace { pool: [0; 16], generation: 1, address: 0, index: 0, owner: 1 };
+    let place = PagePlace { pool: [0; 16], generation: 1, address: 0, second: 0, index: 0, owner: 1 };
     build_upper(&mut sink, &place, 1, 1, &pages).expect("there is room");
     sink.0
 }

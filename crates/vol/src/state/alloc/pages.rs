@@ -5,12 +5,17 @@
 //!
 //! - I1: a metadata unit has a page in use, or it is none any more.
 //! - I2: a page that was given up since the last checkpoint is not free: the checkpoint on the device needs it.
+//! - I3: in a pool with two copies each metadata unit has a partner, which is metadata for as long as it is and has the
+//!   second copies of its pages at the same places. So pages are counted, taken and freed as in any other pool, and
+//!   only units come and go in pairs. The partner lies on another member, else half the pool away.
 //!
 //! Called by checkpoints and recovery, under the pool's lock.
 
 use std::collections::BTreeMap;
 
 use super::Units;
+use crate::format::page::PageRef;
+use crate::format::superblock::Superblock;
 use crate::state::extent_map::BLOCK_SHIFT;
 
 /// Free pages of a unit, as a mask.
@@ -32,6 +37,17 @@ pub(crate) struct Pages {
     given_up: Vec<u64>,
     /// Free pages of units that are metadata already, while it is not known that nobody has them.
     quarantine: BTreeMap<u64, Mask>,
+    /// In a pool with two copies (I3): which unit has the second copies of each metadata unit.
+    partners: Option<BTreeMap<u64, u32>>,
+    /// The first unit of each member.
+    members: Vec<u64>,
+}
+
+/// A unit that became metadata, and its partner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MetaUnit {
+    pub(crate) unit: u64,
+    pub(crate) second: Option<u64>,
 }
 
 impl Pages {
@@ -45,7 +61,67 @@ impl Pages {
             keep: 0,
             given_up: Vec::new(),
             quarantine: BTreeMap::new(),
+            partners: None,
+            members: vec![0],
         }
+    }
+
+    /// How many copies there are of each page, and on which members they may lie.
+    pub(crate) fn set_copies(&mut self, sb: &Superblock) {
+        let unit = u64::from(sb.unit_bytes);
+        self.members = sb.members.iter().map(|(start, _)| start / unit).collect();
+        if sb.paired {
+            self.partners.get_or_insert_default();
+        }
+    }
+
+    /// Units that a unit of pages takes.
+    pub(crate) fn copies(&self) -> u64 {
+        if self.partners.is_some() { 2 } else { 1 }
+    }
+
+    /// The partners of the units of these pages, in their order; none in a pool with one copy.
+    pub(crate) fn seconds_of(&self, addresses: &[u64]) -> Vec<u32> {
+        let Some(partners) = &self.partners else { return Vec::new() };
+        let partner = |at: &u64| partners.get(&(at >> self.unit_shift)).copied();
+        addresses.iter().map(|at| partner(at).expect("invariant: a metadata unit has a partner (I3)")).collect()
+    }
+
+    /// Takes a unit for pages, and in a pool with two copies its partner (I3).
+    pub(crate) fn take_unit(&self, units: &mut Units) -> Option<MetaUnit> {
+        let unit = units.alloc_meta()?;
+        if self.partners.is_none() {
+            return Some(MetaUnit { unit, second: None });
+        }
+        let second = self.find_partner(unit, units);
+        let second = second.filter(|second| units.claim_meta(*second));
+        if second.is_none() {
+            units.release_meta(unit);
+        }
+        second.map(|second| MetaUnit { unit, second: Some(second) })
+    }
+
+    /// A free unit for the second copies: on the next member that has one, else half the pool away.
+    fn find_partner(&self, unit: u64, units: &Units) -> Option<u64> {
+        let (count, total) = (self.members.len(), units.counts().total);
+        let own = self.members.iter().rposition(|start| *start <= unit).unwrap_or(0);
+        let range = |member: usize| (self.members[member], self.members.get(member + 1).copied().unwrap_or(total));
+        for member in (1..count).map(|more| (own + more) % count) {
+            let (start, end) = range(member);
+            // Near its end, as metadata lies near that of the pool: data comes there last.
+            let from = |unit: u64| units.next_free(unit).filter(|unit| *unit < end);
+            let found = from(end - (end - start) / 16).or_else(|| from(start));
+            if found.is_some() {
+                return found;
+            }
+        }
+        units.next_free((unit + total / 2) % total).or_else(|| units.next_free(0))
+    }
+
+    /// A unit that was taken is not metadata after all.
+    pub(crate) fn release_unit(taken: MetaUnit, units: &mut Units) {
+        units.release_meta(taken.unit);
+        taken.second.into_iter().for_each(|second| units.release_meta(second));
     }
 
     /// Pages of a unit.
@@ -60,7 +136,7 @@ impl Pages {
 
     /// Pages that could be had now.
     pub(crate) fn available(&self, units: &Units) -> u64 {
-        self.free + units.counts().free * self.per_unit()
+        self.free + units.counts().free / self.copies() * self.per_unit()
     }
 
     /// Free pages that are sure to have space.
@@ -74,9 +150,16 @@ impl Pages {
     }
 
     /// A unit that was taken for metadata and written as a whole.
-    pub(crate) fn add(&mut self, unit: u64) {
-        self.partial.insert(unit, full_mask(self.per_unit()));
+    pub(crate) fn add(&mut self, taken: MetaUnit) {
+        self.pair(taken);
+        self.partial.insert(taken.unit, full_mask(self.per_unit()));
         self.free += self.per_unit();
+    }
+
+    fn pair(&mut self, taken: MetaUnit) {
+        if let Some((partners, second)) = self.partners.as_mut().zip(taken.second) {
+            partners.insert(taken.unit, second as u32);
+        }
     }
 
     /// Takes `count` pages, addresses ascending within each unit; many of them come in units of their own, so that
@@ -86,16 +169,18 @@ impl Pages {
             return None;
         }
         let mut pages = Vec::with_capacity(count as usize);
-        let plenty = !self.sparse && units.counts().free > units.reserve + count / self.per_unit();
+        let plenty = !self.sparse && units.counts().free > units.reserve + self.copies() * (count / self.per_unit());
         while (count - pages.len() as u64) >= self.per_unit() && plenty {
-            let Some(unit) = units.alloc_meta() else { break };
+            let Some(taken) = self.take_unit(units) else { break };
+            self.pair(taken);
+            let unit = taken.unit;
             pages.extend((0..self.per_unit()).map(|page| (unit << self.unit_shift) + (page << BLOCK_SHIFT)));
             self.used += self.per_unit();
         }
         while (pages.len() as u64) < count {
             if self.partial.is_empty() {
-                let unit = units.alloc_meta()?;
-                self.add(unit);
+                let taken = self.take_unit(units)?;
+                self.add(taken);
             }
             self.take_partial(count, &mut pages);
         }
@@ -119,15 +204,22 @@ impl Pages {
         }
     }
 
-    /// Recovery found a page in use. False when its unit is something else, or the page was found before.
-    pub(crate) fn claim(&mut self, address: u64, units: &mut Units) -> bool {
+    /// Recovery found a page in use. False when its unit is something else, or has another partner than the reference
+    /// says, or the page was found before.
+    pub(crate) fn claim(&mut self, page: PageRef, units: &mut Units) -> bool {
+        let (address, second) = (page.address, u64::from(page.second));
         let unit = address >> self.unit_shift;
         if !units.is_meta(unit) {
-            if !units.claim_meta(unit) {
+            let free = page.second == 0 || !units.is_meta(second) && units.claim_meta(second);
+            if !free || !units.claim_meta(unit) {
                 return false;
             }
+            self.pair(MetaUnit { unit, second: Some(second) });
             self.partial.insert(unit, full_mask(self.per_unit()));
             self.free += self.per_unit();
+        }
+        if self.partners.as_ref().is_some_and(|partners| partners.get(&unit) != Some(&page.second)) {
+            return false;
         }
         let (at, bit) = self.place(address);
         let Some(mask) = self.partial.get_mut(&unit) else { return false };
@@ -189,8 +281,23 @@ impl Pages {
                 self.partial.remove(&unit);
                 self.free -= per_unit;
                 units.release_meta(unit);
+                let second = self.partners.as_mut().and_then(|partners| partners.remove(&unit));
+                second.into_iter().for_each(|second| units.release_meta(u64::from(second)));
             }
         }
+    }
+
+    /// Both copies of each page in use.
+    #[cfg(test)]
+    pub(crate) fn pairs_in_use(&self) -> Vec<[u64; 2]> {
+        let free = |unit, page: u64| {
+            self.partial.get(unit).is_some_and(|mask| mask[page as usize >> 6] >> (page & 63) & 1 != 0)
+        };
+        let at = |unit: u64, page: u64| (unit << self.unit_shift) + (page << BLOCK_SHIFT);
+        let partners = self.partners.iter().flatten();
+        let pages = partners.flat_map(|(unit, second)| (0..self.per_unit()).map(move |page| (unit, *second, page)));
+        let used = pages.filter(|(unit, _, page)| !free(unit, *page));
+        used.map(|(unit, second, page)| [at(*unit, page), at(u64::from(second), page)]).collect()
     }
 
     fn place(&self, address: u64) -> (usize, u64) {

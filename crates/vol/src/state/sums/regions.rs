@@ -22,7 +22,7 @@ use sheave_base::sync::Arc;
 use super::Sums;
 use crate::format::journal::Bounds;
 use crate::format::page::index::{build_upper, upper_pages};
-use crate::format::page::{PagePlace, PageRef, index, sums};
+use crate::format::page::{PagePlace, PageRef, Spot, index, sums};
 use crate::format::superblock::Geometry;
 use crate::format::{BLOCK, INDEX_CHILDREN, MAX_SUMS};
 use crate::state::everyone::Everyone;
@@ -442,15 +442,15 @@ impl Regions {
         let wanted: Vec<u64> = self.to_write().collect();
         for id in wanted {
             let Some(region) = self.map.get_mut(&id) else { continue };
-            let Some(address) = sink.allocate() else { break };
+            let Some(spot) = sink.allocate() else { break };
             let mut numbers = [0; MAX_SUMS];
             for (to, from) in numbers.iter_mut().zip(self.sums.arena.node(id).unwrap_or_default().iter().skip(1)) {
                 *to = from.load(sheave_base::sync::atomic::Ordering::Acquire); // Acquire: S2
             }
-            let place = PagePlace { address, index: id, owner: 0, ..*place };
+            let place = PagePlace { owner: 0, ..place.at(spot, id) };
             let marks = if self.knows_marks { self.sums.marks(id) } else { sums::Marked::default() };
             let page = sums::encode(&mut block, geometry, &place, region.intended, &numbers, &marks);
-            sink.page(address, &block);
+            sink.page(spot.address, &block);
             let old = std::mem::replace(&mut region.page, page);
             if !old.is_none() {
                 give_up(old.address);
@@ -464,9 +464,9 @@ impl Regions {
             for (id, region) in self.map.range(first..first + INDEX_CHILDREN as u64) {
                 children[(id - first) as usize] = region.page;
             }
-            let Some(address) = sink.allocate() else { break };
-            let page = index::encode(&mut block, &PagePlace { address, index: at, owner: 0, ..*place }, 1, &children);
-            sink.page(address, &block);
+            let Some(spot) = sink.allocate() else { break };
+            let page = index::encode(&mut block, &PagePlace { owner: 0, ..place.at(spot, at) }, 1, &children);
+            sink.page(spot.address, &block);
             if let Some(old) = self.first.insert(at, page) {
                 give_up(old.address);
             }
@@ -499,7 +499,7 @@ struct Noting<'a> {
 }
 
 impl index::Sink for Noting<'_> {
-    fn allocate(&mut self) -> Option<u64> {
+    fn allocate(&mut self) -> Option<Spot> {
         self.sink.allocate()
     }
 

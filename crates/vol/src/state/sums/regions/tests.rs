@@ -302,8 +302,8 @@ fn an_intent_that_waits_is_not_durable_by_one_before_it() {
 struct Counting(u64);
 
 impl index::Sink for Counting {
-    fn allocate(&mut self) -> Option<u64> {
-        Some((self.0 + 100) << 12)
+    fn allocate(&mut self) -> Option<Spot> {
+        Some(Spot { address: (self.0 + 100) << 12, second: 0 })
     }
 
     fn page(&mut self, _: u64, _: &crate::format::block::Block) {
@@ -315,8 +315,8 @@ impl index::Sink for Counting {
 #[test]
 fn a_checkpoint_has_an_address_for_each_page_whatever_index_pages_there_are() {
     let geometry = Geometry::new(1 << 16, 1 << 30, 16);
-    let place = PagePlace { pool: [1; 16], generation: 2, address: 0, index: 0, owner: 0 };
-    let page = |at: u64| PageRef { address: at << 12, checksum: 1 };
+    let place = PagePlace { pool: [1; 16], generation: 2, address: 0, second: 0, index: 0, owner: 0 };
+    let page = |at: u64| PageRef { address: at << 12, checksum: 1, second: 0 };
     for empty in [None, Some(1), Some(255), Some(256), Some(5000), Some(65_000)] {
         let mut regions = Regions::new(Arc::new(Sums::new(&geometry)), true);
         [Some(0), empty].into_iter().flatten().for_each(|at| regions.loaded_index(1, at, page(at + 30)));
