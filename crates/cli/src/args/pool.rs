@@ -166,6 +166,11 @@ pub struct CreateArgs {
     #[arg(long, value_enum, default_value = "none")]
     pub checksum: ChecksumArg,
 
+    /// Copies of each page of metadata, 1 or 2: with two, on different members, a damaged page costs nothing
+    /// [default: 2 on several members, else 1].
+    #[arg(long, value_name = "COPIES", value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub metadata_copies: Option<u8>,
+
     /// Free space below which the pool counts as low and commands warn: of the pool (10%), bytes (5G), or off.
     #[arg(long, value_name = "MARK", value_parser = value::low_water, default_value = "10%")]
     pub low_water: LowWater,

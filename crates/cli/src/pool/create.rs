@@ -101,6 +101,7 @@ fn format(args: &CreateArgs, options: &str) -> Result<(Option<String>, Pool), Fa
         .unit_bytes(args.block)
         .journal_bytes(args.journal)
         .checksum(args.checksum.kind())
+        .metadata_copies(args.metadata_copies)
         .low_water(args.low_water)
         .discard(args.discard.map_or(args.allocate == AllocateArg::Sparse, Switch::is_on))
         .uuid(None)

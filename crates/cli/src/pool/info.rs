@@ -47,6 +47,7 @@ fn table(pool: &PoolJson, volumes: &[VolumeJson], space: &str) -> String {
         ("entries", format!("{}, {} of memory", fmt_count(pool.entries), fmt_bytes(pool.memory_bytes))),
         ("journal", fmt_bytes(pool.journal_bytes)),
         ("checksums", pool.checksum.clone()),
+        ("metadata", if pool.metadata_copies == 2 { "two copies".into() } else { "one copy".into() }),
         ("discard", pool.discard.clone()),
         ("checkpoint", pool.generation.to_string()),
     ];
@@ -108,6 +109,16 @@ fn notes(pool: &PoolJson, rows: &mut Vec<(&str, String)>) {
                  back. What a repair would do: sheave pool check '{place}' --dry-run",
                 if pool.deletes_only { ", read-only" } else { "" },
                 fmt_bytes(pool.quarantined_bytes)
+            ),
+        ));
+    }
+    if pool.bad_copies > 0 {
+        rows.push((
+            "bad copies",
+            format!(
+                "{} pages of metadata have one good copy left. sheave pool scrub '{}' writes the other anew; see to \
+                 the device",
+                pool.bad_copies, pool.pool
             ),
         ));
     }

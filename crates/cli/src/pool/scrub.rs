@@ -89,6 +89,14 @@ fn words(report: &ScrubJson, seconds: f64) -> String {
         fmt_bytes(report.data_read_bytes),
         fmt_bytes(report.bad_bytes)
     );
+    if report.mended_copies > 0 {
+        let _ = writeln!(
+            text,
+            "{} copies of metadata pages were damaged or unreadable, and were written anew from the other copy: see to \
+             the device",
+            report.mended_copies
+        );
+    }
     if !report.data_verified {
         text += "note: this pool has no checksums (pool create --checksum crc32c), so data cannot be verified: it was \
                  read, and what the device could not read would show\n";

@@ -68,6 +68,10 @@ pub struct PoolJson {
     /// Volumes are read-only and nothing but deletes is taken: the first checkpoint of this opening cannot be written,
     /// for want of space or for a damaged map.
     pub deletes_only: bool,
+    /// Copies of each page of metadata.
+    pub metadata_copies: u8,
+    /// Pages of metadata of which one copy was found damaged or unreadable, and not written anew since.
+    pub bad_copies: u64,
 }
 
 /// A volume with a damaged map, for programs.
@@ -150,6 +154,8 @@ impl PoolJson {
             lost: info.lost.clone(),
             upgrades: info.upgrades.iter().map(|upgrade| upgrade.name.to_owned()).collect(),
             deletes_only: info.deletes_only,
+            metadata_copies: info.metadata_copies,
+            bad_copies: info.bad_copies,
             damaged: info.damaged.iter().map(|(name, damage)| DamageJson::new(name, damage)).collect(),
         }
     }

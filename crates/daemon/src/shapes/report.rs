@@ -62,6 +62,9 @@ pub struct ScrubJson {
     pub checksum: String,
     /// Whether data could be verified; else it was read only.
     pub data_verified: bool,
+    /// Copies of pages of metadata that were not good, and were written anew from the other copy.
+    #[serde(default)]
+    pub mended_copies: u64,
     /// Metadata that was read.
     pub metadata_read_bytes: u64,
     /// Data that was read; what several share once.
@@ -83,6 +86,7 @@ impl ScrubJson {
             pool: place.to_string(),
             checksum: report.checksum.name().into(),
             data_verified: report.verified_data(),
+            mended_copies: report.mended_copies,
             metadata_read_bytes: report.metadata_bytes,
             data_read_bytes: report.data_bytes,
             bad_bytes: report.bad_bytes,
