@@ -66,6 +66,8 @@ pub struct Setup {
     pub journal_bytes: u64,
     /// Checksums of data.
     pub checksum: Checksum,
+    /// Copies of each page of metadata.
+    pub copies: u8,
     /// Engines at work side by side.
     pub engines: usize,
     /// They are rings.
@@ -147,7 +149,6 @@ impl Setup {
         let max_volume_bytes = if small { units * unit_bytes * 3 / 4 } else { *rng.pick(&[128, 256, 512, 1024]) * KIB };
         let (engines, max_volumes) = (rng.between(1, 3) as usize, rng.between(2, 7) as usize);
         let checksum = Checksum::None;
-        let skip = Vec::new();
         Setup {
             seed,
             ops,
@@ -155,6 +156,7 @@ impl Setup {
             unit_bytes,
             journal_bytes,
             checksum,
+            copies: 1,
             engines,
             rings: !seed.is_multiple_of(3),
             max_volumes,
@@ -171,7 +173,7 @@ impl Setup {
             behind: 0,
             disk,
             mix,
-            skip,
+            skip: Vec::new(),
         }
         .with_overlap()
         .with_many_or_huge()
@@ -188,6 +190,7 @@ impl Setup {
             _ => setup,
         };
         let setup = if Rng::new(seed).fork(0x642).percent(50) { setup.with_checksums() } else { setup };
+        let setup = if Rng::new(seed).fork(0x643).percent(25) { setup.with_two_copies() } else { setup };
         setup.with_focus().with_failures()
     }
 
@@ -363,6 +366,14 @@ impl Setup {
         self
     }
 
+    /// This run on a pool with two copies of its metadata, which takes as much again of what a pool keeps for that.
+    #[must_use]
+    pub fn with_two_copies(mut self) -> Setup {
+        self.copies = 2;
+        self.size_bytes += RESERVE_BYTES.max(2 * self.unit_bytes);
+        self
+    }
+
     /// This run with a spare disk that the pool gets at some time.
     #[must_use]
     pub fn with_spare(mut self) -> Setup {
@@ -393,6 +404,7 @@ impl Setup {
         tally.count("pools");
         let kinds = [
             (self.checksum != Checksum::None, "with checksums"),
+            (self.copies > 1, "with two copies of their metadata"),
             (self.rings, "whose I/O goes through rings"),
             (self.overlap, "with I/O under way during calls"),
             (self.growing > 0, "with volumes that grow"),
@@ -424,6 +436,7 @@ impl Setup {
             .unit_bytes(self.unit_bytes)
             .journal_bytes(Some(self.journal_bytes))
             .checksum(self.checksum)
+            .metadata_copies(Some(self.copies))
             .discard(true)
             .uuid(Some(uuid))
     }

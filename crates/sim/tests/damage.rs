@@ -10,8 +10,8 @@ use sheave_sim::model::Model;
 use sheave_sim::setup::Setup;
 use sheave_sim::threads::Threads;
 use sheave_sim::world::{Counters, World};
-use sheave_vol::Pool;
 use sheave_vol::format::kind;
+use sheave_vol::{FindingKind, Pool};
 
 /// The sector after the superblocks.
 const SUPERBLOCKS_END: u64 = 16;
@@ -25,6 +25,11 @@ fn populated(seed: u64, close: bool) -> (Setup, SimDisk, Model) {
 fn populated_and_reopened(seed: u64, close: bool, reopen: u64) -> (Setup, SimDisk, Model) {
     let mut setup = Setup::draw(seed, 0);
     setup.mix.reopen = reopen;
+    populated_in(setup, seed, close)
+}
+
+/// As this setup says.
+fn populated_in(mut setup: Setup, seed: u64, close: bool) -> (Setup, SimDisk, Model) {
     // The seeds of these tests were chosen for what they leave of metadata; a trim changes none of it.
     setup.mix.trim = 0;
     let disk = SimDisk::new(Image::new(setup.size_bytes), setup.disk.clone());
@@ -99,6 +104,36 @@ fn any_metadata_block_of_a_pool_that_was_not_closed() {
         noticed = (noticed.0 + refused, noticed.1 + partly);
     }
     assert!(noticed.0 >= 20 && noticed.1 >= 20, "refused, and opened in part: {noticed:?}");
+}
+
+/// No damage of one copy of a page of a pool with two costs anything, and `check` names it.
+#[test]
+fn any_page_of_a_pool_with_two_copies() {
+    let (mut spare, mut named) = (0, 0);
+    for seed in sheave_testkit::seeds(8) {
+        let setup = Setup::draw(seed, 0).with_two_copies();
+        let (setup, disk, model) = populated_in(setup, seed, seed % 2 == 0);
+        let image = disk.image();
+        let all = meta_blocks(&image);
+        let mut rng = Rng::new(seed).fork(7);
+        let is_page = |block: &&MetaBlock| [kind::LEAF, kind::INDEX, kind::TABLE, kind::SUMS].contains(&block.kind);
+        for block in all.iter().filter(is_page) {
+            for how in Harm::ALL {
+                let mut damaged = image.clone();
+                harm(&mut damaged, block, how, &all, &mut rng);
+                match judge(&setup, &damaged, &model, Some((block, &image))) {
+                    Ok(Verdict::Unharmed(report)) => {
+                        let kinds = report.findings.iter().map(|finding| finding.kind);
+                        assert!(kinds.clone().all(|kind| kind == FindingKind::PageCopy), "{:?}", report.findings);
+                        named += kinds.count();
+                        spare += 1;
+                    }
+                    other => panic!("seed {seed}: {how:?} of the {block}: {other:?}"),
+                }
+            }
+        }
+    }
+    assert!(spare >= 100 && named >= 50, "{spare} were harmed, {named} of them in use");
 }
 
 /// Renames and copies are in the journal, which is not in the checkpoint whose pages are damaged: `check` names those
