@@ -25,6 +25,7 @@ fn open(device: &Device) -> Pool {
 
 fn made(device: &Device, unit_bytes: u64, checksum: Checksum) -> Pool {
     let options = CreateOptions::default()
+        .metadata_copies(Some(1))
         .unit_bytes(unit_bytes)
         .checksum(checksum)
         .overwrite(true)

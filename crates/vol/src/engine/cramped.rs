@@ -60,24 +60,30 @@ impl PoolInner {
         if !self.io.is_sparse() || self.lock().first_is_bare() {
             return Ok(true);
         }
+        let mut refused = false;
         for punch in [false, true] {
             if punch {
                 self.punch_free()?;
                 self.stock_for_first()?;
             }
-            self.prove_pages()?;
+            refused |= self.prove_pages()?;
             let state = self.lock();
             if state.tree.pages.stock() >= state.pages_due() {
                 return Ok(true);
             }
         }
+        // The last page that was tried may have had space, and that is not why there is no room.
+        if refused {
+            self.note_host(Status::NoSpc);
+        }
         Ok(false)
     }
 
     /// Writes the free pages that the first checkpoint will take. Units of metadata have been written as a whole, but a
-    /// copy of the file may have holes where they were blank. Pages that have no space stay out of use.
-    fn prove_pages(&self) -> Result<(), Status> {
-        let (mut good, mut result) = (Vec::new(), Ok(()));
+    /// copy of the file may have holes where they were blank. Pages that have no space stay out of use; whether there
+    /// were any.
+    fn prove_pages(&self) -> Result<bool, Status> {
+        let (mut good, mut refused, mut result) = (Vec::new(), false, Ok(()));
         let mut state = self.lock();
         while result.is_ok() {
             let wanted = state.pages_due().saturating_sub(good.len() as u64).min(state.tree.pages.stock());
@@ -90,7 +96,7 @@ impl PoolInner {
                 let second = seconds.get(at).map(|unit| second_address(page, *unit, unit_bytes));
                 let mut both = [Some(page), second].into_iter().flatten();
                 match both.try_for_each(|at| self.write_new(at, &[0; BLOCK])) {
-                    Err(Status::NoSpc) => {}
+                    Err(Status::NoSpc) => refused = true,
                     written => {
                         good.push(page);
                         result = result.and(written);
@@ -101,7 +107,7 @@ impl PoolInner {
         }
         let State { tree, .. } = &mut *state;
         tree.pages.put(&good, &mut tree.units);
-        result
+        result.map(|()| refused)
     }
 
     /// Before anything else is written: what was recovered becomes a checkpoint, and journal blocks of the opening
