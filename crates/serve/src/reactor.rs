@@ -32,6 +32,7 @@ use sheave_uring::{IoWq, Ring, RingHandle};
 
 use self::conn::Conn;
 use self::movement::Idle;
+use self::questions::Moment;
 use self::raw::{Kind, token};
 use self::requests::{ENTRIES, Io, MAX_COST};
 use crate::counts::Tally;
@@ -149,7 +150,7 @@ impl Reactor {
     /// When its kernel ring serves nothing any more: its clients are dropped.
     pub(crate) fn run(mut self) -> Result<(), ServeError> {
         while let Some((wanted, timeout)) = self.before_wait() {
-            self.io.ring.wait_any(wanted, timeout);
+            self.wait(wanted, timeout);
             self.io.ring.kernel_failure().map_err(ServeError::Ring)?;
             self.after_wait(timeout);
         }
@@ -159,7 +160,7 @@ impl Reactor {
     /// Does what can be done. For how many events to wait then, and how long; `None` at the end of the server.
     fn before_wait(&mut self) -> Option<(u32, Option<Duration>)> {
         self.go_on();
-        self.answer_a_question();
+        self.answer_questions();
         self.let_go();
         // After those that went: there may be room for others now.
         self.accept_more();
@@ -171,15 +172,27 @@ impl Reactor {
         Some((self.wanted(), timeout))
     }
 
-    /// Answers a question for one context, when it is somebody's turn (Q1).
-    fn answer_a_question(&mut self) {
-        if let Some(number) = self.io.questions.take() {
+    /// Sends all that was prepared, and waits.
+    fn wait(&mut self, wanted: u32, timeout: Option<Duration>) {
+        self.io.ring.wait_any(wanted, timeout);
+        self.io.questions.sent(Moment::now);
+    }
+
+    /// Answers questions for a slice of time, when it is time for one.
+    fn answer_questions(&mut self) {
+        if !self.io.questions.begin(Moment::now) {
+            return;
+        }
+        while let Some(number) = self.io.questions.next() {
             if let Some(Some(conn)) = self.conns.get_mut(number) {
-                conn.answer_question(&mut self.io);
+                while conn.answer_question() && self.io.questions.has_time(Instant::now()) {}
             }
             self.touched.push(number);
-            self.go_on();
+            if !self.io.questions.has_time(Instant::now()) {
+                break;
+            }
         }
+        self.go_on();
     }
 
     /// Takes what has come.
@@ -243,8 +256,10 @@ impl Reactor {
                 kind => {
                     let Some(Some(conn)) = self.conns.get_mut(number) else { continue };
                     if kind == Kind::Recv as u32 {
-                        self.io.questions.comes_for(number);
                         conn.received(&mut self.io, &event);
+                        if !conn.has_question() {
+                            self.io.questions.others_have_work();
+                        }
                     } else {
                         conn.sent(&mut self.io, event.res);
                     }
@@ -264,7 +279,7 @@ impl Reactor {
             for &(slot, res) in &ended {
                 let Some(answer) = self.io.op_ended(slot, res) else { continue };
                 let number = answer.conn;
-                self.io.questions.comes_for(number);
+                self.io.questions.others_have_work();
                 match self.conns.get_mut(number).and_then(Option::as_mut) {
                     Some(conn) => conn.answer(&mut self.io, answer),
                     // A connection outlives its requests.

@@ -165,6 +165,54 @@ fn others_are_answered_between_the_contexts_of_a_question() {
     rig.server.stop().expect("it ends");
 }
 
+/// A backend whose contexts have as many extents as an answer may.
+#[derive(Debug)]
+struct Long {
+    file: Arc<dyn File>,
+    looked: Arc<AtomicUsize>,
+}
+
+const EXTENTS: usize = 4096;
+
+impl Backend for Long {
+    fn file(&self) -> &Arc<dyn File> {
+        &self.file
+    }
+
+    fn context(&self, name: &[u8]) -> Option<u64> {
+        str::from_utf8(name).ok()?.strip_prefix("n:")?.parse().ok()
+    }
+
+    fn extents(&self, question: &Question) -> Result<Vec<Extent>, NoStatus> {
+        self.looked.fetch_add(1, Ordering::SeqCst);
+        let len = question.len / EXTENTS as u64;
+        Ok((0..EXTENTS as u32).map(|number| Extent { len, status: number & 1 }).collect())
+    }
+}
+
+#[test]
+fn long_answers_that_nobody_takes_are_not_made() {
+    const ANSWERS: usize = 32 * (20 + 4 + 8 * EXTENTS);
+    let device = sheave_drivers::open_device("ram:size=64M").expect("a device");
+    let looked = Arc::new(AtomicUsize::new(0));
+    let backend = Long { file: Arc::new(RawFile::new(device)), looked: looked.clone() };
+    let Some(rig) = rig_with(Box::new(backend), never_stalls()) else { return };
+    let mut asker = curious(&rig);
+    // The data of the read is more than the sockets take: all answers stay behind it.
+    asker.write_all(&[request(0, 1, 0, LARGEST), request(7, 2, 0, LARGEST)].concat()).expect("sent");
+    // Until nothing more is looked at.
+    let mut before = 0;
+    while before == 0 || before != looked.load(Ordering::SeqCst) {
+        before = looked.load(Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(200));
+        rig.serves();
+    }
+    assert!(before < 32, "a client that takes nothing has answers for all contexts in the server's memory");
+    asker.read_exact(&mut vec![0; 20 + 8 + LARGEST as usize + ANSWERS]).expect("all, when it takes them");
+    assert_eq!(looked.load(Ordering::SeqCst), 32);
+    rig.server.stop().expect("it ends");
+}
+
 #[test]
 fn questions_for_many_contexts_are_answered_whole_beside_others() {
     const READS: u64 = 50;

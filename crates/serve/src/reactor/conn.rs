@@ -486,6 +486,7 @@ impl Conn {
             }
         }
         self.forget_question(io);
+        self.line_up_question(io);
         self.begin_large_reads(io);
         self.tell_of_tls(shared);
         self.send(io);

@@ -1,38 +1,70 @@
 //! Questions for the status of a range (BLOCK_STATUS), which a backend answers on the reactor's thread.
 //!
-//! Owns whose turn it is, and when. A question for several contexts is answered one context at a time, and those of
-//! several clients in turn.
+//! Owns whose turn it is, and when. Answers are given in slices of the thread's time: a question for several contexts
+//! is answered one context at a time, as many as fit into a slice, and those of several clients in turn. A slice ends
+//! when its replies were given to the kernel, which often takes longer than to find them.
 //!
 //! Invariants:
-//! - Q1. Between two answers of a backend the reactor takes what has come for other connections.
-//! - Q2. While others have something to do, answers take at most a third of the thread's time: after one, none begins
-//!   for twice as long as it took.
+//! - Q1. A slice ends with the answer that exceeds it; between two slices the reactor takes what has come for other
+//!   connections.
+//! - Q2. While others have something to do, none begins after a slice before the thread has worked [`WORK`] times as
+//!   long for others as the slice took, or [`WALL`] times as long has gone by, which is so where others leave the
+//!   thread idle. Who asks nothing but such questions is none of these others.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
 use sheave_nbd::session::Request;
 
-/// An answer that takes longer than this is waited for no longer than if it took this: a backend that is that slow is
+/// Time of a slice. A request of another client waits for one at most.
+const SLICE: Duration = Duration::from_micros(50);
+/// Work for others between two slices, by the time of the first.
+const WORK: u32 = 2;
+/// Time between two slices, by the time of the first, at most.
+const WALL: u32 = 5;
+/// A slice that takes longer than this is waited for no longer than if it took this: a backend that is that slow is
 /// not made any slower.
 const MOST: Duration = Duration::from_millis(20);
+/// Slices in a row without anything for others, after which the others have nothing to do: a client that sends its next
+/// request when it has the reply to the last one has none at the end of every second slice.
+const ALONE: u8 = 2;
 
 /// A question that is being answered, and the contexts that are left, a bit for each number. Nothing else of the client
-/// is looked at meanwhile.
+/// is looked at meanwhile; nor does it wait for its next answer while many of its replies are still to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub(super) request: Request,
     pub(super) left: u32,
+    /// It is among those that wait, or is answered now.
+    pub(super) waits: bool,
+}
+
+/// A time on the clock, and the time that the thread had worked by then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    at: Instant,
+    worked: Duration,
+}
+
+impl Moment {
+    /// Now, on this thread.
+    pub(super) fn now() -> Moment {
+        let worked = clock_gettime(ClockId::ThreadCPUTime);
+        Moment { at: Instant::now(), worked: Duration::try_from(worked).unwrap_or_default() }
+    }
 }
 
 /// The connections that wait for an answer.
 #[derive(Debug, Default)]
 pub(super) struct Questions {
     waiting: VecDeque<usize>,
-    /// When the next may be answered, while others have something to do.
-    after: Option<Instant>,
-    /// Others had something to do since the last answer.
-    are_others: bool,
+    /// When the slice began whose replies are on their way to the kernel.
+    begun: Option<Instant>,
+    /// When the last slice has ended, and how long it took, at most [`MOST`].
+    last: Option<(Moment, Duration)>,
+    /// Slices in which something may come for others before they count as idle.
+    others: u8,
 }
 
 impl Questions {
@@ -46,32 +78,62 @@ impl Questions {
         self.waiting.retain(|other| *other != conn);
     }
 
-    /// Something has come for a connection: one that waits for its answer has nothing else to do.
-    pub(super) fn comes_for(&mut self, conn: usize) {
-        self.are_others |= !self.waiting.is_empty() && !self.waiting.contains(&conn);
+    /// Something has come for a connection that is no question.
+    pub(super) fn others_have_work(&mut self) {
+        self.others = ALONE;
     }
 
-    /// How long the next answer has to wait, if somebody waits for one.
+    /// Whether others count as having something to do.
+    #[cfg(test)]
+    pub(super) fn have_others_work(&self) -> bool {
+        self.others > 0
+    }
+
+    /// How long the wait for what comes may take at most, if somebody waits for an answer, or replies for their way.
     pub(super) fn due_in(&self, now: impl FnOnce() -> Instant) -> Option<Duration> {
+        if self.begun.is_some() {
+            return Some(Duration::ZERO);
+        }
         if self.waiting.is_empty() {
             return None;
         }
-        let after = self.after.filter(|_| self.are_others);
-        Some(after.map_or(Duration::ZERO, |after| after.saturating_duration_since(now())))
+        let last = self.last.filter(|_| self.others > 0);
+        Some(last.map_or(Duration::ZERO, |(end, took)| (end.at + WALL * took).saturating_duration_since(now())))
     }
 
-    /// Whose question is answered now.
-    pub(super) fn take(&mut self) -> Option<usize> {
-        if self.due_in(Instant::now)? > Duration::ZERO {
-            return None;
+    /// Whether a slice begins (Q2).
+    pub(super) fn begin(&mut self, now: impl FnOnce() -> Moment) -> bool {
+        if self.waiting.is_empty() {
+            return false;
         }
+        let now = now();
+        if let Some((end, took)) = self.last.filter(|_| self.others > 0) {
+            let worked = now.worked.saturating_sub(end.worked);
+            if worked < WORK * took && now.at < end.at + WALL * took {
+                return false;
+            }
+        }
+        self.others = self.others.saturating_sub(1);
+        self.begun = Some(now.at);
+        true
+    }
+
+    /// Whose question is answered next in the slice that has begun.
+    pub(super) fn next(&mut self) -> Option<usize> {
         self.waiting.pop_front()
     }
 
-    /// An answer was given, which was begun then.
-    pub(super) fn answered(&mut self, begun: Instant, now: Instant) {
-        self.after = Some(now + 2 * now.saturating_duration_since(begun).min(MOST));
-        self.are_others = false;
+    /// Whether there is time for one more answer in the slice that has begun.
+    pub(super) fn has_time(&self, now: Instant) -> bool {
+        self.begun.is_some_and(|begun| now < begun + SLICE)
+    }
+
+    /// What was given to the kernel has been taken: the slice ends, if there was one.
+    pub(super) fn sent(&mut self, now: impl FnOnce() -> Moment) {
+        if let Some(begun) = self.begun.take() {
+            let end = now();
+            self.last = Some((end, end.at.saturating_duration_since(begun).min(MOST)));
+        }
     }
 }
 

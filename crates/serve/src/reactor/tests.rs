@@ -80,7 +80,7 @@ impl Bench {
         while got < replies {
             assert!(waits.len() < 100_000, "{got} bytes of {replies} have come, and no more does");
             let (wanted, _) = self.reactor.before_wait().expect("nobody ends it");
-            self.reactor.io.ring.wait_any(1, Some(Duration::ZERO));
+            self.reactor.wait(1, Some(Duration::ZERO));
             self.reactor.after_wait(None);
             let before = got;
             got += self.take();
@@ -135,6 +135,24 @@ fn records_for_which_there_is_no_room_in_one_send_do_not_wait_for_another_event(
 }
 
 #[test]
+fn who_asks_for_maps_alone_is_none_of_those_for_whom_such_questions_wait() {
+    let Some(mut bench) = Bench::connected(ServerOptions::default(), None) else { return };
+    let base = b"\0\0\0\x01x\0\0\0\x01\0\0\0\x0fbase:allocation";
+    let option = |kind: u8, data: &[u8]| {
+        [b"IHAVEOPT\0\0\0".as_slice(), &[kind], &(data.len() as u32).to_be_bytes(), data].concat()
+    };
+    let said = [b"\0\0\0\x03".to_vec(), option(8, b""), option(10, base), option(7, b"\0\0\0\x01x\0\0")].concat();
+    bench.waits(&said, 18 + 20 + (20 + 4 + 15) + 20 + (20 + 12) + (20 + 14) + 20);
+    for _ in 0..4 {
+        bench.waits(&request(7, 1 << 20), 20 + 4 + 8);
+    }
+    assert_eq!(bench.reactor.io.questions.due_in(Instant::now), None, "all is sent, and nobody waits");
+    assert!(!bench.reactor.io.questions.have_others_work(), "its own questions count as work for others");
+    bench.waits(&[request(0, 512), request(7, 1 << 20)].concat(), 20 + 512 + 20 + 4 + 8);
+    assert!(bench.reactor.io.questions.have_others_work());
+}
+
+#[test]
 fn a_limit_that_is_lifted_in_the_turn_in_which_a_request_was_charged_holds_it_back_no_longer() {
     let Some(mut bench) = Bench::new(1 << 20) else { return };
     let limit = |bench: &Bench, text: Option<&str>| {
@@ -145,7 +163,7 @@ fn a_limit_that_is_lifted_in_the_turn_in_which_a_request_was_charged_holds_it_ba
     bench.waits(&request(0, 1 << 20), 16 + (1 << 20));
     bench.say(&request(0, 512));
     bench.reactor.before_wait().expect("nobody ends it");
-    bench.reactor.io.ring.wait_any(1, Some(Duration::from_secs(1)));
+    bench.reactor.wait(1, Some(Duration::from_secs(1)));
     bench.reactor.io.turn += 1;
     bench.reactor.socket_events();
     let is_held_back =

@@ -41,7 +41,7 @@ impl Conn {
         let unaligned = chosen.unaligned(&request);
         match request.command {
             Command::Cache => return self.done(&request),
-            Command::BlockStatus => return self.block_status(io, &request),
+            Command::BlockStatus => return self.block_status(&request),
             Command::Read if request.len == 0 => {}
             Command::Flush => {}
             _ if request.len == 0 => return self.done(&request),
