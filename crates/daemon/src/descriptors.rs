@@ -9,9 +9,9 @@ use tracing::warn;
 
 /// As many descriptors as `docs/systemd` has.
 const DESCRIPTORS: u64 = 65536;
-/// Kept for the control socket (two for each of 64 clients) and two addresses of HTTP (64 peers that ask, 8 that are
-/// answered).
-const OTHERS: u64 = 2 * 64 + 2 * 72;
+/// Kept for the control socket (two for each of 64 clients), two addresses of HTTP (64 peers that ask, 8 that are
+/// answered), and clients that wait for a place.
+const OTHERS: u64 = 2 * 64 + 2 * 72 + 128;
 /// Kept for each thread that serves, and for each pool: the rings and eventfds of their workers.
 const WORK: u64 = 16;
 

@@ -87,6 +87,11 @@ impl Clients {
         self.lock().all.get(&id).map(|row| row.reactor)
     }
 
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.lock().all.len()
+    }
+
     pub(crate) fn list(&self) -> Vec<Client> {
         let of = |row: &Row| Client { counts: row.tally.read(), ..row.client.clone() };
         self.lock().all.values().map(of).collect()
@@ -94,7 +99,7 @@ impl Clients {
 }
 
 /// The other end, for shares, and in words.
-fn peer(fd: &OwnedFd) -> (Peer, String) {
+pub(crate) fn peer(fd: &OwnedFd) -> (Peer, String) {
     if let Ok(Some(address)) = rustix::net::getpeername(fd)
         && let Ok(address) = std::net::SocketAddr::try_from(address)
     {

@@ -161,10 +161,6 @@ impl Listener {
     }
 
     /// The socket, to be polled.
-    pub(crate) fn socket(&self) -> &OwnedFd {
-        &self.fd
-    }
-
     pub(crate) fn raw(&self) -> RawFd {
         self.fd.as_raw_fd()
     }

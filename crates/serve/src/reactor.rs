@@ -8,6 +8,7 @@
 
 mod batch;
 mod conn;
+mod door;
 mod held_back;
 mod large_reads;
 mod movement;
@@ -21,6 +22,7 @@ mod tls_stream;
 mod turns;
 mod unaligned;
 
+use std::os::fd::OwnedFd;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
@@ -31,7 +33,7 @@ use sheave_iomap::slow::FlightRecorder;
 use sheave_uring::{IoWq, Ring, RingHandle};
 
 use self::conn::Conn;
-use self::movement::Idle;
+use self::door::Door;
 use self::questions::Moment;
 use self::raw::{Kind, token};
 use self::requests::{ENTRIES, Io, MAX_COST};
@@ -68,10 +70,8 @@ pub(crate) struct Reactor {
     accepting: Vec<bool>,
     accept_after: Option<Instant>,
     most: usize,
-    /// When to look who waits for a place, while all are taken.
-    door_at: Option<Instant>,
-    /// Since when connections have nothing to do, while others wait.
-    idle: Vec<Idle>,
+    /// Who waits for a place, while all are taken.
+    door: Door,
     /// When to look at the handshakes, if there are any.
     look_at: Option<Instant>,
     /// When to look for clients that hold memory and do nothing.
@@ -114,8 +114,7 @@ impl Reactor {
             accepting: vec![false; shared.listeners.len()],
             accept_after: None,
             most,
-            door_at: None,
-            idle: Vec::new(),
+            door: Door::default(),
             look_at: None,
             stalls_at: None,
             trim_at: None,
@@ -343,7 +342,7 @@ impl Reactor {
         if let Some(mut conn) = self.conns[number].take() {
             conn.give_back(&mut self.io);
             self.io.shares.leave(number);
-            self.idle.get_mut(number).into_iter().for_each(|idle| *idle = Idle::default());
+            self.door.forget(number);
             self.held_back.retain(|(_, other)| *other != number);
             if let Some(export) = conn.export() {
                 self.io.leave(export);
@@ -358,14 +357,20 @@ impl Reactor {
         }
     }
 
-    /// Waits for the next connection of each listener, while there may be more.
+    /// Waits for the next connection of each listener. While this reactor has all that it may, others take what comes;
+    /// when all have, whoever comes waits at the door.
     fn accept_more(&mut self) {
         let is_full = self.live >= self.most;
         self.watch_the_door(is_full);
-        if self.ends_at.is_some() || self.accept_after.is_some() || is_full {
+        if self.ends_at.is_some() || self.accept_after.is_some() {
             return;
         }
-        if self.accepting.iter().all(|accepting| *accepting) || !self.has_room_for_handshake() {
+        self.let_in();
+        if self.accept_after.is_some() || self.accepting.iter().all(|accepting| *accepting) {
+            return;
+        }
+        let takes = if self.live >= self.most { self.is_full() } else { self.has_room_for_handshake() };
+        if !takes {
             return;
         }
         for (number, listener) in self.shared.listeners.iter().enumerate() {
@@ -421,6 +426,15 @@ impl Reactor {
         if self.ends_at.is_some() {
             return;
         }
+        if self.is_full() {
+            return self.waits_at_the_door(fd, listener);
+        }
+        let number = self.take_in(fd, listener);
+        self.touched.push(number);
+    }
+
+    /// A client has a place: its number.
+    fn take_in(&mut self, fd: OwnedFd, listener: usize) -> usize {
         let number = self.free.pop().unwrap_or_else(|| {
             self.conns.push(None);
             self.conns.len() - 1
@@ -432,7 +446,7 @@ impl Reactor {
         let (id, peer) = self.shared.clients.came(self.number, &fd, tally.clone());
         self.conns[number] = Some(Box::new(Conn::new(fd, number, id, peer, until, tally, tls)));
         self.live += 1;
-        self.touched.push(number);
+        number
     }
 
     /// How long the wait may take.
@@ -446,7 +460,7 @@ impl Reactor {
         } else if !idle {
             self.trim_at = None;
         }
-        let looks = [self.look_at, self.hang_ups_at, self.stalls_at, self.door_at];
+        let looks = [self.look_at, self.hang_ups_at, self.stalls_at, self.door.look_at];
         let all = looks.into_iter().chain([self.trim_at, self.ends_at, self.accept_after]);
         let now = Instant::now();
         let first = all.flatten().min().map(|first| first.saturating_duration_since(now));
@@ -493,7 +507,7 @@ impl Reactor {
             self.look_for_stalls();
             self.stalls_at = None;
         }
-        if self.door_at.is_some_and(|at| at <= now) {
+        if self.door.look_at.is_some_and(|at| at <= now) {
             self.look_at_the_door(now);
         }
         if self.trim_at.is_some_and(|at| at <= now) {
@@ -551,6 +565,7 @@ impl Reactor {
     fn begin_end(&mut self, now: Instant) {
         self.ends_at = Some(now + self.shared.options.drain);
         self.cancel_accepts();
+        self.door.close();
         for (number, conn) in self.conns.iter_mut().enumerate() {
             let Some(conn) = conn else { continue };
             conn.end_after_replies();

@@ -25,7 +25,8 @@ pub type Notices = Box<dyn Fn(&str) + Send + Sync>;
 pub struct ServerOptions {
     /// Threads.
     pub reactors: usize,
-    /// Most clients at a time; further ones wait in the queues of the listening sockets.
+    /// Most clients at a time. Of further ones some are accepted and told nothing until there is a place; the others
+    /// wait in the queues of the listening sockets.
     pub max_clients: u32,
     /// Bytes in flight of one client. A request may exceed it when it is the client's only one.
     pub client_bytes: u64,

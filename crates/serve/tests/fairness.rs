@@ -3,13 +3,14 @@
 
 mod rig;
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::net::{AddressFamily, SocketType};
 use sheave_iomap::{File, RawFile};
 use sheave_nbd::Extent;
 use sheave_serve::{Address, Backend, Listener, NoStatus, Question, ServerOptions};
@@ -304,6 +305,80 @@ fn the_peer_that_has_most_places_gives_way_first() {
     alone.write_all(&request(3, 5, 0, 0)).expect("it stays");
     alone.read_exact(&mut [0; 16]).expect("an answer");
     rig.server.stop().expect("it ends");
+}
+
+/// A client in the transmission phase that connects from this address of the machine.
+fn client_from(from: &str, to: &str) -> TcpStream {
+    let at = |text: &str| text.parse::<SocketAddr>().expect("an address");
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    rustix::net::bind(&socket, &at(from)).expect("the address is of this machine");
+    rustix::net::connect(&socket, &at(to)).expect("it answers");
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
+    stream
+}
+
+/// Chooses the export, when the server lets it in.
+fn choose(stream: &mut (impl Read + Write)) {
+    stream.read_exact(&mut [0; 18]).expect("a greeting");
+    stream.write_all(&[vec![0, 0, 0, 3], option(1, b"x")].concat()).expect("sent");
+    stream.read_exact(&mut [0; 10]).expect("an export");
+}
+
+fn flushes(stream: &mut (impl Read + Write)) -> bool {
+    stream.write_all(&request(3, 5, 0, 0)).is_ok() && stream.read_exact(&mut [0; 16]).is_ok()
+}
+
+/// D1 and D3 of `places`: all places are taken by one address, whose clients never pause, and as many as the server
+/// keeps wait for more, and others behind them.
+#[test]
+fn the_newest_client_of_the_peer_that_has_all_places_gives_way_to_that_of_another() {
+    const PLACES: usize = 48;
+    let tcp = Listener::bind(&Address::Tcp("127.0.0.1:0".into())).expect("it listens");
+    let Address::Tcp(place) = tcp.address().clone() else { panic!("it is TCP") };
+    let device = sheave_drivers::open_device("ram:size=64M").expect("a device");
+    let backend = Box::new(Device(Arc::new(RawFile::new(device))));
+    let options = ServerOptions { max_clients: PLACES as u32, ..never_stalls() };
+    let Some(rig) = rig_at(listener().0, vec![tcp], false, backend, options) else { return };
+    let mut many: Vec<TcpStream> = (0..PLACES).map(|_| client_from("127.0.0.1:0", &place)).collect();
+    many.iter_mut().for_each(choose);
+    // The backlog of the socket has room for a hundred, when the server takes none of them.
+    let mut waiting: Vec<TcpStream> = (0..150).map(|_| client_from("127.0.0.1:0", &place)).collect();
+    assert!(many.iter_mut().all(flushes), "those that come later harm nobody who has the same address");
+    let mut other = client_from("127.0.0.2:0", &place);
+    choose(&mut other);
+    assert!(flushes(&mut other));
+    assert!(rig.heard("its address or user has most of them"));
+    let last = many.pop().expect("there are many");
+    assert!(is_gone(last), "the newest gives way");
+    assert!(many.iter_mut().all(flushes), "one place is enough");
+    // And so on, until both have as many; then nobody gives way any more.
+    let mut others = vec![other];
+    while others.len() < PLACES / 2 {
+        others.push(client_from("127.0.0.2:0", &place));
+        choose(others.last_mut().expect("it was pushed"));
+        assert!(is_gone(many.pop().expect("there are more")));
+    }
+    let mut too_many = client_from("127.0.0.2:0", &place);
+    assert!(many.iter_mut().chain(&mut others).all(flushes));
+    // A place that becomes free goes to the peer that has fewest, though others have waited for longer.
+    drop(others.pop());
+    choose(&mut too_many);
+    assert!(flushes(&mut too_many));
+    assert!(many.iter_mut().chain(&mut others).all(flushes));
+    assert!(is_gone(waiting.pop().expect("it was pushed")), "the newest of too many is turned away (D3)");
+    waiting[0].set_nonblocking(true).expect("set");
+    let read = waiting[0].read(&mut [0]);
+    assert!(read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "the oldest goes on to wait");
+    rig.server.stop().expect("it ends");
+}
+
+/// Whether the server closes it, or has.
+fn is_gone(mut stream: TcpStream) -> bool {
+    match stream.read(&mut [0]) {
+        Ok(read) => read == 0,
+        Err(error) => error.kind() == ErrorKind::ConnectionReset,
+    }
 }
 
 #[test]

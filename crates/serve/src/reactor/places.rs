@@ -1,50 +1,123 @@
-//! Places for clients: who gives way when all are taken and others wait.
+//! Places for clients: who waits for one, and who gives way, when all are taken.
 //!
-//! Nothing is accepted while all places are taken. A client that has chosen its export, and has had nothing to do for
-//! [`ServerOptions::idle`](crate::ServerOptions::idle) since others wait, goes for the next; among those that could,
-//! one of the peer that has most places. Who asks for something, even if seldom, stays.
+//! Whoever comes then is accepted and told nothing until it has a place ([`door`](super::door)), for the server knows
+//! the peer of a client only when it has accepted it. Places that become free are for those whose peers have fewest.
+//!
+//! Invariants:
+//! - D1. The newest client of the peer that has most places gives way to one that waits, whatever it does, when it
+//!   leaves its peer with at least as many places as the other peer has then. So nobody gives way to clients of the
+//!   same peer, nor in turn with those of another, and one peer has all places while no other asks for any.
+//! - D2. A client that has chosen its export, and has had nothing to do for
+//!   [`ServerOptions::idle`](crate::ServerOptions::idle) since others wait, gives way to anybody; among those that
+//!   could, one of the peer that has most places.
+//! - D3. At most 128 wait like that, and an eighth as many as have places. Of more the newest of the peer that has, and
+//!   waits for, most places is turned away.
 
-use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
 use super::Reactor;
+use super::door::{Places, Waiting};
 use super::movement::Idle;
 use crate::shares::Peer;
 
-/// How often it is looked who waits for a place, while all are taken; and when one has given way.
+/// How often clients that wait let it be looked who has nothing to do, while all places are taken; and when one has
+/// given way.
 const DOOR: Duration = Duration::from_secs(1);
 const DOOR_AGAIN: Duration = Duration::from_millis(20);
+/// How long nothing is accepted when a client was turned away: who connects again at once is not served faster for it.
+const TURNED_AWAY: Duration = Duration::from_millis(1);
 
 impl Reactor {
-    /// Looks from time to time who waits, while all places are taken.
-    pub(super) fn watch_the_door(&mut self, is_full: bool) {
-        if !is_full || self.ends_at.is_some() {
-            self.door_at = None;
-        } else if self.door_at.is_none() {
-            // Not at once: who was silent before others came is given time from now on.
-            let period = DOOR.min(self.shared.options.idle / 2).max(DOOR_AGAIN);
-            self.door_at = Some(Instant::now() + period);
+    /// Whether a client that comes has to wait: this reactor has as many as it may, and so have all others.
+    pub(super) fn is_full(&self) -> bool {
+        let reactors = self.shared.options.reactors.max(1);
+        self.live >= self.most && self.shared.clients.count() >= self.most * reactors
+    }
+
+    /// A client has come while all places are taken (D3).
+    pub(super) fn waits_at_the_door(&mut self, fd: OwnedFd, listener: usize) {
+        let peer = crate::clients::peer(&fd).0;
+        self.door.waiting.push(Waiting { fd, listener, peer });
+        self.make_room();
+        let reactors = self.shared.options.reactors.max(1);
+        if self.door.turn_away(self.places(), self.most, reactors) {
+            self.accept_after = Some(Instant::now() + TURNED_AWAY);
         }
     }
 
-    /// Lets a client that has nothing to do give way, when somebody waits for its place.
+    /// Gives the places that are free to those who wait.
+    pub(super) fn let_in(&mut self) {
+        while !self.door.waiting.is_empty() && !self.is_full() && self.has_room_for_handshake() {
+            let Some(first) = self.door.first(&self.places()) else { return };
+            let Waiting { fd, listener, .. } = self.door.waiting.remove(first);
+            let number = self.take_in(fd, listener);
+            self.later.push(number);
+        }
+    }
+
+    /// Places of each peer, without those of clients that are about to be gone.
+    fn places(&self) -> Places {
+        let mut places = Places::new();
+        let stay = self.conns.iter().flatten().filter(|conn| !conn.is_ending_now());
+        stay.for_each(|conn| *places.entry(conn.peer()).or_default() += 1);
+        places
+    }
+
+    /// Lets clients give way to those of other peers (D1).
+    fn make_room(&mut self) {
+        let mut places = self.places();
+        let ending = self.conns.iter().flatten().filter(|conn| conn.is_ending_now()).count();
+        let mut free = ending + self.most.saturating_sub(self.live);
+        self.door.forget_gone();
+        let mut peers: Vec<Peer> = self.door.waiting.iter().map(|waiting| waiting.peer).collect();
+        while let Some(at) = (0..peers.len()).min_by_key(|at| places.get(&peers[*at]).copied().unwrap_or(0)) {
+            let has = places.entry(peers.remove(at)).or_default();
+            *has += 1;
+            let has = *has;
+            if free > 0 {
+                free -= 1;
+                continue;
+            }
+            let Some((most, count)) =
+                places.iter().map(|(peer, count)| (*peer, *count)).max_by_key(|(_, count)| *count)
+            else {
+                return;
+            };
+            if count <= has {
+                return;
+            }
+            let of = self.conns.iter_mut().flatten().filter(|conn| conn.peer() == most && !conn.is_ending_now());
+            let Some(newest) = of.max_by_key(|conn| conn.id()) else { return };
+            newest.drop_client("others wait for its place, and its address or user has most of them");
+            self.later.push(newest.number());
+            *places.entry(most).or_default() -= 1;
+        }
+    }
+
+    /// Looks from time to time who has nothing to do, while all places are taken.
+    pub(super) fn watch_the_door(&mut self, is_full: bool) {
+        if !is_full || self.ends_at.is_some() {
+            self.door.look_at = None;
+        } else if self.door.look_at.is_none() {
+            // Not at once: who was silent before others came is given time from now on.
+            let period = DOOR.min(self.shared.options.idle / 2).max(DOOR_AGAIN);
+            self.door.look_at = Some(Instant::now() + period);
+        }
+    }
+
+    /// Lets a client that has nothing to do give way, when somebody waits for its place (D2).
     pub(super) fn look_at_the_door(&mut self, now: Instant) {
-        self.door_at = None;
-        let listeners = self.shared.listeners.iter();
-        let mut looks: Vec<_> = listeners.map(|listener| PollFd::new(listener.socket(), PollFlags::IN)).collect();
-        // Where the kernel cannot say now, it is asked the next time.
-        let _ = poll(&mut looks, Some(&Timespec::default()));
-        if looks.iter().all(|look| look.revents().is_empty()) {
-            self.idle.clear();
+        self.door.look_at = None;
+        if self.door.waiting.is_empty() {
+            self.door.idle.clear();
             return;
         }
-        self.idle.resize_with(self.conns.len(), Idle::default);
-        let mut places = BTreeMap::<Peer, usize>::new();
-        self.conns.iter().flatten().for_each(|conn| *places.entry(conn.peer()).or_default() += 1);
+        self.make_room();
+        let places = self.places();
+        self.door.idle.resize_with(self.conns.len(), Idle::default);
         let mut first = None;
-        for (conn, idle) in self.conns.iter().zip(&mut self.idle) {
+        for (conn, idle) in self.conns.iter().zip(&mut self.door.idle) {
             let Some(conn) = conn else {
                 *idle = Idle::default();
                 continue;
@@ -59,7 +132,7 @@ impl Reactor {
             && let Some(Some(conn)) = self.conns.get_mut(number)
         {
             conn.drop_client("others wait for its place, and it has nothing to do");
-            self.idle[number] = Idle::default();
+            self.door.forget(number);
             self.later.push(number);
         }
     }

@@ -153,6 +153,24 @@ fn who_asks_for_maps_alone_is_none_of_those_for_whom_such_questions_wait() {
 }
 
 #[test]
+fn who_hangs_up_at_the_door_waits_for_no_place() {
+    let options = ServerOptions { max_clients: 16, ..ServerOptions::default() };
+    let Some(mut bench) = Bench::connected(options, None) else { return };
+    bench.waits(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x01x", 18 + 10);
+    let path = bench.client.peer_addr().expect("it has one").as_pathname().expect("a path").to_owned();
+    let _others: Vec<_> = (1..16).map(|_| UnixStream::connect(&path).expect("it answers")).collect();
+    let waits = UnixStream::connect(&path).expect("it answers");
+    let goes = UnixStream::connect(&path).expect("it answers");
+    while bench.reactor.door.waiting.len() < 2 {
+        bench.waits(&request(3, 0), 16);
+    }
+    drop(goes);
+    bench.reactor.look_at_the_door(Instant::now());
+    assert_eq!(bench.reactor.door.waiting.len(), 1);
+    drop(waits);
+}
+
+#[test]
 fn a_limit_that_is_lifted_in_the_turn_in_which_a_request_was_charged_holds_it_back_no_longer() {
     let Some(mut bench) = Bench::new(1 << 20) else { return };
     let limit = |bench: &Bench, text: Option<&str>| {

@@ -39,6 +39,11 @@ impl Conn {
         }
     }
 
+    /// Whether it is about to be gone.
+    pub(in crate::reactor) fn is_ending_now(&self) -> bool {
+        self.ending == super::Ending::Now
+    }
+
     /// What it has been done with until now. Who does nothing stays where it is, and has nothing under way.
     pub(in crate::reactor) fn mark(&self) -> Option<(u64, u64, u32)> {
         let super::Stage::Transmission(chosen) = &self.life.stage else { return None };
