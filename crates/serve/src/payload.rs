@@ -199,6 +199,13 @@ impl Pool {
         if whole < MMAP_THRESHOLD_BYTES { whole as u64 } else { shape.bytes().next_multiple_of(ALIGN) as u64 }
     }
 
+    /// Most bytes of data, in whole blocks of memory, that count for no more than this.
+    pub(crate) fn fits(cost: u64, align: usize) -> u64 {
+        let class = 1u64 << cost.max(1).ilog2().min(MMAP_THRESHOLD_BYTES.ilog2());
+        let len = class.saturating_sub(before(align) as u64);
+        len - len % ALIGN as u64
+    }
+
     /// Memory of this shape that counts for so many bytes; `None` when the system has none.
     pub(crate) fn take(&mut self, shape: &Shape, counted: u64, of_room: bool) -> Option<Payload> {
         let class = class(shape.bytes());

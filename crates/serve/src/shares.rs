@@ -268,6 +268,13 @@ impl Shares {
         }
     }
 
+    /// Whether so much more is a client's share now.
+    #[cfg(test)]
+    pub(crate) fn has_share_for(&self, client: usize, now: u64) -> bool {
+        let wish = Wish { now, until_whole: self.most, has_room: false };
+        self.judge(client, wish) == Some(Granted::Share)
+    }
+
     /// Whether somebody is in line.
     pub(crate) fn has_line(&self) -> bool {
         !self.line.is_empty()

@@ -12,6 +12,7 @@ use sheave_blk::request::{DoneList, RqList, RqQueue, RqTable};
 use sheave_blk::{Device, DeviceError};
 use sheave_drivers::fault::{self, FaultKind, FaultPlan};
 use sheave_iomap::RawFile;
+use sheave_serve::ServerOptions;
 
 use rig::{options, reply, request, rig_with};
 
@@ -107,6 +108,31 @@ fn a_read_that_fails_is_no_data_and_harms_no_other() {
         (0..100).map(|_| reply(&mut client)).map(|(error, cookie)| (cookie, error)).collect();
     assert!(errors.total() > 0 && replies.values().all(|&error| error == 5), "{replies:?}");
     assert_eq!((replies.len(), replies.keys().next_back()), (100, Some(&99)), "each is answered as itself");
+    rig.server.stop().expect("it ends");
+}
+
+/// A reply that has begun promises all its data.
+#[test]
+fn a_long_read_that_fails_within_its_reply_ends_the_connection() {
+    const LEN: usize = 8 << 20;
+    let disk = sheave_drivers::open_device("ram:size=64M").expect("a device");
+    let plan = FaultPlan::new(7).with(FaultKind::Error, 0.01);
+    let (device, _) = fault::over("bad", &disk, &plan).expect("a device");
+    let options = ServerOptions { reactors: 1, server_bytes: 1 << 20, ..options() };
+    let Some(rig) = rig_with(Box::new(rig::Device(Arc::new(RawFile::new(device)))), options) else { return };
+    // While others hold something there is no memory for such a read, which is read in thousands of pieces.
+    let mut other = rig.client();
+    other.write_all(&request(1, 1, 0, 4096)).expect("sent");
+    let failed = (0..10).find_map(|_| {
+        let mut client = rig.client();
+        client.write_all(&request(0, 7, 0, LEN as u32)).expect("sent");
+        let (error, _) = reply(&mut client);
+        let mut data = Vec::new();
+        let ended = || std::io::Read::read_to_end(&mut client, &mut data).map_or(true, |len| len < LEN);
+        (error == 0).then(ended)
+    });
+    assert_eq!(failed, Some(true), "the first piece fails seldom, and one of all always does");
+    assert!(rig.heard("its device has failed within a long read"));
     rig.server.stop().expect("it ends");
 }
 

@@ -70,6 +70,53 @@ fn replies_of_any_size_that_nobody_takes_hold_up_nobody_else() {
     rig.server.stop().expect("it ends");
 }
 
+/// A client in the transmission phase that has structured replies.
+fn structured(rig: &Rig) -> UnixStream {
+    let mut stream = rig.connect();
+    stream.read_exact(&mut [0; 18]).expect("a greeting");
+    stream.write_all(&[vec![0, 0, 0, 3], option(8, b""), option(1, b"x")].concat()).expect("sent");
+    stream.read_exact(&mut [0; 20 + 10]).expect("an export");
+    stream
+}
+
+#[test]
+fn long_reads_get_to_their_end_whatever_others_hold_and_never_give_back() {
+    const LEN: usize = (8 << 20) + 4096;
+    let Some(rig) = rig(never_stalls()) else { return };
+    let bytes: Vec<u8> = (0..LEN).map(|at| (at / 4093) as u8).collect();
+    let mut writer = rig.client();
+    writer.write_all(&[request(1, 1, 0, LEN as u32), bytes.clone()].concat()).expect("sent");
+    assert_eq!(reply(&mut writer), (0, 1));
+    let mut attackers: Vec<UnixStream> = (0..ATTACKERS).map(|_| rig.client()).collect();
+    let reads: Vec<u8> = (0..400).flat_map(|cookie| request(0, cookie, 0, 256 << 10)).collect();
+    attackers.iter_mut().for_each(|stream| stream.write_all(&reads).expect("sent"));
+    rig.serves_alone(512);
+    // What comes before a long read is answered before it, and what comes behind it waits for it; twice.
+    let long = request(0, 7, 0, LEN as u32);
+    let asks = [request(3, 6, 0, 0), long, request(3, 8, 0, 0), request(0, 9, 4096, 512)].concat();
+    for (mut client, header) in [(rig.client(), 16), (structured(&rig), 28)] {
+        for _ in 0..2 {
+            client.write_all(&asks).expect("sent");
+            assert_eq!(reply(&mut client), (0, 6));
+            let mut back = vec![0; header + LEN];
+            client.read_exact(&mut back).expect("the data");
+            assert_eq!(back[8..16], 7u64.to_be_bytes());
+            assert!(back[header..] == bytes, "what was read in pieces is whole");
+            let mut rest = vec![0; 16 + header + 512];
+            client.read_exact(&mut rest).expect("the other replies");
+        }
+    }
+    // A client that leaves within a long read, or takes none of it, harms nobody.
+    let mut gone = rig.client();
+    gone.write_all(&asks).expect("sent");
+    gone.read_exact(&mut vec![0; 1 << 20]).expect("a part of it");
+    drop(gone);
+    let mut lazy = rig.client();
+    lazy.write_all(&asks.repeat(3)).expect("sent");
+    serves_beside(&rig, &attackers);
+    rig.server.stop().expect("it ends");
+}
+
 /// A backend with 32 contexts, each of which takes a millisecond to look at.
 #[derive(Debug)]
 struct Scattered {

@@ -11,6 +11,7 @@ mod begin;
 mod block_status;
 mod held_back;
 mod negotiation;
+mod pieces;
 mod progress;
 mod replies;
 mod secure;
@@ -29,7 +30,7 @@ use sheave_nbd::wire::Errno;
 use sheave_uring::Fd;
 
 use super::batch::{Batch, Piece};
-use super::large_reads::LargeReads;
+use super::large_reads::{LargeReads, Pieces};
 use super::movement::{self, Progress};
 use super::questions::Asked;
 use super::raw;
@@ -161,12 +162,13 @@ pub(super) struct Conn {
     receiving: Receiving,
     /// The write whose payload comes.
     gathering: Option<u32>,
-    /// Requests in the ring, large reads that wait for others, and the question that is being answered.
+    /// Requests in the ring, large reads that wait for others, and the question or long read that is being answered.
     under_way: u32,
     /// Those of them that rewrite parts of blocks.
     rewriting: u32,
     large: LargeReads,
     question: Option<Asked>,
+    pieces: Option<Pieces>,
     small_bytes: usize,
     out: VecDeque<Batch>,
     sending: Option<Sending>,
@@ -210,6 +212,7 @@ impl Conn {
             rewriting: 0,
             large: LargeReads::default(),
             question: None,
+            pieces: None,
             small_bytes: 0,
             out: VecDeque::new(),
             sending: None,
@@ -250,15 +253,6 @@ impl Conn {
             Stage::Transmission(chosen) => Some(chosen.id),
             Stage::Handshake(_) => None,
         }
-    }
-
-    /// Until when it has to choose an export, while it has not.
-    pub(super) fn handshake_until(&self) -> Option<Instant> {
-        (self.ending != Ending::Now && matches!(self.life.stage, Stage::Handshake(_))).then_some(self.until)
-    }
-
-    pub(super) fn is_late(&self, now: Instant) -> bool {
-        self.handshake_until().is_some_and(|until| until <= now)
     }
 
     /// Why it was dropped, once.
@@ -409,7 +403,8 @@ impl Conn {
     /// Whether bytes of it are looked at and received now. The payload of a write that has its memory always is: one
     /// write may by itself count for as much as a client may have, and would never be complete.
     fn takes_bytes(&self, io: &Io) -> bool {
-        let ready = self.ending == Ending::No && self.life.deferred.is_none() && self.question.is_none();
+        let answers = self.question.is_some() || self.pieces.is_some();
+        let ready = self.ending == Ending::No && self.life.deferred.is_none() && !answers;
         ready && !self.yields(io) && (self.gathering.is_some() || !self.is_full(io))
     }
 
@@ -477,6 +472,7 @@ impl Conn {
             self.handshake(io, shared);
             if !self.is_full(io)
                 && self.held_back_until().is_none()
+                && self.pieces.is_none()
                 && let Some(request) = self.life.deferred.take()
             {
                 self.request(io, request);
@@ -488,6 +484,7 @@ impl Conn {
         self.forget_question(io);
         self.line_up_question(io);
         self.begin_large_reads(io);
+        self.next_piece(io);
         self.tell_of_tls(shared);
         self.send(io);
         self.receive(io);

@@ -23,10 +23,25 @@ pub(super) struct LargeReads {
     end_at_once: bool,
 }
 
+/// A read that is answered in pieces.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pieces {
+    pub(super) whole: Request,
+    /// Bytes that were read.
+    pub(super) done: u64,
+    /// A piece is with the ring.
+    pub(super) in_ring: bool,
+}
+
 impl LargeReads {
     /// Whether some wait.
     pub(super) fn wait(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    /// How many wait.
+    pub(super) fn len(&self) -> u32 {
+        self.waiting.len() as u32
     }
 
     /// Whether a request has to wait, and does so from now on, for a client with so much memory.

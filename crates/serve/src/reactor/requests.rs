@@ -299,6 +299,11 @@ impl Io {
         Some(Memory { bytes, of_room: granted == Granted::Room })
     }
 
+    /// Bytes of data for which a client has memory in any case (F2), as devices want them.
+    pub(super) fn own_piece(&self, align: usize) -> u64 {
+        Pool::fits(self.shares.own(), align)
+    }
+
     /// Lets the payload of a write grow, when all that it has memory for has come; to [`GROWTH`] times its size, so
     /// that a long one is received in few pieces. Returns the bytes of data that there is memory for.
     pub(super) fn grow(&mut self, conn: usize, slot: u32) -> u64 {
@@ -306,10 +311,17 @@ impl Io {
         let Some(payload) = &mut op.payload else { return 0 };
         let (whole, counted) = (payload.cost(), payload.counted());
         if op.done == payload.room() && counted < whole {
-            let now = (counted * (GROWTH - 1)).min(whole - counted);
-            let wish = Wish { now, until_whole: whole - counted, has_room: payload.is_of_room() };
-            if let Some(granted) = self.shares.ask(conn, wish) {
-                self.pool.grow(payload, now, granted == Granted::Room);
+            let mut now = (counted * (GROWTH - 1)).min(whole - counted);
+            let least = now.min(self.shares.own());
+            // Where there is no memory for all of it, a part is better than none: a slow client goes on to be received
+            // from.
+            while now >= least {
+                let wish = Wish { now, until_whole: whole - counted, has_room: payload.is_of_room() };
+                if let Some(granted) = self.shares.ask(conn, wish) {
+                    self.pool.grow(payload, now, granted == Granted::Room);
+                    break;
+                }
+                now /= 2;
             }
         }
         payload.room() - op.done

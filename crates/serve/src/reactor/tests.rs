@@ -260,3 +260,35 @@ fn a_write_that_is_announced_counts_for_what_has_come_of_it() {
     io.forget(slot);
     assert_eq!(io.shares.held(1), 0);
 }
+
+#[test]
+fn a_write_gets_a_part_of_the_memory_that_it_asks_for_where_there_is_no_more() {
+    const WHOLE: u64 = 32 << 20;
+    let options = ServerOptions { server_bytes: 64 << 20, ..ServerOptions::default() };
+    let Some(mut bench) = Bench::connected(options, None) else { return };
+    let fd = client_beside(&mut bench);
+    let io = &mut bench.reactor.io;
+    // Others hold so much that little is left over, and the first in line has the room for one large request.
+    for conn in [2, 3] {
+        let read = request_of(Command::Read, 1 << 20);
+        while let Some(memory) = io.ask(conn, &read, &Shape::whole(read.len as usize, 512)) {
+            io.begin(conn, fd, read, &Shape::whole(read.len as usize, 512), memory).expect("there is memory");
+        }
+    }
+    let write = request_of(Command::Write, WHOLE);
+    let memory = io.ask(1, &write, &Shape::whole(write.len as usize, 512)).expect("its own part");
+    let slot = io.begin(1, fd, write, &Shape::whole(write.len as usize, 512), memory).expect("there is memory");
+    let mut come = 0;
+    loop {
+        let room = io.grow(1, slot);
+        if room == 0 {
+            break;
+        }
+        come += room;
+        *io.gathering(slot).expect("it is there").1 = come;
+    }
+    let held = io.shares.held(1);
+    assert!(held < WHOLE, "there is memory for all of it, which tests nothing");
+    // What is left over now is less than this client may add to what it holds, but for one step.
+    assert!(!io.shares.has_share_for(1, 2 * io.shares.own()), "{held} bytes are held, and there is more");
+}

@@ -62,8 +62,9 @@ impl Conn {
         }
         let shape = chosen.shape(&request, unaligned.as_ref());
         let Some(memory) = io.ask(self.number, &request, &shape) else {
-            self.life.deferred = Some(request);
-            self.charge = Charge::Paid;
+            if !self.read_in_pieces(io, &request) {
+                (self.life.deferred, self.charge) = (Some(request), Charge::Paid);
+            }
             return;
         };
         let Some(slot) = io.begin(self.number, chosen.fd, request, &shape, memory) else {

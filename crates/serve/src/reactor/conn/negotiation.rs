@@ -1,6 +1,6 @@
 //! A client chooses its export: bytes go to the state machine of the handshake, and its answers into the batch.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sheave_nbd::handshake::{self, Handshake, Negotiated, Tls};
 use sheave_nbd::session::Session;
@@ -14,6 +14,15 @@ use crate::shared::Shared;
 const OPTION_TIME: Duration = Duration::from_millis(5);
 
 impl Conn {
+    /// Until when it has to choose an export, while it has not.
+    pub(in crate::reactor) fn handshake_until(&self) -> Option<Instant> {
+        (self.ending != Ending::Now && matches!(self.life.stage, Stage::Handshake(_))).then_some(self.until)
+    }
+
+    pub(in crate::reactor) fn is_late(&self, now: Instant) -> bool {
+        self.handshake_until().is_some_and(|until| until <= now)
+    }
+
     /// Goes on with the handshake as far as the bytes that are there go.
     pub(super) fn handshake(&mut self, io: &mut Io, shared: &Shared) {
         while self.had_its_turn != Some(io.turn) {

@@ -48,7 +48,7 @@ impl Conn {
     pub(in crate::reactor) fn mark(&self) -> Option<(u64, u64, u32)> {
         let super::Stage::Transmission(chosen) = &self.life.stage else { return None };
         let counts = self.tally.read();
-        let is_quiet = self.under_way == 0 && self.ending == super::Ending::No;
+        let is_quiet = self.under_way == u32::from(self.waits_between_pieces()) && self.ending == super::Ending::No;
         is_quiet.then(|| (counts.answered() + counts.errors, chosen.session.payload_left(), self.progress.sends))
     }
 }

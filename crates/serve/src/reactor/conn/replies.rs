@@ -16,6 +16,9 @@ impl Conn {
     /// A request has ended: its reply waits to be sent.
     pub(in crate::reactor) fn answer(&mut self, io: &mut Io, answer: Answer) {
         self.under_way -= 1;
+        if self.pieces.is_some() {
+            return self.piece_read(io, answer);
+        }
         let Answer { request, failed, at_once, .. } = answer;
         let request = &request;
         self.large.ended(request, at_once);

@@ -14,9 +14,19 @@ impl Conn {
         while let Some(&request) = self.large.next(io.shares.held(self.number))
             && let Stage::Transmission(chosen) = &self.life.stage
         {
+            if self.pieces.is_some() {
+                return;
+            }
             let unaligned = chosen.unaligned(&request);
             let shape = chosen.shape(&request, unaligned.as_ref());
-            let Some(memory) = io.ask(self.number, &request, &shape) else { return };
+            let Some(memory) = io.ask(self.number, &request, &shape) else {
+                if self.read_in_pieces(io, &request) {
+                    // It was among those that wait, and is counted already.
+                    self.large.begun();
+                    self.under_way -= 1;
+                }
+                return;
+            };
             self.large.begun();
             if let Some(slot) = io.begin(self.number, chosen.fd, request, &shape, memory) {
                 unaligned.into_iter().for_each(|unaligned| _ = io.set_unaligned(slot, unaligned));
