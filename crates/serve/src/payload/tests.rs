@@ -90,3 +90,14 @@ fn data_within_blocks_has_them_whole_around_it_and_counts_for_all() {
         pool.put(payload);
     }
 }
+
+#[test]
+fn what_fits_costs_no_more_and_is_whole_blocks() {
+    for cost in [8 << 10, 12345, 64 << 10, 100_000] {
+        for align in [1, 512, 4096] {
+            let len = Pool::fits(cost, align);
+            assert!(len > 0 && len % ALIGN as u64 == 0, "{len} bytes");
+            assert!(Pool::cost(&Shape::whole(len as usize, align)) <= cost, "{len} bytes cost more than {cost}");
+        }
+    }
+}

@@ -42,6 +42,8 @@ fn a_client_that_holds_little_gets_its_own_part_whatever_others_hold() {
     }
     let left = shares.shared.saturating_sub(shares.held);
     assert!(left < 256 * shares.own(), "{left} bytes are left, which tests nothing");
+    // And the room for a large request is taken.
+    assert_eq!(shares.ask(0, at_once(LARGEST)), Some(Granted::Room));
     for client in 256..512 {
         assert_eq!(shares.ask(client, at_once(shares.own())), Some(Granted::Share), "client {client} (F2)");
     }
@@ -96,6 +98,16 @@ fn the_first_in_line_has_room_for_one_request_and_then_the_next_has() {
     shares.leave(5);
     shares.give(4, LARGEST, true);
     assert_eq!(shares.take_hopeful(), [6]);
+}
+
+#[test]
+fn who_is_first_when_the_one_before_is_content_with_less_has_hope() {
+    let mut shares = account(9);
+    (0..8).for_each(|client| drop(shares.ask(client, at_once(LARGEST))));
+    shares.give(3, LARGEST, true);
+    assert_eq!(shares.take_hopeful(), [4]);
+    assert_eq!(shares.ask(4, at_once(4096)), Some(Granted::Share));
+    assert_eq!(shares.take_hopeful(), [5], "F5");
 }
 
 #[test]
