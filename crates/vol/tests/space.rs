@@ -225,8 +225,7 @@ fn read_only_changes_nothing() {
 
 #[test]
 fn several_devices_are_one_pool() {
-    let device = open_device("linear:ram:size=8M+ram:size=16M");
-    let Ok(device) = device else { return };
+    let device = open_device("linear:over=ram:size=8M+ram:size=16M").expect("opens");
     format(&device, UNIT);
     let pool = open(&device);
     let user = User::new(pool.create_volume("v", 1 << 30).expect("creates"));

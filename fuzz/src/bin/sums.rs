@@ -18,6 +18,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
             pool: sheave_fuzz::POOL,
             generation: 0,
             address: sheave_fuzz::ADDRESS,
+            second: 0,
             index: expect.index,
             owner: 0,
         };

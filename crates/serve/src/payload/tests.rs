@@ -96,7 +96,7 @@ fn what_fits_costs_no_more_and_is_whole_blocks() {
     for cost in [8 << 10, 12345, 64 << 10, 100_000] {
         for align in [1, 512, 4096] {
             let len = Pool::fits(cost, align);
-            assert!(len > 0 && len % ALIGN as u64 == 0, "{len} bytes");
+            assert!(len > 0 && len.is_multiple_of(ALIGN as u64), "{len} bytes");
             assert!(Pool::cost(&Shape::whole(len as usize, align)) <= cost, "{len} bytes cost more than {cost}");
         }
     }

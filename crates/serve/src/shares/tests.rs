@@ -103,7 +103,7 @@ fn the_first_in_line_has_room_for_one_request_and_then_the_next_has() {
 #[test]
 fn who_is_first_when_the_one_before_is_content_with_less_has_hope() {
     let mut shares = account(9);
-    (0..8).for_each(|client| drop(shares.ask(client, at_once(LARGEST))));
+    (0..8).for_each(|client| _ = shares.ask(client, at_once(LARGEST)));
     shares.give(3, LARGEST, true);
     assert_eq!(shares.take_hopeful(), [4]);
     assert_eq!(shares.ask(4, at_once(4096)), Some(Granted::Share));
