@@ -426,6 +426,7 @@ impl Ring {
     /// ring.trace_to(Some(TraceWriter::create(&path, 0, 2 << 20)?));
     /// ring.push(prep::read(fd, Buf::zeroed(4096, 4096)?))?;
     /// ring.submit_and_wait(1)?;
+    /// drop(ring.trace_to(None)); // writes the entries that wait for others
     /// assert_eq!(Trace::read(&path)?.entries[0].bytes, 4096);
     /// # std::fs::remove_file(path)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
