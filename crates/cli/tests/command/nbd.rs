@@ -161,7 +161,11 @@ INNER
     )
     .expect("written");
     let script = format!("sh outlive.sh {}", assert_cmd::cargo::cargo_bin!("sheave").display());
-    let said = std::process::Command::new("sh").args(["-c", &script]).current_dir(dir.path("")).output();
+    let said = std::process::Command::new("sh")
+        .args(["-c", &script])
+        .current_dir(dir.path(""))
+        .env("SHEAVE_RUNTIME_DIR", "")
+        .output();
     let said = said.expect("it runs");
     let (out, err) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
     assert!(said.status.success(), "{out}{err}");
@@ -194,7 +198,11 @@ fn an_import_reads_no_hole_of_a_server_and_makes_them_where_there_was_data() {
             "nbdkit -U - --filter=log file in.raw logfile=reads.{volume} \
              --run '{sheave} volume import {yes}nbd:unix:$unixsocket p.img#{volume}'"
         );
-        let said = std::process::Command::new("sh").args(["-c", &script]).current_dir(dir.path("")).output();
+        let said = std::process::Command::new("sh")
+            .args(["-c", &script])
+            .current_dir(dir.path(""))
+            .env("SHEAVE_RUNTIME_DIR", "")
+            .output();
         let said = said.expect("it runs");
         assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
         let log = std::fs::read_to_string(dir.path(&format!("reads.{volume}"))).expect("read");
@@ -240,7 +248,11 @@ fn an_image_goes_to_a_server_that_makes_no_zeroes_or_takes_large_blocks_alone() 
                 "nbdkit -U - {filters} file disk.raw {keys} \
                  --run '{sheave} volume export --yes p.img#{volume} nbd:unix:$unixsocket'"
             );
-            let said = std::process::Command::new("sh").args(["-c", &script]).current_dir(dir.path("")).output();
+            let said = std::process::Command::new("sh")
+                .args(["-c", &script])
+                .current_dir(dir.path(""))
+                .env("SHEAVE_RUNTIME_DIR", "")
+                .output();
             let said = said.expect("it runs");
             (said.status.success(), String::from_utf8_lossy(&said.stderr).into_owned())
         };

@@ -98,6 +98,7 @@ impl Dir {
     pub fn shell(&self, line: &str) -> Said {
         let mut command = Command::new("sh");
         command.args(["-c", line]).env("SHEAVE", assert_cmd::cargo::cargo_bin!("sheave"));
+        command.env("SHEAVE_RUNTIME_DIR", "");
         Said::of(command.current_dir(self.0.path()).output().expect("the shell runs"))
     }
 }
