@@ -130,7 +130,7 @@ impl<'a> Walk<'a> {
         Ok(model)
     }
 
-    /// Of both copies of a page the good one, else the first. Notes the other if one alone is good.
+    /// Returns the good one of a page's two copies, else the first, and notes the other copy if one alone is good.
     pub(super) fn of_both(
         &mut self,
         page: PageRef,
@@ -355,20 +355,11 @@ impl<'a> Walk<'a> {
             let unit = page.address / u64::from(self.geometry.unit_bytes);
             let partner = *self.partners.entry(unit).or_insert(page.second);
             if partner != page.second {
-                self.findings.push(Finding {
-                    kind: FindingKind::SharedWrongly,
-                    place: Place {
-                        what: "page of metadata".into(),
-                        address: Some(page.address),
-                        volume: entry.map(|entry| entry.name.clone()),
-                        range: None,
-                    },
-                    means: format!(
-                        "its second copy is said to be in unit {}, those of other pages of its unit in unit {partner}",
-                        page.second
-                    ),
-                    repair: Some("Write all pages and their copies to new places".into()),
-                });
+                let means = format!(
+                    "its second copy is said to be in unit {}, those of other pages of its unit in unit {partner}",
+                    page.second
+                );
+                self.shared_wrongly(page, entry, means, "Write all pages and their copies to new places");
             }
         }
         let claim = (family, level, index);
@@ -377,6 +368,20 @@ impl<'a> Walk<'a> {
             return;
         }
         let (other, other_level, other_index) = earlier;
+        let means = format!(
+            "it is used as page {index} of level {level} here, and as page {other_index} of level {other_level} {}",
+            if other == 0 {
+                "of the volume table".into()
+            } else if other == SUMS {
+                "of the checksums".into()
+            } else {
+                format!("of a relative of volume {other}")
+            }
+        );
+        self.shared_wrongly(page, entry, means, "Keep it where it says that it belongs, give each family a copy");
+    }
+
+    fn shared_wrongly(&mut self, page: PageRef, entry: Option<&VolumeEntry>, means: String, repair: &str) {
         self.findings.push(Finding {
             kind: FindingKind::SharedWrongly,
             place: Place {
@@ -385,17 +390,8 @@ impl<'a> Walk<'a> {
                 volume: entry.map(|entry| entry.name.clone()),
                 range: None,
             },
-            means: format!(
-                "it is used as page {index} of level {level} here, and as page {other_index} of level {other_level} {}",
-                if other == 0 {
-                    "of the volume table".into()
-                } else if other == SUMS {
-                    "of the checksums".into()
-                } else {
-                    format!("of a relative of volume {other}")
-                }
-            ),
-            repair: Some("Keep it where it says that it belongs, give each family a copy".into()),
+            means,
+            repair: Some(repair.into()),
         });
     }
 }

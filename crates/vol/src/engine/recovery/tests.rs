@@ -95,18 +95,23 @@ fn places(pool: &Pool, name: &str) -> Vec<Option<u64>> {
     PLACES.iter().map(map).map(|found| (found.kind == MappingKind::Mapped).then_some(found.addr)).collect()
 }
 
+/// Writes volumes `a` and `b`, and a place of `a` once more after its snapshot `s`.
+fn fill(pool: &Pool) {
+    for name in ["a", "b"] {
+        drop(pool.create_volume(name, 8 << 30).unwrap());
+        PLACES.iter().for_each(|at| write(pool, name, *at));
+    }
+    pool.snapshot("a", "s").unwrap();
+    write(pool, "a", PLACES[0]);
+}
+
 /// A closed pool with volume `a`, its snapshot `s`, which shares all but one leaf with it, and `b`, which has nothing
 /// to do with them.
 fn three_volumes() -> Device {
     let device = open_device("ram:size=16M").unwrap();
     Pool::create(&device, &CreateOptions::default()).unwrap();
     let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
-    for name in ["a", "b"] {
-        drop(pool.create_volume(name, 8 << 30).unwrap());
-        PLACES.iter().for_each(|at| write(&pool, name, *at));
-    }
-    pool.snapshot("a", "s").unwrap();
-    write(&pool, "a", PLACES[0]);
+    fill(&pool);
     pool.close().unwrap();
     device
 }

@@ -16,12 +16,7 @@ fn pool(checksum: Checksum) -> Device {
     let device = device();
     Pool::create(&device, &CreateOptions { checksum, ..CreateOptions::default() }).unwrap();
     let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
-    for name in ["a", "b"] {
-        drop(pool.create_volume(name, 8 << 30).unwrap());
-        PLACES.iter().for_each(|at| write(&pool, name, *at));
-    }
-    pool.snapshot("a", "s").unwrap();
-    write(&pool, "a", PLACES[0]);
+    fill(&pool);
     for number in 0..70 {
         drop(pool.create_volume(&format!("an-empty-volume-with-a-long-name-{number}"), 1 << 20).unwrap());
     }

@@ -9,12 +9,7 @@ fn four_volumes(unit_bytes: u64) -> Device {
     let device = open_device("ram:size=32M").unwrap();
     Pool::create(&device, &CreateOptions { unit_bytes, ..CreateOptions::default() }).unwrap();
     let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
-    for name in ["a", "b"] {
-        drop(pool.create_volume(name, 8 << 30).unwrap());
-        PLACES.iter().for_each(|at| write(&pool, name, *at));
-    }
-    pool.snapshot("a", "s").unwrap();
-    write(&pool, "a", PLACES[0]);
+    fill(&pool);
     pool.clone_volume("s", "c").unwrap();
     // A leaf of its own, whose units are the snapshot's but for one.
     write(&pool, "c", PLACES[1] + 7 * unit_bytes);
