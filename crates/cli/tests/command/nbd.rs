@@ -161,14 +161,8 @@ INNER
     )
     .expect("written");
     let script = format!("sh outlive.sh {}", assert_cmd::cargo::cargo_bin!("sheave").display());
-    let said = std::process::Command::new("sh")
-        .args(["-c", &script])
-        .current_dir(dir.path(""))
-        .env("SHEAVE_RUNTIME_DIR", "")
-        .output();
-    let said = said.expect("it runs");
-    let (out, err) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
-    assert!(said.status.success(), "{out}{err}");
+    let Said { code, out, err } = dir.shell(&script);
+    assert_eq!(code, 0, "{out}{err}");
     // An error of the load is one of input and output, told by the failed flush; never wrong data.
     assert!(out.contains("clean") && !out.contains("wrong data") && !out.contains("verify failed"), "{out}{err}");
     println!("{out}");
@@ -198,13 +192,8 @@ fn an_import_reads_no_hole_of_a_server_and_makes_them_where_there_was_data() {
             "nbdkit -U - --filter=log file in.raw logfile=reads.{volume} \
              --run '{sheave} volume import {yes}nbd:unix:$unixsocket p.img#{volume}'"
         );
-        let said = std::process::Command::new("sh")
-            .args(["-c", &script])
-            .current_dir(dir.path(""))
-            .env("SHEAVE_RUNTIME_DIR", "")
-            .output();
-        let said = said.expect("it runs");
-        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+        let said = dir.shell(&script);
+        assert_eq!(said.code, 0, "{}", said.err);
         let log = std::fs::read_to_string(dir.path(&format!("reads.{volume}"))).expect("read");
         let count = |line: &str| u64::from_str_radix(line.split("count=0x").nth(1)?.split(' ').next()?, 16).ok();
         let read: u64 = log.lines().filter(|line| line.contains(" Read ")).filter_map(count).sum();
@@ -248,13 +237,8 @@ fn an_image_goes_to_a_server_that_makes_no_zeroes_or_takes_large_blocks_alone() 
                 "nbdkit -U - {filters} file disk.raw {keys} \
                  --run '{sheave} volume export --yes p.img#{volume} nbd:unix:$unixsocket'"
             );
-            let said = std::process::Command::new("sh")
-                .args(["-c", &script])
-                .current_dir(dir.path(""))
-                .env("SHEAVE_RUNTIME_DIR", "")
-                .output();
-            let said = said.expect("it runs");
-            (said.status.success(), String::from_utf8_lossy(&said.stderr).into_owned())
+            let said = dir.shell(&script);
+            (said.code == 0, said.err)
         };
         let (done, why) = export("v");
         assert!(done, "{filters}: {why}");
