@@ -268,7 +268,7 @@ impl Shares {
         }
     }
 
-    /// Whether so much more is a client's share now.
+    /// Returns whether a client's share has room for so many bytes more now.
     #[cfg(test)]
     pub(crate) fn has_share_for(&self, client: usize, now: u64) -> bool {
         let wish = Wish { now, until_whole: self.most, has_room: false };

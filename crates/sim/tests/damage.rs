@@ -28,7 +28,7 @@ fn populated_and_reopened(seed: u64, close: bool, reopen: u64) -> (Setup, SimDis
     populated_in(setup, seed, close)
 }
 
-/// As this setup says.
+/// Returns a populated pool of this setup.
 fn populated_in(mut setup: Setup, seed: u64, close: bool) -> (Setup, SimDisk, Model) {
     // The seeds of these tests were chosen for what they leave of metadata; a trim changes none of it.
     setup.mix.trim = 0;

@@ -117,7 +117,7 @@ fn a_daemon_is_traced_and_what_it_wrote_outlives_its_death() {
     assert!(of("write", 8192) >= 16 && of("write", 4096) == 0, "{out}");
 }
 
-/// How many requests an export has found.
+/// Returns how many requests `trace export` says that it has found.
 fn requests(out: &str) -> u64 {
     let of_line = |line: &str| line.split_whitespace().nth(2)?.parse::<u64>().ok();
     out.lines().filter(|line| line.starts_with("ring ")).filter_map(of_line).sum()

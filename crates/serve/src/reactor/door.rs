@@ -71,7 +71,7 @@ impl Door {
     }
 }
 
-/// Whether the other end has closed.
+/// Returns whether the other end of a socket has closed.
 fn has_hung_up(fd: &OwnedFd) -> bool {
     let mut look = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::RDHUP)];
     // Where the kernel cannot say now, it is asked the next time.

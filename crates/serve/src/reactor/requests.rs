@@ -174,7 +174,7 @@ pub(super) struct Io {
     pub(super) prompt_sends: Vec<usize>,
     /// Counts the turns of the loop.
     pub(super) turn: u32,
-    /// What has just ended, for [`Reactor::finished`](super::Reactor).
+    /// Slots and results of requests that have just ended, for [`Reactor::finished`](super::Reactor).
     pub(super) ended: Vec<(u32, i32)>,
     /// The ring's ways to exports, by their numbers. One that has no clients is kept for those that come back, for as
     /// long as the ring has room for others.
