@@ -150,6 +150,24 @@ impl Status {
     pub fn retry_helps(self) -> bool {
         matches!(self, Self::Again | Self::NoMem | Self::Busy | Self::Timeout | Self::Transport)
     }
+
+    /// True when the device itself has failed, or the way to it, rather than the request been refused: an operator has
+    /// to look at it. A device without space, and one that does not know an operation, have not failed.
+    #[inline]
+    #[must_use]
+    pub fn is_fault(self) -> bool {
+        matches!(
+            self,
+            Self::IoErr
+                | Self::Timeout
+                | Self::Medium
+                | Self::Protection
+                | Self::Offline
+                | Self::Transport
+                | Self::Target
+                | Self::Conflict
+        )
+    }
 }
 
 impl fmt::Display for Status {

@@ -29,7 +29,7 @@ use crate::error::DeviceError;
 use crate::flush_alarm::{FlushAlarm, FlushWatch};
 use crate::limits::Limits;
 use crate::queue::{DEFAULT_TIMEOUT, GateGuard, Queue};
-use crate::stats::Stats;
+use crate::stats::{Faults, Stats};
 use crate::tag_set::InFlight;
 
 /// A piece of a device: sectors `start..start + sectors` are `offset..` of the queue.
@@ -221,6 +221,13 @@ impl Device {
     pub fn stats(&self) -> Stats {
         let mut sum = Stats::default();
         self.queues().iter().for_each(|(queue, _)| sum.add(&queue.stats()));
+        sum
+    }
+
+    /// The faults of the queues under the device.
+    pub fn faults(&self) -> Faults {
+        let mut sum = Faults::default();
+        self.queues().iter().for_each(|(queue, _)| sum.add(queue.faults()));
         sum
     }
 

@@ -30,7 +30,7 @@ use crate::error::DeviceError;
 use crate::flush_alarm::Watches;
 use crate::hctx::HctxShared;
 use crate::limits::{Capacity, Limits, MAX_DEPTH};
-use crate::stats::Stats;
+use crate::stats::{Faults, Stats};
 use crate::tag_set::{InFlight, TagSet};
 
 const QUIESCE: u32 = 1 << 16;
@@ -199,6 +199,14 @@ impl Queue {
                 hctx.stats.read(seat, &mut sum);
             }
         }
+        sum
+    }
+
+    /// The faults of the device since it was opened, over all rings, without a reading of all statistics.
+    pub fn faults(&self) -> Faults {
+        let hctxs = self.hctxs();
+        let mut sum = self.retired.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).faults();
+        hctxs.iter().flatten().for_each(|hctx| sum.add(hctx.stats.faults()));
         sum
     }
 

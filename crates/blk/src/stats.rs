@@ -17,6 +17,7 @@ mod split;
 use std::time::Duration;
 
 use sheave_base::clock::Clock;
+use sheave_base::status::Status;
 use sheave_base::sync::atomic::Ordering;
 use sheave_base::sync::count::AtomicU64;
 
@@ -38,6 +39,10 @@ pub struct HctxStats {
     ops: [IoTally; NR_OPS],
     merges: [AtomicU64; NR_OPS],
     errors: [AtomicU64; NR_OPS],
+    /// Of the errors, those that are faults of the device.
+    faults: AtomicU64,
+    /// The newest of them: a [`Status`] as a number.
+    last_fault: AtomicU64,
     pub(crate) busy: BusyTime,
     /// The owner's, for readers.
     clock: Clock,
@@ -50,6 +55,8 @@ impl HctxStats {
             ops: Default::default(),
             merges: Default::default(),
             errors: Default::default(),
+            faults: Default::default(),
+            last_fault: Default::default(),
             busy: BusyTime::default(),
             clock,
             owners: Owners::default(),
@@ -64,8 +71,20 @@ impl HctxStats {
 
     /// Counts the errors of requests that are counted beside it.
     #[cold]
-    pub(crate) fn note_error(&self, op: Op) {
+    pub(crate) fn note_error(&self, op: Op, status: Status) {
         add(&self.errors[op as usize], 1);
+        if status.is_fault() {
+            // Relaxed, as in `add`: a reader may see the count of this fault with the status of the one before.
+            self.last_fault.store(status as u64, Ordering::Relaxed);
+            add(&self.faults, 1);
+        }
+    }
+
+    /// The faults of the device that this hardware context has seen.
+    pub(crate) fn faults(&self) -> Faults {
+        // Relaxed: see `add`.
+        let last = Status::from_u8(self.last_fault.load(Ordering::Relaxed) as u8);
+        Faults { count: self.faults.load(Ordering::Relaxed), last }
     }
 
     /// Adds what this hardware context has counted to `into`, a reading of its queue alone, in which it has this seat:
@@ -79,6 +98,27 @@ impl HctxStats {
             sum.read(&self.ops[at]);
         }
         self.owners.read(&mut into.ops);
+        into.faults.add(self.faults());
+    }
+}
+
+/// Requests that ended with a fault of the device ([`Status::is_fault`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Faults {
+    /// How many, since the device was opened.
+    pub count: u64,
+    /// The status of one of the newest; `Ok` without any.
+    pub last: Status,
+}
+
+impl Faults {
+    /// Adds faults of the same device that another context has seen.
+    pub fn add(&mut self, other: Faults) {
+        self.count += other.count;
+        if other.count > 0 {
+            self.last = other.last;
+        }
     }
 }
 
@@ -86,6 +126,7 @@ impl HctxStats {
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
     ops: [OpCounts; NR_OPS],
+    faults: Faults,
     /// Busy times by queue and by seat of a hardware context.
     busy_ns: Vec<Vec<u64>>,
 }
@@ -96,8 +137,14 @@ impl Stats {
         &self.ops[op as usize]
     }
 
+    /// The faults of the device.
+    pub fn faults(&self) -> Faults {
+        self.faults
+    }
+
     /// Adds another reading to this one, of other queues.
     pub fn add(&mut self, other: &Stats) {
+        self.faults.add(other.faults);
         self.busy_ns.extend_from_slice(&other.busy_ns);
         for (sum, op) in self.ops.iter_mut().zip(&other.ops) {
             sum.add(op);
@@ -181,8 +228,8 @@ impl<'a> BatchAccount<'a> {
         self.merges += u64::from(merged);
     }
 
-    pub(crate) fn error(&mut self, op: Op) {
-        self.stats.note_error(op);
+    pub(crate) fn error(&mut self, op: Op, status: Status) {
+        self.stats.note_error(op, status);
     }
 
     /// Writes down what was gathered since the last change of operation or split.

@@ -9,6 +9,7 @@ mod man;
 pub mod pool;
 mod progress;
 pub mod serve;
+mod status;
 mod switch;
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,7 @@ pub use doctor::DoctorArgs;
 pub use man::{CompletionsArgs, ManArgs};
 pub use progress::ProgressStyle;
 use sheave_daemon::failure::Failure;
+pub use status::StatusArgs;
 pub use switch::Switch;
 pub use top::TopArgs;
 
@@ -68,6 +70,8 @@ pub enum Command {
     Export(control::ExportArgs),
     /// List and disconnect the clients of a running server.
     Client(control::ClientArgs),
+    /// Show everything about the running servers on one screen: what is wrong, pools and exports.
+    Status(StatusArgs),
     /// Show which I/Os of a running server were slow, and why.
     Slow(control::SlowArgs),
     /// Record each request of a running server, and export what was recorded.

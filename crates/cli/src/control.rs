@@ -7,6 +7,7 @@
 //! | [`passed`] | files that a command opens and passes to a daemon |
 //! | [`commands`] | `sheave export` and `sheave client` |
 //! | [`slow`] | `sheave slow` |
+//! | [`status`] | `sheave status` |
 //! | [`trace`] | `sheave trace` |
 
 pub mod commands;
@@ -14,4 +15,5 @@ pub mod opened;
 pub mod passed;
 pub mod remote;
 pub mod slow;
+pub mod status;
 pub mod trace;

@@ -7,6 +7,7 @@
 //! | 0 | done; a run that Ctrl-C ended early and that found nothing wrong counts as done |
 //! | 1 | it failed: an I/O error, a wrong block, a device that cannot be opened, a check that found something |
 //! | 2 | the command line or a device spec cannot be understood, or `--yes` is needed |
+//! | 0 to 3 | `sheave status` has its own: ok, warning, critical, no server could be asked |
 //! | that of the command | what `serve --run` has run ended with it |
 //! | 130 | Ctrl-C ended a copy, and what it had begun was undone; or a second one gave up waiting for I/O in flight |
 //!
@@ -79,6 +80,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Pool(args) => pool::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Slow(args) => control::slow::run(&args),
+        Command::Status(args) => control::status::run(&args),
         Command::Trace(args) => control::trace::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Volume(args) => volume::run(&args),

@@ -15,7 +15,7 @@ mod rates;
 mod screen;
 #[cfg(test)]
 mod tests;
-mod text;
+pub mod text;
 
 use std::io::IsTerminal;
 use std::time::Instant;

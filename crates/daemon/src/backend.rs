@@ -5,9 +5,10 @@
 use std::sync::Arc;
 
 use sheave::{Device, File};
+use sheave_base::status::Status;
 use sheave_base::units::fmt_bytes;
 use sheave_blk::claim::{Claim, Sharing};
-use sheave_blk::flush_alarm::FlushWatch;
+use sheave_blk::flush_alarm::{FlushAlarm, FlushWatch};
 use sheave_drivers::host::{Passed, open_passed};
 use sheave_drivers::spec::masked;
 use sheave_iomap::RawFile;
@@ -72,6 +73,22 @@ fn export(plan: &ExportPlan, backend: Box<dyn Backend>) -> Export {
 }
 
 impl ExportPlan {
+    /// The pool that it is of, unless it is a device.
+    pub fn pool(&self) -> Option<&str> {
+        match &self.what {
+            What::Volume { pool, .. } => Some(pool),
+            What::Device { .. } => None,
+        }
+    }
+
+    /// The spec of its device, unless it is a volume.
+    pub fn spec(&self) -> Option<&str> {
+        match &self.what {
+            What::Device { spec } => Some(spec),
+            What::Volume { .. } => None,
+        }
+    }
+
     /// The volume that it is of, if it is of this pool.
     pub fn volume_of(&self, of: &str) -> Option<&str> {
         match &self.what {
@@ -125,6 +142,7 @@ struct ServedDevice {
     /// When a flush has failed, no later one ends well: a kernel tells a writeback error to one of those who flush, and
     /// each client, on any connection, is to hear that what it wrote may be lost.
     _watch: FlushWatch,
+    alarm: Arc<FlushAlarm>,
     /// Others may not use the device while this does.
     _claim: Claim,
 }
@@ -132,8 +150,9 @@ struct ServedDevice {
 impl ServedDevice {
     fn new(device: Device, sharing: Sharing) -> Result<ServedDevice, Failure> {
         let claim = device.claim(sharing).map_err(failure::device)?;
-        let watch = device.watch_flushes(&Arc::default());
-        Ok(ServedDevice { file: Arc::new(RawFile::new(device)), _watch: watch, _claim: claim })
+        let alarm = Arc::default();
+        let watch = device.watch_flushes(&alarm);
+        Ok(ServedDevice { file: Arc::new(RawFile::new(device)), _watch: watch, alarm, _claim: claim })
     }
 }
 
@@ -144,6 +163,10 @@ impl Backend for ServedDevice {
 
     fn is_fast_to_zero(&self) -> bool {
         self.file.device().capabilities().write_zeroes
+    }
+
+    fn flush_failed(&self) -> Option<Status> {
+        self.alarm.failed()
     }
 }
 

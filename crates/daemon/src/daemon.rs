@@ -31,6 +31,8 @@ use tracing::{error, info, warn};
 use crate::api::types::DeviceId;
 use crate::config::{ExportPlan, Plan, PoolPlan, What};
 use crate::failure::{self, Failure};
+use crate::health::model::Health;
+use crate::history::History;
 use crate::log::CLIENT;
 use crate::opening::{self, Opening};
 use crate::place::{Access, PoolPlace};
@@ -52,6 +54,11 @@ pub struct Daemon {
     /// Exports that were being opened when it began, until somebody serves them.
     opening: Mutex<Option<Opening>>,
     since: Instant,
+    health: Mutex<Arc<Health>>,
+    /// The last hour, for the status page.
+    pub(crate) history: Mutex<History>,
+    /// Why the configuration could not be read again.
+    reload_failure: Mutex<Option<Failure>>,
     /// Where its traces are, if there is a place for them.
     pub traces: Option<PathBuf>,
 }
@@ -153,21 +160,12 @@ impl Plan {
 }
 
 impl PoolPlan {
-    /// Tells that it is not open.
-    fn tell_failed(&self, why: &Failure) {
-        let name = self.name.as_str();
+    /// Tells that it is waited for, and what it waits for. That it is not open is told by the health.
+    fn tell_waits(&self, why: &Failure) {
         if self.standby && why.is_busy() {
-            return info!(event = "pool_waits", pool = name, "pool '{name}' is waited for: {}", why.cause());
+            let name = self.name.as_str();
+            info!(event = "pool_waits", pool = name, "pool '{name}' is waited for: {}", why.in_a_line());
         }
-        error!(event = "pool_failed", pool = name, "pool '{name}' is not open: {}", why.in_a_line());
-    }
-}
-
-impl ExportPlan {
-    /// Tells that it is not served.
-    fn tell_failed(&self, why: &Failure) {
-        let name = self.name.as_str();
-        error!(event = "export_failed", export = name, "export '{name}' is not served: {}", why.in_a_line());
     }
 }
 
@@ -330,13 +328,8 @@ impl Opened {
         pools.or_else(|| self.rows.iter().find_map(|row| row.failed.as_ref()))
     }
 
-    /// Tells what did not open; of a pool that is waited for that alone, and not each export.
+    /// Tells what is waited for. What did not open is told by the health.
     pub fn tell(&self) {
-        let waits = |row: &Row| match &row.plan.what {
-            What::Volume { pool, .. } => self.pools.get(pool).is_some_and(|held| held.is_waited_for()),
-            What::Device { .. } => false,
-        };
-        let waits = |row: &Row| waits(row) || self.opening.has(&row.plan.name);
         for row in self.rows.iter().filter(|row| self.opening.has(&row.plan.name)) {
             let name = row.plan.name.as_str();
             info!(
@@ -345,16 +338,6 @@ impl Opened {
                 "export '{name}' is served later: {}",
                 opening::not_yet().cause()
             );
-        }
-        for held in self.pools.values().filter(|held| !held.is_waited_for()) {
-            if let Some(why) = held.failed() {
-                held.plan.tell_failed(why);
-            }
-        }
-        for row in self.rows.iter().filter(|row| !waits(row)) {
-            if let Some(why) = &row.failed {
-                row.plan.tell_failed(why);
-            }
         }
     }
 
@@ -390,6 +373,9 @@ impl Opened {
                     devices: Mutex::new(()),
                     opening: Mutex::new(Some(self.opening)),
                     since: Instant::now(),
+                    health: Mutex::new(Arc::new(Health::new(Vec::new()))),
+                    history: Mutex::default(),
+                    reload_failure: Mutex::default(),
                     traces: plan.control.as_ref().map(|control| trace::directory(&control.path)),
                 };
                 // Those that are not served have none; they get it when they are.
@@ -446,6 +432,32 @@ impl Daemon {
     /// When it began.
     pub fn since(&self) -> Instant {
         self.since
+    }
+
+    /// What a look has found.
+    pub(crate) fn note_health(&self, health: Health) {
+        *locked(&self.health) = Arc::new(health);
+    }
+
+    /// What is served and what is wrong, in a line.
+    pub(crate) fn status_line(&self) -> String {
+        self.health().with(self.server.exports().len())
+    }
+
+    /// What is wrong, as the newest look has found it.
+    pub(crate) fn health(&self) -> Arc<Health> {
+        let newest = locked(&self.health).clone();
+        newest.now()
+    }
+
+    /// Why the configuration could not be read again.
+    pub(crate) fn reload_failure(&self) -> Option<Failure> {
+        locked(&self.reload_failure).clone()
+    }
+
+    /// How reading the configuration again has ended.
+    pub(crate) fn note_reload(&self, failure: Option<Failure>) {
+        *locked(&self.reload_failure) = failure;
     }
 
     /// All pools, by name.

@@ -36,6 +36,8 @@ pub struct Failure {
     kind: Kind,
     cause: String,
     fix: Option<String>,
+    /// An exit code that is not the one of its kind.
+    code: Option<u8>,
 }
 
 /// A failure for programs.
@@ -56,17 +58,17 @@ struct ErrorJson<'a> {
 impl Failure {
     /// The arguments make no sense.
     pub fn usage(cause: impl Into<String>) -> Self {
-        Self { kind: Kind::Usage, cause: cause.into(), fix: None }
+        Self { kind: Kind::Usage, cause: cause.into(), fix: None, code: None }
     }
 
     /// The run failed.
     pub fn run(cause: impl Into<String>) -> Self {
-        Self { kind: Kind::Run, cause: cause.into(), fix: None }
+        Self { kind: Kind::Run, cause: cause.into(), fix: None, code: None }
     }
 
     /// Somebody else has what it needs.
     pub fn busy(cause: impl Into<String>) -> Self {
-        Self { kind: Kind::Busy, cause: cause.into(), fix: None }
+        Self { kind: Kind::Busy, cause: cause.into(), fix: None, code: None }
     }
 
     /// Whether trying again later may help.
@@ -86,17 +88,22 @@ impl Failure {
 
     /// Ctrl-C ended it.
     pub fn interrupted(cause: impl Into<String>) -> Self {
-        Self { kind: Kind::Interrupted, cause: cause.into(), fix: None }
+        Self { kind: Kind::Interrupted, cause: cause.into(), fix: None, code: None }
+    }
+
+    /// With an exit code of its own. What is printed stays.
+    pub fn with_code(self, code: u8) -> Self {
+        Self { code: Some(code), ..self }
     }
 
     /// The run failed, and what was printed already says why.
     pub fn reported() -> Self {
-        Self { kind: Kind::Reported, cause: String::new(), fix: None }
+        Self { kind: Kind::Reported, cause: String::new(), fix: None, code: None }
     }
 
     /// A command that was run for the user has ended with this exit code, which is not 0.
     pub fn command_ended(code: u8) -> Self {
-        Self { kind: Kind::Command(code), cause: format!("the command ended with {code}"), fix: None }
+        Self { kind: Kind::Command(code), cause: format!("the command ended with {code}"), fix: None, code: None }
     }
 
     /// Says what to do about it.
@@ -111,6 +118,9 @@ impl Failure {
     }
 
     fn code(&self) -> u8 {
+        if let Some(code) = self.code {
+            return code;
+        }
         match self.kind {
             Kind::Usage => 2,
             Kind::Run | Kind::Reported | Kind::Busy => 1,
@@ -160,7 +170,7 @@ impl Failure {
             "interrupted" => Kind::Interrupted,
             _ => Kind::Run,
         };
-        Self { kind, cause, fix }
+        Self { kind, cause, fix, code: None }
     }
 
     /// The cause alone, in one line, for reports that have a place for the fix of their own.
@@ -185,7 +195,7 @@ impl fmt::Display for Failure {
 impl From<LoadError> for Failure {
     fn from(err: LoadError) -> Self {
         let kind = if err.usage { Kind::Usage } else { Kind::Run };
-        Self { kind, cause: err.cause, fix: err.fix }
+        Self { kind, cause: err.cause, fix: err.fix, code: None }
     }
 }
 

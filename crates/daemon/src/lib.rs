@@ -14,12 +14,14 @@
 //! | [`statistics`] | what was done until now, as the control socket tells it |
 //! | [`service`] | the methods that it has |
 //! | [`copies`] | those that take long: import, export, scrub, trim, watch |
+//! | [`history`] | the last hour, for the status page |
 //! | [`http`] | the sockets of the pages that it shows |
 //! | [`metrics`] | counters and gauges, for monitoring |
 //! | [`web`] | the status page |
 //! | [`tls`] | which addresses have TLS, and with which files |
 //! | [`log`] | what operators are told meanwhile |
-//! | [`vigil`] | looks at the pools for what to tell them |
+//! | [`health`] | everything that is wrong: what the log, the pages and systemd tell of it |
+//! | [`retries`] | opens again what could not be opened |
 //! | [`standby`] | takes pools over from hosts that have died |
 //! | [`ticker`] | a thread that does something now and then |
 //! | [`systemd`] | sockets, readiness and the watchdog of systemd |
@@ -52,11 +54,14 @@ pub mod delete;
 mod descriptors;
 pub mod devices;
 pub mod failure;
+mod health;
+mod history;
 mod http;
 pub mod log;
 mod metrics;
 mod opening;
 pub mod place;
+mod retries;
 mod rights;
 pub mod run;
 mod service;
@@ -69,7 +74,6 @@ mod ticker;
 pub mod tls;
 pub mod trace;
 pub mod value;
-mod vigil;
 mod web;
 
 use sheave_vol::{Pool, PoolError, VolumeInfo};

@@ -58,15 +58,20 @@ enum Member {
 }
 
 impl PoolPlace {
-    /// Free bytes of the file systems that its files lie in, of the fullest; `None` for devices, and for specs.
+    /// Free bytes of the file systems that its files lie in, of the fullest; `None` for block devices, and for a pool
+    /// that has something else than files and block devices.
     pub fn host_free_bytes(&self) -> Option<u64> {
-        let free = |member: &Member| {
-            let Member::Path(path) = member else { return None };
+        let free = |path: &String| {
             let is_file = std::fs::metadata(path).is_ok_and(|found| found.is_file());
             let found = rustix::fs::statvfs(path.as_str()).ok().filter(|_| is_file)?;
             Some(found.f_bavail.saturating_mul(found.f_frsize))
         };
-        self.members.iter().filter_map(free).min()
+        self.file_paths().iter().filter_map(free).min()
+    }
+
+    /// Whether one of its members may take long to answer, for a server or a cluster has it.
+    pub(crate) fn may_be_silent(&self) -> bool {
+        self.members.iter().any(|member| devices::may_be_silent(&member.spec("")))
     }
 }
 

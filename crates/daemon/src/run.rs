@@ -6,24 +6,26 @@
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use sheave_load::signals::{self, Ender, Hangups};
 use sheave_serve::{Address, Listener};
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use crate::captive::{self, Captive};
 use crate::config::{self, One, Plan};
 use crate::daemon::late::Late;
 use crate::daemon::{Daemon, Opened};
 use crate::failure::{self, Failure};
+use crate::health::watch::{self, Watch, Watcher};
 use crate::http::Http;
 use crate::log::{Sink, Verbosity};
 use crate::opening::PATIENCE;
+use crate::retries::Retries;
 use crate::standby::Standby;
 use crate::ticker::Ticker;
-use crate::{confine, control, descriptors, log, metrics, systemd, tls, vigil, web};
+use crate::{confine, control, descriptors, log, metrics, systemd, tls, web};
 
 /// A line on stderr. Nobody listening, or no room, is no reason to stop.
 fn say(line: &str) {
@@ -95,21 +97,24 @@ pub fn configured(path: &Path, overrides: Overrides) -> Result<u8, Failure> {
     let served = daemon.server.exports().len();
     let at: Vec<String> = daemon.server.listeners().iter().map(|listener| listener.address().to_string()).collect();
     let serving = format!("serving {served} exports at {}", at.join(", "));
+    let watch = Watch::start(&daemon).map_err(captive::ender_failed)?;
     info!(event = "serving", exports = served, "{serving}");
-    systemd::ready(&serving);
+    systemd::ready(&daemon.status_line());
     let watchdog = systemd::watchdog(&daemon);
-    let vigil = vigil::start(&daemon).map_err(|error| warn!(event = "no_vigil", "pools are not watched: {error}")).ok();
     let standby = Standby::start(&daemon)?;
+    let retries = Retries::start(&daemon)?;
     let late = daemon.begin_late()?;
-    let reloads = Reloads::start(&daemon, path, read, plan, hangups)?;
+    let reloads = Reloads::start(&daemon, watch.looker(), path, read, plan, hangups)?;
     let ended = ender.wait().map_err(captive::ender_failed);
     info!(event = "stopping", "ending: clients are drained, pools are closed");
     systemd::stopping();
     // First the copies that clients of the control socket have under way: a reload waits for the turn of their pools.
     controlled.into_iter().for_each(control::Running::stop);
     standby.stop();
+    retries.stop();
     late.into_iter().for_each(Late::stop);
-    watchdog.into_iter().chain(vigil).for_each(Ticker::stop);
+    watchdog.into_iter().for_each(Ticker::stop);
+    watch.stop();
     sites.into_iter().for_each(Http::stop);
     reloads.stop();
     end(daemon, None)?;
@@ -126,6 +131,7 @@ struct Reloads {
 impl Reloads {
     fn start(
         daemon: &Arc<Daemon>,
+        watcher: Arc<Mutex<Watcher>>,
         path: &Path,
         read: impl Fn(&Path) -> Result<Plan, Failure> + Send + 'static,
         mut plan: Plan,
@@ -140,14 +146,18 @@ impl Reloads {
                     Ok(new) => {
                         log::set(new.log);
                         daemon.reload(&plan, &new);
+                        daemon.note_reload(None);
                         plan = new;
                     }
                     Err(why) => {
-                        let why = why.in_a_line();
-                        error!(event = "reload_failed", "the configuration stays as it was: {why}");
+                        // Each one, also when it says the same as the last: somebody has just asked for it.
+                        let line = why.in_a_line();
+                        warn!(event = "reload_failed", "the configuration stays as it was: {line}");
+                        daemon.note_reload(Some(why));
                     }
                 }
-                systemd::ready(&format!("serving {} exports", daemon.server.exports().len()));
+                watch::look(&watcher, &daemon);
+                systemd::ready(&daemon.status_line());
             }
         };
         Ok(Reloads { thread: std::thread::spawn(run), ends })
@@ -199,10 +209,15 @@ pub fn one(args: &One) -> Result<u8, Failure> {
     let (controlled, code) = match begin_control(&daemon, &plan) {
         Ok(controlled) => {
             let code = begin_sites(&daemon, &plan).and_then(|sites| {
+                let watch = Watch::start(&daemon).map_err(captive::ender_failed);
                 // Whoever takes the pool on another machine ends its export here, too.
-                let code = Standby::start(&daemon).and_then(|standby| {
-                    let code = wait(args, &described[0].1, &names, &ender);
-                    standby.stop();
+                let code = watch.and_then(|watch| {
+                    let code = Standby::start(&daemon).and_then(|standby| {
+                        let code = wait(args, &described[0].1, &names, &ender);
+                        standby.stop();
+                        code
+                    });
+                    watch.stop();
                     code
                 });
                 sites.into_iter().for_each(Http::stop);

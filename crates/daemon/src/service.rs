@@ -74,6 +74,7 @@ impl Service for Control {
             "ListPools" => look(call, |t::Nothing {}| self.pools()),
             "ListExports" => look(call, |t::Nothing {}| self.exports()),
             "ListClients" => look(call, |t::Nothing {}| self.clients()),
+            "GetHealth" => look(call, |t::Nothing {}| object(self.daemon.health().told())),
             "GetStatistics" => look(call, |t::Nothing {}| object(statistics::read(&self.daemon))),
             "ListSlowIos" => look(call, |list| object(slow::list(&self.daemon, &list))),
             "SetSlowLimit" => change(call, |t::SetSlowLimit { limit_ns }| {

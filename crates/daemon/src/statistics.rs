@@ -10,10 +10,11 @@ use std::time::SystemTime;
 use sheave_blk::stats::{Latencies, SplitCounts, Stage};
 use sheave_iomap::io_stats::{IoCounts, IoKind, KindCounts};
 use sheave_serve::{Client, ExportStatus};
+use sheave_vol::Pool;
 
 use crate::api::types as t;
 use crate::config::What;
-use crate::daemon::{Daemon, Row};
+use crate::daemon::{Daemon, Held, Row};
 
 /// Exports, pools and clients of a reply, each (T1).
 const MOST: usize = 256;
@@ -23,53 +24,104 @@ pub(super) fn read(daemon: &Daemon) -> t::Statistics {
     let uptime_ns = u64::try_from(daemon.since().elapsed().as_nanos()).unwrap_or(u64::MAX);
     let (served, rows, clients, pools) =
         (daemon.server.exports(), daemon.rows(), daemon.server.clients(), daemon.pools());
-    let of = |status: &ExportStatus, io: &IoCounts| export(status, &rows, io);
-    let pool = |held: &std::sync::Arc<crate::daemon::Held>| {
-        let info = held.pool().ok()?.info();
-        Some(t::PoolStatistics {
-            name: held.plan.name.clone(),
+    let failed: Vec<&Row> = rows.iter().filter(|row| row.failed.is_some()).collect();
+    let busiest = busiest(daemon, &served, MOST - failed.len().min(MOST / 2));
+    let listed = busiest.iter().map(|(status, io)| export(status, &rows, io));
+    t::Statistics {
+        uptime_ns,
+        reactors: daemon.server.reactors() as u64,
+        queues: daemon.server.queues().iter().enumerate().map(|(at, group)| queue(at, &group.counts())).collect(),
+        exports_total: (served.len() + failed.len()) as u64,
+        exports: listed.chain(failed.iter().copied().map(failed_export)).take(MOST).collect(),
+        pools_total: pools.len() as u64,
+        pools: pools.iter().map(|held| pool(held)).take(MOST).collect(),
+        clients_total: clients.len() as u64,
+        clients: self::clients(clients.into_iter().take(MOST)),
+        health: daemon.health().told(),
+    }
+}
+
+/// A pool; one that is not open has no figures.
+fn pool(held: &Held) -> t::PoolStatistics {
+    let (info, name) = (held.pool().map(Pool::info), held.plan.name.clone());
+    match info {
+        Ok(info) => t::PoolStatistics {
+            name,
             size_bytes: info.size_bytes,
             data_bytes: info.data_bytes,
             metadata_bytes: info.metadata_bytes,
             free_bytes: info.free_bytes,
             state: info.state.name().into(),
-        })
-    };
-    t::Statistics {
-        uptime_ns,
-        reactors: daemon.server.reactors() as u64,
-        queues: daemon.server.queues().iter().enumerate().map(|(at, group)| queue(at, &group.counts())).collect(),
-        exports_total: served.len() as u64,
-        exports: busiest(daemon, &served).iter().map(|(status, io)| of(status, io)).collect(),
-        pools_total: pools.len() as u64,
-        pools: pools.iter().filter_map(pool).take(MOST).collect(),
-        clients_total: clients.len() as u64,
-        clients: self::clients(clients.into_iter().take(MOST)),
+            host_free_bytes: held.place().host_free_bytes(),
+            failed: None,
+        },
+        Err(why) => t::PoolStatistics {
+            name,
+            size_bytes: 0,
+            data_bytes: 0,
+            metadata_bytes: 0,
+            free_bytes: 0,
+            state: "closed".into(),
+            host_free_bytes: None,
+            failed: Some(why.cause().to_owned()),
+        },
+    }
+}
+
+/// An export that is not served.
+fn failed_export(row: &Row) -> t::ExportStatistics {
+    let (pool, volume) = of_volume(row);
+    t::ExportStatistics {
+        name: row.plan.name.clone(),
+        pool,
+        volume,
+        size_bytes: 0,
+        clients: 0,
+        failed_requests: 0,
+        requests: t::RequestCounts::default(),
+        failed: row.failed.as_ref().map(|why| why.cause().to_owned()),
+        errors: 0,
+        kinds: Vec::new(),
+    }
+}
+
+/// The pool and the volume of an export, unless it is a device.
+fn of_volume(row: &Row) -> (Option<String>, Option<String>) {
+    match &row.plan.what {
+        What::Volume { pool, volume } => (Some(pool.clone()), Some(volume.clone())),
+        What::Device { .. } => (None, None),
     }
 }
 
 /// The exports with the most I/O, the first of them first, as many as a reply tells; of equals those that were served
 /// first.
-fn busiest<'a>(daemon: &Daemon, served: &'a [ExportStatus]) -> Vec<(&'a ExportStatus, IoCounts)> {
+fn busiest<'a>(daemon: &Daemon, served: &'a [ExportStatus], most: usize) -> Vec<(&'a ExportStatus, IoCounts)> {
     let mut groups: std::collections::HashMap<_, _> = daemon.server.io_groups().into_iter().collect();
     let mut found: Vec<_> = served.iter().map(|status| (status, groups.remove(&status.name))).collect();
     found.sort_by_key(|(status, _)| Reverse(status.counts.answered()));
-    found.truncate(MOST);
+    found.truncate(most);
     found.into_iter().map(|(status, group)| (status, group.map(|group| group.counts()).unwrap_or_default())).collect()
 }
 
 fn export(status: &ExportStatus, rows: &[Row], io: &IoCounts) -> t::ExportStatistics {
-    let (pool, volume) = match rows.iter().find(|row| row.plan.name == status.name).map(|row| &row.plan.what) {
-        Some(What::Volume { pool, volume }) => (Some(pool.clone()), Some(volume.clone())),
-        _ => (None, None),
-    };
+    let row = rows.iter().find(|row| row.plan.name == status.name);
+    let (pool, volume) = row.map_or((None, None), of_volume);
+    let counts = &status.counts;
     t::ExportStatistics {
         name: status.name.clone(),
         pool,
         volume,
         size_bytes: status.size_bytes,
         clients: status.clients,
-        failed_requests: status.counts.errors,
+        failed_requests: counts.errors,
+        requests: t::RequestCounts {
+            reads: counts.reads,
+            read_bytes: counts.read_bytes,
+            writes: counts.writes,
+            written_bytes: counts.written_bytes,
+            others: counts.flushes + counts.trims + counts.zeroes + counts.others,
+        },
+        failed: None,
         errors: io.errors(),
         kinds: kinds(io),
     }

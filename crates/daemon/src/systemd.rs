@@ -28,6 +28,11 @@ pub fn ready(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
+/// What is served and what is wrong, in a line.
+pub fn status(status: &str) {
+    tell(&[NotifyState::Status(status)]);
+}
+
 /// The configuration is read again: begin, then [`ready`].
 pub fn reloading() {
     if let Ok(now) = NotifyState::monotonic_usec_now() {

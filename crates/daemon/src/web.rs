@@ -1,14 +1,15 @@
 //! The status page: what the daemon does now, as pictures that move.
 //!
-//! One page without parts elsewhere (`web/page.html`), which asks for `/statistics` each second and for `/slow` now and
-//! then, and draws what came between. Both are what the control socket tells anybody who may read.
+//! One page without parts elsewhere (`web/page.html`), which asks for `/history` when it is opened, for `/statistics`
+//! each second and for `/slow` now and then, and draws what came between. The last two are what the control socket
+//! tells anybody who may read.
 //!
 //! W1. The page loads nothing from elsewhere, and no page of elsewhere shows it in a frame.
 
 use serde::Serialize;
 
 use crate::api::types as t;
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, locked};
 use crate::http::{Answer, Question, Site};
 use crate::{metrics, slow, statistics};
 
@@ -28,6 +29,7 @@ fn answer(daemon: &Daemon, question: &Question<'_>) -> Answer {
         "/" => Answer { status: "200 OK", kind: "text/html; charset=utf-8", head: POLICY, body: PAGE.into() },
         "/metrics" => metrics::answer(daemon, question),
         "/statistics" => json(&statistics::read(daemon)),
+        "/history" => json(&locked(&daemon.history).told()),
         "/slow" => json(&slow::list(daemon, &t::ListSlow { since: None })),
         _ => Answer::refused("404 Not Found", "see /"),
     }

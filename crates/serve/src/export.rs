@@ -17,8 +17,10 @@ use std::ops::Deref;
 use std::sync::Weak;
 use std::time::{Duration, Instant};
 
+use sheave_base::status::Status;
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_base::sync::{Arc, Mutex, MutexGuard};
+use sheave_blk::Device;
 use sheave_iomap::File;
 use sheave_iomap::io_stats::IoGroup;
 use sheave_iomap::slow::SlowIo;
@@ -78,10 +80,26 @@ pub trait Backend: Debug + Send + Sync {
         Ok(vec![Extent { len: question.len, status: 0 }])
     }
 
+    /// How a flush has failed after which no later one succeeds, until the export is ended and added again.
+    fn flush_failed(&self) -> Option<Status> {
+        None
+    }
+
     /// Whether zeroing a range is faster than writing zeroes.
     fn is_fast_to_zero(&self) -> bool {
         false
     }
+}
+
+/// The device under an export.
+#[derive(Clone, Debug)]
+pub struct ExportDevice {
+    /// The name of the export.
+    pub name: String,
+    /// Its device; of a volume that of its pool.
+    pub device: Device,
+    /// How a flush has failed after which no later one succeeds ([`Backend::flush_failed`]).
+    pub flush_failed: Option<Status>,
 }
 
 /// A backend under a name.
@@ -456,6 +474,15 @@ impl Exports {
         let entries = self.lock();
         let exports = entries.list.iter().filter_map(|entry| entry.export.as_ref());
         exports.filter_map(|export| Some((export.name.clone(), export.backend.file().io_group()?.clone()))).collect()
+    }
+
+    /// The device under each export, in order.
+    pub(crate) fn devices(&self) -> Vec<ExportDevice> {
+        let of = |export: &Arc<Served>| {
+            let (device, flush_failed) = (export.backend.file().device().clone(), export.backend.flush_failed());
+            ExportDevice { name: export.name.clone(), device, flush_failed }
+        };
+        self.lock().list.iter().filter_map(|entry| entry.export.as_ref().map(of)).collect()
     }
 
     /// What reports tell, in order. Those that are taken out at the moment are not among them.

@@ -53,11 +53,11 @@ pub use clients::Client;
 pub use counts::IoCounts;
 pub use error::ServeError;
 pub use export::{
-    BASE_ALLOCATION, BASE_ALLOCATION_NUMBER, Backend, DefaultExport, Export, ExportStatus, Exports, NoStatus, Question,
-    SlowReading, SlowRequest,
+    BASE_ALLOCATION, BASE_ALLOCATION_NUMBER, Backend, DefaultExport, Export, ExportDevice, ExportStatus, Exports,
+    NoStatus, Question, SlowReading, SlowRequest,
 };
 pub use limit::Limit;
 pub use listen::{Address, Listener};
 pub use server::Server;
 pub use shared::{Notices, ServerOptions};
-pub use tls::{Tls, TlsFiles};
+pub use tls::{Expiry, Tls, TlsFiles};

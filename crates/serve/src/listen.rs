@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use sheave_base::sync::Mutex;
 
 use crate::error::ServeError;
-use crate::tls::Tls;
+use crate::tls::{Expiry, Tls};
 
 /// How long another process may keep the directory of a socket locked, and how often that is looked at.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
@@ -124,6 +124,11 @@ impl Listener {
     /// Those who connect from now on may or must use TLS with this, or cannot. Clients that are connected stay.
     pub fn set_tls(&self, tls: Option<Tls>) {
         *self.tls.lock().expect("invariant: nothing panics under this lock") = tls;
+    }
+
+    /// When certificates of its TLS expire that it cannot do without.
+    pub fn expiries(&self) -> Vec<Expiry> {
+        self.tls().map_or_else(Vec::new, |tls| tls.expiries)
     }
 
     pub(crate) fn tls(&self) -> Option<Tls> {

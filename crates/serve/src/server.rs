@@ -13,7 +13,7 @@ use sheave_uring::{IoWq, RingHandle};
 
 use crate::clients::Client;
 use crate::error::ServeError;
-use crate::export::{DefaultExport, Export, ExportStatus, Exports, SlowReading, SlowRequest};
+use crate::export::{DefaultExport, Export, ExportDevice, ExportStatus, Exports, SlowReading, SlowRequest};
 use crate::limit::Limit;
 use crate::listen::Listener;
 use crate::reactor::Reactor;
@@ -101,6 +101,12 @@ impl Server {
     #[must_use]
     pub fn exports(&self) -> Vec<ExportStatus> {
         self.shared.exports.status()
+    }
+
+    /// The device under each export, in order.
+    #[must_use]
+    pub fn devices(&self) -> Vec<ExportDevice> {
+        self.shared.exports.devices()
     }
 
     /// What counts the I/O of each export, in order. Who reads it holds up no export.

@@ -12,6 +12,7 @@
 mod subject;
 
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::CryptoProvider;
@@ -27,7 +28,7 @@ use sheave_nbd::tls::{self, Fix};
 
 use crate::error::ServeError;
 
-pub(crate) use self::subject::common_names;
+pub(crate) use self::subject::{common_names, not_after};
 
 /// Where what TLS needs lies, as PEM files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,6 +48,24 @@ pub struct TlsFiles {
 pub struct Tls {
     pub(crate) config: Arc<ServerConfig>,
     pub(crate) required: bool,
+    pub(crate) expiries: Vec<Expiry>,
+}
+
+/// When the first of the certificates in a file expires.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expiry {
+    /// The PEM file.
+    pub path: PathBuf,
+    /// When.
+    pub at: SystemTime,
+}
+
+impl Expiry {
+    /// Of these certificates, which are in that file; `None` when their dates cannot be read.
+    fn of(path: &Path, certificates: &[CertificateDer<'_>]) -> Option<Expiry> {
+        let first = certificates.iter().filter_map(|certificate| not_after(certificate)).min();
+        first.map(|at| Expiry { path: path.to_owned(), at })
+    }
 }
 
 impl Tls {
@@ -60,13 +79,15 @@ impl Tls {
         let builder = ServerConfig::builder_with_provider(provider.clone());
         let versions = builder.with_safe_default_protocol_versions();
         let builder = versions.map_err(|error| wrong(&files.certificate, &error, "Report this: it is a bug"))?;
+        let mut expiries = Vec::new();
         let builder = match &files.client_ca {
-            Some(path) => builder.with_client_cert_verifier(authority(path, &files.allow, provider)?),
+            Some(path) => builder.with_client_cert_verifier(authority(path, &files.allow, provider, &mut expiries)?),
             None if files.allow.is_empty() => builder.with_no_client_auth(),
             None => return Err(ServeError::TlsNamesWithoutCa),
         };
         const CERTIFICATE: &str = "Give a PEM file with the server's certificate, and those that lead to its authority";
         let chain = certificates(&files.certificate, CERTIFICATE)?;
+        expiries.extend(Expiry::of(&files.certificate, &chain));
         let key = tls::key(&files.key).map_err(|why| unread(&files.key, why, tls::KEY_FIX))?;
         let config = builder.with_single_cert(chain, key);
         let mut config =
@@ -76,7 +97,7 @@ impl Tls {
         // A client comes seldom and stays long: it does without resuming, and each shows its certificate.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Tls { config: Arc::new(config), required })
+        Ok(Tls { config: Arc::new(config), required, expiries })
     }
 }
 
@@ -85,10 +106,13 @@ fn authority(
     path: &Path,
     allow: &[String],
     provider: Arc<CryptoProvider>,
+    expiries: &mut Vec<Expiry>,
 ) -> Result<Arc<dyn ClientCertVerifier>, ServeError> {
     const FIX: &str = "Give a PEM file with the certificates of the authorities that issue those of clients";
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(path, FIX)? {
+    let certificates = certificates(path, FIX)?;
+    expiries.extend(Expiry::of(path, &certificates));
+    for certificate in certificates {
         roots.add(certificate).map_err(|error| wrong(path, &error, FIX))?;
     }
     let chain = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose};
 
@@ -30,6 +31,19 @@ impl Authority {
         authority
     }
 
+    /// The directory of a server whose certificate is valid for so many days from now on; of a negative number, was
+    /// until so many days ago.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be made or written.
+    pub fn server_until(&self, days: i64) -> PathBuf {
+        let span = Duration::from_secs(days.unsigned_abs() * 86_400);
+        let now = SystemTime::now();
+        let until = if days < 0 { now - span } else { now + span };
+        self.issue_until("brief", "the server", Some(until))
+    }
+
     /// The directory of somebody with a certificate: `ca-cert.pem`, the authority's, and certificate and key as a
     /// client's (`client-cert.pem`, `client-key.pem`) and as a server's.
     ///
@@ -37,11 +51,18 @@ impl Authority {
     ///
     /// When they cannot be made or written.
     pub fn issue(&self, name: &str, common_name: &str) -> PathBuf {
+        self.issue_until(name, common_name, None)
+    }
+
+    fn issue_until(&self, name: &str, common_name: &str, until: Option<SystemTime>) -> PathBuf {
         let dir = self.dir.path().join(name);
         fs::create_dir_all(&dir).expect("made");
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new(vec!["localhost".into(), "127.0.0.1".into()]).expect("parameters");
         params.distinguished_name.push(DnType::CommonName, common_name);
+        if let Some(until) = until {
+            params.not_after = until.into();
+        }
         let certificate = params.signed_by(&key, &self.issuer).expect("signed");
         self.put(&dir, "ca-cert.pem", &self.issuer.pem());
         for whose in ["client", "server"] {

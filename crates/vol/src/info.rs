@@ -1,5 +1,7 @@
 //! What reports tell of pools and volumes.
 
+use sheave_blk::stats::Faults;
+
 use crate::format::damage::MapDamage;
 use crate::format::page::table::Interim;
 use crate::format::settings::{Checksum, LowWater};
@@ -141,6 +143,14 @@ pub struct PoolInfo {
     /// The last write to space that was never used found that the file system which holds the pool is full: reads,
     /// overwrites, flushes, deletes and closing go on, until there is room again.
     pub host_full: bool,
+    /// How often a write was refused since the pool was opened, because the file system that holds the pool is full.
+    pub host_refusals: u64,
+    /// How often the pool has become full since it was opened.
+    pub times_full: u64,
+    /// How often metadata has begun to run short since the pool was opened.
+    pub times_metadata_low: u64,
+    /// Requests that ended with a fault of the device below since that was opened, and the status of one of the newest.
+    pub device_faults: Faults,
     /// What a crash left to be written cannot be: the host has no space for it, or a damaged map stands in the way.
     /// Volumes are read-only, and nothing but deletes is taken, until these have removed the cause.
     pub deletes_only: bool,

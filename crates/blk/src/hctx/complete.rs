@@ -235,7 +235,7 @@ impl Hctx {
             self.count_run(tag, &head, &split, now, (1, head.bytes.into()), end);
             self.trace_run(core, (at, 1), &head, (&split, now), end);
             if !status.is_ok() {
-                self.shared.stats.note_error(head.op);
+                self.shared.stats.note_error(head.op, status);
             }
         }
         self.freed.add(tag);
@@ -274,7 +274,7 @@ impl Hctx {
                     );
                 }
                 if !status.is_ok() {
-                    account.error(rq.op);
+                    account.error(rq.op, status);
                 }
             }
             at += 1;

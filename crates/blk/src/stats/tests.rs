@@ -14,7 +14,7 @@ fn account(stats: &HctxStats, now: u64, requests: &[(Op, u64, u32, u16, bool)]) 
         let split = Split::between(CoarseTs(start), CoarseTs(start), CoarseTs(now), CoarseTs(now));
         account.request(op, &split, bytes, merged);
         if error {
-            account.error(op);
+            account.error(op, Status::NoSpc);
         }
     }
     account.write();

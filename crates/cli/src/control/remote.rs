@@ -36,6 +36,9 @@ pub struct Remote {
     socket: PathBuf,
 }
 
+/// What to do when no daemon answers.
+const FIX: &str = "start one: sheave serve --config FILE; or name its control socket: --control PATH";
+
 /// A daemon that holds a pool.
 pub struct Holder {
     /// It.
@@ -105,13 +108,11 @@ impl Remote {
 
     /// The daemon that somebody has named, or the only one that there is.
     pub fn only(named: Option<&Path>) -> Result<Remote, Failure> {
-        const FIX: &str = "start one: sheave serve --config FILE; or name its control socket: --control PATH";
         if let Some(path) = named {
             return Remote::connect(path)
                 .map_err(|error| Failure::run(format!("no server answers at {}: {error}", path.display())).fix(FIX));
         }
-        let mut found: Vec<Remote> = sockets().iter().filter_map(|path| Remote::connect(path).ok()).collect();
-        found.retain(|remote| remote.is_trusted(&[]));
+        let mut found = Remote::answering();
         match found.len() {
             1 => Ok(found.remove(0)),
             0 => Err(Failure::run("no server answers this user").fix(FIX)),
@@ -121,6 +122,26 @@ impl Remote {
                     .fix("choose one by --control PATH"))
             }
         }
+    }
+
+    /// All daemons that answer this user; one at least.
+    pub fn all() -> Result<Vec<Remote>, Failure> {
+        let found = Remote::answering();
+        if found.is_empty() {
+            return Err(Failure::run("no server answers this user").fix(FIX));
+        }
+        Ok(found)
+    }
+
+    fn answering() -> Vec<Remote> {
+        let mut found: Vec<Remote> = sockets().iter().filter_map(|path| Remote::connect(path).ok()).collect();
+        found.retain(|remote| remote.is_trusted(&[]));
+        found
+    }
+
+    /// Its control socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
     }
 
     fn is_trusted(&self, owners: &[u32]) -> bool {

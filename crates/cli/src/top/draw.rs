@@ -9,7 +9,7 @@ use sheave_base::units::{fmt_bytes, fmt_ns};
 
 use super::rates::{ExportRate, QueueRate, Rate, Shares};
 use super::screen::{Screen, View};
-use super::text::{bar, cells, head, plain, space};
+use super::text::{self, MOST_PROBLEMS, bar, cells, head, of_export, plain, space};
 
 /// Pools that are shown below exports.
 const POOLS_BELOW: usize = 3;
@@ -17,10 +17,20 @@ const POOLS_BELOW: usize = 3;
 /// Draws it.
 pub fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
     let pools = if screen.view == View::Pools { 0 } else { screen.board.pools.len().min(POOLS_BELOW) };
-    let rows = [Constraint::Length(2), Constraint::Min(3), Constraint::Length(pools as u16), Constraint::Length(1)];
+    // At most a quarter of the screen is problems.
+    let most = (usize::from(frame.area().height) / 4).min(MOST_PROBLEMS);
+    let problems = text::problems(&screen.board.health, most);
+    let height = 1 + problems.len() as u16 + u16::from(problems.is_empty());
+    let rows =
+        [Constraint::Length(height), Constraint::Min(3), Constraint::Length(pools as u16), Constraint::Length(1)];
     let [top, middle, below, keys] = Layout::vertical(rows).areas(frame.area());
     let title = format!("sheave top: {}", head(&screen.board));
-    frame.render_widget(Paragraph::new(title).style(Modifier::BOLD), top);
+    let mut head = vec![Line::styled(title, Modifier::BOLD)];
+    head.extend(problems.into_iter().map(|(is_critical, line)| {
+        let colour = if is_critical { Color::Red } else { Color::Yellow };
+        Line::styled(line, Style::new().fg(colour).add_modifier(Modifier::BOLD))
+    }));
+    frame.render_widget(Paragraph::new(head), top);
     match (screen.view, screen.detailed()) {
         (View::Exports, Some(export)) => detail(frame, middle, export),
         (View::Exports, None) => exports(frame, middle, screen),
@@ -67,14 +77,25 @@ fn header(first: &'static str, sorted: &str) -> Row<'static> {
 }
 
 fn rate_row(name: String, rate: &Rate, width: usize) -> Row<'static> {
-    let numbers = cells(rate).map(|cell| Cell::new(Line::raw(cell).right_aligned()));
+    table_row(name, cells(rate), split(&rate.split, width))
+}
+
+fn table_row(name: String, numbers: [String; 5], last: Line<'static>) -> Row<'static> {
+    let numbers = numbers.map(|cell| Cell::new(Line::raw(cell).right_aligned()));
     let first = std::iter::once(Cell::new(name));
-    Row::new(first.chain(numbers).chain([Cell::new(split(&rate.split, width))]))
+    Row::new(first.chain(numbers).chain([Cell::new(last)]))
 }
 
 fn exports(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
     let width = bar_width(area);
-    let row = |export: &ExportRate| rate_row(plain(&export.name), &export.rate, width);
+    let row = |export: &ExportRate| {
+        let (numbers, _) = of_export(export, width);
+        let last = match &export.failed {
+            Some(why) => Line::styled(format!("not served: {}", plain(why)), Style::new().fg(Color::Red)),
+            None => split(&export.rate.split, width),
+        };
+        table_row(plain(&export.name), numbers, last)
+    };
     let table = Table::new(screen.board.exports.iter().map(row), widths()).header(header("EXPORT", screen.sort.name()));
     let table = table.row_highlight_style(Modifier::REVERSED);
     let mut state = TableState::new().with_selected(Some(screen.chosen));

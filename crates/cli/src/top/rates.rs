@@ -59,6 +59,12 @@ pub struct ExportRate {
     /// Since it is served: I/Os that ended with an error, and requests that were answered with one.
     pub errors: u64,
     pub failed_requests: u64,
+    /// Why it is not served.
+    pub failed: Option<String>,
+    /// Requests of clients that were answered, and the bytes of reads and writes among them: also what no device was
+    /// asked for, such as reads of holes, which is in no other rate.
+    pub requests_per_second: f64,
+    pub request_bytes_per_second: f64,
     #[serde(flatten)]
     pub rate: Rate,
     pub kinds: Vec<KindRate>,
@@ -92,7 +98,12 @@ pub struct PoolRate {
     pub name: String,
     pub size_bytes: u64,
     pub free_bytes: u64,
+    /// `ok`, `low` or `full`; `closed` of a pool that is not open.
     pub state: String,
+    /// Why it is not open.
+    pub failed: Option<String>,
+    /// What the file system that holds its files has free.
+    pub host_free_bytes: Option<u64>,
     /// How much less is free each second, over the last readings.
     pub fills_bytes_per_second: f64,
     /// When it is full if that goes on.
@@ -111,6 +122,8 @@ pub struct Board {
     pub clients_total: u64,
     pub pools: Vec<PoolRate>,
     pub pools_total: u64,
+    /// Everything that is wrong.
+    pub health: t::Health,
 }
 
 impl History {
@@ -135,6 +148,7 @@ impl History {
             clients_total: now.clients_total,
             pools: now.pools.iter().map(|pool| self.pool(pool, now.uptime_ns)).collect(),
             pools_total: now.pools_total,
+            health: now.health.clone(),
         };
         self.pools.push_back((now.uptime_ns, now.pools.clone()));
         if self.pools.len() > SPACE_READINGS {
@@ -155,6 +169,9 @@ impl History {
             clients: now.clients,
             errors: now.errors,
             failed_requests: now.failed_requests,
+            failed: now.failed.clone(),
+            requests_per_second: before.map_or(0.0, |before| requests(before, now).0 as f64 / seconds),
+            request_bytes_per_second: before.map_or(0.0, |before| requests(before, now).1 as f64 / seconds),
             rate,
             kinds,
         }
@@ -189,10 +206,20 @@ impl History {
             size_bytes: now.size_bytes,
             free_bytes: now.free_bytes,
             state: now.state.clone(),
+            failed: now.failed.clone(),
+            host_free_bytes: now.host_free_bytes,
             fills_bytes_per_second: taken,
             full_in_seconds: (taken > 0.0).then(|| (now.free_bytes as f64 / taken) as u64),
         }
     }
+}
+
+/// The requests between two readings, and the bytes of reads and writes among them (R1).
+fn requests(before: &t::ExportStatistics, now: &t::ExportStatistics) -> (u64, u64) {
+    let (before, now) = (&before.requests, &now.requests);
+    let all = |counts: &t::RequestCounts| counts.reads + counts.writes + counts.others;
+    let bytes = |counts: &t::RequestCounts| counts.read_bytes + counts.written_bytes;
+    (all(now).saturating_sub(all(before)), bytes(now).saturating_sub(bytes(before)))
 }
 
 /// All kinds together, and each; nothing of what the earlier reading did not have (R1).

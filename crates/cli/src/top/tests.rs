@@ -26,6 +26,8 @@ fn export(name: &str, ios: u64, slow: u64) -> t::ExportStatistics {
         size_bytes: 10 << 30,
         clients: 1,
         failed_requests: 0,
+        requests: t::RequestCounts { reads: ios, read_bytes: ios * 4096, ..t::RequestCounts::default() },
+        failed: None,
         errors: 0,
         kinds: vec![kind],
     }
@@ -48,6 +50,8 @@ fn reading(seconds: u64, exports: Vec<t::ExportStatistics>) -> t::Statistics {
         metadata_bytes: 0,
         free_bytes: (100 - seconds) << 30,
         state: "ok".into(),
+        host_free_bytes: None,
+        failed: None,
     };
     t::Statistics {
         uptime_ns: seconds * 1_000_000_000,
@@ -59,6 +63,7 @@ fn reading(seconds: u64, exports: Vec<t::ExportStatistics>) -> t::Statistics {
         pools_total: 1,
         clients: vec![client],
         clients_total: 1,
+        health: t::Health::default(),
     }
 }
 

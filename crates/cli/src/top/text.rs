@@ -2,17 +2,24 @@
 
 use sheave_base::units::{fmt_bytes, fmt_ns};
 
-use super::rates::{Board, PoolRate, Rate, Shares};
+use sheave_daemon::api::types as t;
 
+use super::rates::{Board, ExportRate, PoolRate, Rate, Shares};
+
+/// Problems that are shown.
+pub const MOST_PROBLEMS: usize = 5;
 /// Columns of the split.
 const BAR: usize = 20;
 
 /// All of it.
 pub fn page(board: &Board) -> String {
-    let mut text = format!("{}\n\n", head(board));
+    let mut text = format!("{}\n", head(board));
+    problems(&board.health, MOST_PROBLEMS).iter().for_each(|(_, line)| text += &format!("{line}\n"));
+    text += "\n";
     text += &heading("EXPORT");
     for export in &board.exports {
-        text += &row(&plain(&export.name), cells(&export.rate), &bar(&export.rate.split, BAR));
+        let (numbers, split) = of_export(export, BAR);
+        text += &row(&plain(&export.name), numbers, &split);
     }
     text += &format!("\n{}", heading("QUEUE"));
     for queue in &board.queues {
@@ -44,8 +51,13 @@ pub fn head(board: &Board) -> String {
         true => format!("{total} ({shown} shown)"),
         false => total.to_string(),
     };
+    let health = match board.health.severity.as_str() {
+        // A server of an older version tells none.
+        "" => String::new(),
+        severity => format!("; {severity}"),
+    };
     format!(
-        "exports {}, clients {}, pools {}, threads {}",
+        "exports {}, clients {}, pools {}, threads {}{health}",
         shown(board.exports.len(), board.exports_total),
         shown(board.clients.len(), board.clients_total),
         shown(board.pools.len(), board.pools_total),
@@ -65,6 +77,32 @@ pub fn cells(rate: &Rate) -> [String; 5] {
     ]
 }
 
+/// The numbers of an export, and its split or why it is not served. Rates are those of requests, which also count what
+/// no device was asked for.
+pub fn of_export(export: &ExportRate, width: usize) -> ([String; 5], String) {
+    if let Some(why) = &export.failed {
+        return ([const { String::new() }; 5], format!("not served: {}", plain(why)));
+    }
+    let mut numbers = cells(&export.rate);
+    numbers[0] = format!("{:.0}", export.requests_per_second);
+    numbers[1] = format!("{:.1}", export.request_bytes_per_second / f64::from(1 << 20));
+    (numbers, bar(&export.rate.split, width))
+}
+
+/// The problems in lines, the most severe first, and how many more there are; each with true when it is critical.
+pub fn problems(health: &t::Health, most: usize) -> Vec<(bool, String)> {
+    let line = |problem: &t::Problem| {
+        let severity = problem.severity.to_uppercase();
+        (problem.severity == "critical", format!("{severity}: {}", plain(&problem.cause)))
+    };
+    let mut lines: Vec<_> = health.problems.iter().take(most).map(line).collect();
+    let more = health.problems_total.saturating_sub(lines.len() as u64);
+    if more > 0 {
+        lines.push((false, format!("and {more} more: sheave status")));
+    }
+    lines
+}
+
 /// A bar in which each stage has as many of its letters as is its part of the time; empty without I/O.
 pub fn bar(split: &Shares, width: usize) -> String {
     let parts = [('w', split.worker), ('t', split.tag), ('p', split.plugged), ('d', split.driver), ('r', split.reap)];
@@ -81,17 +119,23 @@ pub fn bar(split: &Shares, width: usize) -> String {
 
 /// How full a pool is, and when it is full.
 pub fn space(pool: &PoolRate) -> String {
+    if let Some(why) = &pool.failed {
+        return format!("{}: not open: {}", plain(&pool.name), plain(why));
+    }
     let used = pool.size_bytes.saturating_sub(pool.free_bytes);
     let full = match pool.full_in_seconds {
         Some(seconds) => format!(", full in {}", span(seconds)),
         None => String::new(),
     };
     let (used, size, free) = (fmt_bytes(used), fmt_bytes(pool.size_bytes), fmt_bytes(pool.free_bytes));
-    format!("{}: {used} of {size} used, {free} free, {}{full}", plain(&pool.name), pool.state)
+    // What the pool still may take, and its file system does not have.
+    let host = pool.host_free_bytes.filter(|host| *host < pool.free_bytes);
+    let host = host.map_or(String::new(), |host| format!(" ({} in its file system)", fmt_bytes(host)));
+    format!("{}: {used} of {size} used, {free} free{host}, {}{full}", plain(&pool.name), pool.state)
 }
 
 /// A time in the unit that suits it.
-fn span(seconds: u64) -> String {
+pub fn span(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s"),
         120..7200 => format!("{} min", seconds / 60),

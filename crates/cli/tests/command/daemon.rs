@@ -217,7 +217,7 @@ fn a_pool_that_is_damaged_does_not_stop_the_others_and_a_reload_tries_again() {
     std::fs::write(dir.path("a.img"), vec![0; good.len()]).expect("written");
     let mut daemon = Daemon::start(&dir, BOTH);
     let said = daemon.said();
-    assert!(said.contains("pool 'a' is not open: ") && said.contains("export 'va' is not served: "), "{said}");
+    assert!(said.contains("pool 'a' is not open: ") && said.contains("; its export 'va' is not served"), "{said}");
     assert!(Nbd::connect(&dir.path("nbd.sock"), "vb").is_some() && Nbd::connect(&dir.path("nbd.sock"), "va").is_none());
     let failed = ask_ok(&dir, "export list --json").json();
     assert!(failed["exports"][0]["failed"].as_str().is_some_and(|why| why.contains("pool 'a'")), "{failed}");

@@ -220,8 +220,8 @@ fn metrics_are_told_and_who_asks_slowly_keeps_nobody_from_them() {
     for line in [
         "sheave_export_clients{export=\"va\"} 1\n",
         "sheave_export_up{export=\"vb\"} 0\n",
-        "sheave_pool_up{pool=\"a\"} 1\n",
-        "sheave_pool_up{pool=\"b\"} 0\n",
+        "sheave_pool_open{pool=\"a\"} 1\n",
+        "sheave_pool_open{pool=\"b\"} 0\n",
         "sheave_export_writes_total{export=\"va\"} 1\n",
         "sheave_export_written_bytes_total{export=\"va\"} 4096\n",
         "# TYPE sheave_export_written_bytes counter\n",

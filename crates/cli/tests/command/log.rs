@@ -37,12 +37,12 @@ fn a_pool_that_becomes_low_is_told_once() {
     let Some(dir) = pools() else { return };
     let mut daemon = Daemon::start(&dir, BOTH);
     ask_ok(&dir, "pool set a.img --low-water 126M");
-    daemon.until_it_says("event=pool_low pool=a ");
+    daemon.until_it_says("event=pool_low pool=a");
     // Two more looks.
     std::thread::sleep(Duration::from_secs(5));
     assert_eq!(daemon.said().matches("event=pool_low").count(), 1, "{}", daemon.said());
     ask_ok(&dir, "pool set a.img --low-water off");
-    daemon.until_it_says("event=pool_ok pool=a ");
+    daemon.until_it_says("event=over problem=pool_low pool=a");
     daemon.end();
 }
 

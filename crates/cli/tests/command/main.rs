@@ -11,6 +11,7 @@ mod daemon;
 mod daemon_units;
 mod diffs;
 mod failover;
+mod health;
 mod held;
 mod hostile;
 mod interop;

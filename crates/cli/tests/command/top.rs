@@ -23,7 +23,7 @@ fn top_tells_what_clients_do_now() {
         let board = ask_ok(&dir, "top --once --json --interval 500ms").json();
         let text = ask_ok(&dir, "top --once --interval 200ms").out;
         ends.store(true, Ordering::Relaxed);
-        assert!(text.starts_with("exports 2, clients 1, pools 2, threads 2\n"), "{text}");
+        assert!(text.starts_with("exports 2, clients 1, pools 2, threads 2; ok\n"), "{text}");
         board
     });
     let exports = board["exports"].as_array().expect("a list");

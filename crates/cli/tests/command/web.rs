@@ -100,7 +100,7 @@ fn look(browser: &mut Browser, port: u16) {
         "[...document.querySelectorAll('#exports tbody tr:first-child .bar i')].map(i => parseFloat(i.style.width))";
     let sum = browser.value(&format!("{split}.reduce((a, b) => a + b, 0)")).as_f64().expect("a number");
     assert!((sum - 100.0).abs() < 0.1, "{sum}");
-    browser.until("document.querySelector('#exports tbody tr svg.spark path').getTotalLength() > 1");
+    browser.until("document.querySelector('#exports tbody tr svg.spark path')?.getTotalLength() > 1");
     // A name is words, whatever is in it.
     let names = browser.value("[...document.querySelectorAll('#exports tbody button')].map(b => b.textContent)");
     assert!(names.as_array().expect("names").iter().any(|name| name == ODD), "{names}");

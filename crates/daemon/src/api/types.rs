@@ -140,6 +140,16 @@ pub struct KindStatistics {
     pub latencies: Vec<LatencyCell>,
 }
 
+/// What clients had done: requests that were answered, also those that no device was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestCounts {
+    pub reads: u64,
+    pub read_bytes: u64,
+    pub writes: u64,
+    pub written_bytes: u64,
+    pub others: u64,
+}
+
 /// What was done on an export.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ExportStatistics {
@@ -149,6 +159,10 @@ pub struct ExportStatistics {
     pub size_bytes: u64,
     pub clients: u32,
     pub failed_requests: u64,
+    #[serde(default)]
+    pub requests: RequestCounts,
+    #[serde(default)]
+    pub failed: Option<String>,
     pub errors: u64,
     pub kinds: Vec<KindStatistics>,
 }
@@ -170,6 +184,30 @@ pub struct PoolStatistics {
     pub metadata_bytes: u64,
     pub free_bytes: u64,
     pub state: String,
+    #[serde(default)]
+    pub host_free_bytes: Option<u64>,
+    #[serde(default)]
+    pub failed: Option<String>,
+}
+
+/// Something that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    pub kind: String,
+    pub severity: String,
+    pub about: String,
+    pub name: String,
+    pub cause: String,
+    pub fix: String,
+    pub since_seconds: u64,
+}
+
+/// The reply of `GetHealth`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
+    pub severity: String,
+    pub problems: Vec<Problem>,
+    pub problems_total: u64,
 }
 
 /// The reply of `GetStatistics`.
@@ -184,6 +222,8 @@ pub struct Statistics {
     pub pools_total: u64,
     pub clients: Vec<ClientRow>,
     pub clients_total: u64,
+    #[serde(default)]
+    pub health: Health,
 }
 
 /// A slow I/O.

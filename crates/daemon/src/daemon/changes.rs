@@ -173,7 +173,6 @@ impl Daemon {
                 "export '{name}' has ended: its volume '{volume}' is gone"
             );
         } else if let Some(row) = rows.iter_mut().find(|row| row.plan.name == plan.name) {
-            plan.tell_failed(&failed);
             row.failed = Some(failed);
         }
     }

@@ -10,10 +10,11 @@ use sheave_serve::Export;
 use tracing::info;
 
 use super::{Daemon, Row, locked};
-use crate::config::ExportPlan;
+use crate::backend;
+use crate::config::{ExportPlan, What};
 use crate::failure::Failure;
 use crate::opening::Ended;
-use crate::systemd;
+use crate::rights::Rights;
 
 impl Row {
     /// Whether it is what was to be opened; how fast it may be does not matter.
@@ -40,6 +41,26 @@ impl Daemon {
         Ok(Some(Late { thread: started.map_err(failed)?, ends }))
     }
 
+    /// Tries once more to serve an export that failed. A device is opened without a turn (D1), for it may be silent.
+    pub(crate) fn open_again(&self, row: &Row) {
+        match &row.plan.what {
+            What::Device { spec } => self.has_opened(&row.plan, backend::device(&row.plan, spec, None, Rights::Own)),
+            What::Volume { .. } => {
+                if let Err(why) = self.add_export(row.plan.clone(), None, Rights::Own, row.configured) {
+                    self.keep_failure(&row.plan, why);
+                }
+            }
+        }
+    }
+
+    /// Keeps why an export that failed has failed again, if it is still there and not served.
+    pub(super) fn keep_failure(&self, plan: &ExportPlan, why: Failure) {
+        let mut rows = locked(&self.exports);
+        if let Some(row) = rows.iter_mut().find(|row| row.is(plan) && row.failed.is_some()) {
+            row.failed = Some(why);
+        }
+    }
+
     /// Serves an export that was being opened, or keeps why it cannot be. A reload or a command may have ended it
     /// meanwhile, or opened it, or another one of its name. The list is locked all the while, so it takes no turn (D1):
     /// who has that may wait for the same device.
@@ -62,12 +83,10 @@ impl Daemon {
             }
             Err(why) => {
                 self.server.forget_export(name);
-                plan.tell_failed(&why);
                 row.failed = Some(why);
             }
         }
         drop(rows);
-        systemd::ready(&format!("serving {} exports", self.server.exports().len()));
     }
 }
 

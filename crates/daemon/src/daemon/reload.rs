@@ -57,9 +57,6 @@ impl Daemon {
         let names: Vec<&String> = have.iter().map(|plan| &plan.name).collect();
         let new: Vec<PoolPlan> = plan.pools.iter().filter(|plan| !names.contains(&&plan.name)).cloned().collect();
         for held in open_all(&new) {
-            if let Some(why) = held.failed() {
-                held.plan.tell_failed(why);
-            }
             locked(&self.pools).insert(held.plan.name.clone(), Arc::new(held));
         }
         // Thousands of them are looked at once. What a command ends or adds meanwhile is seen below, or was its wish.
@@ -75,7 +72,6 @@ impl Daemon {
                 if rows.iter().any(|row| row.plan.name == wanted.name && row.failed.is_none()) {
                     continue;
                 }
-                wanted.tell_failed(&why);
                 rows.retain(|row| row.plan.name != wanted.name);
                 rows.push(Row { plan: wanted.clone(), configured: true, failed: Some(why) });
             }

@@ -21,7 +21,6 @@ use tracing::{error, info};
 use super::{Daemon, Held, Look, Row, locked};
 use crate::failure::{self, Failure};
 use crate::rights::Rights;
-use crate::systemd;
 
 impl Held {
     /// Looks whether a pool is still this host's, for as long as its storage takes to tell.
@@ -59,7 +58,7 @@ impl Daemon {
         if let (Some(now), Some(then)) = (opened.failed(), before.failed())
             && now.cause() != then.cause()
         {
-            opened.plan.tell_failed(now);
+            opened.plan.tell_waits(now);
         }
         if !self.replace(before, &opened) || opened.failed().is_some() {
             return; // S3
@@ -70,10 +69,9 @@ impl Daemon {
             if row.plan.volume_of(name).is_some()
                 && let Err(why) = self.add_export(row.plan.clone(), None, Rights::Own, row.configured)
             {
-                row.plan.tell_failed(&why);
+                self.keep_failure(&row.plan, why);
             }
         }
-        systemd::ready(&format!("serving {} exports", self.server.exports().len()));
     }
 
     /// Puts a pool in the place of another, if that is still there.
@@ -114,6 +112,5 @@ impl Daemon {
         served.iter().for_each(|row| self.server.forget_export(&row.plan.name));
         locked(&self.exports).iter_mut().filter(|row| is_served(row)).for_each(|row| row.failed = Some(why.clone()));
         self.replace(held, &Arc::new(Held::new(&held.plan, held.devices(), Err(why))));
-        systemd::ready(&format!("serving {} exports", self.server.exports().len()));
     }
 }

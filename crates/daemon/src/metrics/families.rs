@@ -9,6 +9,7 @@ use super::detail;
 use super::page::{MOST_NAMED, Page};
 use crate::config::What;
 use crate::daemon::{Daemon, Held, Row};
+use crate::health::model::{Health, MOST_PROBLEMS};
 
 /// The page as it is now.
 pub(super) fn page(daemon: &Daemon, is_open: bool) -> String {
@@ -24,6 +25,7 @@ pub(super) fn page(daemon: &Daemon, is_open: bool) -> String {
     let groups = daemon.server.io_groups();
     detail::families(&mut page, groups.iter().map(|(export, group)| (export.as_str(), group.counts())));
     pools(&mut page, &daemon.pools());
+    health(&mut page, &daemon.health());
     page.text + if is_open { "# EOF\n" } else { "" }
 }
 
@@ -68,13 +70,24 @@ pub(super) fn requests(page: &mut Page, served: &[ExportStatus]) {
     }
 }
 
+/// Everything that is wrong. A problem has the value of its severity, 1 or 2.
+fn health(page: &mut Page, health: &Health) {
+    page.single("sheave_health", "The worst problem: 0 none, 1 a warning, 2 critical.", health.severity() as u64);
+    page.head("sheave_problem", "gauge", "A problem, as labels: 1 a warning, 2 critical.");
+    for problem in health.problems.iter().take(MOST_PROBLEMS) {
+        let (kind, severity) = problem.kind.words();
+        let (about, name) = problem.about.words();
+        page.value("sheave_problem", &[("kind", kind), ("about", about), ("name", name)], severity as u64);
+    }
+}
+
 fn pools(page: &mut Page, pools: &[Arc<Held>]) {
     let up: Vec<_> = pools.iter().map(|held| (held.plan.name.clone(), u64::from(held.failed().is_none()))).collect();
-    page.family("sheave_pool_up", "gauge", "Whether a pool is open.", "pool", &up);
+    page.family("sheave_pool_open", "gauge", "Whether a pool is open.", "pool", &up);
     let open = pools.iter().filter_map(|held| Some((held.plan.name.clone(), held.pool().ok()?.info())));
     let infos: Vec<_> = open.collect();
     type Value = fn(&sheave_vol::PoolInfo) -> u64;
-    let families: [(&str, &str, &str, Value); 11] = [
+    let families: [(&str, &str, &str, Value); 21] = [
         ("sheave_pool_size_bytes", "gauge", "Bytes of a pool.", |info| info.size_bytes),
         ("sheave_pool_data_bytes", "gauge", "Bytes of volumes' data.", |info| info.data_bytes),
         ("sheave_pool_metadata_bytes", "gauge", "Bytes of metadata.", |info| info.metadata_bytes),
@@ -88,7 +101,27 @@ fn pools(page: &mut Page, pools: &[Arc<Held>]) {
             u64::from(info.degraded.is_some() || info.taken_by.is_some())
         }),
         ("sheave_pool_checksum_errors", "counter", "Blocks that did not match.", |info| info.checksum_errors),
+        ("sheave_pool_bad_blocks", "gauge", "Blocks that do not match their checksums.", |info| info.bad_blocks),
+        ("sheave_pool_bad_copies", "gauge", "Pages of metadata with one good copy left.", |info| info.bad_copies),
+        ("sheave_pool_metadata_low", "gauge", "Its metadata runs short.", |info| u64::from(info.metadata_low)),
+        ("sheave_pool_lost", "gauge", "Volumes that may have lost data.", |info| info.lost.len() as u64),
+        ("sheave_pool_damaged", "gauge", "Volumes with damaged maps.", |info| info.damaged.len() as u64),
+        ("sheave_pool_recovered", "gauge", "Its last opening was after a crash.", |info| u64::from(info.recovered)),
+        ("sheave_pool_times_full", "counter", "How often it became full.", |info| info.times_full),
+        ("sheave_pool_times_metadata_low", "counter", "How often its metadata ran short.", |info| {
+            info.times_metadata_low
+        }),
+        ("sheave_pool_host_refusals", "counter", "Writes that found the file system below full.", |info| {
+            info.host_refusals
+        }),
+        ("sheave_pool_device_faults", "counter", "Requests that its devices have failed.", |info| {
+            info.device_faults.count
+        }),
     ];
+    let host_free = pools.iter().filter_map(|held| Some((held.plan.name.clone(), held.place().host_free_bytes()?)));
+    let host_free: Vec<_> = host_free.collect();
+    let (name, help) = ("sheave_pool_host_free_bytes", "Bytes that the file system of a pool's files has free.");
+    page.family(name, "gauge", help, "pool", &host_free);
     for (name, kind, help, value) in families {
         let values: Vec<_> = infos.iter().map(|(pool, info)| (pool.clone(), value(info))).collect();
         page.family(name, kind, help, "pool", &values);

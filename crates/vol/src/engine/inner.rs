@@ -14,7 +14,7 @@
 use std::time::Duration;
 
 use sheave_base::beside::Activities;
-use sheave_base::sync::atomic::{AtomicBool, Ordering};
+use sheave_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sheave_base::sync::{Arc, Condvar, Mutex, MutexGuard};
 use sheave_base::wait;
 use sheave_blk::Device;
@@ -63,6 +63,8 @@ pub(crate) struct PoolInner {
     pub(crate) unsynced: AtomicBool,
     /// The last write to new space found none ([`stock`](crate::engine::stock)).
     pub(crate) host_full: AtomicBool,
+    /// How often a write to new space found none.
+    pub(crate) host_refusals: AtomicU64,
     pub(crate) commits: Commits,
     /// The checksums themselves.
     pub(crate) sums: Option<Arc<Sums>>,
@@ -123,6 +125,7 @@ impl PoolInner {
             unsure: parts.unsure,
             unsynced: AtomicBool::new(!parts.state.pending.is_empty()),
             host_full: AtomicBool::new(false),
+            host_refusals: AtomicU64::new(0),
             commits: Commits::default(),
             sums: parts.state.sums.as_ref().map(|regions| Arc::clone(&regions.sums)),
             structural: Mutex::new(()),

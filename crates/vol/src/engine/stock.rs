@@ -101,7 +101,10 @@ impl PoolInner {
     pub(crate) fn note_host(&self, status: Status) {
         // Relaxed, all: a report, which orders nothing.
         match status {
-            Status::NoSpc if self.io.is_sparse() => self.host_full.store(true, Ordering::Relaxed),
+            Status::NoSpc if self.io.is_sparse() => {
+                self.host_full.store(true, Ordering::Relaxed);
+                self.host_refusals.fetch_add(1, Ordering::Relaxed);
+            }
             Status::Ok if self.host_full.load(Ordering::Relaxed) => self.host_full.store(false, Ordering::Relaxed),
             _ => {}
         }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
+use sheave_base::sync::atomic::Ordering;
 use sheave_blk::Device;
 use sheave_blk::claim::Claim;
 use sheave_blk::flush_alarm::FlushAlarm;
@@ -208,6 +209,10 @@ impl Pool {
             damaged: state.table.damaged(),
             unsure: self.inner.unsure.clone(),
             host_full: self.inner.is_host_full(Status::NoSpc),
+            host_refusals: self.inner.host_refusals.load(Ordering::Relaxed), // Relaxed: a statistic.
+            times_full: state.times_full,
+            times_metadata_low: state.times_metadata_low,
+            device_faults: self.inner.device.faults(),
             deletes_only: state.phase == Phase::DeletesOnly,
             metadata_copies: state.tree.pages.copies() as u8,
             bad_copies: state.bad_copies.len() as u64,
@@ -240,6 +245,12 @@ impl Pool {
             fix: "Check the device and its cables, and try again".into(),
         })?;
         found.map_or(Ok(()), |who| Err(busy(who)))
+    }
+
+    /// What it lies on.
+    #[doc(hidden)]
+    pub fn device(&self) -> &Device {
+        &self.inner.device
     }
 
     /// Whether its device gives it to another host only when it takes nothing more from this one.

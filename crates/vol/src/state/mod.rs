@@ -81,6 +81,10 @@ pub(crate) struct State {
     pub(crate) quarantine: Option<Held>,
     /// How much space is left, and whether metadata runs short.
     pub(crate) space: (SpaceState, bool),
+    /// How often space was used up, and how often metadata began to run short: so that nobody who looks now and then
+    /// misses either.
+    pub(crate) times_full: u64,
+    pub(crate) times_metadata_low: u64,
     /// Generation of the label that was written last, whatever became of it.
     pub(crate) label_tried: u64,
     /// Checksums of data, if the pool keeps them.
@@ -141,6 +145,8 @@ impl State {
             limbo: Limbo::default(),
             quarantine: None,
             space: Default::default(),
+            times_full: 0,
+            times_metadata_low: 0,
             label_tried: 0,
             sums: None,
             incarnation: sb.incarnation,

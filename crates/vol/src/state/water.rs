@@ -92,6 +92,8 @@ impl State {
         let (from, count) = if from == 0 { (0, count.saturating_add(reserve)) } else { (from + reserve, count) };
         self.tree.units.set_calm(from, count);
         let before = std::mem::replace(&mut self.space, (state, metadata_low));
+        self.times_full += u64::from(state == SpaceState::Full && before.0 != SpaceState::Full);
+        self.times_metadata_low += u64::from(metadata_low && !before.1);
         let shift = self.sb.unit_bytes.trailing_zeros();
         (before != self.space).then_some(SpaceNotice {
             number: 0,

@@ -1,0 +1,207 @@
+//! `sheave status`: everything about the servers of this machine on one screen, and their health as the exit code.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use sheave_base::units::fmt_bytes;
+use sheave_daemon::api::types as t;
+use sheave_daemon::failure::Failure;
+
+use super::remote::Remote;
+use crate::args::StatusArgs;
+use crate::output;
+use crate::top::text::{plain, span};
+
+/// Pools and exports that are listed, each; those that are not well come first.
+const MOST_ROWS: usize = 12;
+
+/// The reply of `GetStatus`.
+#[derive(Debug, Serialize, Deserialize)]
+struct Server {
+    version: String,
+    pid: u64,
+    uptime_seconds: u64,
+    listeners: Vec<String>,
+}
+
+/// A server with all that it tells of itself.
+#[derive(Debug, Serialize)]
+struct ServerStatus {
+    #[serde(flatten)]
+    server: Server,
+    /// Its control socket.
+    control: String,
+    health: t::Health,
+    pools: Vec<t::PoolStatistics>,
+    pools_total: u64,
+    exports: Vec<ExportState>,
+    exports_total: u64,
+    clients: u64,
+}
+
+/// An export, without what it has done.
+#[derive(Debug, Serialize)]
+struct ExportState {
+    name: String,
+    pool: Option<String>,
+    volume: Option<String>,
+    size_bytes: u64,
+    clients: u32,
+    failed: Option<String>,
+}
+
+/// All of it.
+#[derive(Debug, Serialize)]
+struct Status {
+    /// The worst of all servers.
+    severity: String,
+    servers: Vec<ServerStatus>,
+}
+
+/// The command.
+pub fn run(args: &StatusArgs) -> Result<(), Failure> {
+    let status = read(args.control.as_deref()).map_err(|why| why.with_code(UNKNOWN))?;
+    if args.json {
+        output::json(&status)?;
+    } else {
+        output::text(&text(&status));
+    }
+    match code(&status.severity) {
+        0 => Ok(()),
+        code => Err(Failure::reported().with_code(code)),
+    }
+}
+
+/// No server could be asked.
+const UNKNOWN: u8 = 3;
+
+/// The exit code of a severity, as checks of Nagios have it.
+fn code(severity: &str) -> u8 {
+    match severity {
+        "ok" => 0,
+        "warning" => 1,
+        _ => 2,
+    }
+}
+
+fn read(control: Option<&Path>) -> Result<Status, Failure> {
+    let remotes = match control {
+        Some(path) => vec![Remote::only(Some(path))?],
+        None => Remote::all()?,
+    };
+    let servers = remotes.iter().map(server).collect::<Result<Vec<_>, _>>()?;
+    let worst = servers.iter().map(|server| server.health.severity.as_str()).max_by_key(|severity| code(severity));
+    Ok(Status { severity: worst.unwrap_or("ok").to_owned(), servers })
+}
+
+fn server(remote: &Remote) -> Result<ServerStatus, Failure> {
+    let server: Server = remote.call("GetStatus", &t::Nothing {})?;
+    let told: t::Statistics = remote.call("GetStatistics", &t::Nothing {})?;
+    let health: t::Health = remote.call("GetHealth", &t::Nothing {})?;
+    let state = |export: t::ExportStatistics| ExportState {
+        name: export.name,
+        pool: export.pool,
+        volume: export.volume,
+        size_bytes: export.size_bytes,
+        clients: export.clients,
+        failed: export.failed,
+    };
+    Ok(ServerStatus {
+        server,
+        control: remote.socket().display().to_string(),
+        health,
+        pools: told.pools,
+        pools_total: told.pools_total,
+        exports: told.exports.into_iter().map(state).collect(),
+        exports_total: told.exports_total,
+        clients: told.clients_total,
+    })
+}
+
+fn text(status: &Status) -> String {
+    let parts: Vec<String> = status.servers.iter().map(of_server).collect();
+    parts.join("\n")
+}
+
+fn of_server(status: &ServerStatus) -> String {
+    let Server { version, pid, uptime_seconds, listeners } = &status.server;
+    let mut text = format!("health   {}\n", words(&status.health));
+    for problem in &status.health.problems {
+        let since = span(problem.since_seconds);
+        text += &format!("\n  {}, for {since}: {}\n", problem.severity, plain(&problem.cause));
+        text += &format!("    fix: {}\n", plain(&problem.fix));
+    }
+    let more = status.health.problems_total.saturating_sub(status.health.problems.len() as u64);
+    if more > 0 {
+        text += &format!("\n  and {more} more\n");
+    }
+    if !status.health.problems.is_empty() {
+        text += "\n";
+    }
+    text += &format!(
+        "server   process {pid}, version {version}, up {}, clients {}\n",
+        span(*uptime_seconds),
+        status.clients
+    );
+    text += &format!("control  {}\n", status.control);
+    text += &format!("at       {}\n", if listeners.is_empty() { "no address".into() } else { listeners.join(", ") });
+    text + &pools(status) + &exports(status)
+}
+
+/// The health in words.
+fn words(health: &t::Health) -> String {
+    let of = |severity: &str| health.problems.iter().filter(|problem| problem.severity == severity).count();
+    match (of("critical"), of("warning")) {
+        (0, 0) => "ok".into(),
+        (critical, warning) => format!("{}: critical {critical}, warnings {warning}", health.severity),
+    }
+}
+
+fn pools(status: &ServerStatus) -> String {
+    let mut all: Vec<_> = status.pools.iter().collect();
+    all.sort_by_key(|pool| (pool.failed.is_none(), pool.state == "ok"));
+    let rows = all.iter().take(MOST_ROWS).map(|pool| match &pool.failed {
+        Some(_) => [plain(&pool.name), "not open".into(), "-".into(), "-".into(), "-".into()],
+        None => {
+            let used = pool.size_bytes.saturating_sub(pool.free_bytes);
+            let host = pool.host_free_bytes.map_or("-".into(), fmt_bytes);
+            [plain(&pool.name), pool.state.clone(), fmt_bytes(used), fmt_bytes(pool.free_bytes), host]
+        }
+    });
+    table(["POOL", "STATE", "USED", "FREE", "HOST FREE"], rows.collect(), status.pools_total)
+}
+
+fn exports(status: &ServerStatus) -> String {
+    let mut all: Vec<_> = status.exports.iter().collect();
+    all.sort_by_key(|export| export.failed.is_none());
+    let rows = all.iter().take(MOST_ROWS).map(|export| {
+        let state = if export.failed.is_some() { "not served" } else { "served" };
+        let what = match (&export.pool, &export.volume) {
+            (Some(pool), Some(volume)) => plain(&format!("{pool}#{volume}")),
+            _ => "a device".into(),
+        };
+        let size = if export.failed.is_some() { "-".into() } else { fmt_bytes(export.size_bytes) };
+        [plain(&export.name), state.into(), size, export.clients.to_string(), what]
+    });
+    table(["EXPORT", "STATE", "SIZE", "CLIENTS", "WHAT"], rows.collect(), status.exports_total)
+}
+
+/// Rows under their heads, each column as wide as its longest cell; nothing without rows.
+fn table(heads: [&str; 5], rows: Vec<[String; 5]>, total: u64) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let more = total.saturating_sub(rows.len() as u64);
+    let rows: Vec<_> = std::iter::once(heads.map(str::to_owned)).chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; 5] = std::array::from_fn(width);
+    let mut text = String::from("\n");
+    for row in &rows {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect::<Vec<_>>();
+        text += &format!("{}\n", cells.join("  ").trim_end());
+    }
+    if more > 0 {
+        text += &format!("and {more} more\n");
+    }
+    text
+}
