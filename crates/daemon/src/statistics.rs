@@ -63,7 +63,7 @@ fn pool(held: &Held) -> t::PoolStatistics {
             free_bytes: 0,
             state: "closed".into(),
             host_free_bytes: None,
-            failed: Some(why.cause().to_owned()),
+            failed: Some(held.failed().unwrap_or(&why).cause().to_owned()),
         },
     }
 }

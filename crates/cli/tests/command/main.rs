@@ -21,6 +21,7 @@ mod json_reference;
 mod log;
 mod man;
 mod many_exports;
+mod monitoring;
 mod nbd;
 mod odd_orders;
 mod old_and_damaged;

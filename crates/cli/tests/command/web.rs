@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::browser::Browser;
 use serde_json::Value;
 
-use crate::daemon::{BOTH, Daemon, Nbd, pools};
+use crate::daemon::{BOTH, Daemon, Nbd, ask_ok, pools};
 
 /// The port of the page of a daemon that has chosen one.
 fn port(daemon: &Daemon) -> u16 {
@@ -25,6 +25,12 @@ fn ask(port: u16, head: &str) -> String {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("an answer");
     answer
+}
+
+/// What a page of the daemon has.
+pub fn get(daemon: &Daemon, path: &str) -> String {
+    let told = ask(port(daemon), &format!("GET {path} HTTP/1.1\r\nHost: localhost"));
+    told.split_once("\r\n\r\n").expect("a head").1.to_owned()
 }
 
 /// The share of light that a colour of CSS sends out, from 0 to 1 (WCAG 2.1, relative luminance).
@@ -161,6 +167,82 @@ fn legible(browser: &mut Browser, scheme: &str, width: u32) {
     assert!(wide <= u64::from(width), "{scheme}: {wide} of {width}");
 }
 
+/// Well, a warning, critical: each is told in words and colours that can be read, in each window.
+#[test]
+fn the_page_tells_each_state_of_the_health_light_and_dark_at_three_widths() {
+    let Some(dir) = pools() else { return };
+    let Some(mut browser) = Browser::start() else { return };
+    let mut daemon = Daemon::start(&dir, &format!("web = \"0\"\nreach = [\".\"]\n{BOTH}"));
+    browser.look("light", 1280, 900);
+    browser.go(&format!("http://127.0.0.1:{}/", port(&daemon)));
+    let words = |browser: &mut Browser, severity: &str, words: &[&str]| {
+        browser.until(&format!("document.getElementById('severity').className === '{severity}'"));
+        for text in words {
+            browser.until(&format!("document.body.innerText.includes({text:?})"));
+        }
+        for (scheme, width) in
+            [("light", 380), ("light", 1280), ("light", 1920), ("dark", 380), ("dark", 1280), ("dark", 1920)]
+        {
+            browser.look(scheme, width, 900);
+            legible(browser, scheme, width);
+            let style = |of: &str, what: &str| format!("getComputedStyle(document.querySelector('{of}')).{what}");
+            let ground = browser.value(&style("body", "backgroundColor"));
+            let colour = browser.value(&style("#severity", "color"));
+            let is = contrast(&colour, &ground);
+            assert!(is >= 4.5, "{scheme}: {severity} is {colour} on {ground}: {is:.1}");
+        }
+    };
+    words(&mut browser, "ok", &["all is well"]);
+    assert_eq!(browser.value("document.getElementById('health').hidden"), true);
+    ask_ok(&dir, "pool set a.img --low-water 126M");
+    words(&mut browser, "warning", &["pool 'a' is low: ", "Delete snapshots, or give it more"]);
+    assert_eq!(browser.value("document.title"), "warning 1 - Sheave");
+    // A pool that is not there: its export and itself stand among the others.
+    let gone = "[[pool]]\nname = \"gone\"\npath = \"gone.img\"\n\
+                [[export]]\nname = \"vg\"\npool = \"gone\"\nvolume = \"v\"\n";
+    std::fs::write(dir.path("c.toml"), format!("web = \"0\"\nreach = [\".\"]\n{BOTH}{gone}")).expect("written");
+    daemon.signal("-HUP");
+    daemon.until_it_says("event=pool_failed");
+    words(&mut browser, "critical", &["pool 'gone' is not open: ", "its export 'vg' is not served", "gone: not open"]);
+    assert_eq!(browser.value("document.title"), "critical 1, warning 1 - Sheave");
+    let row = "[...document.querySelectorAll('#exports tbody tr')].find(row => row.innerText.includes('vg')).innerText";
+    let row = browser.value(row);
+    assert!(row.as_str().is_some_and(|row| row.contains("not served: ")), "{row}");
+    ask_ok(&dir, "pool create gone.img --size 16M");
+    ask_ok(&dir, "volume create gone.img#v --size 1M");
+    ask_ok(&dir, "pool set a.img --low-water off");
+    words(&mut browser, "ok", &["all is well"]);
+    assert!(browser.complaints().is_empty(), "{:?}", browser.complaints());
+    daemon.end();
+}
+
+/// Who opens the page late sees what was before: the server keeps an hour.
+#[test]
+fn the_page_shows_what_was_before_it_was_opened() {
+    let Some(dir) = pools() else { return };
+    let daemon = Daemon::start(&dir, &format!("web = \"0\"\n{BOTH}"));
+    let mut client = Nbd::connect(&dir.path("nbd.sock"), "va").expect("it is served");
+    let get = |path: &str| serde_json::from_str::<Value>(&get(&daemon, path)).expect("JSON");
+    // Reads of a hole ask no device; they count as requests all the same.
+    let until = std::time::Instant::now() + Duration::from_secs(60);
+    loop {
+        assert!(client.read(0, 4096).is_some());
+        let history = get("/history");
+        let points = history["points"].as_array().expect("a list");
+        let busy = points.iter().any(|point| point["requests_per_second"].as_f64() > Some(1.0));
+        if busy && history["exports"]["va"].as_array().is_some_and(|line| line.len() >= points.len().min(2)) {
+            assert!(history["pools"]["a"][0].as_f64() > Some(1e6), "{history}");
+            break;
+        }
+        assert!(std::time::Instant::now() < until, "{history}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let told = get("/statistics");
+    let va = told["exports"].as_array().expect("a list").iter().find(|one| one["name"] == "va").expect("it is there");
+    assert!(va["requests"]["reads"].as_u64() > Some(10) && va["kinds"] == serde_json::json!([]), "{va}");
+    daemon.end();
+}
+
 #[test]
 fn only_who_asks_by_an_address_of_this_machine_is_answered() {
     let Some(dir) = pools() else { return };
@@ -172,7 +254,7 @@ fn only_who_asks_by_an_address_of_this_machine_is_answered() {
         assert!(page.starts_with("HTTP/1.1 200 ") && page.contains("<title>Sheave</title>"), "{page}");
         assert!(page.contains("\r\nContent-Security-Policy: default-src 'none'; "), "{page}");
     }
-    for path in ["/", "/metrics", "/statistics", "/slow"] {
+    for path in ["/", "/metrics", "/statistics", "/history", "/slow"] {
         assert!(get(path, "rebound.example").starts_with("HTTP/1.1 403 "), "{path}");
         assert!(ask(port, &format!("GET {path} HTTP/1.1")).starts_with("HTTP/1.1 403 "), "{path}");
         assert!(get(path, "localhost").starts_with("HTTP/1.1 200 "), "{path}");

@@ -225,3 +225,6 @@ impl Health {
         format!("{serving}; {}: {}{more}", worst.kind.severity().name(), worst.cause)
     }
 }
+
+#[cfg(test)]
+mod tests;
