@@ -14,6 +14,7 @@
 //! | 4 | [`check`](mod@check) | verifies a pool offline, and repairs it, with a walk of its own |
 //! | 3 | `device` | how blocks are read and written: [`block_io`], sweeps of many blocks |
 //! | 3 | [`options`], [`info`], `finding` | what callers ask for; what reports, checks and scrubs tell |
+//! | 3 | [`members`] | which files and devices are the members of a pool, by what lies at their beginning |
 //! | 2 | [`rbd_diff`] | the format in which changes of a volume travel |
 //! | 2 | [`format`](mod@format) | the on-disk format: offsets, sizes, limits; what blocks hold, such as [`page`] |
 //! | 1 | [`error`], [`made_at`] | why something was refused; the wall clock, and how to do without it |
@@ -29,6 +30,7 @@ mod finding;
 pub mod format;
 pub mod info;
 pub mod made_at;
+pub mod members;
 mod ops;
 pub mod options;
 pub mod pool;
@@ -47,6 +49,7 @@ pub use format::damage::{Damage, MapDamage};
 pub use format::page::table::{Interim, Purpose};
 pub use format::{block, damage, journal, page, record, superblock};
 pub use info::{DiscardState, Extent, ExtentKind, MemberInfo, PoolInfo, SpaceNotice, SpaceState, Upgrade, VolumeInfo};
+pub use members::MemberTag;
 pub use ops::scrub;
 pub use ops::scrub::{RealClock, ScrubClock, ScrubOptions, ScrubPhase, ScrubProgress, ScrubReport};
 pub use ops::trim::TrimProgress;

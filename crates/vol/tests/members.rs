@@ -149,13 +149,15 @@ fn a_member_comes_to_a_pool_in_use() {
             verify_units(&User::new(pool.open_volume("s").expect("is there")), 0..900);
         }
         pool.close().expect("closes");
-        // Any that is missing, or in the wrong place, is named.
+        // Any that is missing, or there twice, is named.
         refusal(
             Pool::open(&alone, &OpenOptions::default()),
             &["has 3 members", "members 1 to 2 are missing", "a.img+b.img"],
         );
         refusal(join("x", &[a.clone(), b.clone()]), &["member 2 is missing", "16777216 bytes"]);
-        refusal(join("x", &[a.clone(), c.clone(), b.clone()]), &["member 1 of the pool 33554432"]);
+        let mixed = join("x", &[c.clone(), a.clone(), b.clone()]).expect("labels say which member each is");
+        Pool::open(&mixed, &OpenOptions::default()).expect("opens").close().expect("closes");
+        refusal(join("x", &[a.clone(), c.clone(), b.clone(), c.clone()]), &["member 2 of the pool is named twice"]);
         refusal(Pool::open(&b, &OpenOptions::default()), &["what is named first is member 1 of a pool"]);
         let blank = join("x", &[a.clone(), b, ram(16)]).expect("as large as they were");
         refusal(Pool::open(&blank, &OpenOptions::default()), &["given as member 2 of the pool is another device"]);

@@ -16,7 +16,7 @@ const STOREYS: &[&[&str]] = &[
     &["made_at"],
     &["format", "rbd_diff"],
     &["error"],
-    &["device", "finding", "info", "options"],
+    &["device", "finding", "info", "members", "options"],
     &["state", "check"],
     &["engine"],
     &["volume"],

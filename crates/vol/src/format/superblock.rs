@@ -404,7 +404,7 @@ impl Superblock {
         let gone = if cut == last { format!("member {cut} is") } else { format!("members {cut} to {last} are") };
         let sizes: Vec<String> = self.members[cut..].iter().map(|(_, len)| format!("{len} bytes")).collect();
         let what = format!("the pool has {count} members (0 to {last}), and {gone} missing: {}", sizes.join(", "));
-        Some((what, "Name all of them, in the order in which they came to the pool, as in a.img+b.img".into()))
+        Some((what, "Name all of them, as in a.img+b.img; sheave pool scan DIR lists them".into()))
     }
 
     /// A superblock with this content and the next generation, for the other slot.

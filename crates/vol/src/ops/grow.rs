@@ -19,12 +19,14 @@ use sheave_blk::claim::Claim;
 use sheave_blk::linear::{concatenate, partition};
 
 use crate::device::block_io::{BlockIo, DeviceIo};
+use crate::device::reader::read_again;
 use crate::engine::inner::{PoolInner, claim};
 use crate::engine::recovery::newest_superblock;
 use crate::error::PoolError;
 use crate::format::block::identify;
 use crate::format::page::label;
 use crate::format::{BLOCK, BLOCK_BYTES, MAX_MEMBERS, SUPERBLOCKS, kind};
+use crate::members::{MemberTag, TAG_BYTES};
 use crate::state::State;
 
 /// How a member is added.
@@ -248,13 +250,15 @@ impl State {
     }
 }
 
-/// The device under a pool on several devices, given in the order in which they came to it. Where one is longer than
-/// what the pool has of it, and not the last, the rest is left out.
+/// The device under a pool on several devices, in whatever order they are given: labels say which member each is.
+/// Where one is longer than what the pool has of it, and not the last, the rest is left out.
 ///
 /// # Errors
 ///
-/// [`PoolError::Members`] when some are missing, or one has shrunk. What is no pool at all is joined as it is.
+/// [`PoolError::Members`] when some are missing, or there twice, or one has shrunk. What is no pool at all is joined as
+/// it is, and so are devices of which one is no member: opening tells better what is wrong.
 pub fn join(name: &str, devices: &[Device]) -> Result<Device, PoolError> {
+    let devices = in_order(devices)?;
     let Some((first, rest)) = devices.split_first() else {
         return Err(PoolError::Members { what: "no device is named".into(), fix: "Name one at least".into() });
     };
@@ -279,7 +283,7 @@ pub fn join(name: &str, devices: &[Device]) -> Result<Device, PoolError> {
             Some(&(_, len)) if size < len => {
                 return Err(PoolError::Members {
                     what: format!("{} has {size} bytes, and member {number} of the pool {len}", device.name()),
-                    fix: "Name the members in the order in which they came to the pool, as in a.img+b.img".into(),
+                    fix: "Name the devices that the pool used last".into(),
                 });
             }
             Some(&(_, len)) if size > len && number + 1 < members.len() => partition(device.name(), device, 0, len)?,
@@ -287,4 +291,43 @@ pub fn join(name: &str, devices: &[Device]) -> Result<Device, PoolError> {
         });
     }
     Ok(concatenate(name, &parts)?)
+}
+
+/// Devices in the order of the members that their labels say they are; as they were given where one says nothing, or
+/// another pool.
+fn in_order(devices: &[Device]) -> Result<Vec<Device>, PoolError> {
+    let as_given = || Ok(devices.to_vec());
+    if devices.len() < 2 {
+        return as_given();
+    }
+    let mut tagged = Vec::with_capacity(devices.len());
+    for (at, device) in devices.iter().enumerate() {
+        match tag_of(device) {
+            Some(tag) => tagged.push((tag, at)),
+            None => return as_given(),
+        }
+    }
+    if tagged.iter().any(|(tag, _)| tag.pool() != tagged[0].0.pool()) {
+        return as_given();
+    }
+    tagged.sort_by_key(|(tag, _)| tag.number());
+    if let Some(pair) = tagged.windows(2).find(|pair| pair[0].0.number() == pair[1].0.number()) {
+        let (number, names) = (pair[0].0.number(), pair.iter().map(|(_, at)| devices[*at].name().to_string()));
+        return Err(PoolError::Members {
+            what: format!("member {number} of the pool is named twice: {}", names.collect::<Vec<_>>().join(" and ")),
+            fix: "Name each member once, and no copy of one".into(),
+        });
+    }
+    Ok(tagged.into_iter().map(|(_, at)| devices[at].clone()).collect())
+}
+
+/// Which member a device is, if it is one and can be read.
+fn tag_of(device: &Device) -> Option<MemberTag> {
+    let io = DeviceIo::new(device).ok()?;
+    let mut bytes = Box::new([0; TAG_BYTES]);
+    if io.size_bytes() < TAG_BYTES as u64 {
+        return None;
+    }
+    read_again(&io, 0, &mut bytes[..]).ok()?;
+    MemberTag::read(&bytes)
 }

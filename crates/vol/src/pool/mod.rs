@@ -327,7 +327,7 @@ impl Pool {
     /// Makes a device the pool's last member, also while the pool is used; its space can be used when this returns,
     /// which is when it is durable. The new size in bytes.
     ///
-    /// From then on the pool opens only with all of its members, in the order in which they came ([`join`]).
+    /// From then on the pool opens only with all of its members ([`join`]).
     ///
     /// # Errors
     ///

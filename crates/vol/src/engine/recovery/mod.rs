@@ -159,7 +159,7 @@ pub(crate) fn newest_superblock(io: &dyn BlockIo) -> Result<(Superblock, bool), 
     {
         return Err(PoolError::Members {
             what: format!("what is named first is member {} of a pool", head.index),
-            fix: "Name the members in the order in which they came to the pool, as in a.img+b.img".into(),
+            fix: "Name all members of the pool, as in a.img+b.img; sheave pool scan DIR lists them".into(),
         });
     }
     match choose([a, b]) {
@@ -251,7 +251,7 @@ fn check_members(io: &dyn BlockIo, sb: &Superblock, unsure: &mut Unsure) -> Resu
             Err(damage) => {
                 return Err(PoolError::Members {
                     what: format!("what is given as member {number} of the pool is another device: {damage}"),
-                    fix: "Name the members in the order in which they came to the pool, as in a.img+b.img".into(),
+                    fix: "Name all members of the pool, as in a.img+b.img; sheave pool scan DIR lists them".into(),
                 });
             }
         }

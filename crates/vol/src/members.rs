@@ -1,0 +1,321 @@
+//! Members of a pool, known by what lies at their beginning: the pool that a file or device belongs to, and its number
+//! there.
+//!
+//! Owns the reading of those first blocks ([`MemberTag::read`]), and the choice among candidates ([`gather`]). Does not
+//! own where candidates are looked for, nor the verdict: opening a pool verifies each label again.
+//!
+//! Invariants:
+//! - A1: a candidate that was found is taken only if its label is that of the newest superblock, by the rules of an
+//!   opening ([`label::verify`]). An older copy never stands in for a member.
+//! - A2: where two candidates that were found would do for one member, neither is taken.
+//! - A3: who is named goes before who is found; a named one that does not fit is an error, and is never replaced.
+
+use std::fmt::Display;
+
+use zerocopy::FromBytes;
+
+use crate::error::PoolError;
+use crate::format::block::{Block, identify};
+use crate::format::damage::Damage;
+use crate::format::page::label;
+use crate::format::superblock::{Superblock, choose};
+use crate::format::{BLOCK, BLOCK_BYTES, HEADER, LabelBody, SUPERBLOCKS, kind};
+
+/// Bytes at the beginning of a file or device that say which member it is.
+pub const TAG_BYTES: usize = 2 * BLOCK;
+
+/// The pool to which a file or device belongs, and the member that it is there.
+#[derive(Clone, Debug)]
+pub struct MemberTag {
+    pool: [u8; 16],
+    part: Part,
+}
+
+#[derive(Clone, Debug)]
+enum Part {
+    /// The first member, with the superblock in use.
+    First(Box<Superblock>),
+    /// A further one, with its number and label.
+    Further(u64, Box<Block>),
+    /// The first one, with superblocks that this program cannot use.
+    Refused(Damage),
+}
+
+impl MemberTag {
+    /// What the first bytes say; `None` for what is no member of any pool, or is too damaged to tell.
+    pub fn read(bytes: &[u8; TAG_BYTES]) -> Option<MemberTag> {
+        let blocks: [Block; 2] = [0, 1].map(|at| {
+            let mut block = [0; BLOCK];
+            block.copy_from_slice(&bytes[at * BLOCK..(at + 1) * BLOCK]);
+            block
+        });
+        if let Ok((head, _)) = identify(&blocks[0])
+            && head.kind == kind::LABEL
+        {
+            return Some(MemberTag { pool: head.pool, part: Part::Further(head.index, Box::new(blocks[0])) });
+        }
+        let decoded = [0, 1].map(|slot| Superblock::decode(&blocks[slot], SUPERBLOCKS[slot], u64::MAX));
+        match choose(decoded) {
+            Ok((sb, _)) => Some(MemberTag { pool: sb.pool, part: Part::First(Box::new(sb)) }),
+            Err(damages) => {
+                let whole = blocks.iter().zip(damages).find_map(|(block, damage)| {
+                    let (head, _) = identify(block).ok()?;
+                    (head.kind == kind::SUPERBLOCK).then_some((head.pool, damage))
+                });
+                whole.map(|(pool, damage)| MemberTag { pool, part: Part::Refused(damage) })
+            }
+        }
+    }
+
+    /// Identity of the pool.
+    pub fn pool(&self) -> [u8; 16] {
+        self.pool
+    }
+
+    /// Number of the member; 0 is the first.
+    pub fn number(&self) -> u64 {
+        match &self.part {
+            Part::Further(number, _) => *number,
+            Part::First(_) | Part::Refused(_) => 0,
+        }
+    }
+
+    /// The newest checkpoint that it knows of; 0 where labels do not tell, as in pools of older programs.
+    pub fn checkpoint(&self) -> u64 {
+        match &self.part {
+            Part::First(sb) => sb.generation,
+            Part::Further(_, block) => {
+                LabelBody::ref_from_prefix(&block[HEADER..]).map_or(0, |(body, _)| body.checkpoint.get())
+            }
+            Part::Refused(_) => 0,
+        }
+    }
+
+    /// Start and length of all members, in order, as the first one knows them; empty for others.
+    pub fn members(&self) -> &[(u64, u64)] {
+        match &self.part {
+            Part::First(sb) => &sb.members,
+            Part::Further(..) | Part::Refused(_) => &[],
+        }
+    }
+
+    /// Whether the pool was closed when the superblock was written; `None` for what is not the first member.
+    pub fn is_clean(&self) -> Option<bool> {
+        self.superblock().map(|sb| sb.clean)
+    }
+
+    /// Why this program cannot use the superblocks, if it cannot.
+    pub fn refused(&self) -> Option<&Damage> {
+        match &self.part {
+            Part::Refused(damage) => Some(damage),
+            Part::First(_) | Part::Further(..) => None,
+        }
+    }
+
+    /// Whether this is a further member of the pool whose first member is `first`, and as new as that.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it; [`Damage::is_old_member`] says whether one of the two is an older copy.
+    pub fn belongs_to(&self, first: &MemberTag) -> Result<(), Damage> {
+        let (Some(sb), Part::Further(number, block)) = (first.superblock(), &self.part) else {
+            return Err(Damage::Kind { found: kind::SUPERBLOCK, wanted: kind::LABEL });
+        };
+        verify(sb, *number, block)
+    }
+
+    fn superblock(&self) -> Option<&Superblock> {
+        match &self.part {
+            Part::First(sb) => Some(sb),
+            Part::Further(..) | Part::Refused(_) => None,
+        }
+    }
+}
+
+/// Accepts the label of a member of this number, which is whatever a device says.
+fn verify(sb: &Superblock, number: u64, block: &Block) -> Result<(), Damage> {
+    match usize::try_from(number).ok().filter(|number| (1..sb.members.len()).contains(number)) {
+        Some(number) => label::verify(block, sb, number),
+        None => Err(Damage::field("index", number, "is the number of no member of this pool")),
+    }
+}
+
+/// An identity as it is printed.
+pub fn uuid_text(pool: &[u8; 16]) -> String {
+    pool.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The members of a pool, in order, out of those that somebody has named and those that were found; what each is called
+/// stands with its tag. All of them are of this pool; the same file or device stands there once.
+///
+/// # Errors
+///
+/// [`PoolError::Members`]: some are missing, older copies, or there twice.
+pub fn gather<T: Clone + Display>(
+    pool: &[u8; 16],
+    named: &[(T, MemberTag)],
+    found: &[(T, MemberTag)],
+) -> Result<Vec<T>, PoolError> {
+    let of_pool = |(_, tag): &&(T, MemberTag)| tag.pool == *pool;
+    let named: Vec<_> = named.iter().filter(of_pool).collect();
+    let found: Vec<_> = found.iter().filter(of_pool).collect();
+    let (first, sb) = first_member(pool, &named, &found)?;
+    let beyond = named.iter().find(|(_, tag)| tag.number() >= sb.members.len() as u64);
+    if let Some((at, tag)) = beyond {
+        return Err(PoolError::Members {
+            what: format!(
+                "{at} says that it is member {}, and the pool has {} (from 0 on)",
+                tag.number(),
+                sb.members.len()
+            ),
+            fix: "Leave it out: its addition was cut off, or the first member is an older copy".into(),
+        });
+    }
+    let mut all = vec![first];
+    let mut missing = Vec::new();
+    let mut older = Vec::new();
+    for number in 1..sb.members.len() {
+        let is_it = |(_, tag): &&&(T, MemberTag)| tag.number() == number as u64;
+        match named.iter().filter(is_it).collect::<Vec<_>>().as_slice() {
+            [] => {}
+            [(at, tag)] => {
+                named_fits(&sb, (at, tag), found.iter().filter(is_it).copied())?;
+                all.push(at.clone());
+                continue;
+            }
+            [(a, _), (b, _), ..] => return Err(twice(number, a, b, "Name one of them")),
+        }
+        let fits: Vec<_> = found.iter().filter(is_it).filter(|(_, tag)| fits(&sb, tag).is_ok()).collect();
+        match fits.as_slice() {
+            [(at, _)] if sb.labels_at > 0 => all.push(at.clone()),
+            [] => {
+                missing.push(number);
+                let is_old = |tag: &MemberTag| fits_not(&sb, tag).is_some_and(|damage| damage.is_old_member());
+                older.extend(found.iter().filter(is_it).filter(|(_, tag)| is_old(tag)).map(|(at, _)| at.to_string()));
+            }
+            [(at, _)] => return Err(ageless(number, at)),
+            [(a, _), (b, _), ..] => {
+                let fix = "Name the right one with the others, as in a.img+b.img, and take the copy out of the search";
+                return Err(twice(number, a, b, fix));
+            }
+        }
+    }
+    if missing.is_empty() { Ok(all) } else { Err(missing_members(&sb, &missing, &older)) }
+}
+
+fn fits(sb: &Superblock, tag: &MemberTag) -> Result<(), Damage> {
+    match &tag.part {
+        Part::Further(number, block) => verify(sb, *number, block),
+        Part::First(_) | Part::Refused(_) => Err(Damage::Kind { found: kind::SUPERBLOCK, wanted: kind::LABEL }),
+    }
+}
+
+fn fits_not(sb: &Superblock, tag: &MemberTag) -> Option<Damage> {
+    fits(sb, tag).err()
+}
+
+/// The first member, and the superblock that says which others there are: the one that was named, else the newest that
+/// was found.
+fn first_member<T: Clone + Display>(
+    pool: &[u8; 16],
+    named: &[&(T, MemberTag)],
+    found: &[&(T, MemberTag)],
+) -> Result<(T, Superblock), PoolError> {
+    let mut candidates: Vec<_> = named.iter().filter(|(_, tag)| tag.number() == 0).collect();
+    match candidates.as_slice() {
+        [] => candidates = found.iter().filter(|(_, tag)| tag.number() == 0).collect(),
+        [_] => {}
+        [(a, _), (b, _), ..] => return Err(twice(0, a, b, "Name one of them")),
+    }
+    let mut usable: Vec<(&T, &Superblock)> =
+        candidates.iter().filter_map(|(at, tag)| Some((at, tag.superblock()?))).collect();
+    if usable.is_empty() {
+        let refused = candidates.iter().find_map(|(at, tag)| Some((at, tag.refused()?)));
+        return Err(match refused {
+            Some((at, damage)) if damage.is_too_new() => {
+                PoolError::Format { what: format!("{at}: {damage}"), fix: String::new() }
+            }
+            Some((at, damage)) => {
+                PoolError::Damaged { what: format!("the superblock of {at}"), at: 0, why: damage.to_string() }
+            }
+            None => PoolError::Members {
+                what: format!(
+                    "the first member of the pool {}, which knows all others, was not found",
+                    uuid_text(pool)
+                ),
+                fix: "Name it too, as in a.img+b.img, or the directory that it is in".into(),
+            },
+        });
+    }
+    usable.sort_by_key(|(_, sb)| sb.generation);
+    if let [.., (a, older), (b, newest)] = usable.as_slice()
+        && older.generation == newest.generation
+    {
+        return Err(twice(0, a, b, "Name the right one, and take the copy out of the search"));
+    }
+    let (at, sb) = usable.pop().expect("one is left: an empty list was an error above");
+    Ok((at.clone(), sb.clone()))
+}
+
+/// A member that was named is the one; one that is found beside it and would fit better is told.
+fn named_fits<'a, T: Display + 'a>(
+    sb: &Superblock,
+    (at, tag): (&T, &MemberTag),
+    mut others: impl Iterator<Item = &'a (T, MemberTag)>,
+) -> Result<(), PoolError> {
+    let Err(damage) = fits(sb, tag) else { return Ok(()) };
+    let better = others.find(|(_, other)| fits(sb, other).is_ok());
+    let fix = match better {
+        Some((better, _)) => format!("{better} is the one that the pool used last: name that"),
+        None => "Name the device that the pool used last, not a copy that was made of it before".into(),
+    };
+    Err(PoolError::Members {
+        what: format!("{at}, which is given as member {}, is of another time: {damage}", tag.number()),
+        fix,
+    })
+}
+
+fn twice<T: Display>(number: usize, a: &T, b: &T, fix: &str) -> PoolError {
+    PoolError::Members {
+        what: format!("{a} and {b} are both member {number} of the pool, and equally new: one is a copy of the other"),
+        fix: fix.into(),
+    }
+}
+
+fn ageless<T: Display>(number: usize, at: &T) -> PoolError {
+    PoolError::Members {
+        what: format!(
+            "{at} is member {number} of the pool, or an older copy of it: the pool is of an older sheave, and its \
+             labels do not tell"
+        ),
+        fix:
+            "If it is the one that the pool used last, name it with the others, as in a.img+b.img; sheave pool upgrade \
+              makes labels tell"
+                .into(),
+    }
+}
+
+fn missing_members(sb: &Superblock, missing: &[usize], older: &[String]) -> PoolError {
+    let numbers: Vec<String> = missing.iter().map(ToString::to_string).collect();
+    let sizes: Vec<String> = missing.iter().map(|at| format!("{} bytes", sb.members[*at].1)).collect();
+    let (count, last) = (sb.members.len(), sb.members.len() - 1);
+    let gone = match numbers.as_slice() {
+        [one] => format!("member {one} is"),
+        several => format!("members {} are", several.join(", ")),
+    };
+    let mut what = format!(
+        "the pool {} has {count} members (0 to {last}), and {gone} missing: {}",
+        uuid_text(&sb.pool),
+        sizes.join(", ")
+    );
+    if !older.is_empty() {
+        what += &format!("; of older copies, which are not taken, there is {}", older.join(", "));
+    }
+    PoolError::Members { what, fix: "Name all members, as in a.img+b.img, or the directory that they are in".into() }
+}
+
+/// The smallest file or device that can be a member: two blocks, and more than its metadata.
+pub const LEAST_MEMBER_BYTES: u64 = TAG_BYTES as u64 + BLOCK_BYTES;
+
+#[cfg(all(test, not(shuttle)))]
+mod tests;
