@@ -3,7 +3,8 @@
 //! | module | holds |
 //! |---|---|
 //! | [`signature`] | what lies on a device before it is formatted |
-//! | [`create`], [`info`], [`check`], [`grow`], [`set`], [`scrub`], [`trim`], [`upgrade`], [`watch`] | the commands |
+//! | [`create`], [`scan`], [`info`], [`check`], [`grow`], [`set`] | the commands |
+//! | [`scrub`], [`trim`], [`upgrade`], [`watch`] | more of them |
 //! | [`patience`] | waiting for a pool that another process has |
 //! | [`made`] | a file that goes again when what it was made for fails |
 //! | [`space`] | the warning of a pool that is low or full |
@@ -17,6 +18,7 @@ mod grow;
 mod info;
 pub mod made;
 pub mod patience;
+mod scan;
 pub mod scrub;
 mod set;
 pub mod signature;
@@ -26,14 +28,17 @@ mod upgrade;
 mod watch;
 
 use sheave_daemon::failure::Failure;
+use sheave_daemon::place::whole::search_also;
 
 use crate::args::pool::{PoolArgs, PoolCommand};
 
 /// Runs one of them.
 pub fn run(args: &PoolArgs) -> Result<(), Failure> {
     patience::set(args.wait);
+    search_also(&args.search);
     match &args.command {
         PoolCommand::Create(args) => create::run(args),
+        PoolCommand::Scan(args) => scan::run(args),
         PoolCommand::Info(args) => info::run(args),
         PoolCommand::Check(args) => check::run(args),
         PoolCommand::Grow(args) => grow::run(args),

@@ -2,6 +2,7 @@
 
 use sheave_daemon::config::One;
 use sheave_daemon::failure::Failure;
+use sheave_daemon::place::whole::search_also;
 use sheave_daemon::run::{self, Overrides};
 use sheave_daemon::tls::TlsPlan;
 use sheave_serve::TlsFiles;
@@ -10,6 +11,7 @@ use crate::args::serve::{ServeArgs, TlsMode};
 
 /// Does it.
 pub fn run(args: &ServeArgs) -> Result<(), Failure> {
+    search_also(&args.search);
     let code = match (&args.config, &args.spec) {
         (Some(path), _) => run::configured(path, overrides(args))?,
         (None, Some(spec)) => run::one(&one(args, spec))?,

@@ -19,6 +19,7 @@ mod map;
 mod show;
 
 use sheave_daemon::failure::Failure;
+use sheave_daemon::place::whole::search_also;
 
 use crate::args::volume::{VolumeArgs, VolumeCommand as C};
 use crate::pool::patience;
@@ -26,6 +27,7 @@ use crate::pool::patience;
 /// Runs one of them.
 pub fn run(args: &VolumeArgs) -> Result<(), Failure> {
     patience::set(args.wait);
+    search_also(&args.search);
     match &args.command {
         C::Create(args) => manage::create(args),
         C::List(args) => show::list(args),

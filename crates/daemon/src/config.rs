@@ -167,7 +167,10 @@ struct ControlTable {
 #[serde(deny_unknown_fields)]
 struct PoolTable {
     name: Spanned<String>,
-    path: Spanned<String>,
+    path: Option<Spanned<String>>,
+    uuid: Option<Spanned<String>>,
+    #[serde(default)]
+    search: Vec<PathBuf>,
     #[serde(default)]
     read_only: bool,
     standby: Option<Spanned<bool>>,
@@ -268,11 +271,17 @@ fn named<T: Default + FromStr<Err = String>>(text: &Text<'_>, name: Option<&Span
 fn pools(text: &Text<'_>, tables: &[PoolTable]) -> Result<Vec<PoolPlan>, Failure> {
     let mut names = BTreeSet::new();
     let mut pools = Vec::new();
-    for PoolTable { name, path, read_only, standby } in tables {
+    for PoolTable { name, path, uuid, search, read_only, standby } in tables {
         if !names.insert(name.get_ref()) {
             return Err(text.wrong(name.span().start, format!("there is a pool '{}' already", name.get_ref())));
         }
-        let place: PoolPlace = path.get_ref().parse().map_err(|why: String| text.wrong(path.span().start, why))?;
+        let (spelled, at) = match (path, uuid) {
+            (Some(path), None) => (path.get_ref().clone(), path.span().start),
+            (None, Some(uuid)) => (format!("uuid:{}", uuid.get_ref()), uuid.span().start),
+            _ => return Err(text.wrong(name.span().start, "a pool has either path or uuid")),
+        };
+        let place: PoolPlace = spelled.parse().map_err(|why: String| text.wrong(at, why))?;
+        let place = place.search_in(search.clone());
         let waits = standby.as_ref().is_some_and(|standby| *standby.get_ref());
         if let (Some(standby), true, true) = (standby, waits, *read_only) {
             return Err(text.wrong(standby.span().start, "a pool that is read only is not waited for"));

@@ -3,14 +3,17 @@
 //!
 //! | may be | what |
 //! |---|---|
-//! | read and written | files and devices of pools and exports; directories of such files that are missing; `reach` |
+//! | read and written | files and devices of pools, found by their labels or named, and of exports |
+//! | the same | directories of such files that are missing; `reach` |
 //! | locked | other ways to the bytes of these: loop devices, backing files, disks and partitions |
-//! | read | the directories of the configuration and of certificates; locks in `/proc`; block devices in `/sys` |
+//! | read | the directories of the configuration, of certificates, of `search`; block devices in `/sys` |
+//! | read | locks in `/proc` |
 //! | read, for devices on other machines | what their specs name (`conf=`, `keyring=`, `ca=` ...); `REMOTE` |
 //! | made and removed | sockets, in the directories of those that it listens on; traces, in their directory |
 //! | removed | the directory of traces, while it is empty |
 //!
-//! * C1. It happens before any thread is started, for threads have the bounds of who starts them.
+//! * C1. It happens before any thread is started, for threads have the bounds of who starts them. Threads that looked
+//!   for members have ended; one that a disk holds up ends with its read.
 //! * C2. What is open stays open: sockets and descriptors that come over the control socket need no right here.
 //! * C3. A kernel that cannot is told of, once, and the daemon serves all the same.
 //!
@@ -32,6 +35,7 @@ use tracing::{info, warn};
 use crate::config::{Plan, PoolPlan, What};
 use crate::devices;
 use crate::failure::Failure;
+use crate::place::PoolPlace;
 use crate::trace;
 
 /// The newest set of rights that this knows. Of these the kernel takes what it has.
@@ -45,14 +49,20 @@ pub(crate) fn start(plan: &Plan, configuration: Option<&Path>) {
     if !plan.confine {
         return warn!(event = "not_confined", "the daemon may reach all that its user may: confine = false");
     }
-    let reaches = reaches(plan);
+    // Members that are not named are looked for now, while all can be read. That one is missing is told when the pool
+    // is opened.
+    let wholes: Vec<PoolPlace> =
+        plan.pools.iter().map(|pool| pool.place.whole().unwrap_or_else(|_| pool.place.clone())).collect();
+    let reaches = reaches(plan, &wholes);
     // What their file systems can do shows on nameless files beside them, which cannot be made later. Pools on other
     // machines have none, and to open them here would wait for each of those machines in turn, and start threads (C1).
     let is_local = |reach: &Reach| matches!(reach, Reach::Data(_));
-    let is_probed = |pool: &&PoolPlan| !pool.read_only && pool.place.reaches().iter().all(is_local);
-    for pool in plan.pools.iter().filter(|pool| is_probed(pool) && pool.place.expect_pool().is_ok()) {
+    let is_probed = |pool: &PoolPlan, whole: &PoolPlace| {
+        !pool.read_only && whole.reaches().iter().all(is_local) && whole.expect_pool().is_ok()
+    };
+    for (_, whole) in plan.pools.iter().zip(&wholes).filter(|(pool, whole)| is_probed(pool, whole)) {
         // What is wrong with one is told when it is opened.
-        drop(pool.place.open_members(""));
+        drop(whole.open_members(""));
     }
     if specs(plan).any(|spec| spec.contains("rbd:")) {
         // That a library is missing is told when the pool is opened. It starts no thread (C1).
@@ -62,7 +72,8 @@ pub(crate) fn start(plan: &Plan, configuration: Option<&Path>) {
         Reach::Data(path) => Some(path),
         _ => None,
     });
-    let reach: BTreeSet<PathBuf> = files.chain(&plan.reach).map(|path| reachable(path)).collect();
+    let hinted: Vec<PathBuf> = plan.pools.iter().flat_map(|pool| pool.place.hinted()).collect();
+    let reach: BTreeSet<PathBuf> = files.chain(&hinted).chain(&plan.reach).map(|path| reachable(path)).collect();
     match restrict(plan, &reach, &reaches, configuration) {
         Ok(RulesetStatus::NotEnforced) => {
             warn!(
@@ -102,9 +113,11 @@ pub(crate) fn refusal(reaches: &[Reach]) -> Option<Failure> {
     )
 }
 
-/// All that the specs of pools and exports reach. One that cannot be read adds nothing, for it does not open.
-fn reaches(plan: &Plan) -> Vec<Reach> {
-    let pools = plan.pools.iter().flat_map(|pool| pool.place.reaches());
+/// All that the specs of pools, with members that were found, and of exports reach. One that cannot be read adds
+/// nothing, for it does not open.
+fn reaches(plan: &Plan, wholes: &[PoolPlace]) -> Vec<Reach> {
+    let named = plan.pools.iter().map(|pool| &pool.place);
+    let pools = named.chain(wholes).flat_map(PoolPlace::reaches);
     let exports = plan.exports.iter().filter_map(|export| match &export.what {
         What::Device { spec } => devices::reaches(spec).ok(),
         What::Volume { .. } => None,
@@ -144,6 +157,9 @@ fn restrict(
     rules = allow(rules, Path::new("/proc/locks"), AccessFs::ReadFile.into())?;
     if let Some(path) = configuration {
         rules = allow(rules, directory(path), read)?;
+    }
+    for path in plan.pools.iter().flat_map(|pool| pool.place.search()) {
+        rules = allow(rules, path, read)?;
     }
     // Certificates that were renewed are other files, and links to them may lead elsewhere.
     let secrets =

@@ -83,6 +83,12 @@ struct At {
 }
 
 impl At {
+    /// On these members.
+    fn of(whole: PoolPlace) -> At {
+        let devices = ids(&whole);
+        At { place: whole.spelled(), devices }
+    }
+
     /// With one member more, which has this identity if it came as a file.
     fn add(&mut self, added: &PoolPlace, id: Option<DeviceId>) -> Result<(), Failure> {
         // As `PoolPlace::with` has it: in a spec with a device under it a path is a spec too.
@@ -171,18 +177,23 @@ impl PoolPlan {
 
 impl Held {
     fn open(plan: &PoolPlan) -> Held {
-        let pool = open_when_free(plan);
-        Held::new(plan, ids(&plan.place), pool)
+        match open_when_free(plan) {
+            Ok((pool, whole)) => Held::new(plan, At::of(whole), Ok(pool)),
+            Err(why) => Held::new(plan, At { devices: ids(&plan.place), place: plan.place.clone() }, Err(why)),
+        }
     }
 
     /// One that is to be opened when it can be.
     fn waiting(plan: &PoolPlan) -> Held {
-        Held::new(plan, Vec::new(), Err(Failure::busy("it is being opened")))
+        Held::unopened(plan, Failure::busy("it is being opened"))
     }
 
-    fn new(plan: &PoolPlan, devices: Vec<DeviceId>, pool: Result<Pool, Failure>) -> Held {
-        let at = Mutex::new(At { place: plan.place.clone(), devices });
-        Held { plan: plan.clone(), at, pool, lost: AtomicBool::new(false), turn: Mutex::new(()) }
+    fn unopened(plan: &PoolPlan, why: Failure) -> Held {
+        Held::new(plan, At { place: plan.place.clone(), devices: Vec::new() }, Err(why))
+    }
+
+    fn new(plan: &PoolPlan, at: At, pool: Result<Pool, Failure>) -> Held {
+        Held { plan: plan.clone(), at: Mutex::new(at), pool, lost: AtomicBool::new(false), turn: Mutex::new(()) }
     }
 
     /// How it is named, with the members that were added since it was opened.
@@ -204,13 +215,20 @@ impl Held {
         locked(&self.at).clone_from(at);
     }
 
-    /// Whether it is what a configuration asks for: as it was opened, or with the members that were added since.
+    /// Whether it is what a configuration asks for: as it was opened, or by any of its members.
     fn is(&self, plan: &PoolPlan) -> bool {
         let Self { plan: own, .. } = self;
-        *plan == *own
-            || (&plan.name, plan.read_only) == (&own.name, own.read_only)
-                && !self.devices().is_empty()
-                && ids(&plan.place) == self.devices()
+        *plan == *own || (&plan.name, plan.read_only) == (&own.name, own.read_only) && self.has(plan)
+    }
+
+    /// Whether the members that a plan names, or those to which its UUID leads, are of this pool.
+    fn has(&self, plan: &PoolPlan) -> bool {
+        let devices = self.devices();
+        let mut named = ids(&plan.place);
+        if named.is_empty() {
+            named = plan.place.whole().map_or_else(|_| Vec::new(), |whole| ids(&whole));
+        }
+        !named.is_empty() && named.iter().all(|id| devices.contains(id))
     }
 
     /// The pool, if it is open.
@@ -245,19 +263,23 @@ impl Held {
 /// Opens a pool. One that is in use is waited for, unless the daemon stands by and tries again later: the kernel ring
 /// of a daemon that was killed has its files for an instant longer than the daemon lives, and the next daemon is
 /// started at once.
-fn open_when_free(plan: &PoolPlan) -> Result<Pool, Failure> {
+fn open_when_free(plan: &PoolPlan) -> Result<(Pool, PoolPlace), Failure> {
     plan.place.expect_pool()?;
     if let Some(refused) = confine::refusal(&plan.place.reaches()) {
         return Err(refused);
     }
+    let whole = plan.place.whole()?;
+    if let Some(refused) = confine::refusal(&whole.reaches()) {
+        return Err(refused);
+    }
     if plan.standby {
-        return plan.place.open_fenced();
+        return whole.open_fenced().map(|pool| (pool, whole));
     }
     let until = Instant::now() + BUSY_WAIT;
     loop {
-        match plan.place.open_now(if plan.read_only { Access::Look } else { Access::Change }) {
+        match whole.open_now(if plan.read_only { Access::Look } else { Access::Change }) {
             Err(busy) if busy.is_busy() && Instant::now() < until => std::thread::sleep(BUSY_AGAIN),
-            opened => return opened,
+            opened => return opened.map(|pool| (pool, whole)),
         }
     }
 }
@@ -268,9 +290,9 @@ fn open_all(plans: &[PoolPlan]) -> Vec<Held> {
         let open = |plan| std::thread::Builder::new().spawn_scoped(scope, move || Held::open(plan));
         let threads: Vec<_> = plans.iter().map(open).collect();
         let held = threads.into_iter().zip(plans).map(|(thread, plan)| match thread {
-            Ok(thread) => thread
-                .join()
-                .unwrap_or_else(|_| Held::new(plan, Vec::new(), Err(Failure::run("opening it ended by a bug")))),
+            Ok(thread) => {
+                thread.join().unwrap_or_else(|_| Held::unopened(plan, Failure::run("opening it ended by a bug")))
+            }
             // There is no thread to be had: one after the other, then.
             Err(_) => Held::open(plan),
         });

@@ -33,6 +33,7 @@
 //! |---|---|
 //! | [`api`] | what goes over the control socket, and where that is |
 //! | [`devices`] | the kinds of devices that specs open |
+//! | [`look`] | members of pools, looked for in directories and among block devices |
 //! | [`place`] | where a pool or volume is, as written on a command line or in the configuration |
 //! | [`copy`] | images into volumes and out of them |
 //! | [`delete`] | several volumes go at once |
@@ -58,6 +59,7 @@ mod health;
 mod history;
 mod http;
 pub mod log;
+pub mod look;
 mod metrics;
 mod opening;
 pub mod place;

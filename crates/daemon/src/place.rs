@@ -1,14 +1,16 @@
 //! Where a pool or volume is, as written on the command line, and opening it.
 //!
-//! `POOL` is a device spec, a path, or several of them joined by `+`. A volume is `POOL#NAME`. Owns how these are told
-//! apart; what a spec means is the device's matter, what is in a pool the pool's.
+//! `POOL` is a device spec, a path, or several of them joined by `+`, of which one is enough; or `uuid:IDENTITY`. A
+//! volume is `POOL#NAME`. Owns how these are told apart; what a spec means is the device's matter, what is in a pool
+//! the pool's.
 
 mod takes_back;
+pub mod whole;
 
 use std::fmt;
 use std::fs::{self, File, Metadata};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use sheave::Device;
@@ -39,6 +41,9 @@ pub fn is_missing(path: &Path) -> bool {
 /// The kinds of specs; what begins otherwise is a path.
 const KINDS: [&str; 8] = ["null", "ram", "file", "fault", "partition", "linear", "nbd", "rbd"];
 
+/// What the name of a pool begins with that is named by its identity.
+const UUID: &str = "uuid:";
+
 /// Whether a spec may begin with it and a colon.
 pub fn is_kind(kind: &str) -> bool {
     KINDS.contains(&kind)
@@ -49,12 +54,16 @@ pub fn is_kind(kind: &str) -> bool {
 pub struct PoolPlace {
     text: String,
     members: Vec<Member>,
+    /// Where members that are not named are looked for, besides the usual places.
+    search: Vec<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Member {
     Path(String),
     Spec(String),
+    /// All members of the pool with this identity, wherever they are.
+    Uuid([u8; 16]),
 }
 
 impl PoolPlace {
@@ -108,7 +117,7 @@ impl FromStr for PoolPlace {
             return Err(format!("this command wants a pool; '{pool}' is one, '#{name}' names a volume in it"));
         }
         let members = members_of(text)?;
-        Ok(Self { text: text.into(), members })
+        Ok(Self { text: text.into(), members, search: Vec::new() })
     }
 }
 
@@ -123,7 +132,8 @@ impl FromStr for VolumePlace {
             return Err(format!("no pool is named; write 'POOL#{name}', such as 'pool.img#{name}'"));
         }
         let name = value::volume_name(name).map_err(|why| format!("volume name '{name}': {why}"))?;
-        Ok(Self { pool: PoolPlace { text: pool.into(), members: members_of(pool)? }, name })
+        let members = members_of(pool)?;
+        Ok(Self { pool: PoolPlace { text: pool.into(), members, search: Vec::new() }, name })
     }
 }
 
@@ -132,10 +142,31 @@ fn members_of(text: &str) -> Result<Vec<Member>, String> {
     if Path::new(text).exists() {
         return Ok(vec![member(text)?]);
     }
+    if let Some(uuid) = text.strip_prefix(UUID) {
+        if uuid.contains('+') {
+            return Err(format!("'{text}': a UUID names a whole pool; nothing is joined to it"));
+        }
+        return Ok(vec![Member::Uuid(parse_uuid(uuid)?)]);
+    }
     if is_spec(text) && text.contains("over=") {
         return Ok(vec![Member::Spec(text.into())]);
     }
     spec::split(text).into_iter().map(member).collect()
+}
+
+/// The identity that a text says: 32 hexadecimal digits, with dashes or without.
+pub fn parse_uuid(text: &str) -> Result<[u8; 16], String> {
+    let wrong = || format!("'{text}' is no UUID: it has 32 hexadecimal digits, as sheave pool info prints them");
+    let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'-').collect();
+    if digits.len() != 32 || !digits.iter().all(u8::is_ascii_hexdigit) {
+        return Err(wrong());
+    }
+    let mut uuid = [0; 16];
+    for (byte, pair) in uuid.iter_mut().zip(digits.chunks(2)) {
+        let pair = std::str::from_utf8(pair).map_err(|_| wrong())?;
+        *byte = u8::from_str_radix(pair, 16).map_err(|_| wrong())?;
+    }
+    if uuid == [0; 16] { Err(wrong()) } else { Ok(uuid) }
 }
 
 fn is_spec(text: &str) -> bool {
@@ -166,9 +197,10 @@ fn is_memory(leaf: &str) -> bool {
 }
 
 impl Member {
-    fn text(&self) -> &str {
+    fn text(&self) -> String {
         match self {
-            Self::Path(text) | Self::Spec(text) => text,
+            Self::Path(text) | Self::Spec(text) => text.clone(),
+            Self::Uuid(uuid) => format!("{UUID}{}", sheave_vol::members::uuid_text(uuid)),
         }
     }
 
@@ -176,6 +208,7 @@ impl Member {
     fn spec(&self, options: &str) -> String {
         match self {
             Self::Spec(spec) => spec.clone(),
+            Self::Uuid(_) => self.text(),
             // So that a '=' in a path is no parameter.
             Self::Path(path) if path.starts_with(['/', '.']) => format!("file:{}{options}", spec::quoted(path)),
             Self::Path(path) => format!("file:{}{options}", spec::quoted(&format!("./{path}"))),
@@ -198,12 +231,22 @@ impl fmt::Display for VolumePlace {
 impl PoolPlace {
     /// By which another process knows its files and block devices; empty when it has something else, too.
     pub fn identities(&self) -> Vec<(u64, u64)> {
-        use std::os::unix::fs::FileTypeExt;
-        let of = |path: &String| {
-            let found = fs::metadata(path).ok()?;
-            Some(if found.file_type().is_block_device() { (found.rdev(), 0) } else { (found.dev(), found.ino()) })
-        };
+        let of = |path: &String| Some(crate::look::node_of(&fs::metadata(path).ok()?));
         self.file_paths().iter().map(of).collect::<Option<Vec<_>>>().unwrap_or_default()
+    }
+
+    /// By which another process may know them that has them by another way: loop devices over its files, and the files
+    /// of its loop devices.
+    pub fn other_identities(&self) -> Vec<(u64, u64)> {
+        let of = |path: &String| crate::look::other_node(Path::new(path));
+        self.file_paths().iter().map(of).collect::<Option<Vec<_>>>().unwrap_or_default()
+    }
+
+    /// It as the name of a pool that a daemon has, if it may be one: no slash, and nothing there that is called so.
+    pub fn as_name(&self) -> Option<&str> {
+        let is_name = !self.text.contains('/') && is_missing(Path::new(&self.text));
+        let may_be = matches!(self.members.as_slice(), [Member::Path(_)]) && is_name;
+        may_be.then_some(self.text.as_str())
     }
 
     /// The paths of its files and block devices; none when it has something else, too.
@@ -273,7 +316,7 @@ impl PoolPlace {
     pub fn paths(&self) -> Result<Vec<std::path::PathBuf>, Failure> {
         let path = |member: &Member| {
             let Member::Spec(text) = member else { return Ok(member.text().into()) };
-            let one = PoolPlace { text: text.clone(), members: vec![member.clone()] };
+            let one = self.only(member);
             let path = one.file_spec().map(|(path, _)| path.into());
             path.ok_or_else(|| Failure::usage(format!("--allocate full: {text} is no file")).fix("leave it out"))
         };
@@ -284,7 +327,7 @@ impl PoolPlace {
     pub fn leaves(&self) -> Vec<String> {
         let of = |member: &Member| match member {
             Member::Spec(spec) => spec::leaves(spec).into_iter().map(str::to_owned).collect(),
-            Member::Path(_) => vec![member.spec("")],
+            Member::Path(_) | Member::Uuid(_) => vec![member.spec("")],
         };
         self.members.iter().flat_map(of).collect()
     }
@@ -312,9 +355,43 @@ impl PoolPlace {
         self.members.iter().map(open).collect()
     }
 
-    /// The device under the pool, opened with options such as `,size=10G` for members that are paths.
+    /// The device under the [whole](PoolPlace::whole) pool, opened with options such as `,size=10G` for members that
+    /// are paths.
     pub fn open_device(&self, options: &str) -> Result<Device, Failure> {
-        sheave_vol::join(&self.text, &self.open_members(options)?).map_err(crate::failure::pool)
+        sheave_vol::join(&self.text, &self.whole()?.open_members(options)?).map_err(crate::failure::pool)
+    }
+
+    /// The device that is named, which becomes a member of a pool, whatever it is a member of.
+    pub fn open_alone(&self, options: &str) -> Result<Device, Failure> {
+        let mut devices = self.open_members(options)?;
+        devices.pop().ok_or_else(|| Failure::usage(format!("{self} names no device")))
+    }
+
+    /// Members that are not named are looked for in these directories, too.
+    #[must_use]
+    pub fn search_in(self, search: Vec<PathBuf>) -> PoolPlace {
+        PoolPlace { search, ..self }
+    }
+
+    /// Where they are looked for besides the usual places.
+    pub fn search(&self) -> &[PathBuf] {
+        &self.search
+    }
+
+    /// The pool, called by all of its members.
+    #[must_use]
+    pub fn spelled(self) -> PoolPlace {
+        let text = match self.members.as_slice() {
+            // As it was written: a path that is there may have any name.
+            [Member::Path(_) | Member::Spec(_)] if !self.text.starts_with(UUID) => self.text.clone(),
+            members => members.iter().map(Member::text).collect::<Vec<_>>().join("+"),
+        };
+        PoolPlace { text, ..self }
+    }
+
+    /// A pool of one of its members.
+    fn only(&self, member: &Member) -> PoolPlace {
+        PoolPlace { text: member.text(), members: vec![member.clone()], search: Vec::new() }
     }
 
     /// The device that a new pool is made on, whatever was there before.
@@ -329,8 +406,14 @@ impl PoolPlace {
     pub fn with(&self, last: &PoolPlace) -> String {
         // In a spec with a device under it a path is a spec too.
         let nested = self.text.contains("over=");
-        let names = last.members.iter().map(|member| if nested { member.spec("") } else { member.text().to_owned() });
+        let names = last.members.iter().map(|member| if nested { member.spec("") } else { member.text() });
         std::iter::once(self.text.clone()).chain(names).collect::<Vec<_>>().join("+")
+    }
+
+    /// With one member more, called as before.
+    #[must_use]
+    pub fn and(&self, last: &PoolPlace) -> PoolPlace {
+        PoolPlace { members: self.members.iter().chain(&last.members).cloned().collect(), ..self.clone() }
     }
 
     /// Whether it names one file or device, or spec of one.
@@ -352,7 +435,14 @@ impl PoolPlace {
             Access::Rescue => (",readonly=on", true),
         };
         let open = OpenOptions::default().read_only(access != Access::Change).rescue(rescue);
-        Pool::open(&self.open_device(options)?, &open).map_err(crate::failure::pool)
+        let whole = self.whole()?;
+        let device = sheave_vol::join(&self.text, &whole.open_members(options)?).map_err(crate::failure::pool)?;
+        let pool = Pool::open(&device, &open).map_err(crate::failure::pool)?;
+        if access == Access::Change {
+            // Without them a search finds what it finds; `grow` tells when it would not find all.
+            whole.leave_hints();
+        }
+        Ok(pool)
     }
 
     /// The pool, to change it, if its devices keep another host from writing that had it before and comes back.

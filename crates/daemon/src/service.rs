@@ -324,7 +324,8 @@ impl Control {
         let overwrite = grow.overwrite.unwrap_or(false);
         let (place, info) = self.daemon.add_member(&grow.pool, &grow.spec, passed(fds)?, rights, overwrite)?;
         let info = PoolJson::new(&place, &info);
-        object(t::Grown { place: place.to_string(), info })
+        let beyond_search = self.daemon.held(&grow.pool)?.beyond_search();
+        object(t::Grown { place: place.to_string(), beyond_search, info })
     }
 
     fn set_pool(&self, set: &t::SetPool) -> Result<Value, Failure> {

@@ -1,5 +1,6 @@
 //! Arguments of `sheave pool`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -12,11 +13,14 @@ use super::value;
 const EXAMPLES: &str = "\
 POOL is one of
   pool.img                       a file or block device
-  a.img+b.img                    several, end to end, always named in the same order
+  a.img+b.img                    several, end to end; any one of them leads to the others, by their labels
   file:pool.img,direct=off       a device spec (sheave bench --help lists them)
+  uuid:0123...cdef               its identity, wherever it is: sheave pool scan lists those of this host
+  main                           its name in a server that has it open, if no file here is called so
 
 Examples:
   sheave pool create pool.img --size 10G
+  sheave pool scan /srv
   sheave pool info pool.img
   sheave pool check pool.img --dry-run
   sheave pool scrub pool.img --rate 100M
@@ -58,6 +62,10 @@ pub struct PoolArgs {
         global = true
     )]
     pub wait: Option<Duration>,
+
+    /// Look for members of the pool that are not named in this directory, too. Several times for several.
+    #[arg(long, value_name = "DIR", global = true)]
+    pub search: Vec<PathBuf>,
 }
 
 /// The subcommands.
@@ -65,6 +73,8 @@ pub struct PoolArgs {
 pub enum PoolCommand {
     /// Format a file or block device as a pool.
     Create(CreateArgs),
+    /// List the pools on this host, by what their files and devices say.
+    Scan(ScanArgs),
     /// Show how large and how full a pool is.
     Info(InfoArgs),
     /// Verify a closed pool: all of its metadata, and every reference in it.
@@ -81,6 +91,37 @@ pub enum PoolCommand {
     Upgrade(UpgradeArgs),
     /// Tell each change of a pool's space between ok, low and full, until Ctrl-C or the end of its reader.
     Watch(WatchArgs),
+}
+
+const SCAN_EXAMPLES: &str = "\
+Looks at all block devices that this user may read, and at the files of the directories, not of those within. Reads the
+first 8 KiB of each, takes no lock, writes nothing, and ends after 10 seconds, whatever a disk does.
+
+Examples:
+  sheave pool scan /srv /mnt/images
+  sheave pool scan --no-devices --json | jq -r '.pools[] | select(.state != \"complete\") | .problem'
+  sheave pool info uuid:0123456789abcdef0123456789abcdef --search /srv
+        a pool by the identity that the scan tells
+
+A member is: member (it belongs to the newest state of the pool), older copy (a copy from before, which is never taken),
+stray (its addition was cut off), refused (a newer sheave made it, or it is damaged).
+Exit code: 0 it has looked, 1 a directory cannot be read, 2 the command line makes no sense.";
+
+/// `sheave pool scan`.
+#[derive(Debug, Args)]
+#[command(after_help = SCAN_EXAMPLES)]
+pub struct ScanArgs {
+    /// Directories whose files are looked at [default: the one in which this runs].
+    #[arg(value_name = "DIR")]
+    pub directories: Vec<PathBuf>,
+
+    /// Look at no block devices.
+    #[arg(long)]
+    pub no_devices: bool,
+
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
 }
 
 const WATCH_EXAMPLES: &str = "\
@@ -261,10 +302,11 @@ Examples:
   sheave pool grow /dev/vg/pool                          a block device that has grown
   sheave pool grow pool.img --add more.img --size 50G    one more file, made if it is not there
   sheave pool grow pool.img --add /dev/sdb               one more device
-  sheave pool grow pool.img+more.img --add third.img
+  sheave pool grow more.img --add third.img              the same pool, by another member
 
-A pool with several members is named with all of them, always in the order in which they came: pool.img+more.img. It
-opens with all of them or not at all. A pool that a server has takes what is added; all else wants it closed.";
+A pool with several members is named by any one of them; the others are found by their labels, in its directory, among
+the block devices, where they lay last, and in --search DIR. It opens with all of them or not at all. A pool that a
+server has takes what is added; all else wants it closed.";
 
 /// `sheave pool grow`.
 #[derive(Debug, Args)]

@@ -51,6 +51,11 @@ pub struct ServeArgs {
     #[arg(value_name = "SPEC", required_unless_present = "config")]
     pub spec: Option<String>,
 
+    /// Look for members of the pool that are not named in this directory, too. Several times for several; a
+    /// configuration has `search` for each pool.
+    #[arg(long, value_name = "DIR", conflicts_with = "config")]
+    pub search: Vec<std::path::PathBuf>,
+
     /// Serve what this file says: several pools and exports, that can change while it runs (docs/serve.md).
     #[arg(
         long,

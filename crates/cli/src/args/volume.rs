@@ -46,6 +46,10 @@ pub struct VolumeArgs {
         global = true
     )]
     pub wait: Option<Duration>,
+
+    /// Look for members of the pool that are not named in this directory, too. Several times for several.
+    #[arg(long, value_name = "DIR", global = true)]
+    pub search: Vec<PathBuf>,
 }
 
 /// The subcommands.

@@ -9,7 +9,7 @@ use sheave_daemon::failure::Failure;
 use sheave_daemon::place::VolumePlace;
 
 use super::passed::Passed;
-use super::remote::Remote;
+use super::remote::{Remote, nodes};
 use crate::args::control::{ClientArgs, ClientCommand, ExportArgs, ExportCommand, LimitArg};
 use crate::output;
 
@@ -94,13 +94,8 @@ fn added(remote: &Remote, spec: &str, name: Option<&str>, read_only: bool) -> Re
         Some(row) => row.name.clone(),
         None => {
             let place: VolumePlace = spec.parse().map_err(|why| Failure::usage(format!("{spec}: {why}")))?;
-            let mut wanted = place.pool.identities();
-            wanted.sort_unstable();
-            let has = |row: &&t::PoolRow| {
-                let mut devices: Vec<_> = row.devices.iter().map(|id| (id.device, id.inode)).collect();
-                devices.sort_unstable();
-                !wanted.is_empty() && devices == wanted
-            };
+            let wanted = place.pool.identities();
+            let has = |row: &&t::PoolRow| !wanted.is_empty() && wanted.iter().all(|id| nodes(row).contains(id));
             let found = pools.pools.iter().find(has).map(|row| row.name.clone());
             found.ok_or_else(|| {
                 Failure::run(format!("{} does not hold the pool {pool}", remote.describe()))

@@ -10,7 +10,7 @@ use sheave_daemon::shapes::pool::PoolJson;
 use sheave_daemon::shapes::volume::VolumeJson;
 use sheave_vol::{LowWater, Pool, PoolError};
 
-use super::remote::{Holder, holder, not_while_served};
+use super::remote::{Holder, holder, named, not_all_of_it, not_while_served, refused_by};
 use crate::output;
 use crate::pool::patience;
 
@@ -52,29 +52,50 @@ struct Extents {
 impl Opened {
     /// Opens a pool, or finds the daemon that has it, and says so.
     pub fn open(place: &PoolPlace, access: Access) -> Result<Opened, Failure> {
+        const RESCUE: &str = "a rescue reads a pool that nobody has open";
+        if let Some(holder) = named(place)? {
+            return match access {
+                Access::Rescue => Err(refused_by(&holder, place, RESCUE, "")),
+                _ => Ok(Opened::by_them(place, holder)),
+            };
+        }
         place.expect_pool()?;
-        let by = patience::until_free(|| match place.open_now(access) {
-            Err(busy) if busy.is_busy() && access != Access::Rescue => holder(place).map(By::Them).ok_or(busy),
-            opened => opened.map(By::Us),
+        let mut whole = place.clone();
+        let by = patience::until_free(|| match place.whole().and_then(|found| Ok((found.open_now(access)?, found))) {
+            Ok((pool, found)) => {
+                whole = found;
+                Ok(By::Us(pool))
+            }
+            // A member that is not found here may be known to the daemon, too.
+            Err(why) if access != Access::Rescue => {
+                holder(place).map(By::Them).ok_or_else(|| not_all_of_it(place, why))
+            }
+            Err(why) => Err(why),
         })
         .map_err(|busy| match access {
-            Access::Rescue => not_while_served(place, "a rescue reads a pool that nobody has open", "", busy),
+            Access::Rescue => not_while_served(place, RESCUE, "", busy),
             _ => busy,
         })?;
-        if let By::Them(holder) = &by {
-            output::say(format_args!("sheave: {place} is served: asking {}\n", holder.remote.describe()));
-            holder.remote.be_patient();
+        match by {
+            By::Them(holder) => Ok(Opened::by_them(place, holder)),
+            By::Us(_) => Ok(Opened { place: whole, by }),
         }
-        Ok(Opened { place: place.clone(), by })
+    }
+
+    /// A pool that a daemon holds; says so.
+    fn by_them(place: &PoolPlace, holder: Holder) -> Opened {
+        output::say(format_args!("sheave: {place} is served: asking {}\n", holder.remote.describe()));
+        holder.remote.be_patient();
+        Opened { place: place.clone(), by: By::Them(holder) }
     }
 
     /// A pool that a daemon holds, if one does now.
     pub fn held(place: &PoolPlace) -> Result<Option<Opened>, Failure> {
+        if let Some(holder) = named(place)? {
+            return Ok(Some(Opened::by_them(place, holder)));
+        }
         place.expect_pool()?;
-        let Some(holder) = holder(place) else { return Ok(None) };
-        output::say(format_args!("sheave: {place} is served: asking {}\n", holder.remote.describe()));
-        holder.remote.be_patient();
-        Ok(Some(Opened { place: place.clone(), by: By::Them(holder) }))
+        Ok(holder(place).map(|holder| Opened::by_them(place, holder)))
     }
 
     /// Who has it open.

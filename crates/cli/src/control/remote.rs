@@ -63,34 +63,100 @@ fn sockets() -> Vec<PathBuf> {
     found
 }
 
-/// The daemon that holds this pool, if there is one that can be asked.
-pub fn holder(place: &PoolPlace) -> Option<Holder> {
-    let wanted: BTreeSet<(u64, u64)> = place.identities().into_iter().collect();
-    if wanted.is_empty() {
-        return None;
-    }
-    let owners = owners(place);
-    for path in sockets() {
+/// The daemons that can be asked, and their pools.
+pub fn daemons(owners: &[u32]) -> impl Iterator<Item = (Remote, Vec<t::PoolRow>)> {
+    sockets().into_iter().filter_map(move |path| {
         // One that is gone, or does not answer this user, does not hold up the others.
-        let Ok(remote) = Remote::connect(&path) else { continue };
-        if !remote.is_trusted(&owners) {
-            continue;
-        }
-        let Ok(pools) = remote.call::<_, t::Pools>("ListPools", &t::Nothing {}) else { continue };
-        let has = |row: &t::PoolRow| {
-            let devices: BTreeSet<_> = row.devices.iter().map(|id| (id.device, id.inode)).collect();
-            row.failed.is_none() && devices == wanted
-        };
-        if let Some(row) = pools.pools.into_iter().find(has) {
-            return Some(Holder { remote, pool: row.name });
+        let remote = Remote::connect(&path).ok().filter(|remote| remote.is_trusted(owners))?;
+        let pools = remote.call::<_, t::Pools>("ListPools", &t::Nothing {}).ok()?;
+        Some((remote, pools.pools))
+    })
+}
+
+/// By which a daemon knows the members of one of its pools.
+pub fn nodes(row: &t::PoolRow) -> BTreeSet<(u64, u64)> {
+    row.devices.iter().map(|id| (id.device, id.inode)).collect()
+}
+
+/// The daemon that holds this pool, if there is one that can be asked: all that is named are members of its pool, by
+/// whatever name. A loop device is known by its file, too, and a file by its loop device.
+pub fn holder(place: &PoolPlace) -> Option<Holder> {
+    let owners = owners(place);
+    let mut found = None;
+    for wanted in [place.identities(), place.other_identities()].into_iter().filter(|wanted| !wanted.is_empty()) {
+        found = found.or_else(|| {
+            daemons(&owners).find_map(|(remote, rows)| {
+                let has = |row: &t::PoolRow| row.failed.is_none() && wanted.iter().all(|id| nodes(row).contains(id));
+                let row = rows.into_iter().find(has)?;
+                Some(Holder { remote, pool: row.name })
+            })
+        });
+    }
+    found
+}
+
+/// The daemon that has a pool of this name: a name without a slash, where there is no file or device of this name.
+///
+/// # Errors
+///
+/// Several daemons have one, or the pool is not open.
+pub fn named(place: &PoolPlace) -> Result<Option<Holder>, Failure> {
+    let Some(name) = place.as_name() else { return Ok(None) };
+    let mut found = Vec::new();
+    for (remote, rows) in daemons(&[]) {
+        if let Some(row) = rows.into_iter().find(|row| row.name == name) {
+            found.push((remote, row));
         }
     }
-    None
+    let Some((remote, row)) = found.pop() else { return Ok(None) };
+    if let Some((other, _)) = found.pop() {
+        let who = format!("{} and {}", other.socket.display(), remote.socket.display());
+        return Err(Failure::usage(format!("two servers have a pool '{name}': those at {who}"))
+            .fix("name one of its files or devices"));
+    }
+    match row.failed {
+        None => Ok(Some(Holder { remote, pool: row.name })),
+        Some(why) => {
+            let failure = Failure::run(format!("the pool '{name}' of {} is not open: {why}", remote.describe()));
+            Err(failure.fix(row.fix.unwrap_or_else(|| "mend the cause, then reload the server (SIGHUP)".into())))
+        }
+    }
+}
+
+/// Refuses a pool that is named as a daemon has it, for what wants it closed.
+pub fn refuse_name(place: &PoolPlace, what: &str, instead: &str) -> Result<(), Failure> {
+    named(place)?.map_or(Ok(()), |holder| Err(refused_by(&holder, place, what, instead)))
+}
+
+/// Says of a pool that is in use, and of which a daemon has a part of what was named, which pool that is.
+pub fn not_all_of_it(place: &PoolPlace, busy: Failure) -> Failure {
+    let wanted = place.identities();
+    if !busy.is_busy() || wanted.len() < 2 {
+        return busy;
+    }
+    let part = |row: &&t::PoolRow| row.failed.is_none() && wanted.iter().any(|id| nodes(row).contains(id));
+    let served =
+        daemons(&owners(place)).find_map(|(remote, rows)| Some((rows.iter().find(part)?.name.clone(), remote)));
+    match served {
+        Some((name, remote)) => {
+            let who = remote.describe();
+            Failure::busy(format!("{who} serves a part of what {place} names, as its pool '{name}', and not all of it"))
+                .fix(format!("name one of its members alone, or '{name}'"))
+        }
+        None => busy,
+    }
 }
 
 /// A pool that was found in use, for what a daemon that holds it cannot do: then the refusal names the way.
 pub fn not_while_served(place: &PoolPlace, what: &str, instead: &str, busy: Failure) -> Failure {
-    let Some(Holder { remote, pool }) = holder(place).filter(|_| busy.is_busy()) else { return busy };
+    match holder(place).filter(|_| busy.is_busy()) {
+        Some(holder) => refused_by(&holder, place, what, instead),
+        None => busy,
+    }
+}
+
+/// The refusal of what wants a pool closed that a daemon has open.
+pub fn refused_by(Holder { remote, pool }: &Holder, place: &PoolPlace, what: &str, instead: &str) -> Failure {
     let who = remote.describe();
     Failure::busy(format!("{what}, and {who} serves {place} (its pool '{pool}')")).fix(format!(
         "{instead}take the pool and its exports out of the configuration of that server and send it SIGHUP, or end it; \

@@ -14,7 +14,7 @@ use sheave_vol::{CheckOptions, CheckReport, Totals, check_device_with};
 
 use super::patience;
 use crate::args::pool::CheckArgs;
-use crate::control::remote::not_while_served;
+use crate::control::remote::{not_while_served, refuse_name};
 use crate::progress::Progress;
 use crate::{confirm, output};
 
@@ -69,9 +69,13 @@ impl TotalsJson {
     }
 }
 
+const ALONE: &str = "a check wants a pool that nobody changes";
+
 /// Does it.
 pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     args.pool.refuse_volatile()?;
+    let instead = format!("sheave pool scrub '{}' verifies a pool that is served; or ", args.pool);
+    refuse_name(&args.pool, ALONE, &instead)?;
     args.pool.expect_there()?;
     if args.repair && args.dry_run {
         return Err(Failure::usage("--repair and --dry-run exclude each other")
@@ -82,10 +86,8 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
         false => (",readonly=on", Sharing::WithReaders),
     };
     let device = args.pool.open_device(options)?;
-    let _claim = patience::until_free(|| device.claim(sharing).map_err(failure::device)).map_err(|busy| {
-        let instead = format!("sheave pool scrub '{}' verifies a pool that is served; or ", args.pool);
-        not_while_served(&args.pool, "a check wants a pool that nobody changes", &instead, busy)
-    })?;
+    let _claim = patience::until_free(|| device.claim(sharing).map_err(failure::device))
+        .map_err(|busy| not_while_served(&args.pool, ALONE, &instead, busy))?;
     let look = |repair: bool| {
         let mut progress = Progress::new(if repair { "repair" } else { "check" }, args.progress, args.json, None);
         let options = CheckOptions::default().repair(repair);

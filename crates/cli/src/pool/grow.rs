@@ -24,28 +24,29 @@ use super::patience;
 use super::signature;
 use crate::args::pool::{AllocateArg, GrowArgs};
 use crate::control::opened::Opened;
-use crate::control::remote::not_while_served;
+use crate::control::remote::{not_while_served, refuse_name};
 use crate::output;
 
 /// Does it.
 pub fn run(args: &GrowArgs) -> Result<(), Failure> {
+    const CLOSED: &str = "a pool takes in a file or device that has grown while it is closed";
+    const ADD: &str = "one file or device more can be added now: --add. Or ";
     args.pool.refuse_volatile()?;
-    args.pool.expect_there()?;
     if let Some(place) = &args.add
         && let Some(pool) = Opened::held(&args.pool)?
     {
         return served::add(args, place, &pool);
     }
-    let served = |busy| {
-        let what = "a pool takes in a file or device that has grown while it is closed";
-        not_while_served(&args.pool, what, "one file or device more can be added now: --add. Or ", busy)
-    };
-    let full = args.allocate.map_or_else(|| keeps_its_space(&args.pool), |how| Ok(how == AllocateArg::Full));
+    refuse_name(&args.pool, CLOSED, ADD)?;
+    args.pool.expect_there()?;
+    let served = |busy| not_while_served(&args.pool, CLOSED, ADD, busy);
+    let whole = args.pool.whole().map_err(served)?;
+    let full = args.allocate.map_or_else(|| keeps_its_space(&whole), |how| Ok(how == AllocateArg::Full));
     let full = full.map_err(served)?;
-    let options = match (&args.add, args.size, args.pool.single_path()) {
+    let options = match (&args.add, args.size, whole.single_path()) {
         (Some(_), ..) | (None, None, _) => String::new(),
         (None, Some(size), Some(path)) => {
-            let now = args.pool.open_device(",readonly=on")?.size_bytes();
+            let now = whole.open_device(",readonly=on")?.size_bytes();
             if size < now {
                 let cause = format!("--size {size} is less than the {now} bytes that {} has", path.display());
                 return Err(Failure::usage(cause).fix("pools grow only; make a smaller one and copy the volumes"));
@@ -55,7 +56,7 @@ pub fn run(args: &GrowArgs) -> Result<(), Failure> {
                 return Err(Failure::run(format!("{}: there is no pool in it", path.display()))
                     .fix("check the path; sheave pool create makes a pool"));
             }
-            let device = args.pool.open_device("")?;
+            let device = whole.open_device("")?;
             drop(patience::until_free(|| device.claim(Sharing::Alone).map_err(failure::device)).map_err(served)?);
             if full {
                 allocate::file(path, Some(size))?;
@@ -67,23 +68,28 @@ pub fn run(args: &GrowArgs) -> Result<(), Failure> {
                 .fix("grow the last member (truncate -s SIZE FILE), then run this without --size"));
         }
     };
-    let device = args.pool.open_device(&options)?;
+    let device = whole.open_device(&options)?;
     let open = || Pool::open(&device, &OpenOptions::default()).map_err(failure::pool);
     let pool = patience::until_free(open).map_err(served)?;
     let before = pool.info();
     // Closed whatever came of it, so that the next opening has nothing to recover.
     let done = match &args.add {
         Some(place) => add(args, place, &pool, full).map(|replaced| (Some(place.to_string()), replaced)),
-        None => refuse_new_members(&args.pool, &device, before.size_bytes)
-            .and_then(|()| if full { allocate::all(&args.pool) } else { Ok(()) })
+        None => refuse_new_members(&whole, &device, before.size_bytes)
+            .and_then(|()| if full { allocate::all(&whole) } else { Ok(()) })
             .and_then(|()| pool.grow().map(|_| (None, None)).map_err(failure::pool)),
     };
     let after = pool.info();
     let closed = pool.close().map_err(failure::pool);
     let (added, replaced) = done?;
     closed?;
+    // With the new member it leads to itself from now on, if only by what its files keep.
+    let all = args.add.as_ref().map_or_else(|| whole.clone(), |place| whole.and(place));
+    all.leave_hints();
+    let beyond_search = args.pool.does_not_find(&all);
     Grown {
-        pool: args.add.as_ref().map_or_else(|| args.pool.to_string(), |place| args.pool.with(place)),
+        pool: if beyond_search.is_empty() { args.pool.to_string() } else { all.spelled().to_string() },
+        beyond_search,
         size_bytes_before: before.size_bytes,
         size_bytes: after.size_bytes,
         added,
@@ -111,7 +117,7 @@ fn add(args: &GrowArgs, place: &PoolPlace, pool: &Pool, full: bool) -> Result<Op
     // A file is looked at as it is: opened with --size it would be larger, which nobody has agreed to yet.
     let looked_at = match place.single_path().filter(|path| path.is_file()) {
         None => open_added(args, place)?,
-        Some(path) if is_whole(path) => place.open_device(",readonly=on")?,
+        Some(path) if is_whole(path) => place.open_alone(",readonly=on")?,
         Some(path) => {
             let replaced = signature::find_in_file(path)?;
             return add_over(args, place, pool, (replaced, full), made);

@@ -11,6 +11,7 @@ mod daemon;
 mod daemon_units;
 mod diffs;
 mod failover;
+mod found;
 mod health;
 mod held;
 mod hostile;

@@ -46,6 +46,9 @@ fn the_daemon_and_commands_work_under_the_profile() {
             ask_ok(&dir, "volume export a.img#s out.raw");
             ask_ok(&dir, "pool scrub b.img");
             ask_ok(&dir, "pool trim b.img");
+            let grown = ask_ok(&dir, "pool grow b.img --add more.img --size 64M --json").json();
+            assert_eq!(grown["beyond_search"], serde_json::json!([]), "members leave hints, or lie side by side");
+            ask_ok(&dir, "pool scan . --no-devices");
             daemon.end();
             dir.ok("pool check a.img");
             // What a captive command needs is in it, too.
@@ -126,6 +129,7 @@ const NUMBERS: &[(&str, libc::c_long)] = &[
     ("gettid", libc::SYS_gettid),
     ("gettimeofday", libc::SYS_gettimeofday),
     ("getuid", libc::SYS_getuid),
+    ("getxattr", libc::SYS_getxattr),
     ("io_uring_enter", libc::SYS_io_uring_enter),
     ("io_uring_register", libc::SYS_io_uring_register),
     ("io_uring_setup", libc::SYS_io_uring_setup),
@@ -189,6 +193,7 @@ const NUMBERS: &[(&str, libc::c_long)] = &[
     ("set_robust_list", libc::SYS_set_robust_list),
     ("set_tid_address", libc::SYS_set_tid_address),
     ("setsockopt", libc::SYS_setsockopt),
+    ("setxattr", libc::SYS_setxattr),
     ("shutdown", libc::SYS_shutdown),
     ("sigaltstack", libc::SYS_sigaltstack),
     ("socket", libc::SYS_socket),

@@ -329,6 +329,8 @@ pub struct Grow {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Grown {
     pub place: String,
+    #[serde(default)]
+    pub beyond_search: Vec<String>,
     pub info: PoolJson,
 }
 

@@ -69,13 +69,24 @@ limit = "iops=500,bps=10M,burst=1s"
 }
 
 #[test]
+fn a_pool_is_named_by_its_uuid_and_looked_for() {
+    let uuid = "7b3c0123456789abcdef00112233445f";
+    let text = format!("[[pool]]\nname = \"a\"\nuuid = \"{uuid}\"\nsearch = [\"/srv\", \"x\"]\n");
+    let plan = read_text(&text).expect("a plan");
+    assert_eq!(plan.pools[0].place.to_string(), format!("uuid:{uuid}"));
+    assert_eq!(plan.pools[0].place.search(), [Path::new("/srv"), Path::new("x")]);
+}
+
+#[test]
 fn what_is_wrong_is_told_with_its_line() {
     let wrong = [
         ("listen = []\nlisen = []", 2, "unknown field `lisen`"),
         ("listen = [\n  \"udp:1\"]", 2, "no address"),
         ("threads = 0", 1, "1 to 256"),
         ("\nmetrics = \"here\"", 2, "host and port"),
-        ("\n[[pool]]\nname = \"a\"", 2, "missing field `path`"),
+        ("\n[[pool]]\nname = \"a\"", 3, "either path or uuid"),
+        ("[[pool]]\nname = \"a\"\npath = \"p\"\nuuid = \"7b3c0123456789abcdef00112233445f\"", 2, "either path or uuid"),
+        ("[[pool]]\nname = \"a\"\nuuid = \"7b3c\"", 3, "'7b3c' is no UUID"),
         ("[[pool]]\nname = \"a\"\npath = \"p\"\nwritable = true", 4, "unknown field `writable`"),
         ("[[pool]]\nname = \"a\"\npath = \"p\"\n[[pool]]\nname = \"a\"\npath = \"q\"", 5, "already"),
         ("[[export]]\npool = \"b\"\nvolume = \"v\"", 2, "there is no pool 'b'"),

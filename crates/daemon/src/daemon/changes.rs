@@ -5,7 +5,7 @@ use std::sync::{Arc, MutexGuard};
 use sheave_drivers::host::Passed;
 use sheave_serve::ServeError;
 use sheave_vol::{AddOptions, Pool, PoolInfo};
-use tracing::info;
+use tracing::{info, warn};
 
 use super::{Daemon, Held, Row, locked, open_export};
 use crate::api::types::DeviceId;
@@ -206,6 +206,9 @@ impl Daemon {
             // It may be a member although making that durable has failed: then the next commit does.
             if info.members.len() > before {
                 held.moved(&at);
+                // By its path, which the kernel lets be marked also where the file cannot be opened any more.
+                at.place.leave_hints();
+                held.tell_beyond_search();
             }
             done.map(|_| (at.place, info)).map_err(failure::pool)
         })
@@ -229,6 +232,28 @@ impl Daemon {
 }
 
 impl Held {
+    /// The members that the next start would not find, for neither does the configuration name them nor is anything
+    /// known by which they are found.
+    pub(crate) fn beyond_search(&self) -> Vec<String> {
+        self.plan.place.does_not_find(&self.place())
+    }
+
+    /// Tells of them, as long as that can be mended at leisure.
+    pub(super) fn tell_beyond_search(&self) {
+        let lost = self.beyond_search();
+        if lost.is_empty() {
+            return;
+        }
+        let (name, place) = (self.plan.name.as_str(), self.place());
+        warn!(
+            event = "pool_grown",
+            pool = name,
+            "pool '{name}' has members that the next start does not find ({}): write path = \"{place}\" into the \
+             configuration, or search = with their directories",
+            lost.join(", ")
+        );
+    }
+
     /// Its turn (D1).
     pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
         locked(&self.turn)

@@ -43,14 +43,8 @@ impl Daemon {
             let is_open = held.failed().is_none() || held.is_waited_for();
             if !plan.pools.iter().any(|wanted| held.is(wanted)) || !is_open {
                 self.let_go(&held);
-            } else if plan.pools.contains(&held.plan) && held.place() != held.plan.place {
-                let (name, place) = (held.plan.name.as_str(), held.place());
-                warn!(
-                    event = "pool_grown",
-                    pool = name,
-                    "pool '{name}' has members that the configuration does not name: write path = \"{place}\" into \
-                     it, or the pool does not open at the next start"
-                );
+            } else {
+                held.tell_beyond_search();
             }
         }
         let have: Vec<PoolPlan> = self.pools().iter().map(|held| held.plan.clone()).collect();

@@ -111,6 +111,6 @@ impl Daemon {
         });
         served.iter().for_each(|row| self.server.forget_export(&row.plan.name));
         locked(&self.exports).iter_mut().filter(|row| is_served(row)).for_each(|row| row.failed = Some(why.clone()));
-        self.replace(held, &Arc::new(Held::new(&held.plan, held.devices(), Err(why))));
+        self.replace(held, &Arc::new(Held::new(&held.plan, held.at(), Err(why))));
     }
 }

@@ -194,6 +194,11 @@ unsafe impl Driver for Host {
     }
 }
 
+/// The process that has a file or device locked as who uses one does, in words. Takes no lock.
+pub fn in_use_by(path: &Path) -> Option<String> {
+    holder::who_has(path)
+}
+
 /// Paths of other devices and files that share bytes with what is at `path`: a claim opens and locks them, too. A
 /// process that bounds what it may open leaves these open to it.
 pub fn paths_to_the_same_bytes(path: &Path) -> Vec<PathBuf> {

@@ -13,8 +13,10 @@ use crate::{confirm, output};
 /// What became of it, for programs.
 #[derive(Serialize)]
 pub(super) struct Grown {
-    /// How it is named from now on.
+    /// How it is named from now on: as before, unless a search does not find all of its members.
     pub(super) pool: String,
+    /// Members that a search does not find.
+    pub(super) beyond_search: Vec<String>,
     pub(super) size_bytes_before: u64,
     pub(super) size_bytes: u64,
     /// What was added, as it was named.
@@ -33,8 +35,15 @@ impl Grown {
         let name = &self.pool;
         let (was, is) = (fmt_bytes(self.size_bytes_before), fmt_bytes(self.size_bytes));
         output::text(&match self.added {
+            Some(_) if self.beyond_search.is_empty() => {
+                format!("{name}: {was} before, {is} now\nany one of its members leads to the pool\n")
+            }
             Some(_) => {
-                format!("{name}: {was} before, {is} now\nfrom now on name all of its members, in this order: {name}\n")
+                let lost = self.beyond_search.join(", ");
+                format!(
+                    "{name}: {was} before, {is} now\nfrom now on name all of its members: {name}\n(a search by labels \
+                     does not come to {lost}; or name its directory: --search DIR)\n"
+                )
             }
             None if self.size_bytes == self.size_bytes_before => {
                 format!("{name} has {is} already, all that its device has\n")

@@ -34,7 +34,7 @@ pub(super) fn add(args: &GrowArgs, place: &PoolPlace, pool: &Opened) -> Result<(
     // A file is looked at as it is, before it is made larger, which nobody has agreed to yet.
     let replaced = match place.single_path() {
         Some(path) if path.is_file() => signature::find_in_file(path)?,
-        Some(path) if path.exists() => signature::find(&place.open_device(",readonly=on")?)?,
+        Some(path) if path.exists() => signature::find(&place.open_alone(",readonly=on")?)?,
         _ => signature::find(&open_added(args, place)?)?,
     };
     confirm_over(args, place, replaced.as_ref())?;
@@ -60,13 +60,18 @@ pub(super) fn add(args: &GrowArgs, place: &PoolPlace, pool: &Opened) -> Result<(
     };
     made.keep();
     passed.keep();
-    output::say(format_args!(
-        "sheave: the server has to name the pool '{name}' so when it starts again, in its configuration or on its \
-         command line: {}\n",
-        grown.place
-    ));
+    let beyond_search = grown.beyond_search;
+    if !beyond_search.is_empty() {
+        output::say(format_args!(
+            "sheave: the server does not find {} when it starts again: name the pool '{name}' so in its configuration \
+             or on its command line: {}\n",
+            beyond_search.join(", "),
+            grown.place
+        ));
+    }
     Grown {
-        pool: args.pool.with(place),
+        pool: if beyond_search.is_empty() { args.pool.to_string() } else { args.pool.with(place) },
+        beyond_search,
         size_bytes_before: before.size_bytes,
         size_bytes: grown.info.size_bytes,
         added: Some(place.to_string()),

@@ -1,0 +1,245 @@
+//! The whole of a pool of which only a part is named: one member, or its UUID.
+//!
+//! Labels say which members belong together ([`sheave_vol::members`]). Where the others may be is told, in this order,
+//! by
+//!
+//! 1. this process, which found them before, and the *hint* that a file of the pool has: the paths at which the
+//!    members lay when they were last opened to be written, in the extended attribute [`HINT`]. What lies there is
+//!    verified as any candidate is, so a hint that is old, lost or forged leads to nothing else;
+//! 2. the directories of the members that are named, the block devices of this host, and the directories of `search`.
+//!
+//! A hint is an attribute of files, and nothing in the pool's format: it is about this host, a pool on another host has
+//! other paths, and programs that know no hints go on opening the pool.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use rustix::fs::XattrFlags;
+use sheave_drivers::spec;
+use sheave_vol::members::{MemberTag, gather, uuid_text};
+
+use super::{Member, PoolPlace};
+use crate::failure::{self, Failure};
+use crate::look::{Seen, Sight, Source, search, seen_at};
+
+/// The extended attribute of a file that says where the members of its pool lay: absolute paths, each ended by a NUL.
+const HINT: &str = "user.sheave.members";
+/// Most bytes of it that are read: what extended attributes may have.
+const MOST_HINTED: usize = 64 << 10;
+
+/// Where members of pools were found by this process.
+static FOUND: Mutex<BTreeMap<[u8; 16], BTreeSet<PathBuf>>> = Mutex::new(BTreeMap::new());
+
+/// Directories that a command line has named for all its searches.
+static ALSO: OnceLock<Vec<PathBuf>> = OnceLock::new();
+
+/// Searches of this process look there, too.
+pub fn search_also(directories: &[PathBuf]) {
+    // The command line is read once.
+    let _ = ALSO.set(directories.to_vec());
+}
+
+/// What a member that is named says of itself.
+struct Named {
+    member: Member,
+    seen: Seen,
+}
+
+impl PoolPlace {
+    /// This pool with all of its members, in order. It is called as before.
+    ///
+    /// A pool on something else than files and block devices is as it is named, and so is one of which a member says
+    /// nothing, or belongs to no pool: opening it tells what is wrong.
+    ///
+    /// # Errors
+    ///
+    /// Members are missing, or not certain. A path that is not there is the matter of [`PoolPlace::expect_there`].
+    pub fn whole(&self) -> Result<PoolPlace, Failure> {
+        if let [Member::Uuid(uuid)] = self.members.as_slice() {
+            return self.found(uuid, &[]);
+        }
+        let Some(named) = self.named() else { return Ok(self.clone()) };
+        let Some(pool) = named.first().map(|first| first.seen.tag.pool()) else { return Ok(self.clone()) };
+        if named.iter().any(|one| one.seen.tag.pool() != pool) {
+            return Ok(self.clone());
+        }
+        let first = named.iter().find(|one| one.seen.tag.number() == 0);
+        let count = first.map(|first| first.seen.tag.members().len() as u64);
+        // With superblocks that cannot be used, or with a device that is no member yet.
+        if count.is_some_and(|count| count == 0 || named.iter().any(|one| one.seen.tag.number() >= count)) {
+            return Ok(self.clone());
+        }
+        let numbers: BTreeSet<u64> = named.iter().map(|one| one.seen.tag.number()).collect();
+        if Some(numbers.len() as u64) == count && numbers.len() == named.len() {
+            let mut named = named;
+            named.sort_by_key(|one| one.seen.tag.number());
+            let members = named.into_iter().map(|one| one.member).collect();
+            return Ok(PoolPlace { members, ..self.clone() });
+        }
+        self.found(&pool, &named)
+    }
+
+    /// What its members say; `None` when one is no file or block device, or says nothing.
+    fn named(&self) -> Option<Vec<Named>> {
+        let of = |member: &Member| {
+            let (path, _) = self.only(member).file_spec()?;
+            Some(Named { member: member.clone(), seen: seen_at(Path::new(&path)).ok()?? })
+        };
+        self.members.iter().map(of).collect()
+    }
+
+    /// The pool with this identity, of which these members are named.
+    fn found(&self, pool: &[u8; 16], named: &[Named]) -> Result<PoolPlace, Failure> {
+        let known = known(pool).into_iter().chain(named.iter().flat_map(|one| hinted(&one.seen.path)));
+        let near = search(&known.map(Source::File).collect());
+        if let Ok(whole) = self.gathered(pool, named, &near) {
+            return Ok(whole);
+        }
+        let mut sources = BTreeSet::from([Source::Devices]);
+        let also = self.search.iter().chain(ALSO.get().into_iter().flatten());
+        sources.extend(also.map(|path| Source::Directory(path.clone())));
+        sources.extend(named.iter().flat_map(|one| directories_of(&one.seen.path)).map(Source::Directory));
+        if named.is_empty() && sources.len() == 1 {
+            sources.insert(Source::Directory(PathBuf::from(".")));
+        }
+        let mut sight = search(&sources);
+        sight.add(near);
+        // Those that were found may know more.
+        let of_pool = sight.seen.iter().filter(|seen| seen.tag.pool() == *pool);
+        let more: BTreeSet<Source> = of_pool.flat_map(|seen| hinted(&seen.path)).map(Source::File).collect();
+        sight.add(search(&more));
+        self.gathered(pool, named, &sight).map_err(|why| {
+            if named.is_empty() && !sight.seen.iter().any(|seen| seen.tag.pool() == *pool) {
+                return not_found(pool, &sight);
+            }
+            let why = why.but(&sight.in_words());
+            match self.search.is_empty() {
+                true => why,
+                false => why.fix("Name all members, as in a.img+b.img, or the directories that they are in (search)"),
+            }
+        })
+    }
+
+    fn gathered(&self, pool: &[u8; 16], named: &[Named], sight: &Sight) -> Result<PoolPlace, Failure> {
+        let own: BTreeSet<_> = named.iter().map(|one| one.seen.node).collect();
+        let pair = |seen: &Seen| (seen.path.display().to_string(), seen.tag.clone());
+        // A path that no spec can say is none to open.
+        let is_new = |seen: &&Seen| !own.contains(&seen.node) && !seen.path.to_string_lossy().contains('"');
+        let found: Vec<(String, MemberTag)> = sight.seen.iter().filter(is_new).map(pair).collect();
+        let tagged: Vec<(String, MemberTag)> = named.iter().map(|one| pair(&one.seen)).collect();
+        let all = gather(pool, &tagged, &found).map_err(failure::pool)?;
+        // Those that are found are opened as the one that is named: with its options.
+        let options = named.iter().find_map(|one| match &one.member {
+            Member::Spec(_) => self.only(&one.member).file_spec(),
+            _ => None,
+        });
+        let options = options.map(|(_, options)| options).unwrap_or_default();
+        let member = |name: String| match named.iter().zip(&tagged).find(|(_, (known, _))| *known == name) {
+            Some((one, _)) => one.member.clone(),
+            None if options.is_empty() => Member::Path(name),
+            None => Member::Spec(format!("file:{}{options}", spec::quoted(&name))),
+        };
+        remember(pool, all.iter().filter_map(|name| std::fs::canonicalize(name).ok()));
+        Ok(PoolPlace { members: all.into_iter().map(member).collect(), ..self.clone() })
+    }
+
+    /// The paths of members by which the others may be found when the pool is opened the next time, of those that are
+    /// named: what the hints of its files say.
+    pub(crate) fn hinted(&self) -> Vec<PathBuf> {
+        self.file_paths().iter().flat_map(|path| hinted(Path::new(path))).collect()
+    }
+
+    /// Writes down at its files where all of its members are, so that any one of them leads to the others. Whether the
+    /// files took it; block devices and some file systems have no place for it.
+    pub fn leave_hints(&self) -> bool {
+        let paths = self.file_paths();
+        if paths.len() < 2 {
+            return true;
+        }
+        let whole: Vec<PathBuf> =
+            paths.iter().map(|path| std::fs::canonicalize(path).unwrap_or_else(|_| path.into())).collect();
+        let value: Vec<u8> = whole.iter().flat_map(|path| [path.as_os_str().as_bytes(), &[0]].concat()).collect();
+        let leave = |path: &PathBuf| {
+            if hinted(path) == whole {
+                return true;
+            }
+            path.is_file() && rustix::fs::setxattr(path, HINT, &value, XattrFlags::empty()).is_ok()
+        };
+        // Each has its own, whatever has become of the others.
+        whole.iter().map(leave).fold(true, |all, left| all & left)
+    }
+
+    /// The files and devices of the whole pool which a search that begins with what is named here would not find.
+    pub fn does_not_find(&self, whole: &PoolPlace) -> Vec<String> {
+        let (found, rest): (Vec<String>, Vec<String>) =
+            whole.file_paths().into_iter().partition(|path| self.leads_to(Path::new(path)));
+        let hints: Vec<PathBuf> = found.iter().flat_map(|path| hinted(Path::new(path))).collect();
+        let is_hinted = |path: &String| std::fs::canonicalize(path).is_ok_and(|path| hints.contains(&path));
+        rest.into_iter().filter(|path| !is_hinted(path)).collect()
+    }
+
+    /// Whether a search that begins with what is named here comes to this file without being told more.
+    fn leads_to(&self, path: &Path) -> bool {
+        let whole = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let path = whole(path);
+        let is_device = std::fs::metadata(&path).is_ok_and(|meta| node_is_device(&meta));
+        let paths: Vec<PathBuf> = self.file_paths().into_iter().map(PathBuf::from).collect();
+        let near = paths.iter().flat_map(|path| directories_of(path)).chain(self.search.iter().cloned());
+        let is_near = near.map(|directory| whole(&directory)).any(|directory| path.parent() == Some(&*directory));
+        is_device || is_near || paths.iter().any(|named| whole(named) == path) || self.hinted().contains(&path)
+    }
+}
+
+fn node_is_device(meta: &std::fs::Metadata) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    meta.file_type().is_block_device()
+}
+
+fn not_found(pool: &[u8; 16], sight: &Sight) -> Failure {
+    let mut others: BTreeMap<[u8; 16], Vec<String>> = BTreeMap::new();
+    for seen in &sight.seen {
+        others.entry(seen.tag.pool()).or_default().push(seen.path.display().to_string());
+    }
+    let others: Vec<String> =
+        others.iter().take(8).map(|(pool, paths)| format!("{} ({})", uuid_text(pool), paths.join("+"))).collect();
+    let saw = if others.is_empty() { "no pool at all".into() } else { format!("the pools {}", others.join(", ")) };
+    let words = sight.in_words();
+    Failure::run(format!("the pool {} was not found: {words}; there is {saw}", uuid_text(pool)))
+        .fix("name the directory that it is in: --search DIR, or search = [\"DIR\"] in a configuration")
+}
+
+/// Where members of this pool were found before, by this process.
+fn known(pool: &[u8; 16]) -> Vec<PathBuf> {
+    let found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    found.get(pool).into_iter().flatten().cloned().collect()
+}
+
+fn remember(pool: &[u8; 16], paths: impl Iterator<Item = PathBuf>) {
+    FOUND.lock().unwrap_or_else(PoisonError::into_inner).insert(*pool, paths.collect());
+}
+
+/// What the hint of a file says; what is no absolute path in it counts for nothing.
+pub fn hinted(path: &Path) -> Vec<PathBuf> {
+    let mut value = vec![0; MOST_HINTED];
+    let Ok(len) = rustix::fs::getxattr(path, HINT, &mut value[..]) else { return Vec::new() };
+    let texts = value[..len.min(MOST_HINTED)].split(|byte| *byte == 0).filter(|text| text.starts_with(b"/"));
+    texts.take(sheave_vol::format::MAX_MEMBERS).map(|text| PathBuf::from(OsStr::from_bytes(text))).collect()
+}
+
+/// The directory in which a path lies, and that of the file to which it leads.
+fn directories_of(path: &Path) -> Vec<PathBuf> {
+    let of = |path: &Path| match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Some(PathBuf::from(".")),
+        parent => parent.map(Path::to_owned),
+    };
+    let real = std::fs::canonicalize(path).ok().and_then(|path| of(&path));
+    // Device nodes are found among the block devices.
+    let all = real.into_iter().chain(of(path).filter(|_| path.is_symlink()));
+    all.filter(|directory| !directory.starts_with("/dev") || directory.starts_with("/dev/shm")).collect()
+}
+
+#[cfg(test)]
+mod tests;
