@@ -19,9 +19,9 @@
 //!
 //! Not for `--run`: a command of the user would have the bounds, too.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use landlock::{
     ABI, Access, AccessFs, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr,
@@ -44,6 +44,26 @@ const RIGHTS: ABI = ABI::V5;
 /// What may be read and written, once that is bounded.
 static REACH: OnceLock<BTreeSet<PathBuf>> = OnceLock::new();
 
+/// Why members of pools were not found before it was bounded: what a search tells later is less.
+static UNFOUND: Mutex<BTreeMap<String, Failure>> = Mutex::new(BTreeMap::new());
+
+fn unfound() -> MutexGuard<'static, BTreeMap<String, Failure>> {
+    UNFOUND.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The whole pool. Where members are missing it tells what was found when all could still be read; when it is asked for
+/// again, that they are looked for at the start.
+pub(crate) fn whole(place: &PoolPlace) -> Result<PoolPlace, Failure> {
+    place.whole().map_err(|why| match unfound().remove(&place.to_string()) {
+        Some(before) => before,
+        None if REACH.get().is_some() => why.fix(
+            "restart the daemon: it looks for members everywhere before it locks itself in at its start; or name all \
+             of them, or their directories in `search`",
+        ),
+        None => why,
+    })
+}
+
 /// Does it (C1).
 pub(crate) fn start(plan: &Plan, configuration: Option<&Path>) {
     if !plan.confine {
@@ -51,8 +71,13 @@ pub(crate) fn start(plan: &Plan, configuration: Option<&Path>) {
     }
     // Members that are not named are looked for now, while all can be read. That one is missing is told when the pool
     // is opened.
-    let wholes: Vec<PoolPlace> =
-        plan.pools.iter().map(|pool| pool.place.whole().unwrap_or_else(|_| pool.place.clone())).collect();
+    let whole = |pool: &PoolPlan| {
+        pool.place.whole().unwrap_or_else(|why| {
+            unfound().insert(pool.place.to_string(), why);
+            pool.place.clone()
+        })
+    };
+    let wholes: Vec<PoolPlace> = plan.pools.iter().map(whole).collect();
     let reaches = reaches(plan, &wholes);
     // What their file systems can do shows on nameless files beside them, which cannot be made later. Pools on other
     // machines have none, and to open them here would wait for each of those machines in turn, and start threads (C1).

@@ -268,7 +268,7 @@ fn open_when_free(plan: &PoolPlan) -> Result<(Pool, PoolPlace), Failure> {
     if let Some(refused) = confine::refusal(&plan.place.reaches()) {
         return Err(refused);
     }
-    let whole = plan.place.whole()?;
+    let whole = confine::whole(&plan.place)?;
     if let Some(refused) = confine::refusal(&whole.reaches()) {
         return Err(refused);
     }

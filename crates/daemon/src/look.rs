@@ -158,14 +158,7 @@ fn sysfs(number: u64, attribute: &str) -> Option<String> {
     Some(text.trim().to_owned())
 }
 
-/// A part of a search.
-struct Job {
-    source: Source,
-    /// Why it is not needed any more: the search is over.
-    over: Arc<AtomicBool>,
-}
-
-/// What has come of one.
+/// What has come of a look at one place.
 struct Done {
     source: Source,
     seen: Vec<Seen>,
@@ -174,52 +167,51 @@ struct Done {
     is_denied: bool,
 }
 
-impl Job {
-    fn run(self) -> Done {
-        let mut is_denied = false;
-        let (seen, failed) = match &self.source {
-            Source::Directory(path) => self.directory(path),
-            Source::File(path) => match seen_at(path) {
-                Ok(seen) => (seen.into_iter().collect(), None),
-                // What is not there holds no pool.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => (Vec::new(), None),
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                    is_denied = true;
-                    (Vec::new(), None)
-                }
-                Err(error) => (Vec::new(), Some(format!("{}: {error}", path.display()))),
-            },
-            Source::Devices => (Vec::new(), None),
-        };
-        Done { source: self.source, seen, failed, is_denied }
-    }
+/// Looks at one place; ends early when the search is over.
+fn look(source: Source, over: &AtomicBool) -> Done {
+    let mut is_denied = false;
+    let (seen, failed) = match &source {
+        Source::Directory(path) => directory(path, over),
+        Source::File(path) => match seen_at(path) {
+            Ok(seen) => (seen.into_iter().collect(), None),
+            // What is not there holds no pool.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (Vec::new(), None),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                is_denied = true;
+                (Vec::new(), None)
+            }
+            Err(error) => (Vec::new(), Some(format!("{}: {error}", path.display()))),
+        },
+        Source::Devices => (Vec::new(), None),
+    };
+    Done { source, seen, failed, is_denied }
+}
 
-    fn directory(&self, path: &Path) -> (Vec<Seen>, Option<String>) {
-        let entries = match fs::read_dir(path) {
-            Ok(entries) => entries,
-            Err(error) => return (Vec::new(), Some(format!("{} cannot be read: {error}", path.display()))),
-        };
-        let (mut seen, mut read, mut unread) = (Vec::new(), 0, 0);
-        for (count, entry) in entries.flatten().enumerate() {
-            // Relaxed: the flag carries nothing but itself.
-            if count >= MOST_ENTRIES || read >= MOST_FILES || self.over.load(Ordering::Relaxed) {
-                return (seen, Some(format!("{} has more files than were looked at", path.display())));
-            }
-            // What the directory itself calls something else is not even asked for its size (K1).
-            if entry.file_type().is_ok_and(|kind| !kind.is_file() && !kind.is_symlink() && !kind.is_block_device()) {
-                continue;
-            }
-            read += 1;
-            match seen_at(&entry.path()) {
-                Ok(found) => seen.extend(found),
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => unread += 1,
-                // It has gone meanwhile, or leads nowhere.
-                Err(_) => {}
-            }
+fn directory(path: &Path, over: &AtomicBool) -> (Vec<Seen>, Option<String>) {
+    let entries = match fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(error) => return (Vec::new(), Some(format!("{} cannot be read: {error}", path.display()))),
+    };
+    let (mut seen, mut read, mut unread) = (Vec::new(), 0, 0);
+    for (count, entry) in entries.flatten().enumerate() {
+        // Relaxed: the flag carries nothing but itself.
+        if count >= MOST_ENTRIES || read >= MOST_FILES || over.load(Ordering::Relaxed) {
+            return (seen, Some(format!("{} has more files than were looked at", path.display())));
         }
-        let failed = (unread > 0).then(|| format!("{unread} files in {} cannot be read by this user", path.display()));
-        (seen, failed)
+        // What the directory itself calls something else is not even asked for its size (K1).
+        if entry.file_type().is_ok_and(|kind| !kind.is_file() && !kind.is_symlink() && !kind.is_block_device()) {
+            continue;
+        }
+        read += 1;
+        match seen_at(&entry.path()) {
+            Ok(found) => seen.extend(found),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => unread += 1,
+            // It has gone meanwhile, or leads nowhere.
+            Err(_) => {}
+        }
     }
+    let failed = (unread > 0).then(|| format!("{unread} files in {} cannot be read by this user", path.display()));
+    (seen, failed)
 }
 
 /// The block devices that may hold a member by themselves: not those that others are made of.
@@ -238,6 +230,11 @@ fn devices() -> Vec<PathBuf> {
 
 /// Looks at all of these places, for [`LONGEST`] at most (K2).
 pub fn search(sources: &BTreeSet<Source>) -> Sight {
+    search_by(sources, LONGEST, look)
+}
+
+/// As [`search`], for so long at most, by this look at one place.
+fn search_by(sources: &BTreeSet<Source>, longest: Duration, look: fn(Source, &AtomicBool) -> Done) -> Sight {
     let over = Arc::new(AtomicBool::new(false));
     let mut sight = Sight::default();
     let mut jobs = VecDeque::new();
@@ -259,10 +256,10 @@ pub fn search(sources: &BTreeSet<Source>) -> Sight {
         }
     }
     let mut waiting: BTreeSet<Source> = jobs.iter().cloned().collect();
-    let (jobs, until) = (Arc::new(Mutex::new(jobs)), Instant::now() + LONGEST);
+    let (jobs, until) = (Arc::new(Mutex::new(jobs)), Instant::now() + longest);
     let (told, hear) = channel();
     for _ in 0..THREADS.min(waiting.len()) {
-        let worker = worker(Arc::clone(&jobs), Arc::clone(&over), told.clone());
+        let worker = worker(look, Arc::clone(&jobs), Arc::clone(&over), told.clone());
         // With fewer threads it takes longer; with none the rest is said not to have answered.
         let _ = std::thread::Builder::new().name("sheave-look".into()).spawn(worker);
     }
@@ -293,14 +290,19 @@ pub fn search(sources: &BTreeSet<Source>) -> Sight {
     sight
 }
 
-fn worker(jobs: Arc<Mutex<VecDeque<Source>>>, over: Arc<AtomicBool>, told: Sender<Done>) -> impl FnOnce() + Send {
+fn worker(
+    look: fn(Source, &AtomicBool) -> Done,
+    jobs: Arc<Mutex<VecDeque<Source>>>,
+    over: Arc<AtomicBool>,
+    told: Sender<Done>,
+) -> impl FnOnce() + Send {
     move || {
         // Relaxed: the flag carries nothing but itself.
         while !over.load(Ordering::Relaxed) {
             let next = jobs.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
             let Some(source) = next else { return };
             // Nobody hears it when the search is over.
-            let _ = told.send(Job { source, over: Arc::clone(&over) }.run());
+            let _ = told.send(look(source, &over));
         }
     }
 }

@@ -137,11 +137,16 @@ fn a_configuration_names_a_pool_by_its_uuid() {
     daemon.end();
     // One that is not there: where it looked, and what it saw.
     let absent = "00112233445566778899aabbccddeeff";
-    let daemon = Daemon::start(&dir, &config(absent, "search = [\"more\"]"));
+    let mut daemon = Daemon::start(&dir, &config(absent, "search = [\"more\"]"));
     let said = daemon.said();
     for word in [absent, "was not found", "the directory more", "block devices", uuid.as_str(), "more/b.img"] {
         assert!(said.contains(word), "no {word}: {said}");
     }
+    daemon.signal("-HUP");
+    daemon.until_it_says("event=reloaded");
+    let confined = !said.contains("event=not_confined");
+    let told = &daemon.said()[said.len()..];
+    assert!(!confined || told.contains("restart the daemon: it looks for members everywhere"), "{told}");
     daemon.end();
     // On a command line.
     dir.ok(&format!("volume info uuid:{uuid}#v --search . --search more"));

@@ -65,3 +65,28 @@ fn a_loop_device_over_a_file_that_is_seen_is_not_another_candidate() {
     assert_eq!(each_once(vec![over(Some((1, 1))), seen.clone()]).len(), 2);
     assert_eq!(each_once(vec![seen.clone(), Seen { path: "/other/name".into(), ..seen }]).len(), 1);
 }
+
+/// A disk that does not answer holds up neither the other places nor the end of the search.
+#[test]
+fn what_hangs_is_told_and_not_waited_for() {
+    fn hang(source: Source, over: &AtomicBool) -> Done {
+        match &source {
+            Source::File(path) if path.starts_with("/hangs") => loop {
+                std::thread::park();
+            },
+            _ => look(source, over),
+        }
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    pool(&dir.path().join("pool.img"));
+    // One thread less than all hang: the last one does what is left.
+    let mut sources: BTreeSet<Source> =
+        (1..THREADS).map(|number| Source::File(format!("/hangs/{number}").into())).collect();
+    sources.insert(Source::Directory(dir.path().into()));
+    let begun = Instant::now();
+    let sight = search_by(&sources, Duration::from_secs(2), hang);
+    assert!(sight.seen.len() == 1, "{sight:?}");
+    assert!(begun.elapsed() < Duration::from_secs(60));
+    assert!(sight.failed.contains(&"/hangs/1 has not answered".to_owned()), "{sight:?}");
+    assert_eq!(sight.failed.len(), THREADS - 1, "{sight:?}");
+}
