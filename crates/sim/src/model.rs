@@ -50,8 +50,8 @@ pub struct Model {
     syncs: BTreeMap<u64, u64>,
     /// A call that is under way, and when it began.
     changing: Option<(Change, u64)>,
-    /// The size of what is being copied, when that began.
-    reached: u64,
+    /// The sizes of what is being copied, when that began.
+    reached: Vec<u64>,
     /// When the reads that are under way began.
     readers: Vec<u64>,
     /// What the call makes zero.
@@ -190,7 +190,7 @@ impl Model {
                 self.begin(change);
                 self.changing = Some((change.clone(), self.now));
             }
-            Event::Changed { ok, size } => {
+            Event::Changed { ok, sizes } => {
                 if let Some((change, since)) = self.changing.take() {
                     self.zeroing = None;
                     if *ok {
@@ -198,11 +198,11 @@ impl Model {
                     } else {
                         self.unmake(&change, since)
                     }
-                    if let (Change::Copy { name, .. }, Some(size)) = (&change, size)
-                        && let Some(copy) = self.volumes.get_mut(name)
-                    {
-                        copy.settle_size(*size);
-                        copy.cells.cut(size / SECTOR as u64, &ZERO);
+                    for ((_, name, _), size) in change.copies().into_iter().zip(sizes) {
+                        if let Some(copy) = self.volumes.get_mut(name) {
+                            copy.settle_size(*size);
+                            copy.cells.cut(size / SECTOR as u64, &ZERO);
+                        }
                     }
                 }
             }
@@ -224,16 +224,14 @@ impl Model {
         self.writes.insert(op, write);
     }
 
-    /// The sizes that a copy may have whose making ends now.
+    /// The sizes that each copy may have whose making ends now.
     #[must_use]
-    pub fn sizes_of_copy(&self) -> Vec<u64> {
-        match &self.changing {
-            Some((Change::Copy { source, .. }, _)) => match self.volumes.get(source) {
-                Some(source) => source.growth.sizes_from(self.reached),
-                None => Vec::new(),
-            },
-            _ => Vec::new(),
-        }
+    pub fn sizes_of_copies(&self) -> Vec<Vec<u64>> {
+        let Some((change, _)) = &self.changing else { return Vec::new() };
+        let sizes = |(source, reached): (&str, &u64)| {
+            self.volumes.get(source).map_or(Vec::new(), |source| source.growth.sizes_from(*reached))
+        };
+        change.copies().into_iter().map(|(source, ..)| source).zip(&self.reached).map(sizes).collect()
     }
 
     fn each_cell(&mut self, write: &OpenWrite, mut change: impl FnMut(&mut Cell)) {

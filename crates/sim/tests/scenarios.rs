@@ -17,4 +17,5 @@ mod sigkill;
 mod sums;
 mod threads;
 mod threads_crash;
+mod together;
 mod upgrade;

@@ -203,7 +203,7 @@ fn settle(story: &Story, pool: &Pool, change: &Change, result: Result<(), PoolEr
         },
         Err(error) => panic!("{change}: {error}"),
     };
-    story.tell(Event::Changed { ok, size: None });
+    story.tell(Event::Changed { ok, sizes: Vec::new() });
     ok
 }
 
@@ -275,7 +275,7 @@ fn run_with(
     let volume: Arc<dyn File> = Arc::new(volume.expect("created"));
     let mut model = Model::new();
     model.apply(&Event::Change(Change::Create { name: "v".into(), id: VOLUME, size, max }));
-    model.apply(&Event::Changed { ok: true, size: None });
+    model.apply(&Event::Changed { ok: true, sizes: Vec::new() });
     let (from, events) = (disk.time(), Mutex::new(Vec::new()));
     let (next, end, stop) = (AtomicU64::new(1), grows.then(AtomicU64::default), AtomicBool::new(false));
     disk.hold(true); // Errors come from here on.

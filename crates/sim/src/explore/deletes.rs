@@ -46,7 +46,7 @@ impl Explorer<'_> {
             note(Event::Change(change.clone()), disk.time());
             let Change::Delete { name } = &change else { break };
             let result = pool.delete(name);
-            note(Event::Changed { ok: result.is_ok(), size: None }, disk.time());
+            note(Event::Changed { ok: result.is_ok(), sizes: Vec::new() }, disk.time());
             self.report.tally.count("deletes where nothing else is taken");
             match result {
                 Ok(()) => {}

@@ -27,6 +27,11 @@ pub enum Change {
         /// Whether it is a snapshot.
         snapshot: bool,
     },
+    /// Snapshots of several volumes at one moment: of each its volume, its name, and its number in the model.
+    Together {
+        /// All of them.
+        copies: Vec<(String, String, u32)>,
+    },
     /// A volume becomes what a snapshot is.
     Rollback {
         /// The volume.
@@ -34,7 +39,7 @@ pub enum Change {
         /// The snapshot.
         snapshot: String,
     },
-    /// Another name.
+    /// Another name, also for its snapshots that have its name.
     Rename {
         /// The old one.
         name: String,
@@ -62,6 +67,18 @@ pub enum Change {
     },
 }
 
+impl Change {
+    /// The copies that it makes: of each its source, its name and its number.
+    #[must_use]
+    pub fn copies(&self) -> Vec<(&str, &str, u32)> {
+        match self {
+            Change::Copy { source, name, id, .. } => vec![(source, name, *id)],
+            Change::Together { copies } => copies.iter().map(|(source, name, id)| (&**source, &**name, *id)).collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
 impl fmt::Display for Change {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -74,6 +91,10 @@ impl fmt::Display for Change {
                 write!(out, "snapshot '{source}' as '{name}' (volume {id})")
             }
             Change::Copy { source, name, id, .. } => write!(out, "clone '{source}' as '{name}' (volume {id})"),
+            Change::Together { copies } => {
+                write!(out, "at one moment snapshot")?;
+                copies.iter().try_for_each(|(source, name, id)| write!(out, " '{source}' as '{name}' (volume {id})"))
+            }
             Change::Rollback { name, snapshot } => write!(out, "roll '{name}' back to '{snapshot}'"),
             Change::Rename { name, new } => write!(out, "rename '{name}' to '{new}'"),
             Change::Resize { name, size } => write!(out, "resize '{name}' to {size} bytes"),

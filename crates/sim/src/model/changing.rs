@@ -10,7 +10,10 @@ impl Model {
     pub(super) fn begin(&mut self, change: &Change) {
         let since = self.now;
         match change {
-            Change::Copy { source, .. } => self.reached = self.volumes.get(source).map_or(0, |volume| volume.size),
+            Change::Copy { .. } | Change::Together { .. } => {
+                let size = |source: &str| self.volumes.get(source).map_or(0, |volume| volume.size);
+                self.reached = change.copies().into_iter().map(|(source, ..)| size(source)).collect();
+            }
             Change::Rollback { name, snapshot } => {
                 let Some(source) = self.volumes.get(snapshot) else { return };
                 let (cells, sectors) = (source.cells.clone(), source.sectors);
@@ -44,12 +47,15 @@ impl Model {
             Change::Create { name, id, size, max } => {
                 self.volumes.insert(name.clone(), Volume::new(*id, *size, *max));
             }
-            Change::Copy { source, name, id, snapshot } => {
-                let Some(source) = self.volumes.get(source) else { return };
-                let cells = source.cells.map(|_, cell| cell.frozen(since));
-                let growth = source.growth.frozen(self.reached);
-                let copy = Volume { id: *id, snapshot: *snapshot, cells, growth, ..source.clone() };
-                self.volumes.insert(name.clone(), copy);
+            Change::Copy { .. } | Change::Together { .. } => {
+                let snapshot = !matches!(change, Change::Copy { snapshot: false, .. });
+                for ((source, name, id), reached) in change.copies().into_iter().zip(self.reached.clone()) {
+                    let Some(source) = self.volumes.get(source) else { return };
+                    let cells = source.cells.map(|_, cell| cell.frozen(since));
+                    let growth = source.growth.frozen(reached);
+                    let copy = Volume { id, snapshot, origin: source.id, cells, growth, ..source.clone() };
+                    self.volumes.insert(name.to_owned(), copy);
+                }
             }
             Change::Rollback { name, snapshot } => {
                 let Some(source) = self.volumes.get(snapshot) else { return };
@@ -61,8 +67,10 @@ impl Model {
                 }
             }
             Change::Rename { name, new } => {
-                if let Some(volume) = self.volumes.remove(name) {
-                    self.volumes.insert(new.clone(), volume);
+                for (before, after) in self.renamed(name, new) {
+                    if let Some(volume) = self.volumes.remove(&before) {
+                        self.volumes.insert(after, volume);
+                    }
                 }
             }
             Change::Resize { name, size } => {
@@ -81,6 +89,17 @@ impl Model {
                 self.volumes.remove(name);
             }
         }
+    }
+
+    /// The names that change with that of a volume, before and afterwards: its own, and those of its snapshots that
+    /// have its name (A3).
+    fn renamed(&self, name: &str, new: &str) -> Vec<(String, String)> {
+        let Some(volume) = self.volumes.get(name) else { return Vec::new() };
+        let of_it = |one: &Volume| one.snapshot && one.origin == volume.id && !volume.snapshot;
+        let own = |other: &str| Some(format!("{new}@{}", other.strip_prefix(name)?.strip_prefix('@')?));
+        let others = self.volumes.iter().filter(|(_, one)| of_it(one));
+        let others = others.filter_map(|(other, _)| Some((other.clone(), own(other)?)));
+        std::iter::once((name.to_owned(), new.to_owned())).chain(others).collect()
     }
 
     /// A change was not made, or not as a whole: a resize may have zeroed what it was to cut off of a volume that does

@@ -54,8 +54,8 @@ pub enum Event {
     Changed {
         /// With success; without, it changed nothing.
         ok: bool,
-        /// What was made has this size, if that was looked at: a copy of a volume that grows may be larger than the
-        /// volume was when the call began.
-        size: Option<u64>,
+        /// The copies that were made have these sizes, if that was looked at: a copy of a volume that grows may be
+        /// larger than the volume was when the call began.
+        sizes: Vec<u64>,
     },
 }

@@ -26,7 +26,7 @@ fn synced(op: u64) -> Event {
 fn model(events: &[Event]) -> Model {
     let mut model = Model::new();
     let create = Change::Create { name: "v".into(), id: V, size: 4096, max: None };
-    [Event::Change(create), Event::Changed { ok: true, size: None }]
+    [Event::Change(create), Event::Changed { ok: true, sizes: Vec::new() }]
         .iter()
         .chain(events)
         .for_each(|event| model.apply(event));
@@ -135,7 +135,7 @@ fn r4_and_r5_a_snapshot_is_there_or_not_and_durable_once_made() {
     let states = model.after_crash();
     let names: Vec<usize> = states.iter().map(|state| state.volumes().len()).collect();
     assert_eq!(names, [2, 1]);
-    model.apply(&Event::Changed { ok: true, size: None });
+    model.apply(&Event::Changed { ok: true, sizes: Vec::new() });
     model.apply(&write(2, 0, 8));
     model.apply(&wrote(2));
     assert_eq!(sorted(model.volumes()["s"].survivors(0)), [7]);
@@ -147,14 +147,15 @@ fn r5_a_copy_may_have_what_was_there_when_it_began() {
     let copy = Change::Copy { source: "v".into(), name: "s".into(), id: 2, snapshot: true };
     let events = [write(1, 0, 7), wrote(1), write(2, 0, 8), Event::Change(copy), wrote(2), sync(3), synced(3)];
     let mut model = model(&events);
-    model.apply(&Event::Changed { ok: true, size: None });
+    model.apply(&Event::Changed { ok: true, sizes: Vec::new() });
     assert_eq!((sorted(model.volumes()["s"].survivors(0)), after_crash(&model, 0)), (vec![7, 8], vec![8]));
 }
 
 #[test]
 fn r6_what_was_cut_off_and_grown_again_is_zero() {
-    let resize =
-        |size| [Event::Change(Change::Resize { name: "v".into(), size }), Event::Changed { ok: true, size: None }];
+    let resize = |size| {
+        [Event::Change(Change::Resize { name: "v".into(), size }), Event::Changed { ok: true, sizes: Vec::new() }]
+    };
     let mut model = model(&[write(1, 7, 7), wrote(1)]);
     resize(2048).iter().chain(&resize(8192)).for_each(|event| model.apply(event));
     assert_eq!((after_crash(&model, 7), model.volumes()["v"].size), (vec![0], 8192));
@@ -204,7 +205,7 @@ fn grown(events: &[Event]) -> Model {
     let create = Change::Create { name: "v".into(), id: V, size: 0, max: Some(1 << 20) };
     let first = Event::Write { op: 1, volume: V, sector: 0, sectors: 32, value: 1, dsync: true };
     let mut model = Model::new();
-    [Event::Change(create), Event::Changed { ok: true, size: None }, first, wrote(1)]
+    [Event::Change(create), Event::Changed { ok: true, sizes: Vec::new() }, first, wrote(1)]
         .iter()
         .chain(events)
         .for_each(|event| model.apply(event));
@@ -219,7 +220,7 @@ fn long_write(op: u64, sector: u64, sectors: u64, value: Value) -> Event {
     Event::Write { op, volume: V, sector, sectors, value, dsync: false }
 }
 
-const DONE: Event = Event::Changed { ok: true, size: None };
+const DONE: Event = Event::Changed { ok: true, sizes: Vec::new() };
 
 #[test]
 fn s5_a_write_during_a_cut_comes_before_or_after_it_block_by_block() {

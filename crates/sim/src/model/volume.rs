@@ -13,6 +13,8 @@ pub struct Volume {
     pub id: u32,
     /// Cannot be written.
     pub snapshot: bool,
+    /// Number of the volume that it is a copy of; 0: of none.
+    pub origin: u32,
     /// Number of the volume that it comes from, over however many copies.
     pub family: u32,
     /// Size in bytes, as readers see it.
@@ -32,6 +34,7 @@ impl Volume {
         let mut volume = Volume {
             id,
             snapshot: false,
+            origin: 0,
             family: id,
             size,
             max,

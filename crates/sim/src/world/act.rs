@@ -151,7 +151,12 @@ impl World {
             Some(change @ (Change::Delete { name: gone } | Change::Rollback { name: gone, .. })) => {
                 gone == name && self.wants_quiet(change)
             }
-            Some(Change::Rename { name: old, .. }) => old == name && !self.files.contains_key(&volume.id),
+            Some(Change::Rename { name: old, .. }) => {
+                // Its snapshots get another name too.
+                let of_it =
+                    name.strip_prefix(old.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('@'));
+                of_it && !self.files.contains_key(&volume.id)
+            }
             _ => false,
         }
     }
@@ -384,9 +389,35 @@ impl World {
         if self.is_crowded() {
             return self.delete();
         }
+        if self.rng.percent(20) {
+            return self.copy_together();
+        }
         let (name, id) = self.new_name();
         let snapshot = self.rng.percent(60);
+        let of_a_volume = snapshot && !self.model.volumes()[&source.name].snapshot;
+        let name = if of_a_volume && self.rng.percent(50) { format!("{}@s{id}", source.name) } else { name };
         self.change(Change::Copy { source: source.name, name, id, snapshot })
+    }
+
+    /// Snapshots of some of the volumes at one moment, which have the volumes' names.
+    fn copy_together(&mut self) -> Result<(), String> {
+        let room = self.setup.max_volumes.saturating_sub(self.model.volumes().len()).max(1);
+        let all = self.model.volumes().iter().filter(|(name, one)| !one.snapshot && !self.is_out_of_reach(name, one));
+        let mut names: Vec<String> = all.map(|(name, _)| name.clone()).collect();
+        let most = self.rng.between(2, 5) as usize;
+        while names.len() > most.min(room) {
+            names.swap_remove(self.rng.below(names.len() as u64) as usize);
+        }
+        if names.is_empty() {
+            return self.go_on();
+        }
+        let of = |source: String| {
+            let id = self.counters.next_volume;
+            self.counters.next_volume += 1;
+            (source.clone(), format!("{source}@s{id}"), id)
+        };
+        let copies = names.into_iter().map(of).collect();
+        self.change(Change::Together { copies })
     }
 
     fn delete(&mut self) -> Result<(), String> {

@@ -143,7 +143,7 @@ impl World {
             | Change::Resize { name, .. }
             | Change::Rollback { name, .. }
             | Change::Limit { name, .. } => (name, false),
-            Change::Create { .. } | Change::Copy { .. } => return Ok(()),
+            Change::Create { .. } | Change::Copy { .. } | Change::Together { .. } => return Ok(()),
         };
         let Some(id) = self.model.volumes().get(name).map(|volume| volume.id) else { return Ok(()) };
         if self.wants_quiet(change) {
@@ -171,9 +171,9 @@ impl World {
     }
 
     fn changed(&mut self, change: &Change, result: Result<u64, Why>) -> Result<(), String> {
-        let size = if result.is_ok() { self.size_made(change)? } else { None };
-        self.record(Event::Changed { ok: result.is_ok(), size });
-        let is_settling = matches!(change, Change::Copy { .. } | Change::Rollback { .. });
+        let sizes = if result.is_ok() { self.sizes_made(change)? } else { Vec::new() };
+        self.record(Event::Changed { ok: result.is_ok(), sizes });
+        let is_settling = matches!(change, Change::Copy { .. } | Change::Together { .. } | Change::Rollback { .. });
         match result {
             Ok(_) => Ok(()),
             Err(Why::Pool(PoolError::HostFull { .. })) if self.setup.disk.host.is_none() => {
@@ -207,7 +207,7 @@ impl World {
         if !made {
             self.is_undone()?;
         }
-        self.record(Event::Changed { ok: made, size: None });
+        self.record(Event::Changed { ok: made, sizes: Vec::new() });
         self.note(format!("{change}: {}", if made { "made" } else { "undone" }));
         Ok(())
     }
@@ -225,15 +225,16 @@ impl World {
         if seen == known { Ok(()) } else { Err(format!("a change that failed is seen: {seen:?}, not {known:?}")) }
     }
 
-    /// The size of a copy that what was under way may have made larger.
-    fn size_made(&self, change: &Change) -> Result<Option<u64>, String> {
-        let Change::Copy { name, .. } = change else { return Ok(None) };
-        let info = self.pool()?.volume_info(name).map_err(|error| format!("{change}: {error}"))?;
-        let may = self.model.sizes_of_copy();
-        if may.contains(&info.size_bytes) {
-            return Ok(Some(info.size_bytes));
-        }
-        Err(format!("{change}: it has {} bytes, and may have {may:?}", info.size_bytes))
+    /// The sizes of copies that what was under way may have made larger.
+    fn sizes_made(&self, change: &Change) -> Result<Vec<u64>, String> {
+        let size = |((_, name, _), may): ((&str, &str, u32), Vec<u64>)| {
+            let info = self.pool()?.volume_info(name).map_err(|error| format!("{change}: {error}"))?;
+            if may.contains(&info.size_bytes) {
+                return Ok(info.size_bytes);
+            }
+            Err(format!("{change}: '{name}' has {} bytes, and may have {may:?}", info.size_bytes))
+        };
+        change.copies().into_iter().zip(self.model.sizes_of_copies()).map(size).collect()
     }
 
     /// Flushes the whole pool, while the others go on.

@@ -92,6 +92,10 @@ pub(super) fn call(pool: &Pool, change: &Change) -> Result<(), PoolError> {
         Change::Limit { name, max } => pool.set_max_size(name, *max),
         Change::Copy { source, name, snapshot: true, .. } => pool.snapshot(source, name),
         Change::Copy { source, name, .. } => pool.clone_volume(source, name),
+        Change::Together { copies } => {
+            let copies: Vec<_> = copies.iter().map(|(source, name, _)| (&**source, &**name)).collect();
+            pool.snapshot_together(&copies)
+        }
         Change::Rollback { name, snapshot } => pool.rollback(name, snapshot),
         Change::Rename { name, new } => pool.rename(name, new),
         Change::Resize { name, size } => pool.resize(name, *size),

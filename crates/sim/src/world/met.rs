@@ -17,6 +17,7 @@ impl World {
             Job::Change(Change::Create { .. }) => "create",
             Job::Change(Change::Copy { snapshot: true, .. }) => "snapshot",
             Job::Change(Change::Copy { .. }) => "clone",
+            Job::Change(Change::Together { .. }) => "snapshots at one moment",
             Job::Change(Change::Rollback { name, .. }) if grows(name) => "rollback of a volume that grows",
             Job::Change(Change::Rollback { .. }) => "rollback",
             Job::Change(Change::Rename { .. }) => "rename",
@@ -37,6 +38,7 @@ impl World {
         let name = match change {
             Change::Create { .. } => return None,
             Change::Copy { source, .. } => source,
+            Change::Together { copies } => &copies.first()?.0,
             Change::Rollback { name, .. }
             | Change::Rename { name, .. }
             | Change::Resize { name, .. }

@@ -83,25 +83,28 @@ impl PoolInner {
     pub(crate) fn durable_or(&self, what: &str, name: &str, undo: impl FnOnce(&mut State)) -> Result<(), PoolError> {
         self.durable_or_gone(what, name, |state| {
             undo(state);
-            None
+            Vec::new()
         })
     }
 
-    /// Makes a volume durable that nobody has seen yet.
-    pub(crate) fn durable_new(&self, what: &str, name: &str, volume: u32) -> Result<(), PoolError> {
-        self.durable_or_gone(what, name, |state| state.detach(volume))?;
-        if let Some(vol) = self.lock().table.get_mut(volume) {
-            vol.hidden = false;
+    /// Makes volumes durable that nobody has seen yet: all of them are seen from one moment on, or none is.
+    pub(crate) fn durable_new(&self, what: &str, name: &str, volumes: &[u32]) -> Result<(), PoolError> {
+        self.durable_or_gone(what, name, |state| volumes.iter().filter_map(|id| state.detach(*id)).collect())?;
+        let mut state = self.lock();
+        for volume in volumes {
+            if let Some(vol) = state.table.get_mut(*volume) {
+                vol.hidden = false;
+            }
         }
         Ok(())
     }
 
-    /// As [`PoolInner::durable_or`]; `undo` may take a volume out of the table, whose map goes part by part.
+    /// As [`PoolInner::durable_or`]; `undo` may take volumes out of the table, whose maps go part by part.
     fn durable_or_gone(
         &self,
         what: &str,
         name: &str,
-        undo: impl FnOnce(&mut State) -> Option<Vol>,
+        undo: impl FnOnce(&mut State) -> Vec<Vol>,
     ) -> Result<(), PoolError> {
         let Err(status) = self.commit() else { return Ok(()) };
         let mut state = self.lock();
@@ -111,7 +114,7 @@ impl PoolInner {
         self.mark_unsynced();
         self.survey_space(&mut state);
         drop(state);
-        self.drop_map(gone);
+        gone.into_iter().for_each(|vol| self.drop_map(Some(vol)));
         let settled = self.commit();
         let error = self.failed(what, name, status);
         // A host that is full is told as such; the next commit needs no room of it.

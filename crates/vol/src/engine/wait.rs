@@ -18,7 +18,7 @@
 use std::sync::TryLockError;
 use std::time::{Duration, Instant};
 
-use sheave_base::grace::{Holder, own};
+use sheave_base::grace::{Holder, Ticket, own};
 use sheave_base::status::Status;
 use sheave_base::sync::MutexGuard;
 use sheave_base::wait;
@@ -66,12 +66,32 @@ impl Everyone {
 impl PoolInner {
     /// Waits until each I/O of a volume that might have looked its map up before has ended.
     pub(crate) fn wait_for_io(&self, core: &VolumeCore, may_block: &MayBlock) -> Result<(), Status> {
-        let grace = core.top.grace();
-        let ticket = grace.start();
+        self.wait_for_ticket(core, core.top.grace().start(), &mut Waited::since(Instant::now()), may_block)
+    }
+
+    /// The same of several volumes, in the time of one wait (P2); after an error, which of them has I/O that goes on.
+    pub(crate) fn wait_for_io_of<'a>(
+        &self,
+        cores: impl Iterator<Item = &'a VolumeCore>,
+        may_block: &MayBlock,
+    ) -> Result<(), (&'a VolumeCore, Status)> {
+        let tickets: Vec<_> = cores.map(|core| (core, core.top.grace().start())).collect();
         let mut waited = Waited::since(Instant::now());
+        tickets.into_iter().try_for_each(|(core, ticket)| {
+            self.wait_for_ticket(core, ticket, &mut waited, may_block).map_err(|status| (core, status))
+        })
+    }
+
+    fn wait_for_ticket(
+        &self,
+        core: &VolumeCore,
+        ticket: Ticket,
+        waited: &mut Waited,
+        may_block: &MayBlock,
+    ) -> Result<(), Status> {
         loop {
             let left = waited.left(self.longest_wait, Instant::now());
-            if grace.wait(ticket, left.min(LOOK_EVERY)) {
+            if core.top.grace().wait(ticket, left.min(LOOK_EVERY)) {
                 return Ok(());
             }
             if may_block.is_cancelled() {

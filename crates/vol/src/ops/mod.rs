@@ -3,8 +3,9 @@
 //! | module | holds |
 //! |---|---|
 //! | [`create`] | formatting |
+//! | [`copy`] | snapshots and clones, of one volume or of several at one moment |
 //! | [`grow`] | more space: larger members, and further ones |
-//! | [`snapshot`] | volumes: made, copied, renamed, rolled back, deleted |
+//! | [`snapshot`] | volumes: made, renamed, rolled back, deleted |
 //! | [`resize`] | their sizes |
 //! | [`discard`] | what became free goes back in the background |
 //! | [`settings`] | the low-water mark, the background discard, and the list of losses |
@@ -12,6 +13,7 @@
 //! | [`upgrade`] | a pool of an older program gets what it lacks |
 //! | [`scrub`] | reads a pool through while it is in use |
 
+pub(crate) mod copy;
 pub(crate) mod create;
 pub(crate) mod discard;
 pub mod grow;

@@ -1,21 +1,13 @@
-//! Changes of the table: create, snapshot, clone, rollback, rename, resize, delete.
+//! Changes of the table: create, rollback, rename, resize, delete. Snapshots and clones are in [`copy`](super::copy).
 //!
-//! Owns their order. Each is one record in the journal, and durable when it returns; what becomes of one whose commit
-//! fails is in [`change`](crate::engine::change).
+//! Owns their order. Each is durable when it returns; what becomes of one whose commit fails is in
+//! [`change`](crate::engine::change).
 //!
-//! A copy (snapshot or clone) shares the map of its source. Its point in time is fixed in two steps: first every way
-//! gets tags on both sides, so that new writes wait; then a grace passes, so that no write that began before is under
-//! way. Until then the copy is unborn: no checkpoint has it, and nothing shared is copied or moved.
-//!
-//! - S1: what was completed before the call is in the copy; what is submitted after it returned is not.
-//! - S2: the records of all changes of the source come before the record of the copy.
-//! - S3: the cost of a copy is the slots of its source's top, whatever is in it.
 //! - S4: what a volume had goes with the lock let go after each slot of its map, whatever takes it: delete, rollback,
 //!   resize; and so do the parts of it that commits find free ([`PoolInner::let_go`]).
 //!
 //! Called by [`Pool`](crate::Pool).
 
-use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 use sheave_iomap::completion_plan::MayBlock;
 
@@ -25,10 +17,10 @@ use crate::error::PoolError;
 use crate::format::page::table::Interim;
 use crate::format::record::Record;
 use crate::made_at::{self, now};
-use crate::options::CopyOptions;
 use crate::state::State;
 use crate::state::account::{ENTRY_COST, Spender};
-use crate::state::table::{OpenToken, Table, Vol, VolumeCore, check_name};
+use crate::state::names::check_no_snapshot;
+use crate::state::table::{OpenToken, Table, Vol, VolumeCore};
 
 impl PoolInner {
     /// A new volume; one that grows has a largest size. One that is interim is open before anybody sees it.
@@ -46,7 +38,8 @@ impl PoolInner {
             None => self.check_size(size)?,
         }
         let mut state = self.lock();
-        state.table.check_new(name)?;
+        state.table.check_new(name, 0)?;
+        check_no_snapshot(name)?;
         state = self.afford(state, "creating a volume", Spender::Table, |_| ENTRY_COST)?;
         let volume = state.table.next_id;
         let (grows, max_size) = (max_size.is_some(), max_size.unwrap_or(self.most()));
@@ -61,87 +54,7 @@ impl PoolInner {
         }
         state.hide(volume);
         drop(state);
-        self.durable_new("creating", name, volume)?;
-        Ok(volume)
-    }
-
-    /// A snapshot or a clone, which is open before anybody sees it.
-    pub(crate) fn copy(
-        &self,
-        source: &str,
-        name: &str,
-        snapshot: bool,
-        options: &CopyOptions,
-        token: &std::sync::Arc<OpenToken>,
-    ) -> Result<u32, PoolError> {
-        let _one = self.structural();
-        let volume = self.copy_in_memory(source, name, snapshot, options, token)?;
-        self.durable_new("copying", source, volume)?;
-        Ok(volume)
-    }
-
-    /// A copy that is recorded for the next commit, and that nobody sees. The caller holds `structural`.
-    pub(crate) fn copy_in_memory(
-        &self,
-        source: &str,
-        name: &str,
-        snapshot: bool,
-        options: &CopyOptions,
-        token: &std::sync::Arc<OpenToken>,
-    ) -> Result<u32, PoolError> {
-        self.check_writable("copying a volume")?;
-        let state = self.lock();
-        state.table.check_new(name)?;
-        let from = state.table.whole(source, "copying a volume")?;
-        let (id, core) = (from.id, Arc::clone(&from.core));
-        let cost = |state: &State| ENTRY_COST + state.cost_of_map(id);
-        let state = self.afford(state, "copying a volume", Spender::Table, cost)?;
-        let (volume, made) = (state.table.next_id, options.created.unwrap_or_else(now));
-        let mut marks = state.marks_of(volume, options.identity, options.interim)?;
-        marks.extend(state.origin_of_copy(volume, id, options.origin.as_deref()));
-        let settling = Some(volume).filter(|_| !core.snapshot);
-        let state = self.settle(state, id, settling);
-        let mut state = self.afford_settled(state, id, "copying a volume", Spender::Table, cost)?;
-        let record = |size| Record::Copy {
-            volume,
-            source: id,
-            snapshot,
-            grows: core.grows,
-            size,
-            max_size: core.max_size(),
-            created: made,
-            name: name.into(),
-        };
-        let copy = record(core.size());
-        let applied = [&copy].into_iter().chain(&marks).try_for_each(|record| state.apply(record));
-        if let Err(status) = applied {
-            self.settled(&mut state, id);
-            return Err(failed("copying", source, status));
-        }
-        let Some(vol) = state.table.get_mut(volume) else { return Err(failed("copying", source, Status::Offline)) };
-        vol.unborn = true;
-        self.survey_space(&mut state);
-        drop(state);
-        let quiet = self.quiet(source, &core);
-        let mut state = self.lock();
-        if let Err(busy) = quiet {
-            // All of it before anybody goes on: writes to the source that are under way keep their units.
-            if let Some(unborn) = state.detach(volume) {
-                state.tree.unshare(&unborn.core.top, unborn.slots);
-            }
-            self.settled(&mut state, id);
-            return Err(busy);
-        }
-        state.record_changes_of(id);
-        if let Some(vol) = state.table.get_mut(volume) {
-            (vol.unborn, vol.hidden) = (false, true);
-            // Writes that were under way have made it larger too, if they did so to its source.
-            let copy = record(vol.core.size());
-            state.table.set_opened(volume, token);
-            self.record(&mut state, copy);
-            marks.into_iter().for_each(|mark| self.record(&mut state, mark));
-        }
-        self.settled(&mut state, id);
+        self.durable_new("creating", name, &[volume])?;
         Ok(volume)
     }
 
@@ -198,17 +111,19 @@ impl PoolInner {
         Ok(())
     }
 
+    /// The volume, and its snapshots that have its name: all of them or none.
     pub(crate) fn rename(&self, name: &str, new_name: &str) -> Result<(), PoolError> {
         let _one = self.structural();
         self.check_writable("renaming a volume")?;
-        check_name(new_name)?;
         let state = self.lock();
-        let volume = state.table.named(name)?.id;
-        if name != new_name && state.table.id_of(new_name).is_some() {
-            return Err(PoolError::Exists { name: new_name.into() });
+        let vol = state.table.named(name)?;
+        let (volume, all) = (vol.id, state.table.renamed_with(vol, new_name)?);
+        let cost = all.len() as u64 * ENTRY_COST;
+        let mut state = self.afford(state, "renaming a volume", Spender::Table, |_| cost)?;
+        // Under one hold of the lock, so that they are in one commit.
+        for (id, _, new) in &all {
+            self.apply_and_record(&mut state, Record::Rename { volume: *id, name: new.clone() }, name)?;
         }
-        let mut state = self.afford(state, "renaming a volume", Spender::Table, |_| ENTRY_COST)?;
-        self.apply_and_record(&mut state, Record::Rename { volume, name: new_name.into() }, name)?;
         // Who gives it a name of its own keeps it.
         let interim = state.table.get(volume).and_then(Vol::interim).filter(|_| name != new_name);
         if interim.is_some() {
@@ -216,11 +131,13 @@ impl PoolInner {
         }
         drop(state);
         self.durable_or("renaming", name, |state| {
-            let renamed = state.table.rename(volume, name);
+            for (id, old, new) in &all {
+                let renamed = state.table.rename(*id, old);
+                debug_assert!(renamed || old == new, "nobody else gives names meanwhile");
+            }
             if interim.is_some() {
                 state.table.set_interim(volume, interim);
             }
-            debug_assert!(renamed || name == new_name, "nobody else gives names meanwhile");
         })
     }
 
@@ -274,7 +191,7 @@ impl PoolInner {
 impl State {
     /// What is recorded of a new volume beside its copy or creation, for the same commit. A pool that an older program
     /// made knows neither identities nor interim volumes before it is upgraded.
-    fn marks_of(
+    pub(super) fn marks_of(
         &self,
         volume: u32,
         identity: Option<[u8; 16]>,
@@ -295,13 +212,6 @@ impl State {
         };
         let interim = interim.map(|interim| Record::Interim { volume, interim: Some(interim) });
         Ok([Record::Identity { volume, identity }].into_iter().chain(interim).collect())
-    }
-
-    /// That a copy of `source` counts as made of another volume, if there is one of that name in the family.
-    fn origin_of_copy(&self, volume: u32, source: u32, origin: Option<&str>) -> Option<Record> {
-        let family = self.table.get(source)?.family;
-        let origin = self.table.named(origin?).ok().filter(|vol| vol.family == family && vol.id != source)?;
-        Some(Record::Origin { volume, origin: origin.id })
     }
 }
 

@@ -430,9 +430,35 @@ impl Pool {
     }
 
     /// Freezes the state of a volume (or snapshot) under a new name, read-only. What was completed before the call is
-    /// in it, and nothing submitted after it.
+    /// in it, and nothing submitted after it. A name `VOLUME@SNAPSHOT` is for snapshots of that volume alone; each
+    /// volume has such names of its own.
     pub fn snapshot(&self, source: &str, name: &str) -> Result<(), PoolError> {
         self.copy(source, name, true, &CopyOptions::default()).map(drop)
+    }
+
+    /// Freezes several volumes at one moment: of each the volume, and the name of its snapshot, such as
+    /// `("vm1", "vm1@monday")`. All of them are made, or none is, also if the machine dies meanwhile. What had ended on
+    /// any of the volumes before a write that is in one of the snapshots began is in all of them, whoever writes
+    /// meanwhile.
+    ///
+    /// ```
+    /// use sheave_vol::{CreateOptions, OpenOptions, Pool};
+    ///
+    /// let device = sheave_drivers::open_device("ram:size=16M").unwrap();
+    /// Pool::create(&device, &CreateOptions::default()).unwrap();
+    /// let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+    /// ["data", "log"].iter().for_each(|name| drop(pool.create_volume(name, 1 << 20).unwrap()));
+    /// pool.snapshot_together(&[("data", "data@monday"), ("log", "log@monday")]).unwrap();
+    /// assert!(pool.volume_info("log@monday").unwrap().snapshot);
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::Exists`] with the first name that is taken, [`PoolError::Limit`] for more than 1,024 volumes or for
+    /// maps that are too large together. Nothing is made then.
+    pub fn snapshot_together(&self, snapshots: &[(&str, &str)]) -> Result<(), PoolError> {
+        let token = std::sync::Arc::new(OpenToken);
+        self.inner.copy(snapshots, true, &CopyOptions::default(), &token)
     }
 
     /// As [`Pool::snapshot`], with options; it is open.
@@ -461,7 +487,7 @@ impl Pool {
         options: &CopyOptions,
     ) -> Result<std::sync::Arc<OpenToken>, PoolError> {
         let token = std::sync::Arc::new(OpenToken);
-        self.inner.copy(source, name, snapshot, options, &token)?;
+        self.inner.copy(&[(source, name)], snapshot, options, &token)?;
         Ok(token)
     }
 
@@ -470,7 +496,7 @@ impl Pool {
         self.inner.rollback(volume, snapshot)
     }
 
-    /// Gives it another name.
+    /// Gives it another name. Its snapshots that are called `NAME@SNAPSHOT` get the new name too, in the same step.
     pub fn rename(&self, name: &str, new_name: &str) -> Result<(), PoolError> {
         self.inner.rename(name, new_name)
     }

@@ -7,6 +7,7 @@
 //! | [`freed`], [`limbo`] | what was let go; what of it cannot be used again yet |
 //! | [`sums`] | checksums of data |
 //! | [`table`], [`everyone`] | the volumes, and who has I/O under way to them |
+//! | [`names`] | what a name is, and which volume or snapshot may have it |
 //! | [`phase`], [`next`] | whether the pool is open, degraded, closing or closed; what the next commit owes |
 //! | [`risk`] | what a flush that fails may lose |
 //! | [`quarantine`] | the space that a damaged map may have |
@@ -30,6 +31,7 @@ pub(crate) mod freed;
 pub(crate) mod limbo;
 #[cfg(any(debug_assertions, test))]
 pub(crate) mod met;
+pub(crate) mod names;
 pub(crate) mod next;
 pub(crate) mod phase;
 pub(crate) mod plan;

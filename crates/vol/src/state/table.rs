@@ -20,16 +20,12 @@ use sheave_base::sync::atomic::{AtomicU64, Ordering};
 use sheave_iomap::io_stats::IoGroup;
 
 use crate::error::PoolError;
-use crate::format::MAX_VOLUMES;
 use crate::format::damage::MapDamage;
 use crate::format::page::PageRef;
 use crate::format::page::index::upper_pages;
 use crate::format::page::table::{self, Interim, VolumeEntry};
 use crate::state::extent_map::Top;
 use numbers::Numbers;
-
-/// Longest name.
-pub(crate) const MAX_NAME_BYTES: usize = 255;
 
 /// What lookups of a volume read without a lock.
 #[derive(Debug)]
@@ -452,6 +448,11 @@ impl Table {
         }
     }
 
+    /// What was made of a volume, as far as that counts.
+    pub(crate) fn made_of(&self, id: u32) -> impl Iterator<Item = &Vol> {
+        self.by_origin.get(&id).into_iter().flatten().filter_map(|id| self.get(*id))
+    }
+
     /// Gives another name; false if it is taken.
     pub(crate) fn rename(&mut self, id: u32, name: &str) -> bool {
         if self.by_name.contains_key(name) {
@@ -554,38 +555,6 @@ impl Table {
         (vol.root, vol.root_level) = root;
         std::mem::replace(&mut vol.upper, upper)
     }
-
-    /// Whether a new volume may have this name.
-    pub(crate) fn check_new(&self, name: &str) -> Result<(), PoolError> {
-        check_name(name)?;
-        if self.by_name.contains_key(name) {
-            return Err(PoolError::Exists { name: name.to_string() });
-        }
-        if self.len() >= MAX_VOLUMES as usize || self.next_id == u32::MAX {
-            return Err(PoolError::Limit {
-                what: format!("making '{name}': volumes and snapshots of a pool"),
-                limit: u64::from(MAX_VOLUMES),
-                fix: "Delete one that is not needed".into(),
-            });
-        }
-        Ok(())
-    }
-}
-
-/// Whether a volume may have this name.
-pub(crate) fn check_name(name: &str) -> Result<(), PoolError> {
-    let good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    let what = match name.as_bytes() {
-        [] => "a volume's name must not be empty".to_string(),
-        [b'-' | b'.', ..] => format!("the name '{name}' begins with '-' or '.'"),
-        bytes if bytes.len() > MAX_NAME_BYTES => format!("the name has {} bytes, and 255 is the most", bytes.len()),
-        bytes if !bytes.iter().all(|byte| good(*byte)) => {
-            format!("the name {name:?} has a character that names have not")
-        }
-        _ => return Ok(()),
-    };
-    let fix = "Use 1 to 255 letters, digits, '.', '_' or '-', beginning with a letter, a digit or '_'".to_string();
-    Err(PoolError::Invalid { what, fix })
 }
 
 #[cfg(all(test, not(shuttle)))]

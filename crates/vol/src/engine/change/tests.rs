@@ -110,6 +110,7 @@ fn pool() -> (Device, Pool, Arc<Faults>) {
     let volume = pool.create_volume("v", 1 << 20).unwrap();
     (0..12).for_each(|unit| write(&volume, unit, 1));
     pool.snapshot("v", "s").unwrap();
+    pool.snapshot("v", "v@s").unwrap();
     pool.create_growing_volume("g", 0, 1 << 20).unwrap();
     (0..6).for_each(|unit| write(&volume, 2 * unit, 2));
     pool.sync().unwrap();
@@ -127,10 +128,11 @@ fn opened(device: &Device) -> Vec<String> {
 
 type Change = (&'static str, fn(&Pool) -> Result<(), PoolError>);
 
-const UNDONE: [Change; 8] = [
+const UNDONE: [Change; 9] = [
     ("create", |pool| pool.create_volume("new", 1 << 20).map(drop)),
     ("create one that grows", |pool| pool.create_growing_volume("new", 4096, 1 << 20).map(drop)),
     ("snapshot", |pool| pool.snapshot("v", "new")),
+    ("snapshots at one moment", |pool| pool.snapshot_together(&[("v", "v@new"), ("g", "g@new")])),
     ("clone", |pool| pool.clone_volume("s", "new")),
     ("rename", |pool| pool.rename("v", "other")),
     ("enlarge", |pool| pool.resize("v", 2 << 20)),
@@ -384,13 +386,13 @@ fn after_crash(device: &Device, name: &str, unit: usize) -> u8 {
 fn a_copy_that_is_made_while_a_commit_fails_records_what_is_written_to_it() {
     let copy = |volume: &Volume| {
         let (options, token) = (CopyOptions::default(), Arc::new(OpenToken));
-        volume.pool().copy_in_memory("v", "t", false, &options, &token).unwrap();
+        volume.pool().copy_in_memory(&[("v", "t")], false, &options, &token).unwrap();
     };
     let (device, pool, source) = meanwhile(13, copy);
     write(&source, 3, 7);
     let inner = Arc::clone(source.pool());
     let id = inner.lock().table.id_of("t").unwrap();
-    inner.durable_new("copying", "v", id).unwrap();
+    inner.durable_new("copying", "v", &[id]).unwrap();
     let copy = pool.open_volume("t").unwrap();
     write(&copy, 13, 77);
     inner.lock().check_flags();
@@ -475,7 +477,7 @@ fn a_name_that_is_undone_leaves_a_volume_interim() {
     drop(pool);
     let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
     let names: Vec<String> = pool.volumes().into_iter().map(|info| info.name).collect();
-    assert_eq!(names, ["g", "s", "v"]);
+    assert_eq!(names, ["g", "s", "v", "v@s"]);
     drop(pool);
     opened(&device);
 }

@@ -1,0 +1,130 @@
+//! Names of volumes and snapshots, and those of snapshots that belong to a volume: `VOLUME@SNAPSHOT`.
+//!
+//! Owns what a name is, and who may have which. On the device `VOLUME@SNAPSHOT` is a name as any other, unique in the
+//! pool. Whose snapshot it is, its origin says, and never the name.
+//!
+//! - A1: only snapshots get such a name.
+//! - A2: a snapshot never gets the name `V@S` while another volume than its own is called V. So V's snapshots are V's,
+//!   but for those of a volume that had the name before and was deleted: they stay, and have no origin.
+//! - A3: a volume that is renamed takes its snapshots' names along.
+
+use crate::error::PoolError;
+use crate::format::MAX_VOLUMES;
+use crate::state::table::{Table, Vol};
+
+/// Longest name.
+const MAX_NAME_BYTES: usize = 255;
+
+/// The volume's name and the snapshot's own, if the name is `VOLUME@SNAPSHOT`.
+pub(crate) fn split(name: &str) -> Option<(&str, &str)> {
+    name.split_once('@')
+}
+
+/// Whether a volume or snapshot may have this name.
+pub(crate) fn check_name(name: &str) -> Result<(), PoolError> {
+    let (volume, snapshot) = split(name).map_or((name, None), |(volume, own)| (volume, Some(own)));
+    let good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let parts = [Some(volume), snapshot];
+    let any = |wrong: &dyn Fn(&[u8]) -> bool| parts.iter().flatten().any(|part| wrong(part.as_bytes()));
+    let what = if name.is_empty() {
+        "a volume's name must not be empty".to_string()
+    } else if any(&|part| matches!(part, [] | [b'-' | b'.', ..])) {
+        format!("the name '{name}', or a part of it, is empty or begins with '-' or '.'")
+    } else if name.len() > MAX_NAME_BYTES {
+        format!("the name has {} bytes, and 255 is the most", name.len())
+    } else if any(&|part| !part.iter().all(|byte| good(*byte))) {
+        format!("the name {name:?} has a character that names have not")
+    } else {
+        return Ok(());
+    };
+    let fix = "Use 1 to 255 letters, digits, '.', '_' or '-', beginning with a letter, a digit or '_'; a snapshot may \
+               be called VOLUME@SNAPSHOT"
+        .to_string();
+    Err(PoolError::Invalid { what, fix })
+}
+
+/// Refuses `VOLUME@SNAPSHOT` for what is no snapshot (A1).
+pub(crate) fn check_no_snapshot(name: &str) -> Result<(), PoolError> {
+    match split(name) {
+        None => Ok(()),
+        Some((volume, own)) => Err(PoolError::Invalid {
+            what: format!("'{name}' would be the snapshot '{own}' of a volume '{volume}', and is no snapshot"),
+            fix: "Choose a name without '@'".into(),
+        }),
+    }
+}
+
+impl Table {
+    /// Whether a new volume may have this name, made together with so many others.
+    pub(crate) fn check_new(&self, name: &str, others: usize) -> Result<(), PoolError> {
+        check_name(name)?;
+        if self.id_of(name).is_some() {
+            return Err(PoolError::Exists { name: name.to_string() });
+        }
+        if self.len() + others >= MAX_VOLUMES as usize || self.next_id as u64 + others as u64 >= u64::from(u32::MAX) {
+            return Err(PoolError::Limit {
+                what: format!("making '{name}': volumes and snapshots of a pool"),
+                limit: u64::from(MAX_VOLUMES),
+                fix: "Delete one that is not needed".into(),
+            });
+        }
+        Ok(())
+    }
+
+    /// The volume that a snapshot of this one belongs to: it, or what it is a snapshot of; 0: none that is there.
+    pub(crate) fn owner_of_copies(&self, id: u32) -> u32 {
+        match self.get(id) {
+            Some(vol) if vol.core.snapshot => vol.origin(),
+            _ => id,
+        }
+    }
+
+    /// Refuses a name `V@S` for a snapshot of `owner` while V is another volume (A2).
+    fn check_owner(&self, name: &str, owner: u32) -> Result<(), PoolError> {
+        let Some((volume, own)) = split(name) else { return Ok(()) };
+        let Some(other) = self.id_of(volume).filter(|id| *id != owner) else { return Ok(()) };
+        let whose = self.get(owner).filter(|vol| vol.id != other).map(|vol| vol.name.clone());
+        Err(PoolError::Invalid {
+            what: format!("'{name}' would be a snapshot of '{volume}', and it is none of that volume"),
+            fix: match whose {
+                Some(whose) if split(&whose).is_none() => format!("Call it '{whose}@{own}'"),
+                _ => "Choose a name without '@', or with that of its own volume".into(),
+            },
+        })
+    }
+
+    /// Refuses a name for a copy that belongs to `owner` (A1, A2).
+    pub(crate) fn check_copy(&self, name: &str, snapshot: bool, owner: u32) -> Result<(), PoolError> {
+        if snapshot { self.check_owner(name, owner) } else { check_no_snapshot(name) }
+    }
+
+    /// The names that change when a volume or snapshot gets another: number, name before, name afterwards. The first is
+    /// that of the volume itself, the others are those of its snapshots that have its name (A3).
+    ///
+    /// # Errors
+    ///
+    /// One of the new names is taken, or cannot be.
+    pub(crate) fn renamed_with(&self, vol: &Vol, new: &str) -> Result<Vec<(u32, String, String)>, PoolError> {
+        check_name(new)?;
+        match vol.core.snapshot {
+            true => self.check_owner(new, vol.origin())?,
+            false => check_no_snapshot(new)?,
+        }
+        let mut all = vec![(vol.id, vol.name.clone(), new.to_string())];
+        for snapshot in self.made_of(vol.id).filter(|one| one.core.snapshot && !vol.core.snapshot) {
+            if let Some((_, own)) = split(&snapshot.name).filter(|(volume, _)| *volume == vol.name) {
+                all.push((snapshot.id, snapshot.name.clone(), format!("{new}@{own}")));
+            }
+        }
+        for (_, before, after) in &all {
+            check_name(after)?;
+            if before != after && self.id_of(after).is_some() {
+                return Err(PoolError::Exists { name: after.clone() });
+            }
+        }
+        Ok(all)
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests;
