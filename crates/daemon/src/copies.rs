@@ -242,7 +242,7 @@ impl Control {
         let t::ImportDiff { pool, volume, base, name, force, stream } = call.parameters()?;
         let file = File::from(call.take_fd()?);
         for name in [&base, &name].into_iter().flatten() {
-            value::volume_name(name).map_err(|why| Failure::usage(format!("snapshot '{name}': {why}")))?;
+            value::snapshot_name(name).map_err(|why| Failure::usage(format!("snapshot '{name}': {why}")))?;
         }
         let held = self.daemon.held(&pool)?;
         let place = volume_place(&held, &volume)?;
@@ -251,10 +251,13 @@ impl Control {
         let source = source(file, "the diff", stream)?;
         let total = source.size();
         let done = beside(&held, call, total, |told, stop| {
-            let begun = import_diff::begin(&wanted, source, stop)?;
-            self.daemon.change_alone(&pool, &[&volume], force.unwrap_or(false), |_, open| {
+            let mut begun = import_diff::begin(&wanted, source, stop)?;
+            let mut done = self.daemon.change_alone(&pool, &[&volume], force.unwrap_or(false), |_, open| {
                 begun.into_pool(open, &wanted, &mut &*told)
-            })
+            })?;
+            // Without the pool's turn: the volume is served again meanwhile.
+            begun.read_rest(&mut done, &mut &*told)?;
+            Ok(done)
         })?;
         Ok(json!({
             "done": done.done,

@@ -37,6 +37,7 @@
 //! | [`place`] | where a pool or volume is, as written on a command line or in the configuration |
 //! | [`copy`] | images into volumes and out of them |
 //! | [`delete`] | several volumes go at once |
+//! | [`together`] | snapshots of several volumes at one moment |
 //! | [`shapes`] | pools, volumes and reports as programs are told of them |
 //! | [`failure`] | why something fails: cause and fix |
 //! | [`value`] | parsers of single values |
@@ -74,6 +75,7 @@ mod statistics;
 mod systemd;
 mod ticker;
 pub mod tls;
+pub mod together;
 pub mod trace;
 pub mod value;
 mod web;

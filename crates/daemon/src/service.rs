@@ -31,6 +31,7 @@ use crate::shapes::pool::PoolJson;
 use crate::shapes::volume::VolumeJson;
 use crate::slow;
 use crate::statistics;
+use crate::together;
 use crate::trace;
 use crate::value;
 use crate::value::check_low_water;
@@ -116,6 +117,7 @@ impl Service for Control {
                 self.volume(&pool, &name)
             }),
             "CreateSnapshot" => change(call, |named: t::Named| self.copy(&named, Pool::snapshot)),
+            "CreateSnapshots" => change(call, |together| self.snapshot_together(&together)),
             "CloneVolume" => change(call, |named: t::Named| self.copy(&named, Pool::clone_volume)),
             "RollbackVolume" => change(call, |rollback| self.rollback(&rollback)),
             "DeleteVolumes" => change(call, |delete| self.delete(&delete)),
@@ -363,6 +365,16 @@ impl Control {
         let t::Named { pool, volume, name } = named;
         self.daemon.change(pool, |_, open| copy(open, volume, name).map_err(failure::pool))?;
         self.volume(pool, name)
+    }
+
+    fn snapshot_together(&self, wanted: &t::Together) -> Result<Value, Failure> {
+        let t::Together { pool, volumes, at } = wanted;
+        let made = self.daemon.change(pool, |held, open| {
+            let names = together::snapshot_all(open, volumes, at)?;
+            let volumes = names.iter().map(|name| volume_json(held, open, name));
+            volumes.collect::<Result<Vec<_>, _>>()
+        })?;
+        Ok(json!({ "volumes": made }))
     }
 
     fn resize(&self, resize: &t::Resize) -> Result<Value, Failure> {

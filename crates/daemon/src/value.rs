@@ -56,7 +56,7 @@ pub fn web_address(text: &str) -> Result<String, String> {
     }
 }
 
-/// The name of a volume or snapshot.
+/// The name of a volume or snapshot: `NAME`, or `VOLUME@SNAPSHOT`.
 ///
 /// # Errors
 ///
@@ -65,13 +65,64 @@ pub fn volume_name(text: &str) -> Result<String, String> {
     if text.is_empty() || text.len() > 255 {
         return Err(format!("a name has 1 to 255 characters, this one {}", text.len()));
     }
-    if let Some(bad) = text.chars().find(|c| !c.is_ascii_alphanumeric() && !"._-".contains(*c)) {
-        return Err(format!("{bad:?} cannot be in a name; use A-Z a-z 0-9 . _ -"));
+    let (volume, snapshot) = text.split_once('@').map_or((text, None), |(volume, own)| (volume, Some(own)));
+    [Some(volume), snapshot].into_iter().flatten().try_for_each(|part| part_of_name(part, text))?;
+    Ok(text.into())
+}
+
+fn part_of_name(part: &str, text: &str) -> Result<(), String> {
+    if let Some(bad) = part.chars().find(|c| !c.is_ascii_alphanumeric() && !"._-".contains(*c)) {
+        return Err(match bad {
+            '@' => format!("'{text}' has two '@'; a snapshot of a volume is VOLUME@SNAPSHOT"),
+            bad => format!("{bad:?} cannot be in a name; use A-Z a-z 0-9 . _ -"),
+        });
     }
-    if text.starts_with(['-', '.']) {
+    if part.is_empty() {
+        return Err("a snapshot of a volume is VOLUME@SNAPSHOT, with a name on both sides of the '@'".into());
+    }
+    if part.starts_with(['-', '.']) {
         return Err("a name begins with a letter, a digit or '_'".into());
     }
-    Ok(text.into())
+    Ok(())
+}
+
+/// A snapshot as it is named beside a volume: its whole name, or `@SNAPSHOT` of that volume ([`snapshot_of`]).
+///
+/// # Errors
+///
+/// What is wrong with it, in words.
+pub fn snapshot_name(text: &str) -> Result<String, String> {
+    match text.strip_prefix('@') {
+        Some(own) => own_name(own).map(|own| format!("@{own}")),
+        None => volume_name(text),
+    }
+}
+
+/// What a snapshot is called within its volume, with or without the `@` before it.
+///
+/// # Errors
+///
+/// What is wrong with it, in words.
+pub fn own_name(text: &str) -> Result<String, String> {
+    let own = text.strip_prefix('@').unwrap_or(text);
+    match own.contains('@') {
+        true => Err(format!("'{text}' names a volume; give the part behind the '@' alone")),
+        false => volume_name(own),
+    }
+}
+
+/// The volume of a snapshot that has its name, and what the snapshot is called within it.
+pub fn split_snapshot(name: &str) -> Option<(&str, &str)> {
+    name.split_once('@')
+}
+
+/// The whole name of a snapshot that was named beside a volume, or beside another snapshot of that.
+pub fn snapshot_of(volume: &str, named: &str) -> String {
+    let volume = split_snapshot(volume).map_or(volume, |(volume, _)| volume);
+    match named.strip_prefix('@') {
+        Some(own) => format!("{volume}@{own}"),
+        None => named.into(),
+    }
 }
 
 /// The name of an export: what the protocol lets a name be, and a terminal does not obey.

@@ -1,6 +1,7 @@
 //! Arguments of `sheave volume`.
 
 pub mod diff;
+pub mod several;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,18 +13,20 @@ use super::{ProgressStyle, value};
 
 const EXAMPLES: &str = "\
 A volume or snapshot is POOL#NAME; put it in quotes, as some shells give # a meaning. POOL: sheave pool --help.
-Names are 1 to 255 of the characters A-Z a-z 0-9 . _ - and begin with neither '-' nor '.'.
+Names are 1 to 255 of the characters A-Z a-z 0-9 . _ - and begin with neither '-' nor '.'. A snapshot of a volume is
+VOLUME@SNAPSHOT, so that each volume may have a 'monday'; where a command is about a volume, '@monday' is that of it.
 
 Examples:
   sheave volume create 'pool.img#root' --size 20G
   sheave volume create 'pool.img#log' --max-size 100G    # grows as it is written
-  sheave volume snapshot 'pool.img#root' nightly --wait=5m    # if another command has the pool
+  sheave volume snapshot 'pool.img#root@nightly' --wait=5m    # if another command has the pool
   sheave volume import debian.img 'pool.img#root'
-  sheave volume snapshot 'pool.img#root' before-upgrade
-  sheave volume clone 'pool.img#before-upgrade' try-it
-  sheave volume rollback 'pool.img#root' before-upgrade
+  sheave volume snapshot 'pool.img#root@before-upgrade'
+  sheave volume snapshot 'pool.img#root' log data --at monday    # three volumes at one moment
+  sheave volume clone 'pool.img#root@before-upgrade' try-it
+  sheave volume rollback 'pool.img#root' @before-upgrade
   sheave volume export 'pool.img#root' - | zstd > root.img.zst
-  sheave volume export-diff 'pool.img#tuesday' --from monday - | ssh host sheave volume import-diff - 'copy.img#root'
+  sheave volume export-diff 'pool.img#root@tue' --from @mon - | ssh host sheave volume import-diff - 'copy.img#root'
 
 Exit code: 0 done, 1 it failed, 2 the command line makes no sense, 130 Ctrl-C ended a copy.";
 
@@ -63,9 +66,9 @@ pub enum VolumeCommand {
     Info(OneArgs),
     /// Change the size of a volume; a smaller one loses its end.
     Resize(ResizeArgs),
-    /// Give a volume or snapshot another name.
+    /// Give a volume or snapshot another name. Snapshots that have the volume's name follow.
     Rename(RenameArgs),
-    /// Freeze the state of a volume under a new name.
+    /// Freeze the state of a volume under a new name, or of several volumes at one moment.
     Snapshot(SnapshotArgs),
     /// Make a writable volume with the content of a snapshot, or of a volume as it is.
     Clone(CloneArgs),
@@ -118,6 +121,10 @@ const LIST_EXAMPLES: &str = "\
 Examples:
   sheave volume list pool.img
   sheave volume list pool.img --json
+  sheave volume list pool.img --kind volume --names
+        the names of the volumes, a line each
+  sheave volume list pool.img --of root --names
+        those of the snapshots of root, the oldest first
   sheave volume list pool.img --rescue
         what is left of a pool that does not open";
 
@@ -133,15 +140,36 @@ pub struct ListArgs {
     #[arg(long)]
     pub rescue: bool,
 
+    /// List the snapshots of this volume alone, the oldest first.
+    #[arg(long, value_name = "VOLUME", value_parser = value::volume_name)]
+    pub of: Option<String>,
+
+    /// List volumes alone, or snapshots alone.
+    #[arg(long, value_enum)]
+    pub kind: Option<Kind>,
+
+    /// Print the names alone, a line each.
+    #[arg(long, conflicts_with = "json")]
+    pub names: bool,
+
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub json: bool,
 }
 
+/// What is listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    /// What can be written.
+    Volume,
+    /// What cannot.
+    Snapshot,
+}
+
 const INFO_EXAMPLES: &str = "\
 Examples:
   sheave volume info 'pool.img#root'
-  sheave volume info 'pool.img#before-upgrade' --json";
+  sheave volume info 'pool.img#root@before-upgrade' --json";
 
 /// `sheave volume info`.
 #[derive(Debug, Args)]
@@ -200,7 +228,9 @@ pub struct ResizeArgs {
 
 const RENAME_EXAMPLES: &str = "\
 Examples:
-  sheave volume rename 'pool.img#try-it' root2";
+  sheave volume rename 'pool.img#try-it' root2
+        its snapshots try-it@... are root2@... then
+  sheave volume rename 'pool.img#root@monday' @first";
 
 /// `sheave volume rename`.
 #[derive(Debug, Args)]
@@ -210,8 +240,8 @@ pub struct RenameArgs {
     #[arg(value_name = "POOL#NAME")]
     pub volume: VolumePlace,
 
-    /// Its new name.
-    #[arg(value_name = "NEW_NAME", value_parser = value::volume_name)]
+    /// Its new name; @NEW_NAME for a snapshot of the same volume.
+    #[arg(value_name = "NEW_NAME", value_parser = value::snapshot_name)]
     pub new_name: String,
 
     /// Print one JSON object instead of text.
@@ -221,21 +251,35 @@ pub struct RenameArgs {
 
 const SNAPSHOT_EXAMPLES: &str = "\
 Examples:
-  sheave volume snapshot 'pool.img#root' monday
-  sheave volume snapshot 'pool.img#root' nightly --wait=5m
+  sheave volume snapshot 'pool.img#root@monday'
+        makes the snapshot root@monday
+  sheave volume snapshot 'pool.img#root' log data --at monday
+        makes root@monday, log@monday and data@monday at one moment: all of them, or none
+  sheave volume snapshot 'pool.img#root' golden
+        a name without a volume's is unique in the pool
+  sheave volume snapshot 'pool.img#root@nightly' --wait=5m
         waits while another process has the pool";
 
 /// `sheave volume snapshot`.
 #[derive(Debug, Args)]
-#[command(after_help = SNAPSHOT_EXAMPLES)]
+#[command(
+    after_help = SNAPSHOT_EXAMPLES,
+    override_usage = "sheave volume snapshot [OPTIONS] <POOL#NAME@SNAPSHOT>\n       \
+                      sheave volume snapshot <POOL#NAME>... --at <SNAPSHOT>\n       \
+                      sheave volume snapshot [OPTIONS] <POOL#NAME> <NAME>"
+)]
 pub struct SnapshotArgs {
-    /// The volume (or snapshot) whose state to freeze.
+    /// The volume whose state to freeze, and behind an '@' the name of the snapshot.
     #[arg(value_name = "POOL#NAME")]
     pub volume: VolumePlace,
 
-    /// Name of the snapshot.
-    #[arg(value_name = "SNAP", value_parser = value::volume_name)]
-    pub name: String,
+    /// With --at: further volumes of the pool, as NAME or POOL#NAME. Without: the whole name of the snapshot.
+    #[arg(value_name = "NAME")]
+    pub more: Vec<String>,
+
+    /// Freeze all these volumes at one moment, each as NAME@SNAPSHOT: all of them, or none.
+    #[arg(long, value_name = "SNAPSHOT", value_parser = value::own_name)]
+    pub at: Option<String>,
 
     /// Print one JSON object instead of text.
     #[arg(long)]
@@ -244,7 +288,7 @@ pub struct SnapshotArgs {
 
 const CLONE_EXAMPLES: &str = "\
 Examples:
-  sheave volume clone 'pool.img#monday' try-it";
+  sheave volume clone 'pool.img#root@monday' try-it";
 
 /// `sheave volume clone`.
 #[derive(Debug, Args)]
@@ -265,8 +309,8 @@ pub struct CloneArgs {
 
 const ROLLBACK_EXAMPLES: &str = "\
 Examples:
-  sheave volume rollback 'pool.img#root' monday --yes
-        what was written since monday is gone; the snapshot stays";
+  sheave volume rollback 'pool.img#root' @monday --yes
+        what was written since root@monday is gone; the snapshot stays";
 
 /// `sheave volume rollback`.
 #[derive(Debug, Args)]
@@ -276,8 +320,8 @@ pub struct RollbackArgs {
     #[arg(value_name = "POOL#NAME")]
     pub volume: VolumePlace,
 
-    /// The snapshot whose content it gets.
-    #[arg(value_name = "SNAP", value_parser = value::volume_name)]
+    /// The snapshot whose content it gets; @SNAP for one of the volume.
+    #[arg(value_name = "SNAP", value_parser = value::snapshot_name)]
     pub snapshot: String,
 
     /// Give up what was written since, without asking.
@@ -296,15 +340,19 @@ pub struct RollbackArgs {
 const DELETE_EXAMPLES: &str = "\
 Examples:
   sheave volume delete 'pool.img#try-it'
-  sheave volume delete 'pool.img#monday' 'pool.img#tuesday' --yes";
+  sheave volume delete 'pool.img#root@monday' root@tuesday log@monday --yes";
 
 /// `sheave volume delete`.
 #[derive(Debug, Args)]
 #[command(after_help = DELETE_EXAMPLES)]
 pub struct DeleteArgs {
-    /// The volumes and snapshots, of one pool.
-    #[arg(value_name = "POOL#NAME", required = true)]
-    pub volumes: Vec<VolumePlace>,
+    /// A volume or snapshot.
+    #[arg(value_name = "POOL#NAME")]
+    pub volume: VolumePlace,
+
+    /// Further ones of the same pool, as NAME or POOL#NAME.
+    #[arg(value_name = "NAME")]
+    pub more: Vec<String>,
 
     /// Delete without asking.
     #[arg(long)]

@@ -8,6 +8,7 @@ use sheave_daemon::place::{Access, PoolPlace};
 use sheave_daemon::shapes::extent::ExtentJson;
 use sheave_daemon::shapes::pool::PoolJson;
 use sheave_daemon::shapes::volume::VolumeJson;
+use sheave_daemon::together;
 use sheave_vol::{LowWater, Pool, PoolError};
 
 use super::remote::{Holder, holder, named, not_all_of_it, not_while_served, refused_by};
@@ -236,6 +237,22 @@ impl Opened {
     pub fn snapshot(&self, name: &str, new: &str) -> Result<VolumeJson, Failure> {
         let there = |pool| t::Named { pool, volume: name.into(), name: new.into() };
         self.change(new, |pool| pool.snapshot(name, new), "CreateSnapshot", there)
+    }
+
+    /// Freezes the states of several volumes at one moment, each as `VOLUME@at`.
+    pub fn snapshot_together(&self, volumes: &[String], at: &str) -> Result<Vec<VolumeJson>, Failure> {
+        match &self.by {
+            By::Us(pool) => {
+                let names = together::snapshot_all(pool, volumes, at)?;
+                names.iter().map(|name| self.volume(name)).collect()
+            }
+            By::Them(Holder { remote, pool }) => {
+                together::names(volumes, at)?;
+                let wanted = t::Together { pool: pool.clone(), volumes: volumes.to_vec(), at: at.into() };
+                let reply: Volumes = remote.call("CreateSnapshots", &wanted)?;
+                Ok(reply.volumes.into_iter().map(|volume| volume.named(&self.place)).collect())
+            }
+        }
     }
 
     /// Makes a writable copy.

@@ -13,6 +13,7 @@ use sheave_daemon::copy::sink::Sink;
 use sheave_daemon::failure::{self, Failure};
 use sheave_daemon::place::Access;
 use sheave_daemon::shapes::volume::VolumeJson;
+use sheave_daemon::value;
 use sheave_load::signals;
 use sheave_vol::Pool;
 use sheave_vol::rbd_diff::Version;
@@ -56,15 +57,16 @@ pub fn run(args: &ExportDiffArgs) -> Result<(), Failure> {
     let ((Written { copied_bytes, zero_bytes }, seconds), volume) = told?;
     closed?;
     let file = args.file.display().to_string();
+    let from = args.from.as_deref().map(|from| value::snapshot_of(&place.name, from));
     if args.json {
-        let (from, format) = (args.from.as_deref(), args.format.name());
+        let (from, format) = (from.as_deref(), args.format.name());
         let done = "exported";
         return output::json(&Exported { done, volume, file, from, format, copied_bytes, zero_bytes, seconds });
     }
     let text = format!(
         "exported: {} since {}, to {}; {} of data, {} of zeroes; {seconds:.1} s\n",
         volume.in_short(),
-        args.from.as_deref().unwrap_or("nothing"),
+        from.as_deref().unwrap_or("nothing"),
         if to_stdout { "stdout" } else { &file },
         fmt_bytes(copied_bytes),
         fmt_bytes(zero_bytes)
@@ -115,11 +117,12 @@ fn there(pool: &Opened, holder: &Holder, args: &ExportDiffArgs, stop: &AtomicBoo
         zero_bytes: u64,
     }
     let volume = args.volume.name.clone();
+    let from = args.from.as_deref().map(|from| value::snapshot_of(&volume, from));
     // What it refuses is refused before a file is made.
     let size = pool.volume(&volume)?.size_bytes;
-    args.from.as_deref().map(|from| pool.volume(from)).transpose()?;
+    from.as_deref().map(|from| pool.volume(from)).transpose()?;
     let mut progress = Progress::new("export", args.progress, args.json, Some(size));
-    let (from, format) = (args.from.clone(), Some(args.format.name().to_owned()));
+    let format = Some(args.format.name().to_owned());
     let sink = sink(args)?;
     let stream = sink.told_as_stream();
     let export = t::ExportDiff { pool: holder.pool.clone(), volume, from, format, stream };

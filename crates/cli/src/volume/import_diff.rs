@@ -103,12 +103,13 @@ pub fn run(args: &ImportDiffArgs) -> Result<(), Failure> {
 fn here(
     pool: &Pool,
     wanted: &Wanted<'_>,
-    begun: import_diff::Begun<'_>,
+    mut begun: import_diff::Begun<'_>,
     progress: &mut Progress,
 ) -> Result<Done, Failure> {
     progress.warn(Warner::new(&wanted.place.pool, pool));
-    let import_diff::Imported { done, from, to, format, copied_bytes, zero_bytes, warnings } =
-        begun.into_pool(pool, wanted, progress)?;
+    let mut imported = begun.into_pool(pool, wanted, progress)?;
+    begun.read_rest(&mut imported, progress)?;
+    let import_diff::Imported { done, from, to, format, copied_bytes, zero_bytes, warnings } = imported;
     Ok(Done { done: done.into(), from, to, format: format.into(), copied_bytes, zero_bytes, warnings })
 }
 

@@ -8,8 +8,9 @@ use sheave_daemon::failure::Failure;
 use sheave_daemon::place::{Access, PoolPlace, VolumePlace};
 use sheave_daemon::resize_to;
 use sheave_daemon::shapes::volume::VolumeJson;
+use sheave_daemon::value;
 
-use crate::args::volume as args;
+use crate::args::volume::{self as args, several};
 use crate::control::opened::Opened;
 use crate::{confirm, output};
 
@@ -18,6 +19,14 @@ use crate::{confirm, output};
 struct Done {
     done: &'static str,
     volume: VolumeJson,
+}
+
+#[derive(Serialize)]
+struct Together<'a> {
+    done: &'static str,
+    pool: String,
+    at: &'a str,
+    volumes: Vec<VolumeJson>,
 }
 
 #[derive(Serialize)]
@@ -84,13 +93,50 @@ pub fn resize(args: &args::ResizeArgs) -> Result<(), Failure> {
 /// `sheave volume rename`.
 pub fn rename(args: &args::RenameArgs) -> Result<(), Failure> {
     let VolumePlace { pool: place, name } = &args.volume;
-    one(place, args.json, "renamed", |pool| pool.rename(name, &args.new_name))
+    let new = value::snapshot_of(name, &args.new_name);
+    one(place, args.json, "renamed", |pool| pool.rename(name, &new))
 }
 
 /// `sheave volume snapshot`.
 pub fn snapshot(args: &args::SnapshotArgs) -> Result<(), Failure> {
-    let VolumePlace { pool: place, name } = &args.volume;
-    one(place, args.json, "snapshot", |pool| pool.snapshot(name, &args.name))
+    let (first, more) = (&args.volume, &args.more);
+    if let Some(at) = &args.at {
+        return together(args, at);
+    }
+    let own = value::split_snapshot(&first.name);
+    let (volume, name) = match (&more[..], own) {
+        ([], Some((volume, _))) => (volume, first.name.clone()),
+        ([name], _) if !name.contains('#') => {
+            let name = value::snapshot_name(name)
+                .map_err(|why| Failure::usage(format!("snapshot '{name}': {why}")).fix("choose another name"))?;
+            (first.name.as_str(), value::snapshot_of(&first.name, &name))
+        }
+        ([], None) => {
+            return Err(Failure::usage(format!("the snapshot of {first} has no name"))
+                .fix(format!("'{first}@monday' makes the snapshot {}@monday", first.name)));
+        }
+        _ => {
+            return Err(Failure::usage("several volumes are frozen, and their snapshots have no name")
+                .fix("add --at monday: each gets a snapshot VOLUME@monday, all of one moment"));
+        }
+    };
+    one(&first.pool, args.json, "snapshot", |pool| pool.snapshot(volume, &name))
+}
+
+/// Snapshots of several volumes at one moment.
+fn together(args: &args::SnapshotArgs, at: &str) -> Result<(), Failure> {
+    let (place, names) = (&args.volume.pool, several::names(&args.volume, &args.more, "freeze")?);
+    let pool = Opened::open(place, Access::Change)?;
+    let outcome = pool.snapshot_together(&names, at);
+    let closed = pool.close();
+    let volumes = outcome?;
+    closed?;
+    if args.json {
+        return output::json(&Together { done: "snapshots", pool: place.to_string(), at, volumes });
+    }
+    let made: Vec<_> = volumes.iter().map(|volume| volume.name.as_str()).collect();
+    output::text(&format!("snapshots: {}; of one moment\n", made.join(", ")));
+    Ok(())
 }
 
 /// `sheave volume clone`.
@@ -105,21 +151,18 @@ pub fn rollback(args: &args::RollbackArgs) -> Result<(), Failure> {
     one(place, args.json, "rolled back", |pool| {
         // Both must be there before anybody is asked about them.
         pool.volume(name)?;
-        pool.volume(&args.snapshot)?;
-        let what = format!("{} becomes what '{}' is; what was written since is lost", args.volume, args.snapshot);
+        let snapshot = value::snapshot_of(name, &args.snapshot);
+        pool.volume(&snapshot)?;
+        let what = format!("{} becomes what '{snapshot}' is; what was written since is lost", args.volume);
         confirm::destroy(args.yes, &what)?;
-        pool.rollback(name, &args.snapshot, args.force)
+        pool.rollback(name, &snapshot, args.force)
     })
 }
 
 /// `sheave volume delete`.
 pub fn delete(args: &args::DeleteArgs) -> Result<(), Failure> {
-    let place = &args.volumes[0].pool;
-    if let Some(other) = args.volumes.iter().find(|volume| volume.pool != *place) {
-        return Err(Failure::usage(format!("{} is in another pool than {}", other, args.volumes[0]))
-            .fix("delete the volumes of each pool with a command of its own"));
-    }
-    let mut names: Vec<&str> = args.volumes.iter().map(|volume| volume.name.as_str()).collect();
+    let (place, given) = (&args.volume.pool, several::names(&args.volume, &args.more, "delete")?);
+    let mut names: Vec<&str> = given.iter().map(String::as_str).collect();
     names.sort_unstable();
     names.dedup();
     let pool = Opened::open(place, Access::Change)?;

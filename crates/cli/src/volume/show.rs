@@ -2,9 +2,12 @@
 //!
 //! The names of the JSON fields are an interface.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::time::{Duration, UNIX_EPOCH};
 
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use serde::Serialize;
 use sheave_base::units::fmt_bytes;
 use sheave_daemon::failure::Failure;
@@ -12,7 +15,7 @@ use sheave_daemon::place::Access;
 use sheave_daemon::shapes::pool::DamageJson;
 use sheave_daemon::shapes::volume::VolumeJson;
 
-use crate::args::volume::{ListArgs, OneArgs};
+use crate::args::volume::{Kind, ListArgs, OneArgs};
 use crate::control::opened::Opened;
 use crate::output;
 
@@ -30,32 +33,83 @@ pub fn list(args: &ListArgs) -> Result<(), Failure> {
     let unsure = pool.unsure();
     let volumes = pool.volumes();
     pool.close()?;
-    let volumes = volumes?;
+    let volumes = chosen(args, volumes?)?;
     if args.json {
         return output::json(&ListJson { pool: args.pool.to_string(), volumes, unsure: args.rescue.then_some(unsure) });
     }
     output::warn(&unsure);
+    if args.names {
+        output::text(&volumes.iter().map(|volume| format!("{}\n", volume.name)).collect::<String>());
+        return Ok(());
+    }
     if volumes.is_empty() && !unsure.is_empty() {
         output::text("no volume can be taken out\n");
+        return Ok(());
+    }
+    if volumes.is_empty() && (args.of.is_some() || args.kind.is_some()) {
+        output::text("none of that\n");
         return Ok(());
     }
     if volumes.is_empty() {
         output::text(&format!("no volumes yet: sheave volume create '{}#NAME' --size 100G\n", args.pool));
         return Ok(());
     }
-    output::text(&table(&volumes));
+    output::text(&table(&tree(&volumes)));
     Ok(())
 }
 
-fn table(volumes: &[VolumeJson]) -> String {
-    let width = volumes.iter().map(|volume| volume.name.len()).max().unwrap_or(0).max(4);
+/// Those that are asked for: all by name, or the snapshots of a volume, the oldest first.
+fn chosen(args: &ListArgs, mut volumes: Vec<VolumeJson>) -> Result<Vec<VolumeJson>, Failure> {
+    if let Some(of) = &args.of {
+        if !volumes.iter().any(|volume| volume.name == *of) {
+            return Err(Failure::run(format!("{} has no volume '{of}'", args.pool))
+                .fix("sheave volume list names those that there are"));
+        }
+        volumes.retain(|volume| volume.snapshot && volume.origin.as_ref() == Some(of));
+        volumes.sort_by_key(|volume| (volume.created, volume.id));
+    }
+    volumes.retain(|volume| match args.kind {
+        Some(Kind::Volume) => !volume.snapshot,
+        Some(Kind::Snapshot) => volume.snapshot,
+        None => true,
+    });
+    Ok(volumes)
+}
+
+/// Each volume with its snapshots behind it, the oldest first, and how deep it stands: 0 for what is of nothing that is
+/// listed.
+fn tree(volumes: &[VolumeJson]) -> Vec<(usize, &VolumeJson)> {
+    let listed: BTreeSet<&str> = volumes.iter().map(|volume| volume.name.as_str()).collect();
+    let mut below: BTreeMap<&str, Vec<&VolumeJson>> = BTreeMap::new();
+    let mut roots = Vec::new();
+    for volume in volumes {
+        match volume.origin.as_deref().filter(|origin| volume.snapshot && listed.contains(origin)) {
+            Some(origin) => below.entry(origin).or_default().push(volume),
+            None => roots.push(volume),
+        }
+    }
+    below.values_mut().for_each(|those| those.sort_by_key(|volume| (volume.created, volume.id)));
+    // The last is the next: origins are older than what is of them, so this ends.
+    let mut next: Vec<(usize, &VolumeJson)> = roots.into_iter().rev().map(|volume| (0, volume)).collect();
+    let mut all = Vec::with_capacity(volumes.len());
+    while let Some((depth, volume)) = next.pop() {
+        all.push((depth, volume));
+        let those = below.remove(volume.name.as_str()).unwrap_or_default();
+        next.extend(those.into_iter().rev().map(|one| (depth + 1, one)));
+    }
+    all
+}
+
+fn table(volumes: &[(usize, &VolumeJson)]) -> String {
+    let width = volumes.iter().map(|(depth, volume)| 2 * depth + volume.name.len()).max().unwrap_or(0).max(4);
     // A column for those that grow, if there are any.
-    let grows = volumes.iter().any(|volume| volume.max_size_bytes.is_some());
+    let grows = volumes.iter().any(|(_, volume)| volume.max_size_bytes.is_some());
     let most = |text: &str| if grows { format!("  {text:>9}") } else { String::new() };
     let mut text = format!(
-        "{:width$}  {:8}  {:>9}{}  {:>9}  {:>9}  {:>9}  {}\n",
+        "{:width$}  {:8}  {:16}  {:>9}{}  {:>9}  {:>9}  {:>9}  {}\n",
         "NAME",
         "KIND",
+        "CREATED",
         "SIZE",
         most("GROWS TO"),
         "ALLOCATED",
@@ -63,12 +117,13 @@ fn table(volumes: &[VolumeJson]) -> String {
         "UNIQUE",
         "ORIGIN"
     );
-    for volume in volumes {
+    for (depth, volume) in volumes {
         let _ = writeln!(
             text,
-            "{:width$}  {:8}  {:>9}{}  {:>9}  {:>9}  {:>9}  {}",
-            volume.name,
+            "{:width$}  {:8}  {:16}  {:>9}{}  {:>9}  {:>9}  {:>9}  {}",
+            format!("{:1$}{2}", "", 2 * depth, volume.name),
             volume.kind(),
+            date(volume.created),
             fmt_bytes(volume.size_bytes),
             most(&volume.max_size_bytes.map_or_else(|| "-".into(), fmt_bytes)),
             fmt_bytes(volume.allocated_bytes),
@@ -77,7 +132,7 @@ fn table(volumes: &[VolumeJson]) -> String {
             volume.origin.as_deref().unwrap_or("-"),
         );
     }
-    for DamageJson { volume, address, why, .. } in volumes.iter().filter_map(|volume| volume.damaged.as_ref()) {
+    for DamageJson { volume, address, why, .. } in volumes.iter().filter_map(|(_, volume)| volume.damaged.as_ref()) {
         let _ = writeln!(text, "{volume} does not open: the page of its map at byte {address} is damaged: {why}");
     }
     text
@@ -98,7 +153,7 @@ pub fn info(args: &OneArgs) -> Result<(), Failure> {
         ("pool", volume.pool.clone()),
         ("number", volume.id.to_string()),
         ("made of", volume.origin.clone().unwrap_or_else(|| "nothing".into())),
-        ("made", format!("{} ago", age(volume.created))),
+        ("made", format!("{}, {} ago", date(volume.created), age(volume.created))),
         ("size", volume.size()),
         ("allocated", fmt_bytes(volume.allocated_bytes)),
         ("of it shared", fmt_bytes(volume.shared_bytes)),
@@ -115,6 +170,13 @@ pub fn info(args: &OneArgs) -> Result<(), Failure> {
     }
     output::text(&text);
     Ok(())
+}
+
+/// A moment, in seconds since 1970, as the clocks of this time zone show it, to the minute.
+fn date(created: u64) -> String {
+    let moment = i64::try_from(created).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
+    moment
+        .map_or_else(|| "-".into(), |moment| moment.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M").to_string())
 }
 
 /// The time since a moment, in its largest unit.

@@ -125,6 +125,7 @@ fn the_page_has_every_field_and_no_other() {
         (done, "volume create p.img#v --size 4M --json"),
         (done, "volume create p.img#grows --max-size 4M --json"),
         (done, "volume snapshot p.img#v s --json"),
+        ("volume snapshot --at", "volume snapshot p.img#v grows --at t --json"),
         (done, "volume clone p.img#s c --json"),
         (done, "volume resize p.img#v 8M --json"),
         (done, "volume rename p.img#c d --json"),

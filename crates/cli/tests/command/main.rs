@@ -23,6 +23,7 @@ mod log;
 mod man;
 mod many_exports;
 mod monitoring;
+mod names;
 mod nbd;
 mod odd_orders;
 mod old_and_damaged;

@@ -376,6 +376,15 @@ pub struct Named {
     pub name: String,
 }
 
+/// Parameters of `CreateSnapshots`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Together {
+    pub pool: String,
+    pub volumes: Vec<String>,
+    pub at: String,
+}
+
 /// Parameters of `RollbackVolume`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

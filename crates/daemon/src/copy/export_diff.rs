@@ -16,6 +16,7 @@ use super::lanes::{LANE_BYTES, LANES, Lanes};
 use super::sink::Sink;
 use crate::failure::{self, Failure};
 use crate::place::VolumePlace;
+use crate::value;
 
 /// How much of the volume is compared at a time: bounds the memory for its extents.
 const WINDOW: u64 = 16 << 30;
@@ -43,12 +44,14 @@ pub fn write(
     meter: &mut dyn Meter,
     stop: &AtomicBool,
 ) -> Result<Written, Failure> {
+    let from = from.map(|from| value::snapshot_of(&place.name, from));
+    let from = from.as_deref();
     let info = pool.volume_info(&place.name).map_err(failure::pool)?;
     let volume = pool.open_volume(&place.name).map_err(failure::pool)?;
     let base = from.map(|from| base_of(pool, from)).transpose()?;
     let header = Header {
-        from: from.map(str::to_owned),
-        to: info.snapshot.then(|| info.name.clone()),
+        from: from.map(|from| name_in(version, from)),
+        to: info.snapshot.then(|| name_in(version, &info.name)),
         size: info.size_bytes,
         from_identity: base.as_ref().map(Volume::identity),
         to_identity: info.snapshot.then(|| volume.identity()),
@@ -75,6 +78,14 @@ pub fn write(
     let Stream { sink, pos, sums, .. } = stream;
     sink.finish(pos)?;
     Ok(Written { copied_bytes: sums.0, zero_bytes: sums.1 })
+}
+
+/// What a snapshot is called in a diff. Version 1 is for Ceph, whose names are those within an image and have no `@`.
+fn name_in(version: Version, name: &str) -> String {
+    match (version, value::split_snapshot(name)) {
+        (Version::V1, Some((_, own))) => own.into(),
+        _ => name.into(),
+    }
 }
 
 /// Where nothing was before, holes are no change.

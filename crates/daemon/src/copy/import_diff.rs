@@ -12,6 +12,10 @@
 //!   differs from the snapshot in nothing. Where either has no random bits (version 1, older programs, a pool that was
 //!   not upgraded) names, times and places are compared, and a warning says that this proves nothing.
 //! - I4: TO has the identity of the original, so that the next diff finds it.
+//! - I5: a snapshot that has its volume's name, `V@S`, is `NAME@S` here. One that has not keeps its name, unless the
+//!   diff begins at a snapshot of NAME that is found as `NAME@S`. Both belong to NAME: it is their origin.
+//! - I6: where there was nothing to do, the rest of a stream is read all the same: who writes it into a pipe would fail
+//!   otherwise, and with it a whole pipeline that has done what it was to do.
 //!
 //! A diff that begins at nothing makes the volume, which must not be there.
 
@@ -35,6 +39,9 @@ const SUFFIX: &str = ".import-diff";
 
 /// Read at a time: most records are short.
 const BUFFER: usize = 64 << 10;
+
+/// What was done when all of the diff was needed.
+const IMPORTED: &str = "imported";
 
 /// What is asked for.
 pub struct Wanted<'a> {
@@ -71,8 +78,8 @@ pub struct Imported {
 struct Job<'a, R> {
     pool: &'a Pool,
     args: &'a Wanted<'a>,
-    reader: Reader<R>,
-    header: Header,
+    reader: &'a mut Reader<R>,
+    header: &'a Header,
     /// Names of its snapshots here.
     base: Option<String>,
     to: Option<String>,
@@ -84,8 +91,7 @@ struct Job<'a, R> {
 pub struct Begun<'a> {
     reader: Reader<BufReader<Interruptible<'a>>>,
     header: Header,
-    base: Option<String>,
-    to: Option<String>,
+    is_stream: bool,
     stop: &'a AtomicBool,
 }
 
@@ -96,10 +102,11 @@ pub struct Begun<'a> {
 /// That it is none, or cannot be read.
 pub fn begin<'a>(wanted: &Wanted<'_>, source: Source, stop: &'a AtomicBool) -> Result<Begun<'a>, Failure> {
     source.refuse_locked()?;
+    let is_stream = source.size().is_none();
     let stream = BufReader::with_capacity(BUFFER, Interruptible { source, stop });
     let (reader, header) = Reader::begin(stream).map_err(|err| patch::failed(wanted.file, &err))?;
-    let (base, to) = names(wanted, &header)?;
-    Ok(Begun { reader, header, base, to, stop })
+    check_names(wanted, &header)?;
+    Ok(Begun { reader, header, is_stream, stop })
 }
 
 impl Begun<'_> {
@@ -108,38 +115,77 @@ impl Begun<'_> {
     /// # Errors
     ///
     /// Why it does not fit, or what failed; the volume is as it was.
-    pub fn into_pool(self, pool: &Pool, wanted: &Wanted<'_>, meter: &mut dyn Meter) -> Result<Imported, Failure> {
-        let Begun { reader, header, base, to, stop } = self;
+    pub fn into_pool(&mut self, pool: &Pool, wanted: &Wanted<'_>, meter: &mut dyn Meter) -> Result<Imported, Failure> {
+        let Begun { reader, header, stop, .. } = self;
         let format = if reader.version() == Version::V1 { "v1" } else { "v2" };
+        let (base, to) = names(pool, wanted, header);
         let mut job = Job { pool, args: wanted, reader, header, base, to, warnings: Vec::new(), stop };
         let (done, Patched { copied_bytes, zero_bytes, .. }) = job.run(meter)?;
         let Job { base: from, to, warnings, .. } = job;
         Ok(Imported { done, from, to, format, copied_bytes, zero_bytes, warnings })
     }
+
+    /// Reads what is left of a stream of which nothing was needed (I6); that needs no pool. A diff that is cut off or
+    /// wrong there is a warning: what it leads to is here.
+    ///
+    /// # Errors
+    ///
+    /// That it was ended.
+    pub fn read_rest(mut self, imported: &mut Imported, meter: &mut dyn Meter) -> Result<(), Failure> {
+        if !self.is_stream || imported.done == IMPORTED {
+            return Ok(());
+        }
+        let left = patch::pass_over(&mut self.reader, meter, self.stop);
+        // Relaxed: the flag carries nothing but itself.
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(Failure::interrupted(
+                "it was ended while the rest of the diff was read; what it leads to is here",
+            ));
+        }
+        if let Err(error) = left {
+            imported.warnings.push(format!("nothing of the diff was needed; the rest of it is not whole: {error}"));
+        }
+        Ok(())
+    }
 }
 
-/// What the snapshots of the diff are called here.
-fn names(args: &Wanted<'_>, header: &Header) -> Result<(Option<String>, Option<String>), Failure> {
+/// Refuses names that cannot be here.
+fn check_names(args: &Wanted<'_>, header: &Header) -> Result<(), Failure> {
     if header.from.is_none() && args.base.is_some() {
         return Err(Failure::usage("--base is given, and the diff begins at nothing").fix("leave --base out"));
     }
-    let known = |name: &String, option: &str| {
-        value::volume_name(name).map_err(|why| {
+    let known = |name: &Option<String>, given: Option<&str>, option: &str| match (name, given) {
+        (Some(name), None) => value::volume_name(name).map(drop).map_err(|why| {
             Failure::usage(format!("the diff names a snapshot {name:?}: {why}"))
                 .fix(format!("say what it is called here: {option} NAME"))
-        })
+        }),
+        _ => Ok(()),
     };
-    let base = match (&header.from, args.base) {
-        (Some(_), Some(base)) => Some(base.to_owned()),
-        (Some(from), None) => Some(known(from, "--base")?),
-        (None, _) => None,
+    known(&header.from, args.base, "--base")?;
+    known(&header.to, args.name, "--as")
+}
+
+/// What the snapshots of the diff are called here (I5).
+fn names(pool: &Pool, args: &Wanted<'_>, header: &Header) -> (Option<String>, Option<String>) {
+    let volume = args.place.name.as_str();
+    let own = |name: &str| format!("{volume}@{name}");
+    let is_own = |name: &str| pool.volume_info(&own(name)).is_ok_and(|info| info.origin.as_deref() == Some(volume));
+    let here = |name: &str, as_own: bool| match value::split_snapshot(name) {
+        Some((_, name)) => own(name),
+        None if as_own => own(name),
+        None => name.to_owned(),
     };
-    let to = match (&header.to, args.name) {
-        (_, Some(name)) => Some(name.to_owned()),
-        (Some(to), None) => Some(known(to, "--as")?),
-        (None, None) => None,
+    let from = header.from.as_deref();
+    let base = from.map(|from| match args.base {
+        Some(base) => value::snapshot_of(volume, base),
+        None => here(from, is_own(from)),
+    });
+    let as_own = from.is_some() && base.as_deref().is_some_and(|base| base.starts_with(&own("")));
+    let to = match args.name {
+        Some(name) => Some(value::snapshot_of(volume, name)),
+        None => header.to.as_deref().map(|to| here(to, as_own)),
     };
-    Ok((base, to))
+    (base, to)
 }
 
 impl<'a, R: Read> Job<'a, R> {
@@ -152,7 +198,7 @@ impl<'a, R: Read> Job<'a, R> {
         let interim = self.begin()?;
         let patched = self.fill(&interim.volume()?, meter)?;
         self.publish(interim)?;
-        Ok(("imported", patched))
+        Ok((IMPORTED, patched))
     }
 
     /// A pool that keeps no identities makes the copy one that no later diff can be sure of.
@@ -216,7 +262,7 @@ impl<'a, R: Read> Job<'a, R> {
             _ => false,
         };
         let here = self.exists(name);
-        if is_it && here && self.same(name, &to)? {
+        if is_it && here && (self.same(name, &to)? || self.went_on(&to)?) {
             return Ok(Some("present"));
         }
         let behind = match &self.base {
@@ -230,8 +276,27 @@ impl<'a, R: Read> Job<'a, R> {
             }
             return Ok(Some("finished"));
         }
+        if is_it && here {
+            return Err(Failure::run(format!("{} has changed since its snapshot '{to}'", self.args.place)).fix(format!(
+                "keep what is in it, if it is needed (sheave volume snapshot), then: sheave volume rollback '{}' {to}",
+                self.args.place
+            )));
+        }
         let fix = "give the new one another name: --as NAME; or delete the one that is there";
         Err(Failure::run(format!("there is a snapshot or volume '{to}' already, and it is not this one")).fix(fix))
+    }
+
+    /// Whether diffs have brought the volume on from a snapshot of it, to a later one.
+    fn went_on(&self, snapshot: &str) -> Result<bool, Failure> {
+        let name = self.args.place.name.as_str();
+        let first = self.pool.volume_info(snapshot).map_err(failure::pool)?.id;
+        for later in self.pool.volumes() {
+            let is_later = later.snapshot && later.id > first && later.origin.as_deref() == Some(name);
+            if is_later && self.same(name, &later.name)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Whether the diff goes onto what is here (I3).
@@ -305,7 +370,7 @@ impl<'a, R: Read> Job<'a, R> {
         let name = self.args.file;
         let mut lanes = Lanes::new(volume, place)?;
         let mut patch = Patch { lanes: &mut lanes, size: self.header.size, stop: self.stop };
-        let outcome = patch.all(&mut self.reader, name, meter);
+        let outcome = patch.all(self.reader, name, meter);
         // Relaxed: the flag carries nothing but itself.
         if self.stop.load(Ordering::Relaxed) || outcome.as_ref().is_ok_and(|patched| patched.stopped) {
             return Err(Failure::interrupted(format!("the import was ended; {place} is as it was")));

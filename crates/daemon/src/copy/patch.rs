@@ -13,6 +13,9 @@ use super::lanes::{LANE_BYTES, Lanes};
 use super::source::GRAIN;
 use crate::failure::Failure;
 
+/// Bytes that are passed over at a time.
+const PASSED: usize = 64 << 10;
+
 /// What the ranges came to.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Patched {
@@ -35,6 +38,33 @@ pub(super) fn failed(name: &str, err: &DiffError) -> Failure {
         None => "make the diff anew with sheave volume export-diff, or rbd export-diff; nothing was changed",
     };
     Failure::run(format!("{name}: {err}")).fix(fix)
+}
+
+/// Reads over the ranges that there are, up to the end of the stream; ends early when `stop` is set.
+pub(super) fn pass_over<R: Read>(
+    reader: &mut Reader<R>,
+    meter: &mut dyn Meter,
+    stop: &AtomicBool,
+) -> Result<(), DiffError> {
+    loop {
+        let begun = reader.at();
+        let record = reader.next()?;
+        if let Record::Data { mut len, .. } = record {
+            let mut passed = vec![0; PASSED];
+            // Relaxed: the flag carries nothing but itself.
+            while len > 0 && !stop.load(Ordering::Relaxed) {
+                match reader.data(&mut passed)? as u64 {
+                    0 => break,
+                    now => len -= now,
+                }
+            }
+        }
+        // Relaxed: as above.
+        if record == Record::End || stop.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        meter.advance(reader.at() - begun);
+    }
 }
 
 impl Patch<'_> {

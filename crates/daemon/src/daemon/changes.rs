@@ -14,6 +14,7 @@ use crate::config::{ExportPlan, What};
 use crate::failure::{self, Failure};
 use crate::place::PoolPlace;
 use crate::rights::Rights;
+use crate::value;
 
 impl Daemon {
     /// The turn of what an export is of (D1), held while the result of `work` is made.
@@ -214,16 +215,22 @@ impl Daemon {
         })
     }
 
-    /// Renames a volume: exports of it follow.
+    /// Renames a volume: exports of it follow, and so do those of its snapshots that get its new name.
     pub fn rename(&self, pool: &str, volume: &str, name: &str) -> Result<(), Failure> {
         self.change(pool, |_, open| {
             open.rename(volume, name).map_err(failure::pool)?;
             for row in locked(&self.exports).iter_mut() {
-                if let What::Volume { pool: of, volume: what } = &mut row.plan.what
-                    && of == pool
-                    && what == volume
-                {
+                let What::Volume { pool: of, volume: what } = &mut row.plan.what else { continue };
+                if of != pool {
+                    continue;
+                }
+                if what == volume {
                     *what = name.into();
+                } else if let Some((_, own)) = value::split_snapshot(what).filter(|(of, _)| *of == volume)
+                    // Those of a volume that had the name before keep theirs.
+                    && open.volume_info(what).is_err()
+                {
+                    *what = format!("{name}@{own}");
                 }
             }
             Ok(())

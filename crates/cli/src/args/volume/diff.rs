@@ -9,9 +9,9 @@ use crate::args::{ProgressStyle, value};
 
 const DIFF_EXAMPLES: &str = "\
 Examples:
-  sheave volume diff 'pool.img#monday' 'pool.img#root'
-        what was written or discarded since the snapshot monday
-  sheave volume diff 'pool.img#monday' 'pool.img#tuesday' --json
+  sheave volume diff 'pool.img#root@monday' 'pool.img#root'
+        what was written or discarded since the snapshot root@monday
+  sheave volume diff 'pool.img#root@monday' 'pool.img#root@tuesday' --json
         the same between two snapshots, as qemu-img map prints it
 
 Maps are compared, data is not read: what was written anew with the same bytes counts as changed, and of a block that
@@ -19,11 +19,11 @@ was copied from a snapshot its whole allocation unit.";
 
 const EXPORT_EXAMPLES: &str = "\
 Examples:
-  sheave volume export-diff 'pool.img#monday' monday.diff
+  sheave volume export-diff 'pool.img#root@monday' monday.diff
         all of a snapshot: where a chain of backups begins
-  sheave volume export-diff 'pool.img#tuesday' --from monday tuesday.diff
+  sheave volume export-diff 'pool.img#root@tuesday' --from @monday tuesday.diff
         what changed between two snapshots
-  sheave volume export-diff 'pool.img#tuesday' --from monday --format v1 - | rbd import-diff - rbd/root
+  sheave volume export-diff 'pool.img#root@tuesday' --from @monday --format v1 - | rbd import-diff - rbd/root
         into Ceph, which takes version 1
 
 Only what changed is read. docs/operate.md has a backup with diffs from end to end.";
@@ -31,10 +31,13 @@ Only what changed is read. docs/operate.md has a backup with diffs from end to e
 const IMPORT_EXAMPLES: &str = "\
 Examples:
   sheave volume import-diff monday.diff 'copy.img#root'
-        a diff that begins at nothing makes the volume, and its snapshot monday
+        a diff that begins at nothing makes the volume, and its snapshot root@monday
   sheave volume import-diff tuesday.diff 'copy.img#root'
-        brings it from monday to tuesday, and makes the snapshot tuesday
-  rbd export-diff rbd/root@tuesday - | sheave volume import-diff - 'pool.img#root' --as ceph-tuesday
+        brings it from root@monday to root@tuesday, and makes that snapshot
+  rbd export-diff rbd/root@tuesday - | sheave volume import-diff - 'pool.img#root' --as @tuesday
+
+A snapshot that has its volume's name gets the name of the volume here: web@monday becomes root@monday of root. One
+without keeps its name.
 
 The volume must hold exactly what its snapshot at the beginning of the diff holds. It changes in one step at the end: an
 import that fails or is killed leaves it as it was, and is started again with the same command.";
@@ -77,8 +80,9 @@ pub struct ExportDiffArgs {
     #[arg(value_name = "OUT")]
     pub file: PathBuf,
 
-    /// The snapshot that the diff begins at [default: nothing, so that all data is in it].
-    #[arg(long, value_name = "SNAPSHOT", value_parser = value::volume_name)]
+    /// The snapshot that the diff begins at; @SNAPSHOT for one of the same volume [default: nothing, so that all data
+    /// is in it].
+    #[arg(long, value_name = "SNAPSHOT", value_parser = value::snapshot_name)]
     pub from: Option<String>,
 
     /// Version of the format.
@@ -110,16 +114,18 @@ pub struct ImportDiffArgs {
     #[arg(value_name = "POOL#NAME")]
     pub volume: VolumePlace,
 
-    /// What the snapshot at the beginning of the diff is called here [default: as in the diff].
-    #[arg(long, value_name = "SNAPSHOT", value_parser = value::volume_name)]
+    /// What the snapshot at the beginning of the diff is called here; @SNAPSHOT for one of the volume [default: as in
+    /// the diff].
+    #[arg(long, value_name = "SNAPSHOT", value_parser = value::snapshot_name)]
     pub base: Option<String>,
 
     /// Disconnect the clients of the volume first, where a server serves it.
     #[arg(long)]
     pub force: bool,
 
-    /// What to call the snapshot that the diff leads to [default: as in the diff].
-    #[arg(long = "as", value_name = "SNAPSHOT", value_parser = value::volume_name)]
+    /// What to call the snapshot that the diff leads to; @SNAPSHOT makes it one of the volume [default: as in the
+    /// diff].
+    #[arg(long = "as", value_name = "SNAPSHOT", value_parser = value::snapshot_name)]
     pub name: Option<String>,
 
     /// Print one JSON object instead of text.
