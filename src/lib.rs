@@ -159,11 +159,11 @@ pub mod volumes {
     pub use sheave_vol::rbd_diff::{Identity, Likeness};
     #[doc(inline)]
     pub use sheave_vol::{
-        AddOptions, CheckOptions, CheckProgress, CheckReport, Checksum, CopyOptions, CreateOptions, DiscardState,
-        Extent, ExtentKind, Finding, FindingKind, Found, Holder, Interim, LowWater, MapDamage, MemberInfo, OpenOptions,
-        Place, Pool, PoolError, PoolInfo, Purpose, RealClock, ScrubClock, ScrubOptions, ScrubPhase, ScrubProgress,
-        ScrubReport, SpaceNotice, SpaceState, Totals, TrimProgress, Upgrade, Volume, VolumeInfo, Watch, WhenFull,
-        check_device, check_device_with, join,
+        AddOptions, CheckOptions, CheckProgress, CheckReport, Checksum, CopyOptions, CreateOptions, Differences,
+        DiscardState, Extent, ExtentKind, Finding, FindingKind, Found, Holder, Interim, LowWater, MapDamage,
+        MemberInfo, OpenOptions, Place, Pool, PoolError, PoolInfo, Purpose, RealClock, ScrubClock, ScrubOptions,
+        ScrubPhase, ScrubProgress, ScrubReport, SpaceNotice, SpaceState, Totals, TrimProgress, Upgrade, Volume,
+        VolumeInfo, Watch, WhenFull, check_device, check_device_with, join,
     };
 }
 

@@ -257,3 +257,15 @@ impl Extent {
 }
 
 sheave_base::setters!(Extent { addr: u64, shared: bool });
+
+/// Where two volumes differ; [`Volume::differences_since`](crate::Volume::differences_since).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Differences {
+    /// The extents that differ, in order.
+    pub extents: Vec<Extent>,
+    /// Where the comparison ended: at or beyond the end of the range, or where it was told to end.
+    pub upto: u64,
+    /// Bytes that were read to compare them, of both volumes together.
+    pub read_bytes: u64,
+}

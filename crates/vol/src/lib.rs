@@ -48,7 +48,9 @@ pub use error::PoolError;
 pub use format::damage::{Damage, MapDamage};
 pub use format::page::table::{Interim, Purpose};
 pub use format::{block, damage, journal, page, record, superblock};
-pub use info::{DiscardState, Extent, ExtentKind, MemberInfo, PoolInfo, SpaceNotice, SpaceState, Upgrade, VolumeInfo};
+pub use info::{
+    Differences, DiscardState, Extent, ExtentKind, MemberInfo, PoolInfo, SpaceNotice, SpaceState, Upgrade, VolumeInfo,
+};
 pub use members::MemberTag;
 pub use ops::scrub;
 pub use ops::scrub::{RealClock, ScrubClock, ScrubOptions, ScrubPhase, ScrubProgress, ScrubReport};

@@ -3,10 +3,13 @@
 
 use crate::support::{User, format, open, pattern};
 use sheave_base::rng::Rng;
+use sheave_blk::Device;
+use sheave_blk::bio::Op;
 use sheave_drivers::open_device;
 use sheave_iomap::File;
+use sheave_vol::block_io::{BlockIo, DeviceIo};
 use sheave_vol::rbd_diff::{Identity, Likeness};
-use sheave_vol::{CopyOptions, Extent, ExtentKind, Pool, PoolError, Volume};
+use sheave_vol::{Checksum, CopyOptions, CreateOptions, Extent, ExtentKind, Pool, PoolError, Volume};
 
 const BLOCK: u64 = 4096;
 /// More than a leaf of 16 KiB units maps, in several slots of the top with 4 KiB units.
@@ -75,14 +78,203 @@ fn assert_told(pool: &Pool, now: &str, base: &str, words: &str) -> u64 {
         let same = before.map_or(block.iter().all(|byte| *byte == 0), |before| before == block);
         assert!(changed[number] || same, "{words}: block {number} is another, and that is not told");
     }
+    assert_exact(&one, &other, (&new, &old), &changed, words);
     told.iter().map(|extent| extent.len).sum()
+}
+
+/// What is told once blocks were compared: exactly those that read differently, of what both have; of the rest what the
+/// maps say.
+fn assert_exact(now: &Volume, base: &Volume, (new, old): (&[u8], &[u8]), by_map: &[bool], words: &str) {
+    let told = differences(now, base);
+    let mut last = 0;
+    let mut differs = vec![None; by_map.len()];
+    for extent in &told {
+        assert!(extent.pos >= last && extent.len > 0, "{words}: {extent:?} in {told:?}");
+        last = extent.pos + extent.len;
+        (extent.pos / BLOCK..last / BLOCK).for_each(|block| differs[block as usize] = Some(extent.kind));
+    }
+    let bytes_of =
+        |bytes: &[u8], block: usize| bytes.get(block * BLOCK as usize..)?.get(..BLOCK as usize).map(Vec::from);
+    let has_data = |volume: &Volume, block: usize| {
+        let extents = volume.extents(block as u64 * BLOCK, BLOCK).expect("told");
+        extents.first().is_some_and(|extent| extent.kind == ExtentKind::Data)
+    };
+    for (block, by_map) in by_map.iter().enumerate() {
+        let (one, other) = (bytes_of(new, block), bytes_of(old, block));
+        match differs[block] {
+            Some(_) if !by_map => panic!("{words}: block {block} lies where it lay, and is told"),
+            Some(_) if other.is_none() || !(has_data(now, block) && has_data(base, block)) => {}
+            Some(_) => assert_ne!(one, other, "{words}: block {block} is the same, and is told"),
+            None if *by_map => assert_eq!(one, other, "{words}: block {block} is another, and is not told"),
+            None => {}
+        }
+    }
+}
+
+/// All differences, without a stop.
+fn differences(now: &Volume, base: &Volume) -> Vec<Extent> {
+    let told = now.differences_since(base, 0, u64::MAX, &mut |_| true).expect("told");
+    assert!(told.upto >= now.size_bytes());
+    told.extents
+}
+
+/// A pool with or without checksums of data.
+fn format_with(device: &Device, unit: u64, checksum: Checksum) {
+    let options = CreateOptions::default().unit_bytes(unit).overwrite(true).metadata_copies(Some(1));
+    Pool::create(device, &options.checksum(checksum)).expect("formats");
+}
+
+fn sum(extents: &[Extent]) -> u64 {
+    extents.iter().map(|extent| extent.len).sum()
+}
+
+const BOTH: [Checksum; 2] = [Checksum::None, Checksum::Crc32c];
+
+#[test]
+fn fifty_small_writes_are_fifty_small_differences_and_only_copies_are_read() {
+    for (checksum, unit) in BOTH.into_iter().flat_map(|checksum| [4096, 65536, 1 << 20].map(|unit| (checksum, unit))) {
+        let device = open_device("ram:size=256M").expect("opens");
+        format_with(&device, unit, checksum);
+        let pool = open(&device);
+        let user = User::new(pool.create_volume("v", 64 << 20).expect("creates"));
+        user.write(0, &pattern(1, 64 << 20)).expect("written");
+        pool.snapshot("v", "s").expect("frozen");
+        let mut rng = Rng::new(7);
+        let mut blocks = std::collections::BTreeSet::new();
+        while blocks.len() < 50 {
+            let block = rng.below((64 << 20) / BLOCK);
+            if blocks.insert(block) {
+                user.write(block * BLOCK, &pattern(2 + block, BLOCK as usize)).expect("written");
+            }
+        }
+        user.sync().expect("synced");
+        let base = pool.open_volume("s").expect("is there");
+        let by_map = sum(&user.volume.changes_since(&base, 0, u64::MAX).expect("told"));
+        let before = device.stats().op(Op::Read).sectors;
+        let told = user.volume.differences_since(&base, 0, u64::MAX, &mut |_| true).expect("told");
+        let read = (device.stats().op(Op::Read).sectors - before) * 512;
+        let words = format!("{checksum:?}, units of {unit}: {told:?}");
+        assert_eq!(sum(&told.extents), 50 * BLOCK, "{words}");
+        assert!(
+            told.extents
+                .iter()
+                .all(|extent| (extent.pos / BLOCK..(extent.pos + extent.len) / BLOCK)
+                    .all(|block| blocks.contains(&block))),
+            "{words}"
+        );
+        // Both sides of what was copied; of a pool with checksums without what these prove to differ.
+        let differ = if checksum == Checksum::None { 0 } else { 50 * BLOCK };
+        assert_eq!((read, told.read_bytes), (2 * (by_map - differ), 2 * (by_map - differ)), "{words}");
+        if unit == 65536 {
+            assert!(by_map > 40 * 4 * unit, "the maps alone tell groups: {by_map}");
+        }
+    }
+}
+
+/// Another block with the same CRC32C: a multiple of the polynomial is added to it.
+fn colliding(block: &[u8], at: usize) -> Vec<u8> {
+    let mut other = block.to_vec();
+    // The 33 coefficients from the highest on, the first bit of a byte being its lowest.
+    let bits = std::iter::once(1).chain((0..32).rev().map(|bit| 0x1edc_6f41_u32 >> bit & 1));
+    for (bit, _) in bits.enumerate().filter(|(_, one)| *one == 1) {
+        other[at + bit / 8] ^= 1 << (bit % 8);
+    }
+    other
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(u32::MAX, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 })
+    })
+}
+
+#[test]
+fn a_block_whose_checksum_collides_is_a_difference() {
+    let device = open_device("ram:size=64M").expect("opens");
+    format_with(&device, 65536, Checksum::Crc32c);
+    let pool = open(&device);
+    let user = User::new(pool.create_volume("v", 1 << 20).expect("creates"));
+    let old = pattern(1, BLOCK as usize);
+    let new = colliding(&old, 100);
+    assert!(old != new && crc32c(&old) == crc32c(&new));
+    user.write(BLOCK, &old).expect("written");
+    pool.snapshot("v", "s").expect("frozen");
+    user.write(BLOCK, &new).expect("written");
+    let told = differences(&user.volume, &pool.open_volume("s").expect("is there"));
+    assert_eq!((told.len(), told[0].pos, told[0].len), (1, BLOCK, BLOCK), "{told:?}");
+}
+
+#[test]
+fn what_rots_in_a_copy_or_under_it_is_a_difference() {
+    for (checksum, rots_now) in BOTH.into_iter().flat_map(|checksum| [true, false].map(|now| (checksum, now))) {
+        let device = open_device("ram:size=64M").expect("opens");
+        format_with(&device, 65536, checksum);
+        let pool = open(&device);
+        let user = User::new(pool.create_volume("v", 1 << 20).expect("creates"));
+        user.write(0, &pattern(1, 65536)).expect("written");
+        pool.snapshot("v", "s").expect("frozen");
+        user.write(0, &pattern(2, BLOCK as usize)).expect("written");
+        user.sync().expect("synced");
+        let base = pool.open_volume("s").expect("is there");
+        assert_eq!(sum(&differences(&user.volume, &base)), BLOCK);
+        let rotten = if rots_now { &user.volume } else { &base };
+        let place = rotten.extents(5 * BLOCK, BLOCK).expect("told")[0].addr;
+        DeviceIo::new(&device).expect("attaches").write(place, &pattern(9, BLOCK as usize)).expect("written");
+        let told = differences(&user.volume, &base);
+        let places: Vec<u64> = told.iter().map(|extent| extent.pos).collect();
+        assert_eq!((places, sum(&told)), (vec![0, 5 * BLOCK], 2 * BLOCK), "{checksum:?}: {told:?}");
+        // Both copies rot into the same: only their own checksums tell.
+        for volume in [&user.volume, &base] {
+            let place = volume.extents(5 * BLOCK, BLOCK).expect("told")[0].addr;
+            DeviceIo::new(&device).expect("attaches").write(place, &pattern(9, BLOCK as usize)).expect("written");
+        }
+        let expected = if checksum == Checksum::None { BLOCK } else { 2 * BLOCK };
+        assert_eq!(sum(&differences(&user.volume, &base)), expected, "{checksum:?}");
+    }
+}
+
+#[test]
+fn a_comparison_ends_when_it_is_told_to_and_goes_on_from_there() {
+    let device = open_device("ram:size=64M").expect("opens");
+    format_with(&device, 65536, Checksum::None);
+    let pool = open(&device);
+    let user = User::new(pool.create_volume("v", 16 << 20).expect("creates"));
+    user.write(0, &pattern(1, 16 << 20)).expect("written");
+    pool.snapshot("v", "s").expect("frozen");
+    for group in 0..64 {
+        user.write((group << 18) + 512, &pattern(2, 1024)).expect("written");
+    }
+    let base = pool.open_volume("s").expect("is there");
+    let (mut at, mut all, mut batches) = (0, Vec::new(), 0);
+    while at < 16 << 20 {
+        let mut heard = Vec::new();
+        let mut once = |at| {
+            heard.push(at);
+            heard.len() == 1
+        };
+        let told = user.volume.differences_since(&base, at, u64::MAX, &mut once).expect("told");
+        assert!(told.upto > at && told.read_bytes <= 2 * ((1 << 20) + 65536), "a batch: {told:?}");
+        assert_eq!(heard.first(), Some(&at));
+        at = told.upto;
+        batches += 1;
+        all.extend(told.extents);
+    }
+    assert!(batches >= 15, "{batches}");
+    assert_eq!(all, differences(&user.volume, &base));
+    assert_eq!(sum(&all), 64 * BLOCK);
+    let none = user.volume.differences_since(&base, 0, u64::MAX, &mut |_| false).expect("told");
+    assert_eq!((none.extents.len(), none.upto, none.read_bytes), (0, 0, 0));
+    // Within a block and across its end.
+    let odd = user.volume.differences_since(&base, 512, 4096, &mut |_| true).expect("told").extents;
+    assert_eq!((odd.len(), odd[0].pos, odd[0].len), (1, 512, BLOCK - 512), "{odd:?}");
 }
 
 #[test]
 fn all_that_reads_differently_is_told_across_rollbacks_and_resizes() {
-    for (seed, unit) in [(1, 4096), (2, 16384), (3, 65536)] {
+    let kinds = [4096, 16384, 65536].into_iter().zip(1..);
+    for ((unit, seed), checksum) in kinds.flat_map(|kind| BOTH.map(|checksum| (kind, checksum))) {
         let device = open_device("ram:size=256M").expect("opens");
-        format(&device, unit);
+        format_with(&device, unit, checksum);
         let pool = open(&device);
         drop(pool.create_volume("v", SIZE).expect("creates"));
         let mut rng = Rng::new(seed);
@@ -104,8 +296,14 @@ fn all_that_reads_differently_is_told_across_rollbacks_and_resizes() {
                         let pos = rng.below(size / BLOCK) * BLOCK;
                         let len = (rng.below(40) + 1) * BLOCK;
                         let len = len.min(size - pos);
-                        match rng.below(3) {
+                        match rng.below(4) {
                             0 => user.punch(pos, len).expect("punched"),
+                            // The same bytes again, a few blocks of them.
+                            1 => {
+                                let len = len.min(3 * BLOCK);
+                                let same = user.read(pos, len as usize).expect("read");
+                                user.write(pos, &same).expect("written");
+                            }
                             _ => user.write(pos, &pattern(round * 100 + pos, len as usize)).expect("written"),
                         }
                     }

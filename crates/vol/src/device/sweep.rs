@@ -4,7 +4,7 @@
 //! batch that fails is read again block by block, so that one bad sector costs one block. Does not own what the blocks
 //! hold.
 //!
-//! Called by the offline check and by scrubs.
+//! Called by the offline check, by scrubs, and by comparisons of volumes.
 
 use sheave_base::buf::Buf;
 use sheave_base::status::Status;

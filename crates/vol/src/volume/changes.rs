@@ -2,7 +2,8 @@
 //!
 //! Owns the comparison and the [`Identity`] of a snapshot. Reads no data: two blocks are the same when they lie in
 //! the same place of the pool, and what has other owners is never written in place (V3 of [`volume`](super)). So
-//! blocks that were written anew with the same bytes count as changed. Any two volumes can be compared, whatever
+//! blocks that were written anew with the same bytes count as changed, and so does everything that the first write
+//! after a snapshot copied; [`compare`](super::compare) tells these apart. Any two volumes can be compared, whatever
 //! happened between them: rollbacks, clones, resizes.
 //!
 //! - C1: every block that reads differently is told. What both do not have, and what lies beyond the other's end and is
@@ -112,14 +113,18 @@ fn some_changes(
             continue;
         }
         let next = changed_at(pool, state, core, base, at, end);
-        at = next.1;
-        let Some(extent) = next.0 else { continue };
-        match all.last_mut() {
-            Some(last) if continues(last, &extent) => last.len += extent.len,
-            _ => all.push(extent),
-        }
+        at = next.end;
+        next.extent.into_iter().for_each(|extent| add(all, extent));
     }
     at
+}
+
+/// Adds an extent to those that were found before it.
+pub(super) fn add(all: &mut Vec<Extent>, extent: Extent) {
+    match all.last_mut() {
+        Some(last) if continues(last, &extent) => last.len += extent.len,
+        _ => all.push(extent),
+    }
 }
 
 fn continues(last: &Extent, next: &Extent) -> bool {
@@ -129,7 +134,7 @@ fn continues(last: &Extent, next: &Extent) -> bool {
 
 /// The end of a part of the map that both have, if `pos` lies in one (C2). What reaches beyond the end of the base is
 /// looked at block by block.
-fn shared_end(pool: &PoolInner, core: &VolumeCore, base: &VolumeCore, pos: u64) -> Option<u64> {
+pub(super) fn shared_end(pool: &PoolInner, core: &VolumeCore, base: &VolumeCore, pos: u64) -> Option<u64> {
     let geometry = &pool.map.geometry;
     let unit = pos >> geometry.unit_shift;
     let end_of = |shift: u32| ((unit >> shift) + 1) << (shift + geometry.unit_shift);
@@ -146,26 +151,42 @@ fn shared_end(pool: &PoolInner, core: &VolumeCore, base: &VolumeCore, pos: u64) 
     (same && end <= base.size()).then_some(end)
 }
 
-/// The extent at `pos` if it differs, and where the next one begins.
-fn changed_at(
+/// One step of a comparison.
+pub(super) struct Step {
+    /// The extent, if it differs.
+    pub(super) extent: Option<Extent>,
+    /// Where the base has its data of this extent, if both have data.
+    pub(super) before: Option<u64>,
+    /// Where the next step begins.
+    pub(super) end: u64,
+}
+
+/// The step at `pos`, by the maps.
+pub(super) fn changed_at(
     pool: &PoolInner,
     state: &State,
     core: &VolumeCore,
     base: &VolumeCore,
     pos: u64,
     end: u64,
-) -> (Option<Extent>, u64) {
+) -> Step {
     let now = extent_at(pool, state, core, pos, end);
     if pos >= base.size() {
-        return ((now.kind == ExtentKind::Data).then_some(now), pos + now.len);
+        let end = pos + now.len;
+        return Step { extent: (now.kind == ExtentKind::Data).then_some(now), before: None, end };
     }
     let before = extent_at(pool, state, base, pos, end.min(base.size()));
     let len = now.len.min(before.len);
-    let differs = match (now.kind == ExtentKind::Data, before.kind == ExtentKind::Data) {
+    let have_data = (now.kind == ExtentKind::Data, before.kind == ExtentKind::Data);
+    let differs = match have_data {
         (true, true) => now.addr != before.addr,
         (one, other) => one != other,
     };
-    (differs.then_some(Extent { len, ..now }), pos + len)
+    Step {
+        extent: differs.then_some(Extent { len, ..now }),
+        before: (have_data == (true, true)).then_some(before.addr),
+        end: pos + len,
+    }
 }
 
 /// Of a volume as it is.

@@ -7,7 +7,8 @@
 //! | [`extend`] | writes beyond the end |
 //! | [`punch`] | holes and zeroes |
 //! | [`report`] | extents, and what a volume takes |
-//! | [`changes`] | what differs between two volumes |
+//! | [`changes`] | what differs between two volumes, by their maps |
+//! | [`compare`] | the same, by their bytes where maps cannot tell |
 //!
 //! Owns the quick answers. Reads, and writes to what is written and not shared, take no lock and allocate nothing.
 //!
@@ -17,6 +18,7 @@
 //! - V4: no block beyond the end is written, but for those that a smaller size is just cutting off.
 
 mod changes;
+mod compare;
 mod extend;
 mod punch;
 mod relocate;
@@ -41,7 +43,7 @@ use crate::engine::background::Keeper;
 use crate::engine::change::closed;
 use crate::engine::inner::PoolInner;
 use crate::error::PoolError;
-use crate::info::Extent;
+use crate::info::{Differences, Extent};
 use crate::rbd_diff::Identity;
 use crate::state::phase::Phase;
 use crate::state::table::{OpenToken, VolumeCore};
@@ -134,13 +136,36 @@ impl Volume {
     /// hole now is told as a hole; nothing is told beyond this volume's end, and of what lies beyond the base's only
     /// data.
     pub fn changes_since(&self, base: &Volume, pos: u64, len: u64) -> Result<Vec<Extent>, PoolError> {
-        if !Arc::ptr_eq(&self.pool, &base.pool) {
-            return Err(PoolError::Invalid {
-                what: "the volumes lie in different pools, whose places say nothing of each other".into(),
-                fix: "Compare volumes of one pool".into(),
-            });
-        }
+        self.check_pool_of(base)?;
         Ok(changes::changes(&self.pool, &self.core, &base.core, pos, len))
+    }
+
+    /// As [`Volume::changes_since`], without what reads the same: where both volumes have data in different places, as
+    /// after the copy that a write to a part of a shared unit makes, blocks are compared. What the checksums of a pool
+    /// prove to differ is not read, nor is what lies in one place or in one of the volumes alone. A block that cannot be
+    /// read, or is not what was written, is told as different.
+    ///
+    /// Blocks; one MiB of either volume is read at a time. `go_on` hears before each where it begins, and ends the
+    /// comparison by `false`. A volume that is written meanwhile is compared as each of its blocks was at some moment.
+    pub fn differences_since(
+        &self,
+        base: &Volume,
+        pos: u64,
+        len: u64,
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<Differences, PoolError> {
+        self.check_pool_of(base)?;
+        compare::differences(&self.pool, &self.core, &base.core, (pos, len), go_on)
+    }
+
+    fn check_pool_of(&self, base: &Volume) -> Result<(), PoolError> {
+        if Arc::ptr_eq(&self.pool, &base.pool) {
+            return Ok(());
+        }
+        Err(PoolError::Invalid {
+            what: "the volumes lie in different pools, whose places say nothing of each other".into(),
+            fix: "Compare volumes of one pool".into(),
+        })
     }
 
     /// Names of the snapshots that changes of this volume are asked for since, the newest first, at most so many: those

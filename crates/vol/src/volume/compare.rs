@@ -1,0 +1,220 @@
+//! What differs between two volumes of a pool, by their bytes where maps cannot tell.
+//!
+//! The first write to a part of a unit that a snapshot shares copies all of the unit, and its group
+//! ([`relocate`](super::relocate)). Maps call all of that changed, up to 64 times as much as was written. Here such
+//! blocks are compared: those that read the same in both volumes are left out.
+//!
+//! Owns what is read, and what proves that two blocks are the same. An increment that lacks a changed block is a backup
+//! that is wrong, so:
+//!
+//! - D1: a block is left out only when its bytes were read on both sides and are the same. Checksums that differ prove
+//!   that blocks differ, and spare the reading; checksums that are the same prove nothing, for a CRC can be made to
+//!   collide.
+//! - D2: a block that cannot be read, is marked bad, or does not match its own checksum counts as changed. Whoever
+//!   reads it then is told what is wrong with it.
+//! - D3: only blocks are read that both volumes have, in different places. What lies in one place, or in one volume
+//!   alone, is decided by the maps.
+//! - D4: units that are read stay what they are meanwhile: the I/O is counted in the grace of both volumes before the
+//!   lock is let go under which the units were found.
+//!
+//! One batch of [`BATCH`] bytes of either side is read at a time, and nothing is held between batches.
+
+use sheave_base::grace::{Grace, Phase, Seat};
+use sheave_base::status::Status;
+use sheave_base::sync::Arc;
+
+use super::changes::{add, changed_at, shared_end};
+use crate::device::sweep::Sweep;
+use crate::engine::inner::PoolInner;
+use crate::error::PoolError;
+use crate::format::{BLOCK, BLOCK_BYTES};
+use crate::info::{Differences, Extent};
+use crate::state::extent_map::BLOCK_SHIFT;
+use crate::state::sums::crc;
+use crate::state::table::VolumeCore;
+
+/// Bytes of one side after which a batch is compared.
+const BATCH: u64 = 1 << 20;
+/// Steps of a batch at most, all under one lock.
+const STEPS: u32 = 4096;
+
+/// The differences of a range, as far as `go_on` lets it go, which hears where the next batch begins.
+pub(super) fn differences(
+    pool: &PoolInner,
+    core: &Arc<VolumeCore>,
+    base: &Arc<VolumeCore>,
+    (pos, len): (u64, u64),
+    go_on: &mut dyn FnMut(u64) -> bool,
+) -> Result<Differences, PoolError> {
+    let end = pos.saturating_add(len).min(core.size());
+    let seats = [Grace::seat(core.top.grace()), Grace::seat(base.top.grace())];
+    let mut comparison = Comparison { pool, core, base, seats, sweep: None };
+    let mut told = Differences { extents: Vec::new(), upto: pos, read_bytes: 0 };
+    while told.upto < end && go_on(told.upto) {
+        let batch = comparison.gather(told.upto, end);
+        let read = comparison.settle(&batch, &mut told.extents);
+        comparison.let_go(batch.pinned);
+        told.read_bytes += read.map_err(|status| PoolError::Io {
+            what: "comparing two volumes".into(),
+            status,
+            fix: "Give the program more memory, and try again".into(),
+        })?;
+        told.upto = batch.upto;
+    }
+    Ok(told)
+}
+
+struct Comparison<'a> {
+    pool: &'a PoolInner,
+    core: &'a VolumeCore,
+    base: &'a VolumeCore,
+    /// In the graces of both.
+    seats: [Seat; 2],
+    /// Memory for a batch of both sides, once something is to be read.
+    sweep: Option<Sweep>,
+}
+
+/// What maps call different in one part of the volumes.
+struct Batch {
+    /// Extents, each with the place of the base's data where both have data.
+    found: Vec<(Extent, Option<u64>)>,
+    /// Where the next batch begins.
+    upto: u64,
+    /// The count in either grace, if something may have to be read (D4).
+    pinned: Option<[Phase; 2]>,
+}
+
+/// A block that both have, in different places.
+#[derive(Clone, Copy)]
+struct Pair {
+    /// Addresses of the whole blocks.
+    now: u64,
+    before: u64,
+    /// The part of the block that is compared: the ends of a volume and of a range may lie within one.
+    from: usize,
+    to: usize,
+}
+
+impl Comparison<'_> {
+    fn gather(&self, pos: u64, end: u64) -> Batch {
+        let mut batch = Batch { found: Vec::new(), upto: pos, pinned: None };
+        let mut bytes = 0;
+        let state = self.pool.lock();
+        for _ in 0..STEPS {
+            if batch.upto >= end || bytes >= BATCH {
+                break;
+            }
+            if let Some(shared) = shared_end(self.pool, self.core, self.base, batch.upto) {
+                batch.upto = shared.min(end);
+                continue;
+            }
+            let step = changed_at(self.pool, &state, self.core, self.base, batch.upto, end);
+            batch.upto = step.end;
+            let Some(extent) = step.extent else { continue };
+            bytes += step.before.map_or(0, |_| extent.len);
+            batch.found.push((extent, step.before));
+        }
+        if bytes > 0 {
+            batch.pinned = Some([0, 1].map(|side| {
+                let seat: &Seat = &self.seats[side];
+                seat.enter();
+                let phase = seat.count();
+                seat.leave();
+                phase
+            }));
+        }
+        batch
+    }
+
+    fn let_go(&self, pinned: Option<[Phase; 2]>) {
+        let Some(phases) = pinned else { return };
+        self.seats.iter().zip(phases).for_each(|(seat, phase)| seat.uncount(phase));
+    }
+
+    /// Adds what differs of a batch; the bytes that were read for it.
+    fn settle(&mut self, batch: &Batch, told: &mut Vec<Extent>) -> Result<u64, Status> {
+        let pairs = batch.found.iter().flat_map(|(extent, before)| before.map(|before| pairs_of(*extent, before)));
+        let pairs: Vec<Pair> = pairs.flatten().filter(|pair| self.may_be_same(pair)).collect();
+        let same = self.read_and_compare(&pairs)?;
+        // Both are in the order of the volume.
+        let mut same = pairs.iter().zip(same).filter(|(_, same)| *same).map(|(pair, _)| pair.now).peekable();
+        for (extent, before) in &batch.found {
+            if before.is_none() {
+                add(told, *extent);
+                continue;
+            }
+            for part in blocks_of(*extent) {
+                if same.next_if_eq(&(part.addr & !(BLOCK_BYTES - 1))).is_none() {
+                    add(told, part);
+                }
+            }
+        }
+        debug_assert!(same.next().is_none(), "every block that is the same was met");
+        Ok(2 * pairs.len() as u64 * BLOCK_BYTES)
+    }
+
+    /// False when the checksums prove that the blocks differ, or one is known to be bad (D1, D2).
+    fn may_be_same(&self, pair: &Pair) -> bool {
+        let Some(sums) = &self.pool.sums else { return true };
+        let (now, before) = (pair.now >> BLOCK_SHIFT, pair.before >> BLOCK_SHIFT);
+        let sum = sums.get(now);
+        // The checksum of a block of which only a part counts says nothing of that part.
+        let differ = sum != sums.get(before) && (pair.from, pair.to) == (0, BLOCK);
+        sum.is_some() && !differ && !sums.is_marked(now) && !sums.is_marked(before)
+    }
+
+    /// Whether the blocks of each pair are the same.
+    fn read_and_compare(&mut self, pairs: &[Pair]) -> Result<Vec<bool>, Status> {
+        if pairs.is_empty() {
+            return Ok(Vec::new());
+        }
+        // A range may begin and end within a block.
+        let most = ((BATCH + self.pool.map.geometry.unit_bytes()) >> BLOCK_SHIFT) + 2;
+        let sweep = match &mut self.sweep {
+            Some(sweep) => sweep,
+            none => none.insert(Sweep::new(2 * most as usize)?),
+        };
+        debug_assert!(2 * pairs.len() <= sweep.most());
+        let addresses: Vec<u64> =
+            pairs.iter().map(|pair| pair.now).chain(pairs.iter().map(|pair| pair.before)).collect();
+        sweep.read(&*self.pool.io, &addresses);
+        let is_good = |at: u64, block: &[u8]| match &self.pool.sums {
+            Some(sums) => sums.get(at >> BLOCK_SHIFT) == Some(crc(block)),
+            None => true,
+        };
+        let same = pairs.iter().enumerate().map(|(number, pair)| {
+            let (Ok(now), Ok(before)) = (sweep.block(number), sweep.block(pairs.len() + number)) else { return false };
+            now[pair.from..pair.to] == before[pair.from..pair.to]
+                && is_good(pair.now, now)
+                && is_good(pair.before, before)
+        });
+        Ok(same.collect())
+    }
+}
+
+/// The parts of an extent that lie in one block each.
+fn blocks_of(extent: Extent) -> impl Iterator<Item = Extent> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        if done == extent.len {
+            return None;
+        }
+        let (pos, addr) = (extent.pos + done, extent.addr + done);
+        let len = (BLOCK_BYTES - addr % BLOCK_BYTES).min(extent.len - done);
+        done += len;
+        Some(Extent { pos, addr, len, ..extent })
+    })
+}
+
+fn pairs_of(extent: Extent, before: u64) -> impl Iterator<Item = Pair> {
+    blocks_of(extent).map(move |part| {
+        // Units begin at blocks, so a place is as far into its block on either side.
+        let from = (part.addr % BLOCK_BYTES) as usize;
+        let now = part.addr - from as u64;
+        let before = before + (part.addr - extent.addr) - from as u64;
+        Pair { now, before, from, to: from + part.len as usize }
+    })
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests;
