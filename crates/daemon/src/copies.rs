@@ -233,7 +233,11 @@ impl Control {
             let sink = || Ok(sink(file, "the diff", 0, wanted.stream)?.stopped_by(stop));
             export_diff::write(open, &place, wanted.from.as_deref(), version, sink, &mut &*told, stop)
         })?;
-        Ok(json!({ "copied_bytes": written.copied_bytes, "zero_bytes": written.zero_bytes }))
+        Ok(json!({
+            "copied_bytes": written.copied_bytes,
+            "zero_bytes": written.zero_bytes,
+            "compared_bytes": written.compared_bytes,
+        }))
     }
 
     /// `ImportDiff`.

@@ -6,11 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use sheave::File as _;
 use sheave_drivers::host::Passed;
 use sheave_drivers::spec;
 use sheave_serve::Limit;
@@ -40,6 +41,9 @@ use crate::value::check_low_water;
 const MAX_EXTENTS: usize = 4096;
 /// Bytes of a volume that one reply looks at, at most.
 const MAX_MAP: u64 = 16 << 30;
+/// Time for which one reply compares blocks, but for the batch that is under way then: a client hears of the progress
+/// of a long comparison, and can end it.
+const MAX_COMPARE: Duration = Duration::from_millis(200);
 /// Volumes of one call of `DeleteVolumes`.
 const MAX_DELETED: usize = 1024;
 
@@ -258,11 +262,23 @@ impl Control {
         let end = compare.offset_bytes.saturating_add(compare.length_bytes).min(size);
         let (step, mut at, mut extents) = (pool.unit_bytes() * 512, compare.offset_bytes, Vec::new());
         let last = end.min(at.saturating_add(MAX_MAP));
+        let begun = Instant::now();
+        let is_over = || begun.elapsed() >= MAX_COMPARE;
         while at < last && extents.len() < MAX_EXTENTS {
             let len = step.min(last - at);
-            let found = volume.changes_since(&since, at, len).map_err(failure::pool)?;
-            extents.extend(found.iter().map(ExtentJson::new));
-            at += len;
+            // A batch at least, so that who asks again gets on.
+            let mut go_on = |upto| upto == compare.offset_bytes || !is_over();
+            let found = volume.differences_since(&since, at, len, &mut go_on).map_err(failure::pool)?;
+            extents.extend(found.extents.iter().map(ExtentJson::new));
+            let whole = found.upto >= at + len;
+            at = found.upto;
+            if at >= volume.size_bytes() {
+                // The volume ends here, or has become smaller.
+                at = end;
+            }
+            if !whole || is_over() {
+                break;
+            }
         }
         Ok(json!({ "extents": object(extents)?, "next_bytes": (at < end).then_some(at) }))
     }

@@ -1,6 +1,7 @@
 //! A pool that a command has opened itself, or that a daemon holds: the same commands for both.
 
 use serde::Deserialize;
+use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_daemon::api::types as t;
 use sheave_daemon::delete::delete_all;
 use sheave_daemon::failure::{self, Failure};
@@ -14,6 +15,7 @@ use sheave_vol::{LowWater, Pool, PoolError};
 use super::remote::{Holder, holder, named, not_all_of_it, not_while_served, refused_by};
 use crate::output;
 use crate::pool::patience;
+use crate::progress::Progress;
 
 /// One of them.
 pub struct Opened {
@@ -281,14 +283,34 @@ impl Opened {
     }
 
     /// Where a volume of `size` bytes reads differently from another.
-    pub fn changes(&self, name: &str, since: &str, size: u64) -> Result<Vec<ExtentJson>, Failure> {
+    pub fn changes(
+        &self,
+        name: &str,
+        since: &str,
+        size: u64,
+        progress: &mut Progress,
+        stop: &AtomicBool,
+    ) -> Result<Vec<ExtentJson>, Failure> {
+        let ended = || Failure::interrupted("the comparison was ended");
+        // Relaxed, both: the flag carries nothing but itself.
         match &self.by {
             By::Us(pool) => {
                 let open = |name: &str| pool.open_volume(name).map_err(failure::pool);
-                let changed = open(name)?.changes_since(&open(since)?, 0, u64::MAX).map_err(failure::pool)?;
-                Ok(changed.iter().map(ExtentJson::new).collect())
+                let told = open(name)?.differences_since(&open(since)?, 0, u64::MAX, &mut |upto| {
+                    progress.reach(upto, None);
+                    !stop.load(Ordering::Relaxed)
+                });
+                let told = told.map_err(failure::pool)?;
+                if stop.load(Ordering::Relaxed) {
+                    return Err(ended());
+                }
+                Ok(told.extents.iter().map(ExtentJson::new).collect())
             }
             By::Them(Holder { remote, pool }) => pages(0, size, |offset_bytes, length_bytes| {
+                if stop.load(Ordering::Relaxed) {
+                    return Err(ended());
+                }
+                progress.reach(offset_bytes, None);
                 let (volume, since) = (name.to_owned(), since.to_owned());
                 let compare = t::Compare { pool: pool.clone(), volume, since, offset_bytes, length_bytes };
                 remote.call("CompareVolumes", &compare)
@@ -316,7 +338,7 @@ impl Opened {
 fn pages(
     offset: u64,
     len: u64,
-    ask: impl Fn(u64, u64) -> Result<Extents, Failure>,
+    mut ask: impl FnMut(u64, u64) -> Result<Extents, Failure>,
 ) -> Result<Vec<ExtentJson>, Failure> {
     let mut all: Vec<ExtentJson> = Vec::new();
     let mut next = Some(offset);

@@ -2,11 +2,13 @@
 
 use sheave_daemon::failure::Failure;
 use sheave_daemon::place::Access;
+use sheave_load::signals;
 
 use super::map::table;
 use crate::args::volume::diff::DiffArgs;
 use crate::control::opened::Opened;
 use crate::output;
+use crate::progress::Progress;
 
 /// Does it.
 pub fn run(args: &DiffArgs) -> Result<(), Failure> {
@@ -15,10 +17,14 @@ pub fn run(args: &DiffArgs) -> Result<(), Failure> {
         return Err(Failure::usage(format!("{before} and {after} are in different pools"))
             .fix("compare volumes of one pool; cmp compares what sheave volume export writes"));
     }
+    let stop = signals::stop_flag()?;
     let pool = Opened::open(&after.pool, Access::Look)?;
     let compare = || {
         let sizes = (pool.volume(&before.name)?.size_bytes, pool.volume(&after.name)?.size_bytes);
-        Ok((sizes, pool.changes(&after.name, &before.name, sizes.1)?))
+        let mut progress = Progress::new("compare", args.progress, args.json, Some(sizes.1));
+        let changed = pool.changes(&after.name, &before.name, sizes.1, &mut progress, &stop)?;
+        progress.finish();
+        Ok((sizes, changed))
     };
     let compared: Result<_, Failure> = compare();
     pool.close()?;

@@ -36,6 +36,8 @@ struct Exported<'a> {
     copied_bytes: u64,
     /// What changed and reads as zeroes now.
     zero_bytes: u64,
+    /// Read of both sides to tell what changed from what a copy moved.
+    compared_bytes: u64,
     seconds: f64,
 }
 
@@ -54,14 +56,15 @@ pub fn run(args: &ExportDiffArgs) -> Result<(), Failure> {
     };
     let told = outcome.and_then(|done| Ok((done, pool.volume(&place.name)?)));
     let closed = pool.close();
-    let ((Written { copied_bytes, zero_bytes }, seconds), volume) = told?;
+    let ((Written { copied_bytes, zero_bytes, compared_bytes }, seconds), volume) = told?;
     closed?;
     let file = args.file.display().to_string();
     let from = args.from.as_deref().map(|from| value::snapshot_of(&place.name, from));
     if args.json {
         let (from, format) = (from.as_deref(), args.format.name());
         let done = "exported";
-        return output::json(&Exported { done, volume, file, from, format, copied_bytes, zero_bytes, seconds });
+        let exported = Exported { done, volume, file, from, format, copied_bytes, zero_bytes, compared_bytes, seconds };
+        return output::json(&exported);
     }
     let text = format!(
         "exported: {} since {}, to {}; {} of data, {} of zeroes; {seconds:.1} s\n",
@@ -115,6 +118,9 @@ fn there(pool: &Opened, holder: &Holder, args: &ExportDiffArgs, stop: &AtomicBoo
     struct Reply {
         copied_bytes: u64,
         zero_bytes: u64,
+        /// A daemon of an older program compares nothing.
+        #[serde(default)]
+        compared_bytes: u64,
     }
     let volume = args.volume.name.clone();
     let from = args.from.as_deref().map(|from| value::snapshot_of(&volume, from));
@@ -126,8 +132,8 @@ fn there(pool: &Opened, holder: &Holder, args: &ExportDiffArgs, stop: &AtomicBoo
     let sink = sink(args)?;
     let stream = sink.told_as_stream();
     let export = t::ExportDiff { pool: holder.pool.clone(), volume, from, format, stream };
-    let Reply { copied_bytes, zero_bytes } =
+    let Reply { copied_bytes, zero_bytes, compared_bytes } =
         holder.remote.long("ExportDiff", &export, &[sink.file()?.as_fd()], &mut progress, stop)?;
     sink.was_finished()?;
-    Ok((Written { copied_bytes, zero_bytes }, progress.finish().as_secs_f64()))
+    Ok((Written { copied_bytes, zero_bytes, compared_bytes }, progress.finish().as_secs_f64()))
 }

@@ -204,6 +204,39 @@ fn what_did_not_change_is_not_read() {
     assert!(content(&dir, "q.img#v") == wanted);
 }
 
+/// Fifty writes of one block after a snapshot: the copies that they made are not in the diff.
+#[test]
+fn an_increment_is_as_large_as_what_changed() {
+    if no_io_uring() {
+        return;
+    }
+    for options in ["", "--checksum crc32c"] {
+        let dir = Dir::new();
+        dir.ok(&format!("pool create p.img --size 256M {options}"));
+        change(&dir, &names(None, "a", 64 * MIB), &[(0, 64 * MIB, Some(1))]);
+        // Far from each other, each in a group of its own.
+        let ranges: Vec<(u64, u64, Option<u64>)> =
+            (0..50).map(|at| (at * MIB + at * 4096, 4096, Some(100 + at))).collect();
+        change(&dir, &names(Some("a"), "b", 64 * MIB), &ranges);
+        let told: serde_json::Value =
+            serde_json::from_str(&dir.ok("volume diff p.img#a p.img#b --json --progress none").out).expect("JSON");
+        let changed: u64 = told.as_array().expect("a list").iter().filter_map(|extent| extent["length"].as_u64()).sum();
+        assert_eq!(changed, 50 * 4096, "{told}");
+        let done = dir.ok("volume export-diff p.img#b b.diff --from a --json --progress none").json();
+        assert_eq!((&done["copied_bytes"], &done["zero_bytes"]), (&(50 * 4096).into(), &0.into()), "{done}");
+        let copied = 50 * 4 * 65536;
+        let differ = if options.is_empty() { 0 } else { 50 * 4096 };
+        assert_eq!(done["compared_bytes"], 2 * (copied - differ), "{done}");
+        let bytes = fs::metadata(dir.path("b.diff")).expect("a diff").len();
+        assert!(bytes as f64 <= 1.05 * (50.0 * 4096.0), "{bytes} bytes");
+        dir.ok("pool create q.img --size 256M");
+        dir.ok("volume export-diff p.img#a a.diff");
+        dir.ok("volume import-diff a.diff q.img#v");
+        dir.ok("volume import-diff b.diff q.img#v");
+        assert!(content(&dir, "q.img#b") == content(&dir, "p.img#b"), "what the diff leaves out was the same");
+    }
+}
+
 #[test]
 fn an_import_that_is_killed_leaves_nothing_and_is_started_again() {
     let Some(dir) = pools() else { return };

@@ -1,6 +1,7 @@
 //! What changed between a snapshot and a later one, or the volume, as an RBD diff.
 //!
-//! Maps say what changed, and that alone is read. A few reads are in flight ahead of what is written.
+//! Maps say what may have changed. Where a copy moved data, blocks are compared ([`Volume::differences_since`]); what
+//! differs is read, and a few reads are in flight ahead of what is written.
 //!
 //! A diff between any two volumes of the pool is right, whatever happened between them: it says what reads differently.
 //! So it may cross a rollback and a resize; whether it fits is the import's question.
@@ -18,8 +19,9 @@ use crate::failure::{self, Failure};
 use crate::place::VolumePlace;
 use crate::value;
 
-/// How much of the volume is compared at a time: bounds the memory for its extents.
-const WINDOW: u64 = 16 << 30;
+/// How much of the volume is compared at a time: bounds the memory for its extents, of which there is one for each
+/// second block at worst.
+const WINDOW: u64 = 1 << 30;
 
 /// What a diff came to.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +30,8 @@ pub struct Written {
     pub copied_bytes: u64,
     /// What changed and reads as zeroes now.
     pub zero_bytes: u64,
+    /// Read before that, of both sides, to tell what changed from what was copied as it was.
+    pub compared_bytes: u64,
 }
 
 /// Writes the diff that leads to a volume, from a snapshot or from nothing.
@@ -61,23 +65,35 @@ pub fn write(
     let ahead = VecDeque::with_capacity(usize::from(LANES));
     let mut stream = Stream { sink, version, pos: 0, lanes: Lanes::new(&volume, place)?, ahead, sums: (0, 0) };
     stream.put(&rbd_diff::begin(stream.version, &header))?;
-    let mut at = 0;
+    let (mut at, mut compared_bytes) = (0, 0);
     while at < info.size_bytes {
         let len = WINDOW.min(info.size_bytes - at);
+        let mut seen = at;
         let changed = match &base {
-            Some(base) => volume.changes_since(base, at, len),
-            None => volume.extents(at, len).map(data_alone),
+            Some(base) => {
+                // Relaxed: the flag carries nothing but itself.
+                let told = volume.differences_since(base, at, len, &mut |upto| {
+                    meter.advance(upto - seen);
+                    seen = upto;
+                    !stop.load(Ordering::Relaxed)
+                });
+                let told = told.map_err(failure::pool)?;
+                compared_bytes += told.read_bytes;
+                told.extents
+            }
+            None => data_alone(volume.extents(at, len).map_err(failure::pool)?),
         };
-        if !stream.extents(&changed.map_err(failure::pool)?, stop)? {
+        // Relaxed: as above. A comparison that was ended has not told all.
+        if stop.load(Ordering::Relaxed) || !stream.extents(&changed, stop)? {
             return Err(Failure::interrupted(format!("the export was ended; {name} is not complete")));
         }
         at += len;
-        meter.advance(len);
+        meter.advance(at - seen);
     }
     stream.put(rbd_diff::END)?;
     let Stream { sink, pos, sums, .. } = stream;
     sink.finish(pos)?;
-    Ok(Written { copied_bytes: sums.0, zero_bytes: sums.1 })
+    Ok(Written { copied_bytes: sums.0, zero_bytes: sums.1, compared_bytes })
 }
 
 /// What a snapshot is called in a diff. Version 1 is for Ceph, whose names are those within an image and have no `@`.

@@ -142,8 +142,8 @@ impl Volume {
 
     /// As [`Volume::changes_since`], without what reads the same: where both volumes have data in different places, as
     /// after the copy that a write to a part of a shared unit makes, blocks are compared. What the checksums of a pool
-    /// prove to differ is not read, nor is what lies in one place or in one of the volumes alone. A block that cannot be
-    /// read, or is not what was written, is told as different.
+    /// prove to differ is not read, nor is what lies in one place or in one of the volumes alone. A block that cannot
+    /// be read, or is not what was written, is told as different.
     ///
     /// Blocks; one MiB of either volume is read at a time. `go_on` hears before each where it begins, and ends the
     /// comparison by `false`. A volume that is written meanwhile is compared as each of its blocks was at some moment.

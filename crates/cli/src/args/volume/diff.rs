@@ -14,8 +14,8 @@ Examples:
   sheave volume diff 'pool.img#root@monday' 'pool.img#root@tuesday' --json
         the same between two snapshots, as qemu-img map prints it
 
-Maps are compared, data is not read: what was written anew with the same bytes counts as changed, and of a block that
-was copied from a snapshot its whole allocation unit.";
+Maps say what may differ. Where a write to a part of what a snapshot shares has copied the rest, the blocks of both are
+read and compared, so that what differs is told and nothing else; blocks whose checksums differ are not read.";
 
 const EXPORT_EXAMPLES: &str = "\
 Examples:
@@ -26,7 +26,8 @@ Examples:
   sheave volume export-diff 'pool.img#root@tuesday' --from @monday --format v1 - | rbd import-diff - rbd/root
         into Ceph, which takes version 1
 
-Only what changed is read. docs/operate.md has a backup with diffs from end to end.";
+What changed is read, and what was copied beside it, to be told apart. docs/operate.md has a backup with diffs from end
+to end.";
 
 const IMPORT_EXAMPLES: &str = "\
 Examples:
@@ -57,6 +58,10 @@ pub struct DiffArgs {
     /// Print a JSON array in the shape of `qemu-img map --output=json`: the extents of NEW that differ.
     #[arg(long)]
     pub json: bool,
+
+    /// How to show the progress.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub progress: ProgressStyle,
 }
 
 /// The version of a diff.
