@@ -44,11 +44,15 @@ use crate::pool::space::Warner;
 
 /// Runs it: plan, device, threads, report.
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
-    let plan = Plan::new(&args.clone().with_job()?)?;
+    let mut plan = Plan::new(&args.clone().with_job()?)?;
     let subject = Subject::open(&plan)?;
     let mut warner = subject.warner(&plan);
     warner.iter_mut().for_each(Warner::look);
     let range = plan.range(subject.room(&plan)?, subject.block_bytes())?;
+    plan.take_work(range);
+    if let Some(path) = plan.args.says.as_ref().and_then(|says| says.invalidates.as_deref()) {
+        content::drop_pages(path, range)?;
+    }
     let stop = signals::stop_flag()?;
     let raw = RawPeer::of(&plan, range)?;
     let crew = Crew::new(plan, range, subject.device(), raw, run_id(), Arc::clone(&stop));
@@ -145,6 +149,7 @@ fn report(crew: &Crew, subject: &Subject, harvests: Vec<Harvest>, interrupted: b
     report.interrupted = interrupted;
     report.notices = subject.notices(args.rw.reads(), crew.range);
     report.notices.extend(crew.plan.holes(crew.range));
+    report.notices.extend(args.says.iter().flat_map(|says| says.notices.clone()));
     report.compare = sum.comparison;
     let error = sum.first_error.map(|error| io_error::explain(error, args.bs, size_now(crew, subject)));
     report.first_error = error.as_ref().map(|error| error.cause().to_owned());

@@ -1,23 +1,35 @@
 //! fio job files: the work of a run as the programs that measure block I/O write it down.
 //!
+//! | module | holds |
+//! |---|---|
+//! | [`lines`] | the lines of a file, as fio cuts them |
+//! | [`values`] | numbers, sizes and times in fio's grammar |
+//! | [`refused`] | the options that a run cannot do, with the reasons |
+//!
 //! Owns the subset of fio's options that a run can do as they are meant, and the words for what it cannot: an option
 //! that is not in [`SETTINGS`], a value that would be understood in another way, and a section too many are errors
-//! with the file, the line and the section. Nothing is ignored. The syntax of the file is `ini_core`'s business.
-//! What each option means here stands in `docs/jobs.md`, whose table a test compares with [`SETTINGS`].
+//! with the file, the line and the section. What is left out of the work is what changes nothing of it. What each
+//! option means here stands in `docs/jobs.md`, whose tables a test compares with [`SETTINGS`] and [`REFUSED`].
 //!
 //! * J1. A job that is returned means the same to fio: what fio's default is, is the default here (buffered I/O, one
-//!   I/O in flight, blocks of 4 KiB, reads from front to back), and where the two cannot agree the job is refused.
+//!   I/O in flight, blocks of 4 KiB, reads from front to back, an end when the file was gone through once), and where
+//!   the two cannot agree the job is refused. Fio's default engine is psync, so that a job has to name io_uring.
+
+mod lines;
+mod refused;
+mod values;
 
 use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use ini_core::{Item, Parser};
-use sheave_base::units;
-
 use crate::error::LoadError;
 use crate::rw::Rw;
 use crate::value::{self, CpuList};
+use lines::{Env, Line};
+#[cfg(test)]
+use refused::REFUSED;
+use values::{block_size, count, number, only, size, switch, time};
 
 /// Bytes that a job file has at most: it is written by hand.
 const MAX_BYTES: u64 = 64 << 10;
@@ -36,6 +48,8 @@ pub struct Job {
     pub size: Option<u64>,
     /// Past the page cache.
     pub direct: bool,
+    /// The file's pages leave the page cache before the run.
+    pub invalidate: bool,
     /// Kind of work.
     pub rw: Rw,
     /// Share of reads of `randrw`, in percent.
@@ -44,8 +58,10 @@ pub struct Job {
     pub bs: u32,
     /// I/Os in flight, per thread.
     pub depth: u32,
-    /// I/Os handed over in one submit, and waited for at once.
+    /// I/Os handed over in one submit.
     pub batch: u32,
+    /// I/Os waited for at once.
+    pub complete: u32,
     /// Threads, each with a ring of its own.
     pub threads: u32,
     /// Poll for completions.
@@ -54,10 +70,10 @@ pub struct Job {
     pub fixed_buffers: bool,
     /// Every write is durable when it ends.
     pub dsync: bool,
-    /// How long it runs.
+    /// How long it runs, at most.
     pub runtime: Option<Duration>,
-    /// After how many I/Os of each thread it ends.
-    pub ios: Option<u64>,
+    /// When it ends beside that.
+    pub work: Work,
     /// How many I/Os a second each thread starts.
     pub rate: Option<u64>,
     /// Seed of the random offsets.
@@ -66,12 +82,34 @@ pub struct Job {
     pub cpus: Option<CpuList>,
 }
 
+/// The work of each thread of a job, after which it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// It has no end but that of the time.
+    pub endless: bool,
+    /// Bytes to read or write, when these are not those of the range.
+    pub io_size: Option<u64>,
+    /// I/Os at most, each time.
+    pub ios: Option<u64>,
+    /// How many times.
+    pub loops: u64,
+}
+
+impl Work {
+    /// I/Os of one thread over a range of whole blocks; `None`: there is no end.
+    pub fn ios(&self, range: u64, bs: u32) -> Option<u64> {
+        let bs = u64::from(bs);
+        // Fio rounds the size down to whole blocks, and goes on until io_size is reached.
+        let all = self.io_size.map_or(range / bs, |bytes| bytes.div_ceil(bs));
+        (!self.endless).then(|| all.min(self.ios.unwrap_or(u64::MAX)).saturating_mul(self.loops))
+    }
+}
+
 /// What the lines of the file said so far.
 #[derive(Clone, Debug)]
 struct Draft {
     job: Job,
-    /// I/Os that are waited for at once.
-    complete: u32,
+    has_engine: bool,
     time_based: bool,
     no_map: bool,
 }
@@ -84,22 +122,24 @@ impl Default for Draft {
             filename: None,
             size: None,
             direct: false,
+            invalidate: true,
             rw: Rw::Read,
             mix: 50,
             bs: 4096,
             depth: 1,
             batch: 1,
+            complete: 1,
             threads: 1,
             poll: false,
             fixed_buffers: false,
             dsync: false,
             runtime: None,
-            ios: None,
+            work: Work { endless: false, io_size: None, ios: None, loops: 1 },
             rate: None,
             seed: None,
             cpus: None,
         };
-        Self { job, complete: 1, time_based: false, no_map: false }
+        Self { job, has_engine: false, time_based: false, no_map: false }
     }
 }
 
@@ -107,85 +147,66 @@ impl Default for Draft {
 struct Setting {
     /// Its names in fio.
     names: &'static [&'static str],
+    /// By itself, without a value, it is on.
+    bare: bool,
     /// Reads its value.
     set: fn(&mut Draft, &str) -> Result<(), String>,
 }
 
+/// An option that has a value.
+const fn valued(names: &'static [&'static str], set: fn(&mut Draft, &str) -> Result<(), String>) -> Setting {
+    Setting { names, bare: false, set }
+}
+
+/// An option that is on by itself, too.
+const fn bare(names: &'static [&'static str], set: fn(&mut Draft, &str) -> Result<(), String>) -> Setting {
+    Setting { names, bare: true, set }
+}
+
 /// What a file may say.
 const SETTINGS: &[Setting] = &[
-    Setting { names: &["filename"], set: |draft, text| filename(text).map(|path| draft.job.filename = Some(path)) },
-    Setting { names: &["size"], set: |draft, text| size(text).map(|bytes| draft.job.size = Some(bytes)) },
-    Setting { names: &["direct"], set: |draft, text| switch(text).map(|on| draft.job.direct = on) },
-    Setting { names: &["buffered"], set: |draft, text| switch(text).map(|on| draft.job.direct = !on) },
-    Setting { names: &["rw", "readwrite"], set: |draft, text| text.parse().map(|rw| draft.job.rw = rw) },
-    Setting { names: &["rwmixread"], set: |draft, text| number(text, 0, 100).map(|mix| draft.job.mix = mix as u8) },
-    Setting { names: &["bs", "blocksize"], set: |draft, text| block_size(text).map(|bs| draft.job.bs = bs) },
-    Setting { names: &["norandommap"], set: |draft, text| switch(text).map(|on| draft.no_map = on) },
-    Setting { names: &["randseed"], set: |draft, text| number(text, 0, u64::MAX).map(|n| draft.job.seed = Some(n)) },
-    Setting { names: &["ioengine"], set: |_, text| only(text, "io_uring", "a run drives Sheave's own io_uring") },
-    Setting { names: &["iodepth"], set: |draft, text| count(text, 4096).map(|n| draft.job.depth = n) },
-    Setting {
-        names: &["iodepth_batch", "iodepth_batch_submit"],
-        set: |draft, text| count(text, 4096).map(|n| draft.job.batch = n),
-    },
-    Setting {
-        names: &["iodepth_batch_complete_min", "iodepth_batch_complete"],
-        set: |draft, text| count(text, 4096).map(|n| draft.complete = n),
-    },
-    Setting { names: &["hipri"], set: |draft, text| switch(text).map(|on| draft.job.poll = on) },
-    Setting { names: &["fixedbufs"], set: |draft, text| switch(text).map(|on| draft.job.fixed_buffers = on) },
-    Setting { names: &["registerfiles"], set: |_, text| only(text, "1", "a ring here holds its file registered") },
-    Setting { names: &["numjobs"], set: |draft, text| count(text, 1024).map(|n| draft.job.threads = n) },
-    Setting { names: &["thread"], set: |_, text| only(text, "1", "jobs here are threads of one process") },
-    Setting { names: &["group_reporting"], set: |_, text| only(text, "1", "a report here is of all threads") },
-    Setting { names: &["cpus_allowed"], set: |draft, text| cpus(text).map(|list| draft.job.cpus = Some(list)) },
-    Setting { names: &["sync"], set: |draft, text| sync(text).map(|on| draft.job.dsync = on) },
-    Setting { names: &["time_based"], set: |draft, text| switch(text).map(|on| draft.time_based = on) },
-    Setting {
-        names: &["runtime"],
-        set: |draft, text| value::duration(text).map(|time| draft.job.runtime = Some(time)),
-    },
-    Setting { names: &["number_ios"], set: |draft, text| number(text, 1, 1 << 50).map(|n| draft.job.ios = Some(n)) },
-    Setting { names: &["rate_iops"], set: |draft, text| number(text, 1, 1 << 40).map(|n| draft.job.rate = Some(n)) },
+    valued(&["filename"], |draft, text| filename(text).map(|path| draft.job.filename = Some(path))),
+    valued(&["size"], |draft, text| size(text).map(|bytes| draft.job.size = Some(bytes))),
+    valued(&["io_size", "io_limit"], |draft, text| size(text).map(|bytes| draft.job.work.io_size = Some(bytes))),
+    valued(&["loops"], |draft, text| number(text, 1, 1 << 30).map(|n| draft.job.work.loops = n)),
+    valued(&["direct"], |draft, text| switch(text).map(|on| draft.job.direct = on)),
+    valued(&["buffered"], |draft, text| switch(text).map(|on| draft.job.direct = !on)),
+    valued(&["invalidate"], |draft, text| switch(text).map(|on| draft.job.invalidate = on)),
+    valued(&["rw", "readwrite"], |draft, text| text.parse().map(|rw| draft.job.rw = rw)),
+    valued(&["rwmixread"], |draft, text| number(text, 0, 100).map(|mix| draft.job.mix = mix as u8)),
+    valued(&["bs", "blocksize"], |draft, text| block_size(text).map(|bs| draft.job.bs = bs)),
+    bare(&["norandommap"], |draft, text| switch(text).map(|on| draft.no_map = on)),
+    valued(&["randseed"], |draft, text| number(text, 0, u64::MAX).map(|n| draft.job.seed = Some(n))),
+    valued(&["randrepeat"], |_, text| only(text, "1", "the same seed makes the same run")),
+    valued(&["ioengine"], |draft, text| {
+        draft.has_engine = true;
+        only(text, "io_uring", "a run drives Sheave's own io_uring")
+    }),
+    valued(&["iodepth"], |draft, text| count(text, 4096).map(|n| draft.job.depth = n)),
+    valued(&["iodepth_batch", "iodepth_batch_submit"], |draft, text| count(text, 4096).map(|n| draft.job.batch = n)),
+    valued(&["iodepth_batch_complete_min", "iodepth_batch_complete"], |draft, text| {
+        count(text, 4096).map(|n| draft.job.complete = n)
+    }),
+    bare(&["hipri"], |draft, text| switch(text).map(|on| draft.job.poll = on)),
+    bare(&["fixedbufs"], |draft, text| switch(text).map(|on| draft.job.fixed_buffers = on)),
+    bare(&["registerfiles"], |_, text| only(text, "1", "a ring here holds its file registered")),
+    valued(&["numjobs"], |draft, text| count(text, 1024).map(|n| draft.job.threads = n)),
+    bare(&["thread"], |_, text| only(text, "1", "jobs here are threads of one process")),
+    bare(&["group_reporting"], |_, text| only(text, "1", "a report here is of all threads")),
+    valued(&["cpus_allowed"], |draft, text| value::cpu_list(text).map(|list| draft.job.cpus = Some(list))),
+    valued(&["sync"], |draft, text| sync(text).map(|on| draft.job.dsync = on)),
+    bare(&["time_based"], |draft, text| switch(text).map(|on| draft.time_based = on)),
+    valued(&["runtime"], |draft, text| time(text).map(|time| draft.job.runtime = Some(time))),
+    valued(&["number_ios"], |draft, text| number(text, 1, 1 << 50).map(|n| draft.job.work.ios = Some(n))),
+    valued(&["rate_iops"], |draft, text| number(text, 1, 1 << 40).map(|n| draft.job.rate = Some(n))),
+    valued(&["name", "description"], |_, _| Ok(())),
+    bare(&["stonewall", "wait_for_previous"], |_, text| switch(text).map(drop)),
+    bare(&["new_group"], |_, text| switch(text).map(drop)),
+    valued(&["kb_base"], |_, text| only(text, "1024", "a k is 1024 bytes here")),
+    valued(&["unit_base"], |_, text| number(text, 0, 8).map(drop)),
+    valued(&["disk_util"], |_, text| switch(text).map(drop)),
+    valued(&["significant_figures"], |_, text| number(text, 1, 10).map(drop)),
 ];
-
-fn number(text: &str, low: u64, high: u64) -> Result<u64, String> {
-    match text.parse::<u64>() {
-        Ok(number) if (low..=high).contains(&number) => Ok(number),
-        _ => Err(format!("expected a whole number from {low} to {high}")),
-    }
-}
-
-fn count(text: &str, most: u32) -> Result<u32, String> {
-    number(text, 1, u64::from(most)).map(|number| number as u32)
-}
-
-fn switch(text: &str) -> Result<bool, String> {
-    match text {
-        "1" => Ok(true),
-        "0" => Ok(false),
-        _ => Err("expected 1 or 0".into()),
-    }
-}
-
-fn only(text: &str, known: &str, why: &str) -> Result<(), String> {
-    if text == known { Ok(()) } else { Err(format!("expected {known}: {why}")) }
-}
-
-fn size(text: &str) -> Result<u64, String> {
-    match units::parse_size(text).map_err(|err| err.to_string())? {
-        0 => Err("0 leaves nothing to read or write".into()),
-        bytes => Ok(bytes),
-    }
-}
-
-fn block_size(text: &str) -> Result<u32, String> {
-    const MAX: u64 = 16 << 20;
-    match size(text)? {
-        bytes if bytes.is_multiple_of(512) && bytes <= MAX => Ok(bytes as u32),
-        _ => Err("expected a multiple of 512 bytes up to 16M".into()),
-    }
-}
 
 fn sync(text: &str) -> Result<bool, String> {
     match text {
@@ -195,13 +216,9 @@ fn sync(text: &str) -> Result<bool, String> {
     }
 }
 
-fn cpus(text: &str) -> Result<CpuList, String> {
-    value::cpu_list(text)
-}
-
-/// fio takes a colon for the end of a name, and the specs of Sheave a comma.
+/// fio takes a colon for the end of a name, and the specs of Sheave a comma; `-` is fio's stdin.
 fn filename(text: &str) -> Result<String, String> {
-    match text.is_empty() || text.contains([':', ',']) {
+    match text.is_empty() || text == "-" || text.contains([':', ',']) {
         true => Err("expected the path of one file, without : and ,".into()),
         false => Ok(text.into()),
     }
@@ -238,22 +255,22 @@ impl Job {
 
     /// Reads the text of a job file; `file` is its name, for errors.
     pub fn parse(file: &str, text: &str) -> Result<Self, LoadError> {
-        let mut parser = Parser::new(text).auto_trim(true);
+        Self::parse_in(file, text, &|name| std::env::var(name).ok())
+    }
+
+    /// As [`Job::parse`], with the variables of an environment.
+    fn parse_in(file: &str, text: &str, env: Env<'_>) -> Result<Self, LoadError> {
         let (mut draft, mut section) = (Draft::default(), None);
-        while let Some(item) = parser.next() {
-            let place = Place { file, line: parser.line(), section };
-            match item {
-                Item::Blank | Item::Comment(_) | Item::SectionEnd => {}
-                Item::Property(key, _) if key.starts_with('#') => {}
-                Item::Error(line) => {
-                    let what = LoadError::usage(format!("{place}: {line:?} is no section"));
-                    return Err(what.fix("write [NAME] on a line of its own"));
-                }
-                Item::Section(name) => {
+        for (line, text) in (1..).zip(text.lines()) {
+            let place = Place { file, line, section };
+            match lines::read(text, env) {
+                Ok(Line::Blank) => {}
+                Ok(Line::Section(name)) => {
                     draft.begin(name, &place)?;
                     section = Some(name);
                 }
-                Item::Property(key, value) => draft.set(key, value, &place)?,
+                Ok(Line::Option { key, value }) => draft.set(key, value.as_deref(), &place)?,
+                Err((what, fix)) => return Err(LoadError::usage(format!("{place}: {what}")).fix(fix)),
             }
         }
         draft.finish(file)
@@ -268,6 +285,20 @@ impl Job {
         let size = new.map_or(String::new(), |bytes| format!(",size={bytes}"));
         Some(format!("file:{path}{size},direct={direct}"))
     }
+
+    /// Refuses a device that this machine does not have: a file of that name would be made in its place.
+    ///
+    /// # Errors
+    ///
+    /// With another way to run the job of the file `of`.
+    pub fn refuse_missing(&self, of: &Path) -> Result<(), LoadError> {
+        let Some(path) = self.filename.as_ref().map(Path::new) else { return Ok(()) };
+        if !path.starts_with("/dev") || path.exists() {
+            return Ok(());
+        }
+        let what = format!("{}, [{}]: this machine has no {}", of.display(), self.name, path.display());
+        Err(LoadError::usage(what).fix("name a device after the job file, as null:size=1T, or another filename in it"))
+    }
 }
 
 impl Draft {
@@ -280,6 +311,9 @@ impl Draft {
             }
             "" => refuse("a section without a name".into(), "write [NAME]"),
             GLOBAL => Ok(()),
+            _ if name.starts_with(GLOBAL) => {
+                refuse(format!("fio takes [{name}] for [global], as all names that begin so"), "choose another name")
+            }
             _ => {
                 self.job.name = name.into();
                 Ok(())
@@ -293,27 +327,50 @@ impl Draft {
             return Err(what.fix("begin with [global] or with the name of the job, as [randread]"));
         }
         let Some(setting) = SETTINGS.iter().find(|setting| setting.names.contains(&key)) else {
-            let known: Vec<&str> = SETTINGS.iter().flat_map(|setting| setting.names).copied().collect();
-            let what = LoadError::usage(format!("{place}: there is no option {key}"));
-            return Err(what.fix(format!("known are {}", known.join(", "))));
+            return Err(unknown(key, place));
         };
-        // As in fio, an option by itself is a switch that is on.
-        let text = value.unwrap_or("1");
+        let text = match value {
+            Some(text) => text,
+            None if setting.bare => "1",
+            None => {
+                let what = LoadError::usage(format!("{place}: {key} has no value"));
+                return Err(what.fix(format!("write {key}=VALUE, without which fio refuses it too")));
+            }
+        };
         (setting.set)(self, text).map_err(|why| LoadError::usage(format!("{place}: {key}={text} cannot be")).fix(why))
     }
 
     /// What holds of the whole job.
-    fn finish(self, file: &str) -> Result<Job, LoadError> {
-        let Self { job, complete, time_based, no_map } = self;
-        let name = &job.name;
-        let refused = [
-            (name.is_empty(), "there is no job", "name it in a section of its own, as [randread]"),
+    fn finish(mut self, file: &str) -> Result<Job, LoadError> {
+        let refused = self.contradictions();
+        let name = &self.job.name;
+        match refused.into_iter().find(|(is_so, ..)| *is_so) {
+            Some((_, cause, fix)) if name.is_empty() => Err(LoadError::usage(format!("{file}: {cause}")).fix(fix)),
+            Some((_, cause, fix)) => Err(LoadError::usage(format!("{file}, [{name}]: {cause}")).fix(fix)),
+            None => {
+                self.job.work.endless = self.time_based;
+                Ok(self.job)
+            }
+        }
+    }
+
+    /// Whether something of the job cannot be, why, and the way out.
+    fn contradictions(&self) -> [(bool, &'static str, &'static str); 12] {
+        let Self { job, has_engine, time_based, no_map } = self;
+        let (time_based, work) = (*time_based, &job.work);
+        [
+            (job.name.is_empty(), "there is no job", "name it in a section of its own, as [randread]"),
             (
-                job.batch != complete,
-                "iodepth_batch_submit and iodepth_batch_complete_min differ, and a run has one batch for both",
-                "give both the same number; left out, either is 1",
+                !has_engine,
+                "there is no ioengine, and fio's default is psync, which does one I/O at a time by system calls",
+                "add ioengine=io_uring",
             ),
             (job.batch > job.depth, "the batch is more than iodepth", "raise iodepth, or lower the batch"),
+            (
+                job.complete > job.depth,
+                "iodepth_batch_complete_min is more than iodepth",
+                "raise iodepth, or wait for fewer at once",
+            ),
             (
                 job.rw.random() && !no_map,
                 "fio reads or writes each block once, which a run does not keep a map for",
@@ -331,21 +388,40 @@ impl Draft {
             ),
             (job.mix != 50 && job.rw != Rw::Randrw, "rwmixread is for rw=randrw", "leave it out, or use rw=randrw"),
             (
-                job.runtime.is_some() != time_based,
-                "a run ends by time with time_based and runtime, not when size has been read or written",
-                "give both of them, or only number_ios",
+                job.rate.is_some() && job.rw == Rw::Randrw,
+                "fio's rate_iops is that of reads and again that of writes, and a run has one for both",
+                "leave it out, or use rw=randread or randwrite; sheave bench --rate paces both together",
             ),
             (
-                job.runtime.is_none() && job.ios.is_none(),
-                "nothing ends it: a run does not end when size has been read or written",
-                "add time_based and runtime=10, or number_ios",
+                time_based && job.runtime.is_none(),
+                "time_based has no runtime, and fio ignores it then",
+                "add runtime=10, or leave time_based out",
             ),
-        ];
-        match refused.into_iter().find(|(is_so, ..)| *is_so) {
-            Some((_, cause, fix)) if name.is_empty() => Err(LoadError::usage(format!("{file}: {cause}")).fix(fix)),
-            Some((_, cause, fix)) => Err(LoadError::usage(format!("{file}, [{name}]: {cause}")).fix(fix)),
-            None => Ok(job),
+            (
+                time_based && (work.ios.is_some() || work.io_size.is_some() || work.loops > 1),
+                "fio ignores number_ios, io_size and loops beside time_based",
+                "leave either out",
+            ),
+            (
+                work.loops > 1 && work.io_size.is_some(),
+                "io_size is what all loops do together or each of them, by the version of fio",
+                "leave loops out, and give all of it as io_size",
+            ),
+        ]
+    }
+}
+
+/// The error for an option that a run does not have: of fio's, with the reason.
+fn unknown(key: &str, place: &Place<'_>) -> LoadError {
+    let known: Vec<&str> = SETTINGS.iter().flat_map(|setting| setting.names).copied().collect();
+    let known = format!("known are {}", known.join(", "));
+    // Fio takes a line that begins so for the directive.
+    let key = if key.starts_with("include") { "include" } else { key };
+    match refused::reason(key) {
+        Some(why) => {
+            LoadError::usage(format!("{place}: {key} is refused: {why}")).fix(format!("leave it out; {known}"))
         }
+        None => LoadError::usage(format!("{place}: there is no option {key}")).fix(known),
     }
 }
 

@@ -35,7 +35,7 @@ pub mod verify;
 
 pub use engine::Engine;
 pub use error::LoadError;
-pub use job::Job;
+pub use job::{Job, Work};
 pub use looper::{Driven, IoError, Lane, Looper, Until};
 pub use pattern::Pattern;
 pub use rw::Rw;

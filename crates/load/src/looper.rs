@@ -81,6 +81,7 @@ pub struct Looper<E> {
     lane: Arc<Lane>,
     counts: Counts,
     batch: u32,
+    complete: u32,
     max_errors: u64,
     first_error: Option<IoError>,
 }
@@ -95,9 +96,17 @@ impl<E: Engine> Looper<E> {
             lane,
             counts: Counts::default(),
             batch: batch.min(depth),
+            complete: batch.min(depth),
             max_errors,
             first_error: None,
         }
+    }
+
+    /// The loop, waiting for another number of completions at once than it hands over.
+    #[must_use]
+    pub fn completing(mut self, complete: u32) -> Self {
+        self.complete = complete.clamp(1, self.slots.free().max(1));
+        self
     }
 
     /// The clock that stamps I/Os.
@@ -164,7 +173,7 @@ impl<E: Engine> Looper<E> {
     #[inline]
     fn wait_for(&self, left: u64) -> u32 {
         let room = left > 0 && self.slots.free() >= self.batch;
-        if room { 0 } else { self.batch.min(self.slots.in_flight()) }
+        if room { 0 } else { self.complete.min(self.slots.in_flight()) }
     }
 
     /// Fills up to `want` SQEs; fewer when fewer are due.

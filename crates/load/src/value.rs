@@ -59,6 +59,18 @@ pub fn cpu_list(text: &str) -> Result<CpuList, String> {
 pub struct CpuList(pub Vec<usize>);
 
 impl CpuList {
+    /// The list with a CPU of this process in the place of each that it may not use, and a word on that.
+    pub fn on_this_machine(self) -> (CpuList, Option<String>) {
+        let allowed = cpu::allowed();
+        if allowed.is_empty() || self.0.iter().all(|cpu| allowed.contains(cpu)) {
+            return (self, None);
+        }
+        let place = |(at, cpu): (usize, &usize)| if allowed.contains(cpu) { *cpu } else { allowed[at % allowed.len()] };
+        let mapped: Vec<usize> = self.0.iter().enumerate().map(place).collect();
+        let notice = format!("this process may not use all CPUs of {:?}: its threads run on {mapped:?}", self.0);
+        (CpuList(mapped), Some(notice))
+    }
+
     /// The CPUs of the list, if this process may run on each of them.
     pub fn allowed(&self) -> Result<&[usize], LoadError> {
         let allowed = cpu::allowed();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use sheave::RingBuilder;
-use sheave_load::{EngineOpts, Job, LoadError, Rw};
+use sheave_load::{EngineOpts, Job, LoadError, Rw, Work};
 
 use super::progress::ProgressStyle;
 use super::switch::Switch;
@@ -189,6 +189,23 @@ pub struct BenchArgs {
     /// How to show the run while it goes on.
     #[arg(long, value_enum, default_value = "auto", help_heading = "Output")]
     pub progress: ProgressStyle,
+
+    /// Of the job file.
+    #[arg(skip)]
+    pub says: Option<JobSays>,
+}
+
+/// What a job file says and no argument does.
+#[derive(Clone, Debug, Default)]
+pub struct JobSays {
+    /// When it ends, unless the command line says so.
+    pub work: Option<Work>,
+    /// I/Os waited for at once.
+    pub complete: u32,
+    /// The file whose pages leave the page cache before the run.
+    pub invalidates: Option<PathBuf>,
+    /// What is done in another way than the file says, for the report.
+    pub notices: Vec<String>,
 }
 
 impl BenchArgs {
@@ -196,17 +213,23 @@ impl BenchArgs {
     pub fn with_job(mut self) -> Result<Self, LoadError> {
         let Some(path) = self.job.clone() else { return Ok(self) };
         let job = Job::open(&path)?;
-        if self.spec.is_empty() {
+        let from_job = self.spec.is_empty();
+        if from_job {
             let missing = || {
                 LoadError::usage(format!("{}, [{}] names no file", path.display(), job.name))
                     .fix("add filename=PATH, or name the device after the job file, as null:size=1T")
             };
             self.spec = job.spec().ok_or_else(missing)?;
+            job.refuse_missing(&path)?;
         }
         let threads = u64::from(job.threads);
+        let mut says = JobSays { complete: job.complete, ..JobSays::default() };
         if self.runtime.is_none() && self.ios.is_none() {
             self.runtime = job.runtime;
-            self.ios = job.ios.map(|ios| ios.saturating_mul(threads));
+            says.work = Some(job.work);
+        }
+        if from_job && job.invalidate && !job.direct {
+            says.invalidates = job.filename.clone().map(PathBuf::from);
         }
         (self.rw, self.bs, self.mix, self.range) = (job.rw, job.bs, job.mix, job.size);
         (self.depth, self.batch, self.threads) = (job.depth, Some(job.batch), job.threads);
@@ -214,7 +237,14 @@ impl BenchArgs {
         self.dsync = job.dsync;
         self.seed = job.seed.unwrap_or(self.seed);
         self.rate = job.rate.map(|rate| rate.saturating_mul(threads));
-        self.cpu = self.cpu.or(job.cpus);
+        if self.cpu.is_none()
+            && let Some(cpus) = job.cpus
+        {
+            let (cpus, notice) = cpus.on_this_machine();
+            says.notices.extend(notice.map(|notice| format!("[{}]: {notice}", job.name)));
+            self.cpu = Some(cpus);
+        }
+        self.says = Some(says);
         Ok(self)
     }
 

@@ -12,10 +12,11 @@
 
 use std::fs::File;
 use std::io;
+use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::SeekFrom;
+use rustix::fs::{Advice, SeekFrom};
 use sheave_daemon::failure::Failure;
 use sheave_daemon::place;
 use sheave_drivers::spec;
@@ -123,6 +124,17 @@ fn data_of(file: &File) -> impl Iterator<Item = u64> + '_ {
         let data = rustix::fs::seek(file, SeekFrom::Data(at)).ok()?;
         at = rustix::fs::seek(file, SeekFrom::Hole(data)).ok()?;
         Some(data)
+    })
+}
+
+/// Has the kernel forget the first `range` bytes of a file that is read through its page cache, as far as they are not
+/// to be written yet.
+pub fn drop_pages(path: &Path, range: u64) -> Result<(), Failure> {
+    let drop =
+        || rustix::fs::fadvise(File::open(path)?, 0, NonZeroU64::new(range), Advice::DontNeed).map_err(Into::into);
+    drop().map_err(|err: io::Error| {
+        Failure::run(format!("{}: the page cache cannot be told to forget it: {err}", path.display()))
+            .fix("add invalidate=0 to the job, which reads what is in the page cache from there")
     })
 }
 

@@ -54,7 +54,8 @@ impl Plan {
             None => (args.depth / 4).clamp(1, 32),
         };
         refuse_contradictions(args, &target)?;
-        let runtime = args.runtime.or(if args.ios.is_none() { Some(Duration::from_secs(5)) } else { None });
+        let ends = args.ios.is_some() || args.says.as_ref().is_some_and(|says| says.work.is_some());
+        let runtime = args.runtime.or((!ends).then_some(Duration::from_secs(5)));
         let cpus = if args.pin.is_on() { place(args)? } else { Vec::new() };
         // Blocks that were never written cost little to read, and the first write of each costs extra.
         let fresh = match &target {
@@ -99,6 +100,13 @@ impl Plan {
             .fix(format!("use a larger --bs, or --range {}", MAX_BLOCKS * u64::from(bs))));
         }
         Ok(blocks * u64::from(bs))
+    }
+
+    /// How much of a job file's work there is over a range, once that is known.
+    pub fn take_work(&mut self, range: u64) {
+        let Some(work) = self.args.says.as_ref().and_then(|says| says.work) else { return };
+        let each = work.ios(range, self.args.bs);
+        self.args.ios = each.map(|ios| ios.saturating_mul(u64::from(self.args.threads)));
     }
 
     /// The part of thread `index` out of a range. Random threads share the range unless they verify: two threads

@@ -21,6 +21,7 @@ fn of(experiment: &str, job: &Job) -> Result<Point, LabError> {
         (job.seed.is_some(), "randseed"),
         (job.dsync, "sync=dsync"),
         (job.mix != 50, "rwmixread"),
+        (job.complete != job.batch, "another batch of completions than of submissions"),
     ];
     if let Some((_, option)) = asks.iter().find(|(asked, _)| *asked) {
         return Err(LabError::usage(format!("[{}] has {option}, which no experiment has", job.name))

@@ -10,47 +10,140 @@ fn job(text: &str) -> Result<Job, LoadError> {
 
 /// A job with these lines, which is good without them.
 fn with(lines: &str) -> Result<Job, LoadError> {
-    job(&format!("[global]\nnumber_ios=5\n[a]\n{lines}\n"))
+    job(&format!("[global]\nioengine=io_uring\n[a]\n{lines}\n"))
 }
+
+/// The same, in an environment.
+fn with_env(lines: &str) -> Result<Job, LoadError> {
+    let env = |name: &str| (name == "SIZE").then(|| "8k".to_owned());
+    Job::parse_in("my.fio", &format!("[a]\nioengine=io_uring\n{lines}\n"), &env)
+}
+
+const ONCE: Work = Work { endless: false, io_size: None, ios: None, loops: 1 };
 
 #[test]
 fn every_option_does_what_it_says() {
-    let text = "; a comment\n# another\n[global]\nioengine=io_uring\ntime_based\nruntime=500ms\n\n[peak]\r\n\
-                filename=/dev/x\nsize=1G\nbuffered=0\nrw=randrw\nrwmixread=70\nbs = 512\nnorandommap\nrandseed=9\n\
-                iodepth=128\niodepth_batch_submit=32\niodepth_batch_complete_min=32\nhipri=1\nfixedbufs=1\n\
+    let text = "; a comment\n  # another\n[global]\nioengine=io_uring ; here too\nname=x\ndescription=y z\n\n[peak]\r\n\
+                filename=/dev/x#y\nsize=1G\nbuffered=0\nrw=randrw\nrwmixread=70\nbs=512\nnorandommap\nrandseed=9\n\
+                iodepth=128\niodepth_batch_submit=32\niodepth_batch_complete_min=16\nhipri=1\nfixedbufs=1\n\
                 registerfiles=1\nnumjobs=2\nthread\ngroup_reporting=1\ncpus_allowed=0,3\nsync=dsync\nnumber_ios=7\n\
-                rate_iops=1000";
+                loops=3\nruntime=500ms\ninvalidate=0\nstonewall\nkb_base=1024\nrandrepeat=1";
     let expected = Job {
         name: "peak".into(),
         filename: Some("/dev/x".into()),
         size: Some(1 << 30),
         direct: true,
+        invalidate: false,
         rw: Rw::Randrw,
         mix: 70,
         bs: 512,
         depth: 128,
         batch: 32,
+        complete: 16,
         threads: 2,
         poll: true,
         fixed_buffers: true,
         dsync: true,
         runtime: Some(Duration::from_millis(500)),
-        ios: Some(7),
-        rate: Some(1000),
+        work: Work { ios: Some(7), loops: 3, ..ONCE },
+        rate: None,
         seed: Some(9),
         cpus: Some(CpuList(vec![0, 3])),
     };
     assert_eq!(job(text), Ok(expected));
+    let timed = with("time_based\nruntime=2m\nrate_iops=1000").expect("a job");
+    let endless = Work { endless: true, ..ONCE };
+    assert_eq!((timed.runtime, timed.work, timed.rate), (Some(Duration::from_secs(120)), endless, Some(1000)));
 }
 
 #[test]
 fn what_a_file_leaves_out_is_fios_default() {
-    let job = job("[a]\nnumber_ios=5\nfilename=/none/there\nsize=4M").expect("a job");
-    assert_eq!((job.rw, job.bs, job.depth, job.batch, job.threads), (Rw::Read, 4096, 1, 1, 1));
-    assert!(!job.direct && !job.poll && !job.fixed_buffers && !job.dsync);
+    let job = with("filename=/none/there\nsize=4M").expect("a job");
+    assert_eq!((job.rw, job.bs, job.depth, job.batch, job.complete, job.threads), (Rw::Read, 4096, 1, 1, 1, 1));
+    assert!(!job.direct && job.invalidate && !job.poll && !job.fixed_buffers && !job.dsync);
+    assert_eq!((job.runtime, job.work), (None, ONCE));
     assert_eq!(job.spec().as_deref(), Some("file:/none/there,size=4194304,direct=off"));
     let here = with("filename=/dev/null\nsize=4M\ndirect=1").expect("a job");
     assert_eq!(here.spec().as_deref(), Some("file:/dev/null,direct=on"), "it has a size of its own");
+}
+
+/// As fio 3.33 counted for the same lines with its engine null.
+#[test]
+fn a_job_ends_when_fio_ends() {
+    let ios = |lines: &str, range: u64| with(lines).map(|job| job.work.ios(range, job.bs)).expect(lines);
+    for (lines, range, expected) in [
+        ("", 1 << 20, Some(256)),
+        ("number_ios=5", 1 << 20, Some(5)),
+        ("number_ios=300", 1 << 20, Some(256)),
+        ("number_ios=300\nloops=2", 1 << 20, Some(512)),
+        ("number_ios=5\nloops=3", 1 << 20, Some(15)),
+        ("io_size=2M", 1 << 20, Some(512)),
+        ("io_limit=10000", 1 << 20, Some(3)),
+        ("io_size=2M\nnumber_ios=5", 1 << 20, Some(5)),
+        ("bs=8k", 10000, Some(1)),
+        ("runtime=1", 1 << 20, Some(256)),
+        ("runtime=1\ntime_based", 1 << 20, None),
+        ("runtime=1\ntime_based=0", 1 << 20, Some(256)),
+    ] {
+        assert_eq!(ios(lines, range), expected, "{lines}");
+    }
+}
+
+#[test]
+fn values_are_those_of_fio() {
+    let size = |text: &str| with(&format!("size={text}")).ok().and_then(|job| job.size);
+    for (text, bytes) in [
+        ("4096", Some(4096)),
+        ("4096B", Some(4096)),
+        ("4k", Some(4096)),
+        ("4KB", Some(4096)),
+        ("1m", Some(1 << 20)),
+        ("2Gb", Some(2 << 30)),
+        ("1T", Some(1 << 40)),
+        ("4KiB", Some(4000)),
+        ("1mib", Some(1_000_000)),
+        ("4ki", None),
+        ("1.5k", None),
+        ("50%", None),
+        ("0x1000", None),
+        ("(4*1024)", None),
+        ("1 G", None),
+        ("-1", None),
+        ("", None),
+        ("99999999999999999999", None),
+        ("99999999999T", None),
+    ] {
+        assert_eq!(size(text), bytes, "{text}");
+    }
+    let time = |text: &str| with(&format!("runtime={text}")).ok().and_then(|job| job.runtime);
+    for (text, us) in [
+        ("10", Some(10_000_000)),
+        ("500ms", Some(500_000)),
+        ("500MSEC", Some(500_000)),
+        ("7us", Some(7)),
+        ("2m", Some(120_000_000)),
+        ("1h", Some(3_600_000_000)),
+        ("1d", Some(86_400_000_000)),
+        ("2sec", None),
+        ("1.5", None),
+        ("0", None),
+        ("-1", None),
+    ] {
+        assert_eq!(time(text), us.map(Duration::from_micros), "{text}");
+    }
+}
+
+#[test]
+fn variables_and_comments_are_those_of_fio() {
+    let bs = |lines: &str| with_env(lines).map(|job| job.bs);
+    assert_eq!(bs("bs=${SIZE}"), Ok(8192));
+    assert_eq!(bs("bs=1${SIZE} ; a comment"), Ok(18 * 1024));
+    assert_eq!(bs("bs=16k#${SIZE}"), Ok(16384));
+    assert_eq!(with_env("filename=/a${NONE}b$SIZE").expect("a job").filename.as_deref(), Some("/ab$SIZE"));
+    assert!(bs("bs=${NONE}").unwrap_err().cause.contains("bs= cannot be"));
+    assert!(bs("numjobs=$ncpus").unwrap_err().cause.contains("$ncpus"));
+    assert!(bs("bs = 8k").unwrap_err().cause.contains("blank beside ="), "fio reads 8 bytes there");
+    assert!(bs("bs= 8k").unwrap_err().cause.contains("blank beside ="));
 }
 
 #[test]
@@ -61,6 +154,9 @@ fn an_error_says_where_and_what_is_known() {
     let error = with("bs=1000").unwrap_err();
     assert_eq!(error.cause, "my.fio, line 4, [a]: bs=1000 cannot be");
     assert!(job("x=1\n[a]").unwrap_err().cause.starts_with("my.fio, line 1: x stands before"));
+    let error = with("thinktime=5").unwrap_err();
+    assert!(error.cause.starts_with("my.fio, line 4, [a]: thinktime is refused: a run is paced by"), "{error}");
+    assert!(error.fix.expect("a fix").starts_with("leave it out"));
 }
 
 #[test]
@@ -69,18 +165,24 @@ fn what_would_be_understood_in_another_way_is_refused() {
         ("ioengine=libaio", "cannot be"),
         ("filename=/a:/b", "cannot be"),
         ("filename=/a,b", "cannot be"),
+        ("filename=-", "cannot be"),
+        ("filename", "no value"),
+        ("direct", "no value"),
         ("size=0", "cannot be"),
         ("rw=trim", "cannot be"),
+        ("rw=read:8", "cannot be"),
+        ("rw=rw", "cannot be"),
         ("rw=randread", "once"),
         ("rw=randread\nnorandommap=0", "once"),
         ("rwmixread=101", "cannot be"),
         ("rwmixread=30", "randrw"),
         ("bs=32M", "cannot be"),
+        ("bs=4k,8k", "cannot be"),
         ("direct=yes", "cannot be"),
         ("iodepth=0", "cannot be"),
         ("iodepth=5000", "cannot be"),
-        ("iodepth=4\niodepth_batch=4", "differ"),
-        ("iodepth_batch=4\niodepth_batch_complete=4", "more than iodepth"),
+        ("iodepth_batch=4\niodepth_batch_complete=1", "more than iodepth"),
+        ("iodepth=4\niodepth_batch_complete=5", "more than iodepth"),
         ("registerfiles=0", "cannot be"),
         ("thread=0", "cannot be"),
         ("group_reporting=0", "cannot be"),
@@ -88,14 +190,23 @@ fn what_would_be_understood_in_another_way_is_refused() {
         ("cpus_allowed=0-1", "one CPU"),
         ("cpus_allowed=x", "cannot be"),
         ("sync=1", "cannot be"),
-        ("runtime=5", "ends by time"),
-        ("time_based", "ends by time"),
+        ("time_based", "no runtime"),
+        ("time_based\nruntime=5\nnumber_ios=5", "ignores"),
+        ("time_based\nruntime=5\nio_size=1M", "ignores"),
+        ("time_based\nruntime=5\nloops=2", "ignores"),
+        ("loops=2\nio_size=1M", "io_size"),
         ("number_ios=0", "cannot be"),
         ("rate_iops=0", "cannot be"),
+        ("rate_iops=1k", "cannot be"),
+        ("rw=randrw\nnorandommap\nrate_iops=50", "again that of writes"),
+        ("kb_base=1000", "cannot be"),
+        ("randrepeat=0", "cannot be"),
         ("[b]", "[b] comes after the job [a]"),
         ("[b", "no section"),
         ("[]", "comes after"),
-        ("stonewall", "no option stonewall"),
+        ("include other.fio", "include is refused"),
+        ("verify=crc32c", "verify is refused"),
+        ("offset=1M", "offset is refused"),
     ];
     for (line, why) in lines {
         let error = with(line).expect_err(line);
@@ -104,7 +215,8 @@ fn what_would_be_understood_in_another_way_is_refused() {
     assert!(job("").unwrap_err().cause.contains("no job"));
     assert!(job("[global]\nbs=4k").unwrap_err().cause.contains("no job"));
     assert!(job("[]\n").unwrap_err().cause.contains("without a name"));
-    assert!(job("[a]\nbs=4k").unwrap_err().cause.contains("nothing ends it"));
+    assert!(job("[globals]\n").unwrap_err().cause.contains("takes [globals] for [global]"));
+    assert!(job("[a]\nbs=4k").unwrap_err().cause.contains("fio's default is psync"));
 }
 
 #[test]
@@ -119,18 +231,60 @@ fn files_that_are_none_are_refused() {
     assert!(Job::open(Path::new("/dev/zero")).unwrap_err().cause.contains("more than"), "it has no end");
 }
 
-/// The table of the page names each option, and no other.
+/// The names in the first column of the page's table with this head.
+fn told(head: &str) -> Vec<&'static str> {
+    let page = include_str!("../../../../docs/jobs.md");
+    let (_, table) = page.split_once(head).expect("a table of that head");
+    let rows = table.lines().take_while(|line| line.starts_with('|'));
+    let names = rows.flat_map(|row| row.split('|').nth(1).unwrap_or_default().split('`').skip(1).step_by(2));
+    let mut names: Vec<&str> = names.collect();
+    names.sort_unstable();
+    names
+}
+
+/// The tables of the page name each option that is known, and each that is refused, with its reason, and no other.
 #[test]
 fn the_page_has_every_option() {
-    let page = include_str!("../../../../docs/jobs.md");
-    let (_, table) = page.split_once("|---|---|---|\n").expect("a table of three columns");
-    let rows = table.lines().take_while(|line| line.starts_with('|'));
-    let mut told: Vec<&str> =
-        rows.flat_map(|row| row.split('|').nth(1).unwrap_or_default().split('`').skip(1).step_by(2)).collect();
     let mut known: Vec<&str> = SETTINGS.iter().flat_map(|setting| setting.names).copied().collect();
-    told.sort_unstable();
     known.sort_unstable();
-    assert_eq!(told, known);
+    assert_eq!(told("|---|---|---|\n"), known);
+    let mut refused: Vec<&str> = REFUSED.iter().flat_map(|group| group.names).copied().collect();
+    refused.sort_unstable();
+    assert_eq!(told("| option | because |\n|---|---|\n"), refused, "write:\n{}", table_of_refused());
+    let twice = refused.windows(2).find(|pair| pair[0] == pair[1]);
+    assert_eq!(twice, None, "refused for two reasons");
+    assert_eq!(refused.iter().find(|name| known.contains(name)), None, "known and refused");
+    assert!(include_str!("../../../../docs/jobs.md").contains(&table_of_refused()), "write:\n{}", table_of_refused());
+}
+
+/// The table as the page has it.
+fn table_of_refused() -> String {
+    let row = |group: &refused::Refused| {
+        let names: Vec<String> = group.names.iter().map(|name| format!("`{name}`")).collect();
+        format!("| {} | {} |\n", names.join(", "), group.why)
+    };
+    REFUSED.iter().map(row).collect()
+}
+
+/// The names of options that the real fio prints.
+fn names_of(fio: &Path, help: &str) -> Vec<String> {
+    let told = std::process::Command::new(fio).arg(help).output().expect("fio starts");
+    let text = String::from_utf8(told.stdout).expect("text");
+    let names = text.lines().filter(|line| line.contains(" : ") || line.trim_end().ends_with(':'));
+    names
+        .filter_map(|line| line.trim_start().split([' ', ':']).next().map(str::to_owned))
+        .filter(|name| !name.is_empty())
+        .collect()
+}
+
+#[test]
+fn every_option_of_the_real_fio_is_known_or_refused_with_a_reason() {
+    let Some(fio) = sheave_testkit::require("fio") else { return };
+    let (all, engine) = (names_of(&fio, "--cmdhelp"), names_of(&fio, "--enghelp=io_uring"));
+    assert!(all.len() > 150 && engine.len() > 5, "{all:?} {engine:?}");
+    let known = |name: &str| SETTINGS.iter().any(|setting| setting.names.contains(&name));
+    let missing = all.iter().chain(&engine).filter(|name| !known(name) && refused::reason(name).is_none());
+    assert_eq!(missing.collect::<Vec<_>>(), Vec::<&String>::new());
 }
 
 fn files() -> Vec<std::path::PathBuf> {

@@ -27,12 +27,13 @@ fn the_jobs_of_the_threads_are_points_of_their_experiments() {
 
 #[test]
 fn what_an_experiment_cannot_do_is_refused() {
-    let job = |lines: &str| Job::parse("my.fio", &format!("[a]\nnumber_ios=5\n{lines}\n")).expect(lines);
+    let job = |lines: &str| Job::parse("my.fio", &format!("[a]\nioengine=io_uring\n{lines}\n")).expect(lines);
     for (id, lines, why) in [
         ("io-wq", "", "no job of fio's"),
         ("plug-clock", "", "polls"),
         ("in-flight", "hipri", "does not poll"),
         ("bio-cache", "rate_iops=5", "rate_iops"),
+        ("bio-cache", "iodepth=8\niodepth_batch=4", "batch of completions"),
         ("bio-cache", "randseed=5", "randseed"),
         ("dio-completion", "sync=dsync", "sync=dsync"),
         ("bio-cache", "rw=randrw\nnorandommap\nrwmixread=70", "rwmixread"),
