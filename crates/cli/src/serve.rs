@@ -1,23 +1,75 @@
 //! `sheave serve`: what its arguments ask of [`sheave_daemon`].
 
-use sheave_daemon::config::One;
+use std::path::Path;
+
+use sheave_daemon::check::{self, Grade, Report};
+use sheave_daemon::config::{One, Overrides};
 use sheave_daemon::failure::Failure;
 use sheave_daemon::place::whole::search_also;
-use sheave_daemon::run::{self, Overrides};
+use sheave_daemon::run;
 use sheave_daemon::tls::TlsPlan;
 use sheave_serve::TlsFiles;
 
 use crate::args::serve::{ServeArgs, TlsMode};
+use crate::output;
 
 /// Does it.
 pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     search_also(&args.search);
     let code = match (&args.config, &args.spec) {
+        (Some(path), _) if args.check => return checked(args, path),
         (Some(path), _) => run::configured(path, overrides(args))?,
         (None, Some(spec)) => run::one(&one(args, spec))?,
         (None, None) => return Err(Failure::usage("nothing is to be served").fix("name a volume, or --config FILE")),
     };
     if code == 0 { Ok(()) } else { Err(Failure::command_ended(code)) }
+}
+
+/// Checks a configuration, and prints what was found.
+fn checked(args: &ServeArgs, path: &Path) -> Result<(), Failure> {
+    let report = check::configuration(path, &overrides(args))?;
+    if args.json {
+        output::json(&report)?;
+    } else {
+        output::text(&in_words(&report));
+    }
+    match report.worst() {
+        None | Some(Grade::Warning) => Ok(()),
+        Some(Grade::Unserved) => Err(Failure::reported()),
+        Some(Grade::Error) => Err(Failure::reported_usage()),
+    }
+}
+
+fn in_words(report: &Report) -> String {
+    use std::fmt::Write;
+    let config = report.config.display();
+    let mut text = String::new();
+    // Writing to a string never fails.
+    report.listen.iter().for_each(|address| _ = writeln!(text, "listens on {address}"));
+    report.pools.iter().for_each(|pool| _ = writeln!(text, "pool {pool}"));
+    for export in &report.exports {
+        let read_only = if export.read_only { ", read-only" } else { "" };
+        let limit = export.limit.as_ref().map_or(String::new(), |limit| format!(", {limit}"));
+        let _ = writeln!(text, "export {}: {}{read_only}{limit}", export.name, export.of);
+    }
+    for finding in &report.findings {
+        let line = finding.line.map_or(String::new(), |line| format!(", line {line}"));
+        let grade = match finding.grade {
+            Grade::Error => "error",
+            Grade::Unserved => "not served",
+            Grade::Warning => "warning",
+        };
+        let _ = writeln!(text, "{config}{line}: {grade}: {}", finding.cause);
+        finding.fix.iter().for_each(|fix| _ = writeln!(text, "   fix: {fix}"));
+    }
+    let verdict = match report.worst() {
+        None => "all of it would be served",
+        Some(Grade::Warning) => "all of it would be served, with warnings",
+        Some(Grade::Unserved) => "some of it would not be served",
+        Some(Grade::Error) => "no daemon starts with it",
+    };
+    let _ = writeln!(text, "{config}: {verdict}");
+    text
 }
 
 fn overrides(args: &ServeArgs) -> Overrides {

@@ -70,6 +70,25 @@ impl Plan {
     }
 }
 
+/// What a command line says about a configuration that the file does not.
+#[derive(Clone, Debug, Default)]
+pub struct Overrides {
+    /// How much is logged.
+    pub log: Option<Verbosity>,
+    /// Each pool that another host has is waited for.
+    pub standby: bool,
+    /// Where the status page is: host and port.
+    pub web: Option<String>,
+}
+
+impl Overrides {
+    pub(crate) fn apply(&self, mut plan: Plan) -> Plan {
+        plan.log = self.log.unwrap_or(plan.log);
+        plan.web = self.web.clone().or(plan.web);
+        if self.standby { plan.all_standby() } else { plan }
+    }
+}
+
 /// A control socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Control {
@@ -155,7 +174,7 @@ struct File {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ControlTable {
-    path: Option<PathBuf>,
+    path: Option<Spanned<PathBuf>>,
     mode: Option<Spanned<String>>,
     #[serde(default)]
     admin_uids: Vec<u32>,
@@ -188,6 +207,14 @@ struct ExportTable {
     read_only: bool,
 }
 
+impl ExportTable {
+    /// The byte at which its first value stands.
+    fn place(&self) -> usize {
+        let given = [&self.name, &self.volume, &self.spec, &self.pool];
+        given.iter().filter_map(|key| key.as_ref()).map(|key| key.span().start).min().unwrap_or(0)
+    }
+}
+
 /// A file, and what is wrong in it.
 struct Text<'a> {
     path: &'a Path,
@@ -195,15 +222,64 @@ struct Text<'a> {
 }
 
 impl Text<'_> {
+    fn file(&self) -> Result<File, Failure> {
+        toml::from_str(&self.text)
+            .map_err(|error| self.wrong(error.span().map_or(0, |span| span.start), error.message()))
+    }
+
+    /// The line of a byte.
+    fn line(&self, at: usize) -> usize {
+        self.text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
+    }
+
     fn wrong(&self, at: usize, what: impl std::fmt::Display) -> Failure {
-        let line = self.text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1;
-        Failure::usage(format!("{}, line {line}: {what}", self.path.display()))
+        Failure::usage(format!("{}, line {}: {what}", self.path.display(), self.line(at)))
             .fix("docs/serve.md tells what a configuration may have")
+    }
+}
+
+/// The lines in which parts of a configuration stand, each list as the plan has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lines {
+    pub(crate) listen: Vec<usize>,
+    pub(crate) tls: Vec<usize>,
+    pub(crate) pools: Vec<usize>,
+    pub(crate) exports: Vec<usize>,
+    pub(crate) control: Option<usize>,
+    pub(crate) metrics: Option<usize>,
+    pub(crate) web: Option<usize>,
+}
+
+impl PoolTable {
+    /// Where it says which pool it is.
+    fn place(&self) -> usize {
+        self.path.as_ref().or(self.uuid.as_ref()).unwrap_or(&self.name).span().start
+    }
+}
+
+impl Lines {
+    fn of(text: &Text<'_>, file: &File) -> Lines {
+        let line = |key: Option<&Spanned<String>>| key.map(|key| text.line(key.span().start));
+        let is_on = |table: &&TlsTable| !table.means_nothing();
+        Lines {
+            listen: file.listen.iter().map(|address| text.line(address.span().start)).collect(),
+            tls: file.tls.iter().filter(is_on).map(|table| text.line(table.place())).collect(),
+            pools: file.pool.iter().map(|table| text.line(table.place())).collect(),
+            exports: file.export.iter().map(|table| text.line(table.place())).collect(),
+            control: file.control.as_ref().and_then(|table| Some(text.line(table.path.as_ref()?.span().start))),
+            metrics: line(file.metrics.as_ref()),
+            web: line(file.web.as_ref()),
+        }
     }
 }
 
 /// Reads a configuration.
 pub fn read(path: &Path) -> Result<Plan, Failure> {
+    Ok(read_with_lines(path)?.0)
+}
+
+/// Reads a configuration, and says in which lines its parts stand.
+pub(crate) fn read_with_lines(path: &Path) -> Result<(Plan, Lines), Failure> {
     let failed = |why: &dyn std::fmt::Display| {
         Failure::run(format!("cannot read the configuration {}: {why}", path.display()))
             .fix("check the path and its permissions")
@@ -213,12 +289,13 @@ pub fn read(path: &Path) -> Result<Plan, Failure> {
         return Err(failed(&format!("it has {len} bytes, at most {MAX_BYTES}")));
     }
     let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
-    plan(&Text { path, text })
+    let text = Text { path, text };
+    let file = text.file()?;
+    let lines = Lines::of(&text, &file);
+    Ok((plan(&text, file)?, lines))
 }
 
-fn plan(text: &Text<'_>) -> Result<Plan, Failure> {
-    let file: File = toml::from_str(&text.text)
-        .map_err(|error| text.wrong(error.span().map_or(0, |span| span.start), error.message()))?;
+fn plan(text: &Text<'_>, file: File) -> Result<Plan, Failure> {
     let address = |address: &Spanned<String>| {
         let parsed: Result<Address, _> = address.get_ref().parse();
         parsed.map_err(|error| text.wrong(address.span().start, error))
@@ -295,8 +372,7 @@ fn exports(text: &Text<'_>, tables: &[ExportTable], pools: &[PoolPlan]) -> Resul
     let mut names = BTreeSet::new();
     let mut exports = Vec::new();
     for table in tables {
-        let given = [&table.name, &table.volume, &table.spec, &table.pool];
-        let at = given.iter().filter_map(|key| key.as_ref()).map(|key| key.span().start).min().unwrap_or(0);
+        let at = table.place();
         let what = match (&table.pool, &table.volume, &table.spec) {
             (Some(pool), Some(volume), None) => {
                 if !pools.iter().any(|known| known.name == *pool.get_ref()) {
@@ -340,7 +416,7 @@ fn control(text: &Text<'_>, table: Option<ControlTable>) -> Result<Option<Contro
         }
     };
     let wanted = path.is_some();
-    let path = path.or_else(|| paths::default_path("control.sock"));
+    let path = path.map(Spanned::into_inner).or_else(|| paths::default_path("control.sock"));
     Ok(path.map(|path| Control { path, mode, admin_uids, admin_gids, wanted }))
 }
 

@@ -24,8 +24,8 @@ enum Kind {
     Interrupted,
     /// Somebody else has what it needs, and may let go of it: exit code 1.
     Busy,
-    /// The run failed and its report has already said everything: exit code 1, no message.
-    Reported,
+    /// It failed and its report has already said everything: this exit code, no message.
+    Reported(u8),
     /// A command that was run for the user has ended with this exit code, and said itself why: no message.
     Command(u8),
 }
@@ -98,7 +98,12 @@ impl Failure {
 
     /// The run failed, and what was printed already says why.
     pub fn reported() -> Self {
-        Self { kind: Kind::Reported, cause: String::new(), fix: None, code: None }
+        Self { kind: Kind::Reported(1), cause: String::new(), fix: None, code: None }
+    }
+
+    /// What was asked for cannot be, and what was printed already says why: exit code 2.
+    pub fn reported_usage() -> Self {
+        Self { kind: Kind::Reported(2), cause: String::new(), fix: None, code: None }
     }
 
     /// A command that was run for the user has ended with this exit code, which is not 0.
@@ -123,9 +128,9 @@ impl Failure {
         }
         match self.kind {
             Kind::Usage => 2,
-            Kind::Run | Kind::Reported | Kind::Busy => 1,
+            Kind::Run | Kind::Busy => 1,
             Kind::Interrupted => 130,
-            Kind::Command(code) => code,
+            Kind::Reported(code) | Kind::Command(code) => code,
         }
     }
 
@@ -133,7 +138,7 @@ impl Failure {
     pub fn json(&self) -> FailureJson<'_> {
         let kind = match self.kind {
             Kind::Usage => "usage",
-            Kind::Run | Kind::Reported | Kind::Busy | Kind::Command(_) => "failed",
+            Kind::Run | Kind::Reported(_) | Kind::Busy | Kind::Command(_) => "failed",
             Kind::Interrupted => "interrupted",
         };
         FailureJson { error: ErrorJson { kind, cause: &self.cause, fix: self.fix.as_deref(), exit_code: self.code() } }
@@ -158,7 +163,7 @@ impl Failure {
             Kind::Usage => "usage",
             Kind::Busy => "busy",
             Kind::Interrupted => "interrupted",
-            Kind::Run | Kind::Reported | Kind::Command(_) => "failed",
+            Kind::Run | Kind::Reported(_) | Kind::Command(_) => "failed",
         }
     }
 
@@ -181,7 +186,7 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if matches!(self.kind, Kind::Reported | Kind::Command(_)) {
+        if matches!(self.kind, Kind::Reported(_) | Kind::Command(_)) {
             return Ok(());
         }
         writeln!(f, "sheave: {}", self.cause)?;

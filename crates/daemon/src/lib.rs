@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`run`] | the order of start and end |
 //! | [`config`] | the configuration: a plan |
+//! | [`check`] | a configuration that is looked at, and not served |
 //! | [`confine`] | what the daemon may reach of the file system |
 //! | [`daemon`] | pools, exports and the server while it runs |
 //! | [`backend`], [`contexts`] | what an export serves |
@@ -45,6 +46,7 @@
 pub mod api;
 mod backend;
 pub mod captive;
+pub mod check;
 pub mod config;
 mod confine;
 mod contexts;

@@ -97,7 +97,24 @@ impl std::str::FromStr for Sink {
 ///
 /// When there is no journal and it was asked for.
 pub fn start(level: Verbosity, sink: Sink) -> Result<(), Failure> {
-    let journal = match sink {
+    let journal = journal_of(sink)?;
+    set(level);
+    // Somebody who has begun before goes on.
+    let _ = tracing::subscriber::set_global_default(Log::new(journal));
+    Ok(())
+}
+
+/// Whether it can be told there.
+///
+/// # Errors
+///
+/// As of [`start`].
+pub(crate) fn can(sink: Sink) -> Result<(), Failure> {
+    journal_of(sink).map(drop)
+}
+
+fn journal_of(sink: Sink) -> Result<Option<Journal>, Failure> {
+    Ok(match sink {
         Sink::Stderr => None,
         Sink::Auto if !journal::has_stderr() => None,
         Sink::Auto => Journal::connect(journal::SOCKET).ok(),
@@ -105,11 +122,7 @@ pub fn start(level: Verbosity, sink: Sink) -> Result<(), Failure> {
             Failure::run(format!("the journal does not answer at {}: {error}", journal::SOCKET))
                 .fix("start systemd-journald, or set log_to = \"stderr\"")
         })?),
-    };
-    set(level);
-    // Somebody who has begun before goes on.
-    let _ = tracing::subscriber::set_global_default(Log::new(journal));
-    Ok(())
+    })
 }
 
 /// From now on this much is told.

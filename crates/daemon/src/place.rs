@@ -268,6 +268,11 @@ impl PoolPlace {
         self.members.iter().flat_map(|member| devices::reaches(&member.spec("")).unwrap_or_default()).collect()
     }
 
+    /// The spec of each of its members.
+    pub fn specs(&self) -> Vec<String> {
+        self.members.iter().map(|member| member.spec("")).collect()
+    }
+
     /// Whether one of its files and devices takes no space back, as far as that shows without a try.
     pub fn takes_nothing_back(&self) -> bool {
         self.file_paths().iter().any(|path| takes_back(Path::new(path)) == Some(false))

@@ -14,41 +14,22 @@ use sheave_serve::{Address, Listener};
 use tracing::{info, warn};
 
 use crate::captive::{self, Captive};
-use crate::config::{self, One, Plan};
+use crate::config::{self, One, Overrides, Plan};
 use crate::daemon::late::Late;
 use crate::daemon::{Daemon, Opened};
 use crate::failure::{self, Failure};
 use crate::health::watch::{self, Watch, Watcher};
 use crate::http::Http;
-use crate::log::{Sink, Verbosity};
+use crate::log::Sink;
 use crate::opening::PATIENCE;
 use crate::retries::Retries;
 use crate::standby::Standby;
 use crate::ticker::Ticker;
-use crate::{confine, control, descriptors, log, metrics, systemd, tls, web};
+use crate::{check, confine, control, descriptors, log, metrics, systemd, tls, web};
 
 /// A line on stderr. Nobody listening, or no room, is no reason to stop.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
-}
-
-/// What a command line says about a configuration that the file does not.
-#[derive(Clone, Debug, Default)]
-pub struct Overrides {
-    /// How much is logged.
-    pub log: Option<Verbosity>,
-    /// Each pool that another host has is waited for.
-    pub standby: bool,
-    /// Where the status page is: host and port.
-    pub web: Option<String>,
-}
-
-impl Overrides {
-    fn apply(&self, mut plan: Plan) -> Plan {
-        plan.log = self.log.unwrap_or(plan.log);
-        plan.web = self.web.clone().or(plan.web);
-        if self.standby { plan.all_standby() } else { plan }
-    }
 }
 
 /// Serves what a configuration says, until a signal; the exit code. What of it does not open is told, and the rest is
@@ -70,6 +51,10 @@ pub fn configured(path: &Path, overrides: Overrides) -> Result<u8, Failure> {
     if listeners.is_empty() && plan.control.is_none() {
         return Err(Failure::usage(format!("{} has no address to listen on", path.display()))
             .fix("add listen = [\"unix:/run/sheave/nbd.sock\"], or a control socket"));
+    }
+    let clear = listeners.iter().filter(|listener| !listener.asks_for_certificates()).map(Listener::address);
+    for (event, what) in check::advice(&plan, clear) {
+        warn!(event, "{what}");
     }
     descriptors::raise();
     control::prepare(&plan);

@@ -29,7 +29,7 @@ pub struct TlsTable {
     #[serde(default)]
     listen: Vec<Spanned<String>>,
     mode: Option<Spanned<String>>,
-    certificate: PathBuf,
+    certificate: Spanned<PathBuf>,
     key: PathBuf,
     client_ca: Option<PathBuf>,
     #[serde(default)]
@@ -37,6 +37,16 @@ pub struct TlsTable {
 }
 
 impl TlsTable {
+    /// The byte at which its certificate is named.
+    pub(crate) fn place(&self) -> usize {
+        self.certificate.span().start
+    }
+
+    /// Whether it is switched off, and is for no address by name.
+    pub(crate) fn means_nothing(&self) -> bool {
+        self.listen.is_empty() && self.mode.as_ref().is_some_and(|mode| mode.get_ref() == "off")
+    }
+
     /// What it means, where these addresses are listened on; `None` when it means nothing. An error has its place.
     pub fn plan(self, addresses: &[Address]) -> Result<Option<TlsPlan>, (usize, String)> {
         let (on, required) = match &self.mode {
@@ -60,6 +70,7 @@ impl TlsTable {
         };
         let listen = self.listen.iter().map(known).collect::<Result<_, _>>()?;
         let TlsTable { certificate, key, client_ca, allow, .. } = self;
+        let certificate = certificate.into_inner();
         let files = on.then_some(TlsFiles { certificate, key, client_ca, allow });
         Ok(Some(TlsPlan { listen, required, files }))
     }

@@ -135,6 +135,12 @@ impl Listener {
         self.tls.lock().expect("invariant: nothing panics under this lock").clone()
     }
 
+    /// Whether it takes no clients but those with a certificate of an authority that it knows.
+    #[must_use]
+    pub fn asks_for_certificates(&self) -> bool {
+        self.tls().is_some_and(|tls| tls.required && tls.asks_for_certificates)
+    }
+
     /// Where it listens.
     #[must_use]
     pub fn address(&self) -> &Address {

@@ -12,7 +12,7 @@
 mod subject;
 
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::CryptoProvider;
@@ -28,7 +28,7 @@ use sheave_nbd::tls::{self, Fix};
 
 use crate::error::ServeError;
 
-pub(crate) use self::subject::{common_names, not_after};
+pub(crate) use self::subject::common_names;
 
 /// Where what TLS needs lies, as PEM files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,12 +43,36 @@ pub struct TlsFiles {
     pub allow: Vec<String>,
 }
 
+/// From when until when a certificate is valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validity {
+    /// Seconds since 1970.
+    pub from: i64,
+    /// Seconds since 1970.
+    pub until: i64,
+}
+
+/// From when until when the first certificate in a PEM file is valid; `None` where that cannot be read.
+///
+/// # Errors
+///
+/// The file cannot be used, and why.
+pub fn validity(certificate: &Path) -> Result<Option<Validity>, ServeError> {
+    let chain = certificates(certificate, CERTIFICATE)?;
+    let found = chain.first().and_then(|first| subject::validity(first));
+    Ok(found.map(|(from, until)| Validity { from, until }))
+}
+
+/// How to mend a file of certificates that cannot be used.
+const CERTIFICATE: &str = "Give a PEM file with the server's certificate, and those that lead to its authority";
+
 /// TLS of a listening socket.
 #[derive(Clone, Debug)]
 pub struct Tls {
     pub(crate) config: Arc<ServerConfig>,
     pub(crate) required: bool,
     pub(crate) expiries: Vec<Expiry>,
+    pub(crate) asks_for_certificates: bool,
 }
 
 /// When the first of the certificates in a file expires.
@@ -63,8 +87,12 @@ pub struct Expiry {
 impl Expiry {
     /// Of these certificates, which are in that file; `None` when their dates cannot be read.
     fn of(path: &Path, certificates: &[CertificateDer<'_>]) -> Option<Expiry> {
-        let first = certificates.iter().filter_map(|certificate| not_after(certificate)).min();
-        first.map(|at| Expiry { path: path.to_owned(), at })
+        let first =
+            certificates.iter().filter_map(|certificate| subject::validity(certificate)).map(|(_, until)| until).min();
+        first.map(|until| {
+            let at = SystemTime::UNIX_EPOCH + Duration::from_secs(until.max(0).unsigned_abs());
+            Expiry { path: path.to_owned(), at }
+        })
     }
 }
 
@@ -85,7 +113,6 @@ impl Tls {
             None if files.allow.is_empty() => builder.with_no_client_auth(),
             None => return Err(ServeError::TlsNamesWithoutCa),
         };
-        const CERTIFICATE: &str = "Give a PEM file with the server's certificate, and those that lead to its authority";
         let chain = certificates(&files.certificate, CERTIFICATE)?;
         expiries.extend(Expiry::of(&files.certificate, &chain));
         let key = tls::key(&files.key).map_err(|why| unread(&files.key, why, tls::KEY_FIX))?;
@@ -97,7 +124,8 @@ impl Tls {
         // A client comes seldom and stays long: it does without resuming, and each shows its certificate.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Tls { config: Arc::new(config), required, expiries })
+        let asks_for_certificates = files.client_ca.is_some();
+        Ok(Tls { config: Arc::new(config), required, expiries, asks_for_certificates })
     }
 }
 

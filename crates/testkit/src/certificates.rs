@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose};
 
@@ -31,19 +31,6 @@ impl Authority {
         authority
     }
 
-    /// The directory of a server whose certificate is valid for so many days from now on; of a negative number, was
-    /// until so many days ago.
-    ///
-    /// # Panics
-    ///
-    /// When it cannot be made or written.
-    pub fn server_until(&self, days: i64) -> PathBuf {
-        let span = Duration::from_secs(days.unsigned_abs() * 86_400);
-        let now = SystemTime::now();
-        let until = if days < 0 { now - span } else { now + span };
-        self.issue_until("brief", "the server", Some(until))
-    }
-
     /// The directory of somebody with a certificate: `ca-cert.pem`, the authority's, and certificate and key as a
     /// client's (`client-cert.pem`, `client-key.pem`) and as a server's.
     ///
@@ -51,18 +38,26 @@ impl Authority {
     ///
     /// When they cannot be made or written.
     pub fn issue(&self, name: &str, common_name: &str) -> PathBuf {
-        self.issue_until(name, common_name, None)
+        self.issue_for_days(name, common_name, (-1, 365))
     }
 
-    fn issue_until(&self, name: &str, common_name: &str, until: Option<SystemTime>) -> PathBuf {
+    /// As [`Authority::issue`], with a certificate that is valid from so many days from now until so many.
+    ///
+    /// # Panics
+    ///
+    /// When they cannot be made or written.
+    pub fn issue_for_days(&self, name: &str, common_name: &str, (from, until): (i64, i64)) -> PathBuf {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970");
+        let day = |days: i64| {
+            let seconds = now.as_secs().checked_add_signed(days * 86_400).expect("it is later than 1970");
+            rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds)
+        };
         let dir = self.dir.path().join(name);
         fs::create_dir_all(&dir).expect("made");
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new(vec!["localhost".into(), "127.0.0.1".into()]).expect("parameters");
         params.distinguished_name.push(DnType::CommonName, common_name);
-        if let Some(until) = until {
-            params.not_after = until.into();
-        }
+        (params.not_before, params.not_after) = (day(from), day(until));
         let certificate = params.signed_by(&key, &self.issuer).expect("signed");
         self.put(&dir, "ca-cert.pem", &self.issuer.pem());
         for whose in ["client", "server"] {

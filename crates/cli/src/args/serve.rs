@@ -24,13 +24,15 @@ Examples:
         an image into a volume, without a temporary file
   sheave serve --config /etc/sheave/sheave.toml
         several pools and exports; SIGHUP reads the file again
+  sheave serve --config /etc/sheave/sheave.toml --check
+        what it would serve, and what is wrong with it, before a start or a reload
   sheave serve 'pool.img#root' --nbd unix:/run/root.sock --web 9180
         with a status page at http://127.0.0.1:9180/
   sheave serve --config /etc/sheave/sheave.toml --standby
         on two hosts with one Ceph cluster: the second takes over when the first dies (docs/operate.md)
 
 Exit code: 0 ended by Ctrl-C or SIGTERM, with --run that of the command; 1 it failed, 2 the command line
-makes no sense.";
+makes no sense. With --check: 0 all of it would be served, 1 some of it would not, 2 it would not start.";
 
 /// Whether clients use TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -66,6 +68,14 @@ pub struct ServeArgs {
         ]
     )]
     pub config: Option<std::path::PathBuf>,
+
+    /// Check the configuration as a start would, without taking anything, and print what it would serve.
+    #[arg(long, requires = "config")]
+    pub check: bool,
+
+    /// With --check: print one JSON object instead of text.
+    #[arg(long, requires = "check")]
+    pub json: bool,
 
     /// Wait for pools that another host has, and take them over when their storage has cut that host off (rbd: alone).
     #[arg(long, requires = "config")]

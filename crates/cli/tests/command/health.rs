@@ -503,7 +503,7 @@ fn a_certificate_is_told_before_it_expires_and_after() {
     let authority = Authority::new();
     let [certificate, key] = ["server-cert.pem", "server-key.pem"].map(|file| (file, dir.path(file)));
     let until_days = |days: i64| {
-        let from = authority.server_until(days);
+        let from = authority.issue_for_days("brief", "the server", (-9, days));
         for (file, to) in [&certificate, &key] {
             fs::copy(from.join(file), to).expect("copied");
         }

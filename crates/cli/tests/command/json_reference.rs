@@ -84,6 +84,8 @@ impl Page {
 /// A pool with a volume, snapshots, and a pool whose maps are damaged.
 fn prepare(dir: &Dir) {
     fs::write(dir.path("raw"), vec![0x5a; 1 << 20]).expect("an image");
+    let config = "listen = [\"unix:s\"]\n[[export]]\nname = \"d\"\nspec = \"file:none\"\n";
+    fs::write(dir.path("c.toml"), config).expect("a configuration");
     let runs = include_bytes!("../../../vol/tests/pools/summed-crashed.runs");
     fs::write(dir.path("old.img"), sheave_testkit::expand_runs(runs)).expect("the pool");
     dir.ok("pool create bad.img --size 64M");
@@ -153,6 +155,7 @@ fn the_page_has_every_field_and_no_other() {
         ("pool scan", "pool scan . nowhere --no-devices --json"),
         ("pool upgrade", "pool upgrade old.img --json"),
         ("doctor", "doctor . --json"),
+        ("serve --check", "serve --config c.toml --check --json"),
         ("bench", "bench ram:size=1M --rw randrw --verify --ios 100 --json --progress none"),
         ("bench", "bench ram:size=1M --compare memcpy --pairs 2 --runtime 20ms --json --progress none"),
         ("bench", "bench fault:error=1,over=null:size=1M --ios 9 --stamp-age 1ms --json --progress none"),

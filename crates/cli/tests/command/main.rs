@@ -4,6 +4,7 @@
 mod backup;
 mod bench_vol;
 mod browser;
+mod checked;
 mod confined;
 mod control;
 mod copies;

@@ -78,6 +78,23 @@ fn the_unit_starts_reloads_and_stops() {
     machine.until("it is active again", |machine| machine.show("sheave", "ActiveState") == "active");
     assert_eq!(machine.show("sheave", "MainPID"), pid, "a reload is no restart");
 
+    // One that no daemon starts with is refused by the reload itself, and said so; what is served stays.
+    machine.write("/etc/sheave/sheave.toml", &format!("{LISTEN}{CONFIG}\nthreds = 2\n"));
+    assert!(machine.run("systemctl reload sheave").is_err(), "{}", machine.console());
+    assert_eq!(machine.show("sheave", "ReloadResult"), "exit-code");
+    assert!(is_served(&machine, "/run/sheave/nbd.sock", "b"), "{}", machine.console());
+    // One of which a part cannot be served is taken over.
+    let gone = "\n[[pool]]\nname = \"gone\"\npath = \"/srv/pools/gone.img\"\n";
+    machine.write("/etc/sheave/sheave.toml", &format!("{LISTEN}{CONFIG}{gone}"));
+    machine.ok("systemctl reload sheave");
+    machine.until("b has gone", |machine| !is_served(machine, "/run/sheave/nbd.sock", "b"));
+    // A reload that comes without the unit's check is told by the daemon's status.
+    machine.write("/etc/sheave/sheave.toml", "threds = 2\n");
+    machine.ok(&format!("kill -HUP {pid}"));
+    machine.until("the status says so", |machine| {
+        machine.show("sheave", "StatusText").contains("the last reload was refused: /etc/sheave/sheave.toml, line 1")
+    });
+
     machine.ok("systemctl stop sheave");
     assert_eq!(machine.show("sheave", "Result"), "success");
     assert_eq!(machine.show("sheave", "ExecMainStatus"), "0");

@@ -3,7 +3,8 @@
 use super::*;
 
 fn read_text(text: &str) -> Result<Plan, Failure> {
-    plan(&Text { path: Path::new("c.toml"), text: text.into() })
+    let text = Text { path: Path::new("c.toml"), text: text.into() };
+    plan(&text, text.file()?)
 }
 
 #[test]

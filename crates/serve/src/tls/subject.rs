@@ -1,17 +1,18 @@
-//! The common names in the subject of a certificate, and the date until which it is valid.
+//! The common names in the subject of a certificate, and from when until when it is valid.
 //!
 //! A certificate is DER: each value has a tag, a length and that many bytes. What is looked for lies at a fixed place:
 //! `Certificate { tbs { [0] version?, serial, algorithm, issuer, validity, subject ..`, and a subject is a sequence of
 //! sets of pairs of a number for the kind and a string (RFC 5280, 4.1). What does not look like that has no names.
 
-use std::time::SystemTime;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
 
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 const OID: u8 = 0x06;
+const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
-const VERSION: u8 = 0xa0;
 /// UTF8String, PrintableString and IA5String are taken: all that authorities write today. All three are UTF-8 too.
 const STRINGS: [u8; 3] = [0x0c, 0x13, 0x16];
 /// `id-at-commonName`, 2.5.4.3.
@@ -41,8 +42,8 @@ fn expect<'a>(der: &mut &'a [u8], tag: u8) -> Option<&'a [u8]> {
     value(der).filter(|(found, _)| *found == tag).map(|(_, inner)| inner)
 }
 
-/// The validity of a certificate, and its subject.
-fn validity_and_subject(mut certificate: &[u8]) -> Option<(&[u8], &[u8])> {
+/// A certificate from its validity on.
+fn from_validity(mut certificate: &[u8]) -> Option<&[u8]> {
     let mut outer = expect(&mut certificate, SEQUENCE)?;
     let mut tbs = expect(&mut outer, SEQUENCE)?;
     if tbs.first() == Some(&VERSION) {
@@ -51,32 +52,53 @@ fn validity_and_subject(mut certificate: &[u8]) -> Option<(&[u8], &[u8])> {
     for _serial_algorithm_issuer in 0..3 {
         value(&mut tbs)?;
     }
-    Some((expect(&mut tbs, SEQUENCE)?, expect(&mut tbs, SEQUENCE)?))
+    Some(tbs)
 }
 
-/// The moment from which on a certificate is not valid any more; `None` where no date can be read.
-pub(crate) fn not_after(certificate: &[u8]) -> Option<SystemTime> {
-    let (mut validity, _) = validity_and_subject(certificate)?;
-    let _not_before = value(&mut validity)?;
-    let (tag, text) = value(&mut validity)?;
+/// The subject of a certificate.
+fn subject(certificate: &[u8]) -> Option<&[u8]> {
+    let mut tbs = from_validity(certificate)?;
+    let _validity = value(&mut tbs)?;
+    expect(&mut tbs, SEQUENCE)
+}
+
+/// From when until when a certificate is valid, in seconds since 1970.
+pub(crate) fn validity(certificate: &[u8]) -> Option<(i64, i64)> {
+    let mut validity = expect(&mut from_validity(certificate)?, SEQUENCE)?;
+    Some((time(&mut validity)?, time(&mut validity)?))
+}
+
+/// Takes a time: UTCTime `YYMMDDhhmmssZ`, whose years are 1950 to 2049, or GeneralizedTime `YYYYMMDDhhmmssZ`
+/// (RFC 5280, 4.1.2.5).
+fn time(der: &mut &[u8]) -> Option<i64> {
+    let (tag, text) = value(der)?;
     let text = str::from_utf8(text).ok()?.strip_suffix('Z')?;
-    let number = |from: usize, len: usize| text.get(from..from + len)?.parse::<i16>().ok();
-    // RFC 5280, 4.1.2.5: two digits of a year are of 1950 to 2049.
-    let (year, from) = match tag {
-        UTC_TIME => (number(0, 2).map(|year| if year < 50 { 2000 + year } else { 1900 + year })?, 2),
-        GENERALIZED_TIME => (number(0, 4)?, 4),
+    let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<i64>().ok())?;
+    let (year, rest) = match tag {
+        UTC_TIME => {
+            let (year, rest) = text.split_at_checked(2)?;
+            let year = number(year)?;
+            (if year < 50 { 2000 + year } else { 1900 + year }, rest)
+        }
+        GENERALIZED_TIME => {
+            let (year, rest) = text.split_at_checked(4)?;
+            (number(year)?, rest)
+        }
         _ => return None,
     };
-    let part = |at: usize| number(from + 2 * at, 2)?.try_into().ok();
-    let day = jiff::civil::Date::new(year, part(0)?, part(1)?).ok()?;
-    let time = jiff::civil::Time::new(part(2)?, part(3)?, part(4)?, 0).ok()?;
-    day.to_datetime(time).to_zoned(jiff::tz::TimeZone::UTC).ok().map(|at| at.timestamp().into())
+    let part = |at: usize| i8::try_from(number(rest.get(at..at + 2)?)?).ok();
+    if rest.len() != 10 {
+        return None;
+    }
+    let day = Date::new(year.try_into().ok()?, part(0)?, part(2)?).ok()?;
+    let at = day.at(part(4)?, 0, 0, 0).to_zoned(TimeZone::UTC).ok()?;
+    Some(at.timestamp().as_second() + i64::from(part(6)?) * 60 + i64::from(part(8)?))
 }
 
 /// The common names in the subject of a certificate; none where there is none, or where it is no certificate.
 pub(crate) fn common_names(certificate: &[u8]) -> Vec<String> {
     let mut names = Vec::new();
-    let Some((_, mut subject)) = validity_and_subject(certificate) else { return names };
+    let Some(mut subject) = subject(certificate) else { return names };
     while let Some(mut set) = expect(&mut subject, SET) {
         while let Some(mut pair) = expect(&mut set, SEQUENCE) {
             let is_name = expect(&mut pair, OID) == Some(COMMON_NAME);

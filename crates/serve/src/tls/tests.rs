@@ -23,18 +23,26 @@ fn common_names_are_found_whatever_stands_beside_them() {
 }
 
 #[test]
-fn the_end_of_a_certificate_is_read_of_either_kind_of_date() {
-    let until = |year: i32| {
+fn the_time_in_which_a_certificate_is_valid_is_read_in_both_forms() {
+    let seconds = |days: i64| days * 86_400;
+    // Days of `date -u -d DATE +%s` over 86400: with leap days, at both ends of what the short form says, and beyond.
+    let cases = [
+        ((1950, 1, 1), -7305),
+        ((1970, 1, 1), 0),
+        ((2000, 2, 29), 11_016),
+        ((2026, 11, 28), 20_785),
+        ((2049, 12, 31), 29_219),
+        ((2050, 1, 1), 29_220),
+        ((2100, 3, 1), 47_541),
+    ];
+    for ((year, month, day), since_1970) in cases {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new(vec!["localhost".into()]).expect("parameters");
-        params.not_after = rcgen::date_time_ymd(year, 2, 28);
-        not_after(params.self_signed(&key).expect("a certificate").der())
-    };
-    let seconds = |at: u64| Some(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(at));
-    // `date -u -d 1999-02-28 +%s` and so on; from 2050 on certificates have dates of four digits.
-    assert_eq!(until(1999), seconds(920_160_000));
-    assert_eq!(until(2027), seconds(1_803_772_800));
-    assert_eq!(until(2050), seconds(2_529_619_200));
+        params.not_before = rcgen::date_time_ymd(year, month, day);
+        params.not_after = rcgen::date_time_ymd(4095, 12, 31);
+        let certificate = params.self_signed(&key).expect("a certificate");
+        assert_eq!(subject::validity(certificate.der()), Some((seconds(since_1970), seconds(776_505))), "{year}");
+    }
 }
 
 #[test]
@@ -42,11 +50,13 @@ fn no_bytes_panic_it() {
     let (whole, _) = certificate(&[(DnType::CommonName, "someone")]);
     let whole = whole.der().to_vec();
     for cut in 0..whole.len() {
-        (common_names(&whole[..cut]), not_after(&whole[..cut]));
+        common_names(&whole[..cut]);
+        subject::validity(&whole[..cut]);
         for wrong in [0, 0x7f, 0x80, 0x84, 0xff] {
             let mut bytes = whole.clone();
             bytes[cut] = wrong;
-            (common_names(&bytes), not_after(&bytes));
+            common_names(&bytes);
+            subject::validity(&bytes);
         }
     }
     assert_eq!(common_names(&[0x30, 0x84, 0xff, 0xff, 0xff, 0xff]), [""; 0]);

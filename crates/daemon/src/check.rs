@@ -1,0 +1,393 @@
+//! A configuration is looked at as a start would look at it, and nothing is taken: no lock, no socket, no pool.
+//!
+//! Owns what is found, in three grades:
+//!
+//! * F1. An *error* keeps a daemon from starting with this configuration, and a running one from taking it over.
+//! * F2. An *unserved* part is one without which the rest is served.
+//! * F3. A *warning* is about what is served all the same.
+//!
+//! What only opening tells stays unseen: a volume that its pool does not have, damage, a pool that another process
+//! uses, an address that another server has.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, TcpListener, ToSocketAddrs};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::Access;
+use serde::Serialize;
+use sheave_drivers::Reach;
+use sheave_drivers::spec::masked;
+use sheave_serve::{Address, Tls, tls};
+
+use crate::config::{self, ExportPlan, Lines, Overrides, Plan, PoolPlan, What};
+use crate::failure::{self, Failure};
+use crate::place::is_missing;
+use crate::{devices, log};
+
+/// Longest path of a socket.
+const MAX_SOCKET_PATH: usize = 107;
+/// A certificate that ends within this time is to be renewed.
+const RENEW_SECONDS: i64 = 14 * 86_400;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Grade {
+    /// F3.
+    Warning,
+    /// F2.
+    Unserved,
+    /// F1.
+    Error,
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// How bad it is.
+    pub grade: Grade,
+    /// The line of the configuration that is meant, if it is one.
+    pub line: Option<usize>,
+    /// In words.
+    pub cause: String,
+    /// What to do about it.
+    pub fix: Option<String>,
+}
+
+/// An export as it would be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Would {
+    /// Its name.
+    pub name: String,
+    /// `POOL#VOLUME`, or the spec of a device.
+    pub of: String,
+    /// Clients may not change it.
+    pub read_only: bool,
+    /// How fast it may be.
+    pub limit: Option<String>,
+}
+
+/// What would be served, and what is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// The file.
+    pub config: PathBuf,
+    /// Addresses.
+    pub listen: Vec<String>,
+    /// Names of pools.
+    pub pools: Vec<String>,
+    /// Exports.
+    pub exports: Vec<Would>,
+    /// What was found, in the order of the lines.
+    pub findings: Vec<Finding>,
+}
+
+impl Report {
+    /// The worst that was found.
+    #[must_use]
+    pub fn worst(&self) -> Option<Grade> {
+        self.findings.iter().map(|finding| finding.grade).max()
+    }
+}
+
+/// Checks a configuration.
+///
+/// # Errors
+///
+/// When it cannot be read.
+pub fn configuration(path: &Path, overrides: &Overrides) -> Result<Report, Failure> {
+    let (plan, lines) = config::read_with_lines(path)?;
+    let plan = overrides.apply(plan);
+    let mut look = Look::default();
+    look.sockets(&plan, &lines);
+    look.tls(&plan, &lines);
+    look.pools(&plan, &lines);
+    look.exports(&plan, &lines);
+    look.rest(&plan);
+    let mut findings = look.findings;
+    findings.sort_by_key(|finding| (finding.line.unwrap_or(usize::MAX), std::cmp::Reverse(finding.grade)));
+    let of = |export: &ExportPlan| match &export.what {
+        What::Volume { pool, volume } => format!("{pool}#{volume}"),
+        What::Device { spec } => masked(spec),
+    };
+    let would = |export: &ExportPlan| Would {
+        name: export.name.clone(),
+        of: of(export),
+        read_only: export.read_only,
+        limit: export.limit.map(|limit| limit.to_string()),
+    };
+    Ok(Report {
+        config: path.to_owned(),
+        listen: plan.listen.iter().map(Address::to_string).collect(),
+        pools: plan.pools.iter().map(|pool| pool.name.clone()).collect(),
+        exports: plan.exports.iter().map(would).collect(),
+        findings,
+    })
+}
+
+/// A warning that the start logs, too: its event, and its words.
+pub(crate) type Advice = (&'static str, String);
+
+/// What is served although somebody may not have meant it. `clear` are the addresses that have no TLS, or need none.
+pub(crate) fn advice<'a>(plan: &Plan, clear: impl Iterator<Item = &'a Address>) -> Vec<Advice> {
+    let mut advice = Vec::new();
+    let writable = plan.exports.iter().find(|export| !export.read_only);
+    for address in clear.filter(|address| is_for_others(address)) {
+        if let Some(export) = writable {
+            advice.push((
+                "open_to_all",
+                format!(
+                    "whoever reaches {address} can change the export '{}': it asks for no certificate. Give the \
+                     address TLS with client_ca, or listen on an address of this machine alone",
+                    export.name
+                ),
+            ));
+        }
+    }
+    for files in plan.tls.iter().filter_map(|tls| tls.files.as_ref()) {
+        if others_read(&files.key) {
+            advice.push((
+                "key_is_readable",
+                format!("every user of this machine can read the key {0}: chmod 600 {0}", files.key.display()),
+            ));
+        }
+    }
+    if plan.exports.is_empty() {
+        let what = "nothing is served yet: the configuration has no [[export]]; 'sheave export add' adds one";
+        advice.push(("serves_nothing", what.into()));
+    }
+    advice
+}
+
+/// The addresses of a plan at which a client needs no certificate.
+pub(crate) fn clear(plan: &Plan) -> impl Iterator<Item = &Address> {
+    let asks = |address: &Address| {
+        let its = |listen: &[Address]| listen.is_empty() || listen.contains(address);
+        let tls = plan.tls.iter().find(|tls| its(&tls.listen));
+        tls.is_some_and(|tls| tls.required && tls.files.as_ref().is_some_and(|files| files.client_ca.is_some()))
+    };
+    plan.listen.iter().filter(move |address| !asks(address))
+}
+
+/// Whether other machines reach it.
+fn is_for_others(address: &Address) -> bool {
+    let Address::Tcp(place) = address else { return false };
+    let host = place.rsplit_once(':').map_or(place.as_str(), |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host.parse::<IpAddr>().map_or(host != "localhost", |ip| !ip.is_loopback())
+}
+
+/// Whether every user can read a file.
+fn others_read(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.mode() & 0o004 != 0)
+}
+
+/// Who uses a file or device, and whether alone.
+type Users = BTreeMap<(u64, u64), (String, bool)>;
+
+#[derive(Default)]
+struct Look {
+    findings: Vec<Finding>,
+    users: Users,
+}
+
+impl Look {
+    fn found(&mut self, grade: Grade, line: Option<usize>, cause: impl Into<String>, fix: impl Into<String>) {
+        self.findings.push(Finding { grade, line, cause: cause.into(), fix: Some(fix.into()) });
+    }
+
+    fn failed(&mut self, grade: Grade, line: Option<usize>, why: &Failure) {
+        let (cause, fix) = (why.cause().to_owned(), why.how_to_mend().map(str::to_owned));
+        self.findings.push(Finding { grade, line, cause, fix });
+    }
+
+    fn sockets(&mut self, plan: &Plan, lines: &Lines) {
+        for (number, address) in plan.listen.iter().enumerate() {
+            let line = lines.listen.get(number).copied();
+            let is_free_port = matches!(address, Address::Tcp(place) if place.ends_with(":0"));
+            if plan.listen[..number].contains(address) && !is_free_port {
+                self.found(Grade::Error, line, format!("{address} is named twice"), "listen there once");
+            }
+            match address {
+                Address::Unix(path) => self.socket(path, line),
+                Address::Tcp(place) => self.port(place, line),
+            }
+        }
+        if let (Some(control), Some(line)) = (&plan.control, lines.control) {
+            self.socket(&control.path, Some(line));
+            if plan.listen.contains(&Address::Unix(control.path.clone())) {
+                let what = format!("{} is the control socket, and an address of exports, too", control.path.display());
+                self.found(Grade::Error, Some(line), what, "give each a path of its own");
+            }
+        }
+        for (place, line) in [(&plan.metrics, lines.metrics), (&plan.web, lines.web)] {
+            place.iter().for_each(|place| self.port(place, line));
+        }
+    }
+
+    /// A unix socket that is to be made.
+    fn socket(&mut self, path: &Path, line: Option<usize>) {
+        let text = path.display();
+        if path.as_os_str().len() > MAX_SOCKET_PATH {
+            let what = format!("{text} is too long for a socket");
+            return self.found(Grade::Error, line, what, "choose a path of at most 107 bytes");
+        }
+        if std::fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
+            let what = format!("{text} is there and is no socket");
+            return self.found(Grade::Error, line, what, "choose another path, or remove it");
+        }
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if !directory.is_dir() {
+            let what = format!("{text}: there is no directory {}", directory.display());
+            self.found(Grade::Error, line, what, "make the directory first");
+        } else if may(directory, Access::WRITE_OK | Access::EXEC_OK).is_err() {
+            let what = format!("{text}: this user may not make a socket in {}", directory.display());
+            self.found(Grade::Error, line, what, "choose a path that this user may write to");
+        }
+    }
+
+    /// An address of TCP that is to be listened on.
+    fn port(&mut self, place: &str, line: Option<usize>) {
+        let found = place.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+        // A free port of the address: a port that is named stays with the server that has it.
+        let is_ours = found.and_then(|found| {
+            let free: Vec<_> = found.iter().map(|address| (address.ip(), 0).into()).collect();
+            TcpListener::bind(free.as_slice())
+        });
+        if let Err(error) = is_ours {
+            let fix = "choose an address that this machine has, such as 127.0.0.1:10809";
+            self.found(Grade::Error, line, format!("cannot listen on {place}: {error}"), fix);
+        }
+    }
+
+    fn tls(&mut self, plan: &Plan, lines: &Lines) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64);
+        for (number, table) in plan.tls.iter().enumerate() {
+            let line = lines.tls.get(number).copied();
+            let Some(files) = &table.files else { continue };
+            if let Err(why) = Tls::load(files, table.required) {
+                self.failed(Grade::Error, line, &failure::serve(why));
+                continue;
+            }
+            let Ok(Some(validity)) = tls::validity(&files.certificate) else { continue };
+            let path = files.certificate.display();
+            let days = (validity.until - now) / 86_400;
+            let renew = "have its authority issue a new one, and reload";
+            if validity.until <= now {
+                self.found(Grade::Unserved, line, format!("{path} has expired: no client accepts it"), renew);
+            } else if validity.from > now {
+                let what = format!("{path} is not valid yet: no client accepts it");
+                self.found(Grade::Unserved, line, what, "look at the clock of this machine, or wait");
+            } else if validity.until <= now + RENEW_SECONDS {
+                self.found(Grade::Warning, line, format!("{path} expires in {days} days"), renew);
+            }
+        }
+    }
+
+    fn pools(&mut self, plan: &Plan, lines: &Lines) {
+        for (number, PoolPlan { name, place, read_only, .. }) in plan.pools.iter().enumerate() {
+            let line = lines.pools.get(number).copied();
+            if let Err(why) = place.expect_pool() {
+                self.failed(Grade::Unserved, line, &named(&format!("pool '{name}'"), &why));
+                continue;
+            }
+            for spec in place.specs() {
+                self.device(&format!("pool '{name}'"), &spec, *read_only, true, line);
+            }
+        }
+    }
+
+    fn exports(&mut self, plan: &Plan, lines: &Lines) {
+        for (number, ExportPlan { name, what, read_only, .. }) in plan.exports.iter().enumerate() {
+            let line = lines.exports.get(number).copied();
+            let What::Device { spec } = what else { continue };
+            let who = format!("export '{name}'");
+            if spec.contains(':') {
+                self.device(&who, spec, *read_only, false, line);
+            } else {
+                let what = format!("{who}: {spec} names neither a volume nor a device");
+                self.found(Grade::Unserved, line, what, format!("write file:{spec} for the file as it is"));
+            }
+        }
+    }
+
+    /// What a spec reaches is there, may be used, and is not used by something else of the configuration.
+    fn device(&mut self, who: &str, spec: &str, read_only: bool, is_pool: bool, line: Option<usize>) {
+        let reaches = match devices::reaches(spec) {
+            Ok(reaches) => reaches,
+            Err(why) => return self.failed(Grade::Unserved, line, &named(who, &failure::device(why))),
+        };
+        let read_only = read_only || spec.contains("readonly=on");
+        for reach in reaches {
+            let (path, rights) = match &reach {
+                Reach::Data(path) if read_only => (path, Access::READ_OK),
+                Reach::Data(path) => (path, Access::READ_OK | Access::WRITE_OK),
+                Reach::Reads(path) => (path, Access::READ_OK),
+                Reach::Socket(path) => (path, Access::WRITE_OK),
+                _ => continue,
+            };
+            if is_missing(path) {
+                // A file with a size is made.
+                if matches!(reach, Reach::Data(_)) && spec.contains("size=") && !read_only && !is_pool {
+                    continue;
+                }
+                let what = format!("{who}: {} is not there", path.display());
+                self.found(Grade::Unserved, line, what, "check the path");
+            } else if let Err(error) = may(path, rights) {
+                let what = format!("{who}: {}: {error}", path.display());
+                self.found(Grade::Unserved, line, what, "see what this user may do with it, or add read_only = true");
+            } else if matches!(reach, Reach::Data(_)) {
+                self.uses(who, path, is_pool || !read_only, line);
+            }
+        }
+    }
+
+    /// Somebody uses a file, alone or with others.
+    fn uses(&mut self, who: &str, path: &Path, alone: bool, line: Option<usize>) {
+        let Ok(found) = std::fs::metadata(path) else { return };
+        let is_device = found.file_type().is_block_device();
+        let id = if is_device { (found.rdev(), 0) } else { (found.dev(), found.ino()) };
+        match self.users.get(&id) {
+            Some((other, others)) if *others || alone => {
+                let what = format!("{who}: {} is in use by {other}", path.display());
+                self.found(Grade::Unserved, line, what, "name each file and device once, or read them only");
+            }
+            _ => _ = self.users.insert(id, (who.to_owned(), alone)),
+        }
+    }
+
+    fn rest(&mut self, plan: &Plan) {
+        if plan.listen.is_empty() && plan.control.is_none() {
+            let fix = "add listen = [\"unix:/run/sheave/nbd.sock\"], unless systemd gives sockets to the daemon";
+            self.found(Grade::Warning, None, "it has no address to listen on", fix);
+        }
+        if let Err(why) = log::can(plan.log_to) {
+            self.failed(Grade::Error, None, &why);
+        }
+        for path in plan.reach.iter().filter(|path| is_missing(path)) {
+            let what = format!("reach: {} is not there, so the daemon will not reach it", path.display());
+            self.found(Grade::Warning, None, what, "make it before the daemon starts, or leave it out");
+        }
+        for (_, what) in advice(plan, clear(plan)) {
+            let (cause, fix) = what.split_once(". ").unwrap_or((&what, ""));
+            let (cause, fix) = (cause.to_owned(), (!fix.is_empty()).then(|| fix.to_owned()));
+            self.findings.push(Finding { grade: Grade::Warning, line: None, cause, fix });
+        }
+    }
+}
+
+/// Whether this user may, by the rights that open files with.
+fn may(path: &Path, rights: Access) -> Result<(), rustix::io::Errno> {
+    rustix::fs::accessat(rustix::fs::CWD, path, rights, rustix::fs::AtFlags::EACCESS)
+}
+
+/// With whose failure it is.
+fn named(who: &str, why: &Failure) -> Failure {
+    let named = Failure::run(format!("{who}: {}", why.cause()));
+    match why.how_to_mend() {
+        Some(fix) => named.fix(fix),
+        None => named,
+    }
+}
