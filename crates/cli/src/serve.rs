@@ -50,7 +50,8 @@ fn in_words(report: &Report) -> String {
     for export in &report.exports {
         let read_only = if export.read_only { ", read-only" } else { "" };
         let limit = export.limit.as_ref().map_or(String::new(), |limit| format!(", {limit}"));
-        let _ = writeln!(text, "export {}: {}{read_only}{limit}", export.name, export.of);
+        let allow = export.allow.as_ref().map_or(String::new(), |rules| format!(", for {}", rules.join(" or ")));
+        let _ = writeln!(text, "export {}: {}{read_only}{limit}{allow}", export.name, export.of);
     }
     for finding in &report.findings {
         let line = finding.line.map_or(String::new(), |line| format!(", line {line}"));

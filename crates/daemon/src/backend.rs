@@ -69,7 +69,8 @@ fn export(plan: &ExportPlan, backend: Box<dyn Backend>) -> Export {
     let file = backend.file();
     let read_only = if file.is_read_only() { ", read-only" } else { "" };
     let description = format!("{}{read_only}", fmt_bytes(file.size_bytes()));
-    Export { name: plan.name.clone(), description, read_only: plan.read_only, backend }
+    let (name, allow) = (plan.name.clone(), plan.allow.clone());
+    Export { name, description, read_only: plan.read_only, allow, backend }
 }
 
 impl ExportPlan {

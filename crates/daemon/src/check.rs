@@ -19,7 +19,7 @@ use rustix::fs::Access;
 use serde::Serialize;
 use sheave_drivers::Reach;
 use sheave_drivers::spec::masked;
-use sheave_serve::{Address, Tls, tls};
+use sheave_serve::{Address, Allow, Tls, tls};
 
 use crate::config::{self, ExportPlan, Lines, Overrides, Plan, PoolPlan, What};
 use crate::failure::{self, Failure};
@@ -67,6 +67,8 @@ pub struct Would {
     pub read_only: bool,
     /// How fast it may be.
     pub limit: Option<String>,
+    /// Who may open it, a rule each; everybody, if there is none.
+    pub allow: Option<Vec<String>>,
 }
 
 /// What would be served, and what is wrong.
@@ -117,6 +119,7 @@ pub fn configuration(path: &Path, overrides: &Overrides) -> Result<Report, Failu
         of: of(export),
         read_only: export.read_only,
         limit: export.limit.map(|limit| limit.to_string()),
+        allow: in_words(&export.allow),
     };
     Ok(Report {
         config: path.to_owned(),
@@ -127,13 +130,21 @@ pub fn configuration(path: &Path, overrides: &Overrides) -> Result<Report, Failu
     })
 }
 
+/// The rules of an export; `None` for everybody.
+pub(crate) fn in_words(allow: &Allow) -> Option<Vec<String>> {
+    match allow {
+        Allow::All => None,
+        Allow::Only(rules) => Some(rules.iter().map(ToString::to_string).collect()),
+    }
+}
+
 /// A warning that the start logs, too: its event, and its words.
 pub(crate) type Advice = (&'static str, String);
 
 /// What is served although somebody may not have meant it. `clear` are the addresses that have no TLS, or need none.
 pub(crate) fn advice<'a>(plan: &Plan, clear: impl Iterator<Item = &'a Address>) -> Vec<Advice> {
     let mut advice = Vec::new();
-    let writable = plan.exports.iter().find(|export| !export.read_only);
+    let writable = plan.exports.iter().find(|export| !export.read_only && export.allow.is_all());
     for address in clear.filter(|address| is_for_others(address)) {
         if let Some(export) = writable {
             advice.push((

@@ -3,6 +3,8 @@
 //! Whatever is wrong in the file is told with its line. `sheave serve SPEC` makes a plan of its arguments, so that
 //! there is one way from a plan to a server.
 
+pub(crate) mod allow;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -11,9 +13,10 @@ use std::time::Duration;
 use serde::Deserialize;
 use sheave_base::units::parse_duration;
 use sheave_iomap::slow::DEFAULT_SLOW_LIMIT;
-use sheave_serve::{Address, Limit};
+use sheave_serve::{Address, Allow, Limit};
 use toml::Spanned;
 
+use self::allow::AllowTable;
 use crate::api::paths;
 use crate::failure::Failure;
 use crate::log::{Sink, Verbosity};
@@ -128,6 +131,8 @@ pub struct ExportPlan {
     pub read_only: bool,
     /// How fast it may be.
     pub limit: Option<Limit>,
+    /// Who may open it.
+    pub allow: Allow,
 }
 
 /// What an export is.
@@ -203,6 +208,7 @@ struct ExportTable {
     volume: Option<Spanned<String>>,
     spec: Option<Spanned<String>>,
     limit: Option<Spanned<String>>,
+    allow: Option<Spanned<Vec<AllowTable>>>,
     #[serde(default)]
     read_only: bool,
 }
@@ -302,7 +308,7 @@ fn plan(text: &Text<'_>, file: File) -> Result<Plan, Failure> {
     };
     let listen: Vec<Address> = file.listen.iter().map(address).collect::<Result<_, _>>()?;
     let tls = file.tls.into_iter().filter_map(|table| table.plan(&listen).transpose());
-    let tls = tls.collect::<Result<_, _>>().map_err(|(at, why)| text.wrong(at, why))?;
+    let tls: Vec<_> = tls.collect::<Result<_, _>>().map_err(|(at, why)| text.wrong(at, why))?;
     if let Some(threads) = file.threads.as_ref().filter(|threads| !(1..=256).contains(threads.get_ref())) {
         return Err(text.wrong(threads.span().start, "threads are 1 to 256"));
     }
@@ -320,7 +326,7 @@ fn plan(text: &Text<'_>, file: File) -> Result<Plan, Failure> {
             .map_err(|error| text.wrong(limit.span().start, format!("slow_limit is a time, such as \"50ms\": {error}")))
     })?;
     let pools = pools(text, &file.pool)?;
-    let exports = exports(text, &file.export, &pools)?;
+    let exports = exports(text, &file.export, &pools, &listen, &tls)?;
     Ok(Plan {
         listen,
         tls,
@@ -368,7 +374,13 @@ fn pools(text: &Text<'_>, tables: &[PoolTable]) -> Result<Vec<PoolPlan>, Failure
     Ok(pools)
 }
 
-fn exports(text: &Text<'_>, tables: &[ExportTable], pools: &[PoolPlan]) -> Result<Vec<ExportPlan>, Failure> {
+fn exports(
+    text: &Text<'_>,
+    tables: &[ExportTable],
+    pools: &[PoolPlan],
+    listen: &[Address],
+    tls: &[TlsPlan],
+) -> Result<Vec<ExportPlan>, Failure> {
     let mut names = BTreeSet::new();
     let mut exports = Vec::new();
     for table in tables {
@@ -398,7 +410,9 @@ fn exports(text: &Text<'_>, tables: &[ExportTable], pools: &[PoolPlan]) -> Resul
             .limit
             .as_ref()
             .map(|limit| limit.get_ref().parse::<Limit>().map_err(|why| text.wrong(limit.span().start, why)));
-        exports.push(ExportPlan { name, what, read_only: table.read_only, limit: limit.transpose()? });
+        let allow = allow::allow(table.allow.as_ref(), listen, tls).map_err(|(at, why)| text.wrong(at, why))?;
+        let limit = limit.transpose()?;
+        exports.push(ExportPlan { name, what, read_only: table.read_only, limit, allow });
     }
     Ok(exports)
 }
@@ -478,7 +492,7 @@ pub fn of_one(args: &One) -> Result<Plan, Failure> {
         Some(path) => Some(Control { wanted: true, ..Control::at(path.clone()) }),
         None => paths::default_path(&format!("control-{}.sock", std::process::id())).map(Control::at),
     };
-    let exports = vec![ExportPlan { name, what, read_only: args.read_only, limit: args.limit }];
+    let exports = vec![ExportPlan { name, what, read_only: args.read_only, limit: args.limit, allow: Allow::All }];
     // A command that is run would be locked in, too.
     let confine = args.run.is_none();
     let (listen, max_clients) = (args.listen.clone(), args.max_clients);

@@ -7,7 +7,7 @@
 //! | the same | directories of such files that are missing; `reach` |
 //! | locked | other ways to the bytes of these: loop devices, backing files, disks and partitions |
 //! | read | the directories of the configuration, of certificates, of `search`; block devices in `/sys` |
-//! | read | locks in `/proc` |
+//! | read | names of users; locks in `/proc` |
 //! | read, for devices on other machines | what their specs name (`conf=`, `keyring=`, `ca=` ...); `REMOTE` |
 //! | made and removed | sockets, in the directories of those that it listens on; traces, in their directory |
 //! | removed | the directory of traces, while it is empty |
@@ -32,7 +32,7 @@ use sheave_drivers::host::paths_to_the_same_bytes;
 use sheave_serve::Address;
 use tracing::{info, warn};
 
-use crate::config::{Plan, PoolPlan, What};
+use crate::config::{self, Plan, PoolPlan, What};
 use crate::devices;
 use crate::failure::Failure;
 use crate::place::PoolPlace;
@@ -179,7 +179,9 @@ fn restrict(
     for path in ["/proc/self", "/sys/dev/block", "/sys/devices", "/sys/block"] {
         rules = allow(rules, Path::new(path), read)?;
     }
-    rules = allow(rules, Path::new("/proc/locks"), AccessFs::ReadFile.into())?;
+    for path in ["/proc/locks"].into_iter().chain(config::allow::DIRECTORIES) {
+        rules = allow(rules, Path::new(path), AccessFs::ReadFile.into())?;
+    }
     if let Some(path) = configuration {
         rules = allow(rules, directory(path), read)?;
     }

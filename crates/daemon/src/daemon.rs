@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_drivers::host::Passed;
 use sheave_drivers::spec;
-use sheave_serve::{DefaultExport, Export, Exports, Limit, Listener, Server, ServerOptions};
+use sheave_serve::{DefaultExport, Export, Exports, Limit, Listener, Notice, Origin, Server, ServerOptions};
 use sheave_vol::Pool;
 use tracing::{error, info, warn};
 
@@ -153,9 +153,22 @@ pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Tells what a client has brought about.
-fn client_notice(text: &str) {
-    warn!(target: CLIENT, event = "client_dropped", "{text}");
+/// Tells what a client has brought about: which one, and what it has.
+fn client_notice(notice: &Notice<'_>) {
+    let (event, client, export) = match notice {
+        Notice::Server(what) => return warn!(target: CLIENT, event = "server", "{what}"),
+        Notice::Dropped { client, .. } => ("client_dropped", client, client.export.as_deref()),
+        Notice::Refused { client, export } => ("client_refused", client, Some(*export)),
+    };
+    let (mut uid, mut gid, mut process, mut address) = (None, None, None, None);
+    match client.who.origin {
+        Origin::Process { pid, uid: of, gid: group } => (process, uid, gid) = (pid, Some(of), Some(group)),
+        Origin::Address(from) => address = Some(from.to_string()),
+        Origin::Unknown => {}
+    }
+    let certificate = client.who.certificate.first();
+    let (id, peer) = (client.id, client.peer.as_str());
+    warn!(target: CLIENT, event, client = id, export, peer, pid = process, uid, gid, address, certificate, "{notice}");
 }
 
 impl Plan {

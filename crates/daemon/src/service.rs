@@ -14,12 +14,13 @@ use serde_json::{Value, json};
 use sheave::File as _;
 use sheave_drivers::host::Passed;
 use sheave_drivers::spec;
-use sheave_serve::Limit;
+use sheave_serve::{Allow, Limit};
 use sheave_varlink::{Call, CallError, Failed, Service};
 use sheave_vol::Pool;
 use tracing::{info, warn};
 
 use crate::api::types::{self as t, IDL, INTERFACE};
+use crate::check;
 use crate::config::{ExportPlan, What};
 use crate::daemon::{Daemon, Held, Row};
 use crate::delete::delete_all;
@@ -225,6 +226,7 @@ impl Control {
                 size_bytes: status.map_or(0, |status| status.size_bytes),
                 clients: status.map_or(0, |status| status.clients),
                 limit: status.and_then(|status| status.limit).map(|limit| limit.to_string()),
+                allow: check::in_words(&row.plan.allow),
                 failed: row.failed.as_ref().map(Failure::in_a_line),
             }
         };
@@ -328,7 +330,7 @@ impl Control {
             _ => return Err(Failure::usage("an export has either pool and volume, or spec").fix("give one of them")),
         };
         let name = value::export_name(&add.name).map_err(|why| Failure::usage(why).fix("choose another"))?;
-        let plan = ExportPlan { name, what, read_only: add.read_only.unwrap_or(false), limit: None };
+        let plan = ExportPlan { name, what, read_only: add.read_only.unwrap_or(false), limit: None, allow: Allow::All };
         let passed = passed(fds)?;
         if passed.is_some() && !matches!(plan.what, What::Device { .. }) {
             return Err(

@@ -3,6 +3,9 @@
 //! Each connection has a row from its accept to its end. The rows are as many as connections, which are bounded.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::num::NonZero;
 use std::os::fd::OwnedFd;
 use std::time::SystemTime;
 
@@ -10,13 +13,45 @@ use sheave_base::peer::Peer as Process;
 use sheave_base::sync::{Arc, Mutex, MutexGuard};
 
 use crate::counts::{IoCounts, Tally};
+use crate::listen::Address;
 use crate::shares::Peer;
+
+/// Where a client comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A process of this machine, by a unix socket: as it was when it connected.
+    Process {
+        /// Its number; `None` of one in a container.
+        pid: Option<u32>,
+        /// Its user.
+        uid: u32,
+        /// Its primary group.
+        gid: u32,
+    },
+    /// An address of TCP.
+    Address(SocketAddr),
+    /// The kernel does not tell.
+    Unknown,
+}
+
+/// By what a client is known that opens an export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Who {
+    /// Where it comes from.
+    pub origin: Origin,
+    /// The common names of its certificate, when TLS has begun and the certificate was checked.
+    pub certificate: Vec<String>,
+    /// The address of the server at which it came: as it was asked for, and as it is.
+    pub at: Vec<Address>,
+}
 
 /// A connected client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client {
     /// Its number, which is never used again.
     pub id: u64,
+    /// By what it is known.
+    pub who: Who,
     /// Where it comes from: a TCP address, or the process and user at the other end of a unix socket.
     pub peer: String,
     /// The export that it has chosen.
@@ -48,20 +83,29 @@ struct Row {
     tally: Arc<Tally>,
 }
 
+impl Row {
+    fn client(&self) -> Client {
+        Client { counts: self.tally.read(), ..self.client.clone() }
+    }
+}
+
 impl Clients {
     fn lock(&self) -> MutexGuard<'_, Rows> {
         self.rows.lock().expect("invariant: nothing panics under this lock")
     }
 
-    /// A client was accepted by this reactor, which counts in this tally; its number, and with whom it shares.
-    pub(crate) fn came(&self, reactor: usize, fd: &OwnedFd, tally: Arc<Tally>) -> (u64, Peer) {
-        let (with, peer) = peer(fd);
+    /// A client was accepted by this reactor at an address, which counts in this tally; its number, with whom it
+    /// shares, and by what it is known.
+    pub(crate) fn came(&self, reactor: usize, fd: &OwnedFd, at: Vec<Address>, tally: Arc<Tally>) -> (u64, Peer, Who) {
+        let origin = origin(fd);
+        let who = Who { origin, certificate: Vec::new(), at };
+        let (peer, counts) = (origin.to_string(), IoCounts::default());
         let mut rows = self.lock();
         rows.next += 1;
         let id = rows.next;
-        let client = Client { id, peer, export: None, since: SystemTime::now(), counts: IoCounts::default() };
+        let client = Client { id, who: who.clone(), peer, export: None, since: SystemTime::now(), counts };
         rows.all.insert(id, Row { reactor, client, tally });
-        (id, with)
+        (id, origin.peer(), who)
     }
 
     pub(crate) fn chose(&self, id: u64, export: &str) {
@@ -73,6 +117,7 @@ impl Clients {
     /// It uses TLS, with a certificate of these common names, or without one.
     pub(crate) fn uses_tls(&self, id: u64, names: &[String]) {
         if let Some(row) = self.lock().all.get_mut(&id) {
+            row.client.who.certificate = names.to_vec();
             row.client.peer += if names.is_empty() { ", TLS" } else { ", TLS as " };
             // Who has a certificate has chosen the name: it is told in quotes, without what a terminal would obey.
             names.first().into_iter().for_each(|name| row.client.peer += &format!("{name:?}"));
@@ -87,27 +132,51 @@ impl Clients {
         self.lock().all.get(&id).map(|row| row.reactor)
     }
 
+    pub(crate) fn get(&self, id: u64) -> Option<Client> {
+        self.lock().all.get(&id).map(Row::client)
+    }
+
     /// How many there are.
     pub(crate) fn count(&self) -> usize {
         self.lock().all.len()
     }
 
     pub(crate) fn list(&self) -> Vec<Client> {
-        let of = |row: &Row| Client { counts: row.tally.read(), ..row.client.clone() };
-        self.lock().all.values().map(of).collect()
+        self.lock().all.values().map(Row::client).collect()
     }
 }
 
-/// The other end, for shares, and in words.
-pub(crate) fn peer(fd: &OwnedFd) -> (Peer, String) {
+impl Origin {
+    /// With whom it shares.
+    pub(crate) fn peer(self) -> Peer {
+        match self {
+            Origin::Process { uid, .. } => Peer::User(uid),
+            Origin::Address(address) => Peer::at(address.ip()),
+            Origin::Unknown => Peer::Unknown,
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Process { pid: Some(pid), uid, .. } => write!(f, "process {pid} of user {uid}"),
+            Origin::Process { pid: None, uid, .. } => write!(f, "a container, user {uid}"),
+            Origin::Address(address) => write!(f, "tcp:{address}"),
+            Origin::Unknown => f.write_str("unknown"),
+        }
+    }
+}
+
+/// The other end.
+pub(crate) fn origin(fd: &OwnedFd) -> Origin {
     if let Ok(Some(address)) = rustix::net::getpeername(fd)
-        && let Ok(address) = std::net::SocketAddr::try_from(address)
+        && let Ok(address) = SocketAddr::try_from(address)
     {
-        return (Peer::at(address.ip()), format!("tcp:{address}"));
+        return Origin::Address(address);
     }
     match sheave_base::peer::peer(fd) {
-        Ok(Process { pid: Some(pid), uid, .. }) => (Peer::User(uid), format!("process {pid} of user {uid}")),
-        Ok(Process { pid: None, uid, .. }) => (Peer::User(uid), format!("a container, user {uid}")),
-        Err(_) => (Peer::Unknown, "unknown".into()),
+        Ok(Process { pid, uid, gid }) => Origin::Process { pid: pid.map(NonZero::get), uid, gid },
+        Err(_) => Origin::Unknown,
     }
 }

@@ -24,9 +24,11 @@ use sheave_blk::Device;
 use sheave_iomap::File;
 use sheave_iomap::io_stats::IoGroup;
 use sheave_iomap::slow::SlowIo;
-use sheave_nbd::{Catalog, ExportInfo, Extent};
+use sheave_nbd::{ExportInfo, Extent};
 
+use crate::allow::Allow;
 use crate::block_locks::BlockLocks;
+use crate::clients::Who;
 use crate::counts::{IoCounts, Tally};
 use crate::error::ServeError;
 use crate::limit::{Bucket, Limit};
@@ -111,6 +113,8 @@ pub struct Export {
     pub description: String,
     /// Writes are refused, whatever the backend can.
     pub read_only: bool,
+    /// Who may open it.
+    pub allow: Allow,
     /// What is served.
     pub backend: Box<dyn Backend>,
 }
@@ -259,6 +263,10 @@ struct Entry {
     counts: IoCounts,
     /// How fast it may be; it stays with the name.
     bucket: Arc<Bucket>,
+    /// Who may open it.
+    allow: Allow,
+    /// How often somebody was refused it who may not.
+    refused: u64,
 }
 
 impl Entry {
@@ -294,6 +302,10 @@ pub struct ExportStatus {
     pub counts: IoCounts,
     /// How fast it may be, if there is a limit.
     pub limit: Option<Limit>,
+    /// Who may open it.
+    pub allow: Allow,
+    /// How often somebody was refused it who may not.
+    pub refused: u64,
 }
 
 /// A slow I/O of a server.
@@ -376,11 +388,11 @@ impl Exports {
         entries.next_id = id.wrapping_add(1);
         let name = export.name.clone();
         let gone = Gone::default();
-        let locks = entries.locks_of(&export);
+        let (locks, allow) = (entries.locks_of(&export), export.allow.clone());
         let export = Some(Arc::new(Served { export, locks, _last: Last(gone.clone()) }));
         match entries.list.iter_mut().find(|entry| entry.name == name) {
             Some(entry) => {
-                (entry.id, entry.export, entry.gone) = (id, export, gone);
+                (entry.id, entry.export, entry.gone, entry.allow) = (id, export, gone, allow);
                 // Clients that are still about to end belong to what was here before.
                 while let Some(tally) = entry.clients.last().cloned() {
                     entry.keep(&tally);
@@ -388,7 +400,7 @@ impl Exports {
             }
             None => {
                 let (clients, counts, bucket) = Default::default();
-                entries.list.push(Entry { id, name, export, gone, clients, counts, bucket });
+                entries.list.push(Entry { id, name, export, gone, clients, counts, bucket, allow, refused: 0 });
             }
         }
     }
@@ -398,8 +410,8 @@ impl Exports {
         let mut entries = self.lock();
         let id = entries.next_id;
         entries.next_id = id.wrapping_add(1);
-        let (gone, clients, counts, bucket) = Default::default();
-        entries.list.push(Entry { id, name, export: None, gone, clients, counts, bucket });
+        let (gone, clients, counts, bucket, allow) = Default::default();
+        entries.list.push(Entry { id, name, export: None, gone, clients, counts, bucket, allow, refused: 0 });
     }
 
     /// Whether there is one of that name, or a place for one.
@@ -428,10 +440,11 @@ impl Exports {
         self.lock().list.retain(|entry| entry.name != name || entry.export.is_some());
     }
 
-    /// The export with the number that a client was told; the client counts with it from now on (E1, K2).
-    pub(crate) fn choose(&self, id: u32, tally: &Arc<Tally>) -> Option<(Arc<Served>, Arc<Bucket>)> {
+    /// The export with the number that a client was told, if the client may still open it; the client counts with it
+    /// from now on (E1, K2).
+    pub(crate) fn choose(&self, id: u32, who: &Who, tally: &Arc<Tally>) -> Option<(Arc<Served>, Arc<Bucket>)> {
         let mut entries = self.lock();
-        let entry = entries.list.iter_mut().find(|entry| entry.id == id)?;
+        let entry = entries.list.iter_mut().find(|entry| entry.id == id && entry.allow.admits(who))?;
         let export = entry.export.clone()?;
         entry.clients.push(tally.clone());
         Some((export, entry.bucket.clone()))
@@ -449,6 +462,22 @@ impl Exports {
         let (entries, now) = (self.lock(), Instant::now());
         let found = entries.list.iter().filter_map(|entry| Some((entry, limits.get(entry.name.as_str())?)));
         found.map(|(entry, limit)| entry.bucket.set(*limit, now)).count()
+    }
+
+    /// Sets who may open exports, from now on; who has one keeps it.
+    pub(crate) fn set_allowed(&self, allowed: &BTreeMap<&str, Allow>) {
+        for entry in &mut self.lock().list {
+            if let Some(allow) = allowed.get(entry.name.as_str()) {
+                entry.allow = allow.clone();
+            }
+        }
+    }
+
+    /// Counts that somebody was refused an export who may not open it.
+    pub(crate) fn was_refused(&self, name: &str) {
+        if let Some(entry) = self.lock().list.iter_mut().find(|entry| entry.name == name) {
+            entry.refused += 1;
+        }
     }
 
     /// Says of slow I/Os of which export they are, and where in it they lie.
@@ -497,37 +526,45 @@ impl Exports {
                 clients: entry.clients.len() as u32,
                 counts: entry.counts(),
                 limit: entry.bucket.limit(),
+                allow: entry.allow.clone(),
+                refused: entry.refused,
             })
         };
         self.lock().list.iter().filter_map(of).collect()
     }
 }
 
-impl Catalog for Exports {
-    fn find(&self, name: &[u8]) -> Option<ExportInfo> {
+/// What [`Seen`](crate::seen::Seen) shows of them to a client.
+impl Exports {
+    /// What this client means that names this: its name, and what the client is told of it if it may open it.
+    pub(crate) fn find(&self, name: &[u8], who: &Who) -> Option<(String, Option<ExportInfo>)> {
         let entries = self.lock();
         let entry = entries.named(name)?;
-        Some(entry.export.as_ref()?.info(entry.id))
+        let info = entry.export.as_ref()?.info(entry.id);
+        Some((entry.name.clone(), entry.allow.admits(who).then_some(info)))
     }
 
-    fn list(&self, each: &mut dyn FnMut(&str, &str)) {
+    /// Tells name and description of each export that this client may open.
+    pub(crate) fn list(&self, who: &Who, each: &mut dyn FnMut(&str, &str)) {
         let entries = self.lock();
-        let exports = entries.list.iter().filter_map(|entry| entry.export.as_ref());
+        let allowed = entries.list.iter().filter(|entry| entry.allow.admits(who));
+        let exports = allowed.filter_map(|entry| entry.export.as_ref());
         exports.for_each(|export| each(&export.name, &export.description));
     }
 
-    fn exports(&self) -> usize {
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
         self.lock().list.len()
     }
 
-    fn contexts(&self, export: u32, each: &mut dyn FnMut(&str)) {
+    pub(crate) fn contexts(&self, export: u32, each: &mut dyn FnMut(&str)) {
         // Without the lock: a backend may look for long.
         if let Some(export) = self.by_id(export) {
             export.backend.contexts(each);
         }
     }
 
-    fn context(&self, export: u32, name: &[u8]) -> Option<u64> {
+    pub(crate) fn context(&self, export: u32, name: &[u8]) -> Option<u64> {
         self.by_id(export)?.backend.context(name)
     }
 }

@@ -34,6 +34,7 @@
 //!   hears of it.
 //! - S4. A server with nothing to do uses no CPU, and clients with nothing to do have no buffers.
 
+pub mod allow;
 mod block_locks;
 pub mod clients;
 pub mod counts;
@@ -44,12 +45,14 @@ pub mod limit;
 pub mod listen;
 mod payload;
 mod reactor;
+mod seen;
 pub mod server;
 mod shared;
 mod shares;
 pub mod tls;
 
-pub use clients::Client;
+pub use allow::{Allow, Network, Rule};
+pub use clients::{Client, Origin, Who};
 pub use counts::IoCounts;
 pub use error::ServeError;
 pub use export::{
@@ -59,5 +62,5 @@ pub use export::{
 pub use limit::Limit;
 pub use listen::{Address, Listener};
 pub use server::Server;
-pub use shared::{Notices, ServerOptions};
+pub use shared::{Notice, Notices, ServerOptions};
 pub use tls::{Expiry, Tls, TlsFiles};

@@ -153,6 +153,13 @@ impl Listener {
         &self.asked_for
     }
 
+    /// The addresses by which it is named.
+    pub(crate) fn names(&self) -> Vec<Address> {
+        let mut names = vec![self.asked_for.clone()];
+        names.extend((self.address != self.asked_for).then(|| self.address.clone()));
+        names
+    }
+
     /// The address of an export for clients, as their command lines take it.
     #[must_use]
     pub fn uri(&self, export: &str) -> String {

@@ -40,7 +40,7 @@ use self::requests::{ENTRIES, Io, MAX_COST};
 use crate::counts::Tally;
 use crate::error::ServeError;
 use crate::limit::TICK;
-use crate::shared::{Order, Shared, words};
+use crate::shared::{Notice, Order, Shared, words};
 use crate::shares::Shares;
 
 /// Receive buffers of a reactor, and bytes of each.
@@ -326,8 +326,10 @@ impl Reactor {
     fn go_on_with(&mut self, number: usize) {
         let Some(Some(conn)) = self.conns.get_mut(number) else { return };
         conn.go_on(&mut self.io, &self.shared);
-        if let Some(why) = conn.take_complaint() {
-            (self.shared.notices)(&format!("a client was dropped: {why}"));
+        if let Some(why) = conn.take_complaint()
+            && let Some(client) = self.shared.clients.get(conn.id())
+        {
+            (self.shared.notices)(&Notice::Dropped { client: &client, why: &why });
         }
         if conn.is_gone() {
             self.remove(number);
@@ -417,7 +419,7 @@ impl Reactor {
         if res < 0 {
             // A client that gave up, or the end of the server.
             if !matches!(-res, libc_errno::ECONNABORTED | libc_errno::ECANCELED | libc_errno::EINTR) {
-                (self.shared.notices)(&format!("cannot take a client: {}", words(-res)));
+                (self.shared.notices)(&Notice::Server(&format!("cannot take a client: {}", words(-res))));
                 self.accept_after = Some(Instant::now() + ACCEPT_AGAIN);
             }
             return;
@@ -441,10 +443,10 @@ impl Reactor {
         });
         let until = Instant::now() + self.shared.options.handshake;
         self.look_at.get_or_insert(until);
-        let tls = self.shared.listeners[listener].tls();
+        let at = &self.shared.listeners[listener];
         let tally = Arc::new(Tally::default());
-        let (id, peer) = self.shared.clients.came(self.number, &fd, tally.clone());
-        self.conns[number] = Some(Box::new(Conn::new(fd, number, id, peer, until, tally, tls)));
+        let (id, peer, who) = self.shared.clients.came(self.number, &fd, at.names(), tally.clone());
+        self.conns[number] = Some(Box::new(Conn::new(fd, number, id, peer, who, until, tally, at.tls())));
         self.live += 1;
         number
     }

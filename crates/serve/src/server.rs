@@ -11,13 +11,14 @@ use sheave_iomap::io_stats::IoGroup;
 use sheave_iomap::slow::{FlightRecorder, SlowIo};
 use sheave_uring::{IoWq, RingHandle};
 
+use crate::allow::Allow;
 use crate::clients::Client;
 use crate::error::ServeError;
 use crate::export::{DefaultExport, Export, ExportDevice, ExportStatus, Exports, SlowReading, SlowRequest};
 use crate::limit::Limit;
 use crate::listen::Listener;
 use crate::reactor::Reactor;
-use crate::shared::{Notices, Order, ServerOptions, Shared};
+use crate::shared::{Notice, Notices, Order, ServerOptions, Shared};
 
 /// How long taking out an export waits for what its clients have begun.
 const TAKE_WAIT: Duration = Duration::from_secs(30);
@@ -63,7 +64,8 @@ impl Server {
                     let _ = tell.send(Ok((reactor.handle(), reactor.recorder(), reactor.queue())));
                     let served = reactor.run();
                     if let Err(error) = &served {
-                        (notices.notices)(&format!("the server ends, for a reactor cannot go on: {error}"));
+                        let what = format!("the server ends, for a reactor cannot go on: {error}");
+                        (notices.notices)(&Notice::Server(&what));
                         // Nobody serves its clients: the process ends as if somebody had asked for it.
                         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
                     }
@@ -216,6 +218,17 @@ impl Server {
     /// Sets which export clients get that name none, from now on; those that have one keep it.
     pub fn set_default_export(&self, default: DefaultExport) {
         self.shared.exports.set_default(default);
+    }
+
+    /// Sets who may open exports, from now on. Returns the clients that have one of these exports and could not open it
+    /// any more: they keep it.
+    pub fn set_allowed(&self, allowed: &BTreeMap<&str, Allow>) -> Vec<Client> {
+        self.shared.exports.set_allowed(allowed);
+        let may = |client: &Client| {
+            let allow = client.export.as_ref().and_then(|export| allowed.get(export.as_str()));
+            allow.is_none_or(|allow| allow.admits(&client.who))
+        };
+        self.clients().into_iter().filter(|client| !may(client)).collect()
     }
 
     /// Limits how fast an export may be, for all its clients together, from now on; `None` ends that. The limit stays

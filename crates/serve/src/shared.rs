@@ -1,5 +1,6 @@
 //! What the reactors of a server share: what is served, where, within which limits, and whether it ends.
 
+use std::fmt;
 use std::io;
 use std::sync::OnceLock;
 use std::sync::mpsc::SyncSender;
@@ -13,12 +14,45 @@ use sheave_iomap::slow::DEFAULT_SLOW_LIMIT;
 use sheave_uring::RingHandle;
 
 use crate::block_locks::Ask;
-use crate::clients::Clients;
+use crate::clients::{Client, Clients};
 use crate::export::Exports;
 use crate::listen::Listener;
 
-/// Who hears what an operator would act on: one line each, from any thread.
-pub type Notices = Box<dyn Fn(&str) + Send + Sync>;
+/// What an operator would act on, or looks for later. Its words are its `Display`.
+#[derive(Clone, Copy, Debug)]
+pub enum Notice<'a> {
+    /// The server lacks something.
+    Server(&'a str),
+    /// A client was dropped.
+    Dropped {
+        /// The client.
+        client: &'a Client,
+        /// Why.
+        why: &'a str,
+    },
+    /// A client has asked for an export that it may not open.
+    Refused {
+        /// The client.
+        client: &'a Client,
+        /// The export.
+        export: &'a str,
+    },
+}
+
+impl fmt::Display for Notice<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Notice::Server(what) => f.write_str(what),
+            Notice::Dropped { why, .. } => write!(f, "a client was dropped: {why}"),
+            Notice::Refused { client, export } => {
+                write!(f, "a client was refused the export '{export}', which {} may not open", client.peer)
+            }
+        }
+    }
+}
+
+/// Who hears notices, from any thread.
+pub type Notices = Box<dyn Fn(&Notice<'_>) + Send + Sync>;
 
 /// Limits of a server.
 #[derive(Clone, Debug)]

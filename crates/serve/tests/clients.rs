@@ -229,7 +229,7 @@ fn a_server_that_cannot_start_has_let_go_of_everything_when_it_says_so() {
                 let (dir, listener) = rig::listener();
                 let gone = Arc::new(AtomicBool::new(false));
                 let slow = Slow(gone.clone());
-                let hear = Box::new(move |_: &str| _ = &slow);
+                let hear = Box::new(move |_: &sheave_serve::Notice<'_>| _ = &slow);
                 let started = Server::start(Exports::new(Vec::new()), vec![listener], options(), hear);
                 assert!(matches!(started, Err(ServeError::Ring(_))), "{:?}", started.err());
                 assert!(gone.load(Ordering::Acquire), "a thread still has what the server was given");

@@ -16,7 +16,7 @@ use sheave_iomap::io_stats::IoGroup;
 use sheave_iomap::mapping::Intent;
 use sheave_iomap::slow::SlowIo;
 use sheave_iomap::{File, Mapping, RawFile};
-use sheave_serve::{DefaultExport, Export, ServeError, ServerOptions};
+use sheave_serve::{Allow, DefaultExport, Export, ServeError, ServerOptions};
 
 fn device() -> Arc<dyn File> {
     Arc::new(RawFile::new(sheave_drivers::open_device("ram:size=64M").expect("a device")))
@@ -27,7 +27,7 @@ const MOST_DEVICES: usize = 64;
 
 fn export(name: &str, file: &Arc<dyn File>) -> Export {
     let backend = Box::new(Device(file.clone()));
-    Export { name: name.into(), description: "a line".into(), read_only: false, backend }
+    Export { name: name.into(), description: "a line".into(), read_only: false, allow: Allow::All, backend }
 }
 
 /// A client that has chosen this export; `None` when it is refused.
@@ -244,7 +244,7 @@ fn an_export_that_is_taken_out_while_a_report_looks_at_it_lets_go_of_its_file_al
     let file = RawFile::new(sheave_drivers::open_device("ram:size=64M").expect("a device"));
     let slow = Slow { file, looks, goes_on: Mutex::new(goes_on), is_closed: is_closed.clone() };
     let backend = Box::new(Device(Arc::new(slow)));
-    let more = Export { name: "more".into(), description: String::new(), read_only: false, backend };
+    let more = Export { name: "more".into(), description: String::new(), read_only: false, allow: Allow::All, backend };
     rig.server.add_export(more).expect("added");
     std::thread::scope(|scope| {
         scope.spawn(|| rig.server.slow_ios(&[]));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sheave_iomap::RawFile;
-use sheave_serve::{Export, ServerOptions};
+use sheave_serve::{Allow, Export, ServerOptions};
 
 use rig::{Device, Rig, option, options, reply, request, rig};
 
@@ -34,7 +34,7 @@ fn a_limited_export_keeps_its_rate_and_others_on_its_thread_theirs() {
     let Some(rig) = one_reactor() else { return };
     let device = sheave_drivers::open_device("ram:size=64M").expect("a device");
     let backend = Box::new(Device(Arc::new(RawFile::new(device))));
-    let free = Export { name: "free".into(), description: String::new(), read_only: false, backend };
+    let free = Export { name: "free".into(), description: String::new(), read_only: false, allow: Allow::All, backend };
     rig.server.add_export(free).expect("added");
     rig.server.set_limit("x", Some("iops=200,burst=10ms".parse().expect("a limit"))).expect("set");
     assert_eq!(rig.server.exports()[0].limit.map(|limit| limit.to_string()), Some("iops=200,burst=10ms".into()));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use sheave_base::rng::Rng;
 use sheave_drivers::fault::{self, FaultKind, FaultOps, FaultPlan};
 use sheave_iomap::{File, RawFile};
-use sheave_serve::{Export, ServerOptions};
+use sheave_serve::{Allow, Export, ServerOptions};
 
 use rig::{Device, Rig, SIZE, option, options, reply, request, rig, rig_of, rig_with};
 
@@ -287,8 +287,13 @@ fn a_block_between_the_edges_of_zeroes_may_be_rewritten_meanwhile_and_is_zeroed_
 #[test]
 fn two_exports_of_one_file_know_of_each_other() {
     let Some((rig, file)) = slow(FaultOps::Write, Duration::from_millis(20)) else { return };
-    let again =
-        Export { name: "y".into(), description: String::new(), read_only: false, backend: Box::new(Device(file)) };
+    let again = Export {
+        name: "y".into(),
+        description: String::new(),
+        read_only: false,
+        allow: Allow::All,
+        backend: Box::new(Device(file)),
+    };
     rig.server.add_export(again).expect("added");
     let mut one = rig.client();
     let mut other = rig.connect();

@@ -1,6 +1,7 @@
 //! The command `sheave` from outside. One program for all of it: each test starts the binary, so they share nothing but
 //! the helpers in [`sheave`].
 
+mod allowed;
 mod backup;
 mod bench_vol;
 mod browser;

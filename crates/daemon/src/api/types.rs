@@ -52,6 +52,8 @@ pub struct ExportRow {
     pub clients: u32,
     #[serde(default)]
     pub limit: Option<String>,
+    #[serde(default)]
+    pub allow: Option<Vec<String>>,
     pub failed: Option<String>,
 }
 

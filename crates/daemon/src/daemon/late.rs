@@ -17,9 +17,9 @@ use crate::opening::Ended;
 use crate::rights::Rights;
 
 impl Row {
-    /// Whether it is what was to be opened; how fast it may be does not matter.
+    /// Whether it is what was to be opened; how fast it may be, and for whom it is, does not matter.
     pub(super) fn is(&self, plan: &ExportPlan) -> bool {
-        ExportPlan { limit: plan.limit, ..self.plan.clone() } == *plan
+        ExportPlan { limit: plan.limit, allow: plan.allow.clone(), ..self.plan.clone() } == *plan
     }
 }
 
@@ -75,6 +75,8 @@ impl Daemon {
         };
         match opened {
             Ok(export) => {
+                // A reload may have said for whom it is since it began to be opened.
+                let export = Export { allow: row.plan.allow.clone(), ..export };
                 let description = plan.in_words(&export, str::to_owned);
                 self.server.put_export(export);
                 self.limit(&row.plan);

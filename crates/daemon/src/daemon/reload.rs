@@ -53,6 +53,7 @@ impl Daemon {
         for held in open_all(&new) {
             locked(&self.pools).insert(held.plan.name.clone(), Arc::new(held));
         }
+        self.set_allowed(plan);
         // Thousands of them are looked at once. What a command ends or adds meanwhile is seen below, or was its wish.
         let rows = self.rows();
         let served: BTreeSet<&str> =
@@ -71,6 +72,31 @@ impl Daemon {
             }
         }
         info!(event = "reloaded", "the configuration was read again");
+    }
+
+    /// Sets who may open exports, of those that are served too, so that a volume which comes back after a rollback is
+    /// for the same.
+    fn set_allowed(&self, plan: &Plan) {
+        let allowed: BTreeMap<&str, _> =
+            plan.exports.iter().map(|own| (own.name.as_str(), own.allow.clone())).collect();
+        let mut rows = locked(&self.exports);
+        for row in rows.iter_mut().filter(|row| row.configured) {
+            allowed.get(row.plan.name.as_str()).into_iter().for_each(|allow| row.plan.allow = (*allow).clone());
+        }
+        // What a command has added under a name of the configuration is for whom that says, too.
+        let keep = self.server.set_allowed(&allowed);
+        drop(rows);
+        for client in keep {
+            let (id, export) = (client.id, client.export.unwrap_or_default());
+            warn!(
+                event = "client_stays",
+                client = id,
+                export,
+                "client {id} ({}) keeps the export '{export}', which it may not open any more: 'sheave client \
+                 disconnect {id}' ends that",
+                client.peer
+            );
+        }
     }
 
     fn reload_tls(&self, plan: &Plan) {

@@ -45,6 +45,9 @@ fn exports(page: &mut Page, rows: &[Row], served: &[ExportStatus]) {
     };
     let clients = of(|export| export.clients.into());
     page.family("sheave_export_clients", "gauge", "Clients that have an export.", "export", &clients);
+    let refused = of(|export| export.refused);
+    let help = "Clients that asked for an export which they may not open.";
+    page.family("sheave_export_refused_clients", "counter", help, "export", &refused);
     page.family("sheave_export_size_bytes", "gauge", "Bytes of an export.", "export", &of(|export| export.size_bytes));
 }
 

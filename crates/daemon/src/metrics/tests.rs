@@ -39,6 +39,8 @@ fn ten_thousand_exports_make_no_larger_page_than_a_thousand() {
             clients: 0,
             counts: sheave_serve::IoCounts { reads: 1, ..Default::default() },
             limit: None,
+            allow: sheave_serve::Allow::All,
+            refused: 0,
         };
         requests(&mut page, &names.iter().map(status).collect::<Vec<_>>());
         let counts = reads(&[1000]);

@@ -36,6 +36,7 @@ use super::questions::Asked;
 use super::raw;
 use super::requests::Io;
 use super::tls_stream::TlsStream;
+use crate::clients::Who;
 use crate::counts::Tally;
 use crate::export::Served;
 use crate::limit::{Bucket, Waits};
@@ -151,6 +152,10 @@ pub(super) struct Conn {
     id: u64,
     /// With whom it shares.
     peer: Peer,
+    /// By what it is known that opens an export.
+    who: Who,
+    /// The export that it was last refused, and that was told.
+    refused: Option<String>,
     tally: Arc<Tally>,
     life: Life,
     /// TLS, if it may or must use it.
@@ -191,6 +196,7 @@ impl Conn {
         number: usize,
         id: u64,
         peer: Peer,
+        who: Who,
         until: Instant,
         tally: Arc<Tally>,
         offer: Option<Tls>,
@@ -200,6 +206,8 @@ impl Conn {
             number,
             id,
             peer,
+            who,
+            refused: None,
             tally,
             life: Life { stage: Stage::Handshake(None), unread: Vec::new(), deferred: None },
             offer,
@@ -468,6 +476,8 @@ impl Conn {
 
     /// Does what can be done now: looks at bytes that waited, sends, receives, ends.
     pub(super) fn go_on(&mut self, io: &mut Io, shared: &Shared) {
+        // Before it chooses an export, which its certificate may let it.
+        self.tell_of_tls(shared);
         if self.ending == Ending::No {
             self.handshake(io, shared);
             if !self.is_full(io)
@@ -485,7 +495,6 @@ impl Conn {
         self.line_up_question(io);
         self.begin_large_reads(io);
         self.next_piece(io);
-        self.tell_of_tls(shared);
         self.send(io);
         self.receive(io);
         if std::mem::take(&mut self.abandons) {

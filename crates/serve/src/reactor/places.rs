@@ -37,7 +37,7 @@ impl Reactor {
 
     /// A client has come while all places are taken (D3).
     pub(super) fn waits_at_the_door(&mut self, fd: OwnedFd, listener: usize) {
-        let peer = crate::clients::peer(&fd).0;
+        let peer = crate::clients::origin(&fd).peer();
         self.door.waiting.push(Waiting { fd, listener, peer });
         self.make_room();
         let reactors = self.shared.options.reactors.max(1);

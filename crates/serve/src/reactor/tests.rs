@@ -12,6 +12,8 @@ use sheave_uring::Fd;
 
 use super::requests::GROWTH;
 use super::*;
+use crate::allow::Allow;
+use crate::clients::{Origin, Who};
 use crate::export::{Backend, Export, Exports};
 use crate::listen::{Address, Listener};
 use crate::payload::Shape;
@@ -57,7 +59,8 @@ impl Bench {
         listener.set_tls(tls);
         let device = sheave_drivers::open_device("ram:size=8M").expect("a device");
         let backend = Box::new(Memory(Arc::new(RawFile::new(device))));
-        let export = Export { name: "x".into(), description: String::new(), read_only: false, backend };
+        let export =
+            Export { name: "x".into(), description: String::new(), read_only: false, allow: Allow::All, backend };
         let options = ServerOptions { reactors: 1, ..options };
         let shared = Shared::new(Exports::new(vec![export]), vec![listener], options, Box::new(|_| {}));
         let io_wq = IoWq::builder().build().expect("a pool");
@@ -196,7 +199,8 @@ fn a_limit_that_is_lifted_in_the_turn_in_which_a_request_was_charged_holds_it_ba
 
 /// A client that has nothing in the ring, and its way to the export.
 fn client_beside(bench: &mut Bench) -> Fd {
-    let (export, _) = bench.reactor.shared.exports.choose(0, &Arc::default()).expect("it is there");
+    let who = Who { origin: Origin::Unknown, certificate: Vec::new(), at: Vec::new() };
+    let (export, _) = bench.reactor.shared.exports.choose(0, &who, &Arc::default()).expect("it is there");
     let io = &mut bench.reactor.io;
     (1..4).for_each(|conn| io.shares.enter(conn, Peer::User(0), 0));
     io.open(0, &export).expect("it opens")

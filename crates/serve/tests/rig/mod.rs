@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use sheave_iomap::{File, RawFile};
-use sheave_serve::{Address, Backend, Export, Exports, Listener, ServeError, Server, ServerOptions};
+use sheave_serve::{Address, Allow, Backend, Export, Exports, Listener, Notice, ServeError, Server, ServerOptions};
 
 pub const SIZE: u64 = 64 << 20;
 
@@ -67,10 +67,10 @@ pub fn rig_at(
     options: ServerOptions,
 ) -> Option<Rig> {
     let socket = dir.path().join("s");
-    let export = Export { name: "x".into(), description: String::new(), read_only, backend };
+    let export = Export { name: "x".into(), description: String::new(), read_only, allow: Allow::All, backend };
     let notices = Arc::new(Mutex::new(Vec::new()));
     let heard = notices.clone();
-    let hear = Box::new(move |text: &str| heard.lock().expect("nobody panics").push(text.to_owned()));
+    let hear = Box::new(move |notice: &Notice<'_>| heard.lock().expect("nobody panics").push(notice.to_string()));
     match Server::start(Exports::new(vec![export]), listeners, options, hear) {
         Ok(server) => Some(Rig { server, socket, notices, _dir: dir }),
         Err(error @ (ServeError::Ring(_) | ServeError::OldKernel(_))) => {

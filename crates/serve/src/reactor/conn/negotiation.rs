@@ -7,7 +7,8 @@ use sheave_nbd::session::Session;
 
 use super::{Chosen, Conn, Ending, MAX_SMALL, Stage};
 use crate::reactor::requests::Io;
-use crate::shared::Shared;
+use crate::seen::Seen;
+use crate::shared::{Notice, Shared};
 
 /// Time that each option adds to that of the handshake. A client that lists thousands of exports has a question or more
 /// about each, one after the other; how many options there may be is bounded by how many exports there are.
@@ -40,8 +41,14 @@ impl Conn {
             let Some(batch) = self.out.back_mut() else { return };
             let start = batch.small.len();
             let out = &mut batch.small;
+            let mut refused = None;
             let (used, step) = match handshake {
-                Some(handshake) => handshake.step(&self.life.unread, &shared.exports, out),
+                Some(handshake) => {
+                    let seen = Seen::new(&shared.exports, &self.who);
+                    let done = handshake.step(&self.life.unread, &seen, out);
+                    refused = seen.into_refused();
+                    done
+                }
                 None => {
                     *handshake = Some(Handshake::new(tls, out));
                     (0, handshake::Step::Done)
@@ -57,6 +64,7 @@ impl Conn {
             } else if batch.pieces.is_empty() {
                 self.spare = self.out.pop_back();
             }
+            refused.into_iter().for_each(|export| self.was_refused(shared, export));
             match step {
                 handshake::Step::More => return,
                 handshake::Step::Done => {}
@@ -69,9 +77,21 @@ impl Conn {
         }
     }
 
+    /// It has asked for an export that it may not open, in one or several questions: one of them is told.
+    fn was_refused(&mut self, shared: &Shared, export: String) {
+        if self.refused.as_ref() == Some(&export) {
+            return;
+        }
+        shared.exports.was_refused(&export);
+        if let Some(client) = shared.clients.get(self.id) {
+            (shared.notices)(&Notice::Refused { client: &client, export: &export });
+        }
+        self.refused = Some(export);
+    }
+
     fn chose(&mut self, io: &mut Io, shared: &Shared, negotiated: &Negotiated) {
         let id = negotiated.export.id;
-        let Some((export, bucket)) = shared.exports.choose(id, &self.tally) else {
+        let Some((export, bucket)) = shared.exports.choose(id, &self.who, &self.tally) else {
             return self.drop_client("its export is gone");
         };
         let fd = match io.open(id, &export) {

@@ -64,6 +64,7 @@ impl Conn {
     pub(super) fn tell_of_tls(&mut self, shared: &Shared) {
         if let Some(names) = self.tls.as_mut().and_then(|tls| tls.take_news()) {
             shared.clients.uses_tls(self.id, &names);
+            self.who.certificate = names;
         }
     }
 

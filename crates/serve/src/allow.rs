@@ -1,0 +1,138 @@
+//! Who may open an export.
+//!
+//! Owns the rules. An export that a client may not open is not there for it: it is in no list, and is answered as a
+//! name that nobody has ever given ([`Seen`](crate::seen::Seen)).
+//!
+//! * A1. A rule is the sum of what it says: all of that must be so. Of several rules one is enough.
+//! * A2. A common name counts when TLS has begun and the certificate was checked ([`tls`](crate::tls), T1).
+//! * A3. What counts is looked at when a client asks for the export, and once more when it gets it, under the lock that
+//!   a change takes. Who has it keeps it.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use crate::clients::{Origin, Who};
+use crate::listen::Address;
+
+/// A range of IP addresses: `192.0.2.7`, `192.0.2.0/24`, `2001:db8::/32`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    address: IpAddr,
+    bits: u32,
+}
+
+/// The bits of an address, and how many there are. An address of IPv4 is one, in whatever form it comes.
+fn bits(address: IpAddr) -> (u128, u32) {
+    match address.to_canonical() {
+        IpAddr::V4(four) => (four.to_bits().into(), 32),
+        IpAddr::V6(six) => (six.to_bits(), 128),
+    }
+}
+
+impl FromStr for Network {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Network, String> {
+        let wrong = || format!("'{text}' is no address. Write 192.0.2.7, 192.0.2.0/24 or 2001:db8::/32");
+        let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
+        let address: IpAddr = address.parse().map_err(|_| wrong())?;
+        let (value, most) = bits(address);
+        let bits = prefix.map_or(Ok(most), |prefix| prefix.parse().map_err(|_| wrong()))?;
+        if bits > most {
+            return Err(wrong());
+        }
+        // A bit behind the prefix is a slip of the pen: who has made it may mean another network.
+        if bits < most && value.unbounded_shl(128 - most + bits) != 0 {
+            return Err(format!("'{text}' has bits behind its prefix: write the first address of the network"));
+        }
+        Ok(Network { address: address.to_canonical(), bits })
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.bits)
+    }
+}
+
+impl Network {
+    fn has(&self, address: IpAddr) -> bool {
+        let ((own, most), (other, of)) = (bits(self.address), bits(address));
+        most == of && (own ^ other).unbounded_shr(most - self.bits) == 0
+    }
+}
+
+/// Clients that may open an export (A1).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// Of this user, by a unix socket.
+    pub user: Option<u32>,
+    /// Whose process has this primary group, by a unix socket.
+    pub group: Option<u32>,
+    /// With a certificate of this common name.
+    pub certificate: Option<String>,
+    /// From this network, by TCP.
+    pub address: Option<Network>,
+    /// At this address of the server, as it was asked for or as it is.
+    pub listen: Option<Address>,
+}
+
+impl Rule {
+    fn admits(&self, who: &Who) -> bool {
+        let (mut user, mut group, mut from) = (None, None, None);
+        match who.origin {
+            Origin::Process { uid, gid, .. } => (user, group) = (Some(uid), Some(gid)),
+            Origin::Address(address) => from = Some(address.ip()),
+            Origin::Unknown => {}
+        }
+        self.user.is_none_or(|uid| user == Some(uid))
+            && self.group.is_none_or(|gid| group == Some(gid))
+            && self.certificate.as_ref().is_none_or(|name| who.certificate.contains(name))
+            && self.address.is_none_or(|network| from.is_some_and(|address| network.has(address)))
+            && self.listen.as_ref().is_none_or(|address| who.at.contains(address))
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [
+            self.user.map(|uid| format!("user={uid}")),
+            self.group.map(|gid| format!("group={gid}")),
+            self.certificate.as_ref().map(|name| format!("certificate={name:?}")),
+            self.address.map(|network| format!("address={network}")),
+            self.listen.as_ref().map(|address| format!("listen={address}")),
+        ];
+        f.write_str(&parts.into_iter().flatten().collect::<Vec<_>>().join(" "))
+    }
+}
+
+/// Who may open an export.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Allow {
+    /// Everybody who can connect.
+    #[default]
+    All,
+    /// Those that one of these rules admits.
+    Only(Vec<Rule>),
+}
+
+impl Allow {
+    /// Whether it is for everybody.
+    #[must_use]
+    pub fn is_all(&self) -> bool {
+        *self == Allow::All
+    }
+
+    /// Whether this client may.
+    #[must_use]
+    pub fn admits(&self, who: &Who) -> bool {
+        match self {
+            Allow::All => true,
+            Allow::Only(rules) => rules.iter().any(|rule| rule.admits(who)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
