@@ -52,6 +52,8 @@ pub struct Client {
     pub id: u64,
     /// By what it is known.
     pub who: Who,
+    /// The number of the reactor that has it.
+    pub reactor: usize,
     /// Where it comes from: a TCP address, or the process and user at the other end of a unix socket.
     pub peer: String,
     /// The export that it has chosen.
@@ -72,12 +74,24 @@ pub(crate) struct Clients {
 struct Rows {
     next: u64,
     all: BTreeMap<u64, Row>,
+    /// How many each reactor has.
+    by_reactor: Vec<usize>,
+}
+
+/// A client that was accepted and has a place.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    pub(crate) fd: OwnedFd,
+    pub(crate) listener: usize,
+    pub(crate) id: u64,
+    /// With whom it shares.
+    pub(crate) peer: Peer,
+    pub(crate) who: Who,
+    pub(crate) tally: Arc<Tally>,
 }
 
 #[derive(Debug)]
 struct Row {
-    /// The number of the reactor that has it.
-    reactor: usize,
     /// All but its numbers, which are in the tally.
     client: Client,
     tally: Arc<Tally>,
@@ -94,18 +108,27 @@ impl Clients {
         self.rows.lock().expect("invariant: nothing panics under this lock")
     }
 
-    /// A client was accepted by this reactor at an address, which counts in this tally; its number, with whom it
-    /// shares, and by what it is known.
-    pub(crate) fn came(&self, reactor: usize, fd: &OwnedFd, at: Vec<Address>, tally: Arc<Tally>) -> (u64, Peer, Who) {
-        let origin = origin(fd);
+    /// For so many reactors.
+    pub(crate) fn new(reactors: usize) -> Clients {
+        Clients { rows: Mutex::new(Rows { by_reactor: vec![0; reactors], ..Rows::default() }) }
+    }
+
+    /// A client was accepted at a listener with these addresses by this reactor: the one that gets the client, which is
+    /// that with fewest, and of equals the one that accepted it.
+    pub(crate) fn came(&self, accepted_by: usize, fd: OwnedFd, listener: usize, at: Vec<Address>) -> (usize, Arrival) {
+        let origin = origin(&fd);
         let who = Who { origin, certificate: Vec::new(), at };
-        let (peer, counts) = (origin.to_string(), IoCounts::default());
+        let (counts, tally) = (IoCounts::default(), Arc::new(Tally::default()));
         let mut rows = self.lock();
+        let fewest = (0..rows.by_reactor.len()).min_by_key(|at| (rows.by_reactor[*at], *at != accepted_by));
+        let reactor = fewest.unwrap_or(accepted_by);
+        rows.by_reactor.get_mut(reactor).into_iter().for_each(|has| *has += 1);
         rows.next += 1;
         let id = rows.next;
-        let client = Client { id, who: who.clone(), peer, export: None, since: SystemTime::now(), counts };
-        rows.all.insert(id, Row { reactor, client, tally });
-        (id, origin.peer(), who)
+        let (peer, since, known) = (origin.to_string(), SystemTime::now(), who.clone());
+        let client = Client { id, who: known, reactor, peer, export: None, since, counts };
+        rows.all.insert(id, Row { client, tally: tally.clone() });
+        (reactor, Arrival { fd, listener, id, peer: origin.peer(), who, tally })
     }
 
     pub(crate) fn chose(&self, id: u64, export: &str) {
@@ -125,11 +148,16 @@ impl Clients {
     }
 
     pub(crate) fn left(&self, id: u64) {
-        self.lock().all.remove(&id);
+        let mut rows = self.lock();
+        if let Some(row) = rows.all.remove(&id)
+            && let Some(has) = rows.by_reactor.get_mut(row.client.reactor)
+        {
+            *has -= 1;
+        }
     }
 
     pub(crate) fn reactor_of(&self, id: u64) -> Option<usize> {
-        self.lock().all.get(&id).map(|row| row.reactor)
+        self.lock().all.get(&id).map(|row| row.client.reactor)
     }
 
     pub(crate) fn get(&self, id: u64) -> Option<Client> {

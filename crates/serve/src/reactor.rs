@@ -6,6 +6,7 @@
 //! Owns the connections and when they end. What a connection does with bytes is in [`conn`], what becomes of a request
 //! in [`requests`], and all that hands memory to the kernel in [`raw`].
 
+mod arrivals;
 mod batch;
 mod conn;
 mod door;
@@ -22,7 +23,7 @@ mod tls_stream;
 mod turns;
 mod unaligned;
 
-use std::os::fd::OwnedFd;
+use std::collections::VecDeque;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
@@ -37,7 +38,7 @@ use self::door::Door;
 use self::questions::Moment;
 use self::raw::{Kind, token};
 use self::requests::{ENTRIES, Io, MAX_COST};
-use crate::counts::Tally;
+use crate::clients::Arrival;
 use crate::error::ServeError;
 use crate::limit::TICK;
 use crate::shared::{Notice, Order, Shared, words};
@@ -72,6 +73,8 @@ pub(crate) struct Reactor {
     most: usize,
     /// Who waits for a place, while all are taken.
     door: Door,
+    /// Clients that others have accepted for this one, and that have not begun: there is no room for their handshakes.
+    arriving: VecDeque<Arrival>,
     /// When to look at the handshakes, if there are any.
     look_at: Option<Instant>,
     /// When to look for clients that hold memory and do nothing.
@@ -115,6 +118,7 @@ impl Reactor {
             accept_after: None,
             most,
             door: Door::default(),
+            arriving: VecDeque::new(),
             look_at: None,
             stalls_at: None,
             trim_at: None,
@@ -210,7 +214,11 @@ impl Reactor {
     fn obey(&mut self) {
         for order in self.shared.take_orders(self.number) {
             match order {
+                // Nobody is taken in any more.
+                Order::Come(arrival) if self.ends_at.is_some() => self.shared.clients.left(arrival.id),
+                Order::Come(arrival) => self.arriving.push_back(arrival),
                 Order::Disconnect { client } => {
+                    self.turn_away(|arrival| arrival.id == client);
                     self.drop_where(|conn| conn.id() == client, "somebody has disconnected it", |_| None);
                 }
                 Order::Limits => self.begin_all_held_back(),
@@ -367,8 +375,10 @@ impl Reactor {
         if self.ends_at.is_some() || self.accept_after.is_some() {
             return;
         }
+        self.seat_arrivals();
         self.let_in();
-        if self.accept_after.is_some() || self.accepting.iter().all(|accepting| *accepting) {
+        if self.accept_after.is_some() || !self.arriving.is_empty() || self.accepting.iter().all(|accepting| *accepting)
+        {
             return;
         }
         let takes = if self.live >= self.most { self.is_full() } else { self.has_room_for_handshake() };
@@ -432,23 +442,7 @@ impl Reactor {
             return self.waits_at_the_door(fd, listener);
         }
         let number = self.take_in(fd, listener);
-        self.touched.push(number);
-    }
-
-    /// A client has a place: its number.
-    fn take_in(&mut self, fd: OwnedFd, listener: usize) -> usize {
-        let number = self.free.pop().unwrap_or_else(|| {
-            self.conns.push(None);
-            self.conns.len() - 1
-        });
-        let until = Instant::now() + self.shared.options.handshake;
-        self.look_at.get_or_insert(until);
-        let at = &self.shared.listeners[listener];
-        let tally = Arc::new(Tally::default());
-        let (id, peer, who) = self.shared.clients.came(self.number, &fd, at.names(), tally.clone());
-        self.conns[number] = Some(Box::new(Conn::new(fd, number, id, peer, who, until, tally, at.tls())));
-        self.live += 1;
-        number
+        self.touched.extend(number);
     }
 
     /// How long the wait may take.
@@ -568,6 +562,7 @@ impl Reactor {
         self.ends_at = Some(now + self.shared.options.drain);
         self.cancel_accepts();
         self.door.close();
+        self.turn_away(|_| true);
         for (number, conn) in self.conns.iter_mut().enumerate() {
             let Some(conn) = conn else { continue };
             conn.end_after_replies();

@@ -14,7 +14,7 @@ use sheave_iomap::slow::DEFAULT_SLOW_LIMIT;
 use sheave_uring::RingHandle;
 
 use crate::block_locks::Ask;
-use crate::clients::{Client, Clients};
+use crate::clients::{Arrival, Client, Clients};
 use crate::export::Exports;
 use crate::listen::Listener;
 
@@ -99,6 +99,8 @@ impl Default for ServerOptions {
 pub(crate) enum Order {
     /// Drop the clients of the export with this number, let go of its file, and tell when that is so.
     Close { export: u32, done: SyncSender<()> },
+    /// Serve this client, which another reactor has accepted.
+    Come(Arrival),
     /// Drop this client.
     Disconnect { client: u64 },
     /// An export has another limit: requests that were held back begin now.
@@ -136,7 +138,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(exports: Exports, listeners: Vec<Listener>, options: ServerOptions, notices: Notices) -> Shared {
         let orders = (0..options.reactors.max(1)).map(|_| Orders::default()).collect();
-        let (clients, stop) = (Clients::default(), AtomicBool::new(false));
+        let (clients, stop) = (Clients::new(options.reactors.max(1)), AtomicBool::new(false));
         Shared { exports, listeners, options, notices, clients, stop, orders }
     }
 

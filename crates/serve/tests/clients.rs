@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use sheave_serve::{Exports, ServeError, Server, ServerOptions};
 
-use rig::{SIZE, is_closed, option, options, reply, request, rig};
+use rig::{Rig, SIZE, is_closed, option, options, reply, request, rig};
 
 #[test]
 fn who_names_an_export_and_leaves_without_reading_harms_nobody() {
@@ -237,4 +237,67 @@ fn a_server_that_cannot_start_has_let_go_of_everything_when_it_says_so() {
             }
         });
     });
+}
+
+/// How many clients each of three reactors has.
+fn by_reactor(rig: &Rig) -> [usize; 3] {
+    let mut has = [0; 3];
+    rig.server.clients().iter().for_each(|client| has[client.reactor] += 1);
+    has
+}
+
+/// Whichever reactor accepts them, clients are spread evenly; and those that come fill what others have left.
+#[test]
+fn clients_that_come_one_after_another_are_spread_evenly_over_the_threads() {
+    let Some(rig) = rig(ServerOptions { reactors: 3, ..options() }) else { return };
+    let mut clients = Vec::new();
+    for count in 1..=12 {
+        clients.push(rig.client());
+        let has = by_reactor(&rig);
+        assert_eq!(has.iter().sum::<usize>(), count);
+        assert!(has.iter().max().zip(has.iter().min()).is_some_and(|(most, least)| most - least <= 1), "{has:?}");
+    }
+    // Each is served where it is.
+    for (cookie, client) in clients.iter_mut().enumerate() {
+        client.write_all(&request(0, cookie as u64, 0, 512)).expect("sent");
+        assert_eq!(reply(client), (0, cookie as u64));
+        client.read_exact(&mut [0; 512]).expect("data");
+    }
+    // All of one reactor and one of another go: those that come next fill their places.
+    let listed = rig.server.clients();
+    let goes: Vec<u64> = listed.iter().filter(|client| client.reactor == 1).map(|client| client.id).collect();
+    goes.iter().for_each(|id| rig.server.disconnect(*id).expect("it is there"));
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while by_reactor(&rig) != [4, 0, 4] {
+        assert!(std::time::Instant::now() < until, "{:?}", by_reactor(&rig));
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    let more: Vec<_> = (0..4).map(|_| rig.client()).collect();
+    assert_eq!(by_reactor(&rig), [4, 4, 4]);
+    drop((clients, more));
+    rig.server.stop().expect("it ends");
+}
+
+/// Clients that come all at once, and go while they are handed over, leave no place behind.
+#[test]
+fn clients_that_leave_while_they_are_handed_over_leave_nothing() {
+    let Some(rig) = rig(ServerOptions { reactors: 3, ..options() }) else { return };
+    for _ in 0..200 {
+        drop(rig.connect());
+    }
+    let held: Vec<_> = (0..30).map(|_| rig.client()).collect();
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while by_reactor(&rig).iter().sum::<usize>() != 30 {
+        assert!(std::time::Instant::now() < until, "{:?}", by_reactor(&rig));
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    drop(held);
+    while by_reactor(&rig) != [0; 3] {
+        assert!(std::time::Instant::now() < until, "{:?}", by_reactor(&rig));
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    // One that has not begun ends with the server.
+    let waits = rig.connect();
+    rig.server.stop().expect("it ends");
+    drop(waits);
 }

@@ -52,7 +52,7 @@ impl Reactor {
             let Some(first) = self.door.first(&self.places()) else { return };
             let Waiting { fd, listener, .. } = self.door.waiting.remove(first);
             let number = self.take_in(fd, listener);
-            self.later.push(number);
+            self.later.extend(number);
         }
     }
 
