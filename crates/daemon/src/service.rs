@@ -74,6 +74,19 @@ impl Service for Control {
     }
 
     fn call(&self, call: &mut Call<'_>) -> Reply {
+        let reply = self.answer(call);
+        audit(call, &reply);
+        reply
+    }
+
+    fn notice(&self, text: &str) {
+        warn!(target: CONTROL, event = "control", "{text}");
+    }
+}
+
+impl Control {
+    /// Handles a call.
+    fn answer(&self, call: &mut Call<'_>) -> Reply {
         let method = call.method.clone();
         match method.rsplit_once('.').map_or("", |(_, name)| name) {
             "GetStatus" => look(call, |t::Nothing {}| self.status()),
@@ -99,7 +112,7 @@ impl Service for Control {
             "UpgradePool" => change(call, |upgrade| self.upgrade(&upgrade)),
             "AddExport" => {
                 let fds = call.take_fds();
-                let rights = Rights::of_user(call.uid);
+                let rights = Rights::of_user(call.peer.uid);
                 change(call, |add| self.add_export(add, fds, rights))
             }
             "LimitExport" => change(call, |limit| self.limit_export(&limit)),
@@ -111,7 +124,7 @@ impl Service for Control {
             }
             "GrowPool" => {
                 let fds = call.take_fds();
-                let rights = Rights::of_user(call.uid);
+                let rights = Rights::of_user(call.peer.uid);
                 change(call, |grow| self.grow(&grow, fds, rights))
             }
             "SetPool" => change(call, |set| self.set_pool(&set)),
@@ -136,9 +149,47 @@ impl Service for Control {
             _ => Err(Failed::no_method(&method).into()),
         }
     }
+}
 
-    fn notice(&self, text: &str) {
-        warn!(target: CONTROL, event = "control", "{text}");
+/// Methods that only look.
+const LOOKS: [&str; 11] = [
+    "GetStatus",
+    "ListPools",
+    "ListExports",
+    "ListClients",
+    "GetStatistics",
+    "ListSlowIos",
+    "GetPoolInfo",
+    "ListVolumes",
+    "GetVolume",
+    "MapVolume",
+    "CompareVolumes",
+];
+/// Methods by which all of a volume is read.
+const READ_OUT: [&str; 2] = ["ExportVolume", "ExportDiff"];
+
+/// Tells who has changed something, read out a volume, or wanted to and may not. Who looks for the reason of a change
+/// finds it here; calls that failed changed nothing, or have said what.
+fn audit(call: &Call<'_>, reply: &Reply) {
+    let (method, peer) = (call.method.as_str(), call.peer);
+    let name = method.rsplit_once('.').map_or("", |(_, name)| name);
+    if LOOKS.contains(&name) {
+        return;
+    }
+    let (uid, gid, pid) = (peer.uid, peer.gid, peer.pid);
+    match reply {
+        Ok(_) if READ_OUT.contains(&name) => {
+            let parameters = call.what();
+            info!(event = "read_out", method, uid, gid, pid, %parameters, "read out by the control socket");
+        }
+        Ok(_) => {
+            info!(event = "changed", method, uid, gid, pid, parameters = %call.what(), "changed by the control socket");
+        }
+        Err(CallError::Failed(Failed::Service { error: "PermissionDenied", .. })) => {
+            warn!(target: CONTROL, event = "control_refused", method, uid, gid, pid, parameters = %call.what(),
+                "refused at the control socket: user {uid} may look, and change nothing");
+        }
+        Err(_) => {}
     }
 }
 
@@ -150,10 +201,7 @@ fn look<P: DeserializeOwned>(call: &Call<'_>, work: impl FnOnce(P) -> Result<Val
 /// A method that changes something.
 fn change<P: DeserializeOwned>(call: &Call<'_>, work: impl FnOnce(P) -> Result<Value, Failure>) -> Reply {
     call.admin_only()?;
-    let reply = look(call, work)?;
-    // Who looks for the reason of a change finds it here; calls that were refused changed nothing, or have said what.
-    info!(event = "changed", method = call.method.as_str(), parameters = %call.what(), "changed by the control socket");
-    Ok(reply)
+    look(call, work)
 }
 
 fn done(outcome: Result<(), Failure>) -> Result<Value, Failure> {

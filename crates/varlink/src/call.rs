@@ -8,6 +8,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use sheave_base::peer::Peer;
+
 use crate::channel::Channel;
 
 /// What a peer may do.
@@ -138,8 +140,8 @@ pub struct Call<'a> {
     pub(crate) send: Duration,
     /// What the caller may do.
     pub role: Role,
-    /// The caller's user.
-    pub uid: u32,
+    /// The caller, as it was when it connected.
+    pub peer: Peer,
     /// The method, with its interface.
     pub method: String,
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 use serde_json::{Value, json};
+use sheave_base::peer::Peer;
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_base::sync::{Arc, Mutex, MutexGuard};
 
@@ -83,15 +84,15 @@ pub struct Roles {
 }
 
 impl Roles {
-    /// What the user of a peer may do, and which user that is.
-    fn of(&self, stream: &UnixStream) -> io::Result<(Role, u32)> {
+    /// What a peer may do, and who that is.
+    fn of(&self, stream: &UnixStream) -> io::Result<(Role, Peer)> {
         let peer = sheave_base::peer::peer(stream)?;
         let own = rustix::process::geteuid().as_raw();
         let is_admin = peer.uid == 0
             || peer.uid == own
             || self.admin_uids.contains(&peer.uid)
             || self.admin_gids.contains(&peer.gid);
-        Ok((if is_admin { Role::Admin } else { Role::ReadOnly }, peer.uid))
+        Ok((if is_admin { Role::Admin } else { Role::ReadOnly }, peer))
     }
 }
 
@@ -202,7 +203,7 @@ fn accept_all(shared: &Arc<Shared>, listener: &UnixListener, woken: &UnixStream)
 
 /// Gives a client a thread, if there is a place for it; else it is closed.
 fn come(shared: &Arc<Shared>, stream: UnixStream) {
-    let Ok((role, uid)) = shared.roles.of(&stream) else { return };
+    let Ok((role, peer)) = shared.roles.of(&stream) else { return };
     let Ok(other) = stream.try_clone() else { return };
     let mut clients = shared.lock();
     clients.threads.retain(|thread| !thread.is_finished());
@@ -219,7 +220,7 @@ fn come(shared: &Arc<Shared>, stream: UnixStream) {
     let run = move || {
         // Dropped last, also by a panic.
         let _place = place;
-        serve(&serving, stream, role, uid);
+        serve(&serving, stream, role, peer);
     };
     // Without a thread its place goes with the closure, which is dropped: not under the lock.
     let spawned = std::thread::Builder::new().name("sheave-control-c".into());
@@ -242,24 +243,24 @@ impl Drop for Place {
 }
 
 /// Handles the calls of a client until its end.
-fn serve(shared: &Shared, stream: UnixStream, role: Role, uid: u32) {
+fn serve(shared: &Shared, stream: UnixStream, role: Role, peer: Peer) {
     let limits = &shared.limits;
     let Ok(mut channel) = Channel::new(stream, limits.message_bytes) else { return };
     // Whatever breaks the connection ends it; a peer that breaks a bound is told by that.
     while let Ok(Some(received)) = channel.receive(Some(limits.idle), limits.message) {
-        if handle(shared, &channel, role, uid, received).is_err() {
+        if handle(shared, &channel, role, peer, received).is_err() {
             return;
         }
     }
 }
 
 /// Handles one call.
-fn handle(shared: &Shared, channel: &Channel, role: Role, uid: u32, received: Received) -> Result<(), CallError> {
+fn handle(shared: &Shared, channel: &Channel, role: Role, peer: Peer, received: Received) -> Result<(), CallError> {
     let request: Request = serde_json::from_slice(&received.bytes).map_err(|error| CallError::Gone(error.into()))?;
     let Request { method, parameters, more, oneway, upgrade } = request;
     let parameters = parameters.unwrap_or_default();
     let send = shared.limits.message;
-    let mut call = Call { channel, parameters, fds: received.fds, more, oneway, send, role, uid, method };
+    let mut call = Call { channel, parameters, fds: received.fds, more, oneway, send, role, peer, method };
     let outcome = if upgrade { Err(Failed::parameter("upgrade").into()) } else { answer(shared, &mut call) };
     match outcome {
         Ok(parameters) => call.finish(Ok(parameters)),
