@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use sheave_daemon::check::{self, Grade, Report};
-use sheave_daemon::config::{One, Overrides};
+use sheave_daemon::config::{One, Overrides, listen};
 use sheave_daemon::failure::Failure;
 use sheave_daemon::place::whole::search_also;
 use sheave_daemon::run;
@@ -19,7 +19,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let code = match (&args.config, &args.spec) {
         (Some(path), _) if args.check => return checked(args, path),
         (Some(path), _) => run::configured(path, overrides(args))?,
-        (None, Some(spec)) => run::one(&one(args, spec))?,
+        (None, Some(spec)) => run::one(&one(args, spec)?)?,
         (None, None) => return Err(Failure::usage("nothing is to be served").fix("name a volume, or --config FILE")),
     };
     if code == 0 { Ok(()) } else { Err(Failure::command_ended(code)) }
@@ -88,10 +88,13 @@ fn tls(args: &ServeArgs) -> Option<TlsPlan> {
     Some(TlsPlan { listen: Vec::new(), required, files: Some(files) })
 }
 
-fn one(args: &ServeArgs, spec: &str) -> One {
-    One {
+fn one(args: &ServeArgs, spec: &str) -> Result<One, Failure> {
+    let (mode, owner, group) = (args.socket_mode, args.socket_owner.as_deref(), args.socket_group.as_deref());
+    let access = listen::access(mode, owner, group).map_err(Failure::usage)?;
+    Ok(One {
         spec: spec.to_owned(),
         listen: args.nbd.clone(),
+        access,
         tls: tls(args),
         read_only: args.read_only,
         limit: args.limit,
@@ -102,5 +105,5 @@ fn one(args: &ServeArgs, spec: &str) -> One {
         control: args.control.clone(),
         web: args.web.clone(),
         log: args.log.unwrap_or_default(),
-    }
+    })
 }

@@ -4,6 +4,7 @@
 //! there is one way from a plan to a server.
 
 pub(crate) mod allow;
+pub mod listen;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,10 +14,11 @@ use std::time::Duration;
 use serde::Deserialize;
 use sheave_base::units::parse_duration;
 use sheave_iomap::slow::DEFAULT_SLOW_LIMIT;
-use sheave_serve::{Address, Allow, Limit};
+use sheave_serve::{Address, Allow, Limit, SocketAccess};
 use toml::Spanned;
 
 use self::allow::AllowTable;
+use self::listen::ListenEntry;
 use crate::api::paths;
 use crate::failure::Failure;
 use crate::log::{Sink, Verbosity};
@@ -36,6 +38,8 @@ const DISK: &str = "disk";
 pub struct Plan {
     /// Where.
     pub listen: Vec<Address>,
+    /// Who may connect to unix sockets among these; of the others the umask decides.
+    pub access: Vec<(Address, SocketAccess)>,
     /// TLS of these addresses.
     pub tls: Vec<TlsPlan>,
     /// Reactors; `None`: one for each CPU.
@@ -156,7 +160,7 @@ pub enum What {
 #[serde(deny_unknown_fields)]
 struct File {
     #[serde(default)]
-    listen: Vec<Spanned<String>>,
+    listen: Vec<Spanned<ListenEntry>>,
     #[serde(default)]
     tls: Vec<TlsTable>,
     threads: Option<Spanned<u16>>,
@@ -302,11 +306,11 @@ pub(crate) fn read_with_lines(path: &Path) -> Result<(Plan, Lines), Failure> {
 }
 
 fn plan(text: &Text<'_>, file: File) -> Result<Plan, Failure> {
-    let address = |address: &Spanned<String>| {
-        let parsed: Result<Address, _> = address.get_ref().parse();
-        parsed.map_err(|error| text.wrong(address.span().start, error))
-    };
-    let listen: Vec<Address> = file.listen.iter().map(address).collect::<Result<_, _>>()?;
+    let address =
+        |entry: &Spanned<ListenEntry>| entry.get_ref().meaning().map_err(|why| text.wrong(entry.span().start, why));
+    let entries: Vec<(Address, Option<SocketAccess>)> = file.listen.iter().map(address).collect::<Result<_, _>>()?;
+    let access = entries.iter().filter_map(|(address, access)| Some((address.clone(), (*access)?))).collect();
+    let listen: Vec<Address> = entries.into_iter().map(|(address, _)| address).collect();
     let tls = file.tls.into_iter().filter_map(|table| table.plan(&listen).transpose());
     let tls: Vec<_> = tls.collect::<Result<_, _>>().map_err(|(at, why)| text.wrong(at, why))?;
     if let Some(threads) = file.threads.as_ref().filter(|threads| !(1..=256).contains(threads.get_ref())) {
@@ -329,6 +333,7 @@ fn plan(text: &Text<'_>, file: File) -> Result<Plan, Failure> {
     let exports = exports(text, &file.export, &pools, &listen, &tls)?;
     Ok(Plan {
         listen,
+        access,
         tls,
         threads: file.threads.map(Spanned::into_inner),
         max_clients: file.max_clients.map_or(1024, Spanned::into_inner),
@@ -423,11 +428,7 @@ fn control(text: &Text<'_>, table: Option<ControlTable>) -> Result<Option<Contro
     };
     let mode = match &mode {
         None => 0o600,
-        Some(mode) => {
-            u32::from_str_radix(mode.get_ref(), 8).ok().filter(|mode| mode & !0o777 == 0).ok_or_else(|| {
-                text.wrong(mode.span().start, "a mode is written as three octal digits, such as \"0660\"")
-            })?
-        }
+        Some(mode) => value::mode(mode.get_ref()).map_err(|why| text.wrong(mode.span().start, why))?,
     };
     let wanted = path.is_some();
     let path = path.map(Spanned::into_inner).or_else(|| paths::default_path("control.sock"));
@@ -448,6 +449,8 @@ pub struct One {
     pub spec: String,
     /// Where.
     pub listen: Vec<Address>,
+    /// Who may connect to the unix sockets there; without it the umask decides.
+    pub access: Option<SocketAccess>,
     /// TLS there.
     pub tls: Option<TlsPlan>,
     /// It is not changed.
@@ -497,8 +500,11 @@ pub fn of_one(args: &One) -> Result<Plan, Failure> {
     let confine = args.run.is_none();
     let (listen, max_clients) = (args.listen.clone(), args.max_clients);
     let tls = args.tls.iter().cloned().collect();
+    let unix = listen.iter().filter(|address| matches!(address, Address::Unix(_)));
+    let access = unix.filter_map(|address| Some((address.clone(), args.access?))).collect();
     Ok(Plan {
         listen,
+        access,
         tls,
         threads: args.threads,
         max_clients,

@@ -59,6 +59,8 @@ pub struct Daemon {
     pub(crate) history: Mutex<History>,
     /// Why the configuration could not be read again.
     reload_failure: Mutex<Option<Failure>>,
+    /// What a reload does not change, as it was at the start.
+    started: Vec<(&'static str, String)>,
     /// Where its traces are, if there is a place for them.
     pub traces: Option<PathBuf>,
 }
@@ -172,6 +174,22 @@ fn client_notice(notice: &Notice<'_>) {
 }
 
 impl Plan {
+    /// What stays as it was at the start, by the keys of the configuration, in a form that is compared.
+    fn fixed(&self) -> Vec<(&'static str, String)> {
+        let Plan { listen, access, threads, max_clients, control, confine, reach, log_to, metrics, web, .. } = self;
+        vec![
+            ("listen", format!("{listen:?} {access:?}")),
+            ("threads", format!("{threads:?}")),
+            ("max_clients", max_clients.to_string()),
+            ("control", format!("{control:?}")),
+            ("confine", confine.to_string()),
+            ("reach", format!("{reach:?}")),
+            ("log_to", format!("{log_to:?}")),
+            ("metrics", format!("{metrics:?}")),
+            ("web", format!("{web:?}")),
+        ]
+    }
+
     /// What clients get that name no export (D4). What a command adds is for those that name it.
     fn default_export(&self) -> DefaultExport {
         self.exports.first().map_or(DefaultExport::Nobody, |first| DefaultExport::Named(first.name.clone()))
@@ -411,6 +429,7 @@ impl Opened {
                     health: Mutex::new(Arc::new(Health::new(Vec::new()))),
                     history: Mutex::default(),
                     reload_failure: Mutex::default(),
+                    started: plan.fixed(),
                     traces: plan.control.as_ref().map(|control| trace::directory(&control.path)),
                 };
                 // Those that are not served have none; they get it when they are.

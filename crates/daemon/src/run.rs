@@ -46,7 +46,7 @@ pub fn configured(path: &Path, overrides: Overrides) -> Result<u8, Failure> {
     let hangups = signals::hangups()?;
     let mut listeners = systemd::listeners()?;
     let tls = tls::load(&plan.tls)?;
-    listeners.extend(listen(&plan.listen)?);
+    listeners.extend(listen(&plan)?);
     tls::set(&listeners, &tls, &plan.listen)?;
     if listeners.is_empty() && plan.control.is_none() {
         return Err(Failure::usage(format!("{} has no address to listen on", path.display()))
@@ -89,7 +89,7 @@ pub fn configured(path: &Path, overrides: Overrides) -> Result<u8, Failure> {
     let standby = Standby::start(&daemon)?;
     let retries = Retries::start(&daemon)?;
     let late = daemon.begin_late()?;
-    let reloads = Reloads::start(&daemon, watch.looker(), path, read, plan, hangups)?;
+    let reloads = Reloads::start(&daemon, watch.looker(), path, read, hangups)?;
     let ended = ender.wait().map_err(captive::ender_failed);
     info!(event = "stopping", "ending: clients are drained, pools are closed");
     systemd::stopping();
@@ -119,7 +119,6 @@ impl Reloads {
         watcher: Arc<Mutex<Watcher>>,
         path: &Path,
         read: impl Fn(&Path) -> Result<Plan, Failure> + Send + 'static,
-        mut plan: Plan,
         mut hangups: Hangups,
     ) -> Result<Reloads, Failure> {
         let (daemon, path) = (daemon.clone(), path.to_owned());
@@ -130,9 +129,8 @@ impl Reloads {
                 match read(&path) {
                     Ok(new) => {
                         log::set(new.log);
-                        daemon.reload(&plan, &new);
+                        daemon.reload(&new);
                         daemon.note_reload(None);
-                        plan = new;
                     }
                     Err(why) => {
                         // Each one, also when it says the same as the last: somebody has just asked for it.
@@ -181,7 +179,7 @@ pub fn one(args: &One) -> Result<u8, Failure> {
     }
     let described = opened.describe();
     // Only now: who can connect is served.
-    let listeners = match listen(&plan.listen) {
+    let listeners = match listen(&plan) {
         Ok(listeners) => listeners,
         Err(why) => {
             opened.close()?;
@@ -232,8 +230,12 @@ fn wait(args: &One, what: &str, names: &[String], ender: &Ender) -> Result<u8, F
     }
 }
 
-fn listen(addresses: &[Address]) -> Result<Vec<Listener>, Failure> {
-    addresses.iter().map(Listener::bind).collect::<Result<Vec<_>, _>>().map_err(failure::serve)
+fn listen(plan: &Plan) -> Result<Vec<Listener>, Failure> {
+    let bind = |address: &Address| match plan.access.iter().find(|(of, _)| of == address) {
+        Some((_, access)) => Listener::bind_for(address, access),
+        None => Listener::bind(address),
+    };
+    plan.listen.iter().map(bind).collect::<Result<Vec<_>, _>>().map_err(failure::serve)
 }
 
 /// Begins to listen on the control socket. One that nobody has asked for is a convenience: without it the server runs

@@ -40,6 +40,16 @@ pub fn low_water(text: &str) -> Result<LowWater, String> {
     }
 }
 
+/// The mode of a socket: `0660`.
+///
+/// # Errors
+///
+/// What is wrong with it, in words.
+pub fn mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| mode & !0o777 == 0);
+    mode.ok_or_else(|| "a mode is written as three octal digits, such as 0660".into())
+}
+
 /// Where the status page is: `HOST:PORT`, or a port of this machine alone.
 ///
 /// # Errors

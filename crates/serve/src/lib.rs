@@ -60,7 +60,7 @@ pub use export::{
     NoStatus, Question, SlowReading, SlowRequest,
 };
 pub use limit::Limit;
-pub use listen::{Address, Listener};
+pub use listen::{Address, Listener, SocketAccess};
 pub use server::Server;
 pub use shared::{Notice, Notices, ServerOptions};
 pub use tls::{Expiry, Tls, TlsFiles};

@@ -61,6 +61,22 @@ impl fmt::Display for Address {
     }
 }
 
+/// Who may connect to the path of a unix socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketAccess {
+    /// Its mode.
+    pub mode: u32,
+    /// Its owner, unless the user of this process.
+    pub owner: Option<u32>,
+    /// Its group, unless that of this process.
+    pub group: Option<u32>,
+}
+
+impl SocketAccess {
+    /// The user of this process and root alone.
+    const OWNER: SocketAccess = SocketAccess { mode: 0o600, owner: None, group: None };
+}
+
 /// A socket that listens.
 #[derive(Debug)]
 pub struct Listener {
@@ -83,7 +99,7 @@ impl Listener {
     /// Why it cannot be.
     pub fn bind(address: &Address) -> Result<Listener, ServeError> {
         match address {
-            Address::Unix(path) => bind_unix(path, address, false),
+            Address::Unix(path) => bind_unix(path, address, None),
             Address::Tcp(place) => {
                 let failed = |source: io::Error| listen_error(address, source);
                 let socket = TcpListener::bind(place).map_err(failed)?;
@@ -106,8 +122,18 @@ impl Listener {
     ///
     /// Why it cannot be.
     pub fn bind_private(address: &Address) -> Result<Listener, ServeError> {
+        Listener::bind_for(address, &SocketAccess::OWNER)
+    }
+
+    /// As [`Listener::bind`]; the path of a unix socket is for those from the first moment on at which somebody can
+    /// connect to it, whatever the umask is.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be.
+    pub fn bind_for(address: &Address, access: &SocketAccess) -> Result<Listener, ServeError> {
         match address {
-            Address::Unix(path) => bind_unix(path, address, true),
+            Address::Unix(path) => bind_unix(path, address, Some(access)),
             Address::Tcp(_) => Listener::bind(address),
         }
     }
@@ -249,10 +275,13 @@ fn inode(path: &Path) -> Option<(u64, u64)> {
     Some((found.dev(), found.ino()))
 }
 
-fn bind_unix(path: &Path, address: &Address, private: bool) -> Result<Listener, ServeError> {
+fn bind_unix(path: &Path, address: &Address, access: Option<&SocketAccess>) -> Result<Listener, ServeError> {
     let failed = |source: io::Error| listen_error(address, source);
     let _alone = lock_directory(path).map_err(failed)?;
-    let bind = || if private { bind_for_owner(path) } else { UnixListener::bind(path).map(OwnedFd::from) };
+    let bind = || match access {
+        Some(access) => bind_as(path, access),
+        None => UnixListener::bind(path).map(OwnedFd::from),
+    };
     let fd = match bind() {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
             remove_stale(path, address)?;
@@ -264,16 +293,39 @@ fn bind_unix(path: &Path, address: &Address, private: bool) -> Result<Listener, 
     Ok(Listener { fd, address, asked_for, inode: inode(path), tls: Mutex::default() })
 }
 
-/// Binds a socket whose path has the mode 0600 from its first moment on: Linux gives the path the mode that the socket
-/// has, less the umask.
-fn bind_for_owner(path: &Path) -> io::Result<OwnedFd> {
+/// Binds a socket whose path has the mode 0600 from its first moment on (Linux gives the path the mode that the socket
+/// has, less the umask), gives it to those who may connect, and only then listens.
+fn bind_as(path: &Path, access: &SocketAccess) -> io::Result<OwnedFd> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
     let address = SocketAddrUnix::new(path)?;
     let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::fs::fchmod(&fd, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
     rustix::net::bind(&fd, &address)?;
+    if let Err(error) = give(path, access) {
+        // Nobody has listened there yet.
+        let _ = std::fs::remove_file(path);
+        return Err(error);
+    }
     rustix::net::listen(&fd, 128)?;
     Ok(fd)
+}
+
+/// Sets owner, group and mode of the path of a socket that was just bound: of what lies there now, though somebody who
+/// may write to the directory puts something else in its place.
+fn give(path: &Path, access: &SocketAccess) -> io::Result<()> {
+    use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
+    let place = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    if FileType::from_raw_mode(rustix::fs::fstat(&place)?.st_mode) != FileType::Socket {
+        return Err(io::Error::other("somebody has put something else in its place"));
+    }
+    if access.owner.or(access.group).is_some() {
+        let (owner, group) = (access.owner.map(Uid::from_raw), access.group.map(Gid::from_raw));
+        rustix::fs::chownat(&place, "", owner, group, AtFlags::EMPTY_PATH)?;
+    }
+    // A descriptor that is a place only has its mode changed by its name alone.
+    let own = format!("/proc/self/fd/{}", place.as_raw_fd());
+    rustix::fs::chmod(own, Mode::from_raw_mode(access.mode))?;
+    Ok(())
 }
 
 /// Locks the directory of a socket until the result is dropped. Of two servers that want one path, both would otherwise

@@ -14,6 +14,8 @@ as file:disk.img or ram:size=1G. Snapshots are read-only.
 Examples:
   sheave serve 'pool.img#root' --nbd unix:/run/root.sock
         until Ctrl-C; clients: qemu-img info 'nbd+unix:///root?socket=/run/root.sock'
+  sheave serve 'pool.img#root' --nbd unix:/run/root.sock --socket-group libvirt-qemu
+        for QEMU under another user
   sheave serve 'pool.img#root' --nbd tcp:127.0.0.1:10809
         over the network, without encryption or password: choose whom you let in by the address
   sheave serve 'pool.img#root' --nbd tcp:0.0.0.0:10809 --tls-cert cert.pem --tls-key key.pem --tls-ca clients.pem
@@ -64,7 +66,7 @@ pub struct ServeArgs {
         value_name = "FILE",
         conflicts_with_all = [
             "spec", "nbd", "read_only", "name", "run", "threads", "max_clients", "control", "tls", "tls_cert",
-            "tls_key", "tls_ca", "tls_allow", "limit"
+            "tls_key", "tls_ca", "tls_allow", "limit", "socket_mode", "socket_owner", "socket_group"
         ]
     )]
     pub config: Option<std::path::PathBuf>,
@@ -84,6 +86,18 @@ pub struct ServeArgs {
     /// Serve it over NBD, at unix:PATH or tcp:HOST:PORT (port 0: a free one). Several times for several addresses.
     #[arg(long, value_name = "ADDRESS", value_parser = address, required_unless_present_any = ["run", "config"])]
     pub nbd: Vec<Address>,
+
+    /// The mode of unix sockets of --nbd, such as 0660 [default: the umask decides; 0660 with an owner or a group].
+    #[arg(long, value_name = "MODE", value_parser = value::mode, requires = "nbd")]
+    pub socket_mode: Option<u32>,
+
+    /// Their owner: a user's name or number.
+    #[arg(long, value_name = "USER", requires = "nbd")]
+    pub socket_owner: Option<String>,
+
+    /// Their group: a name or number.
+    #[arg(long, value_name = "GROUP", requires = "nbd")]
+    pub socket_group: Option<String>,
 
     /// Whether clients must use TLS, may, or cannot [default: require with --tls-cert, off without].
     #[arg(long, value_name = "MODE", requires = "tls_cert")]

@@ -164,3 +164,42 @@ fn a_rule_that_means_nothing_is_refused_with_its_line() {
         );
     }
 }
+
+/// A socket has its mode, owner and group whatever the umask is, and one of a command line, too.
+#[test]
+fn unix_sockets_are_for_whom_the_configuration_says() {
+    use std::os::unix::fs::MetadataExt;
+    let Some(dir) = pools() else { return };
+    let root = own_uid() == 0;
+    let (owner, group) = if root { (65534, 65533) } else { (own_uid(), rustix::process::getegid().as_raw()) };
+    let listen = format!(
+        "listen = [\"unix:nbd.sock\", {{ address = \"unix:m.sock\", mode = \"0606\" }}, \
+         {{ address = \"unix:g.sock\", owner = {owner}, group = {group} }}]"
+    );
+    let config = BOTH.replace("listen = [\"unix:nbd.sock\", \"unix:other.sock\"]", &listen);
+    let daemon = Daemon::start(&dir, &config);
+    let look = |name: &str| {
+        let found = std::fs::symlink_metadata(dir.path(name)).expect("it is there");
+        (found.mode() & 0o777, found.uid(), found.gid())
+    };
+    assert_eq!(look("m.sock").0, 0o606);
+    assert_eq!(look("g.sock"), (0o660, owner, group));
+    assert!(Nbd::connect(&dir.path("g.sock"), "va").is_some());
+    daemon.end();
+    assert!(!dir.path("g.sock").exists(), "it goes with the daemon");
+
+    let serve = |options: &str, run: &str| {
+        let mut command = dir.command(&format!("serve ram:size=1M --nbd unix:o.sock {options} --run"));
+        Said::of(command.arg(run).output().expect("it runs"))
+    };
+    let said = serve(&format!("--socket-mode 0600 --socket-group {group}"), "stat -c '%a %g' o.sock");
+    assert_eq!((said.code, said.out.trim()), (0, format!("600 {group}").as_str()), "{}", said.err);
+    let said = serve("--socket-group no-such-group", "true");
+    assert!(said.code == 2 && said.err.contains("there is no group 'no-such-group'"), "{}", said.err);
+    let said = serve("--socket-mode 999", "true");
+    assert!(said.code == 2 && said.err.contains("three octal digits"), "{}", said.err);
+    std::fs::write(dir.path("c.toml"), "listen = [\n{ address = \"tcp:127.0.0.1:0\", mode = \"0660\" }]\n")
+        .expect("written");
+    let said = dir.run("serve --config c.toml --check");
+    assert!(said.code == 2 && said.err.contains("line 2: tcp:127.0.0.1:0 has no mode"), "{}", said.err);
+}

@@ -25,10 +25,95 @@ fn hostile_clients_do_not_flood_the_log_and_what_is_told_has_fields() {
     let dropped: Vec<&str> = said.lines().filter(|line| line.contains("event=client_dropped")).collect();
     assert!((1..60).contains(&dropped.len()), "{} of 300:\n{said}", dropped.len());
     assert!(dropped.iter().all(|line| line.starts_with("sheave: warning: a client was dropped")), "{said}");
+    // Who it was, and what it had.
+    let uid = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").expect("proc"));
+    let who = format!("export=va peer=process {0} of user {uid} pid={0} uid={uid} ", std::process::id());
+    assert!(dropped.iter().all(|line| line.replace('"', "").contains(&who)), "{who}\n{}", dropped[0]);
     ask_ok(&dir, "volume snapshot a.img#v s");
     let said = daemon.said();
     let changed = said.lines().find(|line| line.contains("event=changed")).expect("a change is told");
     assert!(changed.contains("method=io.sheave.Control.CreateSnapshot") && changed.contains("'name':'s'"), "{changed}");
+    assert!(changed.contains(&format!(" uid={uid} ")) && changed.contains(" pid="), "{changed}");
+    daemon.end();
+}
+
+/// Copies change as much as any other call, and who may only look is seen to have tried.
+#[test]
+fn the_log_has_who_copied_and_who_was_refused() {
+    let Some(dir) = pools() else { return };
+    let (uid, other) = (std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").expect("proc")), 65534);
+    let daemon = Daemon::start(&dir, &format!("{BOTH}\n[control]\nmode = \"0666\"\n"));
+    std::fs::write(dir.path("raw"), [5; 4096]).expect("written");
+    ask_ok(&dir, "volume import raw a.img#w --progress none");
+    ask_ok(&dir, "volume export a.img#w out --progress none");
+    ask_ok(&dir, "pool trim a.img --progress none");
+    ask_ok(&dir, "volume list a.img");
+    let said = daemon.said();
+    for (event, method) in [("changed", "ImportVolume"), ("read_out", "ExportVolume"), ("changed", "TrimPool")] {
+        let line =
+            said.lines().find(|line| line.contains(&format!("event={event} method=io.sheave.Control.{method} ")));
+        let line = line.unwrap_or_else(|| panic!("{method}\n{said}"));
+        assert!(line.contains(&format!(" uid={uid} ")) && line.contains(" pid="), "{line}");
+    }
+    assert!(!said.contains("Control.ListVolumes"), "who looks is not told of\n{said}");
+    if uid == 0 {
+        use std::os::unix::fs::PermissionsExt;
+        use std::os::unix::process::CommandExt;
+        std::fs::set_permissions(dir.path("run"), PermissionsExt::from_mode(0o755)).expect("set");
+        std::fs::set_permissions(dir.path(""), PermissionsExt::from_mode(0o755)).expect("set");
+        let mut command = dir.command("export remove vb");
+        command.env("SHEAVE_RUNTIME_DIR", dir.path("run")).uid(other).gid(other);
+        // The binary may lie where that user cannot reach it: then there is nothing to see.
+        if command.output().is_ok_and(|output| output.status.code() == Some(1)) {
+            let said = daemon.said();
+            let line = said.lines().find(|line| line.contains("event=control_refused"));
+            let line = line.unwrap_or_else(|| panic!("{said}"));
+            assert!(line.contains(&format!(" uid={other} ")) && line.contains("RemoveExport"), "{line}");
+        }
+    }
+    daemon.end();
+}
+
+/// What wants a restart is compared with what runs, and not with the file before.
+#[test]
+fn a_reload_says_what_differs_from_what_runs_until_it_does_not() {
+    let Some(dir) = pools() else { return };
+    let mut daemon = Daemon::start(&dir, BOTH);
+    let mut reloads = 0;
+    let mut reload = |config: &str| {
+        std::fs::write(dir.path("c.toml"), config).expect("written");
+        let before = daemon.said().matches("event=restart_needed").count();
+        daemon.signal("-HUP");
+        reloads += 1;
+        let until = std::time::Instant::now() + Duration::from_secs(60);
+        while daemon.said().matches("event=reloaded").count() < reloads {
+            assert!(std::time::Instant::now() < until, "{}", daemon.said());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let said = daemon.said();
+        let lines: Vec<&str> = said.lines().filter(|line| line.contains("event=restart_needed")).skip(before).collect();
+        lines.concat()
+    };
+    let one = BOTH.replace("threads = 2", "threads = 1");
+    for _ in 0..2 {
+        assert!(reload(&one).contains("the daemon runs with another value of threads than"), "each time");
+    }
+    assert_eq!(reload(BOTH), "", "it runs so");
+    for (line, key) in [
+        ("max_clients = 5", "max_clients"),
+        ("confine = false", "confine"),
+        ("reach = [\"/srv\"]", "reach"),
+        ("log_to = \"stderr\"", "log_to"),
+        ("web = \"0\"", "web"),
+        ("metrics = \"127.0.0.1:0\"", "metrics"),
+        ("control = { mode = \"0666\" }", "control"),
+    ] {
+        assert!(reload(&format!("{line}\n{BOTH}")).contains(&format!("another value of {key} than")), "{key}");
+    }
+    let moded = BOTH.replace("\"unix:other.sock\"", "{ address = \"unix:other.sock\", mode = \"0660\" }");
+    assert!(reload(&moded).contains("another value of listen than"));
+    assert_eq!(reload(&format!("slow_limit = \"2s\"\n{BOTH}")), "", "a reload does that");
+    daemon.until_it_says("event=reloaded");
     daemon.end();
 }
 

@@ -1,7 +1,8 @@
 //! A new configuration, while the daemon runs.
 //!
-//! Pools and exports come and go; what failed to open is tried again. Where it listens, threads, limits and the control
-//! socket stay as they were at the start, and it says so when the configuration has others.
+//! Pools and exports come and go; what failed to open is tried again. What stays as it was at the start, such as the
+//! addresses and the number of threads, is compared with what runs, at each reload: who sees no warning has all of the
+//! configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,15 +16,14 @@ use crate::{failure, tls};
 
 impl Daemon {
     /// Does what a configuration says that is not so yet. Who would act on what cannot be done is told.
-    pub fn reload(&self, before: &Plan, plan: &Plan) {
-        let fixed = |plan: &Plan| {
-            let Plan { listen, threads, max_clients, control, metrics, web, .. } = plan.clone();
-            (listen, threads, max_clients, control, metrics, web)
-        };
-        if fixed(before) != fixed(plan) {
+    pub fn reload(&self, plan: &Plan) {
+        let wanted = plan.fixed();
+        let others = self.started.iter().zip(&wanted).filter(|(runs, wanted)| runs != wanted);
+        let keys = others.map(|((key, _), _)| *key).collect::<Vec<_>>().join(", ");
+        if !keys.is_empty() {
             warn!(
                 event = "restart_needed",
-                "the configuration has other addresses, threads, limits or another control socket: restart it"
+                keys, "the daemon runs with another value of {keys} than the configuration has: restart it"
             );
         }
         self.server.set_slow_limit(plan.slow_limit);

@@ -115,3 +115,39 @@ fn a_socket_whose_process_is_gone_is_replaced_though_it_answers() {
     assert!(matches!(again, Err(ServeError::InUse { .. })), "this process lives");
     drop(listener);
 }
+
+/// Nobody connects before the socket is for whom it is to be: until then it does not listen.
+#[test]
+fn a_socket_has_its_mode_and_group_whatever_the_umask_is() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("s");
+    let address = Address::Unix(path.clone());
+    let group = rustix::process::getegid().as_raw();
+    for mode in [0o600, 0o660, 0o606, 0o777] {
+        let access = SocketAccess { mode, owner: None, group: Some(group) };
+        let listener = Listener::bind_for(&address, &access).expect("it listens");
+        let found = std::fs::symlink_metadata(&path).expect("it is there");
+        assert_eq!((found.mode() & 0o777, found.gid()), (mode, group));
+        UnixStream::connect(&path).expect("it listens");
+        drop(listener);
+        assert!(!path.exists());
+    }
+    // A group that this user may not give it to leaves nothing behind.
+    if !rustix::process::geteuid().is_root() {
+        let access = SocketAccess { mode: 0o660, owner: Some(0), group: None };
+        assert!(Listener::bind_for(&address, &access).is_err() && !path.exists());
+    }
+}
+
+/// While the path is given to others the socket does not listen, and has the mode of its owner.
+#[test]
+fn a_path_that_was_replaced_meanwhile_is_not_given_away() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (path, target) = (dir.path().join("s"), dir.path().join("target"));
+    std::fs::write(&target, "data").expect("a file");
+    std::os::unix::fs::symlink(&target, &path).expect("a link");
+    let before = std::fs::metadata(&target).expect("it is there").mode();
+    let access = SocketAccess { mode: 0o666, owner: None, group: None };
+    assert!(give(&path, &access).is_err() && give(&target, &access).is_err());
+    assert_eq!(std::fs::metadata(&target).expect("it is there").mode(), before);
+}
