@@ -81,6 +81,15 @@ impl Sight {
         self.seen = each_once(std::mem::take(&mut self.seen));
     }
 
+    /// Reads the members of a pool once more, one right after the other. A pool that is in use writes checkpoints, so
+    /// what was read of its members at different moments may look like copies of different age.
+    pub fn refresh(&mut self, pool: &[u8; 16]) {
+        let (own, rest) = std::mem::take(&mut self.seen).into_iter().partition(|seen| seen.tag.pool() == *pool);
+        let own: Vec<Seen> = own;
+        self.seen = rest;
+        self.add(search(&own.into_iter().map(|seen| Source::File(seen.path)).collect()));
+    }
+
     /// Where it looked and where it could not, in a line.
     pub fn in_words(&self) -> String {
         let looked = if self.looked.is_empty() { "nowhere".into() } else { self.looked.join(", ") };

@@ -13,7 +13,7 @@ use sheave_base::units::fmt_bytes;
 use sheave_daemon::failure::Failure;
 use sheave_daemon::look::{Seen, Sight, Source, search};
 use sheave_daemon::place::whole::hinted;
-use sheave_vol::members::{MemberTag, uuid_text};
+use sheave_vol::members::{MemberTag, gather, uuid_text};
 
 use crate::args::pool::ScanArgs;
 use crate::control::remote::{daemons, nodes};
@@ -75,6 +75,9 @@ pub fn run(args: &ScanArgs) -> Result<(), Failure> {
     // Members elsewhere, of which the files that were found know.
     let more: BTreeSet<Source> = sight.seen.iter().flat_map(|seen| hinted(&seen.path)).map(Source::File).collect();
     sight.add(search(&more));
+    for pool in incomplete(&sight) {
+        sight.refresh(&pool);
+    }
     let unread = directories.iter().find(|path| std::fs::read_dir(path).is_err());
     let scan = ScanJson { pools: pools(&sight), looked_at: sight.looked, not_looked_at: sight.failed };
     if args.json {
@@ -90,11 +93,25 @@ pub fn run(args: &ScanArgs) -> Result<(), Failure> {
     }
 }
 
-fn pools(sight: &Sight) -> Vec<FoundJson> {
+fn by_pool(sight: &Sight) -> BTreeMap<[u8; 16], Vec<&Seen>> {
     let mut by_pool: BTreeMap<[u8; 16], Vec<&Seen>> = BTreeMap::new();
     for seen in &sight.seen {
         by_pool.entry(seen.tag.pool()).or_default().push(seen);
     }
+    by_pool
+}
+
+fn tagged(seen: &[&Seen]) -> Vec<(String, MemberTag)> {
+    seen.iter().map(|seen| (seen.path.display().to_string(), seen.tag.clone())).collect()
+}
+
+/// The pools whose members do not make a whole.
+fn incomplete(sight: &Sight) -> Vec<[u8; 16]> {
+    let is_not = |(pool, seen): &([u8; 16], Vec<&Seen>)| gather(pool, &[], &tagged(seen)).is_err();
+    by_pool(sight).into_iter().filter(is_not).map(|(pool, _)| pool).collect()
+}
+
+fn pools(sight: &Sight) -> Vec<FoundJson> {
     let rows: Vec<_> = daemons(&[]).collect();
     let served = |own: &[&Seen]| {
         rows.iter().find_map(|(remote, rows)| {
@@ -103,13 +120,11 @@ fn pools(sight: &Sight) -> Vec<FoundJson> {
             Some(ServedJson { server: remote.describe(), pool: row.name.clone() })
         })
     };
-    by_pool.into_iter().map(|(pool, seen)| found(&pool, &seen, served(&seen))).collect()
+    by_pool(sight).into_iter().map(|(pool, seen)| found(&pool, &seen, served(&seen))).collect()
 }
 
 fn found(pool: &[u8; 16], seen: &[&Seen], served_by: Option<ServedJson>) -> FoundJson {
-    let pairs: Vec<(String, MemberTag)> =
-        seen.iter().map(|seen| (seen.path.display().to_string(), seen.tag.clone())).collect();
-    let gathered = sheave_vol::members::gather(pool, &[], &pairs);
+    let gathered = gather(pool, &[], &tagged(seen));
     let mut firsts: Vec<&Seen> = seen.iter().copied().filter(|seen| !seen.tag.members().is_empty()).collect();
     firsts.sort_by_key(|seen| seen.tag.checkpoint());
     let newest = firsts.last().copied();

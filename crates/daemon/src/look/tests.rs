@@ -90,3 +90,20 @@ fn what_hangs_is_told_and_not_waited_for() {
     assert!(sight.failed.contains(&"/hangs/1 has not answered".to_owned()), "{sight:?}");
     assert_eq!(sight.failed.len(), THREADS - 1, "{sight:?}");
 }
+
+/// The members of a pool that was in use while they were read are read once more.
+#[test]
+fn members_are_read_once_more() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("pool.img");
+    pool(&path);
+    let mut sight = within(dir.path());
+    let before = sight.seen[0].tag.checkpoint();
+    let device = sheave::open_device(&format!("file:{}", path.display())).expect("a device");
+    Pool::open(&device, &sheave_vol::OpenOptions::default()).expect("opens").close().expect("closes");
+    let id = sight.seen[0].tag.pool();
+    sight.refresh(&[1; 16]);
+    assert_eq!(sight.seen[0].tag.checkpoint(), before, "another pool is left alone");
+    sight.refresh(&id);
+    assert!(sight.seen.len() == 1 && sight.seen[0].tag.checkpoint() > before, "{sight:?}");
+}

@@ -111,7 +111,13 @@ impl PoolPlace {
         let of_pool = sight.seen.iter().filter(|seen| seen.tag.pool() == *pool);
         let more: BTreeSet<Source> = of_pool.flat_map(|seen| hinted(&seen.path)).map(Source::File).collect();
         sight.add(search(&more));
-        self.gathered(pool, named, &sight).map_err(|why| {
+        if let Ok(whole) = self.gathered(pool, named, &sight) {
+            return Ok(whole);
+        }
+        // What was named, too: the pool may be in use.
+        let named = self.named().filter(|_| !named.is_empty()).unwrap_or_default();
+        sight.refresh(pool);
+        self.gathered(pool, &named, &sight).map_err(|why| {
             if named.is_empty() && !sight.seen.iter().any(|seen| seen.tag.pool() == *pool) {
                 return not_found(pool, &sight);
             }

@@ -1,5 +1,7 @@
 //! Members are found by their labels, older copies never are, and two that would do are refused.
 
+use std::slice::from_ref;
+
 use sheave_base::rng::Rng;
 use sheave_blk::Device;
 use sheave_blk::linear::concatenate;
@@ -62,7 +64,7 @@ fn any_one_member_leads_to_all_of_them_in_order() {
     let names = Ok(vec!["a".to_string(), "b".into(), "c".into()]);
     for one in 0..3 {
         let rest: Vec<Tagged> = (0..3).rev().filter(|at| *at != one).map(|at| all[at].clone()).collect();
-        assert_eq!(gathered(&[all[one].clone()], &rest), names);
+        assert_eq!(gathered(from_ref(&all[one]), &rest), names);
     }
     assert_eq!(gathered(&[], &all), names, "by the identity alone");
     assert_eq!(gathered(&all.iter().rev().cloned().collect::<Vec<_>>(), &[]), names, "in another order");
@@ -95,15 +97,15 @@ fn an_older_copy_is_never_taken() {
     let names = Ok(vec!["a".to_string(), "b".into(), "c".into()]);
     let everything = [old_b.clone(), c.clone(), old_a.clone(), b.clone(), a.clone()];
     assert_eq!(gathered(&[], &everything), names, "the true ones are there");
-    assert_eq!(gathered(&[a.clone()], &everything), names);
-    assert_eq!(gathered(&[c.clone()], &everything), names);
+    assert_eq!(gathered(from_ref(&a), &everything), names);
+    assert_eq!(gathered(from_ref(&c), &everything), names);
     // The true one is not there: nothing takes its place.
-    let why = gathered(&[a.clone()], &[old_b.clone(), c.clone()]).unwrap_err();
+    let why = gathered(from_ref(&a), &[old_b.clone(), c.clone()]).unwrap_err();
     assert!(
         why.contains("member 1 is missing") && why.contains("older copies, which are not taken, there is old-b"),
         "{why}"
     );
-    let why = gathered(&[c.clone()], &[old_a.clone(), b.clone()]).unwrap_err();
+    let why = gathered(from_ref(&c), &[old_a.clone(), b.clone()]).unwrap_err();
     assert!(why.contains("c, which is given as member 2, is of another time"), "{why}");
     let why = gathered(&[], &[old_a.clone(), b.clone(), c.clone()]).unwrap_err();
     assert!(why.contains("members 1, 2 are missing"), "{why}");
@@ -122,7 +124,7 @@ fn of_two_copies_that_are_equally_new_neither_is_taken() {
     let parts = three();
     let [a, b, c] = [tag("a", &parts[0]), tag("b", &parts[1]), tag("c", &parts[2])];
     let (twin_a, twin_b) = (tag("twin-a", &copy(&parts[0])), tag("twin-b", &copy(&parts[1])));
-    let why = gathered(&[a.clone()], &[b.clone(), c.clone(), twin_b.clone()]).unwrap_err();
+    let why = gathered(from_ref(&a), &[b.clone(), c.clone(), twin_b.clone()]).unwrap_err();
     assert!(why.contains("b and twin-b are both member 1 of the pool, and equally new"), "{why}");
     let why = gathered(&[], &[a.clone(), b.clone(), c.clone(), twin_a.clone()]).unwrap_err();
     assert!(why.contains("a and twin-a are both member 0"), "{why}");
@@ -146,7 +148,7 @@ fn a_label_that_tells_no_age_is_not_enough() {
     let mut ageless = all[0].clone();
     let Part::First(sb) = &mut ageless.1.part else { panic!("the first") };
     sb.labels_at = 0;
-    let why = gathered(&[ageless.clone()], &all[1..]).unwrap_err();
+    let why = gathered(from_ref(&ageless), &all[1..]).unwrap_err();
     assert!(why.contains("b is member 1 of the pool, or an older copy of it"), "{why}");
     let names = Ok(vec!["a".to_string(), "b".into(), "c".into()]);
     assert_eq!(gathered(&[ageless, all[1].clone(), all[2].clone()], &[]), names, "all were named");
@@ -162,8 +164,8 @@ fn what_was_being_added_is_no_member() {
     pool.add_member(&parts[1], &AddOptions::default()).unwrap();
     pool.close().unwrap();
     let [a, old, b] = [tag("a", &parts[0]), tag("old", &before), tag("b", &parts[1])];
-    assert_eq!(gathered(&[a.clone()], &[b.clone()]), Ok(vec!["a".into(), "b".into()]));
-    assert_eq!(gathered(&[old.clone()], &[b.clone()]), Ok(vec!["old".into()]), "the pool before has one member");
+    assert_eq!(gathered(from_ref(&a), from_ref(&b)), Ok(vec!["a".into(), "b".into()]));
+    assert_eq!(gathered(from_ref(&old), from_ref(&b)), Ok(vec!["old".into()]), "the pool before has one member");
     let why = gathered(&[old, b], &[]).unwrap_err();
     assert!(why.contains("says that it is member 1, and the pool has 1"), "{why}");
     assert_eq!(a.1.members().len(), 2);
@@ -214,12 +216,12 @@ fn hostile_bytes_are_no_members() {
             let (number, _, _) = (tag.number(), tag.checkpoint(), tag.members().len());
             let is_label = bytes[..BLOCK] == label[..BLOCK];
             let hostile = ("hostile".to_string(), tag);
-            let named = gathered(&[a.clone(), c.clone()], &[hostile.clone()]);
+            let named = gathered(&[a.clone(), c.clone()], from_ref(&hostile));
             let fits = hostile.1.belongs_to(&a.1).is_ok() && hostile.1.pool() == a.1.pool();
             assert_eq!(named.is_ok(), fits, "seed {seed}: {named:?}");
             // What it may differ in: the length that the label had, and the checkpoint, which may be later by two.
             assert!(!fits || is_label || number == 1, "seed {seed}");
-            _ = gathered(&[hostile.clone()], &[a.clone(), c.clone()]);
+            _ = gathered(from_ref(&hostile), &[a.clone(), c.clone()]);
             _ = gathered(&[], &[hostile, a.clone()]);
         }
     }
