@@ -29,6 +29,8 @@ pub const LATER: &[Later] = &[
     later("sheave-cli", "web::"),
     // A daemon that is killed again and again.
     later("sheave-cli", "soak::"),
+    // Backups of thirty nights.
+    later("sheave-cli", "week::"),
     // Copies by QEMU, libnbd and rbd that take long.
     later("sheave-cli", "backup::an_incremental_copy"),
     later("sheave-cli", "backup::contexts_are_told"),

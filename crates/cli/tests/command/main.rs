@@ -55,4 +55,5 @@ mod units;
 mod verify;
 mod volume;
 mod web;
+mod week;
 mod without_io_uring;
