@@ -49,9 +49,9 @@ pub struct BenchArgs {
     pub spec: String,
 
     /// Do what this fio job file says (docs/jobs.md has the options that are known). SPEC then takes the place of its
-    /// filename, --runtime or --ios that of its length, --cpu that of its CPUs.
+    /// filename, --runtime or --ios that of its length, --depth that of its depth, --cpu that of its CPUs.
     #[arg(long, value_name = "FILE", help_heading = "Work",
-          conflicts_with_all = ["rw", "bs", "mix", "range", "dsync", "seed", "depth", "batch", "threads", "poll",
+          conflicts_with_all = ["rw", "bs", "mix", "range", "dsync", "seed", "batch", "threads", "poll",
                                 "fixed_buffers", "rate"])]
     pub job: Option<PathBuf>,
 
@@ -80,10 +80,9 @@ pub struct BenchArgs {
     #[arg(long, default_value_t = 1, help_heading = "Work")]
     pub seed: u64,
 
-    /// I/Os in flight, per thread.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096),
-          default_value_t = 32, help_heading = "Ring")]
-    pub depth: u32,
+    /// I/Os in flight, per thread [default: 32, or as the job says].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Ring")]
+    pub depth: Option<u32>,
 
     /// I/Os handed over in one submit, and waited for at once [default: a quarter of the depth, at most 32].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Ring")]
@@ -232,7 +231,10 @@ impl BenchArgs {
             says.invalidates = job.filename.clone().map(PathBuf::from);
         }
         (self.rw, self.bs, self.mix, self.range) = (job.rw, job.bs, job.mix, job.size);
-        (self.depth, self.batch, self.threads) = (job.depth, Some(job.batch), job.threads);
+        // A smaller depth than the job's has smaller batches.
+        let depth = self.depth.unwrap_or(job.depth);
+        says.complete = says.complete.min(depth);
+        (self.depth, self.batch, self.threads) = (Some(depth), Some(job.batch.min(depth)), job.threads);
         (self.poll, self.fixed_buffers) = (job.poll.into(), job.fixed_buffers.into());
         self.dsync = job.dsync;
         self.seed = job.seed.unwrap_or(self.seed);
@@ -248,6 +250,11 @@ impl BenchArgs {
         Ok(self)
     }
 
+    /// I/Os in flight, per thread.
+    pub fn depth(&self) -> u32 {
+        self.depth.unwrap_or(32)
+    }
+
     /// Pairs of turns of a comparison.
     pub fn pairs(&self) -> u32 {
         self.pairs.unwrap_or(5)
@@ -256,7 +263,7 @@ impl BenchArgs {
     /// How the ring of a thread is set up.
     pub fn engine(&self) -> EngineOpts {
         EngineOpts {
-            depth: self.depth,
+            depth: self.depth(),
             bs: self.bs,
             poll: self.poll.is_on(),
             stats: self.stats.is_on(),

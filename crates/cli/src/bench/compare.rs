@@ -202,7 +202,7 @@ impl Theirs {
         if peer == Peer::Memcpy {
             let none = || Failure::usage("--compare memcpy wants a ram: device").fix("use ram:size=1G");
             let memory = arena.memory.ok_or_else(none)?.clone();
-            return Ok(Self::Memcpy(Memcpy::new(memory, args.bs, args.depth)?));
+            return Ok(Self::Memcpy(Memcpy::new(memory, args.bs, args.depth())?));
         }
         if let (Peer::Raw, Some(raw)) = (peer, arena.raw) {
             return Self::raw(arena, until, raw);
@@ -216,10 +216,10 @@ impl Theirs {
             _ => (None, "kernel io_uring, NOP"),
         };
         let (poll, batch) = (args.poll.is_on(), arena.plan.batch);
-        let setup = Setup { file, depth: args.depth, batch, bs: args.bs, poll, workers: None };
+        let setup = Setup { file, depth: args.depth(), batch, bs: args.bs, poll, workers: None };
         let ring = KernelRing::new(setup)?;
         let lane = std::sync::Arc::new(Lane::default());
-        Ok(Self::Kernel { looper: Box::new(Looper::new(ring, args.depth, arena.plan.batch, 0, lane)), name })
+        Ok(Self::Kernel { looper: Box::new(Looper::new(ring, args.depth(), arena.plan.batch, 0, lane)), name })
     }
 
     /// The device without the volume, written once, as the volume is. When that is cut short, the turns are, too: then
@@ -227,7 +227,7 @@ impl Theirs {
     fn raw(arena: &Arena<'_>, until: &Until, raw: &RawPeer) -> Result<Self, Failure> {
         let args = &arena.plan.args;
         let engine = SheaveEngine::built(args.ring(1), |ring| ring.attach(&raw.device), &args.engine())?;
-        let mut looper = Looper::new(engine, args.depth, arena.plan.batch, 0, std::sync::Arc::new(Lane::default()));
+        let mut looper = Looper::new(engine, args.depth(), arena.plan.batch, 0, std::sync::Arc::new(Lane::default()));
         let base = arena.part.base + raw.base;
         let mut all = Pattern::new(sheave_load::Rw::Write, 0, base, args.bs, arena.part.blocks, 0);
         let until = Until { runtime: None, ios: arena.part.blocks, ..until.clone() };

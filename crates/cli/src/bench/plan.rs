@@ -46,12 +46,12 @@ impl Plan {
     pub fn new(args: &BenchArgs) -> Result<Self, Failure> {
         let target = Target::of(&args.spec)?;
         let batch = match args.batch {
-            Some(batch) if batch > args.depth => {
-                return Err(Failure::usage(format!("--batch {batch} is more than --depth {}", args.depth))
+            Some(batch) if batch > args.depth() => {
+                return Err(Failure::usage(format!("--batch {batch} is more than --depth {}", args.depth()))
                     .fix("a batch is a part of what is in flight: raise --depth or lower --batch"));
             }
             Some(batch) => batch,
-            None => (args.depth / 4).clamp(1, 32),
+            None => (args.depth() / 4).clamp(1, 32),
         };
         refuse_contradictions(args, &target)?;
         let ends = args.ios.is_some() || args.says.as_ref().is_some_and(|says| says.work.is_some());

@@ -128,7 +128,7 @@ impl Report {
             device,
             rw: args.rw.name(),
             bs: args.bs,
-            depth: args.depth,
+            depth: args.depth(),
             batch: plan.batch,
             threads: args.threads,
             poll: args.poll.is_on(),

@@ -190,7 +190,7 @@ fn measured<E: Driven>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Fa
     let args = &plan.args;
     let lane = crew.board.lane(index);
     let complete = args.says.as_ref().map_or(plan.batch, |says| says.complete);
-    let looper = Looper::new(engine, args.depth, plan.batch, args.max_errors.unwrap_or(0), lane);
+    let looper = Looper::new(engine, args.depth(), plan.batch, args.max_errors.unwrap_or(0), lane);
     let mut looper = looper.completing(complete);
     let mut filled = Ok(());
     if plan.fill {
@@ -254,7 +254,7 @@ fn verified<E: Engine>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Fa
         pattern: crew.pattern(part, index),
         run: crew.run_id,
         bs: args.bs,
-        depth: args.depth,
+        depth: args.depth(),
         batch: plan.batch,
         max_errors: args.max_errors.unwrap_or(0),
         lane: crew.board.lane(index),

@@ -64,8 +64,8 @@ fn a_job_is_refused_with_its_line_and_beside_what_it_decides() {
     fs::write(dir.path("job.fio"), "[a]\nioengine=io_uring\nnumber_ios=20\n").expect("written");
     let said = dir.run("bench --job job.fio");
     assert!(said.code == 2 && said.err.contains("names no file"), "{}", said.err);
-    let said = dir.run("bench --job job.fio null: --depth 4");
-    assert!(said.code == 2 && said.err.contains("--depth"), "{}", said.err);
+    let said = dir.run("bench --job job.fio null: --batch 4");
+    assert!(said.code == 2 && said.err.contains("--batch"), "{}", said.err);
     assert_eq!(dir.run("bench --depth 4").code, 2, "a run needs a device or a job");
 }
 
@@ -130,4 +130,15 @@ fn cpus_that_this_machine_lacks_are_replaced_with_a_notice() {
     let notice = report["notices"][0].as_str().expect("a notice");
     assert!(notice.contains("[a]: this process may not use all CPUs of [4000]"), "{report}");
     assert_eq!(report["ios"], 256, "{report}");
+}
+
+#[test]
+fn a_depth_beside_a_job_takes_the_place_of_the_jobs() {
+    let dir = Dir::new();
+    for (depth, batch) in [(64, 32), (4, 4)] {
+        let line = format!("bench --job {} null:size=1T --depth {depth} --ios 1000 --json", job("bio-cache"));
+        let report = dir.ok(&line).json();
+        assert_eq!((&report["depth"], &report["batch"]), (&depth.into(), &batch.into()), "{report}");
+        assert_eq!((&report["ios"], &report["bs"]), (&1000.into(), &512.into()), "{report}");
+    }
 }
