@@ -310,6 +310,7 @@ fn converse(daemon: &Daemon, site: Site, place: &Place<'_>, asker: Asker) -> io:
     let Asker { mut stream, said, .. } = asker;
     let is_local = stream.local_addr()?.ip().to_canonical().is_loopback();
     let answer = answer(daemon, site, &String::from_utf8_lossy(&said), is_local);
+    let tells_body = !said.starts_with(b"HEAD ");
     let Answer { status, kind, head, body } = answer;
     let length = body.len();
     let head = format!(
@@ -319,12 +320,15 @@ fn converse(daemon: &Daemon, site: Site, place: &Place<'_>, asker: Asker) -> io:
         sending.since = Some(Instant::now());
     }
     stream.set_nonblocking(false)?;
-    tell(&mut stream, &[head.as_bytes(), &body].concat())
+    tell(&mut stream, &[head.as_bytes(), if tells_body { &body } else { &[] }].concat())
 }
 
 fn answer(daemon: &Daemon, site: Site, asked: &str, is_local: bool) -> Answer {
     match parse(asked) {
-        None => Answer::refused("405 Method Not Allowed", "pages are only read: GET"),
+        None => {
+            let refused = Answer::refused("405 Method Not Allowed", "pages are only read: GET or HEAD");
+            Answer { head: "Allow: GET, HEAD\r\n", ..refused }
+        }
         // H4.
         Some(question) if is_local && !question.host.is_some_and(names_this_machine) => {
             Answer::refused("403 Forbidden", NOT_HERE)
@@ -358,10 +362,11 @@ fn tell(stream: &mut TcpStream, mut answer: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// What is asked; `None` for what is no `GET`.
+/// What is asked; `None` for what is neither `GET` nor `HEAD`.
 fn parse(asked: &str) -> Option<Question<'_>> {
     let mut lines = asked.split("\r\n");
-    let target = lines.next()?.strip_prefix("GET ")?.split(' ').next()?;
+    let asked = lines.next()?;
+    let target = asked.strip_prefix("GET ").or_else(|| asked.strip_prefix("HEAD "))?.split(' ').next()?;
     let mut question = Question { path: target.split('?').next()?, host: None, accept: "" };
     for (name, value) in lines.take_while(|line| !line.is_empty()).filter_map(|line| line.split_once(':')) {
         match name.to_ascii_lowercase().as_str() {

@@ -263,6 +263,12 @@ fn only_who_asks_by_an_address_of_this_machine_is_answered() {
     let told: Value = serde_json::from_str(told.split_once("\r\n\r\n").expect("a head").1).expect("JSON");
     assert_eq!((&told["exports"][0]["name"], &told["pools_total"]), (&"v".into(), &1.into()), "{told}");
     assert!(get("/other", "localhost").starts_with("HTTP/1.1 404 "));
-    assert!(ask(port, "POST / HTTP/1.1\r\nHost: localhost").starts_with("HTTP/1.1 405 "));
+    let refused = ask(port, "POST / HTTP/1.1\r\nHost: localhost");
+    assert!(refused.starts_with("HTTP/1.1 405 ") && refused.contains("\r\nAllow: GET, HEAD\r\n"), "{refused}");
+    // Who asks for the head alone gets what a whole answer begins with.
+    let (head, whole) =
+        (ask(port, "HEAD / HTTP/1.1\r\nHost: localhost"), ask(port, "GET / HTTP/1.1\r\nHost: localhost"));
+    assert!(head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"), "{head}");
+    assert_eq!(whole.split_once("\r\n\r\n").map(|(first, _)| format!("{first}\r\n\r\n")), Some(head));
     daemon.end();
 }
