@@ -142,8 +142,8 @@ pub enum ParseSizeError {
 /// Why a text is not a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseDurationError {
-    /// It does not start with a whole number.
-    #[error("duration `{0}` does not start with a whole number: write it like 100ns, 10us, 3ms, 5s or 2m")]
+    /// It does not start with a number, or is no whole number of nanoseconds.
+    #[error("duration `{0}` does not start with a whole number: write it like 100ns, 10us, 3ms, 1.5s or 2m")]
     Number(String),
     /// There is no unit.
     #[error("duration `{0}` has no unit: add ns, us, ms, s, m or h")]
@@ -199,7 +199,7 @@ pub fn parse_size(text: &str) -> Result<u64, ParseSizeError> {
     whole.checked_add(part).ok_or_else(|| ParseSizeError::TooBig(text.into()))
 }
 
-/// The bytes that a decimal fraction of a unit is: `5` of a GiB is the half of one. `None` if they are not whole.
+/// How much a decimal fraction of a unit is: `5` of a GiB is the half of one. `None` if that is not whole.
 fn part_of(fraction: &str, unit: u64) -> Option<u64> {
     let digits = fraction.trim_end_matches('0');
     let scale = 10u128.checked_pow(u32::try_from(digits.len()).ok()?)?;
@@ -207,22 +207,24 @@ fn part_of(fraction: &str, unit: u64) -> Option<u64> {
     parts.is_multiple_of(scale).then_some((parts / scale) as u64)
 }
 
-/// Reads a duration: a whole number and one of the units ns, us, ms, s, m, h. `0` needs no unit.
+/// Reads a duration: a number and one of the units ns, us, ms, s, m, h. `0` needs no unit.
 ///
 /// ```
 /// use std::time::Duration;
 /// assert_eq!(sheave_base::units::parse_duration("10us"), Ok(Duration::from_micros(10)));
+/// assert_eq!(sheave_base::units::parse_duration("1.5 s"), Ok(Duration::from_millis(1500)));
 /// ```
 ///
 /// # Errors
 /// [`ParseDurationError`].
 pub fn parse_duration(text: &str) -> Result<Duration, ParseDurationError> {
-    let (number, unit) = split_unit(text);
-    if number.is_empty() {
+    let (number, rest) = split_unit(text);
+    let (fraction, unit) = rest.strip_prefix('.').map_or(("", rest), split_unit);
+    if number.is_empty() || rest.starts_with('.') && fraction.is_empty() {
         return Err(ParseDurationError::Number(text.into()));
     }
     let unit_ns: u64 = match unit {
-        "" if number.bytes().all(|digit| digit == b'0') => 1,
+        "" if fraction.is_empty() && number.bytes().all(|digit| digit == b'0') => 1,
         "ns" => 1,
         "us" | "µs" => 1_000,
         "ms" => 1_000_000,
@@ -234,8 +236,42 @@ pub fn parse_duration(text: &str) -> Result<Duration, ParseDurationError> {
             return Err(ParseDurationError::Unit { text: text.into(), unit: unit.into() });
         }
     };
-    let ns = number.parse().ok().and_then(|n: u64| n.checked_mul(unit_ns));
+    let part = part_of(fraction, unit_ns).ok_or_else(|| ParseDurationError::Number(text.into()))?;
+    let ns = number.parse().ok().and_then(|n: u64| n.checked_mul(unit_ns)?.checked_add(part));
     ns.map(Duration::from_nanos).ok_or_else(|| ParseDurationError::TooLong(text.into()))
+}
+
+/// Why a text is not a count.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("count `{0}` is not understood: write it like 1000, 50k or 1.5M (powers of 1000)")]
+pub struct ParseCountError(String);
+
+/// Reads a count of things, which are whole: a number and at most one of the units k, M, G, upper or lower case. Unlike
+/// those of sizes these are powers of 1000.
+///
+/// ```
+/// assert_eq!(sheave_base::units::parse_count("50k"), Ok(50_000));
+/// assert_eq!(sheave_base::units::parse_count("1.5M"), Ok(1_500_000));
+/// ```
+///
+/// # Errors
+/// [`ParseCountError`].
+pub fn parse_count(text: &str) -> Result<u64, ParseCountError> {
+    let wrong = || ParseCountError(text.into());
+    let (number, rest) = split_unit(text);
+    let (fraction, unit) = rest.strip_prefix('.').map_or(("", rest), split_unit);
+    let unit: u64 = match unit.to_ascii_lowercase().as_str() {
+        "" => 1,
+        "k" => 1000,
+        "m" => 1_000_000,
+        "g" => 1_000_000_000,
+        _ => return Err(wrong()),
+    };
+    if rest.starts_with('.') && fraction.is_empty() {
+        return Err(wrong());
+    }
+    let whole = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).ok_or_else(wrong)?;
+    part_of(fraction, unit).and_then(|part| whole.checked_add(part)).ok_or_else(wrong)
 }
 
 /// The leading digits, and what follows them, both without blanks around.

@@ -8,36 +8,22 @@ use sheave_base::units;
 use crate::cpu;
 use crate::error::LoadError;
 
-/// A time: `500ms`, `5s`, `2m`; a bare number is seconds.
+/// A time: `500ms`, `1.5s`, `2m`; a bare number is seconds.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let parsed = match text.parse::<f64>() {
-        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|err| err.to_string()),
-        Err(_) => units::parse_duration(text).map_err(|err| err.to_string()),
-    }?;
-    if parsed.is_zero() {
-        return Err("a time of 0 measures nothing; give for example 500ms or 5s".into());
+    let is_bare = text.ends_with(|last: char| last.is_ascii_digit());
+    let parsed = units::parse_duration(&if is_bare { format!("{text}s") } else { text.to_owned() });
+    match parsed {
+        Ok(time) if time.is_zero() => Err("a time of 0 measures nothing; give for example 500ms or 5s".into()),
+        parsed => parsed.map_err(|err| err.to_string()),
     }
-    Ok(parsed)
 }
 
 /// A count: `1000`, `50k`, `1.5M` (powers of 1000).
 pub fn count(text: &str) -> Result<u64, String> {
-    const HINT: &str = "expected a count such as 1000, 50k or 1.5M";
-    let (digits, scale) = match text.char_indices().last() {
-        Some((at, 'k' | 'K')) => (&text[..at], 1e3),
-        Some((at, 'm' | 'M')) => (&text[..at], 1e6),
-        Some((at, 'g' | 'G')) => (&text[..at], 1e9),
-        _ => (text, 1.0),
-    };
-    // A whole number stays exact; only a fraction goes through floating point.
-    let value = match digits.parse::<u64>() {
-        Ok(whole) => whole.checked_mul(scale as u64).ok_or(HINT)?,
-        Err(_) => match digits.parse::<f64>() {
-            Ok(part) if part.is_finite() && (0.0..1e18).contains(&(part * scale)) => (part * scale).round() as u64,
-            _ => return Err(HINT.into()),
-        },
-    };
-    if value == 0 { Err("0 leaves nothing to do; leave the option out for no limit".into()) } else { Ok(value) }
+    match units::parse_count(text) {
+        Ok(0) => Err("0 leaves nothing to do; leave the option out for no limit".into()),
+        parsed => parsed.map_err(|err| err.to_string()),
+    }
 }
 
 /// A list of CPUs as the kernel writes it: `1`, `0,2`, `0-3`, `0-1,4`.

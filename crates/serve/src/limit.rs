@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_base::sync::{Arc, Mutex, MutexGuard};
+use sheave_base::units;
 
 /// What is saved up, if nothing else is said.
 const BURST: Duration = Duration::from_millis(100);
@@ -29,7 +30,8 @@ pub(crate) const TICK: Duration = Duration::from_millis(1);
 /// Shortest and longest burst: several ticks, so that none is lost; and what a person may wait for.
 const BURSTS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(60));
 
-/// How fast an export may be. Written `iops=1000,bps=100M,burst=200ms`.
+/// How fast an export may be. Written `iops=1000,bps=100M,burst=200ms`, with counts, sizes and times as all programs
+/// here take them ([`units`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// Requests a second; `None`: as many as there are.
@@ -38,13 +40,6 @@ pub struct Limit {
     pub bps: Option<u64>,
     /// So much time of not being used is made up for at full speed.
     pub burst: Duration,
-}
-
-/// A number with one of these letters behind it, which stand for a factor.
-fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
-    let unit = units.iter().find(|(unit, _)| !unit.is_empty() && text.ends_with(unit));
-    let (number, factor) = unit.map_or((text, 1), |(unit, factor)| (&text[..text.len() - unit.len()], *factor));
-    number.parse::<u64>().ok()?.checked_mul(factor)
 }
 
 impl FromStr for Limit {
@@ -57,22 +52,24 @@ impl FromStr for Limit {
                 || format!("'{part}' is no limit. Write iops=1000, bps=100M or burst=200ms, with commas between");
             let (key, value) = part.split_once('=').ok_or_else(wrong)?;
             match key {
-                "iops" => {
-                    let iops = scaled(value, &[("k", 1000), ("M", 1_000_000)]).filter(|iops| *iops > 0);
-                    limit.iops = Some(iops.ok_or_else(wrong)?);
-                }
+                "iops" => match units::parse_count(value) {
+                    Ok(0) => return Err(wrong()),
+                    parsed => limit.iops = Some(parsed.map_err(|why| why.to_string())?),
+                },
                 "bps" => {
-                    let bps = scaled(value, &[("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30)]).ok_or_else(wrong)?;
+                    let bps = units::parse_size(value).map_err(|why| why.to_string())?;
                     if bps < MIN_BPS {
                         return Err(format!("bps={value} is too little: at least 64K, or long requests never end"));
                     }
                     limit.bps = Some(bps);
                 }
                 "burst" => {
-                    let burst = scaled(value, &[("ms", 1), ("s", 1000)]).map(Duration::from_millis);
-                    let known =
-                        value.ends_with('s') && burst.is_some_and(|burst| BURSTS.0 <= burst && burst <= BURSTS.1);
-                    limit.burst = burst.filter(|_| known).ok_or("burst is 10ms to 60s")?;
+                    let burst = units::parse_duration(value).map_err(|why| why.to_string())?;
+                    if !(BURSTS.0..=BURSTS.1).contains(&burst) {
+                        return Err(format!("burst={value}: a burst is 10ms to 60s"));
+                    }
+                    // As it is written back.
+                    limit.burst = Duration::from_millis(burst.as_millis() as u64);
                 }
                 _ => return Err(wrong()),
             }

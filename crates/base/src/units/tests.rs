@@ -67,12 +67,37 @@ fn durations_are_read() {
         ("5s", 5_000_000_000),
         ("2m", 120_000_000_000),
         ("1h", 3_600_000_000_000),
+        ("1.5s", 1_500_000_000),
+        ("0.5 ms", 500_000),
+        (" 2 min", 120_000_000_000),
+        ("0.000000001s", 1),
     ] {
         assert_eq!(parse_duration(text), Ok(Duration::from_nanos(ns)), "{text}");
     }
-    for (text, words) in [("", "whole number"), ("5", "no unit: add"), ("5d", "unit `d`"), ("9999999h", "too long")] {
+    for (text, words) in [
+        ("", "whole number"),
+        ("1.s", "whole number"),
+        ("0.1ns", "whole number"),
+        ("5", "no unit: add"),
+        ("0.5", "no unit"),
+        ("5d", "unit `d`"),
+        ("9999999h", "too long"),
+    ] {
         let message = parse_duration(text).expect_err(text).to_string();
         assert!(message.contains(words), "{text}: {message}");
+    }
+}
+
+#[test]
+fn counts_are_read_in_powers_of_1000() {
+    for (text, count) in
+        [("0", 0), ("1000", 1000), ("50k", 50_000), ("50K", 50_000), ("1.5M", 1_500_000), ("2 g", 2_000_000_000)]
+    {
+        assert_eq!(parse_count(text), Ok(count), "{text}");
+    }
+    for text in ["", "k", "-1", "1.", ".5k", "1.5", "0.0001k", "1x", "1kB", "99999999999G", "1e3", "µ"] {
+        let said = parse_count(text).expect_err(text).to_string();
+        assert!(said.contains("write it like 1000, 50k or 1.5M"), "{said}");
     }
 }
 
@@ -110,6 +135,7 @@ proptest! {
         for text in [text, digits] {
             let _ = parse_size(&text);
             let _ = parse_duration(&text);
+            let _ = parse_count(&text);
         }
     }
 

@@ -8,6 +8,8 @@ use super::*;
 fn durations() {
     assert_eq!(duration("1.5"), Ok(Duration::from_millis(1500)));
     assert_eq!(duration("200ms"), Ok(Duration::from_millis(200)));
+    assert_eq!(duration("20"), Ok(Duration::from_secs(20)));
+    assert_eq!(duration("1.5 s"), Ok(Duration::from_millis(1500)));
     assert!(duration("0").is_err());
     assert!(duration("-1").is_err());
     assert!(duration("nan").is_err());

@@ -13,6 +13,17 @@ fn limits_are_written_and_read() {
     assert_eq!(limit(&all.to_string()), all);
     assert_eq!(limit("iops=2k"), Limit { iops: Some(2000), bps: None, burst: BURST });
     assert_eq!(limit("bps=64K,burst=2s").burst, Duration::from_secs(2));
+    // Sizes, counts and times are written as everywhere.
+    for (text, bps) in
+        [("100MiB", 100 << 20), ("100m", 100 << 20), ("1.5G", 3 << 29), ("100 MB", 100 << 20), ("1T", 1 << 40)]
+    {
+        assert_eq!(limit(&format!("bps={text}")).bps, Some(bps), "{text}");
+    }
+    assert_eq!((limit("iops=1.5k").iops, limit("iops=2K").iops), (Some(1500), Some(2000)));
+    assert_eq!(limit("iops=1,burst=0.5s").burst, Duration::from_millis(500));
+    let why = |text: &str| text.parse::<Limit>().expect_err("wrong");
+    assert!(why("bps=1Q").contains("use k, M, G, T, P or E"), "{}", why("bps=1Q"));
+    assert!(why("iops=1x").contains("1000, 50k or 1.5M") && why("iops=1,burst=100").contains("add ns, us, ms"));
     let wrong =
         ["", "iops", "iops=", "iops=0", "iops=1x", "bps=63K", "bps=99999999999G", "burst=1s", "speed=1", "iops=1,"];
     for text in wrong.into_iter().chain(["iops=1,burst=9ms", "iops=1,burst=61s", "iops=1,burst=100", "iops=-1"]) {
