@@ -19,7 +19,10 @@ pub mod value;
 mod vol;
 pub mod volume;
 
-use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+use std::io::IsTerminal;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use bench::{BenchArgs, Peer};
 pub use doctor::DoctorArgs;
@@ -53,6 +56,10 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+
+    /// Tell nothing on stderr but warnings and errors: neither who is asked nor how far it is.
+    #[arg(long, short, global = true)]
+    pub quiet: bool,
 }
 
 /// The subcommands.
@@ -61,14 +68,18 @@ pub enum Command {
     /// Measure a device, or check that it keeps what is written to it.
     Bench(Box<BenchArgs>),
     /// Make and look after pools: space on files and block devices for thin volumes.
+    #[command(alias = "pools")]
     Pool(pool::PoolArgs),
     /// Work with the thin volumes of a pool: create, snapshot, clone, import, export.
+    #[command(aliases = ["volumes", "vol"])]
     Volume(volume::VolumeArgs),
     /// Serve a volume, snapshot or device over NBD, to QEMU, nbdcopy, the kernel and others.
     Serve(serve::ServeArgs),
     /// List, add and remove what a running server serves.
+    #[command(alias = "exports")]
     Export(control::ExportArgs),
     /// List and disconnect the clients of a running server.
+    #[command(alias = "clients")]
     Client(control::ClientArgs),
     /// Show everything about the running servers on one screen: what is wrong, pools and exports.
     Status(StatusArgs),
@@ -84,6 +95,30 @@ pub enum Command {
     Man(ManArgs),
     /// Print the completions for a shell.
     Completions(CompletionsArgs),
+}
+
+/// A blank at which no line ends. It stands for a blank while clap wraps a page.
+const UNBREAKABLE: &str = "\u{a0}";
+
+/// Reads a command line.
+pub fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
+    Cli::from_arg_matches(&unbroken(Cli::command()).try_get_matches_from(args)?)
+}
+
+/// With examples whose lines stay whole, however narrow the terminal is: who copies one gets all of it.
+fn unbroken(command: clap::Command) -> clap::Command {
+    let command = command.mut_subcommands(unbroken);
+    let Some(text) = command.get_after_help().map(ToString::to_string) else { return command };
+    let whole = |line: &str| if line.starts_with(' ') { line.replace(' ', UNBREAKABLE) } else { line.to_owned() };
+    command.after_help(text.lines().map(whole).collect::<Vec<_>>().join("\n"))
+}
+
+/// A page of help as it is printed.
+pub fn page(page: &clap::Error) -> String {
+    let styled = page.render();
+    let has_colours = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let text = if has_colours { styled.ansi().to_string() } else { styled.to_string() };
+    text.replace(UNBREAKABLE, " ")
 }
 
 /// A command line that clap refuses; its rendering goes to stderr as it is.

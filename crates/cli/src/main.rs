@@ -26,27 +26,26 @@ mod output;
 mod pool;
 mod progress;
 mod serve;
+mod spelling;
 mod top;
 mod volume;
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser;
 use sheave_daemon::failure::Failure;
 
 use crate::args::{Cli, Command};
 
 fn main() -> ExitCode {
     sheave_load::signals::survive_file_size_limit();
-    let args: Vec<OsString> = std::env::args_os().collect();
+    let args = spelling::rewrite(std::env::args_os().collect());
     let wants_json = args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--json");
     let outcome = match moved::refuse(args.iter().cloned()) {
-        Ok(()) => match Cli::try_parse_from(&args) {
+        Ok(()) => match args::parse(&args) {
             Ok(cli) => run(cli),
             // Help, or the version: a result.
             Err(page) if !page.use_stderr() => {
-                sheave_load::output::note(page.print());
+                output::text(&args::page(&page));
                 Ok(())
             }
             Err(refused) => {
@@ -70,6 +69,9 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<(), Failure> {
+    if cli.quiet {
+        output::be_quiet();
+    }
     match cli.command {
         Command::Bench(args) => bench::run(&args),
         Command::Client(args) => control::commands::client(&args),

@@ -27,6 +27,28 @@ pub fn say(text: impl fmt::Display) {
     let _ = write!(std::io::stderr().lock(), "{text}");
 }
 
+/// `--quiet` was given.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// From now on notes are not told.
+pub fn be_quiet() {
+    // Relaxed: the main thread alone sets it, before it does anything else.
+    QUIET.store(true, Ordering::Relaxed);
+}
+
+/// Whether notes are told.
+pub fn is_quiet() -> bool {
+    // Relaxed: as above.
+    QUIET.load(Ordering::Relaxed)
+}
+
+/// Writes to stderr what goes well, and is told for people who look on.
+pub fn note(text: impl fmt::Display) {
+    if !is_quiet() {
+        say(text);
+    }
+}
+
 /// Warnings, a line each, to stderr.
 pub fn warn(words: &[String]) {
     words.iter().for_each(|word| say(format_args!("sheave: warning: {word}\n")));

@@ -31,11 +31,13 @@ use sheave_daemon::failure::Failure;
 use sheave_daemon::place::whole::search_also;
 
 use crate::args::pool::{PoolArgs, PoolCommand};
+use crate::control::remote;
 
 /// Runs one of them.
 pub fn run(args: &PoolArgs) -> Result<(), Failure> {
     patience::set(args.wait);
     search_also(&args.search);
+    remote::name(args.control.clone())?;
     match &args.command {
         PoolCommand::Create(args) => create::run(args),
         PoolCommand::Scan(args) => scan::run(args),

@@ -12,6 +12,7 @@ use sheave_base::units::fmt_bytes;
 use sheave_daemon::copy::Meter;
 
 use crate::args::ProgressStyle;
+use crate::output;
 use crate::pool::space::Warner;
 
 /// How often a bar is drawn, and a line written.
@@ -55,6 +56,7 @@ impl Progress {
     /// Begins; `what` is one word.
     pub fn new(what: &'static str, asked: ProgressStyle, json: bool, total: Option<u64>) -> Self {
         let style = match asked {
+            ProgressStyle::Auto if output::is_quiet() => ProgressStyle::None,
             ProgressStyle::Auto if std::io::stderr().is_terminal() => ProgressStyle::Bar,
             ProgressStyle::Auto if json => ProgressStyle::Json,
             ProgressStyle::Auto => ProgressStyle::Lines,

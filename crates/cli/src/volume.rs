@@ -22,12 +22,14 @@ use sheave_daemon::failure::Failure;
 use sheave_daemon::place::whole::search_also;
 
 use crate::args::volume::{VolumeArgs, VolumeCommand as C};
+use crate::control::remote;
 use crate::pool::patience;
 
 /// Runs one of them.
 pub fn run(args: &VolumeArgs) -> Result<(), Failure> {
     patience::set(args.wait);
     search_also(&args.search);
+    remote::name(args.control.clone())?;
     match &args.command {
         C::Create(args) => manage::create(args),
         C::List(args) => show::list(args),

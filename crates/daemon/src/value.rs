@@ -75,6 +75,12 @@ pub fn volume_name(text: &str) -> Result<String, String> {
     if text.is_empty() || text.len() > 255 {
         return Err(format!("a name has 1 to 255 characters, this one {}", text.len()));
     }
+    if let Some((pool, name)) = text.rsplit_once('#')
+        && !pool.is_empty()
+        && !name.is_empty()
+    {
+        return Err(format!("the pool is not named a second time: write '{name}' alone"));
+    }
     let (volume, snapshot) = text.split_once('@').map_or((text, None), |(volume, own)| (volume, Some(own)));
     [Some(volume), snapshot].into_iter().flatten().try_for_each(|part| part_of_name(part, text))?;
     Ok(text.into())

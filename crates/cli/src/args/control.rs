@@ -39,7 +39,7 @@ pub struct ExportArgs {
 #[derive(Debug, Subcommand)]
 pub enum ExportCommand {
     /// List what is served, and what is not because it could not be opened.
-    #[command(after_help = "Examples:\n  sheave export list --json")]
+    #[command(alias = "ls", after_help = "Examples:\n  sheave export list --json")]
     List {
         /// Print one JSON object instead of text.
         #[arg(long)]
@@ -59,6 +59,10 @@ pub enum ExportCommand {
         /// Refuse all changes.
         #[arg(long)]
         read_only: bool,
+
+        /// Print one JSON object instead of text.
+        #[arg(long)]
+        json: bool,
     },
     /// Show or change how fast an export may be, while its clients stay; until the server ends or reads its
     /// configuration again.
@@ -77,17 +81,25 @@ Examples:
         /// `off`.
         #[arg(value_name = "LIMIT", value_parser = limit)]
         limit: Option<LimitArg>,
+
+        /// Print one JSON object instead of text.
+        #[arg(long)]
+        json: bool,
     },
     /// End an export.
-    #[command(after_help = "Examples:\n  sheave export remove monday --force")]
+    #[command(aliases = ["rm", "delete"], after_help = "Examples:\n  sheave export remove monday --force")]
     Remove {
         /// The export.
         #[arg(value_name = "NAME")]
         name: String,
 
         /// Disconnect its clients first.
-        #[arg(long)]
+        #[arg(long, short = 'f')]
         force: bool,
+
+        /// Print one JSON object instead of text.
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -155,7 +167,7 @@ pub struct ClientArgs {
 #[derive(Debug, Subcommand)]
 pub enum ClientCommand {
     /// List who is connected.
-    #[command(after_help = "Examples:\n  sheave client list --json")]
+    #[command(alias = "ls", after_help = "Examples:\n  sheave client list --json")]
     List {
         /// Print one JSON object instead of text.
         #[arg(long)]
@@ -167,5 +179,9 @@ pub enum ClientCommand {
         /// The clients.
         #[arg(value_name = "ID", required = true)]
         ids: Vec<u64>,
+
+        /// Print one JSON object instead of text.
+        #[arg(long)]
+        json: bool,
     },
 }

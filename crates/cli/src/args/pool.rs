@@ -51,7 +51,7 @@ pub struct PoolArgs {
     #[command(subcommand)]
     pub command: PoolCommand,
 
-    /// Wait for a pool that another process has, this long at most [without a TIME: until Ctrl-C].
+    /// Wait for a pool that another process has, this long at most [without a TIME: until Ctrl-C]: `--wait 20s`.
     #[arg(
         long,
         value_name = "TIME",
@@ -66,6 +66,10 @@ pub struct PoolArgs {
     /// Look for members of the pool that are not named in this directory, too. Several times for several.
     #[arg(long, value_name = "DIR", global = true)]
     pub search: Vec<PathBuf>,
+
+    /// The control socket of the server that has the pool, if the server has one that is not in the runtime directory.
+    #[arg(long, value_name = "PATH", global = true)]
+    pub control: Option<PathBuf>,
 }
 
 /// The subcommands.
@@ -76,6 +80,7 @@ pub enum PoolCommand {
     /// List the pools on this host, by what their files and devices say.
     Scan(ScanArgs),
     /// Show how large and how full a pool is.
+    #[command(aliases = ["show", "status"])]
     Info(InfoArgs),
     /// Verify a closed pool: all of its metadata, and every reference in it.
     Check(CheckArgs),
@@ -226,7 +231,7 @@ pub struct CreateArgs {
     pub allocate: AllocateArg,
 
     /// Overwrite what is there, without asking.
-    #[arg(long)]
+    #[arg(long, short = 'y')]
     pub yes: bool,
 
     /// Print one JSON object instead of text.
@@ -284,7 +289,7 @@ pub struct CheckArgs {
     pub dry_run: bool,
 
     /// Repair without asking.
-    #[arg(long)]
+    #[arg(long, short = 'y')]
     pub yes: bool,
 
     /// Print one JSON object instead of text.

@@ -32,6 +32,10 @@ pub struct TraceArgs {
     /// The control socket of the server.
     #[arg(long, value_name = "PATH", global = true)]
     pub control: Option<PathBuf>,
+
+    /// Print one JSON object instead of text.
+    #[arg(long, global = true)]
+    pub json: bool,
 }
 
 /// The subcommands.

@@ -38,7 +38,7 @@ pub struct VolumeArgs {
     #[command(subcommand)]
     pub command: VolumeCommand,
 
-    /// Wait for a pool that another process has, this long at most [without a TIME: until Ctrl-C].
+    /// Wait for a pool that another process has, this long at most [without a TIME: until Ctrl-C]: `--wait 20s`.
     #[arg(
         long,
         value_name = "TIME",
@@ -53,6 +53,10 @@ pub struct VolumeArgs {
     /// Look for members of the pool that are not named in this directory, too. Several times for several.
     #[arg(long, value_name = "DIR", global = true)]
     pub search: Vec<PathBuf>,
+
+    /// The control socket of the server that has the pool, if the server has one that is not in the runtime directory.
+    #[arg(long, value_name = "PATH", global = true)]
+    pub control: Option<PathBuf>,
 }
 
 /// The subcommands.
@@ -61,20 +65,25 @@ pub enum VolumeCommand {
     /// Make an empty volume. It takes space as it is written.
     Create(CreateArgs),
     /// List the volumes and snapshots of a pool.
+    #[command(alias = "ls")]
     List(ListArgs),
     /// Show one volume or snapshot.
+    #[command(alias = "show")]
     Info(OneArgs),
     /// Change the size of a volume; a smaller one loses its end.
     Resize(ResizeArgs),
     /// Give a volume or snapshot another name. Snapshots that have the volume's name follow.
+    #[command(alias = "mv")]
     Rename(RenameArgs),
     /// Freeze the state of a volume under a new name, or of several volumes at one moment.
+    #[command(alias = "snap")]
     Snapshot(SnapshotArgs),
     /// Make a writable volume with the content of a snapshot, or of a volume as it is.
     Clone(CloneArgs),
     /// Make a volume again what a snapshot of it is.
     Rollback(RollbackArgs),
     /// Delete volumes and snapshots. Clones of them stay.
+    #[command(aliases = ["rm", "remove", "destroy"])]
     Delete(DeleteArgs),
     /// Show which parts are data, unwritten space or holes, and where on the pool they lie.
     Map(MapArgs),
@@ -214,11 +223,11 @@ pub struct ResizeArgs {
     pub max_size: Option<u64>,
 
     /// Cut off what lies beyond a smaller size, without asking.
-    #[arg(long)]
+    #[arg(long, short = 'y')]
     pub yes: bool,
 
     /// Disconnect the clients that a server has for it, which are a reason to refuse otherwise.
-    #[arg(long)]
+    #[arg(long, short = 'f')]
     pub force: bool,
 
     /// Print one JSON object instead of text.
@@ -325,11 +334,11 @@ pub struct RollbackArgs {
     pub snapshot: String,
 
     /// Give up what was written since, without asking.
-    #[arg(long)]
+    #[arg(long, short = 'y')]
     pub yes: bool,
 
     /// Disconnect the clients that a server has for it, which are a reason to refuse otherwise.
-    #[arg(long)]
+    #[arg(long, short = 'f')]
     pub force: bool,
 
     /// Print one JSON object instead of text.
@@ -355,11 +364,11 @@ pub struct DeleteArgs {
     pub more: Vec<String>,
 
     /// Delete without asking.
-    #[arg(long)]
+    #[arg(long, short = 'y')]
     pub yes: bool,
 
     /// Disconnect the clients that a server has for it, which are a reason to refuse otherwise.
-    #[arg(long)]
+    #[arg(long, short = 'f')]
     pub force: bool,
 
     /// Print one JSON object instead of text.
@@ -419,11 +428,11 @@ pub struct ImportArgs {
     pub size: Option<u64>,
 
     /// Overwrite a volume that has data, without asking.
-    #[arg(long)]
+    #[arg(long, short = 'y')]
     pub yes: bool,
 
     /// Disconnect the clients that a server has for it, which are a reason to refuse otherwise.
-    #[arg(long)]
+    #[arg(long, short = 'f')]
     pub force: bool,
 
     /// Print one JSON object instead of text.
@@ -479,7 +488,7 @@ pub struct ExportArgs {
     pub rescue: Option<BadBlocks>,
 
     /// Overwrite a file that exists, without asking.
-    #[arg(long)]
+    #[arg(long, short = 'y')]
     pub yes: bool,
 
     /// Print one JSON object instead of text (not with - , where stdout is the image).

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use sheave_base::units::fmt_bytes;
 use sheave_daemon::api::types as t;
 use sheave_daemon::failure::Failure;
@@ -37,7 +37,7 @@ pub fn export(args: &ExportArgs) -> Result<(), Failure> {
             output::text(&text);
             Ok(())
         }
-        ExportCommand::Add { spec, name, read_only } => {
+        ExportCommand::Add { spec, name, read_only, json } => {
             let remote = connect(args.control.as_deref())?;
             let add = added(&remote, spec, name.as_deref(), *read_only)?;
             let passed = match &add.spec {
@@ -48,10 +48,9 @@ pub fn export(args: &ExportArgs) -> Result<(), Failure> {
             let fds: Vec<BorrowedFd<'_>> = passed.files.iter().map(AsFd::as_fd).collect();
             let Value::Object(_) = remote.call_with("AddExport", &add, &fds)? else { return Ok(()) };
             passed.keep();
-            output::text(&format!("export added: {}\n", add.name));
-            Ok(())
+            done(*json, &json!({ "done": "added", "export": add.name }), &format!("export added: {}\n", add.name))
         }
-        ExportCommand::Limit { name, limit } => {
+        ExportCommand::Limit { name, limit, json } => {
             let remote = connect(args.control.as_deref())?;
             if let Some(limit) = limit {
                 let limit = match limit {
@@ -67,18 +66,27 @@ pub fn export(args: &ExportArgs) -> Result<(), Failure> {
             let Some(row) = rows.exports.into_iter().find(|row| row.name == *name) else {
                 return Err(Failure::run(format!("there is no export '{name}'")).fix("see sheave export list"));
             };
-            output::text(&format!("{name}: {}\n", row.limit.as_deref().unwrap_or("no limit")));
-            Ok(())
+            let words = format!("{name}: {}\n", row.limit.as_deref().unwrap_or("no limit"));
+            let what = if limit.is_some() { "limited" } else { "shown" };
+            done(*json, &json!({ "done": what, "export": name, "limit": row.limit }), &words)
         }
-        ExportCommand::Remove { name, force } => {
+        ExportCommand::Remove { name, force, json } => {
             let remove = t::RemoveExport { name: name.clone(), force: Some(*force) };
             let Value::Object(_) = connect(args.control.as_deref())?.call("RemoveExport", &remove)? else {
                 return Ok(());
             };
-            output::text(&format!("export removed: {name}\n"));
-            Ok(())
+            done(*json, &json!({ "done": "removed", "export": name }), &format!("export removed: {name}\n"))
         }
     }
+}
+
+/// Tells what was done, to a program or a person.
+pub fn done(as_json: bool, value: &Value, words: &str) -> Result<(), Failure> {
+    if as_json {
+        return output::json(value);
+    }
+    output::text(words);
+    Ok(())
 }
 
 /// What is to be added: a volume of a pool of the daemon, by the pool's place or its name there, or a device.
@@ -126,14 +134,15 @@ pub fn client(args: &ClientArgs) -> Result<(), Failure> {
             output::text(&text);
             Ok(())
         }
-        ClientCommand::Disconnect { ids } => {
+        ClientCommand::Disconnect { ids, json } => {
+            let mut words = String::new();
             for id in ids {
                 let Value::Object(_) = remote.call("DisconnectClient", &t::Disconnect { id: *id })? else {
                     return Ok(());
                 };
-                output::text(&format!("client disconnected: {id}\n"));
+                words += &format!("client disconnected: {id}\n");
             }
-            Ok(())
+            done(*json, &json!({ "done": "disconnected", "clients": ids }), &words)
         }
     }
 }

@@ -12,7 +12,7 @@ use sheave_daemon::shapes::volume::VolumeJson;
 use sheave_daemon::together;
 use sheave_vol::{LowWater, Pool, PoolError};
 
-use super::remote::{Holder, holder, named, not_all_of_it, not_while_served, refused_by};
+use super::remote::{Holder, holder, look_elsewhere, named, not_all_of_it, not_while_served, refused_by};
 use crate::output;
 use crate::pool::patience;
 use crate::progress::Progress;
@@ -71,7 +71,7 @@ impl Opened {
             }
             // A member that is not found here may be known to the daemon, too.
             Err(why) if access != Access::Rescue => {
-                holder(place).map(By::Them).ok_or_else(|| not_all_of_it(place, why))
+                holder(place).map(By::Them).ok_or_else(|| look_elsewhere(not_all_of_it(place, why)))
             }
             Err(why) => Err(why),
         })
@@ -87,7 +87,7 @@ impl Opened {
 
     /// A pool that a daemon holds; says so.
     fn by_them(place: &PoolPlace, holder: Holder) -> Opened {
-        output::say(format_args!("sheave: {place} is served: asking {}\n", holder.remote.describe()));
+        output::note(format_args!("sheave: {place} is served: asking {}\n", holder.remote.describe()));
         holder.remote.be_patient();
         Opened { place: place.clone(), by: By::Them(holder) }
     }

@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -47,8 +48,36 @@ pub struct Holder {
     pub pool: String,
 }
 
+/// The socket that `--control` of this command names.
+static NAMED: OnceLock<PathBuf> = OnceLock::new();
+
+/// Pools are asked for at this socket alone, if there is one. Whoever names it trusts who listens there.
+pub fn name(path: Option<PathBuf>) -> Result<(), Failure> {
+    let Some(path) = path else { return Ok(()) };
+    // One that is not there is told now, and not as a pool that is in use.
+    Remote::only(Some(&path))?;
+    // The command line is read once.
+    let _ = NAMED.set(path);
+    Ok(())
+}
+
+/// A pool that somebody has open, and no daemon that was asked: where else one may be.
+pub fn look_elsewhere(busy: Failure) -> Failure {
+    if !busy.is_busy() {
+        return busy;
+    }
+    let fix = busy.how_to_mend().unwrap_or("wait until it ends").trim_end_matches('.').to_owned();
+    match NAMED.get() {
+        Some(path) => busy.fix(format!("{fix}; the server at {} does not have this pool", path.display())),
+        None => busy.fix(format!("{fix}; a server whose control socket is elsewhere is named by --control PATH")),
+    }
+}
+
 /// Control sockets that may be there.
 fn sockets() -> Vec<PathBuf> {
+    if let Some(named) = NAMED.get() {
+        return vec![named.clone()];
+    }
     let mut found = Vec::new();
     for directory in paths::directories() {
         let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
@@ -67,7 +96,8 @@ fn sockets() -> Vec<PathBuf> {
 pub fn daemons(owners: &[u32]) -> impl Iterator<Item = (Remote, Vec<t::PoolRow>)> {
     sockets().into_iter().filter_map(move |path| {
         // One that is gone, or does not answer this user, does not hold up the others.
-        let remote = Remote::connect(&path).ok().filter(|remote| remote.is_trusted(owners))?;
+        let is_wanted = |remote: &Remote| NAMED.get().is_some() || remote.is_trusted(owners);
+        let remote = Remote::connect(&path).ok().filter(is_wanted)?;
         let pools = remote.call::<_, t::Pools>("ListPools", &t::Nothing {}).ok()?;
         Some((remote, pools.pools))
     })

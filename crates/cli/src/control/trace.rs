@@ -4,16 +4,15 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use sheave_base::trace::reader::{Trace, TraceError};
 use sheave_base::units::fmt_count;
 use sheave_daemon::api::{paths, types as t};
 use sheave_daemon::failure::Failure;
 use sheave_daemon::trace::{blk, chrome, directory};
 
-use super::commands::connect;
+use super::commands::{connect, done};
 use crate::args::trace::{TraceArgs, TraceCommand};
-use crate::output;
 
 /// The command.
 pub fn run(args: &TraceArgs) -> Result<(), Failure> {
@@ -23,26 +22,26 @@ pub fn run(args: &TraceArgs) -> Result<(), Failure> {
             let start = t::StartTrace { size_bytes: Some(*size) };
             let traced: t::Traced = connect(control)?.call("StartTrace", &start)?;
             let t::Traced { directory, reactors, entries } = traced;
+            let value = json!({ "done": "started", "directory": directory, "reactors": reactors, "entries": entries });
             let entries = fmt_count(entries);
-            output::text(&format!("tracing {reactors} reactors, the last {entries} requests each, in {directory}\n"));
-            Ok(())
+            let words = format!("tracing {reactors} reactors, the last {entries} requests each, in {directory}\n");
+            done(args.json, &value, &words)
         }
         TraceCommand::Stop => {
             let Value::Object(_) = connect(control)?.call("StopTrace", &t::Nothing {})? else { return Ok(()) };
-            output::text("the trace has ended\n");
-            Ok(())
+            done(args.json, &json!({ "done": "stopped" }), "the trace has ended\n")
         }
         TraceCommand::Export { blktrace, chrome, from } => {
             let from = from.clone().map_or_else(|| of_daemon(control), Ok)?;
             let traces = Trace::read_all(&from).map_err(|why| unreadable(&why))?;
-            tell(&traces);
+            let mut files = Vec::new();
             if let Some(base) = blktrace {
-                export_blk(&traces, base)?;
+                export_blk(&traces, base, &mut files)?;
             }
-            match chrome {
-                Some(path) => written(path, |out| chrome::write(&traces, blk::first_ns(&traces), out)),
-                None => Ok(()),
+            if let Some(path) = chrome {
+                written(path, &mut files, |out| chrome::write(&traces, blk::first_ns(&traces), out))?;
             }
+            told(args.json, &traces, &files)
         }
     }
 }
@@ -72,28 +71,38 @@ fn of_daemon(control: Option<&Path>) -> Result<PathBuf, Failure> {
     }
 }
 
-fn tell(traces: &[Trace]) {
+/// Tells what was in traces, and the files that were written.
+fn told(as_json: bool, traces: &[Trace], files: &[PathBuf]) -> Result<(), Failure> {
+    let of = |trace: &Trace| json!({ "ring": trace.ring, "entries": trace.entries.len(), "lost": trace.lost });
+    let value = json!({ "done": "exported", "traces": traces.iter().map(of).collect::<Vec<_>>(), "files": files });
+    let mut words = String::new();
     for trace in traces {
         let (entries, lost) = (fmt_count(trace.entries.len() as u64), fmt_count(trace.lost));
-        output::text(&format!("ring {}: {entries} requests; {lost} before them are gone\n", trace.ring));
+        words += &format!("ring {}: {entries} requests; {lost} before them are gone\n", trace.ring);
     }
+    files.iter().for_each(|path| words += &format!("wrote {}\n", path.display()));
+    done(as_json, &value, &words)
 }
 
 /// A file for each ring.
-fn export_blk(traces: &[Trace], base: &Path) -> Result<(), Failure> {
+fn export_blk(traces: &[Trace], base: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
     let (devices, first) = (blk::devices(traces), blk::first_ns(traces));
     for (number, trace) in traces.iter().enumerate() {
         let mut path = base.as_os_str().to_owned();
         path.push(format!(".blktrace.{number}"));
-        written(Path::new(&path), |out| blk::write(trace, &devices, first, out))?;
+        written(Path::new(&path), files, |out| blk::write(trace, &devices, first, out))?;
     }
     Ok(())
 }
 
-fn written(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), Failure> {
+fn written(
+    path: &Path,
+    files: &mut Vec<PathBuf>,
+    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+) -> Result<(), Failure> {
     let failed = |error| Failure::run(format!("cannot write {}: {error}", path.display()));
     let mut out = BufWriter::new(File::create(path).map_err(failed)?);
     write(&mut out).and_then(|()| out.flush()).map_err(failed)?;
-    output::text(&format!("wrote {}\n", path.display()));
+    files.push(path.to_owned());
     Ok(())
 }

@@ -34,7 +34,7 @@ pub fn until_free<T>(mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<
         return first;
     }
     let bound = if *longest == Duration::MAX { String::new() } else { format!(", {longest:?} at most") };
-    output::say(format_args!("sheave: waiting{bound}: {}\n", busy.cause()));
+    output::note(format_args!("sheave: waiting{bound}: {}\n", busy.cause()));
     let (since, stop) = (Instant::now(), signals::stop_flag()?);
     loop {
         thread::sleep(LOOK_EVERY);

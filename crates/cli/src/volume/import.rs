@@ -65,7 +65,8 @@ pub fn run(args: &ImportArgs) -> Result<(), Failure> {
         volume.in_short(),
         fmt_bytes(copied_bytes),
         fmt_bytes(image_bytes),
-        fmt_bytes((image_bytes as f64 / seconds.max(1e-9)) as u64),
+        // Of what was copied: holes take no time.
+        fmt_bytes((copied_bytes as f64 / seconds.max(1e-9)) as u64),
     ));
     Ok(())
 }

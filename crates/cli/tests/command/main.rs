@@ -12,6 +12,7 @@ mod copies;
 mod daemon;
 mod daemon_units;
 mod diffs;
+mod elsewhere;
 mod failover;
 mod found;
 mod health;

@@ -95,7 +95,7 @@ pub struct ExportDiffArgs {
     pub format: DiffFormat,
 
     /// Overwrite a file that exists, without asking.
-    #[arg(long)]
+    #[arg(long, short = 'y')]
     pub yes: bool,
 
     /// Print one JSON object instead of text (not with - , where stdout is the diff).
@@ -125,7 +125,7 @@ pub struct ImportDiffArgs {
     pub base: Option<String>,
 
     /// Disconnect the clients of the volume first, where a server serves it.
-    #[arg(long)]
+    #[arg(long, short = 'f')]
     pub force: bool,
 
     /// What to call the snapshot that the diff leads to; @SNAPSHOT makes it one of the volume [default: as in the
