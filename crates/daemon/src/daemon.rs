@@ -59,6 +59,8 @@ pub struct Daemon {
     pub(crate) history: Mutex<History>,
     /// Why the configuration could not be read again.
     reload_failure: Mutex<Option<Failure>>,
+    /// What of the configuration as it was read last counts from the next start on.
+    restart_keys: Mutex<String>,
     /// What a reload does not change, as it was at the start.
     started: Vec<(&'static str, String)>,
     /// Where its traces are, if there is a place for them.
@@ -429,6 +431,7 @@ impl Opened {
                     health: Mutex::new(Arc::new(Health::new(Vec::new()))),
                     history: Mutex::default(),
                     reload_failure: Mutex::default(),
+                    restart_keys: Mutex::default(),
                     started: plan.fixed(),
                     traces: plan.control.as_ref().map(|control| trace::directory(&control.path)),
                 };
@@ -507,6 +510,11 @@ impl Daemon {
     /// Why the configuration could not be read again.
     pub(crate) fn reload_failure(&self) -> Option<Failure> {
         locked(&self.reload_failure).clone()
+    }
+
+    /// The keys of the configuration that count from the next start on; empty when all of it counts.
+    pub(crate) fn restart_keys(&self) -> String {
+        locked(&self.restart_keys).clone()
     }
 
     /// How reading the configuration again has ended.

@@ -534,6 +534,14 @@ fn a_configuration_that_cannot_be_read_again_is_told_until_one_can() {
     seen.reload();
     seen.until_over("reload_failed", "server", "");
     seen.is_well();
+    let more = fs::read_to_string(seen.dir.path("c.toml")).expect("read").replace("threads = 1", "threads = 2");
+    fs::write(seen.dir.path("c.toml"), &more).expect("written");
+    seen.reload();
+    seen.until_told("restart_needed", "server", "");
+    fs::write(seen.dir.path("c.toml"), more.replace("threads = 2", "threads = 1")).expect("written");
+    seen.reload();
+    seen.until_over("restart_needed", "server", "");
+    seen.is_well();
 }
 
 /// `serve SPEC` has a health, too.

@@ -20,6 +20,7 @@ impl Daemon {
         let wanted = plan.fixed();
         let others = self.started.iter().zip(&wanted).filter(|(runs, wanted)| runs != wanted);
         let keys = others.map(|((key, _), _)| *key).collect::<Vec<_>>().join(", ");
+        locked(&self.restart_keys).clone_from(&keys);
         if !keys.is_empty() {
             warn!(
                 event = "restart_needed",

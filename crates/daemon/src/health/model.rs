@@ -80,6 +80,7 @@ pub(crate) enum Kind {
     CertificateExpires,
     CertificateExpired,
     ReloadFailed,
+    RestartNeeded,
     HealthStale,
 }
 
@@ -110,6 +111,7 @@ impl Kind {
             Kind::CertificateExpires => ("certificate_expires", Warning),
             Kind::CertificateExpired => ("certificate_expired", Critical),
             Kind::ReloadFailed => ("reload_failed", Warning),
+            Kind::RestartNeeded => ("restart_needed", Warning),
             Kind::HealthStale => ("health_stale", Critical),
         }
     }

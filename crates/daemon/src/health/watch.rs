@@ -142,6 +142,11 @@ impl Watcher {
             let cause = format!("the configuration stays as it was: {}", why.cause());
             found.push(problem(Kind::ReloadFailed, &About::Server, cause, fix));
         }
+        let keys = daemon.restart_keys();
+        if !keys.is_empty() {
+            let cause = format!("the daemon runs with another value of {keys} than the configuration has");
+            found.push(problem(Kind::RestartNeeded, &About::Server, cause, "Restart the daemon"));
+        }
         self.memory.retain(|about, _| match about {
             About::Pool(name) => open.contains(&name.as_str()),
             About::Export(name) => rows.iter().any(|row| row.plan.name == *name && row.failed.is_none()),
@@ -233,9 +238,9 @@ impl Watcher {
     }
 }
 
-/// Tells that a problem has begun; of a reload that failed the reload itself has told.
+/// Tells that a problem has begun, unless a reload has found it, which has told it itself.
 fn say(problem: &Problem) {
-    if problem.kind == Kind::ReloadFailed {
+    if matches!(problem.kind, Kind::ReloadFailed | Kind::RestartNeeded) {
         return;
     }
     let (event, text) = (problem.kind.name(), problem.in_a_line());

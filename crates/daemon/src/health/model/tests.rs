@@ -4,7 +4,7 @@ use super::*;
 
 const PAGE: &str = include_str!("../../../../../docs/operate.md");
 
-const KINDS: [Kind; 23] = [
+const KINDS: [Kind; 24] = [
     Kind::PoolFailed,
     Kind::PoolLost,
     Kind::PoolDegraded,
@@ -27,6 +27,7 @@ const KINDS: [Kind; 23] = [
     Kind::CertificateExpires,
     Kind::CertificateExpired,
     Kind::ReloadFailed,
+    Kind::RestartNeeded,
     Kind::HealthStale,
 ];
 
