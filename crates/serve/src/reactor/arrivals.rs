@@ -49,15 +49,14 @@ impl Reactor {
 
     /// Begins with a client: its number.
     fn seat(&mut self, arrival: Arrival) -> usize {
-        let Arrival { fd, listener, id, peer, who, tally } = arrival;
         let number = self.free.pop().unwrap_or_else(|| {
             self.conns.push(None);
             self.conns.len() - 1
         });
         let until = Instant::now() + self.shared.options.handshake;
         self.look_at.get_or_insert(until);
-        let tls = self.shared.listeners[listener].tls();
-        self.conns[number] = Some(Box::new(Conn::new(fd, number, id, peer, who, until, tally, tls)));
+        let tls = self.shared.listeners[arrival.listener].tls();
+        self.conns[number] = Some(Box::new(Conn::new(arrival, number, until, tls)));
         self.live += 1;
         number
     }

@@ -36,7 +36,7 @@ use super::questions::Asked;
 use super::raw;
 use super::requests::Io;
 use super::tls_stream::TlsStream;
-use crate::clients::Who;
+use crate::clients::{Arrival, Who};
 use crate::counts::Tally;
 use crate::export::Served;
 use crate::limit::{Bucket, Waits};
@@ -191,16 +191,9 @@ pub(super) struct Conn {
 }
 
 impl Conn {
-    pub(super) fn new(
-        fd: OwnedFd,
-        number: usize,
-        id: u64,
-        peer: Peer,
-        who: Who,
-        until: Instant,
-        tally: Arc<Tally>,
-        offer: Option<Tls>,
-    ) -> Conn {
+    /// Of a client that has a place.
+    pub(super) fn new(arrival: Arrival, number: usize, until: Instant, offer: Option<Tls>) -> Conn {
+        let Arrival { fd, id, peer, who, tally, .. } = arrival;
         Conn {
             fd,
             number,
