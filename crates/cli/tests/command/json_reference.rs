@@ -106,7 +106,7 @@ fn is_leaf(block: &[u8]) -> bool {
 /// The status of a daemon with a pool that is open, one that is not, and an export of each.
 fn status() -> Value {
     let dir = crate::daemon::pools().expect("there is io_uring");
-    let config = format!("{}", crate::daemon::BOTH.replace("\"b.img\"", "\"gone.img\""));
+    let config = crate::daemon::BOTH.replace("\"b.img\"", "\"gone.img\"");
     let daemon = crate::daemon::Daemon::start(&dir, &config);
     let status = crate::daemon::ask(&dir, "status --json").json();
     daemon.end();
