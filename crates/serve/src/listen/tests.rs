@@ -144,10 +144,15 @@ fn a_socket_has_its_mode_and_group_whatever_the_umask_is() {
 fn a_path_that_was_replaced_meanwhile_is_not_given_away() {
     let dir = tempfile::tempdir().expect("a directory");
     let (path, target) = (dir.path().join("s"), dir.path().join("target"));
-    std::fs::write(&target, "data").expect("a file");
-    std::os::unix::fs::symlink(&target, &path).expect("a link");
-    let before = std::fs::metadata(&target).expect("it is there").mode();
     let access = SocketAccess { mode: 0o666, owner: None, group: None };
-    assert!(give(&path, &access).is_err() && give(&target, &access).is_err());
-    assert_eq!(std::fs::metadata(&target).expect("it is there").mode(), before);
+    // A link to a socket of somebody else, and a file.
+    let _other = Listener::bind_private(&Address::Unix(target.clone())).expect("it listens");
+    std::os::unix::fs::symlink(&target, &path).expect("a link");
+    assert!(give(&path, &access).is_err());
+    assert_eq!(std::fs::metadata(&target).expect("it is there").mode() & 0o777, 0o600);
+    let file = dir.path().join("file");
+    std::fs::write(&file, "data").expect("a file");
+    let before = std::fs::metadata(&file).expect("it is there").mode();
+    assert!(give(&file, &access).is_err());
+    assert_eq!(std::fs::metadata(&file).expect("it is there").mode(), before);
 }
