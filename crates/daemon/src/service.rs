@@ -108,7 +108,8 @@ impl Control {
             "ListVolumes" => look(call, |of: t::OfPool| self.volumes(&of.pool)),
             "GetVolume" => look(call, |of: t::OfVolume| self.volume(&of.pool, &of.volume)),
             "MapVolume" => look(call, |map| self.map(&map)),
-            "CompareVolumes" => look(call, |compare| self.compare(&compare)),
+            // It reads what a copy has moved.
+            "CompareVolumes" => change(call, |compare| self.compare(&compare)),
             "UpgradePool" => change(call, |upgrade| self.upgrade(&upgrade)),
             "AddExport" => {
                 let fds = call.take_fds();
@@ -163,10 +164,10 @@ const LOOKS: [&str; 11] = [
     "ListVolumes",
     "GetVolume",
     "MapVolume",
-    "CompareVolumes",
+    "GetHealth",
 ];
-/// Methods by which all of a volume is read.
-const READ_OUT: [&str; 2] = ["ExportVolume", "ExportDiff"];
+/// Methods by which data of a volume is read.
+const READ_OUT: [&str; 3] = ["ExportVolume", "ExportDiff", "CompareVolumes"];
 
 /// Tells who has changed something, read out a volume, or wanted to and may not. Who looks for the reason of a change
 /// finds it here; calls that failed changed nothing, or have said what.
@@ -198,7 +199,7 @@ fn look<P: DeserializeOwned>(call: &Call<'_>, work: impl FnOnce(P) -> Result<Val
     Ok(work(call.parameters()?)?)
 }
 
-/// A method that changes something.
+/// A method that changes something, or reads data.
 fn change<P: DeserializeOwned>(call: &Call<'_>, work: impl FnOnce(P) -> Result<Value, Failure>) -> Reply {
     call.admin_only()?;
     look(call, work)

@@ -550,6 +550,7 @@ fn a_server_without_a_configuration_has_a_health() {
     let Some(dir) = pool("--size 64M", "64M") else { return };
     let daemon = Daemon::run(&dir, "serve a.img#v --nbd unix:nbd.sock");
     assert_eq!(ask(&dir, "status").code, 0);
+    assert!(!daemon.said().contains("event=changed"), "a look is told as a change: {}", daemon.said());
     let mut client = Nbd::connect(&dir.path("nbd.sock"), "v").expect("it is served");
     for at in 0..58 {
         assert_eq!(client.write(at << 20, &vec![1; 1 << 20]), Some(0));
