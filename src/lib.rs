@@ -126,7 +126,7 @@ pub mod stats {
     #[doc(inline)]
     pub use sheave_base::trace::writer::TraceWriter;
     #[doc(inline)]
-    pub use sheave_blk::stats::{LATENCY_CELLS, Latencies, STAGE_CELLS, Split, SplitCounts, Stage, StageTimes};
+    pub use sheave_blk::stats::{Faults, LATENCY_CELLS, Latencies, STAGE_CELLS, Split, SplitCounts, Stage, StageTimes};
     #[doc(inline)]
     pub use sheave_iomap::io_stats::{IoCounts, IoGroup, IoKind, KindCounts};
     #[doc(inline)]
