@@ -304,7 +304,15 @@ impl Look {
                 self.failed(Grade::Unserved, line, &named(&format!("pool '{name}'"), &why));
                 continue;
             }
-            for spec in place.specs() {
+            // The members that are not named are looked for, as a start does.
+            let whole = match place.whole() {
+                Ok(whole) => whole,
+                Err(why) => {
+                    self.failed(Grade::Unserved, line, &named(&format!("pool '{name}'"), &why));
+                    continue;
+                }
+            };
+            for spec in whole.specs() {
                 self.device(&format!("pool '{name}'"), &spec, *read_only, true, line);
             }
         }

@@ -126,20 +126,25 @@ impl Reloads {
         let run = move || {
             while hangups.wait(&told) {
                 systemd::reloading();
-                match read(&path) {
+                let is_read = match read(&path) {
                     Ok(new) => {
                         log::set(new.log);
                         daemon.reload(&new);
                         daemon.note_reload(None);
+                        true
                     }
                     Err(why) => {
                         // Each one, also when it says the same as the last: somebody has just asked for it.
                         let line = why.in_a_line();
                         warn!(event = "reload_failed", "the configuration stays as it was: {line}");
                         daemon.note_reload(Some(why));
+                        false
                     }
+                };
+                watch::look_after_reload(&watcher, &daemon);
+                if is_read {
+                    info!(event = "reloaded", "the configuration was read again");
                 }
-                watch::look(&watcher, &daemon);
                 systemd::ready(&daemon.status_line());
             }
         };

@@ -98,7 +98,7 @@ fn what_is_behind_two_dashes_and_what_is_no_text_stays() {
 /// An example is a command to copy: no terminal is so narrow that a line of it is broken.
 #[test]
 fn examples_stay_whole_in_a_narrow_terminal() {
-    let line = "  sheave volume export-diff 'pool.img#tuesday' --from monday - | ssh host sheave volume import-diff - \
+    let line = "  sheave volume export-diff 'pool.img#root@tue' --from @mon - | ssh host sheave volume import-diff - \
                 'copy.img#root'";
     let page = read("sheave volume --help").expect("a page");
     assert!(page.lines().any(|found| found == line), "{page}");

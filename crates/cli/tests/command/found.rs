@@ -135,6 +135,7 @@ fn a_configuration_names_a_pool_by_its_uuid() {
     let refused = ask(&dir, "volume list other");
     assert!(refused.code == 1 && refused.err.contains("there is no such file"), "{}", refused.err);
     daemon.end();
+    ask_ok(&dir, "serve --config c.toml --check");
     // One that is not there: where it looked, and what it saw.
     let absent = "00112233445566778899aabbccddeeff";
     let mut daemon = Daemon::start(&dir, &config(absent, "search = [\"more\"]"));

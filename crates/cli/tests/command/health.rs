@@ -75,7 +75,7 @@ impl Watched {
     /// that of the severity, of the unit the words have to be those of the worst problem.
     fn tellers(&mut self, kind: &str, about: &str, name: &str) -> Vec<&'static str> {
         let of = |health: &Value| {
-            let problems = health["problems"].as_array().expect("a list").clone();
+            let problems = health["problems"].as_array().cloned().unwrap_or_default();
             problems.into_iter().find(|one| one["kind"] == kind && one["about"] == about && one["name"] == name)
         };
         let mut tellers = Vec::new();

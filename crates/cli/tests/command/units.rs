@@ -88,11 +88,19 @@ fn the_unit_starts_reloads_and_stops() {
     machine.write("/etc/sheave/sheave.toml", &format!("{LISTEN}{CONFIG}{gone}"));
     machine.ok("systemctl reload sheave");
     machine.until("b has gone", |machine| !is_served(machine, "/run/sheave/nbd.sock", "b"));
+    machine.until("the status says so", |machine| {
+        machine.show("sheave", "StatusText").contains("; critical: pool 'gone' is not open: ")
+    });
+    machine.write("/etc/sheave/sheave.toml", &format!("{LISTEN}{CONFIG}"));
+    machine.ok("systemctl reload sheave");
+    machine.until("it is over", |machine| !machine.show("sheave", "StatusText").contains("critical"));
     // A reload that comes without the unit's check is told by the daemon's status.
     machine.write("/etc/sheave/sheave.toml", "threds = 2\n");
     machine.ok(&format!("kill -HUP {pid}"));
     machine.until("the status says so", |machine| {
-        machine.show("sheave", "StatusText").contains("the last reload was refused: /etc/sheave/sheave.toml, line 1")
+        machine
+            .show("sheave", "StatusText")
+            .contains("; warning: the configuration stays as it was: /etc/sheave/sheave.toml, line 1")
     });
 
     machine.ok("systemctl stop sheave");

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tracing::{error, info, warn};
+use tracing::{error, warn};
 
 use super::{Daemon, Held, Row, locked, open_all};
 use crate::config::{ExportPlan, Plan, PoolPlan};
@@ -72,7 +72,6 @@ impl Daemon {
                 rows.push(Row { plan: wanted.clone(), configured: true, failed: Some(why) });
             }
         }
-        info!(event = "reloaded", "the configuration was read again");
     }
 
     /// Sets who may open exports, of those that are served too, so that a volume which comes back after a rollback is

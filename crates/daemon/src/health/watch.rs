@@ -55,9 +55,15 @@ impl Watch {
 /// Looks, unless another thread does so at the moment.
 pub(crate) fn look(watcher: &Mutex<Watcher>, daemon: &Daemon) {
     if let Ok(mut watcher) = watcher.try_lock() {
-        let health = watcher.look(daemon);
+        let health = watcher.look(daemon, false);
         daemon.note_health(health);
     }
+}
+
+/// Looks after a reload, whose result somebody waits for: what has changed is told at once.
+pub(crate) fn look_after_reload(watcher: &Mutex<Watcher>, daemon: &Daemon) {
+    let health = locked(watcher).look(daemon, true);
+    daemon.note_health(health);
 }
 
 /// Takes a reading for the history of the page.
@@ -111,7 +117,7 @@ pub(crate) struct Watcher {
 
 impl Watcher {
     /// Looks at everything; tells what is new and what is over.
-    pub(crate) fn look(&mut self, daemon: &Daemon) -> Health {
+    pub(crate) fn look(&mut self, daemon: &Daemon, at_once: bool) -> Health {
         let mut found = Vec::new();
         let (rows, pools) = (daemon.rows(), daemon.pools());
         self.counts.retain(|name, _| pools.iter().any(|held| held.plan.name == *name));
@@ -152,7 +158,7 @@ impl Watcher {
             About::Export(name) => rows.iter().any(|row| row.plan.name == *name && row.failed.is_none()),
             _ => false,
         });
-        let health = Health::new(self.tell(found));
+        let health = Health::new(self.tell(found, at_once));
         self.tell_systemd(daemon, &health);
         health
     }
@@ -198,14 +204,15 @@ impl Watcher {
     }
 
     /// Tells which problems are new and which are over; all that are there, with the times at which they began.
-    fn tell(&mut self, found: Vec<Problem>) -> Vec<Problem> {
+    fn tell(&mut self, found: Vec<Problem>, at_once: bool) -> Vec<Problem> {
         let now = Instant::now();
         let mut problems = Vec::with_capacity(found.len());
         for mut one in found {
             match self.told.get_mut(&(one.kind, one.about.clone())) {
                 Some(told) => {
                     one.since = told.problem.since;
-                    if one.cause != told.problem.cause && now.duration_since(told.at) >= AGAIN {
+                    let is_other = (&one.cause, &one.fix) != (&told.problem.cause, &told.problem.fix);
+                    if is_other && (at_once || now.duration_since(told.at) >= AGAIN) {
                         say(&one);
                         told.at = now;
                         told.problem = one.clone();

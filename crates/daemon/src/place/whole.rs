@@ -194,6 +194,8 @@ impl PoolPlace {
         let is_device = std::fs::metadata(&path).is_ok_and(|meta| node_is_device(&meta));
         let paths: Vec<PathBuf> = self.file_paths().into_iter().map(PathBuf::from).collect();
         let near = paths.iter().flat_map(|path| directories_of(path)).chain(self.search.iter().cloned());
+        // Where a pool that is named by its identity alone is looked for.
+        let near = near.chain((paths.is_empty() && self.search.is_empty()).then(|| PathBuf::from(".")));
         let is_near = near.map(|directory| whole(&directory)).any(|directory| path.parent() == Some(&*directory));
         is_device || is_near || paths.iter().any(|named| whole(named) == path) || self.hinted().contains(&path)
     }
