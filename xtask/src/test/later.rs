@@ -31,6 +31,8 @@ pub const LATER: &[Later] = &[
     later("sheave-cli", "soak::"),
     // Backups of thirty nights.
     later("sheave-cli", "week::"),
+    // It waits for a minute.
+    later("sheave-cli", "health::a_disk_that_answers_with_errors"),
     // Copies by QEMU, libnbd and rbd that take long.
     later("sheave-cli", "backup::an_incremental_copy"),
     later("sheave-cli", "backup::contexts_are_told"),
