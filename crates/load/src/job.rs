@@ -8,8 +8,9 @@
 //!
 //! Owns the subset of fio's options that a run can do as they are meant, and the words for what it cannot: an option
 //! that is not in [`SETTINGS`], a value that would be understood in another way, and a section too many are errors
-//! with the file, the line and the section. What is left out of the work is what changes nothing of it. What each
-//! option means here stands in `docs/jobs.md`, whose tables a test compares with [`SETTINGS`] and [`REFUSED`].
+//! with the file, the line and the section. What is left out of the work is what changes nothing of it. The meaning
+//! of each option stands in `docs/jobs.md`, whose tables a test compares with [`SETTINGS`] and
+//! [`REFUSED`](refused::REFUSED).
 //!
 //! * J1. A job that is returned means the same to fio: what fio's default is, is the default here (buffered I/O, one
 //!   I/O in flight, blocks of 4 KiB, reads from front to back, an end when the file was gone through once), and where
