@@ -23,15 +23,14 @@ use sheave_serve::{Address, Allow, Tls, tls};
 
 use crate::config::{self, ExportPlan, Lines, Overrides, Plan, PoolPlan, What};
 use crate::failure::{self, Failure};
+use crate::look::node_of;
 use crate::place::is_missing;
+use crate::tls::RENEW;
 use crate::{devices, log};
 
 /// Longest path of a socket.
 const MAX_SOCKET_PATH: usize = 107;
-/// A certificate that ends within this time is to be renewed.
-const RENEW_SECONDS: i64 = 14 * 86_400;
-
-/// How bad it is.
+/// The weight of a finding, the lightest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Grade {
@@ -46,7 +45,7 @@ pub enum Grade {
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// How bad it is.
+    /// The weight of the finding.
     pub grade: Grade,
     /// The line of the configuration that is meant, if it is one.
     pub line: Option<usize>,
@@ -65,7 +64,7 @@ pub struct Would {
     pub of: String,
     /// Clients may not change it.
     pub read_only: bool,
-    /// How fast it may be.
+    /// The limit of its speed, as it is written in the configuration.
     pub limit: Option<String>,
     /// Who may open it, a rule each; everybody, if there is none.
     pub allow: Option<Vec<String>>,
@@ -291,7 +290,7 @@ impl Look {
             } else if validity.from > now {
                 let what = format!("{path} is not valid yet: no client accepts it");
                 self.found(Grade::Unserved, line, what, "look at the clock of this machine, or wait");
-            } else if validity.until <= now + RENEW_SECONDS {
+            } else if validity.until <= now + RENEW.as_secs() as i64 {
                 self.found(Grade::Warning, line, format!("{path} expires in {days} days"), renew);
             }
         }
@@ -366,8 +365,7 @@ impl Look {
     /// Somebody uses a file, alone or with others.
     fn uses(&mut self, who: &str, path: &Path, alone: bool, line: Option<usize>) {
         let Ok(found) = std::fs::metadata(path) else { return };
-        let is_device = found.file_type().is_block_device();
-        let id = if is_device { (found.rdev(), 0) } else { (found.dev(), found.ino()) };
+        let id = node_of(&found);
         match self.users.get(&id) {
             Some((other, others)) if *others || alone => {
                 let what = format!("{who}: {} is in use by {other}", path.display());
@@ -402,7 +400,7 @@ fn may(path: &Path, rights: Access) -> Result<(), rustix::io::Errno> {
     rustix::fs::accessat(rustix::fs::CWD, path, rights, rustix::fs::AtFlags::EACCESS)
 }
 
-/// With whose failure it is.
+/// Returns the same failure with the name of the part before its cause.
 fn named(who: &str, why: &Failure) -> Failure {
     let named = Failure::run(format!("{who}: {}", why.cause()));
     match why.how_to_mend() {

@@ -133,9 +133,9 @@ pub struct ExportPlan {
     pub what: What,
     /// It is not changed.
     pub read_only: bool,
-    /// How fast it may be.
+    /// The limit of its speed, if it has one.
     pub limit: Option<Limit>,
-    /// Who may open it.
+    /// The rules that say which clients may open it.
     pub allow: Allow,
 }
 
@@ -454,7 +454,7 @@ pub struct One {
     pub tls: Option<TlsPlan>,
     /// It is not changed.
     pub read_only: bool,
-    /// How fast it may be.
+    /// The limit of its speed, if it has one.
     pub limit: Option<Limit>,
     /// The export's name, unless the volume's.
     pub name: Option<String>,

@@ -16,7 +16,6 @@ mod reload;
 mod standby;
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -34,6 +33,7 @@ use crate::failure::{self, Failure};
 use crate::health::model::Health;
 use crate::history::History;
 use crate::log::CLIENT;
+use crate::look::node_of;
 use crate::opening::{self, Opening};
 use crate::place::{Access, PoolPlace};
 use crate::rights::Rights;
@@ -118,10 +118,7 @@ impl DeviceId {
     /// Of a file or block device that was opened.
     fn of(passed: &Passed) -> Result<DeviceId, Failure> {
         let meta = passed.file.metadata().map_err(|error| Failure::run(format!("looking at the file: {error}")))?;
-        let (device, inode) = match meta.file_type().is_block_device() {
-            true => (meta.rdev(), 0),
-            false => (meta.dev(), meta.ino()),
-        };
+        let (device, inode) = node_of(&meta);
         Ok(DeviceId { device, inode })
     }
 }

@@ -8,7 +8,6 @@
 //! Owns the pauses. Each try has a thread of its own, for storage may take as long as it likes to answer.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -19,6 +18,7 @@ use tracing::error;
 use crate::daemon::{Daemon, Held, Row};
 use crate::devices::{may_be_silent, reaches};
 use crate::failure::Failure;
+use crate::look::node_of;
 use crate::ticker::Ticker;
 
 /// How often it is looked what is due.
@@ -92,7 +92,7 @@ struct Tries {
 /// The files and block devices that are there of those that a spec names.
 fn files_of(spec: &str) -> Vec<(u64, u64)> {
     let identity = |reach: Reach| match reach {
-        Reach::Data(path) => std::fs::metadata(path).ok().map(|found| (found.dev() ^ found.rdev(), found.ino())),
+        Reach::Data(path) => std::fs::metadata(path).ok().as_ref().map(node_of),
         _ => None,
     };
     reaches(spec).unwrap_or_default().into_iter().filter_map(identity).collect()

@@ -1,12 +1,16 @@
 //! TLS as the configuration and the command line have it: which addresses have it, and with which files.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::Deserialize;
 use sheave_serve::{Address, Listener, Tls, TlsFiles};
 use toml::Spanned;
 
 use crate::failure::{self, Failure};
+
+/// A certificate that expires within this time is to be renewed.
+pub(crate) const RENEW: Duration = Duration::from_secs(14 * 86_400);
 
 /// TLS of some addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -124,7 +124,7 @@ impl Allow {
         *self == Allow::All
     }
 
-    /// Whether this client may.
+    /// Returns true if a rule lets this client open the export.
     #[must_use]
     pub fn admits(&self, who: &Who) -> bool {
         match self {

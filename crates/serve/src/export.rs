@@ -113,7 +113,7 @@ pub struct Export {
     pub description: String,
     /// Writes are refused, whatever the backend can.
     pub read_only: bool,
-    /// Who may open it.
+    /// The rules that say which clients may open it.
     pub allow: Allow,
     /// What is served.
     pub backend: Box<dyn Backend>,
@@ -263,7 +263,7 @@ struct Entry {
     counts: IoCounts,
     /// How fast it may be; it stays with the name.
     bucket: Arc<Bucket>,
-    /// Who may open it.
+    /// The rules that say which clients may open it.
     allow: Allow,
     /// How often somebody was refused it who may not.
     refused: u64,
@@ -302,7 +302,7 @@ pub struct ExportStatus {
     pub counts: IoCounts,
     /// How fast it may be, if there is a limit.
     pub limit: Option<Limit>,
-    /// Who may open it.
+    /// The rules that say which clients may open it.
     pub allow: Allow,
     /// How often somebody was refused it who may not.
     pub refused: u64,

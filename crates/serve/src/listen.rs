@@ -161,7 +161,7 @@ impl Listener {
         self.tls.lock().expect("invariant: nothing panics under this lock").clone()
     }
 
-    /// Whether it takes no clients but those with a certificate of an authority that it knows.
+    /// Returns true if every client must show a certificate of an authority that the server knows.
     #[must_use]
     pub fn asks_for_certificates(&self) -> bool {
         self.tls().is_some_and(|tls| tls.required && tls.asks_for_certificates)

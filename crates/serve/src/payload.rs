@@ -27,7 +27,7 @@ const ALIGN: usize = 4096;
 
 const _: () = assert!(HEADROOM >= MAX_READ_HEADER);
 
-/// Where the data of a request lies in its memory.
+/// The place of the data of a request within its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     /// Bytes of data.

@@ -97,7 +97,6 @@ fn read(control: Option<&Path>) -> Result<Status, Failure> {
 fn server(remote: &Remote) -> Result<ServerStatus, Failure> {
     let server: Server = remote.call("GetStatus", &t::Nothing {})?;
     let told: t::Statistics = remote.call("GetStatistics", &t::Nothing {})?;
-    let health: t::Health = remote.call("GetHealth", &t::Nothing {})?;
     let state = |export: t::ExportStatistics| ExportState {
         name: export.name,
         pool: export.pool,
@@ -109,7 +108,7 @@ fn server(remote: &Remote) -> Result<ServerStatus, Failure> {
     Ok(ServerStatus {
         server,
         control: remote.socket().display().to_string(),
-        health,
+        health: told.health,
         pools: told.pools,
         pools_total: told.pools_total,
         exports: told.exports.into_iter().map(state).collect(),

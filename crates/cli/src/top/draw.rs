@@ -9,7 +9,7 @@ use sheave_base::units::{fmt_bytes, fmt_ns};
 
 use super::rates::{ExportRate, QueueRate, Rate, Shares};
 use super::screen::{Screen, View};
-use super::text::{self, MOST_PROBLEMS, bar, cells, head, of_export, plain, space};
+use super::text::{self, MOST_PROBLEMS, bar, cells, head, not_served, numbers, plain, space};
 
 /// Pools that are shown below exports.
 const POOLS_BELOW: usize = 3;
@@ -89,12 +89,11 @@ fn table_row(name: String, numbers: [String; 5], last: Line<'static>) -> Row<'st
 fn exports(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
     let width = bar_width(area);
     let row = |export: &ExportRate| {
-        let (numbers, _) = of_export(export, width);
-        let last = match &export.failed {
-            Some(why) => Line::styled(format!("not served: {}", plain(why)), Style::new().fg(Color::Red)),
+        let last = match not_served(export) {
+            Some(why) => Line::styled(why, Style::new().fg(Color::Red)),
             None => split(&export.rate.split, width),
         };
-        table_row(plain(&export.name), numbers, last)
+        table_row(plain(&export.name), numbers(export), last)
     };
     let table = Table::new(screen.board.exports.iter().map(row), widths()).header(header("EXPORT", screen.sort.name()));
     let table = table.row_highlight_style(Modifier::REVERSED);

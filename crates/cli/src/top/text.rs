@@ -18,8 +18,8 @@ pub fn page(board: &Board) -> String {
     text += "\n";
     text += &heading("EXPORT");
     for export in &board.exports {
-        let (numbers, split) = of_export(export, BAR);
-        text += &row(&plain(&export.name), numbers, &split);
+        let split = not_served(export).unwrap_or_else(|| bar(&export.rate.split, BAR));
+        text += &row(&plain(&export.name), numbers(export), &split);
     }
     text += &format!("\n{}", heading("QUEUE"));
     for queue in &board.queues {
@@ -77,16 +77,21 @@ pub fn cells(rate: &Rate) -> [String; 5] {
     ]
 }
 
-/// The numbers of an export, and its split or why it is not served. Rates are those of requests, which also count what
-/// no device was asked for.
-pub fn of_export(export: &ExportRate, width: usize) -> ([String; 5], String) {
-    if let Some(why) = &export.failed {
-        return ([const { String::new() }; 5], format!("not served: {}", plain(why)));
+/// The reason why an export is not served, in words.
+pub fn not_served(export: &ExportRate) -> Option<String> {
+    export.failed.as_ref().map(|why| format!("not served: {}", plain(why)))
+}
+
+/// The cells of an export, empty when it is not served. Its rates are those of requests, which also count what no
+/// device was asked for.
+pub fn numbers(export: &ExportRate) -> [String; 5] {
+    if export.failed.is_some() {
+        return [const { String::new() }; 5];
     }
     let mut numbers = cells(&export.rate);
     numbers[0] = format!("{:.0}", export.requests_per_second);
     numbers[1] = format!("{:.1}", export.request_bytes_per_second / f64::from(1 << 20));
-    (numbers, bar(&export.rate.split, width))
+    numbers
 }
 
 /// The problems in lines, the most severe first, and how many more there are; each with true when it is critical.

@@ -10,7 +10,7 @@ const STALE: Duration = Duration::from_secs(5);
 /// Problems that reports list; of more the most severe.
 pub(crate) const MOST_PROBLEMS: usize = 256;
 
-/// How bad something is.
+/// The severity of a problem.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Severity {
     /// Nothing is wrong.

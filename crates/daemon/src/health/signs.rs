@@ -16,13 +16,12 @@ use sheave_vol::{DiscardState, PoolInfo, SpaceState};
 
 use super::model::{About, Kind, Problem};
 use crate::daemon::{Held, Row};
+use crate::tls::RENEW;
 
 /// For so long after its last fault a device counts as faulty.
 pub(super) const FAULTY: Duration = Duration::from_secs(60);
 /// A device that has requests and has ended none for so long is silent.
 pub(super) const SILENT: Duration = Duration::from_secs(5);
-/// So long before its end a certificate is to be replaced.
-const EXPIRES: Duration = Duration::from_secs(14 * 86_400);
 /// Names that a cause lists.
 const MOST_NAMES: usize = 5;
 
@@ -220,7 +219,7 @@ pub(super) fn of_certificate(expiry: &Expiry, now: SystemTime, found: &mut Vec<P
     let about = About::File(path.display().to_string());
     const FIX: &str = "Put a new one there, and reload the daemon (SIGHUP)";
     match expiry.at.duration_since(now) {
-        Ok(left) if left < EXPIRES => {
+        Ok(left) if left < RENEW => {
             let cause = format!("a certificate in {} expires in {}", shown(path), in_days(left));
             found.push(problem(Kind::CertificateExpires, &about, cause, FIX));
         }

@@ -78,7 +78,7 @@ struct Comparison<'a> {
 struct Batch {
     /// Extents, each with the place of the base's data where both have data.
     found: Vec<(Extent, Option<u64>)>,
-    /// Where the next batch begins.
+    /// The byte at which the next batch begins.
     upto: u64,
     /// The count in either grace, if something may have to be read (D4).
     pinned: Option<[Phase; 2]>,
