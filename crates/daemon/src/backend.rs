@@ -128,6 +128,10 @@ impl Backend for ServedVolume {
         contexts::number(&self.volume, name)
     }
 
+    fn reads_for_status(&self, context: u64) -> bool {
+        contexts::reads(context)
+    }
+
     fn extents(&self, question: &Question) -> Result<Vec<sheave_nbd::Extent>, NoStatus> {
         contexts::answer(&self.volume, self.unit_bytes, question)
     }

@@ -1,23 +1,23 @@
 //! The metadata contexts of a served volume: what is allocated, what is shared, what has changed since a snapshot.
 //!
-//! All answers come from the pool's maps, which are in memory. A snapshot that changes are told since is not kept open:
-//! it can be deleted at any time, and who asks afterwards gets an error. Its number is never used again, so another
-//! snapshot of that name is not taken for it.
+//! Answers come from the pool's maps, which are in memory, but for what has changed since a snapshot: blocks that a copy
+//! moved are read and compared, so those answers are [given on another thread](reads). A snapshot that is compared with
+//! is not kept open: it can be deleted at any time, and who asks afterwards gets an error. Its number is never used
+//! again, so another snapshot of that name is not taken for it.
 
 use sheave_nbd::catalog::MAX_LISTED;
 use sheave_nbd::reply::MAX_EXTENTS;
 use sheave_nbd::wire::state;
 use sheave_serve::{BASE_ALLOCATION, BASE_ALLOCATION_NUMBER, NoStatus, Question};
-use sheave_vol::{Extent, ExtentKind, Volume};
+use sheave_vol::{Differences, Extent, ExtentKind, PoolError, Volume};
 
 /// Units of a pool that one request for extents looks at: some milliseconds.
 const UNITS_AT_ONCE: u64 = 1 << 16;
 /// Units that are looked at before the extents that were found are counted: what bounds the memory of an answer.
 const UNITS_PER_STEP: u64 = 1 << 9;
-/// Steps of comparisons in one request: as long as [`UNITS_AT_ONCE`].
-const STEPS_AT_ONCE: u32 = 1 << 15;
-/// Steps before the extents that were found are counted.
-const STEPS_PER_PART: u32 = 1 << 12;
+/// Batches of a comparison in one request, each of 4096 units, or of 1 MiB that is read of either side: as long as
+/// [`UNITS_AT_ONCE`] where nothing is read.
+const BATCHES_AT_ONCE: u32 = 8;
 
 /// Whether a range has space, and whose, in QEMU's numbers for chains of images.
 const ALLOCATION_DEPTH: &str = "qemu:allocation-depth";
@@ -51,6 +51,11 @@ pub fn number(volume: &Volume, name: &[u8]) -> Option<u64> {
             Some(SINCE_NUMBER | u64::from(snapshot))
         }
     }
+}
+
+/// Returns true for contexts whose answers read the disk.
+pub fn reads(context: u64) -> bool {
+    context >= SINCE_NUMBER
 }
 
 /// The status of a range.
@@ -120,30 +125,27 @@ fn allocated(
     extents
 }
 
-/// What of a range has changed since a snapshot.
+/// Returns which parts of a range have changed since a snapshot.
 fn changed(volume: &Volume, snapshot: u32, question: &Question) -> Result<Vec<sheave_nbd::Extent>, NoStatus> {
-    let end = question.pos + question.len;
-    let mut extents: Vec<sheave_nbd::Extent> = Vec::new();
-    let mut at = question.pos;
-    let mut steps = (STEPS_AT_ONCE / question.among.max(1)).max(1);
-    while steps > 0 {
-        let some = steps.min(STEPS_PER_PART);
-        steps -= some;
-        let part = volume.changes_part(snapshot, at, end - at, some);
-        let (found, upto) = part.map_err(|_| NoStatus("the snapshot is gone, or its map is damaged"))?;
-        for extent in &found {
-            add(&mut extents, extent.pos - at, CLEAN);
-            add(&mut extents, extent.len, DIRTY);
-            at = extent.pos + extent.len;
-        }
-        let upto = upto.min(end);
-        add(&mut extents, upto.saturating_sub(at), CLEAN);
-        // A part that looks at nothing: the volume has become smaller, and ends before this.
-        if upto >= end || upto == at && found.is_empty() || extents.len() > MAX_EXTENTS {
-            break;
-        }
-        at = upto.max(at);
+    let mut batches = (BATCHES_AT_ONCE / question.among.max(1)).max(1);
+    let mut go_on = |told: &Differences| {
+        let goes_on = batches > 0 && told.extents.len() <= MAX_EXTENTS;
+        batches = batches.saturating_sub(1);
+        goes_on
+    };
+    let (pos, len) = (question.pos, question.len);
+    let told = volume.differences_since_number(snapshot, pos, len, &mut go_on).map_err(|error| match error {
+        PoolError::Io { .. } => NoStatus("the server has no memory to compare with the snapshot"),
+        _ => NoStatus("the snapshot is gone, or its map is damaged"),
+    })?;
+    let mut extents = Vec::new();
+    let mut at = pos;
+    for extent in &told.extents {
+        add(&mut extents, extent.pos - at, CLEAN);
+        add(&mut extents, extent.len, DIRTY);
+        at = extent.pos + extent.len;
     }
+    add(&mut extents, told.upto.min(pos + len).saturating_sub(at), CLEAN);
     Ok(extents)
 }
 

@@ -32,6 +32,7 @@ use crate::clients::Who;
 use crate::counts::{IoCounts, Tally};
 use crate::error::ServeError;
 use crate::limit::{Bucket, Limit};
+use crate::serial_thread::SerialThread;
 
 /// The metadata context that every export has.
 pub const BASE_ALLOCATION: &str = "base:allocation";
@@ -44,7 +45,7 @@ pub(crate) const MAX_MIN_BLOCK: u32 = 1 << 16;
 
 /// A question for the status of a range. The answer has extents from the start of the range on, at least one, which
 /// cover the range or as much of it as is found in a short time. It is asked on a reactor's thread, so the answer does
-/// not wait for I/O.
+/// not wait for I/O, unless the backend says that it [does](Backend::reads_for_status).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question {
     /// The number of the metadata context.
@@ -75,6 +76,12 @@ pub trait Backend: Debug + Send + Sync {
     /// while clients have it; it never means anything else.
     fn context(&self, name: &[u8]) -> Option<u64> {
         (name == BASE_ALLOCATION.as_bytes()).then_some(BASE_ALLOCATION_NUMBER)
+    }
+
+    /// Whether answers in a metadata context take I/O: they are asked for on a thread of their own then, one at a time.
+    fn reads_for_status(&self, context: u64) -> bool {
+        let _ = context;
+        false
     }
 
     /// The status of a range in a metadata context.
@@ -175,6 +182,7 @@ impl Drop for Last {
 pub(crate) struct Served {
     export: Export,
     locks: Arc<BlockLocks>,
+    status_thread: SerialThread,
     /// Dropped last.
     _last: Last,
 }
@@ -183,6 +191,11 @@ impl Served {
     /// Who changes which blocks of it.
     pub(crate) fn locks(&self) -> &Arc<BlockLocks> {
         &self.locks
+    }
+
+    /// The thread for questions for its status that take I/O.
+    pub(crate) fn status_thread(&self) -> &SerialThread {
+        &self.status_thread
     }
 }
 
@@ -389,7 +402,8 @@ impl Exports {
         let name = export.name.clone();
         let gone = Gone::default();
         let (locks, allow) = (entries.locks_of(&export), export.allow.clone());
-        let export = Some(Arc::new(Served { export, locks, _last: Last(gone.clone()) }));
+        let export =
+            Some(Arc::new(Served { export, locks, status_thread: SerialThread::default(), _last: Last(gone.clone()) }));
         match entries.list.iter_mut().find(|entry| entry.name == name) {
             Some(entry) => {
                 (entry.id, entry.export, entry.gone, entry.allow) = (id, export, gone, allow);

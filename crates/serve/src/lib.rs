@@ -46,6 +46,7 @@ pub mod listen;
 mod payload;
 mod reactor;
 mod seen;
+mod serial_thread;
 pub mod server;
 mod shared;
 mod shares;

@@ -188,7 +188,7 @@ impl Reactor {
         }
         while let Some(number) = self.io.questions.next() {
             if let Some(Some(conn)) = self.conns.get_mut(number) {
-                while conn.answer_question() && self.io.questions.has_time(Instant::now()) {}
+                while conn.answer_question(&self.io) && self.io.questions.has_time(Instant::now()) {}
             }
             self.touched.push(number);
             if !self.io.questions.has_time(Instant::now()) {
@@ -226,6 +226,13 @@ impl Reactor {
                 Order::Ping { done } => _ = done.try_send(()),
                 Order::Ask(ask) => self.io.asked(ask),
                 Order::Turn { slot } => self.io.turn_came(slot),
+                Order::Status { conn, found } => {
+                    // A connection outlives its question.
+                    if let Some(Some(asked)) = self.conns.get_mut(conn) {
+                        asked.status(found);
+                        self.touched.push(conn);
+                    }
+                }
                 Order::Trace { to, done } => {
                     drop(self.io.ring.trace_to(to));
                     let _ = done.try_send(());

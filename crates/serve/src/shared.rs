@@ -11,11 +11,12 @@ use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_base::trace::writer::TraceWriter;
 
 use sheave_iomap::slow::DEFAULT_SLOW_LIMIT;
+use sheave_nbd::Extent;
 use sheave_uring::RingHandle;
 
 use crate::block_locks::Ask;
 use crate::clients::{Arrival, Client, Clients};
-use crate::export::Exports;
+use crate::export::{Exports, NoStatus};
 use crate::listen::Listener;
 
 /// What an operator would act on, or looks for later. Its words are its `Display`.
@@ -113,6 +114,8 @@ pub(crate) enum Order {
     Ask(Ask),
     /// Start a request that waited for others.
     Turn { slot: u32 },
+    /// Tell a client the status of the range that it asked for.
+    Status { conn: usize, found: Result<Vec<Extent>, NoStatus> },
 }
 
 /// Orders for one reactor.

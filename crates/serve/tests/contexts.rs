@@ -133,3 +133,92 @@ fn who_looks_through_the_contexts_leaves_others_their_turn() {
     curious.read_exact(&mut vec![0; ASKED * (10 * (20 + 4 + 3) + 20)]).expect("all");
     rig.server.stop().expect("it ends");
 }
+
+/// A backend whose context `n:1` takes as long as somebody holds its lock, and tells who has begun.
+#[derive(Debug)]
+struct Slow {
+    file: Arc<dyn File>,
+    gate: Arc<Mutex<()>>,
+    begun: Mutex<std::sync::mpsc::Sender<Question>>,
+}
+
+impl Backend for Slow {
+    fn file(&self) -> &Arc<dyn File> {
+        &self.file
+    }
+
+    fn context(&self, name: &[u8]) -> Option<u64> {
+        str::from_utf8(name).ok()?.strip_prefix("n:")?.parse().ok()
+    }
+
+    fn reads_for_status(&self, context: u64) -> bool {
+        context == 1
+    }
+
+    fn extents(&self, question: &Question) -> Result<Vec<Extent>, NoStatus> {
+        if question.context == 1 {
+            self.begun.lock().expect("nobody panics").send(*question).expect("the test listens");
+            drop(self.gate.lock());
+        }
+        Ok(vec![Extent { len: 4096, status: 70 + question.context as u32 }])
+    }
+}
+
+type Begun = std::sync::mpsc::Receiver<Question>;
+
+fn slow() -> Option<(Rig, Arc<Mutex<()>>, Begun)> {
+    let device = sheave_drivers::open_device("ram:size=64M").expect("a device");
+    let (gate, (begun, heard)) = (Arc::default(), std::sync::mpsc::channel());
+    let file = Arc::new(RawFile::new(device));
+    let backend = Slow { file, gate: Arc::clone(&gate), begun: Mutex::new(begun) };
+    let options = ServerOptions { reactors: 1, ..ServerOptions::default() };
+    Some((rig_with(Box::new(backend), options)?, gate, heard))
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn an_answer_that_reads_holds_up_nobody_else() {
+    let Some((rig, gate, begun)) = slow() else { return };
+    let (mut one, mut two, mut other) = (client(&rig, &["n:0", "n:1", "n:2"]), client(&rig, &["n:1"]), rig.client());
+    let held = gate.lock().expect("nobody panics");
+    one.write_all(&[request(7, 3, 0, 1 << 20), request(0, 4, 0, 512)].concat()).expect("sent");
+    assert_eq!(chunk(&mut one, 3), (0, 5, words(&[0, 4096, 70])), "the context before it");
+    let asked = begun.recv_timeout(PATIENCE).expect("it is looked for");
+    assert_eq!(asked, Question { context: 1, pos: 0, len: 1 << 20, among: 3 });
+    two.write_all(&request(7, 5, 8192, 1 << 20)).expect("sent");
+    // The only reactor serves others meanwhile, and questions of others that read nothing.
+    looked_before_ten_reads(&mut other, &AtomicUsize::new(1));
+    let mut third = client(&rig, &["n:2"]);
+    third.write_all(&request(7, 6, 0, 1 << 20)).expect("sent");
+    assert_eq!(chunk(&mut third, 6), (1, 5, words(&[0, 4096, 72])));
+    assert!(begun.try_recv().is_err(), "one answer of an export at a time");
+    drop(held);
+    assert_eq!(chunk(&mut one, 3), (0, 5, words(&[1, 4096, 71])));
+    assert_eq!(chunk(&mut one, 3), (1, 5, words(&[2, 4096, 72])));
+    assert_eq!(chunk(&mut one, 4).1, 1, "the request behind it");
+    assert_eq!(chunk(&mut two, 5), (1, 5, words(&[0, 4096, 71])));
+    rig.server.stop().expect("it ends");
+}
+
+#[test]
+fn an_export_is_gone_when_nobody_reads_for_an_answer_any_more() {
+    let Some((rig, gate, begun)) = slow() else { return };
+    let held = gate.lock().expect("nobody panics");
+    // One whose client has hung up, and one whose client waits.
+    let mut gone = client(&rig, &["n:1"]);
+    gone.write_all(&request(7, 3, 0, 1 << 20)).expect("sent");
+    begun.recv_timeout(PATIENCE).expect("it is looked for");
+    drop(gone);
+    let mut waits = client(&rig, &["n:1"]);
+    waits.write_all(&request(7, 4, 0, 1 << 20)).expect("sent");
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| tell.send(rig.server.take_export("x", true)).expect("heard"));
+        assert!(told.recv_timeout(Duration::from_millis(200)).is_err(), "its backend is still used");
+        drop(held);
+        told.recv_timeout(PATIENCE).expect("it ends").expect("it is out");
+    });
+    assert_eq!(waits.read(&mut [0; 1]).expect("shut"), 0, "no answer, for it was dropped");
+    rig.server.stop().expect("it ends");
+}

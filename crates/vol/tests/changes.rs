@@ -9,7 +9,7 @@ use sheave_drivers::open_device;
 use sheave_iomap::File;
 use sheave_vol::block_io::{BlockIo, DeviceIo};
 use sheave_vol::rbd_diff::{Identity, Likeness};
-use sheave_vol::{Checksum, CopyOptions, CreateOptions, Extent, ExtentKind, Pool, PoolError, Volume};
+use sheave_vol::{Checksum, CopyOptions, CreateOptions, Differences, Extent, ExtentKind, Pool, PoolError, Volume};
 
 const BLOCK: u64 = 4096;
 /// More than a leaf of 16 KiB units maps, in several slots of the top with 4 KiB units.
@@ -21,15 +21,22 @@ fn content(pool: &Pool, name: &str) -> Vec<u8> {
     User::new(volume).read(0, size as usize).expect("reads")
 }
 
-/// The changes since a snapshot, asked for part by part.
+/// The differences since a snapshot, found by its number, batch by batch.
 fn in_parts(now: &Volume, base: &str, pos: u64, len: u64) -> Vec<Extent> {
     let number = now.snapshot_number(base).expect("is there");
     let size = now.size_bytes();
     let end = pos.saturating_add(len).min(size);
     let (mut at, mut all) = (pos, Vec::<Extent>::new());
     while at < end {
-        let (found, upto) = now.changes_part(number, at, end - at, u32::MAX).expect("told");
-        assert!(upto > at && found.len() <= 4096);
+        let mut begun = 0;
+        let mut once = |told: &Differences| {
+            assert!(begun > 0 || told.extents.is_empty() && told.upto == at);
+            begun += 1;
+            begun == 1
+        };
+        let told = now.differences_since_number(number, at, end - at, &mut once).expect("told");
+        let Differences { extents: found, upto, .. } = told;
+        assert!(upto > at && found.len() <= 4096 + 256);
         assert!(found.iter().all(|extent| extent.pos >= at && extent.pos + extent.len <= upto), "within the part");
         at = upto;
         for extent in found {
@@ -54,11 +61,12 @@ fn assert_told(pool: &Pool, now: &str, base: &str, words: &str) -> u64 {
     let (one, other) = (pool.open_volume(now).expect("is there"), pool.open_volume(base).expect("is there"));
     let told = one.changes_since(&other, 0, u64::MAX).expect("told");
     if pool.volume_info(base).expect("is there").snapshot {
-        assert_eq!(in_parts(&one, base, 0, u64::MAX), told, "{words}");
+        let whole = one.differences_since(&other, 0, u64::MAX, &mut |_| true).expect("told");
+        assert_eq!(in_parts(&one, base, 0, u64::MAX), whole.extents, "{words}");
         // And from within it, of a part of it.
         let (from, len) = (new.len() as u64 / 3 / BLOCK * BLOCK, new.len() as u64 / 4);
-        let part = one.changes_since(&other, from, len).expect("told");
-        assert_eq!(in_parts(&one, base, from, len), part, "{words}");
+        let part = one.differences_since(&other, from, len, &mut |_| true).expect("told");
+        assert_eq!(in_parts(&one, base, from, len), part.extents, "{words}");
     }
     let mut changed = vec![false; new.len() / BLOCK as usize];
     let mut last = 0;
@@ -387,10 +395,15 @@ fn a_long_comparison_is_in_parts_and_none_looks_at_all() {
     user.write(0, &pattern(1, 60 << 20)).expect("written");
     let volume = pool.open_volume("v").expect("is there");
     let number = volume.snapshot_number("s").expect("is there");
-    // A step for each unit that was written.
-    for (steps, expected) in [(1, 1), (100, 100), (4096, 4096), (u32::MAX, 4096)] {
-        let (_, upto) = volume.changes_part(number, 0, u64::MAX, steps).expect("told");
-        assert_eq!(upto, expected * 4096, "{steps} steps");
+    // A step for each unit that was written: nothing is read, for the snapshot has none of them.
+    for batches in 1..4 {
+        let mut left = batches;
+        let mut go_on = |_: &Differences| {
+            left -= 1;
+            left >= 0
+        };
+        let told = volume.differences_since_number(number, 0, u64::MAX, &mut go_on).expect("told");
+        assert_eq!((told.upto, told.read_bytes), (batches as u64 * 4096 * 4096, 0), "{batches} batches");
     }
     assert_eq!(assert_told(&pool, "v", "s", "60 MiB"), 60 << 20);
 }
@@ -404,14 +417,27 @@ fn a_snapshot_that_is_compared_with_may_go_and_none_takes_its_place() {
     pool.snapshot("v", "s").expect("frozen");
     User::new(volume.clone()).write(65536, &pattern(1, 65536)).expect("written");
     let number = volume.snapshot_number("s").expect("is there");
-    let dirty = |number| volume.changes_part(number, 0, u64::MAX, 4096).map(|(found, _)| found.len());
+    let dirty =
+        |number| volume.differences_since_number(number, 0, u64::MAX, &mut |_| true).map(|told| told.extents.len());
     assert_eq!(dirty(number).expect("told"), 1);
     pool.rename("s", "t").expect("renamed");
     assert_eq!(dirty(number).expect("told"), 1);
     pool.delete("t").expect("it is not kept open");
     assert!(matches!(dirty(number), Err(PoolError::NoVolume { .. })));
+    User::new(volume.clone()).write(0, &pattern(1, 4 << 20)).expect("written");
     pool.snapshot("v", "t").expect("frozen");
     assert!(matches!(dirty(number), Err(PoolError::NoVolume { .. })), "another one of that name");
+    // Between two batches too: the map of what is gone is somebody else's by then.
+    let number = volume.snapshot_number("t").expect("is there");
+    User::new(volume.clone()).write(0, &pattern(2, 4 << 20)).expect("written");
+    let told = volume.differences_since_number(number, 0, u64::MAX, &mut |told| {
+        if told.upto > 0 {
+            pool.delete("t").expect("deleted");
+        }
+        true
+    });
+    assert!(matches!(told, Err(PoolError::NoVolume { .. })), "{told:?}");
+    pool.snapshot("v", "t").expect("frozen");
     assert!(matches!(volume.snapshot_number("s"), Err(PoolError::NoVolume { .. })));
     assert!(matches!(volume.snapshot_number("v"), Err(PoolError::Invalid { .. })), "what changes is no base");
 }

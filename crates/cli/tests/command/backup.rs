@@ -296,3 +296,25 @@ fn scattered_changes_are_told_in_bounded_answers() {
     }
     daemon.end();
 }
+
+#[test]
+fn fifty_small_writes_are_fifty_dirty_blocks() {
+    let Some(dir) = pool(&["nbdinfo", "nbdcopy", "qemu-img", "qemu-io"]) else { return };
+    image(&dir, "a", 3);
+    // A write to every block: all units are whole, and the first write after a snapshot copies a group of them.
+    serve_ok(&dir, "p.img#v", "qemu-io -f raw -c 'write -P 3 0 64M' -c flush \"$uri\"");
+    serve_ok(&dir, "p.img#v", "nbdcopy --flush a \"$uri\"");
+    dir.ok("volume snapshot p.img#v s0");
+    serve_ok(&dir, "p.img#s0", "nbdcopy \"$uri\" copy");
+    let at: Vec<u64> = (0..50u64).map(|number| (number * 311 + 7) % 16384 * 4096).collect();
+    let writes: String = at.iter().map(|at| format!(" -c 'write -P 201 {at} 4k'")).collect();
+    serve_ok(&dir, "p.img#v", &format!("qemu-io -f raw{writes} -c flush \"$uri\""));
+    dir.ok("volume snapshot p.img#v s1");
+    let changed = dirty(&dir, "p.img#s1", "s0");
+    let mut expected: Vec<u64> = at;
+    expected.sort_unstable();
+    assert_eq!(changed, expected.iter().map(|at| (*at, 4096)).collect::<Vec<_>>());
+    assert_eq!(dirty(&dir, "p.img#v", "s0"), changed, "of the volume itself too");
+    copy(&dir, "s1", &changed, "copy");
+    assert_same(&dir, "s1", "copy");
+}

@@ -29,3 +29,16 @@ fn after_a_flush_of_a_device_has_failed_none_ends_well() {
     let failed = ended.iter().position(|well| !well).expect("one has failed");
     assert!(ended[failed..].iter().all(|well| !well), "a client heard that all is durable: {ended:?}");
 }
+
+#[test]
+fn questions_that_compare_with_a_snapshot_are_not_for_a_reactor() {
+    let device = sheave::open_device("ram:size=64M").expect("a device");
+    sheave_vol::Pool::create(&device, &sheave_vol::CreateOptions::default()).expect("made");
+    let pool = sheave_vol::Pool::open(&device, &sheave_vol::OpenOptions::default()).expect("opened");
+    let volume = pool.create_volume("v", 1 << 20).expect("made");
+    pool.snapshot("v", "s").expect("frozen");
+    let served = ServedVolume { file: Arc::new(volume.clone()), volume, unit_bytes: 65536 };
+    let reads = |name: &str| served.reads_for_status(served.context(name.as_bytes()).expect("it has one"));
+    let names = ["base:allocation", "qemu:allocation-depth", "qemu:dirty-bitmap:since-s"];
+    assert_eq!(names.map(reads), [false, false, true]);
+}

@@ -1,4 +1,5 @@
-//! Questions for the status of a range (BLOCK_STATUS), which a backend answers on the reactor's thread.
+//! Questions for the status of a range (BLOCK_STATUS), which a backend answers on the reactor's thread, but for those
+//! that take I/O: these begin here, and a [thread](crate::serial_thread) of the export answers them.
 //!
 //! Owns whose turn it is, and when. Answers are given in slices of the thread's time: a question for several contexts
 //! is answered one context at a time, as many as fit into a slice, and those of several clients in turn. A slice ends
@@ -36,8 +37,18 @@ const ALONE: u8 = 2;
 pub(super) struct Asked {
     pub(super) request: Request,
     pub(super) left: u32,
+    pub(super) turn: Turn,
+}
+
+/// How far a question has come with the first of the contexts that are left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It is not among those that wait.
+    Out,
     /// It is among those that wait, or is answered now.
-    pub(super) waits: bool,
+    Waits,
+    /// The thread of the export has it.
+    Reads,
 }
 
 /// A time on the clock, and the time that the thread had worked by then.

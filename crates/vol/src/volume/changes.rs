@@ -39,12 +39,12 @@ pub(super) fn changes(
     let mut at = pos;
     while at < end {
         let state = pool.lock();
-        at = some_changes(pool, &state, (core, base), (at, end), AT_ONCE, &mut all);
+        at = some_changes(pool, &state, (core, base), (at, end), &mut all);
     }
     all
 }
 
-/// The number of a snapshot, for [`changes_part`].
+/// The number of a snapshot, by which [`compare`](super::compare) finds it again.
 pub(super) fn snapshot_number(pool: &PoolInner, name: &str) -> Result<u32, PoolError> {
     let state = pool.lock();
     let vol = state.table.named(name)?;
@@ -68,24 +68,12 @@ pub(super) fn bases(pool: &PoolInner, core: &VolumeCore, most: usize) -> Vec<Str
     whole.take(most).map(|vol| vol.name.clone()).collect()
 }
 
-/// As [`changes`], since the snapshot of this number, as far as so many steps go, of one hold of the lock (C3); and
-/// where that ended.
-pub(super) fn changes_part(
-    pool: &PoolInner,
-    core: &Arc<VolumeCore>,
-    snapshot: u32,
-    (pos, len): (u64, u64),
-    steps: u32,
-) -> Result<(Vec<Extent>, u64), PoolError> {
-    let end = pos.saturating_add(len).min(core.size());
-    let state = pool.lock();
-    // Under the lock of the comparison: a snapshot that is there now keeps its map until the lock is let go.
-    let vol = state.table.get(snapshot).filter(|vol| vol.is_shown());
-    let Some(vol) = vol else { return Err(PoolError::NoVolume { name: format!("number {snapshot}") }) };
+/// The snapshot of this number, which is there at least until the lock is let go.
+pub(super) fn snapshot_of(state: &State, number: u32) -> Result<&Arc<VolumeCore>, PoolError> {
+    let vol = state.table.get(number).filter(|vol| vol.is_shown());
+    let Some(vol) = vol else { return Err(PoolError::NoVolume { name: format!("number {number}") }) };
     check_whole(vol)?;
-    let mut found = Vec::new();
-    let at = some_changes(pool, &state, (core, &vol.core), (pos, end), steps, &mut found);
-    Ok((found, at))
+    Ok(&vol.core)
 }
 
 fn check_whole(vol: &Vol) -> Result<(), PoolError> {
@@ -94,17 +82,16 @@ fn check_whole(vol: &Vol) -> Result<(), PoolError> {
     Err(PoolError::DamagedMap { what, volume: vol.name.clone(), damage })
 }
 
-/// The changes of a range, as far as so many steps go, and [`AT_ONCE`] at most; where that is.
+/// Adds the changes of a range, as far as [`AT_ONCE`] steps go. Returns where that is.
 fn some_changes(
     pool: &PoolInner,
     state: &State,
     (core, base): (&VolumeCore, &VolumeCore),
     (pos, end): (u64, u64),
-    steps: u32,
     all: &mut Vec<Extent>,
 ) -> u64 {
     let mut at = pos;
-    for _ in 0..steps.min(AT_ONCE) {
+    for _ in 0..AT_ONCE {
         if at >= end {
             break;
         }

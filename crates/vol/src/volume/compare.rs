@@ -23,7 +23,7 @@ use sheave_base::grace::{Grace, Phase, Seat};
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 
-use super::changes::{add, changed_at, shared_end};
+use super::changes::{add, changed_at, shared_end, snapshot_of};
 use crate::device::sweep::Sweep;
 use crate::engine::inner::PoolInner;
 use crate::error::PoolError;
@@ -38,20 +38,32 @@ const BATCH: u64 = 1 << 20;
 /// Steps of a batch at most, all under one lock.
 const STEPS: u32 = 4096;
 
-/// The differences of a range, as far as `go_on` lets it go, which hears where the next batch begins.
+/// The volume that another is compared with.
+pub(super) enum Base<'a> {
+    /// It is open, so it stays.
+    Open(&'a Arc<VolumeCore>),
+    /// The snapshot of this number, which may be deleted between two batches.
+    Snapshot(u32),
+}
+
+/// The differences of a range, as far as `go_on` lets it go, which sees before each batch what was found until then.
 pub(super) fn differences(
     pool: &PoolInner,
     core: &Arc<VolumeCore>,
-    base: &Arc<VolumeCore>,
+    base: &Base<'_>,
     (pos, len): (u64, u64),
-    go_on: &mut dyn FnMut(u64) -> bool,
+    go_on: &mut dyn FnMut(&Differences) -> bool,
 ) -> Result<Differences, PoolError> {
     let end = pos.saturating_add(len).min(core.size());
+    let (base, snapshot) = match base {
+        Base::Open(base) => (Arc::clone(base), None),
+        Base::Snapshot(number) => (Arc::clone(snapshot_of(&pool.lock(), *number)?), Some(*number)),
+    };
     let seats = [Grace::seat(core.top.grace()), Grace::seat(base.top.grace())];
-    let mut comparison = Comparison { pool, core, base, seats, sweep: None };
+    let mut comparison = Comparison { pool, core, base: &base, snapshot, seats, sweep: None };
     let mut told = Differences { extents: Vec::new(), upto: pos, read_bytes: 0 };
-    while told.upto < end && go_on(told.upto) {
-        let batch = comparison.gather(told.upto, end);
+    while told.upto < end && go_on(&told) {
+        let batch = comparison.gather(told.upto, end)?;
         let read = comparison.settle(&batch, &mut told.extents);
         comparison.let_go(batch.pinned);
         told.read_bytes += read.map_err(|status| PoolError::Io {
@@ -68,6 +80,8 @@ struct Comparison<'a> {
     pool: &'a PoolInner,
     core: &'a VolumeCore,
     base: &'a VolumeCore,
+    /// The number of the base, if it may go.
+    snapshot: Option<u32>,
     /// In the graces of both.
     seats: [Seat; 2],
     /// Memory for a batch of both sides, once something is to be read.
@@ -96,10 +110,14 @@ struct Pair {
 }
 
 impl Comparison<'_> {
-    fn gather(&self, pos: u64, end: u64) -> Batch {
+    fn gather(&self, pos: u64, end: u64) -> Result<Batch, PoolError> {
         let mut batch = Batch { found: Vec::new(), upto: pos, pinned: None };
         let mut bytes = 0;
         let state = self.pool.lock();
+        if let Some(number) = self.snapshot {
+            // The map of a snapshot that is there now stays what it is until the lock is let go.
+            snapshot_of(&state, number)?;
+        }
         for _ in 0..STEPS {
             if batch.upto >= end || bytes >= BATCH {
                 break;
@@ -123,7 +141,7 @@ impl Comparison<'_> {
                 phase
             }));
         }
-        batch
+        Ok(batch)
     }
 
     fn let_go(&self, pinned: Option<[Phase; 2]>) {

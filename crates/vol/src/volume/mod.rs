@@ -155,7 +155,8 @@ impl Volume {
         go_on: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Differences, PoolError> {
         self.check_pool_of(base)?;
-        compare::differences(&self.pool, &self.core, &base.core, (pos, len), go_on)
+        let go_on = &mut |told: &Differences| go_on(told.upto);
+        compare::differences(&self.pool, &self.core, &compare::Base::Open(&base.core), (pos, len), go_on)
     }
 
     fn check_pool_of(&self, base: &Volume) -> Result<(), PoolError> {
@@ -175,7 +176,7 @@ impl Volume {
         changes::bases(&self.pool, &self.core, most)
     }
 
-    /// The [number](crate::VolumeInfo::id) of a snapshot of the pool, for [`Volume::changes_part`].
+    /// The [number](crate::VolumeInfo::id) of a snapshot of the pool, for [`Volume::differences_since_number`].
     ///
     /// # Errors
     ///
@@ -185,17 +186,21 @@ impl Volume {
         changes::snapshot_number(&self.pool, name)
     }
 
-    /// As [`Volume::changes_since`], since the snapshot of this number, as far as so many steps go, and 4096 at most:
-    /// the changes up to the position that stands beside them, which is at or beyond the end of the volume when there
-    /// are no more. A step is a part of the map that both share, or an extent within a unit. Between two calls the
-    /// snapshot may be renamed, and deleted.
+    /// As [`Volume::differences_since`], since the snapshot of this number, which is not kept: it may be renamed, and
+    /// deleted, at any time. `go_on` sees before each MiB of either volume what was found until then.
     ///
     /// # Errors
     ///
     /// [`PoolError::NoVolume`] when the snapshot is gone.
     #[doc(hidden)]
-    pub fn changes_part(&self, snapshot: u32, pos: u64, len: u64, steps: u32) -> Result<(Vec<Extent>, u64), PoolError> {
-        changes::changes_part(&self.pool, &self.core, snapshot, (pos, len), steps)
+    pub fn differences_since_number(
+        &self,
+        snapshot: u32,
+        pos: u64,
+        len: u64,
+        go_on: &mut dyn FnMut(&Differences) -> bool,
+    ) -> Result<Differences, PoolError> {
+        compare::differences(&self.pool, &self.core, &compare::Base::Snapshot(snapshot), (pos, len), go_on)
     }
 
     /// What it is beside its name, as [diffs](crate::rbd_diff) carry it. Walks its map.

@@ -1,26 +1,29 @@
 //! A client asks for the status of a range: a chunk for each metadata context that it wants.
 
+use sheave_base::sync::Arc;
+use sheave_nbd::Extent;
 use sheave_nbd::session::Request;
 use sheave_nbd::wire::Errno;
 
 use super::{Conn, Ending, MAX_SMALL, Stage};
-use crate::export::{NoStatus, Question};
-use crate::reactor::questions::Asked;
+use crate::export::{NoStatus, Question, Served};
+use crate::reactor::questions::{Asked, Turn};
 use crate::reactor::requests::Io;
+use crate::shared::Order;
 
 impl Conn {
     /// Keeps a question until it is its turn ([`Questions`](crate::reactor::questions::Questions)).
     pub(super) fn block_status(&mut self, request: &Request) {
-        self.question = Some(Asked { request: *request, left: request.contexts, waits: false });
+        self.question = Some(Asked { request: *request, left: request.contexts, turn: Turn::Out });
         self.under_way += 1;
     }
 
     /// Lets a question wait for its turn, unless many replies wait for the client: each context may have a long one.
     pub(super) fn line_up_question(&mut self, io: &mut Io) {
-        if let Some(asked) = self.question.as_mut().filter(|asked| !asked.waits)
+        if let Some(asked) = self.question.as_mut().filter(|asked| asked.turn == Turn::Out)
             && self.small_bytes < MAX_SMALL
         {
-            asked.waits = true;
+            asked.turn = Turn::Waits;
             io.questions.wait(self.number);
         }
     }
@@ -30,22 +33,36 @@ impl Conn {
         self.question.is_some()
     }
 
-    /// Answers for one context, which a backend does without I/O; whether the next may be answered at once.
-    pub(in crate::reactor) fn answer_question(&mut self) -> bool {
+    /// Answers for one context, or gives a question that takes I/O to the export's thread, whose answer comes to
+    /// [`Conn::status`]. Returns true when the next context may be answered at once.
+    pub(in crate::reactor) fn answer_question(&mut self, io: &Io) -> bool {
+        let (Some(asked), Stage::Transmission(chosen)) = (&mut self.question, &self.life.stage) else { return false };
+        let Request { offset, len, contexts, .. } = asked.request;
+        let Some(&context) = chosen.contexts.get(asked.left.trailing_zeros() as usize) else {
+            return self.status(Err(NoStatus("that context was not selected")));
+        };
+        let question = Question { context, pos: offset, len, among: contexts.count_ones() };
+        if chosen.export.backend.reads_for_status(context) {
+            asked.turn = Turn::Reads;
+            if read_on_a_thread(&chosen.export, question, self.number, io).is_err() {
+                return self.status(Err(NoStatus("the server can start no thread to read for it")));
+            }
+            return false;
+        }
+        let found = chosen.export.backend.extents(&question);
+        self.status(found)
+    }
+
+    /// Replies for the first context that is left. Returns true when the next may be answered at once.
+    pub(in crate::reactor) fn status(&mut self, found: Result<Vec<Extent>, NoStatus>) -> bool {
         let Some(Asked { request, left, .. }) = self.question.take() else { return false };
-        let Stage::Transmission(chosen) = &self.life.stage else { return false };
-        let number = left.trailing_zeros();
-        let left = left & left.wrapping_sub(1);
-        let context = chosen.contexts.get(number as usize).copied();
-        let (pos, len, among) = (request.offset, request.len, request.contexts.count_ones());
-        let found = context
-            .ok_or(NoStatus("that context was not selected"))
-            .and_then(|context| chosen.export.backend.extents(&Question { context, pos, len, among }));
+        let (number, left) = (left.trailing_zeros(), left & left.wrapping_sub(1));
         match found.map(|extents| (extents.first().is_some_and(|first| first.len > 0), extents)) {
+            _ if self.ending == Ending::Now => {}
             Ok((true, extents)) => {
                 self.reply(|session, out| session.status(&request, number, &extents, left == 0, out));
                 if left != 0 {
-                    self.question = Some(Asked { request, left, waits: false });
+                    self.question = Some(Asked { request, left, turn: Turn::Out });
                     return self.small_bytes < MAX_SMALL;
                 }
                 self.tally.done(&request);
@@ -58,11 +75,22 @@ impl Conn {
         false
     }
 
-    /// Forgets the question of a client that is gone.
+    /// Forgets the question of a client that is gone, unless it is read for: its answer comes.
     pub(super) fn forget_question(&mut self, io: &mut Io) {
-        if self.ending == Ending::Now && self.question.take().is_some() {
+        if self.ending == Ending::Now && self.question.take_if(|asked| asked.turn != Turn::Reads).is_some() {
             io.questions.forget(self.number);
             self.under_way -= 1;
         }
     }
+}
+
+/// Answers a question of a connection on the export's thread, which lets go of the export before the client is told:
+/// whoever takes the export out waits for its clients.
+fn read_on_a_thread(export: &Arc<Served>, question: Question, conn: usize, io: &Io) -> std::io::Result<()> {
+    let (of, shared, reactor) = (Arc::clone(export), Arc::clone(&io.shared), io.number);
+    export.status_thread().run(move || {
+        let found = of.backend.extents(&question);
+        drop(of);
+        shared.order(reactor, Order::Status { conn, found });
+    })
 }
