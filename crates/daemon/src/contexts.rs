@@ -1,9 +1,9 @@
 //! The metadata contexts of a served volume: what is allocated, what is shared, what has changed since a snapshot.
 //!
-//! Answers come from the pool's maps, which are in memory, but for what has changed since a snapshot: blocks that a copy
-//! moved are read and compared, so those answers are [given on another thread](reads). A snapshot that is compared with
-//! is not kept open: it can be deleted at any time, and who asks afterwards gets an error. Its number is never used
-//! again, so another snapshot of that name is not taken for it.
+//! Answers come from the pool's maps, which are in memory, but for what has changed since a snapshot: blocks that a
+//! copy moved are read and compared, so those answers are [given on another thread](reads). A snapshot that is compared
+//! with is not kept open: it can be deleted at any time, and who asks afterwards gets an error. Its number is never
+//! used again, so another snapshot of that name is not taken for it.
 
 use sheave_nbd::catalog::MAX_LISTED;
 use sheave_nbd::reply::MAX_EXTENTS;
