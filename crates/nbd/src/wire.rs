@@ -1,7 +1,5 @@
 //! Numbers and layouts of the protocol, as its text (`proto.md` of the NBD project) gives them. All are big-endian.
 
-#![allow(missing_docs)] // The names are the protocol's.
-
 use zerocopy::byteorder::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

@@ -1,8 +1,9 @@
 //! What every public name of the library must be: documented, free to grow, and typed.
 //!
 //! Owns four rules, on what [`listing`](super::listing) reads:
-//! - R1: an item, its methods, fields and variants have documentation on the page that users see, wherever they come
-//!   from: the lint `missing_docs` looks at the crate that defines an item, and can be allowed there.
+//! - R1: an item, its methods, fields and variants have documentation on the page that users see, whichever crate
+//!   defines them: the lint `missing_docs` of the facade does not see what is re-exported, and inside the crates a name
+//!   that says all has no comment.
 //! - R2: a struct with public fields and an enum are `#[non_exhaustive]`, but for those in [`CLOSED`].
 //! - R3: flags and errnos have types of their own, but for the kernel's layouts (`raw`).
 //! - R4: every type in a declaration, a method or the head of an implementation has a name in the library, or is one of

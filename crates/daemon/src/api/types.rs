@@ -1,7 +1,5 @@
 //! What goes over the control socket, as `io.sheave.Control.varlink` defines it.
 
-#![allow(missing_docs, reason = "the definition has a comment on each field; docs/control.md is made from it")]
-
 use serde::{Deserialize, Serialize};
 
 use crate::shapes::pool::PoolJson;
