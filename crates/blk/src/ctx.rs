@@ -3,7 +3,7 @@
 //! Owns the way in ([`IoCtx::submit`]), the batch ([`IoCtx::start_plug`], [`IoCtx::finish_plug`]), the way out
 //! ([`IoCtx::poll`]); waiting is in `wait`, the kernel ring in `kernel`; what the hardware contexts have of the ring is
 //! in `ring_core`, below them. Belongs to one thread; nothing here is shared but what
-//! [`hctx::HctxShared`](crate::hctx::HctxShared) and the devices' queues show to readers.
+//! [`HctxShared`](crate::hctx_shared::HctxShared) and the devices' queues show to readers.
 //!
 //! Invariants:
 //! - I1: every submitted bio ends exactly once, by a call of [`EndIo::end_io`] with its owner's number in
@@ -21,7 +21,7 @@ mod stacked;
 mod wait;
 
 pub use crate::end_io::{EndIo, PlainEnd, RunEnd};
-pub use crate::hctx::RecordSeat;
+pub use crate::hctx_shared::RecordSeat;
 
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -40,9 +40,10 @@ use crate::bio::{BIO_USER, BVec, BioId, NO_FIXED_BUF, Op};
 use crate::bio_set::BioStore;
 use crate::bio_set::{BioList, BioSet};
 use crate::device::Device;
-use crate::driver::KringSlot;
 use crate::error::DeviceError;
-use crate::hctx::{Hctx, Waker};
+use crate::hctx::Hctx;
+use crate::hctx_shared::Waker;
+use crate::kring_slot::KringSlot;
 use crate::outside::Outside;
 #[cfg(sheave_lab)]
 use crate::plug::EachRead;

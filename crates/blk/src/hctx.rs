@@ -19,7 +19,6 @@ mod complete;
 mod contained;
 mod gather;
 mod sequence;
-mod shared;
 mod stages;
 mod stall;
 mod stamps;
@@ -41,6 +40,7 @@ use crate::driver::{HctxOpen, HwEnv, KernelEvents, NextEvent, Remote};
 use crate::end_io::EndIo;
 use crate::error::DeviceError;
 use crate::flush::FlushQueue;
+use crate::hctx_shared::{HctxShared, Waker};
 use crate::limits::Capacity;
 use crate::merge;
 use crate::plain_io::OpenLane;
@@ -56,8 +56,6 @@ use crate::timeout::TimeoutWalk;
 
 use self::contained::Contained;
 use self::stamps::Stamps;
-pub(crate) use shared::Waker;
-pub use shared::{HctxShared, RecordSeat};
 
 /// One ring's way into one device.
 #[derive(Debug)]

@@ -100,6 +100,8 @@ pub mod error;
 pub mod flush;
 pub mod flush_alarm;
 pub mod hctx;
+pub mod hctx_shared;
+pub mod kring_slot;
 pub mod limits;
 pub mod linear;
 pub mod merge;

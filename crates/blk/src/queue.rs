@@ -28,7 +28,7 @@ use crate::claim::{Claim, Claims, Sharing};
 use crate::driver::{Capabilities, Driver};
 use crate::error::DeviceError;
 use crate::flush_alarm::Watches;
-use crate::hctx::HctxShared;
+use crate::hctx_shared::HctxShared;
 use crate::limits::{Capacity, Limits, MAX_DEPTH};
 use crate::stats::{Faults, Stats};
 use crate::tag_set::{InFlight, TagSet};

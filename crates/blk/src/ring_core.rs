@@ -14,8 +14,8 @@ use sheave_base::trace::writer::TraceWriter;
 
 use crate::bio::{BIO_CHILD, BIO_PLAIN, BIO_SLOW, BIO_SLOW_END, BIO_STACKED, BIO_WAITS, BioId};
 use crate::bio_set::{BioList, BioSet};
-use crate::driver::KringSlot;
 use crate::end_io::{EndIo, PlainEnd, RunEnd};
+use crate::kring_slot::KringSlot;
 use crate::plug::Plug;
 use crate::stack::Lower;
 use crate::stats::Split;

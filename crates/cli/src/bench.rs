@@ -40,7 +40,7 @@ use worker::{Crew, Harvest};
 
 use crate::args::BenchArgs;
 use crate::output;
-use crate::pool::space::Warner;
+use crate::space::Warner;
 
 /// Runs it: plan, device, threads, report.
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {

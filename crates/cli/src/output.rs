@@ -22,6 +22,21 @@ pub fn json<T: Serialize>(value: &T) -> Result<(), Failure> {
     Ok(sheave_load::output::json(value)?)
 }
 
+/// Returns a time in the unit that suits it.
+pub fn span(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
+/// Returns a name without the control characters that a terminal would obey.
+pub fn plain(name: &str) -> String {
+    name.chars().map(|sign| if sign.is_control() { '?' } else { sign }).collect()
+}
+
 /// Writes to stderr. Nobody listening, or no room, is no reason to stop, nor to panic.
 pub fn say(text: impl fmt::Display) {
     let _ = write!(std::io::stderr().lock(), "{text}");

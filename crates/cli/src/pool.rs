@@ -5,9 +5,6 @@
 //! | [`signature`] | what lies on a device before it is formatted |
 //! | [`create`], [`scan`], [`info`], [`check`], [`grow`], [`set`] | the commands |
 //! | [`scrub`], [`trim`], [`upgrade`], [`watch`] | more of them |
-//! | [`patience`] | waiting for a pool that another process has |
-//! | [`made`] | a file that goes again when what it was made for fails |
-//! | [`space`] | the warning of a pool that is low or full |
 //!
 //! What a pool is, `docs/volumes.md` says; every rule about its content is the pool's.
 
@@ -16,13 +13,10 @@ mod check;
 mod create;
 mod grow;
 mod info;
-pub mod made;
-pub mod patience;
 mod scan;
 pub mod scrub;
 mod set;
 pub mod signature;
-pub mod space;
 mod trim;
 mod upgrade;
 mod watch;
@@ -35,7 +29,7 @@ use crate::control::remote;
 
 /// Runs one of them.
 pub fn run(args: &PoolArgs) -> Result<(), Failure> {
-    patience::set(args.wait);
+    crate::patience::set(args.wait);
     search_also(&args.search);
     remote::name(args.control.clone())?;
     match &args.command {

@@ -13,7 +13,7 @@ use sheave_daemon::copy::Meter;
 
 use crate::args::ProgressStyle;
 use crate::output;
-use crate::pool::space::Warner;
+use crate::space::Warner;
 
 /// How often a bar is drawn, and a line written.
 const BAR_TICK: Duration = Duration::from_millis(250);

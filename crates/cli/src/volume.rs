@@ -23,7 +23,7 @@ use sheave_daemon::place::whole::search_also;
 
 use crate::args::volume::{VolumeArgs, VolumeCommand as C};
 use crate::control::remote;
-use crate::pool::patience;
+use crate::patience;
 
 /// Runs one of them.
 pub fn run(args: &VolumeArgs) -> Result<(), Failure> {

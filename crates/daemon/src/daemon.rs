@@ -30,12 +30,12 @@ use tracing::{error, info, warn};
 use crate::api::types::DeviceId;
 use crate::config::{ExportPlan, Plan, PoolPlan, What};
 use crate::failure::{self, Failure};
-use crate::health::model::Health;
 use crate::history::History;
 use crate::log::CLIENT;
 use crate::look::node_of;
 use crate::opening::{self, Opening};
 use crate::place::{Access, PoolPlace};
+use crate::problems::Health;
 use crate::rights::Rights;
 use crate::{backend, confine, descriptors, trace};
 

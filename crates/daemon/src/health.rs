@@ -1,7 +1,7 @@
 //! Health: everything that is wrong with what the daemon serves, in one list, from which all reports are made.
 //!
 //! The log, `/metrics`, the status page, `sheave top`, `sheave status`, the status text of systemd and exit codes tell
-//! what [`Health`](model::Health) has, and look for nothing themselves.
+//! what [`Health`](crate::problems::Health) has, and look for nothing themselves.
 //!
 //! | module | holds |
 //! |---|---|
@@ -14,8 +14,7 @@
 //! * H2. A problem names its cause and its fix.
 //! * H3. What came and went between two looks is told all the same: pools and devices count how often it happened.
 //! * H4. Whoever reads the health waits for no storage. When the thread that looks waits for one itself, that is a
-//!   problem too ([`Health::now`](model::Health::now)).
+//!   problem too ([`Health::now`](crate::problems::Health::now)).
 
-pub(crate) mod model;
 mod signs;
 pub(crate) mod watch;

@@ -66,6 +66,7 @@ pub mod look;
 mod metrics;
 mod opening;
 pub mod place;
+mod problems;
 mod retries;
 mod rights;
 pub mod run;

@@ -31,6 +31,7 @@
 
 pub mod alloc;
 pub mod command;
+pub mod counters;
 pub mod crew;
 pub mod drive;
 pub mod exp;

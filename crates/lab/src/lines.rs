@@ -24,8 +24,8 @@ use sheave_load::sheave_engine::SheaveEngine;
 use sheave_uring::io_wq::{Pool, PoolOptions};
 
 use crate::Point;
+use crate::counters::{Counters, Way};
 use crate::drive::{self, Drive};
-use crate::exp::in_flight::counters::{Counters, Way};
 use crate::exp::in_flight::{counting, design};
 use crate::exp::io_wq::design as io_wq;
 use crate::model::counted::{Counted, SEED};

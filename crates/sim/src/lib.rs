@@ -1,23 +1,24 @@
-//! The crash simulator: a disk that forgets, a model that does not, and seeded runs that compare the two.
+//! The crash simulator: a simulated disk that loses what was not flushed, a model of the durability contract, and
+//! seeded runs that compare a pool with the model.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`disk`] | a simulated disk, its volatile cache, and what a crash leaves of it |
-//! | [`sparse`] | something for each sector, of which most have nothing |
-//! | [`tag`] | data that says who wrote it |
-//! | [`model`] | what may be where, now and after a crash |
-//! | [`engine`] | what carries requests between a volume and the disk, step by step |
-//! | [`shrink`](mod@shrink) | a failure made small |
-//! | [`setup`] | what a run is, drawn from its seed |
+//! | [`sparse`] | a map from sectors to values, most of which have none |
+//! | [`tag`] | data that names the write it came from |
+//! | [`model`] | the values that each sector may hold, now and after a crash |
+//! | [`engine`] | drivers of requests between a volume and the disk, step by step |
+//! | [`shrink`](mod@shrink) | the reduction of a failing run to fewer operations |
+//! | [`setup`] | the parameters of a run, drawn from its seed |
 //! | [`world`] | a pool at work, and the model beside it |
-//! | [`observe`](mod@observe) | what a pool holds, looked at past its I/O |
+//! | [`observe`](mod@observe) | a pool's contents, read past its I/O path |
 //! | [`explore`](mod@explore) | runs cut at many steps, recovered, compared |
-//! | [`broken`] | what may become of a pool on a disk that breaks a promise |
-//! | [`audit`](mod@audit) | the pool's numbers against its extents |
+//! | [`broken`] | pools on a disk that breaks a promise, judged on a scale |
+//! | [`audit`](mod@audit) | the pool's space figures compared with its extents |
 //! | [`check`](mod@check) | `check` on an image |
-//! | [`corrupt`] | damage to metadata, and what must come of it |
-//! | [`writer`] | a process to be killed |
-//! | [`threads`] | calls that block, on threads that run one at a time |
+//! | [`corrupt`] | damage to metadata, and the outcomes that are allowed |
+//! | [`writer`] | a writing process that a test kills |
+//! | [`threads`] | blocking calls, on threads of which one runs at a time |
 //!
 //! A roof: it assembles rings and volumes over the simulated disk, and nothing depends on it.
 

@@ -1,4 +1,4 @@
-//! What a run is: the disk, the pool and the mix of operations, all drawn from its seed.
+//! The parameters of a run: the disk, the pool and the mix of operations, all drawn from its seed.
 
 use std::time::Duration;
 
@@ -9,115 +9,102 @@ use crate::tally::Tally;
 use sheave_base::rng::Rng;
 
 const KIB: u64 = 1 << 10;
-/// What a small pool keeps for metadata.
+/// Bytes that a small pool reserves for metadata.
 const RESERVE_BYTES: u64 = 512 * KIB;
 
-/// How often each kind of operation is drawn, against the others.
+/// Relative frequencies of the kinds of operations.
 #[derive(Clone, Debug)]
 pub struct Mix {
-    /// Writes.
     pub write: u64,
-    /// Reads.
     pub read: u64,
     /// Flushes of one volume.
     pub sync: u64,
     /// Discards and write-zeroes.
     pub zero: u64,
-    /// Requests get time to go on.
+    /// Steps of engines and calls, with no new request.
     pub turn: u64,
-    /// Creating volumes.
     pub create: u64,
     /// Snapshots and clones.
     pub copy: u64,
-    /// Deletes.
     pub delete: u64,
-    /// Resizes.
     pub resize: u64,
-    /// Rollbacks.
     pub rollback: u64,
-    /// Renames.
     pub rename: u64,
     /// Flushes of the pool.
     pub pool_sync: u64,
-    /// Closing and opening.
+    /// Closing and opening the pool.
     pub reopen: u64,
-    /// Adding the spare disk, or taking in what the disk has grown by.
+    /// Adding the spare disk, or taking in the room that the disk has grown by.
     pub grow: u64,
     /// Scrubs of the open pool.
     pub scrub: u64,
     /// Reads that the disk holds for long, while the same place is written, discarded, copied, cut off.
     pub stare: u64,
-    /// Free space goes back to the disk, by discards.
+    /// Trims and discards of free space.
     pub trim: u64,
 }
 
-/// A run.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Decides everything below, and everything that happens.
+    /// Decides every field below, and everything that happens.
     pub seed: u64,
-    /// Operations.
+    /// Number of operations.
     pub ops: usize,
-    /// Bytes of the device.
     pub size_bytes: u64,
     /// Bytes of an allocation unit.
     pub unit_bytes: u64,
-    /// Bytes of the journal.
     pub journal_bytes: u64,
-    /// Checksums of data.
     pub checksum: Checksum,
-    /// Copies of each page of metadata.
+    /// Copies of each metadata page.
     pub copies: u8,
-    /// Engines at work side by side.
+    /// Number of engines that issue I/O side by side.
     pub engines: usize,
-    /// They are rings.
+    /// I/O goes through rings, rather than straight to the volume.
     pub rings: bool,
-    /// Volumes that there may be, snapshots included.
+    /// Largest number of volumes, snapshots included.
     pub max_volumes: usize,
-    /// Most bytes of a volume.
     pub max_volume_bytes: u64,
-    /// Of a hundred requests, those that are long and anywhere.
+    /// Percentage of requests that are long and anywhere in the volume.
     pub long: u64,
-    /// Of a hundred writes to what is being written, those that go there all the same.
+    /// Percentage of writes that go ahead although their range is being written.
     pub twice: u64,
-    /// Of a hundred volumes, those that are huge: their maps have several levels, and hardly anything in them.
+    /// Percentage of volumes that are huge, so that their maps have several levels and few entries.
     pub huge: u64,
-    /// Volumes that there are from the beginning.
+    /// Volumes created at the beginning.
     pub crowd: u32,
     /// Commits have several journal blocks.
     pub bulk: bool,
-    /// Of a hundred volumes, those that grow.
+    /// Percentage of volumes that grow.
     pub growing: u64,
-    /// Calls on the pool take their time, while requests and other calls go on; else all that was begun ends before.
+    /// Calls on the pool take several steps, beside requests and other calls. Otherwise everything under way ends
+    /// before the next operation.
     pub overlap: bool,
-    /// Of a hundred gaps between two holds of the pool's lock, those in which others come between; and of a hundred of
-    /// those, the ones in which much does.
+    /// Percentage of releases of the pool's lock at which other threads run before it is taken again; and of those, the
+    /// percentage at which they run for long.
     pub gaps: (u64, u64),
-    /// Of a hundred steps of a call, those in which the time of its waits is up.
+    /// Percentage of a call's steps at which its timed wait expires.
     pub impatience: u64,
-    /// Bytes that the disk has behind the pool, which was made when it was smaller: other things lay there.
+    /// Bytes of the disk behind the pool, which was made when the disk was smaller. They hold random data.
     pub behind: u64,
-    /// The disk.
     pub disk: DiskOptions,
-    /// The operations.
     pub mix: Mix,
-    /// Operations that are left out, by number: how a failure is made small.
+    /// Numbers of operations that are left out; `shrink` uses this to reduce a failure.
     pub skip: Vec<usize>,
 }
 
 impl Setup {
-    /// The run of this seed.
+    /// Draws the base parameters of a run from `seed`.
     #[must_use]
     pub fn draw(seed: u64, ops: usize) -> Setup {
         let mut rng = Rng::new(seed).fork(0x5e7);
         let unit_bytes = *rng.pick(&[4, 4, 8, 16, 32, 64, 64, 64, 128, 256, 1024]) * KIB;
-        // Small ones are full soon; large ones have room for everything.
+        // Small pools fill up soon; large ones never run out of space.
         let small = rng.percent(35);
-        // Tiny ones use a unit again soon after somebody has let it go.
+        // Tiny pools reuse a unit soon after it is freed.
         let tiny = small && unit_bytes >= 16 * KIB && rng.percent(40);
         let units = draw_units(&mut rng, small, tiny);
         let journal_bytes = *rng.pick(&[64, 64, 96, 256]) * KIB;
-        // A small pool has room for little beyond its reserve.
+        // Just enough for the reserve, the journal and `units` units of data.
         let reserve = (RESERVE_BYTES / unit_bytes).max(2) + 3;
         let tight = (units + reserve) * unit_bytes + journal_bytes;
         let size_bytes = if small { tight } else { (units * unit_bytes).clamp(2 << 20, 96 << 20) };
@@ -135,9 +122,9 @@ impl Setup {
             ..DiskOptions::default()
         };
         let mut mix = draw_mix(&mut rng);
-        // Commits of several journal blocks: many small units between two flushes.
+        // Many small units written between two flushes make commits of several journal blocks.
         let bulk = !small && unit_bytes <= 8 * KIB && rng.percent(50);
-        // Space that goes from one to the other before anything is flushed.
+        // Few flushes in little space: units pass from one volume to another before anything is durable.
         if tiny {
             (mix.write, mix.zero, mix.sync, mix.pool_sync) = (40, 20, 6, 4);
         } else if small && rng.percent(50) {
@@ -179,11 +166,12 @@ impl Setup {
         .with_many_or_huge()
     }
 
-    /// The run of this seed, with all that a seed decides about the disk and the pool.
+    /// Draws a run from `seed` with everything that a seed decides: the base, another disk, checksums, copies of
+    /// metadata, a focus and failures.
     #[must_use]
     pub fn of_run(seed: u64, ops: usize) -> Setup {
         let setup = Setup::draw(seed, ops);
-        // A quarter of the pools get another disk on the way.
+        // A quarter of the pools get another disk during the run, a tenth a disk that has grown.
         let setup = match Rng::new(seed).fork(0x641).below(100) {
             0..25 => setup.with_spare(),
             25..35 => setup.with_room_behind(),
@@ -194,7 +182,7 @@ impl Setup {
         setup.with_focus().with_failures()
     }
 
-    /// A quarter of the runs do much of something that goes wrong in few ways, each of them rare.
+    /// Concentrates a third of the runs on one situation in which few, rare interleavings go wrong.
     fn with_focus(self) -> Setup {
         let mut rng = Rng::new(self.seed).fork(0xf0c);
         match rng.below(100) {
@@ -210,7 +198,7 @@ impl Setup {
         }
     }
 
-    /// This run with many reads that the disk holds for long, and little space, so that a unit is soon somebody else's.
+    /// Sets many slow reads and little space, so that a unit that is being read is soon another volume's.
     #[must_use]
     pub fn with_slow_reads(mut self) -> Setup {
         (self.overlap, self.huge, self.crowd) = (true, 0, 0);
@@ -220,8 +208,7 @@ impl Setup {
         self
     }
 
-    /// This run with much free space that goes back to the disk, which then gives anything there, beside all that
-    /// takes space and lets it go.
+    /// Sets many trims beside operations that take and free space. The disk returns random data for a trimmed sector.
     #[must_use]
     pub fn with_trims(mut self) -> Setup {
         (self.overlap, self.huge, self.crowd) = (true, 0, 0);
@@ -230,7 +217,7 @@ impl Setup {
         self
     }
 
-    /// This run with volumes that grow alone, which are cut, made larger and rolled back while they are written.
+    /// Sets volumes that all grow, and that are cut, made larger and rolled back while they are written.
     #[must_use]
     pub fn with_cuts(mut self) -> Setup {
         (self.growing, self.overlap, self.huge, self.crowd) = (100, true, 0, 0);
@@ -239,7 +226,7 @@ impl Setup {
         self
     }
 
-    /// This run with volumes that grow by many small units between two flushes: commits have many blocks.
+    /// Sets volumes that grow by many small units between two flushes, so that commits have many blocks.
     #[must_use]
     pub fn with_long_commits(mut self) -> Setup {
         (self.growing, self.bulk, self.huge, self.crowd) = (100, true, 0, 0);
@@ -251,16 +238,16 @@ impl Setup {
         self
     }
 
-    /// This run with a journal many of whose writes fail while volumes are copied and rolled back. Copies are of few
-    /// units, and what is done is done to one of them and to its source, so that what a commit that failed had taken is
-    /// soon written to again; checkpoints are rare, so that a crash finds what the journal alone has.
+    /// Sets a journal in which a quarter of the writes fail while volumes are copied and rolled back. Copies are of few
+    /// units, and operations stay with a copy and its source, so that the units of a failed commit are soon written to
+    /// again. Checkpoints are rare, so that a crash finds what the journal alone holds.
     #[must_use]
     pub fn with_failing_commits(mut self) -> Setup {
         (self.overlap, self.huge, self.crowd, self.bulk) = (true, 0, 0, false);
         self.gaps = (50, 40);
         (self.growing, self.disk.host, self.disk.spare, self.behind, self.mix.grow) = (0, None, 0, 0, 0);
         self.disk.errors = Errors { journal: 250, ..Errors::default() };
-        // Commits take long, so that copies are recorded while one is under way.
+        // Slow commits, so that copies are recorded while one is under way.
         (self.disk.slow, self.disk.pauses, self.disk.max_delay, self.engines) = (3, 100, 6, 3);
         (self.unit_bytes, self.journal_bytes) = (*Rng::new(self.seed).fork(0xfa1).pick(&[4, 16, 64]) * KIB, 256 * KIB);
         (self.disk.journal, self.size_bytes, self.max_volumes) = (self.journal_bytes, 16 << 20, 6);
@@ -272,7 +259,7 @@ impl Setup {
         self
     }
 
-    /// Some pools have huge volumes, some have hundreds.
+    /// Gives an eighth of the runs huge volumes, and a few others hundreds of volumes.
     fn with_many_or_huge(mut self) -> Setup {
         let mut rng = Rng::new(self.seed).fork(0x8a9);
         match rng.below(100) {
@@ -280,7 +267,7 @@ impl Setup {
             12..16 => {
                 self.crowd = rng.between(100, 400) as u32;
                 self.max_volumes += self.crowd as usize;
-                // Their entries in the table, twice, in pools of all sizes.
+                // The volume table has an entry for each, in two copies; pools of every size need room for it.
                 self.size_bytes += 1 << 20;
             }
             _ => {}
@@ -288,7 +275,7 @@ impl Setup {
         self
     }
 
-    /// Most runs have much under way at a time.
+    /// Lets 85 % of the runs have requests and calls under way at the same time.
     fn with_overlap(mut self) -> Setup {
         let mut rng = Rng::new(self.seed).fork(0x0e1);
         self.overlap = rng.percent(85);
@@ -301,22 +288,21 @@ impl Setup {
         self
     }
 
-    /// This run on a disk that lies.
+    /// Sets the promise that the disk breaks.
     #[must_use]
     pub fn with_lie(mut self, lie: Lie) -> Setup {
         self.disk.lie = Some(lie);
         self
     }
 
-    /// This run on a disk of which some requests fail, so many of a thousand of each kind.
+    /// Sets the failures of requests, per thousand of each kind.
     #[must_use]
     pub fn with_errors(mut self, errors: Errors) -> Setup {
         (self.overlap, self.disk.errors) = (true, errors);
         self
     }
 
-    /// This run on a disk on which something fails now and then: which kind of request and how often, or its file
-    /// system is full. A third of the runs have this.
+    /// Lets about a third of the runs have a disk whose requests fail now and then, or whose file system is full.
     #[must_use]
     pub fn with_failures(self) -> Setup {
         let mut rng = Rng::new(self.seed).fork(0xe44);
@@ -334,21 +320,22 @@ impl Setup {
         }
     }
 
-    /// This run in a file system that is full; of a hundred requests that find no room, so many make some.
+    /// Puts the disk into a full file system; `frees` is the percentage of refused requests after which there is room
+    /// again.
     #[must_use]
     pub fn with_full_host(mut self, frees: u64) -> Setup {
         self.disk.host = Some(frees);
         self
     }
 
-    /// This run in a file system that is full, to which the pool's file is copied after most crashes without its blank
-    /// pages: then nothing has space that the first checkpoint could take, and the pool is opened for deletes alone.
+    /// Puts the disk into a full file system and, after most crashes, replaces the pool's file by a copy with holes for
+    /// blank pages. No page then has space that the first checkpoint could take, so the pool opens for deletes alone.
     #[must_use]
     pub fn with_sparse_copies(self) -> Setup {
         let mut setup = self.with_full_host(0);
         (setup.disk.copied, setup.disk.errors) = (80, Errors::default());
         (setup.huge, setup.crowd, setup.bulk) = (0, 0, false);
-        // Few checkpoints, for these leave pages that have space.
+        // Checkpoints allocate pages and leave them allocated, so few of them.
         (setup.unit_bytes, setup.journal_bytes, setup.size_bytes) = (64 * KIB, 256 * KIB, 16 << 20);
         (setup.max_volumes, setup.max_volume_bytes) = (7, 512 * KIB);
         (setup.disk.spare, setup.behind) = (0, 0);
@@ -358,7 +345,7 @@ impl Setup {
         setup
     }
 
-    /// This run on a pool with checksums, whose volumes have blocks of 4 KiB.
+    /// Gives the pool checksums, which need blocks of 4 KiB.
     #[must_use]
     pub fn with_checksums(mut self) -> Setup {
         self.checksum = Checksum::Crc32c;
@@ -366,7 +353,7 @@ impl Setup {
         self
     }
 
-    /// This run on a pool with two copies of its metadata, which takes as much again of what a pool keeps for that.
+    /// Gives the pool two copies of its metadata, and room for the second.
     #[must_use]
     pub fn with_two_copies(mut self) -> Setup {
         self.copies = 2;
@@ -374,20 +361,20 @@ impl Setup {
         self
     }
 
-    /// This run with a spare disk that the pool gets at some time.
+    /// Gives the run a spare disk, which it adds to the pool at some time.
     #[must_use]
     pub fn with_spare(mut self) -> Setup {
         let mut rng = Rng::new(self.seed).fork(0x640);
         self.disk.spare = rng.between(2, 64) * self.unit_bytes;
-        // Then a place in the pool is the same place on the disk, which is as large: a pool takes in what a disk has
-        // grown by before it takes another.
+        // A pool takes in the room of a disk that has grown before it takes another disk. With the size a multiple of
+        // the unit, nothing is left over, and an offset in the pool is the same offset on the disk.
         self.size_bytes = self.size_bytes.next_multiple_of(self.unit_bytes);
         self.behind = 0;
         self.mix.grow = *rng.pick(&[1, 2, 5]);
         self
     }
 
-    /// This run on a disk that has become larger since the pool was made, which takes that in at some time.
+    /// Makes the disk larger than the pool, which takes that in at some time.
     #[must_use]
     pub fn with_room_behind(mut self) -> Setup {
         let mut rng = Rng::new(self.seed).fork(0x645);
@@ -398,7 +385,7 @@ impl Setup {
         self
     }
 
-    /// What kind of run it is.
+    /// Counts the properties of this run.
     pub fn count(&self, tally: &mut Tally) {
         let Setup { disk, .. } = self;
         tally.count("pools");
@@ -426,7 +413,6 @@ impl Setup {
         kinds.into_iter().for_each(|(is_so, kind)| tally.count_if(is_so, format!("pools {kind}")));
     }
 
-    /// How the pool is made.
     #[must_use]
     pub fn create_options(&self) -> CreateOptions {
         let mut uuid = [0; 16];
@@ -441,15 +427,16 @@ impl Setup {
             .uuid(Some(uuid))
     }
 
-    /// How it is opened.
+    /// Returns options without a thread of the pool's own and without a clock, either of which would make a run
+    /// unrepeatable.
     #[must_use]
     pub fn open_options(&self) -> OpenOptions {
-        // The world calls for each background discard itself: a thread of the pool's own would come when it likes.
+        // The world calls for background discards itself, at times that the seed decides.
         OpenOptions::default()
             .when_full(WhenFull::Error)
             .discard_thread(false)
             .longest_idle(Duration::MAX)
-            // A run looks at no clock; checkpoints look who owns the pool all the same.
+            // A run reads no clock. Checkpoints still check who owns the pool.
             .owner_every(Duration::MAX)
     }
 }
@@ -462,7 +449,7 @@ fn draw_units(rng: &mut Rng, small: bool, tiny: bool) -> u64 {
     }
 }
 
-/// Half of the runs have a bit of everything, the others do more of something.
+/// Draws a mix: half of the runs have a little of everything, the others more of one group.
 fn draw_mix(rng: &mut Rng) -> Mix {
     let mut mix = Mix {
         write: 30,

@@ -1,9 +1,9 @@
 //! A pool on a simulated disk with engines at work on it, and the model beside it.
 //!
-//! Owns [`World`]: it carries operations out on both, checks every read against the model at once, and keeps what
-//! happened, stamped with the disk's time, so that crashes can be cut out of it later. Which operations there are and
-//! which is next is drawn in `act`; calls on the pool, which take their time while everything else goes on, are in
-//! `calls`.
+//! Owns [`World`]: it carries each operation out on the pool and in the model, checks every read against the model as
+//! it ends, and records events with the disk's time, so that [`explore`](mod@crate::explore) can cut a crash out at any
+//! of them. `act` draws the next operation; `calls` holds calls on the pool, which take several steps while I/O goes
+//! on.
 
 mod act;
 mod calls;
@@ -30,10 +30,10 @@ use crate::threads::Threads;
 use job::PoolCall;
 use sheave_base::rng::Rng;
 
-/// Turns without an end after which a request is stuck.
+/// Turns of the engines after which a request that has not ended counts as stuck.
 const MAX_TURNS: u32 = 200_000;
 
-/// Numbers that are never used twice, also after a crash.
+/// The next unused numbers. A run after a crash goes on with them, so that no number is used twice.
 #[derive(Clone, Copy, Debug)]
 pub struct Counters {
     next_op: u64,
@@ -54,13 +54,12 @@ struct Pending {
     what: Doing,
     pos: u64,
     len: u64,
-    /// Its range may be cut off before it gets there.
+    /// A call under way may cut off its range before the request gets there; it may fail then.
     may_fail: bool,
-    /// What had been given back when it was issued.
+    /// [`World::given_back`] when the request was issued.
     given_back: u64,
 }
 
-/// What a request does.
 #[derive(Clone, Copy, Debug)]
 enum Doing {
     Write {
@@ -68,7 +67,7 @@ enum Doing {
         dsync: bool,
     },
     Zero,
-    /// A slow one is held by the disk for long.
+    /// `slow`: the disk holds it for long.
     Read {
         since: u64,
         slow: bool,
@@ -86,36 +85,35 @@ impl Pending {
     }
 }
 
-/// A place that a slow read is looking at.
+/// The place of a slow read, to which most I/O goes for a while.
 #[derive(Clone, Copy, Debug)]
 struct Hot {
-    /// Of the volume, and of all that share space with it.
+    /// The family of the read's volume: all volumes that may share its units.
     family: u32,
     pos: u64,
-    /// Operations that still go there.
+    /// Operations left until I/O spreads out again.
     ops: u64,
 }
 
-/// What happened in a run: enough to cut it anywhere.
+/// The events of a run with their times: enough to cut the run at any of them.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     /// Events of the model, with the disk's time.
     pub events: Vec<(usize, Event)>,
-    /// The events in words, and the reads, with the disk's time.
+    /// The events and the reads in words, with the disk's time.
     pub trace: Vec<(usize, String)>,
-    /// When the spare disk began to be added to the pool, and when that had ended.
+    /// Times at which the spare disk began to be added to the pool, and at which that had ended.
     pub grew: Option<(usize, Option<usize>)>,
 }
 
 impl History {
-    /// Whether the pool may have the spare disk after a crash at this time, and whether it must.
+    /// Returns two bools: the pool may, and must, have the spare disk after a crash at `time`.
     #[must_use]
     pub fn may_and_must_have_grown(&self, time: usize) -> (bool, bool) {
         self.grew.map_or((false, false), |(from, to)| (from <= time, to.is_some_and(|to| to <= time)))
     }
 }
 
-/// A pool at work.
 pub struct World {
     setup: Setup,
     disk: SimDisk,
@@ -128,34 +126,33 @@ pub struct World {
     counters: Counters,
     pending: BTreeMap<u64, Pending>,
     history: History,
-    /// Each operation draws from a fork of its own.
+    /// Forked for each operation, so that leaving one out does not change what the others draw.
     base: Rng,
     rng: Rng,
-    /// Operations that the pool refused because it was full.
     refused: u64,
-    /// Bytes that went back to the disk.
+    /// Bytes that trims and discards returned to the disk.
     trimmed: u64,
-    /// A call failed on the disk: what it did is in doubt until the power goes.
+    /// A call failed on the disk, and only a crash decides whether it took effect. No operation begins any more.
     in_doubt: bool,
-    /// A change that failed on the disk, and whether it is made all the same: the next flush of the pool decides.
+    /// A change that failed on the disk, with true if the pool reported it as made. The next flush of the pool settles
+    /// it.
     unsettled: Option<(Change, bool)>,
-    /// Volumes that durable writes may have made larger which failed.
+    /// Volumes that grow on which a DSYNC write failed: their size may have been raised.
     resized: BTreeSet<u32>,
-    /// The operation since which nothing that begins may end well: a flush has failed (V25).
+    /// The last operation that began before a flush failed: no later one may succeed (V25).
     degraded: Option<u64>,
-    /// Where most I/O goes for a while.
     hot: Option<Hot>,
-    /// How often something was begun or ended that gives space back, or takes some for a while.
+    /// Counts begins and ends of all that frees space, or takes some for a while. Unchanged over a write: the space
+    /// that the write found was stable.
     given_back: u64,
-    /// What it has met.
     tally: Tally,
-    /// What the pool said of its commits when it was looked into last.
+    /// Counters of failed commits at the last [`World::inspect`].
     #[cfg(debug_assertions)]
     inspected: [u64; 3],
 }
 
 impl World {
-    /// A world around a pool that is open on the disk; the model says what is in it.
+    /// Returns a world around `pool`, which is open on `disk` and holds what `model` says.
     #[must_use]
     pub fn new(
         setup: &Setup,
@@ -206,68 +203,63 @@ impl World {
         self.engines = (0..self.setup.engines).map(engine).collect();
     }
 
-    /// The model as it is now.
     #[must_use]
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// Numbers that the next run goes on with.
+    /// Returns the numbers with which the run after a crash goes on.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// The disk.
     #[must_use]
     pub fn disk(&self) -> &SimDisk {
         &self.disk
     }
 
-    /// Operations that the pool refused because it was full.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Bytes of free space that went back to the disk.
     #[must_use]
     pub fn trimmed(&self) -> u64 {
         self.trimmed
     }
 
-    /// What it has met.
     #[must_use]
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// What happened.
     #[must_use]
     pub fn history(&self) -> &History {
         &self.history
     }
 
-    /// Whether a call on the pool failed in a way that only a crash clears up.
+    /// Returns true if a call on the pool failed in a way that only a crash clears up.
     #[must_use]
     pub fn is_in_doubt(&self) -> bool {
         self.in_doubt
     }
 
-    /// Whether a flush of the disk has failed, or a write with FUA: from then on the pool takes no changes (V25).
+    /// Returns true if a flush of the disk has failed, or a write with FUA: from then on the pool takes no changes
+    /// (V25).
     #[must_use]
     pub fn is_degraded(&self) -> bool {
         self.disk.failures().flushes > 0
     }
 
-    /// Whether something has failed on the disk.
+    /// Returns true if any request has failed on the disk.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.disk.failures() != Failures::default()
     }
 
-    /// Compares everything that the pool holds with the model, when nothing is under way; flushes the pool first, for
-    /// what is shared loses an owner with the commit.
+    /// Compares everything that the pool holds with the model, when nothing is under way. Flushes the pool first: a
+    /// deleted volume's units lose their owner only with the commit, and the audit would count them twice.
     pub fn verify(&mut self) -> Result<(), String> {
         if self.is_degraded() {
             self.drain()?;
@@ -282,14 +274,14 @@ impl World {
         let found = observe(self.pool()?, &self.disk.image(), self.setup.seed)?;
         self.model.is_readable(&found)?;
         audit(self.pool()?)?;
-        // A file system that is full keeps pages that have space.
+        // A full file system keeps pages mapped that the audit expects to be holes.
         if self.setup.disk.host.is_none() {
             audit_metadata(self.pool()?, &self.disk)?;
         }
         Ok(())
     }
 
-    /// The pool, if it is open.
+    /// Returns the pool, or an error once it has been closed.
     pub fn pool(&self) -> Result<&Pool, String> {
         self.pool.as_ref().ok_or_else(|| "the pool is closed".to_string())
     }
@@ -303,7 +295,6 @@ impl World {
         self.history.events.push((self.disk.time(), event));
     }
 
-    /// The number for the next operation.
     fn op(&mut self) -> u64 {
         self.counters.next_op += 1;
         self.counters.next_op
@@ -319,7 +310,7 @@ impl World {
         Ok(file)
     }
 
-    /// Sends a request to one of the engines.
+    /// Sends a request to an engine drawn at random.
     fn submit(&mut self, name: &str, want: Want, pending: Pending, op: u64) -> Result<(), String> {
         let file = self.file(pending.volume, name)?;
         let pending = Pending {
@@ -337,7 +328,7 @@ impl World {
         Ok(())
     }
 
-    /// Lets an engine or a call go one step, by its number.
+    /// Lets engine or call `number` make one step. Calls follow the engines in the numbering.
     fn step(&mut self, number: usize) -> Result<(), String> {
         self.disk.tick();
         let failures = self.disk.failures();
@@ -354,7 +345,7 @@ impl World {
         self.end_calls()
     }
 
-    /// Engines and calls that can be stepped.
+    /// Returns the number of engines and calls that can be stepped.
     fn steppable(&self) -> usize {
         self.engines.len() + self.threads.running().len()
     }
@@ -363,7 +354,7 @@ impl World {
         self.engines.iter().all(|engine| engine.busy() == 0) && self.threads.running().is_empty()
     }
 
-    /// Lets everything go on until no request and no call is left.
+    /// Steps everything until no request and no call is left.
     pub fn drain(&mut self) -> Result<(), String> {
         self.disk.hold(false);
         for _ in 0..MAX_TURNS {
@@ -375,7 +366,7 @@ impl World {
         Err(self.stuck())
     }
 
-    /// Lets everything go on, in any order, until this is so.
+    /// Steps engines and calls in random order until `done` returns true.
     fn go_on_until(&mut self, done: impl Fn(&World) -> bool) -> Result<(), String> {
         for _ in 0..MAX_TURNS {
             if done(self) {
@@ -397,7 +388,7 @@ impl World {
         let Ended { op, status, data } = ended;
         let Some(pending) = self.pending.remove(&op) else { return Err(format!("request {op} ended twice")) };
         self.note(format!("request {op} has ended: {status}"));
-        // A write to a volume that grows comes after the cut, if not before.
+        // A write to a volume that grows raises the size again if it comes after the cut, so a cut is no excuse.
         let may_fail = pending.may_fail && !matches!(pending.what, Doing::Write { grows: true, .. });
         let cut_off = may_fail && matches!(status, Status::NoSpc | Status::Invalid | Status::IoErr);
         let cut_off = cut_off || self.is_expected(status);
@@ -414,7 +405,7 @@ impl World {
                 match status {
                     Status::Ok => Ok(()),
                     _ if cut_off => Ok(()),
-                    // It has given back what it had.
+                    // A failed write gave its units back, so `check_full` could not tell how little space it found.
                     Status::NoSpc if grows => self.note_refused(),
                     Status::NoSpc => self.check_full(op, &pending),
                     status => Err(format!("write {op} failed: {status}")),
@@ -446,7 +437,7 @@ impl World {
         }
     }
 
-    /// Whether the disk may be the cause.
+    /// Returns true if a fault of the simulated disk explains `status`.
     fn is_expected(&self, status: Status) -> bool {
         match status {
             Status::IoErr => self.setup.disk.errors.any(),
@@ -456,7 +447,7 @@ impl World {
         }
     }
 
-    /// Whether writes may land in another place.
+    /// Returns true if the disk puts some writes in a wrong place.
     fn misdirects(&self) -> bool {
         self.setup.disk.lie == Some(Lie::Misdirects)
     }
@@ -464,7 +455,7 @@ impl World {
     fn check_read(&self, op: u64, pending: &Pending, since: u64, data: &[u8]) -> Result<(), String> {
         let volume = pending.volume;
         if self.misdirects() && self.setup.checksum == Checksum::None {
-            return Ok(()); // Nobody can tell.
+            return Ok(()); // Without checksums a misdirected write cannot be told from a good one.
         }
         let Some(known) = self.model.volume(volume) else { return Err(format!("read {op} of no volume")) };
         for (at, bytes) in data.chunks(SECTOR).enumerate() {
@@ -484,15 +475,16 @@ impl World {
         Ok(())
     }
 
-    /// A write was refused for want of space: there must be little. What others have for a while counts as taken; of
-    /// what was given back meanwhile nobody knows when.
+    /// Checks that a write which was refused for want of space found little of it. Space that others hold for a while
+    /// counts as taken. Gives no verdict if space was given back meanwhile, since it may have come too late for this
+    /// write.
     fn check_full(&mut self, op: u64, pending: &Pending) -> Result<(), String> {
         self.refused += 1;
         if pending.given_back != self.given_back || !self.calls.is_empty() {
             return Ok(());
         }
         let info = self.pool()?.info();
-        // Every unit that a write touches, copied, and one more at each end.
+        // A write may copy every unit that it touches, and its two ends may touch one unit more each.
         let most = |len: u64| len.next_multiple_of(info.unit_bytes) + 2 * info.unit_bytes;
         let others: u64 = self.pending.values().filter(|one| one.writes()).map(|one| most(one.len)).sum();
         let free = info.free_bytes;
@@ -503,7 +495,6 @@ impl World {
         Ok(())
     }
 
-    /// Flushes the whole pool, with nothing else under way.
     fn sync_pool(&mut self) -> Result<(), String> {
         self.drain()?;
         let op = self.op();
@@ -514,7 +505,7 @@ impl World {
         result.map_err(|error| format!("flushing the pool: {error}"))
     }
 
-    /// Closes the pool, which must not lose anything, and opens it again.
+    /// Closes the pool and opens it again. It must need no recovery.
     fn reopen(&mut self) -> Result<(), String> {
         self.drain()?;
         self.note("close and open".into());
@@ -533,7 +524,7 @@ impl World {
         Ok(())
     }
 
-    /// Closes the pool.
+    /// Closes the pool with everything ended.
     pub fn close(&mut self) -> Result<(), String> {
         self.drain()?;
         self.engines.clear();
@@ -547,7 +538,7 @@ impl World {
         result.map_err(|error| format!("closing: {error}"))
     }
 
-    /// Ends the run as a process does that is killed: nothing is closed, what the disk has stays.
+    /// Ends the run as SIGKILL ends a process: nothing is closed, and the disk keeps its contents.
     #[must_use]
     pub fn abandon(mut self) -> (History, Counters) {
         self.give_up();
@@ -557,7 +548,7 @@ impl World {
         (std::mem::take(&mut self.history), self.counters)
     }
 
-    /// Gives up what does not end, so that nothing waits for it.
+    /// Abandons requests and calls under way, so that no simulated thread waits for them.
     fn give_up(&mut self) {
         self.disk.hold(false);
         self.threads.give_up();
@@ -566,7 +557,7 @@ impl World {
 }
 
 impl Drop for World {
-    /// A panic in what is simulated is a failure too: what led to it is told.
+    /// Prints the last events when a panic unwinds through a run: a panic is a finding, and the trace leads to it.
     fn drop(&mut self) {
         self.give_up();
         if std::thread::panicking() {

@@ -25,7 +25,7 @@ use crate::core::Core;
 use crate::cqe::Cqe;
 use crate::opdef;
 use crate::owned::Detail;
-use crate::plain::known::PlainOwner;
+use crate::plain_run::PlainOwner;
 use crate::req::{
     NO_SLOT, REQ_COUNTED, REQ_HAS_GUARD, REQ_OLD_BUF, REQ_OWNS_BUF, REQ_PREP_FAILED, REQ_SLOW_END, REQ_TIMED, Req,
 };

@@ -15,7 +15,7 @@ use crate::cqe::Cqe;
 use crate::cqe::LateCompletions;
 use crate::io_wq::RingWq;
 use crate::owned::OwnedTable;
-use crate::plain::known::Known;
+use crate::plain_run::Known;
 use crate::queues::Queues;
 use crate::req::{Chain, NO_FILE, ReqTable};
 use crate::rsrc::{BufTable, Fd, FileTable};

@@ -17,7 +17,7 @@ use sheave_iomap::slow::Place;
 
 use crate::core::Core;
 use crate::op::rw::is_write;
-use crate::plain::known::PlainOwner;
+use crate::plain_run::PlainOwner;
 use crate::req::REQ_TIMED;
 use crate::sqe::opcode;
 use crate::times::{SlotTimes, Times};

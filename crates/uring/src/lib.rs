@@ -55,6 +55,7 @@ mod op;
 pub mod opdef;
 mod owned;
 mod plain;
+mod plain_run;
 pub mod prep;
 pub mod queues;
 pub mod req;

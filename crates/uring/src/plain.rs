@@ -15,14 +15,12 @@
 //!   records ([`IoCtx::any_plain`](sheave_blk::ctx::IoCtx::any_plain)), when it is changed.
 //! - I3: a record cannot be cancelled: a device has it. So a cancel need not find it, as with a slot that is issued.
 
-pub(crate) mod known;
-
 use sheave_blk::ctx::lane::Alone;
 use sheave_iomap::dio::MappedRun;
 
 use crate::core::Core;
+use crate::plain_run::{Known, Plain, PlainOwner};
 use crate::ring::inner::Inner;
-use known::{Known, Plain, PlainOwner};
 
 /// Prep and issue, in one go, of the plain reads and writes that come next in the SQ, at most so many, for a ring with
 /// no chain or drain open; how many it took.

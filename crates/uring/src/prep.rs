@@ -23,6 +23,7 @@
 //! ```
 
 mod entry;
+pub(crate) mod target;
 mod timed;
 mod when;
 

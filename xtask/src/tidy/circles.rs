@@ -1,9 +1,10 @@
-//! Modules form no circle: within a crate, whatever a module names stands below it, as crates do between each other.
+//! Folders of a crate form no circle: whatever a folder names of another stands below it, as crates do.
 //!
-//! No crate is excepted. A module names another by a `use`, or by a path that begins with `crate`, `self`, `super` or a
-//! child. A name is followed through re-exports to where it is defined, so that a parent which only declares and re-
-//! exports its children makes no circle; a child that names an item of its parent does, if the parent names the child.
-//! Test code and comments do not count, nor do calls of methods, which name no module.
+//! A folder is a module with children: its own file, and those of its children that have none themselves. Inside a
+//! folder modules name each other freely, and so do a folder and one that lies in it. No crate is excepted. A module
+//! names another by a `use`, or by a path that begins with `crate`, `self`, `super` or a child. A name is followed
+//! through re-exports to where it is defined. Test code and comments do not count, nor do calls of methods, which name
+//! no module.
 
 mod paths;
 
@@ -25,8 +26,15 @@ struct Crate<'a> {
     modules: BTreeMap<Path, Module<'a>>,
 }
 
-/// What a module names of another: the other, and by which name and on which line first.
-type Arrows = BTreeMap<Path, BTreeMap<Path, (String, usize)>>;
+/// The names that a folder has of others: for each the first module that says it, the name, and its line.
+type Arrows = BTreeMap<Path, BTreeMap<Path, Named>>;
+
+struct Named {
+    by: Path,
+    of: Path,
+    name: String,
+    line: usize,
+}
 
 /// Finds circles.
 pub fn check(tree: &Tree) -> Vec<Finding> {
@@ -59,12 +67,12 @@ fn crates(tree: &Tree) -> BTreeMap<&str, Crate<'_>> {
 }
 
 impl<'a> Crate<'a> {
-    /// One finding for each set of modules that reach each other, with a shortest circle among them.
+    /// One finding for each set of folders that reach each other, with a shortest circle among them.
     fn circles(&self) -> Vec<Finding> {
         let arrows = self.arrows();
         let mut found = Vec::new();
         let mut seen: BTreeSet<&Path> = BTreeSet::new();
-        for from in self.modules.keys() {
+        for from in arrows.keys() {
             let reached = reach(&arrows, from);
             let circle: BTreeSet<&Path> = reached.into_iter().filter(|to| reach(&arrows, to).contains(from)).collect();
             if !circle.contains(from) || circle.iter().any(|module| seen.contains(module)) {
@@ -74,22 +82,28 @@ impl<'a> Crate<'a> {
             let shortest = circle.iter().filter_map(|module| shortest_circle(&arrows, module)).min_by_key(Vec::len);
             let Some(way) = shortest else { continue };
             let first = &arrows[way[0]][way[1 % way.len()]];
-            let steps = way.iter().enumerate().map(|(at, module)| {
-                let next = way[(at + 1) % way.len()];
-                format!("{} names {} of {}", shown(module), arrows[*module][next].0, shown(next))
+            let steps = way.iter().enumerate().map(|(at, folder)| {
+                let Named { by, of, name, .. } = &arrows[*folder][way[(at + 1) % way.len()]];
+                format!("{} names {name} of {}", shown(by), shown(of))
             });
             let message = format!(
-                "{} modules form a circle ({}); the shortest way round: {}",
+                "{} folders form a circle ({}); the shortest way round: {}",
                 circle.len(),
                 circle.iter().map(|module| shown(module)).collect::<Vec<_>>().join(", "),
                 steps.collect::<Vec<_>>().join(", ")
             );
-            found.push(Finding::new(self.modules[way[0]].path, first.1, message));
+            found.push(Finding::new(self.modules[&first.by].path, first.line, message));
         }
         found
     }
 
-    /// Which module names which other.
+    /// The folder that a module lies in: itself if it has children.
+    fn folder<'p>(&self, module: &'p Path) -> &'p [String] {
+        let has_children = self.modules.keys().any(|other| other.len() > module.len() && other.starts_with(module));
+        if has_children { module } else { module.split_last().map_or(&[], |(_, parent)| parent) }
+    }
+
+    /// Finds which folder names which other.
     fn arrows(&self) -> Arrows {
         let mut arrows = Arrows::new();
         for (from, module) in &self.modules {
@@ -98,7 +112,13 @@ impl<'a> Crate<'a> {
             for (segments, line) in used.chain(module.paths.iter().map(|(segments, line)| (segments, *line))) {
                 let Some(to) = self.target(from, segments, MAX_HOPS).filter(|to| to != from) else { continue };
                 let name = segments.last().cloned().unwrap_or_default();
-                arrows.entry(from.clone()).or_default().entry(to).or_insert((name, line));
+                let (above, below) = (self.folder(from), self.folder(&to));
+                if above.starts_with(below) || below.starts_with(above) {
+                    continue;
+                }
+                let (above, below) = (above.to_vec(), below.to_vec());
+                let named = Named { by: from.clone(), of: to, name, line };
+                arrows.entry(above).or_default().entry(below).or_insert(named);
             }
         }
         arrows
@@ -163,7 +183,7 @@ impl<'a> Crate<'a> {
     }
 }
 
-/// The modules that `from` names, those that they name, and so on; itself only if it is one of them.
+/// The folders that `from` names, those that they name, and so on; itself only if it is one of them.
 fn reach<'m>(arrows: &'m Arrows, from: &'m Path) -> BTreeSet<&'m Path> {
     let mut reached = BTreeSet::new();
     let mut left = vec![from];
@@ -174,7 +194,7 @@ fn reach<'m>(arrows: &'m Arrows, from: &'m Path) -> BTreeSet<&'m Path> {
     reached
 }
 
-/// The shortest way from a module back to itself: the modules on it, the first one first.
+/// Returns the folders on the shortest way from one back to itself, that one first.
 fn shortest_circle<'m>(arrows: &'m Arrows, from: &'m Path) -> Option<Vec<&'m Path>> {
     let mut came: BTreeMap<&Path, &Path> = BTreeMap::new();
     let mut left = VecDeque::from([from]);

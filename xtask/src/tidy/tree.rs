@@ -21,12 +21,7 @@ pub struct Tree {
     pub manifests: Vec<(String, String)>,
     /// The paths of all files, whatever they are.
     pub paths: BTreeSet<String>,
-    /// The ratchet file's text, empty if there is none.
-    pub ratchet: String,
 }
-
-/// Where the ratchets stand.
-pub const RATCHET: &str = "xtask/ratchet.txt";
 
 impl Tree {
     /// Reads the repository at `root`.
@@ -36,7 +31,7 @@ impl Tree {
         paths.sort();
         let mut tree = Self::default();
         for path in paths {
-            let wanted = [".rs", ".md", ".toml"].iter().any(|end| path.ends_with(end)) || path == RATCHET;
+            let wanted = [".rs", ".md", ".toml"].iter().any(|end| path.ends_with(end));
             let text = if wanted { fs::read_to_string(root.join(&path)).context(path.clone())? } else { String::new() };
             tree.add(&path, text);
         }
@@ -61,8 +56,6 @@ impl Tree {
             self.pages.push((path.to_owned(), text));
         } else if path.ends_with("Cargo.toml") {
             self.manifests.push((path.to_owned(), text));
-        } else if path == RATCHET {
-            self.ratchet = text;
         }
     }
 

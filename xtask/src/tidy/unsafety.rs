@@ -21,7 +21,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/blk/src/bio_set.rs", "indexing the bio arena by numbers that only it hands out"),
     ("crates/blk/src/plain_io.rs", "vouching for the memory of a plain record"),
     ("crates/blk/src/hctx/contained.rs", "standing in for a driver's queue"),
-    ("crates/blk/src/driver/kring_slot.rs", "registered buffers of a kernel ring made later"),
+    ("crates/blk/src/kring_slot.rs", "registered buffers of a kernel ring made later"),
     ("crates/blk/src/request/token.rs", "requests that their driver names by tag"),
     ("crates/blk/src/request.rs", "indexing the requests by tags that only the tag set hands out"),
     ("crates/blk/src/driver/mod.rs", "traits whose implementors vouch for the memory of requests"),

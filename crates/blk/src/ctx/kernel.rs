@@ -1,7 +1,7 @@
 //! The ring's side of its kernel ring: sending what drivers prepared, sleeping in it, and handing out what it
 //! completed. Also the end of a hardware context, which may have to wait for the kernel.
 //!
-//! Owns the order of these steps, not the kernel ring ([`KringSlot`](crate::driver::KringSlot)).
+//! Owns the order of these steps, not the kernel ring ([`KringSlot`](crate::kring_slot::KringSlot)).
 //!
 //! Invariants:
 //! - K1: one system call a batch: `commit` or the wait sends what was prepared; polling enters only when the kernel

@@ -9,7 +9,8 @@ use sheave_base::sync::Arc;
 use super::IoCtx;
 use crate::bio::BVec;
 use crate::end_io::EndIo;
-use crate::hctx::{Hctx, RecordSeat};
+use crate::hctx::Hctx;
+use crate::hctx_shared::RecordSeat;
 use crate::ring_core::Core;
 
 pub use crate::plain_io::{Alone, BufferedIo, LaneId, PlainIo, PlainKind, PlainRunOf, RunItem};

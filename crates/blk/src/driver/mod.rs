@@ -52,15 +52,12 @@ use sheave_base::sync::Arc;
 
 use crate::claim::{Claim, Sharing};
 use crate::error::DeviceError;
-use crate::hctx::HctxShared;
+use crate::hctx_shared::HctxShared;
+use crate::kring_slot::KringSlot;
 use crate::limits::{Capacity, Limits};
 use crate::request::{DoneList, Rq, RqList, RqTable};
 use crate::stack::Lower;
 use sheave_kring::{Completed, KernelRing};
-
-mod kring_slot;
-
-pub use kring_slot::KringSlot;
 
 /// How a driver reaches the kernel of the host with I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

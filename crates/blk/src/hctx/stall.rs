@@ -6,10 +6,10 @@
 use sheave_base::sync::atomic::Ordering;
 
 use super::Hctx;
-use super::shared::{FLUSH_HELD, FLUSH_IN_DRIVER};
 use crate::bio::{BIO_FUA, BIO_PREFLUSH, BIO_STACKED, BioId};
 use crate::bio_set::BioList;
 use crate::driver::NextEvent;
+use crate::hctx_shared::{FLUSH_HELD, FLUSH_IN_DRIVER};
 use crate::queue::Gate;
 use crate::request::{PLUG_MAX, Rq, RqList};
 use crate::ring_core::Core;

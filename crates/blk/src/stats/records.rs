@@ -2,8 +2,8 @@
 //! context that carried them out.
 //!
 //! Owns the counts of one owner on one hardware context ([`RecordStats`]), its place among them
-//! ([`RecordSeat`](crate::hctx::RecordSeat)), and the list that the context's reading goes through. Nobody owns the
-//! counts twice: a context counts by itself what has bios, and the records of owners without a seat.
+//! ([`RecordSeat`](crate::hctx_shared::RecordSeat)), and the list that the context's reading goes through. Nobody owns
+//! the counts twice: a context counts by itself what has bios, and the records of owners without a seat.
 //!
 //! Invariants:
 //! - R1: one writer, the ring; readers see each count by itself.

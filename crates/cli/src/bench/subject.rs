@@ -19,7 +19,7 @@ use sheave_vol::{CreateOptions, ExtentKind, OpenOptions, Pool, PoolError, Volume
 use crate::args::{BenchArgs, Peer};
 use crate::bench::plan::{self, Plan};
 use crate::bench::storage::{self, Target};
-use crate::pool::space::Warner;
+use crate::space::Warner;
 
 /// Longest journal of a pool on a null device.
 const MAX_JOURNAL: u64 = 16 << 20;

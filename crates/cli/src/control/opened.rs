@@ -14,7 +14,7 @@ use sheave_vol::{LowWater, Pool, PoolError};
 
 use super::remote::{Holder, holder, look_elsewhere, named, not_all_of_it, not_while_served, refused_by};
 use crate::output;
-use crate::pool::patience;
+use crate::patience;
 use crate::progress::Progress;
 
 /// One of them.

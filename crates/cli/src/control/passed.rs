@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 use sheave_daemon::failure::Failure;
 use sheave_daemon::place::PoolPlace;
 
-use crate::pool::made::Made;
+use crate::made::Made;
 
 /// The file of a device.
 #[derive(Debug, Default)]

@@ -10,7 +10,7 @@ use sheave_daemon::failure::Failure;
 use super::remote::Remote;
 use crate::args::StatusArgs;
 use crate::output;
-use crate::top::text::{plain, span};
+use crate::output::{plain, span};
 
 /// Pools and exports that are listed, each; those that are not well come first.
 const MOST_ROWS: usize = 12;

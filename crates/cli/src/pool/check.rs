@@ -12,9 +12,9 @@ use sheave_daemon::shapes::pool::MemberJson;
 use sheave_daemon::shapes::report::FindingJson;
 use sheave_vol::{CheckOptions, CheckReport, Totals, check_device_with};
 
-use super::patience;
 use crate::args::pool::CheckArgs;
 use crate::control::remote::{not_while_served, refuse_name};
+use crate::patience;
 use crate::progress::Progress;
 use crate::{confirm, output};
 

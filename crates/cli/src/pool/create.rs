@@ -8,10 +8,10 @@ use sheave_daemon::place::is_missing;
 use sheave_daemon::shapes::pool::PoolJson;
 use sheave_vol::{CreateOptions, OpenOptions, Pool};
 
-use super::made::Made;
 use super::{allocate, signature};
 use crate::args::Switch;
 use crate::args::pool::{AllocateArg, CreateArgs};
+use crate::made::Made;
 use crate::{confirm, output};
 
 /// The smallest file that is worth a pool: metadata and a few units.

@@ -19,13 +19,13 @@ use sheave_vol::{AddOptions, Found, OpenOptions, Pool};
 
 use self::member::{Grown, confirm_over, expect_one, open_added};
 use super::allocate;
-use super::made::Made;
-use super::patience;
 use super::signature;
 use crate::args::pool::{AllocateArg, GrowArgs};
 use crate::control::opened::Opened;
 use crate::control::remote::{not_while_served, refuse_name};
+use crate::made::Made;
 use crate::output;
+use crate::patience;
 
 /// Does it.
 pub fn run(args: &GrowArgs) -> Result<(), Failure> {

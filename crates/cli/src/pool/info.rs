@@ -10,10 +10,10 @@ use sheave_daemon::place::Access;
 use sheave_daemon::shapes::pool::{DamageJson, PoolJson};
 use sheave_daemon::shapes::volume::VolumeJson;
 
-use super::space;
 use crate::args::pool::InfoArgs;
 use crate::control::opened::Opened;
 use crate::output;
+use crate::space;
 
 /// Cells of the picture.
 const CELLS: usize = 64;

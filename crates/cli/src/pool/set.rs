@@ -4,10 +4,10 @@ use serde::Serialize;
 use sheave_daemon::failure::Failure;
 use sheave_daemon::place::Access;
 
-use super::space;
 use crate::args::pool::SetArgs;
 use crate::control::opened::Opened;
 use crate::output;
+use crate::space;
 
 /// What became of it, for programs.
 #[derive(Serialize)]

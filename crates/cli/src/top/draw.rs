@@ -7,9 +7,11 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
 use sheave_base::units::{fmt_bytes, fmt_ns};
 
+use crate::output::plain;
+
 use super::rates::{ExportRate, QueueRate, Rate, Shares};
 use super::screen::{Screen, View};
-use super::text::{self, MOST_PROBLEMS, bar, cells, head, not_served, numbers, plain, space};
+use super::text::{self, MOST_PROBLEMS, bar, cells, head, not_served, numbers, space};
 
 /// Pools that are shown below exports.
 const POOLS_BELOW: usize = 3;

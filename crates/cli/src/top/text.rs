@@ -4,6 +4,8 @@ use sheave_base::units::{fmt_bytes, fmt_ns};
 
 use sheave_daemon::api::types as t;
 
+use crate::output::{plain, span};
+
 use super::rates::{Board, ExportRate, PoolRate, Rate, Shares};
 
 /// Problems that are shown.
@@ -137,19 +139,4 @@ pub fn space(pool: &PoolRate) -> String {
     let host = pool.host_free_bytes.filter(|host| *host < pool.free_bytes);
     let host = host.map_or(String::new(), |host| format!(" ({} in its file system)", fmt_bytes(host)));
     format!("{}: {used} of {size} used, {free} free{host}, {}{full}", plain(&pool.name), pool.state)
-}
-
-/// A time in the unit that suits it.
-pub fn span(seconds: u64) -> String {
-    match seconds {
-        0..120 => format!("{seconds} s"),
-        120..7200 => format!("{} min", seconds / 60),
-        7200..172_800 => format!("{} h", seconds / 3600),
-        _ => format!("{} days", seconds / 86_400),
-    }
-}
-
-/// A name without what a terminal would obey.
-pub fn plain(name: &str) -> String {
-    name.chars().map(|sign| if sign.is_control() { '?' } else { sign }).collect()
 }

@@ -18,8 +18,8 @@ use sheave_load::signals;
 use crate::args::volume::ImportArgs;
 use crate::control::opened::{By, Opened};
 use crate::control::remote::Holder;
-use crate::pool::space::Warner;
 use crate::progress::Progress;
+use crate::space::Warner;
 use crate::{confirm, output};
 
 /// What was done, for programs.

@@ -20,8 +20,8 @@ use crate::args::volume::diff::ImportDiffArgs;
 use crate::control::opened::{By, Opened};
 use crate::control::remote::Holder;
 use crate::output;
-use crate::pool::space::Warner;
 use crate::progress::Progress;
+use crate::space::Warner;
 
 /// What was done, for programs.
 #[derive(Serialize)]

@@ -14,8 +14,8 @@ use sheave_blk::stats::Faults;
 use sheave_serve::Expiry;
 use sheave_vol::{DiscardState, PoolInfo, SpaceState};
 
-use super::model::{About, Kind, Problem};
 use crate::daemon::{Held, Row};
+use crate::problems::{About, Kind, Problem};
 use crate::tls::RENEW;
 
 /// For so long after its last fault a device counts as faulty.

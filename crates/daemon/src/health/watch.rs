@@ -11,9 +11,9 @@ use sheave_iomap::io_stats::IoCounts;
 use sheave_vol::PoolInfo;
 use tracing::{error, info, warn};
 
-use super::model::{About, Health, Kind, Problem, Severity};
 use super::signs::{self, Memory, problem};
 use crate::daemon::{Daemon, Held, locked};
+use crate::problems::{About, Health, Kind, Problem, Severity};
 use crate::systemd;
 use crate::ticker::Ticker;
 

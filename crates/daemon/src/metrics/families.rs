@@ -9,7 +9,7 @@ use super::detail;
 use super::page::{MOST_NAMED, Page};
 use crate::config::What;
 use crate::daemon::{Daemon, Held, Row};
-use crate::health::model::{Health, MOST_PROBLEMS};
+use crate::problems::{Health, MOST_PROBLEMS};
 
 /// The page as it is now.
 pub(super) fn page(daemon: &Daemon, is_open: bool) -> String {

@@ -1,11 +1,11 @@
 //! in-flight: what it costs to know how many requests are in flight.
 //!
-//! Owns the sweeps; who counts, and how, is in [`counters`] and [`counting`].
+//! Owns the sweeps; who counts, and how, is in [`counters`](crate::counters) and [`counting`].
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`design`] | the arms and the two kinds of point |
-//! | [`counters`] | one pair, a pair a thread, some a node, none: tags |
+//! | [`counters`](crate::counters) | one pair, a pair a thread, some a node, none: tags |
 //! | [`counting`] | the driver that counts at the start and the end of each request |
 //! | [`arm`] | an arm that runs: threads, and a reader |
 //! | [`checks`], [`verdict`] | that the arms are what they say; what the figures show |
@@ -21,7 +21,6 @@ use design::{AFTER, ARMS, BEFORE, PER_THREAD, WITHOUT_READER, in_batches, one_by
 
 pub mod arm;
 mod checks;
-pub mod counters;
 pub mod counting;
 pub mod design;
 mod verdict;

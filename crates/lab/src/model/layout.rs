@@ -9,7 +9,7 @@ use sheave_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, Atom
 use sheave_base::sync::{Arc, Condvar, Mutex};
 use sheave_base::{clock, grace, mpscq, sbitmap};
 
-use crate::exp::in_flight::counters::{Counters, Seat};
+use crate::counters::{Counters, Seat};
 use crate::wq::pool_engine::{Back, BenchSource};
 
 /// A line for each type: its name, size and alignment.

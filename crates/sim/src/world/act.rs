@@ -1,4 +1,4 @@
-//! Which operation is next: drawn from the seed, the mix and what there is.
+//! Draws the next operation from the seed, the mix and the volumes that exist.
 
 use sheave_iomap::file::FallocateMode;
 
@@ -9,25 +9,23 @@ use crate::model::{Change, Event, Volume};
 use crate::tag::fill_all;
 
 const BLOCK: u64 = 4096;
-/// Requests that may be under way at a time.
 const MAX_PENDING: usize = 12;
-/// Sizes of huge volumes.
 const HUGE: [u64; 4] = [1 << 30, 5 << 30, 64 << 30, 1 << 40];
-/// Of a huge volume I/O goes to the beginnings of so many parts.
+/// Parts of a huge volume; I/O goes to the beginning of each.
 const PARTS: u64 = 5;
 
-/// A volume to do something with.
+/// A volume drawn for an operation.
 struct Target {
     id: u32,
     family: u32,
     name: String,
     size: u64,
-    /// Writes make it larger, up to this.
+    /// The maximum size of a volume that grows, or the lower one that a call under way sets.
     max: Option<u64>,
 }
 
 impl World {
-    /// Carries out `ops` operations, then lets everything end.
+    /// Carries out `ops` operations, then lets everything under way end.
     pub fn run(&mut self, ops: usize) -> Result<(), String> {
         (0..ops).try_for_each(|number| self.one(number))?;
         self.drain()?;
@@ -35,7 +33,7 @@ impl World {
         self.clear_up()
     }
 
-    /// Carries out one operation; others may still be under way.
+    /// Carries out operation `number`, unless it is to be skipped. Requests may still be under way when it returns.
     pub fn one(&mut self, number: usize) -> Result<(), String> {
         self.rng = self.base.fork(number as u64);
         self.inspect()?;
@@ -50,7 +48,7 @@ impl World {
         self.hot = self.hot.filter(|hot| hot.ops > 0).map(|hot| Hot { ops: hot.ops - 1, ..hot });
         let mut mix = self.setup.mix.clone();
         if self.hot.is_some() {
-            // What a slow read looks at is let go, for good, and given to others or back to the disk.
+            // Punched holes, flushes and trims free the units that the slow read is reading, and reuse or discard them.
             (mix.zero, mix.pool_sync, mix.trim) = (mix.zero * 2, mix.pool_sync * 2 + 2, mix.trim * 3);
         }
         let weights = [
@@ -109,7 +107,7 @@ impl World {
         self.pick_of(snapshots, 0)
     }
 
-    /// One with something in it.
+    /// Picks a volume that is not empty.
     fn pick_sized(&mut self, snapshots: bool) -> Option<Target> {
         self.pick_of(snapshots, 1)
     }
@@ -136,7 +134,7 @@ impl World {
         {
             all.retain(|one| one.family == hot.family);
         }
-        // Of hundreds a few get most of what is done.
+        // In a crowd of hundreds the six newest get most operations; spread over all, nothing would ever meet.
         if all.len() > self.setup.crowd as usize / 2 && self.setup.crowd > 0 && self.rng.percent(80) {
             all.sort_by_key(|one| std::cmp::Reverse(one.id));
             all.truncate(6);
@@ -145,14 +143,14 @@ impl World {
         all.into_iter().nth(at)
     }
 
-    /// Whether what is under way needs the volume for itself.
+    /// Returns true if a call under way may have the volume to itself, or may change its name before it is opened.
     fn is_out_of_reach(&self, name: &str, volume: &Volume) -> bool {
         match self.changing() {
             Some(change @ (Change::Delete { name: gone } | Change::Rollback { name: gone, .. })) => {
                 gone == name && self.wants_quiet(change)
             }
             Some(Change::Rename { name: old, .. }) => {
-                // Its snapshots get another name too.
+                // A rename takes the volume's snapshots along.
                 let of_it =
                     name.strip_prefix(old.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('@'));
                 of_it && !self.files.contains_key(&volume.id)
@@ -161,7 +159,7 @@ impl World {
         }
     }
 
-    /// Up to where writes to a volume go: no write is to end beyond a largest size that is being lowered.
+    /// Returns the largest end of a write: `max`, or the new maximum while a call is lowering it.
     fn limit_of(&self, name: &str, max: u64) -> u64 {
         match self.changing() {
             Some(Change::Limit { name: limited, max: new }) if limited == name => max.min(*new),
@@ -169,13 +167,13 @@ impl World {
         }
     }
 
-    /// A range of a volume: mostly whole blocks, some of them many, some of them less than one.
+    /// Draws a range of a volume: mostly one whole block, sometimes many, sometimes less than one.
     fn range(&mut self, target: &Target) -> (u64, u64) {
         let size = target.size;
         let align = if self.setup.disk.logical_block == 512 && self.rng.percent(30) { SECTOR as u64 } else { BLOCK };
         let long = self.rng.percent(self.setup.long);
         let (from, size) = self.part(size);
-        // Half of the other I/O goes where I/O went before.
+        // Half of the rest goes to the first four units, so that writes meet earlier ones.
         let end = if !long && self.rng.percent(50) { size.min(4 * self.setup.unit_bytes) } else { size };
         let most = match self.rng.below(6) {
             _ if long => 256 << 10,
@@ -193,7 +191,8 @@ impl World {
         (pos, len.min(target.size - pos))
     }
 
-    /// Where I/O to a volume of this size goes: all of it, or one of a few places of a huge one, far apart.
+    /// Returns the first byte and length of the part that I/O goes to: the whole volume, or one of a few distant places
+    /// of a huge one.
     fn part(&mut self, size: u64) -> (u64, u64) {
         let most = self.setup.max_volume_bytes;
         if size / PARTS <= most {
@@ -206,7 +205,8 @@ impl World {
         (from / BLOCK * BLOCK, most)
     }
 
-    /// A range that ends beyond the end of a volume that grows, if it may: at the end, behind a gap, or across it.
+    /// Draws a range beyond the end of a volume that grows: at the end, behind a gap, or across it. `None` if it may
+    /// not grow.
     fn range_beyond(&mut self, target: &Target) -> Option<(u64, u64)> {
         let (size, max) = (target.size, target.max?);
         if size > 0 && self.rng.percent(40) {
@@ -238,7 +238,7 @@ impl World {
         }
         let (pos, len) = beyond.unwrap_or_else(|| self.range(&target));
         let (sector, sectors) = (pos / SECTOR as u64, len / SECTOR as u64);
-        // Two writes to one place at a time are rare with users; now and then here.
+        // Users rarely write one place twice at a time; the runs do it now and then.
         if self.model.is_being_written(target.id, sector..sector + sectors) && !self.rng.percent(self.setup.twice) {
             return self.go_on();
         }
@@ -246,7 +246,7 @@ impl World {
         self.write_to(&target, (pos, len), dsync)
     }
 
-    /// Several long writes at the end of a volume that grows, one behind the other.
+    /// Submits several long writes, each beginning where the one before ends, at the end of a volume that grows.
     fn append(&mut self, target: &Target) -> Result<(), String> {
         for _ in 0..self.rng.between(2, 6) {
             let Some(pos) = self.model.volume(target.id).map(Volume::reach) else { break };
@@ -304,8 +304,9 @@ impl World {
         self.submit(&name, Want::Read(len as usize), pending(id, Doing::Read { since, slow: false }, pos, len), op)
     }
 
-    /// A read that the disk holds for long. For a while most of what follows goes where it reads. Half of those are of
-    /// what a clone has too, which gets it alone when the other is written to: then it writes there in place.
+    /// Reads with a read that the disk holds for long, and sends most of the next operations to the same place. Half of
+    /// the time a clone is made first if there is none: a write to the one leaves the unit to the other alone, which
+    /// then writes it in place.
     fn stare(&mut self) -> Result<(), String> {
         let Some(target) = self.pick_sized(true) else { return Ok(()) };
         let shares = |one: &Volume| !one.snapshot && one.id != target.id && one.family == target.family;
@@ -333,7 +334,7 @@ impl World {
         self.submit(&name, Want::Sync, pending(id, Doing::Sync, 0, 0), op)
     }
 
-    /// Time passes: some engines and calls go some steps.
+    /// Lets time pass: steps engines and calls drawn at random.
     pub(super) fn go_on(&mut self) -> Result<(), String> {
         for _ in 0..self.rng.between(1, 12) {
             let number = self.rng.below(self.steppable() as u64) as usize;
@@ -345,7 +346,7 @@ impl World {
     fn new_name(&mut self) -> (String, u32) {
         let id = self.counters.next_volume;
         self.counters.next_volume += 1;
-        // Names of volumes that were deleted come again.
+        // Few names, so that those of deleted volumes come again.
         let names = ["a", "b", "data", "db-1", "x.y_z", "root", "swap"];
         let free = names.iter().find(|name| !self.model.volumes().contains_key(**name));
         let name = match free {
@@ -365,7 +366,7 @@ impl World {
         }
         let most = self.setup.max_volume_bytes / BLOCK;
         let blocks = if self.rng.percent(20) { self.rng.between(1, 8) } else { self.rng.between(most / 2, most) };
-        // Some volumes end within a block.
+        // With sectors of 512 bytes, a quarter of the volumes end within a block.
         let short = if self.setup.disk.logical_block == 512 && self.rng.percent(25) { self.rng.below(8) } else { 0 };
         blocks * BLOCK - short * SECTOR as u64
     }
@@ -399,7 +400,7 @@ impl World {
         self.change(Change::Copy { source: source.name, name, id, snapshot })
     }
 
-    /// Snapshots of some of the volumes at one moment, which have the volumes' names.
+    /// Snapshots several volumes at one moment; each snapshot has its volume's name and a suffix.
     fn copy_together(&mut self) -> Result<(), String> {
         let room = self.setup.max_volumes.saturating_sub(self.model.volumes().len()).max(1);
         let all = self.model.volumes().iter().filter(|(name, one)| !one.snapshot && !self.is_out_of_reach(name, one));
@@ -462,7 +463,6 @@ impl World {
     }
 }
 
-/// A request that is about to be submitted.
 fn pending(volume: u32, what: Doing, pos: u64, len: u64) -> Pending {
     Pending { volume, what, pos, len, may_fail: false, given_back: 0 }
 }

@@ -1,7 +1,7 @@
-//! Calls on the pool: they take their time, and everything else goes on meanwhile.
+//! Calls on the pool, during which all I/O goes on.
 //!
-//! Owns what must be so when a call has returned. One change to volumes as a whole is under way at a
-//! time, beside flushes of the pool, a disk that is added, scrubs and trims.
+//! Owns the conditions that must hold when a call has returned. At most one [`Change`] is under way at a time; flushes
+//! of the pool, an added disk, a scrub and a trim may run beside it.
 
 use std::ops::ControlFlow;
 
@@ -15,7 +15,7 @@ use super::job::{Job, PoolCall, Why, call, is_degraded, is_host_full, is_io_erro
 use crate::model::{Change, Event};
 
 impl World {
-    /// The change to volumes as a whole that is under way.
+    /// Returns the change that is under way, or has failed and is not settled yet.
     pub(super) fn changing(&self) -> Option<&Change> {
         let called = self.calls.iter().find_map(|one| match &one.job {
             Job::Change(change) => Some(change),
@@ -24,7 +24,7 @@ impl World {
         called.or(self.unsettled.as_ref().map(|(change, _)| change))
     }
 
-    /// Whether something up to this byte of a volume may be cut off by what is under way.
+    /// Returns true if the change under way may leave the volume `volume` smaller than `end` bytes.
     pub(super) fn may_be_cut_off(&self, volume: u32, end: u64) -> bool {
         let named = |name: &str| self.model.volumes().get(name).filter(|one| one.id == volume);
         match self.changing() {
@@ -51,7 +51,7 @@ impl World {
         self.go_on_until(|world| !world.threads.running().contains(&number))
     }
 
-    /// Looks at the calls that have returned.
+    /// Takes the results of calls that have returned, and checks them.
     pub(super) fn end_calls(&mut self) -> Result<(), String> {
         while let Some(at) = self.calls.iter().position(|one| one.call.has_ended()) {
             let ended = self.calls.remove(at);
@@ -87,7 +87,7 @@ impl World {
                 }
                 Job::Grow { before, added } => self.grown(&before, added, result)?,
                 Job::Scrub => _ = result.map_err(|why| format!("scrubbing: {why}"))?,
-                // A discard failed: the units that it was for are free as before, which the audit at the end sees.
+                // A failed discard leaves its units free; the audit at the end sees if not.
                 Job::Trim if errors && (is_io_error(&result) || is_degraded(&result)) => {}
                 Job::Trim => self.trimmed += result.map_err(|why| format!("trimming: {why}"))?,
             }
@@ -95,7 +95,7 @@ impl World {
         Ok(())
     }
 
-    /// Makes a change to volumes as a whole, if none is under way: by the pool, and by the model.
+    /// Starts a change, in the pool and in the model, unless one is under way.
     pub(super) fn change(&mut self, change: Change) -> Result<(), String> {
         if self.changing().is_some() {
             return self.go_on();
@@ -104,7 +104,7 @@ impl World {
             self.drain()?;
         }
         self.prepare(&change)?;
-        // A write may have failed meanwhile and left its size: the model is to know before the size changes again.
+        // A failed DSYNC write may have raised the size. The model has to measure that before the size changes again.
         self.clear_up()?;
         self.note(change.to_string());
         self.record(Event::Change(change.clone()));
@@ -112,7 +112,7 @@ impl World {
         self.start(Job::Change(change), move |pool| Ok(call(pool, &job).map(|()| 0)?))
     }
 
-    /// Makes the volumes that there are from the beginning, as far as there is room.
+    /// Creates the crowd of volumes that the run begins with.
     pub fn populate(&mut self) -> Result<(), String> {
         for number in 0..self.setup.crowd {
             let (id, size) = (self.counters.next_volume, self.rng.between(1, 64) * 4096);
@@ -123,8 +123,8 @@ impl World {
         Ok(())
     }
 
-    /// Whether no I/O to the volume may be under way during the call: who deletes a volume has closed it, and a write
-    /// would keep a largest size from becoming smaller that a snapshot had.
+    /// Returns true if no I/O to the volume may be under way during the call. A volume is closed before it is deleted,
+    /// and a write beyond it would keep the maximum size from becoming that of the snapshot.
     pub(super) fn wants_quiet(&self, change: &Change) -> bool {
         let max = |name: &str| self.model.volumes().get(name).and_then(|volume| volume.max);
         match change {
@@ -134,11 +134,11 @@ impl World {
         }
     }
 
-    /// What must be so before a change begins.
+    /// Establishes what a change requires before it begins: the volume quiet, and open or closed.
     fn prepare(&mut self, change: &Change) -> Result<(), String> {
         let (name, closed) = match change {
             Change::Delete { name } => (name, true),
-            // It is opened by its name.
+            // These calls need the volume open, and it can be opened by this name only before a rename.
             Change::Rename { name, .. }
             | Change::Resize { name, .. }
             | Change::Rollback { name, .. }
@@ -154,7 +154,7 @@ impl World {
         } else if let Some(file) = self.files.remove(&id) {
             self.detach(&file);
         }
-        // What is under way now may find its range cut off.
+        // The change may cut off the range of requests that are under way now.
         let reach = match change {
             Change::Resize { size, .. } => *size,
             Change::Rollback { snapshot, .. } => self.model.volumes().get(snapshot).map_or(0, |one| one.size),
@@ -190,8 +190,8 @@ impl World {
         }
     }
 
-    /// A change that failed on the disk is undone or made for good when the pool has been flushed (V27). Nothing else
-    /// is under way.
+    /// Flushes the pool, which undoes a change that failed on the disk, or makes it durable (V27). Called while nothing
+    /// else is under way.
     pub(super) fn settle_change(&mut self) -> Result<(), String> {
         let Some((change, made)) = self.unsettled.take() else { return Ok(()) };
         let op = self.op();
@@ -212,7 +212,7 @@ impl World {
         Ok(())
     }
 
-    /// V27: of a change that failed on the disk nothing is seen, unless it is told that it was made.
+    /// Checks that the pool shows nothing of a change that failed on the disk, unless it was reported as made (V27).
     fn is_undone(&self) -> Result<(), String> {
         let fixed = |max: bool, size: u64| if max { 0 } else { size };
         let seen = self.pool()?.volumes().into_iter();
@@ -225,7 +225,7 @@ impl World {
         if seen == known { Ok(()) } else { Err(format!("a change that failed is seen: {seen:?}, not {known:?}")) }
     }
 
-    /// The sizes of copies that what was under way may have made larger.
+    /// Returns the sizes of the copies that `change` made, each checked against the sizes that writes under way allow.
     fn sizes_made(&self, change: &Change) -> Result<Vec<u64>, String> {
         let size = |((_, name, _), may): ((&str, &str, u32), Vec<u64>)| {
             let info = self.pool()?.volume_info(name).map_err(|error| format!("{change}: {error}"))?;
@@ -237,7 +237,7 @@ impl World {
         change.copies().into_iter().zip(self.model.sizes_of_copies()).map(size).collect()
     }
 
-    /// Flushes the whole pool, while the others go on.
+    /// Flushes the whole pool while I/O and other calls go on.
     pub(super) fn flush_pool(&mut self) -> Result<(), String> {
         if self.is_calling(|job| matches!(job, Job::Sync { .. })) {
             return self.go_on();
@@ -252,7 +252,7 @@ impl World {
         self.calls.iter().any(|one| what(&one.job))
     }
 
-    /// Adds the spare disk, if there still is one, or takes in what the disk has grown by.
+    /// Adds the spare disk if it is not added yet, or lets the pool take in the room that the disk has grown by.
     pub(super) fn grow(&mut self) -> Result<(), String> {
         let spare = self.disk.spare();
         let size = self.pool()?.info().size_bytes;
@@ -282,7 +282,7 @@ impl World {
         Ok(())
     }
 
-    /// Reads the pool through; that what it has only changes is no finding.
+    /// Scrubs the pool. Changes during the scrub must not appear as findings.
     pub(super) fn scrub(&mut self) -> Result<(), String> {
         if self.is_calling(|job| matches!(job, Job::Scrub)) {
             return self.go_on();
@@ -298,8 +298,8 @@ impl World {
         })
     }
 
-    /// Gives free space back to the disk, all of it or only some. What the disk gives for a discarded sector is drawn:
-    /// whoever still needs one that is discarded sees that when it is read, or after a crash.
+    /// Trims free space, wholly or in part. The disk returns random data for a discarded sector, so a read or a crash
+    /// reveals a discarded unit that was still in use.
     pub(super) fn trim(&mut self) -> Result<(), String> {
         if self.is_calling(|job| matches!(job, Job::Trim)) {
             return self.go_on();

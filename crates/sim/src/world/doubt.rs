@@ -1,6 +1,6 @@
-//! What failures of the disk, and calls that cut volumes, leave in doubt until somebody looks.
+//! Sizes and changes that a failed request or a cut leaves undecided, until they are measured.
 //!
-//! Owns when that is looked at, and what may be found.
+//! Owns the time at which the pool is looked at, and the outcomes that are allowed then.
 
 use sheave_iomap::File;
 
@@ -8,7 +8,7 @@ use super::World;
 use crate::model::Event;
 
 impl World {
-    /// Finds out what failures of the disk have left in doubt, where that can be done.
+    /// Settles what failures of the disk have left undecided, waiting for I/O to end where that is needed.
     pub(super) fn clear_up(&mut self) -> Result<(), String> {
         if self.setup.disk.errors.any() && self.degraded.is_none() && self.pool()?.info().degraded.is_some() {
             self.degraded = Some(self.counters.next_op);
@@ -26,7 +26,7 @@ impl World {
         self.measure_cut()
     }
 
-    /// Looks at the sizes that calls have left in doubt, of volumes to which nothing is under way any more.
+    /// Measures the volumes whose size a call has left undecided, of those without I/O under way.
     pub(super) fn measure_cut(&mut self) -> Result<(), String> {
         if self.changing().is_some() {
             return Ok(());
@@ -36,11 +36,11 @@ impl World {
         quiet.into_iter().try_for_each(|id| self.measure(id))
     }
 
-    /// Looks at the size of a volume that a failed write may have made larger, or one that came during a call.
+    /// Measures the size of a volume that a failed write, or one that met a resize or rollback, may have made larger.
     fn measure(&mut self, id: u32) -> Result<(), String> {
         let named = self.model.volumes().iter().find(|(_, volume)| volume.id == id);
         let Some(name) = named.map(|(name, _)| name.clone()) else { return Ok(()) };
-        // Not kept open: it may be about to be deleted.
+        // Not kept open, because the next operation may delete it.
         let open = self.pool()?.open_volume(&name).map_err(|error| format!("opening '{name}': {error}"))?;
         let (size, may) = (open.size_bytes(), self.model.sizes_of(id));
         drop(open);

@@ -1,4 +1,4 @@
-//! A call on the pool: what it is, and how it may have failed.
+//! A call on the pool, and the reasons for which it may have failed.
 
 use std::fmt;
 
@@ -8,7 +8,6 @@ use sheave_vol::{Pool, PoolError, PoolInfo};
 use crate::model::Change;
 use crate::threads::Call;
 
-/// What was called.
 #[derive(Clone, Debug)]
 pub(super) enum Job {
     Change(Change),
@@ -18,7 +17,7 @@ pub(super) enum Job {
     Trim,
 }
 
-/// Why it failed.
+/// The reason for which a call failed.
 #[derive(Debug)]
 pub(super) enum Why {
     Pool(PoolError),
@@ -40,26 +39,23 @@ impl fmt::Display for Why {
     }
 }
 
-/// What was under way during a call.
+/// The I/O and calls that were under way during a call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Beside {
-    /// I/O to the volume that it is about, or to its source.
+    /// I/O to the volume that the call is about, or to the source of a copy.
     pub(super) own: bool,
-    /// I/O to any volume.
     pub(super) any: bool,
-    /// Another call.
     pub(super) calls: bool,
-    /// Slow reads that had begun before.
+    /// Number of slow reads that were under way when the call began.
     pub(super) slow: usize,
 }
 
-/// A call that has not returned, or nobody has looked.
+/// A call that has not returned, or whose result has not been taken.
 pub(super) struct PoolCall {
     pub(super) job: Job,
     pub(super) call: Call<Result<u64, Why>>,
-    /// The last operation that had begun before.
+    /// The last operation that had begun before the call.
     pub(super) after: u64,
-    /// What was under way meanwhile.
     pub(super) beside: Beside,
 }
 
@@ -69,22 +65,21 @@ impl fmt::Debug for PoolCall {
     }
 }
 
-/// Whether the pool has heard of a flush that failed.
+/// Returns true if the pool refused the call because a flush had failed before.
 pub(super) fn is_degraded(result: &Result<u64, Why>) -> bool {
     matches!(result, Err(Why::Pool(PoolError::Degraded { .. })))
 }
 
-/// Whether the file system of the disk was full.
+/// Returns true if the file system that holds the disk was full.
 pub(super) fn is_host_full(result: &Result<u64, Why>) -> bool {
     matches!(result, Err(Why::Pool(PoolError::HostFull { .. } | PoolError::Io { status: Status::NoSpc, .. })))
 }
 
-/// Whether the disk failed.
+/// Returns true if the disk failed during the call.
 pub(super) fn is_io_error(result: &Result<u64, Why>) -> bool {
     matches!(result, Err(Why::Pool(PoolError::Io { .. } | PoolError::NotDurable { .. })))
 }
 
-/// Makes the change by the pool.
 pub(super) fn call(pool: &Pool, change: &Change) -> Result<(), PoolError> {
     match change {
         Change::Create { name, size, max: None, .. } => pool.create_volume(name, *size).map(drop),

@@ -1,6 +1,7 @@
-//! What a world has met: which calls ran beside which I/O, what failed meanwhile, and which slow reads they let wait.
+//! Statistics of the situations that a run has met: calls beside I/O, failures during calls, and slow reads held across
+//! them.
 //!
-//! Owns what is written into its [`Tally`](crate::tally::Tally); each name there begins with the kind of the call.
+//! Owns the entries of the [`Tally`](crate::tally::Tally); each name begins with the kind of the call.
 
 #[cfg(debug_assertions)]
 use super::Hot;
@@ -10,7 +11,7 @@ use crate::disk::Failures;
 use crate::model::Change;
 
 impl World {
-    /// The name of a call, as it is counted.
+    /// Returns the name under which a call is counted.
     fn kind(&self, job: &Job) -> &'static str {
         let grows = |name: &str| self.model.volumes().get(name).is_some_and(|volume| volume.max.is_some());
         match job {
@@ -32,7 +33,7 @@ impl World {
         }
     }
 
-    /// The volume that a call is about, if it is one, or the source of a copy.
+    /// Returns the volume that a call changes, or the source of a copy; `None` if it is about none.
     fn subject(&self, job: &Job) -> Option<u32> {
         let Job::Change(change) = job else { return None };
         let name = match change {
@@ -52,14 +53,14 @@ impl World {
         self.pending.values().filter(|one| matches!(one.what, Doing::Read { slow: true, .. })).count()
     }
 
-    /// What is under way when a call begins.
+    /// Returns the requests and calls that are under way as the call begins.
     pub(super) fn beside(&self, job: &Job) -> Beside {
         let subject = self.subject(job);
         let own = self.pending.values().any(|one| Some(one.volume) == subject);
         Beside { own, any: !self.pending.is_empty(), calls: !self.calls.is_empty(), slow: self.slow_reads() }
     }
 
-    /// A request to a volume begins while calls are under way.
+    /// Marks the calls under way as having I/O beside them, when a request to `volume` begins.
     pub(super) fn note_io(&mut self, volume: u32) {
         let subjects: Vec<Option<u32>> = self.calls.iter().map(|one| self.subject(&one.job)).collect();
         for (one, subject) in self.calls.iter_mut().zip(subjects) {
@@ -68,12 +69,12 @@ impl World {
         }
     }
 
-    /// A call begins: the others have it beside them.
+    /// Marks the calls under way as having another call beside them, when one begins.
     pub(super) fn note_call(&mut self) {
         self.calls.iter_mut().for_each(|one| one.beside.calls = true);
     }
 
-    /// A call has returned. Slow reads that are still under way, and were before it, were held across all of it.
+    /// Counts a call that has returned. A slow read counts as held across it if it began before and is still under way.
     pub(super) fn met(&mut self, call: &PoolCall, ok: bool) {
         let (kind, Beside { own, any, calls, slow }) = (self.kind(&call.job), call.beside);
         let held = slow > 0 && self.slow_reads() > 0;
@@ -86,8 +87,8 @@ impl World {
         tally.count_if(held, format!("{kind}: with a slow read held across it"));
     }
 
-    /// Looks into the pool, in builds whose pool has that: every flag of its maps is what it may be; and how often
-    /// commits have failed where that is hard to live with.
+    /// Checks the flags of the pool's maps, and counts commits that failed in a delicate state. Does nothing without
+    /// debug assertions, where the pool cannot be inspected.
     pub(super) fn inspect(&mut self) -> Result<(), String> {
         #[cfg(debug_assertions)]
         {
@@ -108,7 +109,8 @@ impl World {
         Ok(())
     }
 
-    /// A commit has failed beside a copy: for a while most I/O goes to the volumes that share what it had taken.
+    /// Sends most I/O for a while to the volumes of a copy beside which a commit has failed, so that the units it had
+    /// taken are soon written to again.
     #[cfg(debug_assertions)]
     fn stay_there(&mut self) {
         let subject = self.calls.iter().find_map(|one| self.subject(&one.job));
@@ -117,7 +119,7 @@ impl World {
         self.hot = Some(Hot { family, pos: self.rng.below(blocks.max(1)) * 4096, ops: 40 });
     }
 
-    /// What has failed on the disk since `before`, by the calls that were under way.
+    /// Counts the requests that have failed on the disk since `before`, for each call that was under way.
     pub(super) fn met_failures(&mut self, before: &Failures) {
         let now = self.disk.failures();
         if now == *before {

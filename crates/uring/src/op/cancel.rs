@@ -7,11 +7,10 @@
 //! Invariants:
 //! - I1: what is cancelled ends once, with `-ECANCELED`, from `ready`: after the CQE of the cancel.
 
-pub(crate) mod target;
-
 use crate::core::Core;
 use crate::io_wq::Cancelled;
 use crate::op::Issue;
+use crate::prep::target::Target;
 use crate::req::{NO_FILE, NO_SLOT, REQ_CANCELED, Req, State, Step};
 use crate::ring::inner::Inner;
 use crate::sqe::{
@@ -19,7 +18,6 @@ use crate::sqe::{
     Sqe, errno, opcode,
 };
 use crate::timers::Kind;
-use target::Target;
 
 /// Which flags exclude each other is looked at here, the file when it runs.
 pub(crate) fn prep(_: &mut Inner, _: u32, sqe: &Sqe) -> Result<(), i32> {

@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use super::entry::{Entry, Late, op_type};
+use super::target::Target;
 use super::when::When;
 use crate::completion::CompletionFlags;
-use crate::op::cancel::target::Target;
 use crate::rsrc::{Fd, FixedFile};
 use crate::sqe::{
     ASYNC_CANCEL_ALL, ASYNC_CANCEL_ANY, ASYNC_CANCEL_FD, ASYNC_CANCEL_FD_FIXED, ASYNC_CANCEL_OP, ASYNC_CANCEL_USERDATA,

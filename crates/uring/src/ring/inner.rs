@@ -26,7 +26,7 @@ use sheave_iomap::{File, RawFile};
 use crate::completion::Waited;
 use crate::core::Core;
 use crate::error::{RingError, SqFull};
-use crate::plain::known::PlainOwner;
+use crate::plain_run::PlainOwner;
 use crate::prep::{Entry, Late, When};
 use crate::req::{NO_FILE, REQ_OLD_BUF};
 use crate::rsrc::contained::Contained;

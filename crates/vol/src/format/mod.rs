@@ -29,6 +29,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub const BLOCK: usize = 4096;
 /// [`BLOCK`] as a 64-bit number, for arithmetic on addresses.
 pub const BLOCK_BYTES: u64 = BLOCK as u64;
+/// [`BLOCK`] as a power of two.
+pub const BLOCK_SHIFT: u32 = BLOCK.ilog2();
 /// Begins every metadata block.
 pub const MAGIC: [u8; 4] = *b"SHVE";
 /// Version of the format that is written. A newer one is refused.

@@ -5,9 +5,10 @@ use sheave_iomap::MappingKind;
 use sheave_iomap::mapping::MapFlags;
 
 use super::explore;
+use crate::format::BLOCK_SHIFT;
 use crate::state::alloc::Units;
 use crate::state::extent_map::tree::Tree;
-use crate::state::extent_map::{BLOCK_SHIFT, Entry, ExtentMap, Geometry, Top};
+use crate::state::extent_map::{Entry, ExtentMap, Geometry, Top};
 
 /// V2 and V3 of the contract: who may overwrite a block knows, until a commit has it, that more than its data is to be
 /// made durable; with written bits in the entries, and beside them.

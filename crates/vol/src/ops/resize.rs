@@ -15,11 +15,11 @@ use sheave_iomap::completion_plan::MayBlock;
 use crate::engine::change::failed;
 use crate::engine::inner::PoolInner;
 use crate::error::PoolError;
+use crate::format::BLOCK_SHIFT;
 use crate::format::record::Record;
 use crate::format::{BLOCK_BYTES, MAX_VOLUME_UNITS};
 use crate::state::State;
 use crate::state::account::Spender;
-use crate::state::extent_map::BLOCK_SHIFT;
 use crate::state::table::VolumeCore;
 use crate::volume::open_volume;
 

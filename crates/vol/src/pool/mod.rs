@@ -27,13 +27,13 @@ use crate::engine::change::{core_of, in_use};
 use crate::engine::recovery;
 use crate::engine::sums::idle;
 use crate::error::PoolError;
+use crate::format::BLOCK_SHIFT;
 use crate::format::page::table::Interim;
 use crate::info::{MemberInfo, PoolInfo, Upgrade, VolumeInfo};
 use crate::ops::discard;
 use crate::ops::scrub::{ScrubOptions, ScrubProgress, ScrubReport};
 use crate::ops::trim::TrimProgress;
 use crate::ops::upgrade::missing;
-use crate::state::extent_map::BLOCK_SHIFT;
 use crate::state::table::OpenToken;
 use crate::volume::{Volume, open_volume, usage};
 

@@ -10,12 +10,13 @@
 use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 
+use crate::format::BLOCK_SHIFT;
 use crate::format::page::PageRef;
 use crate::format::page::table::VolumeEntry;
 use crate::format::record::Record;
 use crate::state::State;
+use crate::state::extent_map::Entry;
 use crate::state::extent_map::tree::EntryPlace;
-use crate::state::extent_map::{BLOCK_SHIFT, Entry};
 use crate::state::table::{Vol, VolumeCore};
 
 impl State {

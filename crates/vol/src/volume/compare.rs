@@ -27,9 +27,9 @@ use super::changes::{add, changed_at, shared_end, snapshot_of};
 use crate::device::sweep::Sweep;
 use crate::engine::inner::PoolInner;
 use crate::error::PoolError;
+use crate::format::BLOCK_SHIFT;
 use crate::format::{BLOCK, BLOCK_BYTES};
 use crate::info::{Differences, Extent};
-use crate::state::extent_map::BLOCK_SHIFT;
 use crate::state::sums::crc;
 use crate::state::table::VolumeCore;
 

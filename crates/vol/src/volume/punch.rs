@@ -15,10 +15,11 @@ use sheave_base::sync::MutexGuard;
 use sheave_iomap::completion_plan::MayBlock;
 
 use super::Volume;
+use crate::format::BLOCK_SHIFT;
 use crate::format::record::Record;
 use crate::state::State;
 use crate::state::account::Spender;
-use crate::state::extent_map::{BLOCK_SHIFT, Entry};
+use crate::state::extent_map::Entry;
 
 const BLOCK: u64 = 1 << BLOCK_SHIFT;
 

@@ -27,10 +27,11 @@ use sheave_iomap::completion_plan::MayBlock;
 
 use super::Volume;
 use super::write::Round;
+use crate::format::BLOCK_SHIFT;
 use crate::state::State;
 use crate::state::account::Spender;
 use crate::state::extent_map::tree::EntryPlace;
-use crate::state::extent_map::{BLOCK_SHIFT, Entry, Geometry};
+use crate::state::extent_map::{Entry, Geometry};
 use crate::state::sums::marks::Mismatch;
 
 const BLOCK: u64 = 1 << BLOCK_SHIFT;

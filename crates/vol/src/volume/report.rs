@@ -7,9 +7,10 @@ use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::Ordering;
 
 use crate::engine::inner::PoolInner;
+use crate::format::BLOCK_SHIFT;
 use crate::info::{Extent, ExtentKind};
 use crate::state::State;
-use crate::state::extent_map::{BLOCK_SHIFT, Entry, INDEX_SHIFT, id_of};
+use crate::state::extent_map::{Entry, INDEX_SHIFT, id_of};
 use crate::state::table::VolumeCore;
 
 /// Pieces of a volume looked at under one lock.

@@ -27,11 +27,12 @@ use sheave_iomap::{Mapping, MappingKind};
 use super::Volume;
 use crate::engine::inner::LOOK_EVERY;
 use crate::engine::wait::Waited;
+use crate::format::BLOCK_SHIFT;
 use crate::options::WhenFull;
 use crate::state::State;
 use crate::state::account::Spender;
+use crate::state::extent_map::Entry;
 use crate::state::extent_map::tree::EntryPlace;
-use crate::state::extent_map::{BLOCK_SHIFT, Entry};
 
 const BLOCK: u64 = 1 << BLOCK_SHIFT;
 /// Longer than anybody waits: a century, for no clock can tell the end of [`Duration::MAX`].

@@ -8,82 +8,87 @@ fn circles(files: &[(&str, &str)]) -> Vec<String> {
     check(&Tree::of(&files)).into_iter().map(|finding| finding.to_string()).collect()
 }
 
-const LIB: (&str, &str) = ("lib.rs", "mod a;\nmod b;\nmod c;\npub use a::A;\n");
+const LIB: (&str, &str) = ("lib.rs", "mod a;\nmod b;\nmod c;\npub use a::x::A;\n");
+const FOLDERS: [(&str, &str); 3] = [("a.rs", "pub mod x;\n"), ("b.rs", "pub mod y;\n"), ("c.rs", "pub mod z;\n")];
+
+/// The circles of three folders with one module in each.
+fn of_three(x: &str, y: &str, z: &str) -> Vec<String> {
+    let inner = [("a/x.rs", x), ("b/y.rs", y), ("c/z.rs", z)];
+    circles(&[&[LIB], FOLDERS.as_slice(), inner.as_slice()].concat())
+}
 
 #[test]
-fn two_modules_that_name_each_other_are_a_circle() {
-    let found = circles(&[LIB, ("a.rs", "use crate::b::B;\n"), ("b.rs", "\nuse super::a::A;\n")]);
+fn two_folders_that_name_each_other_are_a_circle() {
+    let found = of_three("use crate::b::y::B;\n", "\nuse crate::a::x::A;\n", "");
     let [found] = found.as_slice() else { panic!("one circle: {found:?}") };
-    assert!(found.starts_with("crates/x/src/a.rs:1: 2 modules form a circle (`a`, `b`)"), "{found}");
-    assert!(found.ends_with("`a` names B of `b`, `b` names A of `a`"), "{found}");
+    assert!(found.starts_with("crates/x/src/a/x.rs:1: 2 folders form a circle (`a`, `b`)"), "{found}");
+    assert!(found.ends_with("`a::x` names B of `b::y`, `b::y` names A of `a::x`"), "{found}");
 }
 
 #[test]
 fn one_way_is_no_circle() {
-    assert!(circles(&[LIB, ("a.rs", "use crate::b::B;\n"), ("b.rs", "use crate::c::C;"), ("c.rs", "")]).is_empty());
+    assert!(of_three("use crate::b::y::B;\n", "use crate::c::z::C;", "").is_empty());
 }
 
 #[test]
 fn longer_ways_round_are_found_by_any_kind_of_path() {
-    let c = "fn f() -> Vec<crate::a::A> { vec![] }\n";
-    let found =
-        circles(&[LIB, ("a.rs", "fn f() { super::b::f(); }\n"), ("b.rs", "use crate::{c::{self, C}};"), ("c.rs", c)]);
+    let z = "fn f() -> Vec<crate::a::x::A> { vec![] }\n";
+    let found = of_three("fn f() { crate::b::y::f(); }\n", "use crate::{c::z::{self, C}};", z);
     assert_eq!(found.len(), 1, "{found:?}");
-    assert!(found[0].contains("3 modules form a circle (`a`, `b`, `c`)"), "{found:?}");
+    assert!(found[0].contains("3 folders form a circle (`a`, `b`, `c`)"), "{found:?}");
 }
 
 #[test]
 fn names_are_followed_through_the_root_and_through_other_re_exports() {
-    let found = circles(&[LIB, ("a.rs", "use crate::b::B;\npub struct A;"), ("b.rs", "use crate::A;\n")]);
-    assert_eq!(found.len(), 1, "the root only re-exports it: {found:?}");
-    let all = ("lib.rs", "mod a;\nmod b;\npub use a::*;\n");
-    let found = circles(&[all, ("a.rs", "use crate::b::B;\npub struct A;"), ("b.rs", "use crate::A;\n")]);
-    assert_eq!(found.len(), 1, "all of it is re-exported: {found:?}");
-    let renamed = ("lib.rs", "mod a;\nmod b;\npub use a::A as Z;\n");
-    let found = circles(&[renamed, ("a.rs", "use crate::b::B;\npub struct A;"), ("b.rs", "fn f(z: crate::Z) {}\n")]);
-    assert_eq!(found.len(), 1, "by another name: {found:?}");
+    let x = "use crate::b::y::B;\npub struct A;";
+    assert_eq!(of_three(x, "use crate::A;\n", "").len(), 1, "the root only re-exports it");
+    let of = |root: &str, y: &str| {
+        let all = [("lib.rs", root), FOLDERS[0], FOLDERS[1], ("a/x.rs", x), ("b/y.rs", y)];
+        circles(&all).len()
+    };
+    assert_eq!(of("mod a;\nmod b;\npub use a::x::*;\n", "use crate::A;\n"), 1, "all of it is re-exported");
+    assert_eq!(of("mod a;\nmod b;\npub use a::x::A as Z;\n", "fn f(z: crate::Z) {}\n"), 1, "by another name");
 }
 
 #[test]
-fn a_parent_that_only_re_exports_makes_no_circle() {
-    let parent = "mod open;\nmod close;\npub use open::Open;\npub(crate) use close::Close;\n";
-    let close = ("a/close.rs", "use super::Open;\npub struct Close;\n");
-    assert!(circles(&[("a.rs", parent), ("a/open.rs", "pub struct Open;\n"), close]).is_empty());
-    let owner = format!("{parent}pub struct Owner;\n");
-    assert!(
-        circles(&[("a.rs", &owner), ("a/open.rs", "use super::Owner;\npub struct Open(Owner);\n"), close]).is_empty(),
-        "a child may stand on its parent"
-    );
-}
-
-#[test]
-fn a_parent_and_a_child_that_need_each_other_are_a_circle() {
-    for parent in
-        ["mod b;\nuse b::B;\npub struct A(B);", "mod b;\npub struct A(b::B);", "mod b;\npub use b::B;\nstruct A(B);"]
-    {
-        let found = circles(&[("a.rs", parent), ("a/b.rs", "use super::A;\npub struct B;\n")]);
-        assert_eq!(found.len(), 1, "{parent}: {found:?}");
-        assert!(found[0].contains("(`a`, `a::b`)"), "{found:?}");
+fn modules_of_one_folder_and_of_one_inside_it_name_each_other() {
+    for (parent, child) in [
+        ("mod b;\nmod c;\nuse b::B;\npub struct A(B);", "use super::A;\nuse super::c::C;\npub struct B;\n"),
+        ("mod b;\nmod c;\npub struct A(b::B);", "use crate::a::A;\npub struct B;\n"),
+    ] {
+        let c = ("a/c.rs", "use super::b::B;\npub struct C;\n");
+        let inner = ("a/b/d.rs", "use crate::a::A;\nuse crate::a::c::C;\n");
+        let found = circles(&[("lib.rs", "mod a;\n"), ("a.rs", parent), ("a/b.rs", child), c, inner]);
+        assert!(found.is_empty(), "{parent}: {found:?}");
     }
-    let methods = ("a/b.rs", "use super::A;\nimpl A { pub fn go(&self) {} }\n");
-    assert!(
-        circles(&[("a.rs", "mod b;\nstruct A;\nfn f(a: &A) { a.go() }\n"), methods]).is_empty(),
-        "a call names nobody"
-    );
+}
+
+#[test]
+fn folders_inside_a_folder_are_checked_too() {
+    let files = [
+        ("lib.rs", "mod a;\n"),
+        ("a.rs", "mod one;\nmod two;\n"),
+        ("a/one.rs", "mod x;\n"),
+        ("a/one/x.rs", "use crate::a::two::y::Y;\npub struct X;\n"),
+        ("a/two.rs", "pub mod y;\n"),
+        ("a/two/y.rs", "use crate::a::one::x::X;\npub struct Y;\n"),
+    ];
+    assert_eq!(circles(&files).len(), 1);
 }
 
 #[test]
 fn tests_and_comments_name_nobody() {
-    let a = "use crate::b::B;\n";
-    for b in
-        ["//! See `crate::a::A`.\n", "#[cfg(test)]\nmod t {\n    use crate::a::A;\n}\n", "#[cfg(test)]\nmod tests;\n"]
-    {
-        assert!(circles(&[LIB, ("a.rs", a), ("b.rs", b), ("b/tests.rs", "use crate::a::A;")]).is_empty(), "{b}");
+    let x = "use crate::b::y::B;\n";
+    for y in ["//! See `crate::a::x::A`.\n", "#[cfg(test)]\nmod t {\n    use crate::a::x::A;\n}\n"] {
+        assert!(of_three(x, y, "").is_empty(), "{y}");
     }
+    let files = [LIB, FOLDERS[0], FOLDERS[1], ("a/x.rs", x), ("b/y.rs", "#[cfg(test)]\nmod tests;\n")];
+    let tests = ("b/y/tests.rs", "use crate::a::x::A;");
+    assert!(circles(&[files.as_slice(), &[tests]].concat()).is_empty());
 }
 
 #[test]
 fn other_crates_and_own_types_are_nobody() {
-    let a = "use a::A;\nuse std::b::B;\nfn f() -> impl Sized + use<> { Self::b::<u8>(); x.b::<u8>() }\n";
-    assert!(circles(&[LIB, ("a.rs", a), ("b.rs", "use crate::a::f;\n")]).is_empty());
+    let x = "use a::A;\nuse std::b::B;\nfn f() -> impl Sized + use<> { Self::b::<u8>(); x.b::<u8>() }\n";
+    assert!(of_three(x, "use crate::a::x::f;\n", "").is_empty());
 }

@@ -11,9 +11,9 @@ use crate::args::pool::{AllocateArg, GrowArgs};
 use crate::control::opened::{By, Opened};
 use crate::control::passed::Passed;
 use crate::control::remote::Holder;
+use crate::made::Made;
 use crate::output;
 use crate::pool::allocate;
-use crate::pool::made::Made;
 use crate::pool::signature;
 
 /// Adds it.

@@ -12,8 +12,8 @@ use sheave::open_device;
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_load::{SheaveEngine, cpu};
 
-use super::counters::{Counters, Reading};
 use super::counting;
+use crate::counters::{Counters, Reading};
 use crate::crew::{Crew, MakeDrive};
 use crate::drive::{self, Drive};
 use crate::exp::elsewhere::{Elsewhere, MakeOnEnd, OnEnd, Settings};

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use sheave::{Buf, Device, Ring, op, open_device};
 
 use super::arm::InFlightArm;
-use super::counters::{Counters, Way, jiffies_since, jiffy};
 use super::counting;
 use super::design::{self, ARMS, WAYS, in_batches, one_by_one};
+use crate::counters::{Counters, Way, jiffies_since, jiffy};
 use crate::experiment::Lab;
 use crate::terms::Check;
 use crate::{ArmRun, LabError, Point, TurnEnd};

@@ -16,7 +16,7 @@ use sheave_blk::driver::{Driver, HctxOpen, HwEnv, HwQueue, KernelEvents, NextEve
 use sheave_blk::limits::Limits;
 use sheave_blk::request::{DoneList, PLUG_MAX, RqList, RqTable};
 
-use super::counters::{Counters, Seat};
+use crate::counters::{Counters, Seat};
 
 #[derive(Debug)]
 struct Counting {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use sheave_load::Rw;
 
-use super::counters::{Counters, Way};
 use crate::Point;
+use crate::counters::{Counters, Way};
 use crate::terms::{ArmInfo, Role};
 
 /// Index of the arm with one pair for all.

@@ -25,6 +25,7 @@ use crate::device::block_io::BlockIo;
 use crate::device::reader::{MAX_UNREADABLE, failed, read_again, read_each};
 use crate::device::walk::{self, Bad, Checkpoint, decode, step_down};
 use crate::error::PoolError;
+use crate::format::BLOCK_SHIFT;
 use crate::format::page::sums;
 use crate::format::settings::Checksum;
 use crate::format::superblock::Geometry;
@@ -32,7 +33,7 @@ use crate::format::{BLOCK, MAX_SUMS};
 use crate::state::State;
 use crate::state::extent_map::Entry;
 use crate::state::sums::regions::Regions;
-use crate::state::sums::{BLOCK_SHIFT, Sums, crc};
+use crate::state::sums::{Sums, crc};
 
 type Page = walk::Page<()>;
 

@@ -22,9 +22,10 @@ use crate::device::block_io::BlockIo;
 use crate::device::reader::{MAX_UNREADABLE, read_again};
 use crate::engine::inner::PoolInner;
 use crate::format::BLOCK;
+use crate::format::BLOCK_SHIFT;
 use crate::state::sums::data::{blocks, is_summed};
 use crate::state::sums::marks::Mismatch;
-use crate::state::sums::{BLOCK_SHIFT, Sums, crc};
+use crate::state::sums::{Sums, crc};
 
 /// How often a block is read before a write that is always in the way makes the whole read begin anew.
 const LOOKS: u32 = 4;

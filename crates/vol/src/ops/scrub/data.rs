@@ -20,8 +20,8 @@ use super::{Run, Stop, place};
 use crate::engine::inner::PoolInner;
 use crate::engine::sums::verify::Look;
 use crate::finding::{Finding, FindingKind, Place};
+use crate::format::BLOCK_SHIFT;
 use crate::format::{BLOCK, BLOCK_BYTES};
-use crate::state::extent_map::BLOCK_SHIFT;
 use crate::state::sums::crc;
 use crate::state::table::VolumeCore;
 

@@ -14,9 +14,9 @@
 use std::collections::BTreeMap;
 
 use super::Units;
+use crate::format::BLOCK_SHIFT;
 use crate::format::page::PageRef;
 use crate::format::superblock::Superblock;
-use crate::state::extent_map::BLOCK_SHIFT;
 
 /// Free pages of a unit, as a mask.
 type Mask = [u64; 4];

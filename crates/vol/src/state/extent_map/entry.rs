@@ -25,8 +25,8 @@
 //!   nobody goes by them: a way that may be shared is tagged, and who changes an entry takes a leaf of its own first.
 //!   The other flags, `DIRTY` among them, say of the unit what is true for all who share it.
 
-/// Blocks of 4 KiB.
-pub(crate) const BLOCK_SHIFT: u32 = 12;
+use crate::format::BLOCK_SHIFT;
+
 /// Leaves of an index node, as a power of two.
 pub(crate) const INDEX_SHIFT: u32 = 8;
 

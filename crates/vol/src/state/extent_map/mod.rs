@@ -37,8 +37,10 @@ use sheave_base::sync::atomic::Ordering;
 use sheave_iomap::mapping::MapFlags;
 use sheave_iomap::{Mapping, MappingKind};
 
+use crate::format::BLOCK_SHIFT;
+
 pub(crate) use arena::Arena;
-pub(crate) use entry::{BLOCK_SHIFT, Entry, Geometry, INDEX_SHIFT};
+pub(crate) use entry::{Entry, Geometry, INDEX_SHIFT};
 pub(crate) use top::Top;
 
 /// On the number of a node: it may have other parents.

@@ -9,8 +9,9 @@ use sheave_base::status::Status;
 use sheave_iomap::mapping::MapFlags;
 use sheave_iomap::{Mapping, MappingKind, SummedDone};
 
-use super::{BLOCK_SHIFT, Sums, crc};
+use super::{Sums, crc};
 use crate::format::BLOCK;
+use crate::format::BLOCK_SHIFT;
 
 /// The blocks of a mapping, by their numbers in the pool.
 pub(crate) fn blocks(piece: &Mapping) -> std::ops::Range<u64> {

@@ -37,11 +37,10 @@ use sheave_iomap::Mapping;
 use arena::SumArena;
 use stripes::Stripes;
 
-use crate::format::BLOCK;
+use crate::format::BLOCK_SHIFT;
 use crate::format::page::sums::Marked;
 use crate::format::superblock::Geometry;
 
-pub(crate) const BLOCK_SHIFT: u32 = BLOCK.ilog2();
 /// Flags of a region: data may be written.
 const OPEN: u32 = 1;
 /// Checksums have changed since the last checkpoint.

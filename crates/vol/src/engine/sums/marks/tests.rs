@@ -6,7 +6,7 @@ use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::mapping::Intent;
 
 use super::*;
-use crate::state::sums::BLOCK_SHIFT;
+use crate::format::BLOCK_SHIFT;
 use crate::{Checksum, CreateOptions, OpenOptions, Pool};
 
 /// A write between the look that found the block bad and the mark: its reader looks again, and nobody is told anything.

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const PAGE: &str = include_str!("../../../../../docs/operate.md");
+const PAGE: &str = include_str!("../../../../docs/operate.md");
 
 const KINDS: [Kind; 24] = [
     Kind::PoolFailed,

@@ -18,9 +18,9 @@ use crate::stats::{HctxStats, RecordStats};
 use crate::tag_set::TagSet;
 
 /// The driver has the flush request.
-pub(super) const FLUSH_IN_DRIVER: u32 = 1;
+pub(crate) const FLUSH_IN_DRIVER: u32 = 1;
 /// The block layer holds the flush request back.
-pub(super) const FLUSH_HELD: u32 = 2;
+pub(crate) const FLUSH_HELD: u32 = 2;
 
 /// The part of a hardware context that other threads may touch.
 #[derive(Debug)]
@@ -28,13 +28,13 @@ pub struct HctxShared {
     pub(crate) stats: HctxStats,
     pub(crate) tags: Arc<TagSet>,
     /// Whether the flush request is accounted, and who has it: 0, [`FLUSH_IN_DRIVER`] or [`FLUSH_HELD`].
-    pub(super) flushing: AtomicU32,
+    pub(crate) flushing: AtomicU32,
     /// Whether the owner is inside the driver's `queue_rqs`, or about to read the gate.
-    pub(super) dispatching: CachePadded<Mark>,
+    pub(crate) dispatching: CachePadded<Mark>,
     /// Tags that other threads completed; the status of each is beside it.
-    pub(super) remote: MpscQueue,
-    pub(super) remote_status: Box<[AtomicU8]>,
-    pub(super) waker: Waker,
+    pub(crate) remote: MpscQueue,
+    pub(crate) remote_status: Box<[AtomicU8]>,
+    pub(crate) waker: Waker,
 }
 
 /// An owner's own counts of its plain records on one hardware context. They are in the context's statistics, too, while
@@ -83,12 +83,12 @@ impl HctxShared {
 
     /// The owner is about to read the gate, and to go to the driver if it is open.
     #[inline(always)]
-    pub(super) fn start_dispatch(&self) {
+    pub(crate) fn start_dispatch(&self) {
         self.dispatching.enter();
     }
 
     #[inline(always)]
-    pub(super) fn end_dispatch(&self) {
+    pub(crate) fn end_dispatch(&self) {
         self.dispatching.leave();
     }
 
