@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`report`] | what a check tells |
 //! | [`model`] | the pool in memory: maps, and what a journal record does to them |
+//! | `kept` | records that are kept beside damaged maps |
 //! | `ahead` | reading every page, many at once |
 //! | `walk` | understanding everything the superblock reaches |
 //! | `replay` | the journal |
@@ -21,6 +22,7 @@
 //! - C3: a repair that is interrupted at any point leaves the pool as it was, or repaired.
 
 mod ahead;
+mod kept;
 pub(crate) mod model;
 mod owners;
 mod repair;
@@ -142,6 +144,7 @@ fn look(io: &dyn BlockIo, progress: &mut Progress<'_>) -> Result<Look, PoolError
     let labels = member_labels(io, &sb, &mut report);
     let mut walk = Walk::new(io, &sb);
     let mut model = walk.read(progress)?;
+    walk.kept(&mut model);
     let volumes_read = model.volumes.len();
     let replayed = replay::replay(io, &sb, &mut model)?;
     if alone && !sb.stands_for_both() {
@@ -149,6 +152,7 @@ fn look(io: &dyn BlockIo, progress: &mut Progress<'_>) -> Result<Look, PoolError
         model.sums.open_all();
     }
     progress.done(journal_bytes);
+    report.notes.append(&mut walk.notes);
     report.notes.extend(replayed.notes);
     if replayed.superblock_lost {
         // The tree of a superblock that is not the newest is overwritten here and there: its damage would say nothing.

@@ -186,7 +186,13 @@ impl Map {
     /// Takes out what lies beyond `size` bytes: whole units, and written bits of the last one. Whether there was any.
     pub fn truncate(&mut self, geometry: &Geometry, size: u64) -> bool {
         let unit_bytes = u64::from(geometry.unit_bytes);
-        let mut any = self.clear(geometry, size.div_ceil(unit_bytes), u64::MAX / unit_bytes);
+        let any = self.clear(geometry, size.div_ceil(unit_bytes), u64::MAX / unit_bytes);
+        self.truncate_unit(geometry, size) || any
+    }
+
+    /// Takes out written bits behind `size` of the unit in which it lies. Whether there were any.
+    fn truncate_unit(&mut self, geometry: &Geometry, size: u64) -> bool {
+        let (unit_bytes, mut any) = (u64::from(geometry.unit_bytes), false);
         let (last, per_leaf) = (size / unit_bytes, geometry.leaf_entries as u64);
         let blocks = (size % unit_bytes).div_ceil(crate::format::BLOCK_BYTES) as usize;
         let (node, at) = split(last / per_leaf);
@@ -269,6 +275,26 @@ impl Model {
         }
         if opens {
             Bounds::check_open(self.sums.open())?;
+        }
+        Bounds::check_cost(self.cost)?;
+        Bounds::check_nodes(self.changed.count())
+    }
+
+    /// Does what a kept record says; [`kept`](crate::format::page::kept) has what they mean.
+    pub fn replay_kept(&mut self, record: Record) -> Result<(), Damage> {
+        let (geometry, volume) = (self.geometry, record.volume());
+        match record {
+            Record::Resize { size, .. } => {
+                let vol = self.volumes.get_mut(&volume);
+                vol.map(|vol| vol.map.truncate_unit(&geometry, size));
+            }
+            record => {
+                self.apply(record);
+                self.records -= 1;
+            }
+        }
+        if let Some(vol) = self.volumes.get_mut(&volume) {
+            self.cost += std::mem::take(&mut vol.map.cost);
         }
         Bounds::check_cost(self.cost)?;
         Bounds::check_nodes(self.changed.count())

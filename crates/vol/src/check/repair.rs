@@ -181,6 +181,7 @@ impl Repair<'_> {
             volumes: entries.len() as u32,
             sums,
             sums_level,
+            kept: PageRef::NONE,
             ..self.sb.clone()
         };
         new.keep_twins();

@@ -28,7 +28,7 @@ pub(super) enum Bad {
 }
 
 impl Bad {
-    fn words(self) -> String {
+    pub(super) fn words(self) -> String {
         match self {
             Bad::Damaged(damage) => format!("the page is damaged: {damage}"),
             Bad::Unreadable(status) => format!("the page cannot be read: {status}"),
@@ -41,6 +41,8 @@ const NOT_READ: Bad = Bad::Unreadable(sheave_base::status::Status::Invalid);
 
 /// Stands for a family: checksums belong to no volume.
 const SUMS: u32 = u32::MAX;
+/// The same for records that are kept beside damaged maps.
+pub(super) const KEPT: u32 = u32::MAX - 1;
 
 /// Where a page stands: its reference, level and index.
 pub(super) type Key = (PageRef, u16, u64);
@@ -50,6 +52,7 @@ pub(super) struct Walk<'a> {
     pub(super) sb: &'a Superblock,
     pub(super) geometry: Geometry,
     pub findings: Vec<Finding>,
+    pub notes: Vec<String>,
     /// The family that each page belongs to, and where it stands there.
     pub pages: HashMap<u64, (u32, u16, u64)>,
     nodes: HashMap<Key, Rc<Node>>,
@@ -91,6 +94,7 @@ impl<'a> Walk<'a> {
             sb,
             geometry: sb.geometry(),
             findings: Vec::new(),
+            notes: Vec::new(),
             pages: HashMap::new(),
             nodes: HashMap::new(),
             leaves: HashMap::new(),
@@ -350,7 +354,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Notes whose the page is; a page of two families, or at two places, is a finding.
-    fn claim(&mut self, page: PageRef, family: u32, level: u16, index: u64, entry: Option<&VolumeEntry>) {
+    pub(super) fn claim(&mut self, page: PageRef, family: u32, level: u16, index: u64, entry: Option<&VolumeEntry>) {
         if page.second != 0 {
             let unit = page.address / u64::from(self.geometry.unit_bytes);
             let partner = *self.partners.entry(unit).or_insert(page.second);
@@ -374,6 +378,8 @@ impl<'a> Walk<'a> {
                 "of the volume table".into()
             } else if other == SUMS {
                 "of the checksums".into()
+            } else if other == KEPT {
+                "of what is kept beside damaged maps".into()
             } else {
                 format!("of a relative of volume {other}")
             }

@@ -27,7 +27,7 @@ use sheave_base::sync::MutexGuard;
 use sheave_base::sync::atomic::Ordering;
 
 use crate::engine::inner::PoolInner;
-use crate::format::page::index::build_upper;
+use crate::format::page::index::build_around;
 use crate::format::page::{PagePlace, PageRef, free, index, leaf};
 use crate::format::superblock::{Geometry, Superblock};
 use crate::format::{BLOCK, MAX_FREE_RUNS};
@@ -173,6 +173,7 @@ impl State {
         let (root, level) = table::draft(table, &place, &mut draft, give_up);
         let (sums, sums_level) =
             sums.as_mut().map_or((PageRef::NONE, 0), |regions| regions.draft(geometry, &place, &mut draft, give_up));
+        let kept = self.draft_kept(&place, &mut draft);
         let unused = draft.split_unused();
         let State { tree, .. } = self;
         tree.pages.put(&unused, &mut tree.units);
@@ -187,6 +188,7 @@ impl State {
             table_level: level,
             sums,
             sums_level,
+            kept,
             volumes: self.table.iter().filter(|vol| !vol.unborn).count() as u32,
             lost: self.lost_to_write(),
             owner: self.owner_to_write(),
@@ -223,10 +225,12 @@ impl State {
                 (0..vol.slots).map(|slot| draft_index(tree, geometry, &place, &vol.core.top, slot, draft)).collect();
             let used = pages.iter().rposition(|page| !page.is_none()).map_or(0, |last| last + 1);
             let before = draft.used();
-            let root = build_upper(draft, &place, 1, 1, &pages[..used]);
-            let upper = draft.since(before).to_vec();
+            let stay = vol.damage.as_ref().map_or_else(Vec::new, |lost| lost.upper());
+            let root = build_around(draft, &place, (1, 1), &pages[..used], &stay);
+            let stay: Vec<u64> = stay.into_iter().map(|(.., page)| page.address).collect();
+            let upper = draft.since(before).iter().chain(&stay).copied().collect();
             let replaced = table.written(id, root.unwrap_or((PageRef::NONE, 0)), upper);
-            replaced.into_iter().for_each(|page| tree.pages.give_up(page));
+            replaced.into_iter().filter(|page| !stay.contains(page)).for_each(|page| tree.pages.give_up(page));
         }
     }
 }

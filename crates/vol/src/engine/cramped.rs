@@ -256,7 +256,9 @@ impl State {
     /// Whether the first checkpoint of an opening has nothing to write but superblocks.
     fn first_is_bare(&self) -> bool {
         let sums = self.sums.as_ref().map_or(0, Regions::pages_due);
-        self.sb.clean || (self.next_seq == self.sb.replay_seq && self.tree.dirty_nodes() + sums == 0)
+        let nothing_kept = self.kept.rewrite.is_none();
+        nothing_kept && self.sb.clean
+            || (nothing_kept && self.next_seq == self.sb.replay_seq && self.tree.dirty_nodes() + sums == 0)
     }
 }
 

@@ -56,6 +56,8 @@ pub mod kind {
     pub const SUPERBLOCK_COPY: u16 = 8;
     /// Units that are free for certain.
     pub const FREE: u16 = 9;
+    /// Records about what lies behind damaged pages.
+    pub const KEPT: u16 = 10;
 }
 
 /// Addresses of the two superblocks.
@@ -116,7 +118,8 @@ pub const KNOWN_INCOMPAT: u32 = INCOMPAT_SUMS
     | INCOMPAT_IDENTITIES
     | INCOMPAT_OWNERS
     | INCOMPAT_COPIES
-    | INCOMPAT_PAIRS;
+    | INCOMPAT_PAIRS
+    | INCOMPAT_KEPT;
 /// Data has checksums: who does not keep them would make good data look rotten.
 pub const INCOMPAT_SUMS: u32 = 1;
 /// Volumes are listed that may have lost data: who does not know of the list would drop it unread.
@@ -131,6 +134,8 @@ pub const INCOMPAT_OWNERS: u32 = 16;
 pub const INCOMPAT_COPIES: u32 = 32;
 /// Each page of the trees has a second copy: who does not know of it would give its unit to volumes.
 pub const INCOMPAT_PAIRS: u32 = 64;
+/// Records are kept of what lies behind damaged pages: who does not know of them would lose what they say.
+pub const INCOMPAT_KEPT: u32 = 128;
 
 /// Data has no checksums.
 pub const SUMS_NONE: u32 = 0;
@@ -262,6 +267,12 @@ pub struct SuperblockBody {
     pub sums_second: U16,
     /// Zero, so that the fields below are at multiples of 8.
     pub reserved_end: U32,
+    /// The first page of kept records; none without [`INCOMPAT_KEPT`].
+    pub kept: Child,
+    /// Upper bits of the unit that has the second copy of that page; 0 without [`INCOMPAT_PAIRS`].
+    pub kept_second: U16,
+    /// Zero, so that the fields below are at multiples of 8.
+    pub reserved_kept: U16,
 }
 
 /// A member of a concatenation.
@@ -307,6 +318,21 @@ pub struct SumsHead {
     /// place of such a block's checksum says the same of the next.
     pub marked: U32,
 }
+
+/// Page of kept records, after the header; then the records.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct KeptHead {
+    /// The next page; none in the last.
+    pub next: Child,
+    /// Upper bits of the unit that has the second copy of that page; 0 without [`INCOMPAT_PAIRS`].
+    pub next_second: U16,
+    /// Zero.
+    pub reserved: U16,
+}
+
+/// Bytes of records in a page of kept records.
+pub const KEPT_PAYLOAD: usize = PAYLOAD - size_of::<KeptHead>();
 
 /// List of free units, after the header; then [`MAX_FREE_RUNS`] runs at most.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

@@ -7,6 +7,7 @@
 //! | [`table`] | volumes: level 0 of the volume table |
 //! | [`sums`] | checksums of data: level 0 of their tree |
 //! | [`free`] | the list of free units (of no tree) |
+//! | [`kept`] | records about what lies behind damaged pages (a list of pages) |
 //! | [`label`] | the label of a further member (of no tree) |
 //!
 //! Owns [`PageRef`] and [`Expect`]: what a reader knows of a page before it reads it. The volume table is a tree whose
@@ -22,6 +23,7 @@
 
 pub mod free;
 pub mod index;
+pub mod kept;
 pub mod label;
 pub mod leaf;
 pub mod sums;

@@ -86,6 +86,8 @@ pub struct Superblock {
     pub copies: [u64; COPIES],
     /// Each page of the trees has a second copy.
     pub paired: bool,
+    /// The first page of records about what lies behind damaged pages; none if there are no such records.
+    pub kept: PageRef,
 }
 
 /// Volumes that may have lost acknowledged data, because a flush failed; see [`loss`](crate::engine::loss).
@@ -172,35 +174,40 @@ impl Superblock {
         self.copies.into_iter().filter(|at| *at != 0).map(move |at| at / unit)
     }
 
+    /// Features that must be known to read the pool.
+    fn features(&self) -> u32 {
+        let has_sums = self.checksum == Checksum::Crc32c;
+        let all = [
+            (has_sums, INCOMPAT_SUMS),
+            (has_sums && self.marks, INCOMPAT_MARKS),
+            (self.identities, INCOMPAT_IDENTITIES),
+            (!self.lost.is_empty(), INCOMPAT_LOST),
+            (self.owner != [0; 16], INCOMPAT_OWNERS),
+            (self.copies != [0; COPIES], INCOMPAT_COPIES),
+            (self.paired, INCOMPAT_PAIRS),
+            (!self.kept.is_none(), INCOMPAT_KEPT),
+        ];
+        all.into_iter().filter(|(is_there, _)| *is_there).fold(0, |bits, (_, bit)| bits | bit)
+    }
+
     fn encode_at(&self, block: &mut Block, kind: u16, address: u64) -> u64 {
         let mut body = SuperblockBody::new_zeroed();
         body.compat = self.compat.into();
         body.ro_compat = self.ro_compat.into();
         body.state = (if self.clean { STATE_CLEAN } else { 0 }).into();
         body.unit_bytes = self.unit_bytes.into();
-        if self.checksum == Checksum::Crc32c {
-            body.incompat = (INCOMPAT_SUMS | if self.marks { INCOMPAT_MARKS } else { 0 }).into();
-            body.sums = SUMS_CRC32C.into();
-        }
-        if self.identities {
-            body.incompat = (body.incompat.get() | INCOMPAT_IDENTITIES).into();
-        }
-        if !self.lost.is_empty() {
-            body.incompat = (body.incompat.get() | INCOMPAT_LOST).into();
-            body.lost_below = self.lost.below.into();
-            body.lost_count = (self.lost.volumes.len() as u32).into();
-            body.lost.iter_mut().zip(&self.lost.volumes).for_each(|(slot, id)| *slot = (*id).into());
-        }
+        body.incompat = self.features().into();
+        body.sums = (if self.checksum == Checksum::Crc32c { SUMS_CRC32C } else { SUMS_NONE }).into();
+        body.lost_below = self.lost.below.into();
+        body.lost_count = (self.lost.volumes.len() as u32).into();
+        body.lost.iter_mut().zip(&self.lost.volumes).for_each(|(slot, id)| *slot = (*id).into());
         if self.owner != [0; 16] {
-            body.incompat = (body.incompat.get() | INCOMPAT_OWNERS).into();
             body.owner = self.owner;
             body.labels_at = self.labels_at.into();
         }
-        if self.copies != [0; COPIES] {
-            body.incompat = (body.incompat.get() | INCOMPAT_COPIES).into();
-            body.copies = self.copies.map(|at| at.into());
-        }
-        body.incompat = (body.incompat.get() | if self.paired { INCOMPAT_PAIRS } else { 0 }).into();
+        body.copies = self.copies.map(|at| at.into());
+        let (kept, kept_second) = self.kept.to_disk();
+        (body.kept, body.kept_second) = (kept, kept_second.into());
         body.total_units = self.total_units.into();
         body.journal_start = JOURNAL_START.into();
         body.journal_blocks = self.journal_blocks.into();
@@ -299,7 +306,11 @@ impl Superblock {
             labels_at: body.labels_at.get(),
             copies: body.copies.map(|at| at.get()),
             paired: body.incompat.get() & INCOMPAT_PAIRS != 0,
+            kept: PageRef::from_disk(&body.kept, body.kept_second.get()),
         };
+        require(body.reserved_kept.get() == 0, "reserved_kept", body.reserved_kept.get(), "must be 0")?;
+        let flagged = body.incompat.get() & INCOMPAT_KEPT != 0;
+        require(flagged != sb.kept.is_none(), "kept", body.incompat.get(), "contradicts the features")?;
         require(body.reserved_end.get() == 0, "reserved_end", body.reserved_end.get(), "must be 0")?;
         let flagged = body.incompat.get() & INCOMPAT_COPIES != 0;
         require(flagged == (sb.copies != [0; COPIES]), "copies", body.incompat.get(), "contradicts the features")?;
@@ -350,6 +361,7 @@ impl Superblock {
         let level = self.sums_level;
         require(level <= MAX_LEVEL && (level > 0) == has_sums, "sums_level", level, "does not fit the root")?;
         geometry.require_page(self.sums, "sums_root")?;
+        geometry.require_page(self.kept, "kept")?;
         require(self.owner != [0; 16] || self.labels_at == 0, "labels_at", self.labels_at, "has no owner")?;
         let most = self.generation.saturating_add(1);
         require(self.labels_at <= most, "labels_at", self.labels_at, "is of a checkpoint that is to come")?;

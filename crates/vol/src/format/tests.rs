@@ -62,7 +62,10 @@ fn superblock() -> (&'static str, Rows) {
         copies,
         table_second,
         sums_second,
-        reserved_end
+        reserved_end,
+        kept,
+        kept_second,
+        reserved_kept
     })
 }
 
@@ -94,6 +97,7 @@ fn layouts() -> BTreeMap<&'static str, Rows> {
         layout!(ResizeBody { size }),
         layout!(SourceBody { source, reserved }),
         layout!(SumsHead { flags, marked }),
+        layout!(KeptHead { next, next_second, reserved }),
         layout!(FreeHead { incarnation, replay_seq }),
         layout!(FreeRun { first, count }),
         layout!(IntentBody { first, count }),
@@ -151,7 +155,21 @@ fn the_page_has_every_field_where_it_is() {
     assert_eq!(page, BTreeMap::new(), "tables of structures that are not in format.rs");
 }
 
-/// Every constant that the page has a row for.
+/// The features of pools.
+fn features() -> BTreeMap<&'static str, u64> {
+    BTreeMap::from([
+        ("INCOMPAT_SUMS", INCOMPAT_SUMS.into()),
+        ("INCOMPAT_LOST", INCOMPAT_LOST.into()),
+        ("INCOMPAT_MARKS", INCOMPAT_MARKS.into()),
+        ("INCOMPAT_OWNERS", INCOMPAT_OWNERS.into()),
+        ("INCOMPAT_COPIES", INCOMPAT_COPIES.into()),
+        ("INCOMPAT_PAIRS", INCOMPAT_PAIRS.into()),
+        ("INCOMPAT_KEPT", INCOMPAT_KEPT.into()),
+        ("INCOMPAT_IDENTITIES", INCOMPAT_IDENTITIES.into()),
+    ])
+}
+
+/// Every other constant that the page has a row for.
 fn numbers() -> BTreeMap<&'static str, u64> {
     BTreeMap::from([
         ("BLOCK", BLOCK as u64),
@@ -178,6 +196,7 @@ fn numbers() -> BTreeMap<&'static str, u64> {
         ("SUMS", kind::SUMS.into()),
         ("SUPERBLOCK_COPY", kind::SUPERBLOCK_COPY.into()),
         ("FREE", kind::FREE.into()),
+        ("KEPT", kind::KEPT.into()),
         ("MAX_FREE_RUNS", MAX_FREE_RUNS as u64),
         ("SET", record_kind::SET.into()),
         ("RUN", record_kind::RUN.into()),
@@ -198,13 +217,7 @@ fn numbers() -> BTreeMap<&'static str, u64> {
         ("STATE_CLEAN", STATE_CLEAN.into()),
         ("TWINS_SHIFT", TWINS_SHIFT.into()),
         ("COMPAT_DISCARD", COMPAT_DISCARD.into()),
-        ("INCOMPAT_SUMS", INCOMPAT_SUMS.into()),
-        ("INCOMPAT_LOST", INCOMPAT_LOST.into()),
         ("MAX_LOST", MAX_LOST as u64),
-        ("INCOMPAT_MARKS", INCOMPAT_MARKS.into()),
-        ("INCOMPAT_OWNERS", INCOMPAT_OWNERS.into()),
-        ("INCOMPAT_COPIES", INCOMPAT_COPIES.into()),
-        ("INCOMPAT_PAIRS", INCOMPAT_PAIRS.into()),
         ("COPIES", COPIES as u64),
         ("COPY_GRID", crate::format::superblock::COPY_GRID),
         ("LEAST_COPIED", crate::format::superblock::LEAST_COPIED),
@@ -217,7 +230,6 @@ fn numbers() -> BTreeMap<&'static str, u64> {
         ("INTERIM_NONE", INTERIM_NONE.into()),
         ("INTERIM_IMPORT", INTERIM_IMPORT.into()),
         ("INTERIM_IMPORT_DIFF", INTERIM_IMPORT_DIFF.into()),
-        ("INCOMPAT_IDENTITIES", INCOMPAT_IDENTITIES.into()),
         ("IDENTITY", record_kind::IDENTITY.into()),
         ("INTERIM", record_kind::INTERIM.into()),
     ])
@@ -228,7 +240,8 @@ fn the_page_has_every_number() {
     let rows = PAGE.lines().filter(|line| line.starts_with("| `")).map(cells);
     let documented: BTreeMap<String, u64> =
         rows.filter_map(|cells| Some((cells[0].clone(), cells.get(1)?.replace('_', "").parse().ok()?))).collect();
-    let numbers: BTreeMap<String, u64> = numbers().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    let numbers: BTreeMap<String, u64> =
+        numbers().into_iter().chain(features()).map(|(name, value)| (name.to_owned(), value)).collect();
     assert_eq!(documented, numbers);
 }
 

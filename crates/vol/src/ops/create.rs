@@ -61,6 +61,7 @@ pub(crate) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
         labels_at: 1,
         copies: [0; 2],
         paired,
+        kept: PageRef::NONE,
     };
     sb.keep_twins();
     sb.set_discards(options.discard);

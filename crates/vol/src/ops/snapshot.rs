@@ -87,7 +87,7 @@ impl PoolInner {
             });
         }
         let (id, core, source) = (vol.id, Arc::clone(&vol.core), from.id);
-        let cost = |state: &State| state.cost_of_map(source);
+        let cost = |state: &State| state.cost_of_map(source) + state.kept_pages();
         let state = self.afford(state, "rolling a volume back", Spender::Discard, cost)?;
         let state = self.settle(state, id, Some(id));
         drop(state);

@@ -56,8 +56,8 @@ impl Pool {
     ///
     /// A pool in which pages of maps are damaged opens too. The volumes that need such a page do not open; they can be
     /// deleted, renamed, and rolled back to a snapshot that is whole. All others work, in the space that the damaged
-    /// maps cannot have ([`PoolInfo::quarantined_bytes`]); when no damaged volume is left, in all of it. Where the
-    /// journal has anything to replay, the pool takes deletes alone ([`PoolInfo::deletes_only`]).
+    /// maps cannot have ([`PoolInfo::quarantined_bytes`]); when no damaged volume is left, in all of it. Where there is
+    /// no page for a checkpoint, the pool takes deletes alone ([`PoolInfo::deletes_only`]).
     pub fn open(device: &Device, options: &OpenOptions) -> Result<Pool, PoolError> {
         Pool::open_through(device, Box::new(DeviceIo::of_owner(device)?), options)
     }

@@ -69,7 +69,8 @@ impl State {
     /// Pages that the next checkpoint writes, at most (M2).
     pub(crate) fn pages_due(&self) -> u64 {
         let sums = self.sums.as_ref().map_or(0, Regions::pages_due);
-        self.tree.dirty_nodes() + self.table.upper_due() + self.table.bare_pages() + sums
+        let kept = self.kept.rewrite.unwrap_or(0) + self.kept.upper_due;
+        self.tree.dirty_nodes() + self.table.upper_due() + self.table.bare_pages() + sums + kept
     }
 
     /// Whether the next checkpoint may need `more` pages than now, for this spender (M1, M3).

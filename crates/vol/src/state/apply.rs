@@ -125,6 +125,7 @@ impl State {
     pub(crate) fn share(&mut self, from: u32, to: u32) -> Result<(), Status> {
         let source = self.vol(from)?;
         let (source, slots, damage) = (Arc::clone(&source.core), source.slots, source.damage.clone());
+        self.note_copied(from);
         let vol = self.table.get_mut(to).ok_or(Status::Offline)?;
         vol.damage = damage; // I2
         let target = Arc::clone(&vol.core);
@@ -159,6 +160,13 @@ impl State {
             Some(place) => place,
             None => {
                 let Some(vol) = self.table.get(volume) else { return Ok(()) };
+                if vol.damage.is_some() && self.is_lost(volume, unit) {
+                    if let Some(sums) = &mut self.sums {
+                        sums.replay_unit(phys);
+                    }
+                    self.keep(Record::Set { volume, unit, phys, written: *written });
+                    return Ok(());
+                }
                 let core = Arc::clone(&vol.core);
                 self.tree.walk();
                 let place = self.own(&core, unit)?;
@@ -181,6 +189,9 @@ impl State {
         if phys == 0 {
             let core = Arc::clone(&vol.core);
             self.tree.walk();
+            if vol.damage.is_some() {
+                return self.unmap_or_keep(&core, unit..unit.saturating_add(count));
+            }
             return self.unmap_units(&core, unit, count);
         }
         (0..count).try_for_each(|at| self.apply_set(volume, unit + at, phys + at, &[u64::MAX; 4]))
@@ -209,6 +220,10 @@ impl State {
         core.set_max_size(core.max_size().max(size));
         let shrinks = size < core.size();
         core.set_size(size);
+        if shrinks && vol.damage.is_some() {
+            let core = Arc::clone(core);
+            return self.cut_or_keep(&core, size);
+        }
         if shrinks && core.top.used() > 0 {
             let core = Arc::clone(core);
             while self.cut_some(&core, size)? {}
@@ -258,6 +273,8 @@ impl State {
         let old = self.tree.exchange(&from.top, &core.top, (has, had))?;
         core.set_max_size(from.max_size());
         core.set_size(from.size());
+        self.note_copied(source);
+        self.drop_kept(volume);
         let vol = self.table.get_mut(volume).ok_or(Status::Offline)?;
         (vol.slots, vol.damage) = (has, damage); // I2
         self.table.charge(volume);

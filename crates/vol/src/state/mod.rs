@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`alloc`] | units of the pool: free, with owners, taken by metadata |
 //! | [`extent_map`] | the maps of volumes |
+//! | [`kept`] | what the journal said of places whose pages are damaged |
 //! | [`freed`], [`limbo`] | what was let go; what of it cannot be used again yet |
 //! | [`sums`] | checksums of data |
 //! | [`table`], [`everyone`] | the volumes, and who has I/O under way to them |
@@ -28,6 +29,7 @@ pub(crate) mod changes;
 pub(crate) mod everyone;
 pub(crate) mod extent_map;
 pub(crate) mod freed;
+pub(crate) mod kept;
 pub(crate) mod limbo;
 #[cfg(any(debug_assertions, test))]
 pub(crate) mod met;
@@ -60,7 +62,7 @@ use phase::Phase;
 use plan::Plan;
 use risk::Risk;
 use sums::regions::Regions;
-use table::{Table, Vol, VolumeCore};
+use table::{Kept, Table, Vol, VolumeCore};
 
 /// Changes that may wait for a commit; the next one commits itself.
 pub(crate) const MAX_DIRTY: usize = 65_536;
@@ -81,6 +83,8 @@ pub(crate) struct State {
     pub(crate) limbo: Limbo,
     /// While a map is damaged.
     pub(crate) quarantine: Option<Held>,
+    /// What the journal said of places of maps whose pages are damaged.
+    pub(crate) kept: Kept,
     /// How much space is left, and whether metadata runs short.
     pub(crate) space: (SpaceState, bool),
     /// How often space was used up, and how often metadata began to run short: so that nobody who looks now and then
@@ -146,6 +150,7 @@ impl State {
             recorded: Vec::new(),
             limbo: Limbo::default(),
             quarantine: None,
+            kept: Default::default(),
             space: Default::default(),
             times_full: 0,
             times_metadata_low: 0,

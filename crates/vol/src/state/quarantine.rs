@@ -14,9 +14,9 @@
 //! - Q2: relatives share units and pages at the same place alone. So the nodes that they have in place of a damaged
 //!   page get one more parent, which is nobody: writers copy what is below, and no page and no unit of it becomes free.
 //!   Of other families nothing is shared: what they let go is free.
-//! - Q3: no checkpoint has anything else in the place of a damaged page. Where the journal has anything to
-//!   replay, which may be behind one, no checkpoint is written: the pool takes deletes, as
-//!   [`cramped`](crate::engine::cramped) does.
+//! - Q3: no checkpoint has anything else in the place of a damaged page. What the journal has of it is kept beside
+//!   the maps ([`kept`](super::kept)). Where that is more than can be kept, or where there is no page for the
+//!   checkpoint, none is written: the pool takes deletes, as [`cramped`](crate::engine::cramped) does.
 //! - Q4: the quarantine ends when it is durable that no volume with a damaged map is left: each was deleted, or rolled
 //!   back to a snapshot that is whole.
 //!
@@ -51,6 +51,7 @@ impl State {
         if self.table.first_damaged().is_none() {
             return;
         }
+        let sure = &self.without_kept(sure);
         lost.sort_unstable_by_key(|(family, page)| (*family, page.level, page.number, page.page.address));
         lost.dedup_by_key(|(family, page)| (*family, page.level, page.number, page.page.address));
         self.tree.units.begin_quarantine(sure);
@@ -100,8 +101,7 @@ impl State {
 
     /// Whether the first checkpoint may be written, as far as damaged maps are concerned (Q3), and has the pages.
     pub(crate) fn has_pages_for_first(&self) -> bool {
-        let nothing_replayed = self.next_seq == self.sb.replay_seq;
-        self.quarantine.is_none() || nothing_replayed && self.has_room(self.pages_due(), Spender::EndOfWrite)
+        self.quarantine.is_none() || !self.kept.is_too_much && self.has_room(self.pages_due(), Spender::EndOfWrite)
     }
 
     /// Whether a commit that takes what there is now ends the quarantine when it is durable (Q4).
@@ -112,6 +112,7 @@ impl State {
     /// It is durable that nobody has what was in quarantine (Q4).
     pub(crate) fn end_quarantine(&mut self) {
         let Some(Held { index, leaves }) = self.quarantine.take() else { return };
+        self.end_kept();
         let tree = &mut self.tree;
         let mut freed = Freed::of_units(tree.units.end_quarantine());
         tree.pages.end_quarantine(&mut tree.units);

@@ -11,6 +11,7 @@
 
 mod numbers;
 
+use std::cell::OnceCell;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Weak;
@@ -24,6 +25,7 @@ use crate::format::damage::MapDamage;
 use crate::format::page::PageRef;
 use crate::format::page::index::upper_pages;
 use crate::format::page::table::{self, Interim, VolumeEntry};
+use crate::format::record::Record;
 use crate::state::extent_map::Top;
 use numbers::Numbers;
 
@@ -98,6 +100,39 @@ pub(crate) struct LostMap {
     pub(crate) told: MapDamage,
     /// The pages, in lists that volumes which share index pages have together.
     pub(crate) pages: Vec<Arc<[LostPage]>>,
+    /// The units that these pages stand for, once somebody has asked.
+    pub(crate) ranges: OnceCell<Arc<[(u64, u64)]>>,
+    /// Records about these units, in order, which wait until the pages can be read ([`kept`](super::kept)).
+    pub(crate) kept: Arc<Vec<Record>>,
+}
+
+impl LostMap {
+    /// Without pages.
+    pub(crate) fn new(told: MapDamage) -> LostMap {
+        LostMap { told, pages: Vec::new(), ranges: OnceCell::new(), kept: Arc::default() }
+    }
+
+    /// The pages above those that volumes share, which the index pages of the next checkpoint refer to: level, which of
+    /// it, reference.
+    pub(crate) fn upper(&self) -> Vec<(u16, u64, PageRef)> {
+        let pages = self.pages.iter().flat_map(|pages| pages.iter());
+        pages.filter(|page| page.level > 1).map(|page| (page.level, page.number, page.page)).collect()
+    }
+}
+
+/// What is kept of a pool.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// The pages of the last checkpoint that have it.
+    pub(crate) pages: Vec<u64>,
+    /// The next checkpoint writes so many pages with it, or none of them any more.
+    pub(crate) rewrite: Option<u64>,
+    /// Index pages that the first checkpoint writes beside what is counted: those above damaged index pages.
+    pub(crate) upper_due: u64,
+    /// Records that were kept, and copied to other volumes.
+    pub(crate) records: u64,
+    /// Something of the journal can neither be in a checkpoint nor be kept.
+    pub(crate) is_too_much: bool,
 }
 
 /// A volume or snapshot.

@@ -64,7 +64,7 @@ impl Lost {
 /// The volume needs these pages (L1). `first` is one of them.
 fn blame(vol: &mut Vol, geometry: &Geometry, first: &Lost, pages: Arc<[LostPage]>) {
     let told = first.told(vol, geometry);
-    let lost = vol.damage.get_or_insert_with(|| Box::new(LostMap { told, pages: Vec::new() }));
+    let lost = vol.damage.get_or_insert_with(|| Box::new(LostMap::new(told)));
     lost.told.pages += pages.len() as u64;
     lost.pages.push(pages);
 }
@@ -197,7 +197,7 @@ fn note_pages(pages: &mut TablePages, parts: &[(u64, PageRef, Vec<VolumeEntry>)]
     }
 }
 
-fn claim(state: &mut State, page: PageRef) -> Result<(), PoolError> {
+pub(super) fn claim(state: &mut State, page: PageRef) -> Result<(), PoolError> {
     let tree = &mut state.tree;
     if tree.pages.claim(page, &mut tree.units) { Ok(()) } else { Err(twice(page.address)) }
 }

@@ -105,7 +105,7 @@ impl LostVolumes {
             let range = (0, vol.core.size());
             let told = MapDamage { at: lost.page.address, why, range, pages: 1 };
             // Only a rescue comes here, which writes nothing: no page is looked at again.
-            vol.damage = Some(Box::new(LostMap { told, pages: Vec::new() }));
+            vol.damage = Some(Box::new(LostMap::new(told)));
         }
         true
     }

@@ -9,6 +9,7 @@
 //!
 //! Called by [`Pool::open`](crate::Pool::open).
 
+mod kept;
 mod loader;
 mod lost;
 mod sums;
@@ -66,7 +67,9 @@ pub(crate) fn recover(io: &dyn BlockIo, options: &OpenOptions) -> Result<Recover
     let mut lost = loader::load(io, &mut state, options.rescue)?;
     state.set_reserve();
     sums::load(io, &mut state, &mut unsure)?;
+    kept::load(io, &mut state, &mut unsure)?;
     let scan = replay(io, &mut state, &mut unsure, &mut lost)?;
+    state.settle_kept();
     unsure.add(lost.words(state.sb.volumes));
     let replayed = scan.next_seq > state.sb.replay_seq;
     (state.next_seq, state.durable_seq) = (scan.next_seq, scan.next_seq);

@@ -258,8 +258,13 @@ fn what_the_journal_makes_of_a_volume_with_a_damaged_map() {
             let info = pool.info();
             assert_eq!(info.damaged.iter().map(|found| &found.0[..]).collect::<Vec<_>>(), lost, "change {number}");
             assert_eq!(places(&pool, "b"), before, "change {number}");
-            // No checkpoint has what the journal says of the damaged part without the rest of that.
-            assert!(!info.deletes_only || !lost.is_empty(), "change {number}");
+            // A page above those that volumes share cannot be in two maps: that is the one change that waits.
+            let is_root = info.damaged.iter().any(|(_, damage)| damage.range == (0, 8 << 30));
+            assert_eq!(info.deletes_only, number == 2 && is_root, "change {number}");
+            if !info.deletes_only {
+                write(&pool, "b", 5 * UNIT);
+                pool.sync().unwrap();
+            }
             lost.iter().for_each(|name| pool.delete(name).unwrap());
             // Nobody needs the page any more: the pool is whole.
             let info = pool.info();

@@ -49,6 +49,7 @@ pub fn superblock(unit_bytes: u32) -> Superblock {
         low_water: LowWater::Percent(10),
         lost: Default::default(),
         paired: false,
+        kept: PageRef::NONE,
         owner: [0; 16],
         labels_at: 0,
         copies: [0; 2],

@@ -70,12 +70,25 @@ pub fn build_upper(
     at_least: u16,
     pages: &[PageRef],
 ) -> Option<(PageRef, u16)> {
-    let (mut level, mut pages) = (below, pages.to_vec());
+    build_around(sink, place, (below, at_least), pages, &[])
+}
+
+/// Does what [`build_upper`] does, with the pages of `stay` in their places: level, above `levels.0`, which of that
+/// level, and the reference. There is nothing below these in `pages`.
+pub(crate) fn build_around(
+    sink: &mut dyn Sink,
+    place: &PagePlace,
+    levels: (u16, u16),
+    pages: &[PageRef],
+    stay: &[(u16, u64, PageRef)],
+) -> Option<(PageRef, u16)> {
+    let ((mut level, at_least), mut pages) = (levels, pages.to_vec());
     let mut block = [0; BLOCK];
-    if pages.iter().all(PageRef::is_none) {
+    if stay.is_empty() && pages.iter().all(PageRef::is_none) {
         return Some((PageRef::NONE, 0));
     }
-    while pages.len() > 1 || level < at_least {
+    let highest = stay.iter().map(|page| page.0).max().unwrap_or(0).max(at_least);
+    while pages.len() > 1 || level < highest {
         level += 1;
         let mut above = Vec::with_capacity(pages.len().div_ceil(INDEX_CHILDREN));
         for (index, children) in pages.chunks(INDEX_CHILDREN).enumerate() {
@@ -86,6 +99,10 @@ pub fn build_upper(
             let place = place.at(sink.allocate()?, index as u64);
             above.push(encode(&mut block, &place, level, children));
             sink.page(place.address, &block);
+        }
+        for (_, number, page) in stay.iter().filter(|page| page.0 == level) {
+            above.resize(above.len().max(*number as usize + 1), PageRef::NONE);
+            above[*number as usize] = *page;
         }
         pages = above;
     }

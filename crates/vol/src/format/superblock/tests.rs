@@ -81,11 +81,11 @@ fn unknown_features_are_refused_or_make_it_read_only() {
     assert_eq!(read.unknown_ro_features(), 1 << 3);
     assert_eq!(read, sb);
     let (mut block, at) = sealed(&sb);
-    block[HEADER + std::mem::offset_of!(SuperblockBody, incompat)] = 0x80;
+    block[HEADER + std::mem::offset_of!(SuperblockBody, incompat) + 1] = 0x80;
     let sum = checksum(&block);
     block[8..12].copy_from_slice(&sum.to_le_bytes());
     let refused = Superblock::decode(&block, at, 1 << 30);
-    assert_eq!(refused, Err(Damage::Features { bits: 0x80 }));
+    assert_eq!(refused, Err(Damage::Features { bits: 0x8000 }));
     assert!(refused.expect_err("refused").is_too_new());
     // Checksums of data have a feature, a kind and a root; each without the others is refused.
     let root = PageRef { address: 700 << 16, checksum: 5, second: 0 };

@@ -217,34 +217,165 @@ fn a_list_of_free_units_counts_for_its_own_checkpoint_alone() {
     assert!(lists(&device).contains(&at));
 }
 
-/// A checkpoint would have the change alone in the place of all that the page said.
-#[test]
-fn what_the_journal_has_behind_a_damaged_page_waits_until_the_page_can_be_read() {
-    let pages = map_pages(&four_volumes(UNIT)).into_iter().filter(|page| page.1 == ["a"]).map(|page| page.0);
-    let mut deletes_only = 0;
-    for at in pages {
-        let device = four_volumes(UNIT);
-        let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
-        write(&pool, "a", PLACES[0] + 3 * UNIT);
-        pool.sync().unwrap();
-        let before = all_places(&pool);
-        drop(pool);
-        for _ in 0..2 {
-            let pool = open(&device, &[at]).unwrap();
-            let info = pool.info();
-            assert_eq!(info.damaged.len(), 1);
-            deletes_only += u32::from(info.deletes_only);
-            let error = pool.create_volume("new", 1 << 20).map(drop).err();
-            let says = matches!(&error, Some(PoolError::DamagedMap { volume, .. }) if volume == "a");
-            assert_eq!(says, info.deletes_only, "{error:?}");
-            pool.close().unwrap();
-        }
-        let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
-        assert_eq!(all_places(&pool), before, "page {at} can be read again");
-        let written = pool.open_volume("a").unwrap().map(PLACES[0] + 3 * UNIT, 4096, Intent::Read).unwrap();
-        assert_eq!(written.kind, MappingKind::Mapped, "what the journal has is there");
+/// Where the volume's data of these places lies; none for a hole.
+fn map_of(pool: &Pool, name: &str, at: &[u64]) -> Vec<Option<u64>> {
+    let volume = pool.open_volume(name).unwrap();
+    let map = |at: &u64| volume.map(*at, 4096, Intent::Read).unwrap();
+    at.iter().map(map).map(|found| (found.kind == MappingKind::Mapped).then_some(found.addr)).collect()
+}
+
+/// What a crash leaves in the journal of `a` and of a copy of it that was made meanwhile: units that have space now,
+/// units that have none any more, and what was cut off and came back.
+fn change_and_crash(device: &Device, cloned: bool) -> Vec<(&'static str, Vec<Option<u64>>)> {
+    let at: Vec<u64> = (0..12).flat_map(|unit| PLACES.map(|place| place + unit * UNIT)).collect();
+    let pool = Pool::open(device, &OpenOptions::default()).unwrap();
+    write(&pool, "a", PLACES[0] + 3 * UNIT);
+    if cloned {
+        pool.clone_volume("a", "t").unwrap();
+        write(&pool, "t", PLACES[0] + 3 * UNIT);
+        write(&pool, "t", PLACES[2] + 4 * UNIT);
     }
-    assert!(deletes_only > 0);
+    write(&pool, "a", PLACES[1] + 5 * UNIT);
+    write(&pool, "a", PLACES[2] + 4096);
+    write(&pool, "a", PLACES[2] + 6 * UNIT);
+    pool.sync().unwrap();
+    pool.open_volume("a").unwrap().punch(PLACES[1], UNIT, &MayBlock::on_worker()).unwrap();
+    pool.resize("a", PLACES[2] + 4096).unwrap();
+    pool.resize("a", 8 << 30).unwrap();
+    write(&pool, "a", PLACES[2] + 7 * UNIT);
+    pool.sync().unwrap();
+    let names = if cloned { vec!["a", "b", "s", "t"] } else { vec!["a", "b", "s"] };
+    names.into_iter().map(|name| (name, map_of(&pool, name, &at))).collect()
+}
+
+/// A pool takes everything but changes of the damaged map, however often it is opened, and whatever the journal has of
+/// that map is there when the page can be read again.
+#[test]
+fn what_the_journal_has_behind_a_damaged_page_is_kept_until_the_page_can_be_read() {
+    let (mut kept, mut waits) = (0, 0);
+    for copies in [1, 2] {
+        let make = || {
+            let device = open_device("ram:size=32M").unwrap();
+            Pool::create(&device, &CreateOptions { metadata_copies: Some(copies), ..CreateOptions::default() })
+                .unwrap();
+            let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+            fill(&pool);
+            pool.close().unwrap();
+            device
+        };
+        let pages: Vec<u64> =
+            map_pages(&make()).into_iter().filter(|page| page.1.contains(&"a")).map(|page| page.0).collect();
+        for (at, cloned) in pages.into_iter().flat_map(|at| [(at, false), (at, true)]) {
+            let device = make();
+            let second = second_of(&device, at);
+            let before = change_and_crash(&device, cloned);
+            let bad: Vec<u64> = [Some(at), second].into_iter().flatten().collect();
+            for round in 0..3 {
+                let pool = open(&device, &bad).unwrap();
+                let info = pool.info();
+                let lost: Vec<&str> = info.damaged.iter().map(|(name, _)| &name[..]).collect();
+                assert!(lost.contains(&"a") && !lost.contains(&"b"), "page {at}: {lost:?}");
+                if info.deletes_only {
+                    // The page above those that volumes share, which cannot be in two maps.
+                    assert!(cloned && info.damaged[0].1.range == (0, 8 << 30), "page {at}");
+                    break;
+                }
+                kept += u32::from(!pool.inner.lock().sb.kept.is_none());
+                drop(pool.create_volume(&format!("new{round}"), 1 << 20).unwrap());
+                write(&pool, &format!("new{round}"), 0);
+                write(&pool, "b", PLACES[0]);
+                pool.sync().unwrap();
+                // Once it ends as after a crash, once it is closed.
+                if round == 1 {
+                    pool.close().unwrap();
+                }
+            }
+            let report = check_device(&device, &CheckOptions::default()).unwrap();
+            assert!(report.is_clean(), "page {at}: {:?}", report.findings);
+            let pool = Pool::open(&device, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
+            assert_same(&pool, &before, at);
+            drop(pool);
+            let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+            assert_same(&pool, &before, at);
+            assert!(pool.inner.lock().sb.kept.is_none(), "what was kept is in the maps");
+            pool.close().unwrap();
+            waits += 1;
+            let report = check_device(&device, &CheckOptions::default()).unwrap();
+            assert!(report.is_clean(), "page {at}: {:?}", report.findings);
+        }
+    }
+    assert!(kept > 20 && waits > 20, "{kept} {waits}");
+}
+
+fn assert_same(pool: &Pool, before: &[(&str, Vec<Option<u64>>)], page: u64) {
+    let at: Vec<u64> = (0..12).flat_map(|unit| PLACES.map(|place| place + unit * UNIT)).collect();
+    for (name, map) in before {
+        assert_eq!(&map_of(pool, name, &at), map, "'{name}': page {page} can be read again");
+    }
+}
+
+/// The place of a page's second copy, if it has one.
+fn second_of(device: &Device, at: u64) -> Option<u64> {
+    let pool = Pool::open(device, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
+    let state = pool.inner.lock();
+    let unit = state.tree.pages.seconds_of(&[at]).first().copied()?;
+    Some(crate::format::page::second_address(at, unit, u64::from(state.sb.unit_bytes)))
+}
+
+/// Deleting the damaged volumes, or rolling them back, ends what is kept of them; a repair takes it with what it keeps.
+#[test]
+fn what_is_kept_of_a_damaged_map_goes_with_it() {
+    for how in 0..3 {
+        let device = four_volumes(UNIT);
+        let leaf =
+            map_pages(&device).into_iter().find(|page| page.1 == ["a"] && kind_at(&device, page.0) == Some(kind::LEAF));
+        let at = leaf.unwrap().0;
+        change_and_crash(&device, false);
+        let pool = open(&device, &[at]).unwrap();
+        assert!(!pool.inner.lock().sb.kept.is_none());
+        match how {
+            0 => pool.delete("a").unwrap(),
+            1 => pool.rollback("a", "s").unwrap(),
+            _ => {}
+        }
+        pool.sync().unwrap();
+        drop(pool);
+        if how == 2 {
+            flip(&device, at);
+            assert!(check_device(&device, &CheckOptions { repair: true }).unwrap().repaired);
+        }
+        // The page can be read again, and what was kept of it means nothing any more.
+        let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+        assert!(pool.inner.lock().sb.kept.is_none());
+        match how {
+            0 => assert!(matches!(pool.open_volume("a"), Err(PoolError::NoVolume { .. }))),
+            1 => assert_eq!(places(&pool, "a"), places(&pool, "s")),
+            _ => assert!(map_of(&pool, "a", &[PLACES[0] + 3 * UNIT])[0].is_some(), "a repair puts it into the hole"),
+        }
+        pool.close().unwrap();
+        let report = check_device(&device, &CheckOptions::default()).unwrap();
+        assert!(report.is_clean(), "{how}: {:?}", report.findings);
+    }
+}
+
+/// A page of what is kept that is damaged refuses the pool; a repair goes on without it.
+#[test]
+fn a_damaged_page_of_what_is_kept_is_told_and_repaired() {
+    let device = four_volumes(UNIT);
+    let at = map_pages(&device).into_iter().find(|page| page.1 == ["a"]).unwrap().0;
+    change_and_crash(&device, false);
+    let pool = open(&device, &[at]).unwrap();
+    let kept = pool.inner.lock().sb.kept.address;
+    pool.close().unwrap();
+    flip(&device, kept);
+    let error = Pool::open(&device, &OpenOptions::default()).unwrap_err();
+    assert!(matches!(&error, PoolError::Damaged { at, .. } if *at == kept), "{error}");
+    let rescued = Pool::open(&device, &OpenOptions { rescue: true, ..OpenOptions::default() }).unwrap();
+    assert!(rescued.info().unsure.iter().any(|words| words.contains("damaged maps")));
+    drop(rescued);
+    let report = check_device(&device, &CheckOptions { repair: true }).unwrap();
+    assert!(report.repaired && report.findings.iter().any(|found| found.place.address == Some(kept)));
+    Pool::open(&device, &OpenOptions::default()).unwrap().close().unwrap();
 }
 
 /// A pool that was closed has no page for a checkpoint, and two volumes to delete; it crashes between them.
