@@ -156,8 +156,8 @@ pub struct PoolInfo {
     pub deletes_only: bool,
     /// Copies that there are of each page of metadata: 1 or 2.
     pub metadata_copies: u8,
-    /// Pages of metadata of which one copy was found damaged or unreadable since the pool was opened, and the other
-    /// good: a scrub writes such copies anew.
+    /// Blocks of metadata of which one copy was found damaged or unreadable since the pool was opened, and another
+    /// good: pages, and copies of the superblock that a scrub could not write anew. Scrubs write such copies anew.
     pub bad_copies: u64,
     /// Names of the volumes that may have lost acknowledged data, because a flush failed while the pool was open
     /// before; until [`Pool::acknowledge_loss`](crate::Pool::acknowledge_loss).

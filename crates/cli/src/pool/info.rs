@@ -116,7 +116,7 @@ fn notes(pool: &PoolJson, rows: &mut Vec<(&str, String)>) {
         rows.push((
             "bad copies",
             format!(
-                "{} pages of metadata have one good copy left. sheave pool scrub '{}' writes the other anew; see to \
+                "{} blocks of metadata have a bad copy and a good one. sheave pool scrub '{}' writes it anew; see to \
                  the device",
                 pool.bad_copies, pool.pool
             ),

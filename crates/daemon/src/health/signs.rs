@@ -175,7 +175,7 @@ fn of_content(name: &str, info: &PoolInfo, found: &mut Vec<Problem>) {
         put(Kind::BadBlocks, cause, "sheave pool scrub tells which volumes have them; write them anew from a copy");
     }
     if info.bad_copies > 0 {
-        let cause = format!("{} pages of metadata of pool '{name}' have one good copy left", info.bad_copies);
+        let cause = format!("{} blocks of metadata of pool '{name}' have a bad copy and a good one", info.bad_copies);
         put(Kind::BadCopies, cause, "Write the other copies anew: sheave pool scrub; and look at the member");
     }
 }

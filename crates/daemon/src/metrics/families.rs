@@ -105,7 +105,9 @@ fn pools(page: &mut Page, pools: &[Arc<Held>]) {
         }),
         ("sheave_pool_checksum_errors", "counter", "Blocks that did not match.", |info| info.checksum_errors),
         ("sheave_pool_bad_blocks", "gauge", "Blocks that do not match their checksums.", |info| info.bad_blocks),
-        ("sheave_pool_bad_copies", "gauge", "Pages of metadata with one good copy left.", |info| info.bad_copies),
+        ("sheave_pool_bad_copies", "gauge", "Blocks of metadata with a bad copy and a good one.", |info| {
+            info.bad_copies
+        }),
         ("sheave_pool_metadata_low", "gauge", "Its metadata runs short.", |info| u64::from(info.metadata_low)),
         ("sheave_pool_lost", "gauge", "Volumes that may have lost data.", |info| info.lost.len() as u64),
         ("sheave_pool_damaged", "gauge", "Volumes with damaged maps.", |info| info.damaged.len() as u64),

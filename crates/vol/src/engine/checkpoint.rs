@@ -124,7 +124,7 @@ impl State {
     /// A checkpoint is durable: it is what counts, and the pages that it replaces are free. What it took.
     pub(crate) fn landed(&mut self, plan: Plan) -> Taken {
         self.tree.pages.put(&plan.replaced, &mut self.tree.units);
-        plan.replaced.iter().for_each(|at| _ = self.bad_copies.remove(at));
+        plan.replaced.iter().chain(&plan.sb.copies).for_each(|at| _ = self.bad_copies.remove(at));
         // The pool may have grown meanwhile, or been set otherwise: the next checkpoint says it.
         let discards = self.sb.discards();
         self.sb = Superblock {

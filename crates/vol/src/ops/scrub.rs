@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`report`] | what a scrub is asked, and what it tells |
 //! | [`pace`] | the rate, and the clock it is kept by |
-//! | `fixed` | superblocks, labels, the live blocks of the journal |
+//! | `fixed` | superblocks, their copies, labels, the live blocks of the journal |
 //! | `trees` | pages: volume table, maps, checksums |
 //! | `data` | the written blocks of all volumes |
 //!
@@ -80,7 +80,8 @@ pub(crate) fn scrub(
 ) -> Result<ScrubReport, PoolError> {
     let (total, checksum) = {
         let state = pool.lock();
-        let metadata = 2 + state.sb.members.len() as u64 - 1 + state.tree.pages.copies() * state.tree.pages.used();
+        let fixed = 2 + state.sb.copy_units().count() as u64 + state.sb.members.len() as u64 - 1;
+        let metadata = fixed + state.tree.pages.copies() * state.tree.pages.used();
         let journal = state.durable_seq.saturating_sub(state.sb.replay_seq);
         let units = state.tree.units.counts().data;
         // What several leaves have is read once: no more than there are units.

@@ -117,7 +117,7 @@ pub(crate) struct State {
     /// Whether it is open, and how it ends.
     pub(crate) phase: Phase,
     /// Pages of which one copy was found damaged or unreadable and the other good, and that were not written anew
-    /// since: the addresses of their first copies.
+    /// since: the addresses of their first copies. And places of such copies of the superblock.
     pub(crate) bad_copies: BTreeSet<u64>,
     /// What a flush that fails may lose.
     pub(crate) risk: Risk,

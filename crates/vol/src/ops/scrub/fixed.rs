@@ -1,7 +1,11 @@
-//! What has a fixed place: superblocks, labels of members, the blocks of the journal that a crash would need.
+//! What has a fixed place: superblocks and their copies, labels of members, the blocks of the journal that a crash
+//! would need.
 //!
 //! Owns what these must be while the pool is open: both superblocks intact and of generations that follow each other,
-//! the newer of them the one in memory; each live journal block of this opening and with its own number.
+//! the newer of them the one in memory, and the copies too; each live journal block of this opening and with its own
+//! number. A copy that is not so is written anew, as the newer superblock is on the device.
+
+use sheave_base::status::Status;
 
 use super::{AT_ONCE, Run, Stop, place};
 use crate::device::sweep::Sweep;
@@ -30,7 +34,46 @@ impl Run<'_> {
             certain.into_iter().for_each(|finding| self.found(finding));
         }
         self.read_metadata(blocks)?;
+        self.copies()?;
         self.journal()
+    }
+
+    /// The copies of the superblock.
+    fn copies(&mut self) -> Result<(), Stop> {
+        let sb = self.superblock()?;
+        let all: Vec<u64> = sb.copies.into_iter().filter(|at| *at != 0).collect();
+        self.wait()?;
+        if all.iter().any(|at| copy(self.pool, &sb, *at).is_some()) {
+            let pool = self.pool;
+            let _one = pool.structural();
+            let mended = pool.between_commits(|| {
+                let sb = self.superblock()?;
+                Ok::<_, Stop>(all.iter().filter_map(|at| mend_copy(pool, &sb, *at)).collect::<Vec<_>>())
+            })?;
+            for (at, words, failed) in mended {
+                let mut state = pool.lock();
+                let Some(status) = failed else {
+                    state.bad_copies.remove(&at);
+                    self.report.mended_copies += 1;
+                    continue;
+                };
+                state.bad_copies.insert(at);
+                drop(state);
+                self.found(Finding {
+                    kind: FindingKind::Superblock,
+                    place: place("copy of the superblock", at),
+                    means: format!(
+                        "{words}. It was to be written anew, which failed: {status}. The superblocks are intact; the \
+                         copy is for when they are lost"
+                    ),
+                    repair: Some("Close the pool: that is a checkpoint, which writes all copies anew".into()),
+                });
+            }
+        } else {
+            let mut state = self.pool.lock();
+            all.iter().for_each(|at| _ = state.bad_copies.remove(at));
+        }
+        self.read_metadata(all.len())
     }
 
     /// The blocks that a crash would need now.
@@ -125,6 +168,47 @@ fn superblock(pool: &PoolInner, sb: &Superblock, address: u64) -> Option<String>
         )),
         Ok(_) => None,
     }
+}
+
+/// What is wrong with a copy of the superblock.
+fn copy(pool: &PoolInner, sb: &Superblock, at: u64) -> Option<String> {
+    let mut block: Block = [0; BLOCK];
+    if let Err(status) = pool.io.read(at, &mut block) {
+        return Some(format!("it cannot be read: {status}"));
+    }
+    match Superblock::decode_copy(&block, at, pool.io.size_bytes()) {
+        Err(damage) => Some(damage.to_string()),
+        Ok(there) if there.pool != sb.pool => Some(Damage::Foreign.to_string()),
+        Ok(there) if there.generation != sb.generation => Some(format!(
+            "it is intact, but of generation {} and should be of {}: a write was lost",
+            there.generation, sb.generation
+        )),
+        Ok(_) => None,
+    }
+}
+
+/// Writes a copy of the superblock anew, if it is not what it should be, from the newer superblock on the device, and
+/// reads it back. While commits are held off. Returns its place, what was wrong, and why that could not be mended.
+fn mend_copy(pool: &PoolInner, sb: &Superblock, at: u64) -> Option<(u64, String, Option<Status>)> {
+    let words = copy(pool, sb, at)?;
+    let write = || {
+        if pool.check_writable("writing a copy of the superblock anew").is_err() {
+            return Err(Status::Invalid);
+        }
+        // Its place may be in use in the pool of another (O1 of `owner`).
+        pool.look(None)?;
+        let mut block: Block = [0; BLOCK];
+        pool.io.read(sb.slot(), &mut block)?;
+        // What is in memory may be ahead of the device: a pool that grows.
+        let there = Superblock::decode(&block, sb.slot(), pool.io.size_bytes()).map_err(|_| Status::IoErr)?;
+        let same = (there.pool, there.generation) == (sb.pool, sb.generation);
+        let copies = there.encode_copies();
+        let (_, block) = copies.iter().find(|(place, _)| same && *place == at).ok_or(Status::IoErr)?;
+        pool.io.write(at, block)?;
+        pool.flush()?;
+        if copy(pool, sb, at).is_none() { Ok(()) } else { Err(Status::IoErr) }
+    };
+    Some((at, words, write().err()))
 }
 
 /// The journal blocks, of these, that are not what they should be, each with what is wrong.

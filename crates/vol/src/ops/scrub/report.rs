@@ -30,7 +30,7 @@ impl Default for ScrubOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ScrubPhase {
-    /// Superblocks, labels, journal, pages.
+    /// Superblocks, their copies, labels, journal, pages.
     Metadata,
     /// What volumes have written.
     Data,
@@ -60,7 +60,8 @@ pub struct ScrubReport {
     pub findings: Vec<Finding>,
     /// How many there were, those that are not listed included.
     pub found: u64,
-    /// Copies of pages of metadata that were damaged or could not be read, and were written anew from the other copy.
+    /// Copies of pages of metadata and of the superblock that were damaged or could not be read, and were written anew
+    /// from a good one.
     pub mended_copies: u64,
     /// Metadata looked at.
     pub metadata_bytes: u64,

@@ -161,3 +161,56 @@ fn findings_beyond_the_limit_are_counted() {
     let report = pool.scrub(&options, &mut |_| ControlFlow::Continue(())).unwrap();
     assert_eq!((report.findings.len(), report.found, report.bad_bytes), (7, 300, 300 * 4096));
 }
+
+/// V32: each copy, flipped, foreign to its place, or of an older checkpoint; then on a device that keeps nothing there,
+/// and in a pool that is open read-only.
+#[test]
+fn a_scrub_writes_a_bad_copy_of_the_superblock_anew() {
+    let (pool, volume, knobs) = pool();
+    let places = pool.inner.lock().sb.copies;
+    assert!(places.iter().all(|at| *at != 0), "{places:?}");
+    let read = |at: u64| {
+        let mut block = [0; 4096];
+        pool.inner.io.read(at, &mut block).unwrap();
+        block
+    };
+    let old = places.map(read);
+    write(&volume, 0);
+    pool.inner.checkpoint().unwrap();
+    let newest = places.map(read);
+    assert!(newest != old && scrubbed(&pool).mended_copies == 0);
+    for which in 0..2 {
+        let mut flipped = newest[which];
+        flipped[77] ^= 4;
+        for bad in [flipped, old[which], newest[1 - which], [0; 4096]] {
+            pool.inner.io.write(places[which], &bad).unwrap();
+            let report = scrubbed(&pool);
+            assert_eq!((report.mended_copies, report.found), (1, 0), "{:?}", report.findings);
+            assert!(places.map(read) == newest && pool.info().bad_copies == 0);
+        }
+    }
+    // A disk that cannot read it, whatever is written: told, counted, and gone when it can.
+    knobs.lock().unwrap().bad = HashSet::from([places[0]]);
+    for _ in 0..2 {
+        let report = scrubbed(&pool);
+        let found: Vec<_> = report.findings.iter().map(|found| (found.kind, found.place.address)).collect();
+        assert_eq!(found, [(FindingKind::Superblock, Some(places[0]))], "{:?}", report.findings);
+        assert_eq!((report.mended_copies, pool.info().bad_copies), (0, 1));
+    }
+    knobs.lock().unwrap().bad.clear();
+    assert_eq!((scrubbed(&pool).is_clean(), pool.info().bad_copies), (true, 0));
+    // A checkpoint writes the copies too.
+    knobs.lock().unwrap().bad = HashSet::from([places[0]]);
+    scrubbed(&pool);
+    pool.inner.checkpoint().unwrap();
+    assert_eq!(pool.info().bad_copies, 0);
+    knobs.lock().unwrap().bad.clear();
+    let device = pool.inner.device.clone();
+    drop(volume);
+    pool.close().unwrap();
+    let io = DeviceIo::new(&device).unwrap();
+    io.write(places[1], &[9; 4096]).unwrap();
+    let pool = Pool::open(&device, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
+    let report = scrubbed(&pool);
+    assert_eq!((report.mended_copies, report.found), (0, 1), "nothing is written: {:?}", report.findings);
+}
