@@ -59,7 +59,7 @@ fn holds(pool: &Pool) {
 }
 
 fn places() -> [u64; 2] {
-    copy_places(SIZE).expect("it is large enough")
+    copy_places(SIZE, UNIT).expect("it is large enough")
 }
 
 /// As `sfdisk` leaves it (a protective partition table, then the GPT), or as zeroes do, or a few flipped bytes.
@@ -209,7 +209,7 @@ fn copies_of_a_pool_that_has_grown_are_found() {
     drop(grown);
     let all = |a: &Device, b: &Device| join("a+b", &[copy(a), copy(b)]).expect("joins");
     let device = copy(&all(&a, &b));
-    assert!(device.size_bytes() == 2 * SIZE && copy_places(2 * SIZE) != copy_places(SIZE));
+    assert!(device.size_bytes() == 2 * SIZE && copy_places(2 * SIZE, UNIT) != copy_places(SIZE, UNIT));
     ruin(&device, 1);
     assert!(checked(&device, true).repaired);
     let pool = open(&device);
@@ -262,5 +262,82 @@ fn without_a_copy_there_is_no_pool() {
     assert!(matches!(error, PoolError::Format { .. }) && error.to_string().contains("there is no pool"), "{error}");
     let report = checked(&device, false);
     assert!(!report.is_repairable() && report.findings.iter().all(|found| found.kind == FindingKind::NoPool));
-    assert_eq!((copy_places((32 << 20) - 1), copy_places(32 << 20)), (None, Some([16 << 20, 30 << 20])));
+    assert_eq!(copy_places(32 << 20, 1 << 20), Some([16 << 20, 30 << 20]));
+    assert_eq!([copy_places((32 << 20) - 1, 1 << 20), copy_places(127 * 4096, 4096)], [None, None]);
+    assert_eq!(copy_places(128 * 4096, 4096), Some([64 * 4096, 112 * 4096]));
+}
+
+/// Writes a volume of one unit into a pool, closes it, and has its superblocks.
+fn written(device: &Device) -> Superblock {
+    let pool = open(device);
+    let user = User::new(pool.create_volume("small", 1 << 20).expect("creates"));
+    user.write(0, &pattern(7, 4096)).expect("writes");
+    user.sync().expect("syncs");
+    drop(user);
+    pool.close().expect("closes");
+    newest(device)
+}
+
+/// The superblocks are lost and the pool is rebuilt from a copy, whichever of them is there.
+fn is_rebuilt(device: &Device, sb: &Superblock) {
+    for lost in [0, 1] {
+        let device = copy(device);
+        ruin(&device, 0);
+        put(&device, sb.copies[lost], &[0; 4096]);
+        assert!(checked(&device, true).repaired, "{:?}", sb.copies);
+        let pool = open(&device);
+        let user = User::new(pool.open_volume("small").expect("is there"));
+        assert_eq!(user.read(0, 4096).expect("reads"), pattern(7, 4096));
+        drop(user);
+        pool.close().expect("closes");
+        assert!(checked(&device, false).is_clean());
+    }
+}
+
+/// V32 for pools below 32 MiB: new ones, those that have grown since, those behind which another member lies, and those
+/// of older programs, which are upgraded.
+#[test]
+fn small_pools_have_copies_too() {
+    for (bytes, unit) in [(16 << 20, UNIT), (31 << 20, 4096), (4 << 20, 4096), (24 << 20, 131_072)] {
+        let device = ram(bytes);
+        Pool::create(&device, &CreateOptions::default().unit_bytes(unit)).expect("formats");
+        let sb = written(&device);
+        assert_eq!(Some(sb.copies), copy_places(bytes, unit), "{bytes} in {unit}");
+        is_rebuilt(&device, &sb);
+        // It has grown, and lies on a larger device.
+        let grown = ram(48 << 20);
+        put(&grown, 0, &get(&device, 0, bytes as usize));
+        let pool = open(&grown);
+        pool.grow().expect("grows");
+        pool.close().expect("closes");
+        is_rebuilt(&grown, &written_again(&grown, &sb));
+        // As an older program made it: it opens as it is, and has copies once it is upgraded.
+        let old = copy(&device);
+        let mut without = sb.clone();
+        without.copies = [0; 2];
+        for sb in [without.stand_by(), without] {
+            let mut block = [0; 4096];
+            let at = sb.encode(&mut block);
+            put(&old, at, &block);
+        }
+        let pool = open(&old);
+        assert_eq!(pool.upgrades().iter().map(|upgrade| upgrade.name).collect::<Vec<_>>(), ["copies"]);
+        pool.sync().expect("syncs");
+        assert_eq!(pool.upgrade().expect("upgrades").len(), 1);
+        pool.close().expect("closes");
+        is_rebuilt(&old, &newest(&old));
+    }
+}
+
+/// The newer superblock.
+fn newest(device: &Device) -> Superblock {
+    let decode = |at: u64| Superblock::decode(&get(device, at, 4096).try_into().expect("a block"), at, u64::MAX);
+    SUPERBLOCKS.into_iter().filter_map(|at| decode(at).ok()).max_by_key(|sb| sb.generation).expect("one is intact")
+}
+
+/// The superblock of a pool that keeps its copies where they were.
+fn written_again(device: &Device, before: &Superblock) -> Superblock {
+    let sb = newest(device);
+    assert_eq!(sb.copies, before.copies);
+    sb
 }

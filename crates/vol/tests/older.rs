@@ -152,7 +152,7 @@ fn opening_converts_nothing_and_an_upgrade_does() {
             let pool = open(&device);
             assert_eq!(
                 pool.upgrades().iter().map(|upgrade| upgrade.name).collect::<Vec<_>>(),
-                ["marks", "identities", "owners"],
+                ["marks", "identities", "owners", "copies"],
                 "{name}"
             );
             user(&pool, "v").write((30 + round) * UNIT, &pattern(round, 4096)).expect("writes");
@@ -171,7 +171,7 @@ fn opening_converts_nothing_and_an_upgrade_does() {
             is_clean(&device);
         }
         let pool = open(&device);
-        assert_eq!(pool.upgrade().expect("upgrades").len(), 3);
+        assert_eq!(pool.upgrade().expect("upgrades").len(), 4);
         assert!(knows(&device) == (true, true) && pool.upgrades().is_empty(), "{name}");
         assert_eq!(pool.upgrade().expect("there is nothing left to do"), Vec::<&sheave_vol::Upgrade>::new());
         drop(pool);
@@ -186,7 +186,7 @@ fn opening_converts_nothing_and_an_upgrade_does() {
     let pool = open(&plain);
     assert_eq!(
         pool.upgrade().expect("upgrades").iter().map(|done| done.name).collect::<Vec<_>>(),
-        ["identities", "owners"]
+        ["identities", "owners", "copies"]
     );
     assert_eq!(knows(&plain), (false, true), "without checksums there is nothing to mark");
     pool.snapshot("v", "later").expect("snapshots");
@@ -231,5 +231,5 @@ fn an_upgrade_needs_a_pool_that_can_be_written() {
     let pool = Pool::open(&device, &options).expect("opens");
     let error = pool.upgrade().expect_err("is refused");
     assert!(error.to_string().contains("read-only"), "{error}");
-    assert_eq!(pool.upgrades().len(), 3, "it can be told all the same");
+    assert_eq!(pool.upgrades().len(), 4, "it can be told all the same");
 }

@@ -8,7 +8,7 @@
 
 use crate::device::block_io::BlockIo;
 use crate::format::block::Block;
-use crate::format::superblock::{COPY_GRID, Superblock, copy_places};
+use crate::format::superblock::{COPY_GRID, LEAST_ON_GRID, Superblock, copy_places};
 use crate::format::{BLOCK, BLOCK_BYTES};
 
 /// A copy that was found.
@@ -21,11 +21,13 @@ pub(crate) struct Copied {
 }
 
 /// The newest copy on a device whose superblocks are lost: of the places where one of a pool of its size lies, else of
-/// all where one may lie.
+/// all multiples of the grid, else of all blocks where one of a small pool may lie, which may have grown.
 pub(crate) fn find(io: &dyn BlockIo) -> Option<Copied> {
     let size = io.size_bytes();
-    let usual = copy_places(size).into_iter().flatten();
-    newest(io, usual).or_else(|| newest(io, (0..size).step_by(COPY_GRID as usize)))
+    let usual = copy_places(size, BLOCK_BYTES).into_iter().flatten().filter(|_| size >= LEAST_ON_GRID);
+    newest(io, usual)
+        .or_else(|| newest(io, (0..size).step_by(COPY_GRID as usize)))
+        .or_else(|| newest(io, (0..size.min(LEAST_ON_GRID)).step_by(BLOCK)))
 }
 
 /// The newest copy at these places; where there are copies of several pools, of the pool that was made last.

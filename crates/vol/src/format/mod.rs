@@ -119,7 +119,8 @@ pub const KNOWN_INCOMPAT: u32 = INCOMPAT_SUMS
     | INCOMPAT_OWNERS
     | INCOMPAT_COPIES
     | INCOMPAT_PAIRS
-    | INCOMPAT_KEPT;
+    | INCOMPAT_KEPT
+    | INCOMPAT_OFF_GRID;
 /// Data has checksums: who does not keep them would make good data look rotten.
 pub const INCOMPAT_SUMS: u32 = 1;
 /// Volumes are listed that may have lost data: who does not know of the list would drop it unread.
@@ -136,6 +137,8 @@ pub const INCOMPAT_COPIES: u32 = 32;
 pub const INCOMPAT_PAIRS: u32 = 64;
 /// Records are kept of what lies behind damaged pages: who does not know of them would lose what they say.
 pub const INCOMPAT_KEPT: u32 = 128;
+/// Copies of the superblock lie where programs refuse them that know [`INCOMPAT_COPIES`] alone.
+pub const INCOMPAT_OFF_GRID: u32 = 256;
 
 /// Data has no checksums.
 pub const SUMS_NONE: u32 = 0;

@@ -140,16 +140,24 @@ impl Lost {
     }
 }
 
-/// Copies lie at multiples of this, so that a search needs to look there alone; any allocation unit divides it.
+/// Copies lie at multiples of this, so that a search needs to look there alone; any allocation unit divides it. Those of
+/// a smaller first member than [`LEAST_ON_GRID`] lie at the beginning of any unit.
 pub const COPY_GRID: u64 = 1 << 20;
-/// Smallest first member that gets copies.
-pub const LEAST_COPIED: u64 = 32 << 20;
+/// Smallest first member whose copies lie at multiples of [`COPY_GRID`].
+pub const LEAST_ON_GRID: u64 = 32 << 20;
+/// Fewest units of a first member that gets copies: they take a unit each.
+pub const LEAST_COPIED: u64 = 128;
 
 /// Where the copies of a pool lie whose first member has so many bytes: in the middle, and near the end, where nothing
-/// else that lies at the end of a disk reaches (a second GPT, a superblock of md or ZFS).
-pub fn copy_places(first_member: u64) -> Option<[u64; COPIES]> {
-    let whole = first_member / COPY_GRID;
-    (first_member >= LEAST_COPIED).then(|| [whole / 2 * COPY_GRID, (whole - 2) * COPY_GRID])
+/// else that lies at the end of a disk reaches (a second GPT, a superblock of md or ZFS). Those of a small member lie in
+/// the middle and at seven eighths. None if they would take too much of it.
+pub fn copy_places(first_member: u64, unit_bytes: u64) -> Option<[u64; COPIES]> {
+    if first_member >= LEAST_ON_GRID {
+        let whole = first_member / COPY_GRID;
+        return Some([whole / 2 * COPY_GRID, (whole - 2) * COPY_GRID]);
+    }
+    let units = first_member / unit_bytes;
+    (units >= LEAST_COPIED).then(|| [units / 2 * unit_bytes, units / 8 * 7 * unit_bytes])
 }
 
 impl Superblock {
@@ -184,6 +192,7 @@ impl Superblock {
             (!self.lost.is_empty(), INCOMPAT_LOST),
             (self.owner != [0; 16], INCOMPAT_OWNERS),
             (self.copies != [0; COPIES], INCOMPAT_COPIES),
+            (!self.copies.iter().all(|at| at.is_multiple_of(COPY_GRID)), INCOMPAT_OFF_GRID),
             (self.paired, INCOMPAT_PAIRS),
             (!self.kept.is_none(), INCOMPAT_KEPT),
         ];
@@ -314,6 +323,9 @@ impl Superblock {
         require(body.reserved_end.get() == 0, "reserved_end", body.reserved_end.get(), "must be 0")?;
         let flagged = body.incompat.get() & INCOMPAT_COPIES != 0;
         require(flagged == (sb.copies != [0; COPIES]), "copies", body.incompat.get(), "contradicts the features")?;
+        let flagged = body.incompat.get() & INCOMPAT_OFF_GRID != 0;
+        let on_grid = sb.copies.iter().all(|at| at.is_multiple_of(COPY_GRID));
+        require(flagged != on_grid, "copies", body.incompat.get(), "contradicts the features")?;
         let flagged = body.incompat.get() & INCOMPAT_OWNERS != 0;
         require(flagged == (sb.owner != [0; 16]), "owner", body.incompat.get(), "contradicts the features")?;
         require(body.reserved.get() == 0, "reserved", body.reserved.get(), "must be 0")?;
@@ -373,8 +385,9 @@ impl Superblock {
     fn validate_copies(&self, geometry: &Geometry) -> Result<(), Damage> {
         let [a, b] = self.copies;
         let first = self.members.first().map_or(0, |(_, len)| *len);
+        let unit = u64::from(self.unit_bytes);
         for at in self.copies.into_iter().filter(|at| *at != 0) {
-            let good = at.is_multiple_of(COPY_GRID) && at < first && geometry.is_unit(at / u64::from(self.unit_bytes));
+            let good = at.is_multiple_of(unit) && at < first && geometry.is_unit(at / unit);
             require(good, "copies", at, "is no place of a copy")?;
         }
         require(a != b || a == 0, "copies", a, "is twice there")

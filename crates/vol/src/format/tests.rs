@@ -165,6 +165,7 @@ fn features() -> BTreeMap<&'static str, u64> {
         ("INCOMPAT_COPIES", INCOMPAT_COPIES.into()),
         ("INCOMPAT_PAIRS", INCOMPAT_PAIRS.into()),
         ("INCOMPAT_KEPT", INCOMPAT_KEPT.into()),
+        ("INCOMPAT_OFF_GRID", INCOMPAT_OFF_GRID.into()),
         ("INCOMPAT_IDENTITIES", INCOMPAT_IDENTITIES.into()),
     ])
 }
@@ -221,6 +222,7 @@ fn numbers() -> BTreeMap<&'static str, u64> {
         ("COPIES", COPIES as u64),
         ("COPY_GRID", crate::format::superblock::COPY_GRID),
         ("LEAST_COPIED", crate::format::superblock::LEAST_COPIED),
+        ("LEAST_ON_GRID", crate::format::superblock::LEAST_ON_GRID),
         ("SUMS_NONE", SUMS_NONE.into()),
         ("SUMS_CRC32C", SUMS_CRC32C.into()),
         ("VOLUME_SNAPSHOT", VOLUME_SNAPSHOT.into()),

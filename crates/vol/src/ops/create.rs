@@ -66,10 +66,15 @@ pub(crate) fn create(device: &Device, io: &dyn BlockIo, options: &CreateOptions)
     sb.keep_twins();
     sb.set_discards(options.discard);
     let geometry = sb.geometry();
-    let copies = copy_places(sb.members[0].1).filter(|places| places.iter().all(|at| geometry.is_unit(at / unit)));
+    let copies =
+        copy_places(sb.members[0].1, unit).filter(|places| places.iter().all(|at| geometry.is_unit(at / unit)));
     sb.copies = copies.unwrap_or_default();
-    let fixed = geometry.first_unit + sb.members.len() as u64 - 1 + sb.copy_units().count() as u64;
+    let fixed = geometry.first_unit + sb.members.len() as u64 - 1;
     let least = fixed + (1 + u64::from(paired)) * reserve_units(&geometry) + LEAST_DATA_UNITS;
+    // A pool that is too small for copies and large enough without them has none.
+    if sb.total_units < least + sb.copy_units().count() as u64 {
+        sb.copies = Default::default();
+    }
     if sb.total_units < least {
         return Err(invalid(
             format!("a pool of {bytes} bytes is too small"),

@@ -15,7 +15,7 @@
 use crate::engine::inner::PoolInner;
 use crate::error::PoolError;
 use crate::format::settings::Checksum;
-use crate::format::superblock::{COPY_GRID, Superblock, copy_places};
+use crate::format::superblock::{COPY_GRID, LEAST_ON_GRID, Superblock, copy_places};
 use crate::format::{BLOCK, COPIES as COUNT};
 use crate::info::Upgrade;
 use crate::state::State;
@@ -62,7 +62,7 @@ pub(crate) fn missing(sb: &Superblock) -> Vec<&'static Upgrade> {
         (sb.checksum != Checksum::None && !sb.marks, &MARKS),
         (!sb.identities, &IDENTITIES),
         (sb.owner == [0; 16] || sb.labels_at == 0, &OWNERS),
-        (sb.copies == [0; 2] && copy_places(sb.members[0].1).is_some(), &COPIES),
+        (sb.copies == [0; 2] && copy_places(sb.members[0].1, sb.unit_bytes.into()).is_some(), &COPIES),
     ];
     lacks.into_iter().filter_map(|(lacks, upgrade)| lacks.then_some(upgrade)).collect()
 }
@@ -111,7 +111,7 @@ impl PoolInner {
     /// where no unit is free at such a place: the pool goes on lacking them.
     fn make_room_for_copies(&self) -> Result<[u64; COUNT], Status> {
         let first = self.lock().sb.members[0].1;
-        let mut places = copy_places(first).unwrap_or_default();
+        let mut places = copy_places(first, self.map.geometry.unit_bytes()).unwrap_or_default();
         for at in 0..COUNT {
             let Some(found) = self.take_copy_unit(places[at], first)? else {
                 self.let_copy_units_go(&places[..at]);
@@ -132,7 +132,8 @@ impl PoolInner {
 
     /// Takes the free unit that is nearest to a place, with space under it; its address.
     fn take_copy_unit(&self, wanted: u64, first_member: u64) -> Result<Option<u64>, Status> {
-        let mut all: Vec<u64> = (0..first_member / COPY_GRID).map(|at| at * COPY_GRID).collect();
+        let grid = if first_member >= LEAST_ON_GRID { COPY_GRID } else { self.map.geometry.unit_bytes() };
+        let mut all: Vec<u64> = (0..first_member / grid).map(|at| at * grid).collect();
         all.sort_by_key(|at| at.abs_diff(wanted));
         let shift = self.map.geometry.unit_shift;
         let mut state = self.lock();

@@ -102,7 +102,7 @@ fn seen(pool: &Pool) -> Vec<String> {
 
 /// A pool with a volume, a snapshot of it that has become another since, and a volume that grows.
 fn pool() -> (Device, Pool, Arc<Faults>) {
-    let device = open_device("ram:size=16M").unwrap();
+    let device = open_device("ram:size=7M").unwrap();
     Pool::create(&device, &CreateOptions::default()).unwrap();
     let faults = Arc::new(Faults::default());
     let io = Box::new(Faulty { io: DeviceIo::new(&device).unwrap(), faults: faults.clone() });

@@ -99,7 +99,7 @@ fn pool() -> (Device, Pool, Volume, Arc<AtomicI64>) {
 }
 
 fn pool_with_hook() -> (Device, Pool, Volume, Arc<AtomicI64>, BeforeWrite) {
-    let device = open_device("ram:size=16M").unwrap();
+    let device = open_device("ram:size=7M").unwrap();
     Pool::create(&device, &CreateOptions::default()).unwrap();
     let left = Arc::new(AtomicI64::new(-1));
     let before_write = BeforeWrite::default();

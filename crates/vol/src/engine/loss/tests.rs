@@ -76,7 +76,7 @@ fn write(volume: &Volume, unit: u64, tag: u8) {
 
 /// A pool with a volume whose first unit is durable, and whose second is not.
 fn pool() -> (Device, Pool, Volume, Arc<Seen>) {
-    let device = open_device("ram:size=16M").unwrap();
+    let device = open_device("ram:size=7M").unwrap();
     Pool::create(&device, &CreateOptions::default()).unwrap();
     let seen = Arc::new(Seen { left: AtomicI64::new(-1), ..Seen::default() });
     let io = Box::new(Beside { io: DeviceIo::new(&device).unwrap(), seen: seen.clone() });

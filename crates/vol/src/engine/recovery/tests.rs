@@ -72,7 +72,7 @@ fn open(device: &Device, bad: &[u64]) -> Result<Pool, PoolError> {
 
 #[test]
 fn two_superblocks_that_cannot_be_read_are_no_pool() {
-    let device = open_device("ram:size=16M").unwrap();
+    let device = open_device("ram:size=7M").unwrap();
     Pool::create(&device, &CreateOptions::default()).unwrap();
     let error = open(&device, &SUPERBLOCKS).unwrap_err();
     assert!(matches!(error, PoolError::Io { status: Status::Medium, .. }), "{error}");

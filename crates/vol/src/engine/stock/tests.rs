@@ -90,7 +90,7 @@ impl BlockIo for Sparse {
 
 /// Blocks of the copies of the superblock.
 fn copies() -> impl Iterator<Item = u64> {
-    copy_places(64 << 20).into_iter().flatten().map(|at| at >> 12)
+    copy_places(64 << 20, 4096).into_iter().flatten().map(|at| at >> 12)
 }
 
 /// A pool of 64 MiB on a host with less.
