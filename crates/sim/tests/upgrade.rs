@@ -1,13 +1,14 @@
 //! The upgrade of a pool that an older program made, cut at every write: what is left is the old pool or the new one,
-//! with everything in it; in the new one what was told bad is bad.
+//! with everything in it; in the new one what was told bad is bad. Without its superblocks the new one is rebuilt from a
+//! copy, or there is none yet: what is rebuilt is never another pool.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use sheave_base::rng::Rng;
-use sheave_sim::check::check_image;
+use sheave_sim::check::{ImageIo, check_image};
 use sheave_sim::disk::{DiskOptions, Image, Media, SECTOR, SimDisk};
-use sheave_vol::{ExtentKind, Finding, FindingKind, OpenOptions, Pool, ScrubOptions};
+use sheave_vol::{BlockIo, CheckOptions, ExtentKind, Finding, FindingKind, OpenOptions, Pool, ScrubOptions, check};
 
 /// What crashes leave of each step.
 const CRASHES: u64 = 4;
@@ -35,6 +36,21 @@ fn contents(pool: &Pool, image: &Image) -> BTreeMap<(String, u64), Vec<u8>> {
     all
 }
 
+/// The pool without its superblocks, rebuilt from a copy; none if there is no copy.
+fn rebuilt(mut image: Image) -> Option<Image> {
+    image.write(0, &[0; 8192]);
+    let size = image.size_bytes();
+    let io = ImageIo::new(image);
+    if !check(&io, &CheckOptions::default().repair(true)).expect("the check itself works").repaired {
+        return None;
+    }
+    let mut bytes = vec![0; size as usize];
+    io.read(0, &mut bytes).expect("an image reads");
+    let mut image = Image::new(size);
+    image.write(0, &bytes);
+    Some(image)
+}
+
 /// Blocks that a scrub tells bad.
 fn bad_blocks(pool: &Pool) -> usize {
     let report = pool.scrub(&ScrubOptions::default(), &mut |_| ControlFlow::Continue(())).expect("scrubs");
@@ -60,7 +76,7 @@ fn an_upgrade_that_is_cut_off_leaves_the_old_pool_or_the_new_one() {
         include_bytes!("../../vol/tests/pools/summed.runs"),
         include_bytes!("../../vol/tests/pools/summed-crashed.runs"),
     ];
-    let (mut old, mut new) = (0, 0);
+    let (mut old, mut new, mut from_copies) = (0, 0, 0);
     for (number, runs) in images.into_iter().enumerate() {
         let bytes = sheave_testkit::expand_runs(runs);
         let mut image = Image::new(bytes.len() as u64);
@@ -72,7 +88,7 @@ fn an_upgrade_that_is_cut_off_leaves_the_old_pool_or_the_new_one() {
         let (wanted, told) = (contents(&pool, &making.image()), bad_blocks(&pool));
         assert_eq!(told > 0, number == 0, "{told} told");
         let begun = making.time();
-        assert_eq!(pool.upgrade().expect("upgrades").len(), 3);
+        assert_eq!(pool.upgrade().expect("upgrades").len(), 4);
         let log = making.log();
         assert!(log.len() > begun + 4, "an upgrade writes");
         let (mut media, mut rng) = (Media::new(before, None), Rng::new(7));
@@ -84,6 +100,15 @@ fn an_upgrade_that_is_cut_off_leaves_the_old_pool_or_the_new_one() {
                 // A superblock that was being written may be torn: the other stands for it.
                 let torn = |found: &Finding| found.kind == FindingKind::Superblock;
                 assert!(report.findings.iter().all(torn), "{what}: {:?}", report.findings);
+                // Once the upgrade has ended, and nobody has written since, the copies are all that is needed.
+                match rebuilt(image.clone()) {
+                    Some(image) => {
+                        let rebuilt = disk(image);
+                        assert!(contents(&open(&rebuilt), &rebuilt.image()) == wanted, "{what}: from a copy");
+                        from_copies += 1;
+                    }
+                    None => assert!(at < log.len(), "{what}: there is no copy"),
+                }
                 let after = disk(image);
                 let pool = open(&after);
                 assert!(contents(&pool, &after.image()) == wanted, "{what}");
@@ -99,5 +124,6 @@ fn an_upgrade_that_is_cut_off_leaves_the_old_pool_or_the_new_one() {
             log.get(at).iter().for_each(|step| media.step(step));
         }
     }
+    assert!(from_copies >= 2 * CRASHES, "{from_copies}");
     assert!(old >= 20 && new >= 4, "cut before and after: {old}, {new}");
 }
