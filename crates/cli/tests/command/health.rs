@@ -419,6 +419,27 @@ fn rot_is_told_until_it_is_written_anew() {
     seen.is_well();
 }
 
+/// V33: a page of metadata is read from its second copy, and that is told until a scrub has written the first anew.
+#[test]
+fn a_bad_copy_of_metadata_is_told_until_a_scrub_has_written_it_anew() {
+    let Some(dir) = pool("--size 64M --metadata-copies 2", "16M") else { return };
+    let mut bytes = fs::read(dir.path("a.img")).expect("read");
+    // First copies of pages of the volume table: both copies have the address of the first.
+    let is_first = |(at, block): &(usize, &mut [u8])| {
+        let word = |from: usize| u64::from_le_bytes(block[from..from + 8].try_into().expect("8 bytes"));
+        block.starts_with(b"SHVE\x05\0") && word(40) == *at as u64 * 4096
+    };
+    let first = bytes.chunks_exact_mut(4096).enumerate().filter(is_first).map(|(_, block)| block[99] ^= 1).count();
+    assert!(first > 0, "there is a table");
+    fs::write(dir.path("a.img"), &bytes).expect("written");
+    let mut seen = Watched::start(dir, &both());
+    seen.until_told("bad_copies", "pool", "a");
+    let scrubbed = ask(&seen.dir, "pool scrub a.img");
+    assert!(scrubbed.code == 0 && scrubbed.out.contains("were written anew"), "{} {}", scrubbed.out, scrubbed.err);
+    seen.until_over("bad_copies", "pool", "a");
+    seen.is_well();
+}
+
 #[test]
 fn an_export_that_cannot_be_served_is_told_until_it_is() {
     let Some(dir) = pool("--size 16M", "4M") else { return };

@@ -265,3 +265,78 @@ fn a_reference_has_its_second_unit_on_the_disk() {
         assert!(index::decode(&block, &plain, &expect, 1, &mut children).is_err(), "a pool with one copy has none");
     }
 }
+
+/// The reserve is one of pages, each of which takes two: a pool that is full of data has room for what metadata was
+/// promised.
+#[test]
+fn a_pool_with_two_copies_that_is_full_of_data_has_all_pages_of_the_reserve() {
+    let device = device();
+    Pool::create(&device, &CreateOptions::default()).unwrap();
+    let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
+    let (volume, token) = (pool.create_volume("v", 64 << 30).unwrap(), MayBlock::on_worker());
+    let mut at = 0;
+    while let Ok(piece) = volume.map_blocking(at, 4096, Intent::Write, &token) {
+        volume.end_write(WriteDone::new(at, 4096, Status::Ok, &[piece]), &token).unwrap();
+        at += UNIT;
+    }
+    assert!(at > 100 * UNIT, "{at}");
+    drop(volume);
+    pool.sync().unwrap();
+    let state = pool.inner.lock();
+    let (there, promised) = (state.tree.pages.available(&state.tree.units), state.spare_pages);
+    assert!(there + state.pages_due() >= promised, "{there} pages of {promised}");
+    drop(state);
+    // Volumes are made as long as half of them is there.
+    drop(pool.create_volume("w", 1 << 20).unwrap());
+    pool.snapshot("v", "s").unwrap();
+    pool.close().unwrap();
+}
+
+struct Counted {
+    io: DeviceIo,
+    flushes: std::sync::Arc<std::sync::atomic::AtomicU64>,
+}
+
+impl BlockIo for Counted {
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), Status> {
+        self.io.read(at, buf)
+    }
+
+    fn write(&self, at: u64, buf: &[u8]) -> Result<(), Status> {
+        self.io.write(at, buf)
+    }
+
+    fn flush(&self) -> Result<(), Status> {
+        self.flushes.fetch_add(1, Ordering::SeqCst);
+        self.io.flush()
+    }
+
+    fn discard(&self, at: u64, len: u64) -> Result<(), Status> {
+        self.io.discard(at, len)
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.io.size_bytes()
+    }
+}
+
+/// V33: two copies cost writes and no flush, in a commit and in a checkpoint.
+#[test]
+fn two_copies_take_no_more_flushes_than_one() {
+    for copies in [1, 2] {
+        let device = device();
+        Pool::create(&device, &CreateOptions { metadata_copies: Some(copies), ..CreateOptions::default() }).unwrap();
+        let flushes = std::sync::Arc::<std::sync::atomic::AtomicU64>::default();
+        let io = Counted { io: DeviceIo::new(&device).unwrap(), flushes: flushes.clone() };
+        let pool = Pool::open_through(&device, Box::new(io), &OpenOptions::default()).unwrap();
+        drop(pool.create_volume("v", 1 << 30).unwrap());
+        write(&pool, "v", 0);
+        flushes.store(0, Ordering::SeqCst);
+        pool.sync().unwrap();
+        assert_eq!(flushes.swap(0, Ordering::SeqCst), 2, "a commit of records with {copies} copies");
+        write(&pool, "v", UNIT);
+        pool.inner.checkpoint().unwrap();
+        assert_eq!(flushes.swap(0, Ordering::SeqCst), 3, "a checkpoint with {copies} copies");
+        pool.close().unwrap();
+    }
+}
