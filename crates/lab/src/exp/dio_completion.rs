@@ -19,7 +19,9 @@ use crate::report::{ExperimentReport, Verdict};
 use crate::terms::{ArmInfo, Axis, AxisScale, Check, Published, Scale, Seed};
 use crate::{LabError, Point};
 use arm::DioArm;
-use design::{AFTER, ARMS, DEPTHS, INLINE, KINDS, SEED, SYNC, interrupted, overwrites, row_label};
+use design::{
+    AFTER, ARMS, DEPTHS, INLINE, KINDS, ON_RINGS_CPU, PLACEMENT, SEED, SYNC, interrupted, overwrites, row_label,
+};
 use subject::Cell;
 
 pub mod arm;
@@ -93,6 +95,25 @@ fn synchronous_sweep() -> Sweep {
     categories("sync", "A synchronous write beside async ones (QD 1)", "write", points.collect())
 }
 
+/// Workers on another CPU, for which the ring spins, and on its own, for which it sleeps. With interrupts the device
+/// has the second CPU, so that the workers need a third.
+fn placement(lab: &Lab) -> Sweep {
+    let at = |worker: &str, point: Point| point.with("worker", worker);
+    let mut points = vec![
+        ("QD 1, other CPU", overwrites(1)),
+        (ON_RINGS_CPU, at("same", overwrites(1))),
+        ("QD 16, other CPU", overwrites(16)),
+        ("QD 16, ring's CPU", at("same", overwrites(16))),
+        ("QD 128, other CPU", Point { batch: 32, ..overwrites(128) }),
+    ];
+    if lab.cpus.len() > 2 {
+        points.push(("QD 16, interrupts, other CPU", at("other", interrupted(16))));
+        points.push(("QD 16, interrupts, ring's CPU", interrupted(16)));
+    }
+    let points = points.into_iter().enumerate().map(|(n, (label, point))| category(n, label, point));
+    categories(PLACEMENT, "The CPU of the workers", "workers", points.collect())
+}
+
 impl Experiment for DioCompletion {
     fn id(&self) -> &'static str {
         design::ID
@@ -163,17 +184,7 @@ impl Experiment for DioCompletion {
             },
             categories("devices", "What is under the file (QD 16, polled)", "device", devices.collect()),
         ]);
-        if lab.cpus.len() > 1 {
-            let other = |point: Point| point.with("worker", "other");
-            let points = vec![
-                category(0, "QD 1, same CPU", overwrites(1)),
-                category(1, "QD 1, other CPU", other(overwrites(1))),
-                category(2, "QD 16, same CPU", overwrites(16)),
-                category(3, "QD 16, other CPU", other(overwrites(16))),
-                category(4, "QD 128, other CPU", other(Point { batch: 32, ..overwrites(128) })),
-            ];
-            sweeps.push(categories("placement", "The CPU of the workers", "workers", points));
-        }
+        sweeps.extend((lab.cpus.len() > 1).then(|| placement(lab)));
         sweeps
     }
 
@@ -201,7 +212,8 @@ impl Experiment for DioCompletion {
     }
 
     fn instruction_points(&self) -> Vec<Point> {
-        vec![overwrites(1).with("device", "null"), overwrites(16).with("device", "null")]
+        // A ring that spins would count its spins.
+        [1, 16].map(|depth| overwrites(depth).with("device", "null").with("worker", "same")).into()
     }
 
     fn verdict(&self, report: &ExperimentReport) -> Verdict {

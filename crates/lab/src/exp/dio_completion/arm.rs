@@ -1,11 +1,16 @@
 //! One arm at one point: a ring with its workers, on a file whose overwrites complete where the arm says.
 //!
-//! * A1. Device, file, ring and workers are the same in every arm. The ring's thread and, unless told otherwise, its
-//!   workers share one CPU, as the job and the workqueue of the thread did; the device works on its own.
+//! * A1. Device, file, ring and workers are the same in every arm; the device works on its own.
+//! * A2. All arms of a point wait in one way ([`Patience`]), whatever a ring by default does: polled I/O whose workers
+//!   have another CPU is looked for until it is there, and everything else is slept for. A ring that sleeps in one arm
+//!   and spins in another would compare sleeps. The timer slack of a sleep is 1 ns, so that a device which takes 5 us
+//!   takes them in each arm.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
-use sheave::Ring;
+use rustix::thread::{current_timer_slack, set_current_timer_slack};
+use sheave::{Ring, RingBuilder};
 use sheave_iomap::File;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_load::live::report_histogram;
@@ -24,8 +29,52 @@ use crate::{ArmRun, LabError, Point, Turn, TurnEnd};
 /// Best effort, in the middle: what an I/O without a priority has too, and enough to be kept off the plain way in.
 const MIDDLE: u16 = 2 << 13 | 4;
 
+/// Far longer than any wait for a device of the lab; a device that hangs must not spin for ever.
+const LONGEST_SPIN: Duration = Duration::from_secs(1);
+
 /// Most bytes of an I/O that fills a file before it is overwritten.
 const FILL: u32 = 64 << 10;
+
+/// How the ring of a point waits, in every arm (A2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// It looks for completions until there is one.
+    Spins,
+    /// It sleeps at once.
+    Sleeps,
+}
+
+impl Patience {
+    /// A ring that shares its CPU with the workers cannot spin for them; one that interrupts wake has nothing to look
+    /// for.
+    pub fn of(lab: &Lab, point: &Point) -> Result<Patience, LabError> {
+        let apart = subject::workers_elsewhere(point)? && lab.cpu(0) != lab.cpu(1);
+        Ok(if apart && subject::is_polled(point)? { Patience::Spins } else { Patience::Sleeps })
+    }
+
+    /// A ring that waits so.
+    pub fn ring(self, builder: RingBuilder) -> RingBuilder {
+        builder.spin(if self == Patience::Spins { LONGEST_SPIN } else { Duration::ZERO })
+    }
+}
+
+/// The timer slack of the calling thread is 1 ns until this is dropped.
+struct ExactSleeps(Option<NonZeroU64>);
+
+impl ExactSleeps {
+    fn begin() -> ExactSleeps {
+        let before = current_timer_slack().ok().and_then(NonZeroU64::new);
+        // Without it sleeps are longer, in every arm alike.
+        let _ = set_current_timer_slack(NonZeroU64::new(1));
+        ExactSleeps(before)
+    }
+}
+
+impl Drop for ExactSleeps {
+    fn drop(&mut self) {
+        let _ = set_current_timer_slack(self.0);
+    }
+}
 
 /// Where the writes of an engine ended that did not end where they were reaped.
 pub trait Ends: Driven {
@@ -60,6 +109,8 @@ pub struct DioArm<E = SheaveEngine> {
     // Before `subject`: the ring goes first, then the file and its pool.
     drive: Drive<E>,
     subject: Subject,
+    /// The workers of its ring; a synchronous write has none.
+    workers: Option<IoWq>,
     lab: Lab,
     /// I/Os until the file is used up.
     until_reset: u64,
@@ -76,8 +127,8 @@ impl DioArm {
         }
         let ioprio = if kind.general { MIDDLE } else { 0 };
         let opts = EngineOpts { dsync: cell.dsync(), ioprio, ..drive::opts(point, subject::is_polled(point)?) };
-        let engine = engine(lab, subject::workers_elsewhere(point)?, &subject, &opts)?;
-        DioArm::of(lab, point, subject, engine)
+        let (engine, workers) = engine(lab, point, &subject, &opts)?;
+        DioArm::of(lab, point, subject, engine, Some(workers))
     }
 }
 
@@ -90,13 +141,15 @@ impl DioArm<Pwrite> {
                 .fix("use depth=1, batch=1, file=memory and a cell without dsync"));
         }
         let subject = Subject::new(lab, point, Place::Inline)?;
-        let engine = Pwrite::new(&subject.file, &drive::opts(point, subject::is_polled(point)?))?;
-        DioArm::of(lab, point, subject, engine)
+        let patience = Patience::of(lab, point)?;
+        let opts = drive::opts(point, subject::is_polled(point)?);
+        let engine = Pwrite::new(&subject.file, &opts, |builder| patience.ring(builder))?;
+        DioArm::of(lab, point, subject, engine, None)
     }
 }
 
 impl<E: Ends> DioArm<E> {
-    fn of(lab: &Lab, point: &Point, subject: Subject, engine: E) -> Result<DioArm<E>, LabError> {
+    fn of(lab: &Lab, point: &Point, subject: Subject, engine: E, workers: Option<IoWq>) -> Result<DioArm<E>, LabError> {
         let cell = subject::cell(point)?;
         // Blocks that are written once only are taken in order: their places are scattered all the same.
         let rw = if cell.is_used_up() { Rw::Write } else { point.rw };
@@ -104,12 +157,17 @@ impl<E: Ends> DioArm<E> {
         let blocks = subject.bytes / u64::from(point.bs);
         let until_reset = if cell.is_used_up() { blocks } else { u64::MAX };
         let drive = Drive::new(engine, &loop_point, subject.bytes, 1);
-        Ok(DioArm { drive, subject, lab: lab.clone(), until_reset })
+        Ok(DioArm { drive, subject, workers, lab: lab.clone(), until_reset })
     }
 
     /// How many completed late so far.
     pub fn late(&self) -> LateCompletions {
         self.drive.engine().late()
+    }
+
+    /// Workers that were made so far.
+    pub fn workers_made(&self) -> u64 {
+        self.workers.iter().flat_map(IoWq::counts).map(|account| account.created).sum()
     }
 
     /// The file, as the ring has it.
@@ -118,21 +176,28 @@ impl<E: Ends> DioArm<E> {
     }
 }
 
-fn engine(lab: &Lab, elsewhere: bool, subject: &Subject, opts: &EngineOpts) -> Result<SheaveEngine, LabError> {
-    let cpu = lab.cpu(usize::from(elsewhere));
+/// The ring of a point with its workers.
+fn engine(lab: &Lab, point: &Point, subject: &Subject, opts: &EngineOpts) -> Result<(SheaveEngine, IoWq), LabError> {
+    let cpu = match (subject::workers_elsewhere(point)?, subject::is_polled(point)?) {
+        (false, _) => lab.cpu(0),
+        (true, true) => lab.cpu(1),
+        // The device has the next one.
+        (true, false) => lab.cpu(2),
+    };
     // This thread may run on one CPU alone, and so may then what it makes: not while it makes the workers.
     cpu::pin_to(&lab.cpus).map_err(|err| LabError::run(format!("cannot run on the CPUs {:?}: {err}", lab.cpus)))?;
     let workers = IoWq::builder().cpus(&[cpu]).build();
     cpu::pin(lab.cpu(0))?;
     let workers = workers.map_err(|err| LabError::run(format!("cannot make workers for CPU {cpu}: {err}")))?;
     let attach = |ring: &mut Ring| ring.attach_file(subject.file.clone());
-    SheaveEngine::built(opts.ring(1).io_wq(&workers), attach, opts)
+    let builder = Patience::of(lab, point)?.ring(opts.ring(1));
+    Ok((SheaveEngine::built(builder.io_wq(&workers), attach, opts)?, workers))
 }
 
 /// Writes all of a file once, and makes that durable: a first DSYNC write would have to.
 fn fill(lab: &Lab, point: &Point, subject: &Subject) -> Result<(), LabError> {
     let fill = Point { bs: FILL, batch: 8, depth: 8, threads: 1, rw: Rw::Write, ..Point::default() };
-    let engine = engine(lab, false, subject, &drive::opts(&fill, subject::is_polled(point)?))?;
+    let (engine, _workers) = engine(lab, point, subject, &drive::opts(&fill, subject::is_polled(point)?))?;
     let ios = subject.bytes / u64::from(FILL);
     Drive::new(engine, &fill, subject.bytes, 1).run(&until(lab, TurnEnd::Ios(ios), 1))?;
     let synced = subject.file.sync(&MayBlock::on_worker()).unwrap_or(Ok(()));
@@ -142,6 +207,7 @@ fn fill(lab: &Lab, point: &Point, subject: &Subject) -> Result<(), LabError> {
 impl<E: Ends> ArmRun for DioArm<E> {
     fn turn(&mut self, end: TurnEnd) -> Result<Turn, LabError> {
         let mut turn = Turn::default();
+        let _exact = ExactSleeps::begin();
         let (late, by_caller) = (self.late(), self.drive.engine().by_caller());
         self.drive.reset();
         let mut until = until(&self.lab, end, 1);

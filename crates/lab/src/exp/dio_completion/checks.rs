@@ -4,7 +4,7 @@ use sheave::{Buf, Ring, op};
 use sheave_base::status::Status;
 
 use super::arm::{self, DioArm};
-use super::design::{self, AFTER, ARMS, INLINE, KINDS, SEED, SYNC, interrupted, overwrites};
+use super::design::{self, ARMS, INLINE, KINDS, SEED, SYNC, interrupted, overwrites};
 use super::subject::{Cell, Place, Subject};
 use crate::experiment::Lab;
 use crate::terms::Check;
@@ -32,7 +32,7 @@ pub fn run(lab: &Lab) -> Result<Vec<Check>, LabError> {
     for cell in Cell::ALL {
         checks.push(cell_check(lab, "memory", cell)?);
     }
-    for cell in [Cell::Overwrite, Cell::Unwritten, Cell::DsyncFua] {
+    for cell in [Cell::Overwrite, Cell::Unwritten, Cell::DsyncFua, Cell::DsyncFlush] {
         checks.push(cell_check(lab, "volume", cell)?);
     }
     Ok(checks)
@@ -44,6 +44,7 @@ struct Counts {
     in_worker: u64,
     in_task: u64,
     switches: u64,
+    workers_made: u64,
 }
 
 fn count(lab: &Lab, arm: usize, point: &Point) -> Result<Counts, LabError> {
@@ -56,13 +57,14 @@ fn count(lab: &Lab, arm: usize, point: &Point) -> Result<Counts, LabError> {
         in_worker: late.in_worker - before.in_worker,
         in_task: late.in_task - before.in_task,
         switches: turn.context_switches,
+        workers_made: arm.workers_made(),
     })
 }
 
 /// Overwrites complete where the arm says, each of them.
 fn places(lab: &Lab, arm: usize, what: &str, point: &Point) -> Result<Check, LabError> {
     let counts = count(lab, arm, point)?;
-    let Counts { ios, in_worker, in_task, switches } = counts;
+    let Counts { ios, in_worker, in_task, switches, .. } = counts;
     let expected = match arm {
         0 => (ios, 0),
         SEED => (0, ios),
@@ -76,36 +78,52 @@ fn places(lab: &Lab, arm: usize, what: &str, point: &Point) -> Result<Check, Lab
     })
 }
 
-/// A synchronous write has no worker and no task work; its caller ends those that have completion work.
+/// A synchronous write has no worker and no task work; its caller ends those that have completion work, and with others
+/// nothing is left to do when the device has ended them.
 fn by_its_caller(lab: &Lab, what: &str, point: &Point) -> Result<Check, LabError> {
     let mut arm = DioArm::synchronous(lab, point)?;
     let turn = arm.turn(TurnEnd::Ios(IOS))?;
     let [by_caller, in_worker, in_task] =
         ["by_caller", "in_worker", "in_task"].map(|name| turn.counters.get(name).copied().unwrap_or(-1.0));
     let expected = if arm::is_eligible(point) { 0.0 } else { IOS as f64 };
+    let says = match expected > 0.0 {
+        true => "its caller does the work after the data",
+        false => "nothing is to do after the data, for its caller or anybody else",
+    };
     Ok(Check {
-        name: format!("{}: its caller ends it ({what})", ARMS[SYNC].name),
+        name: format!("{}: {says} ({what})", ARMS[SYNC].name),
         ok: turn.ios == IOS && (by_caller, in_worker, in_task) == (expected, 0.0, 0.0),
-        detail: format!("{} writes, {by_caller} ended by the caller, {in_worker} in a worker", turn.ios),
+        detail: format!(
+            "of {} writes {by_caller} had work for the caller, {in_worker} for a worker, {in_task} for the task",
+            turn.ios
+        ),
     })
 }
 
-/// What is not eligible completes in a worker in every arm; what is, in none but the first.
+/// What is not eligible has a step after the data in every arm; what is, in none but the first. The step is a worker's,
+/// but for a flush: that is an I/O of the ring, and no worker is made, unless the arm asks for one.
 fn cell_check(lab: &Lab, file: &str, cell: Cell) -> Result<Check, LabError> {
     let point = overwrites(16).with("cell", cell.name()).with("file", file);
-    let mut in_worker = [0; 4];
-    for (arm, count_of) in in_worker.iter_mut().enumerate() {
-        *count_of = count(lab, arm, &point)?.in_worker;
+    let (mut later, mut made) = ([0; 4], [0; 4]);
+    for arm in 0..later.len() {
+        let counts = count(lab, arm, &point)?;
+        (later[arm], made[arm]) = (counts.in_worker, counts.workers_made);
     }
-    let ok = match cell.is_eligible() {
-        true => in_worker[0] == IOS && in_worker[SEED..=AFTER].iter().all(|&count| count == 0),
-        false => in_worker.iter().all(|&count| count >= IOS),
+    let none = |counts: &[u64]| counts.iter().all(|&count| count == 0);
+    let (where_to, ok) = match cell {
+        Cell::DsyncFlush => (
+            "a flush after the data in every arm, a worker in `before` alone",
+            later.iter().all(|&count| count >= IOS) && made[0] > 0 && none(&made[SEED..]),
+        ),
+        _ if cell.is_eligible() => {
+            ("in a worker in `before` alone", later[0] == IOS && none(&later[SEED..]) && none(&made[SEED..]))
+        }
+        _ => ("in a worker in every arm", (0..4).all(|arm| later[arm] >= IOS && made[arm] > 0)),
     };
-    let where_to = if cell.is_eligible() { "in a worker in `before` alone" } else { "in a worker in every arm" };
     Ok(Check {
         name: format!("{} ({file}): {where_to}", cell.name()),
         ok,
-        detail: format!("of {IOS} writes in a worker, by arm: {in_worker:?}"),
+        detail: format!("of {IOS} writes with a step after the data, by arm: {later:?}; workers made: {made:?}"),
     })
 }
 

@@ -67,6 +67,11 @@ pub const KINDS: [Kind; 4] = [
 /// Queue depths of the thread's tables.
 pub const DEPTHS: [u32; 5] = [1, 2, 4, 8, 16];
 
+/// The name of the sweep over the CPU of the workers.
+pub const PLACEMENT: &str = "placement";
+/// Its row of one I/O at a time with workers on the ring's CPU.
+pub const ON_RINGS_CPU: &str = "QD 1, ring's CPU";
+
 /// Random overwrites of 4 KiB, handed over one by one.
 pub fn overwrites(depth: u32) -> Point {
     Point { bs: 4096, batch: 1, depth, threads: 1, rw: Rw::Randwrite, ..Point::default() }
@@ -79,9 +84,9 @@ pub fn interrupted(depth: u32) -> Point {
 
 /// Whether a synchronous write does the same work there: one at a time, and not through a pool's sums or a flush.
 pub fn is_synchronous(point: &Point) -> bool {
-    let plain = |name: &str, word: &str| point.text(name).is_none_or(|text| text == word);
+    let in_memory = point.text("file").is_none_or(|text| text == "memory");
     let dsync = subject::cell(point).is_ok_and(subject::Cell::dsync);
-    point.depth == 1 && point.batch == 1 && plain("file", "memory") && plain("worker", "same") && !dsync
+    point.depth == 1 && point.batch == 1 && in_memory && point.text("worker").is_none() && !dsync
 }
 
 /// One write at a time by what it finds and how it ends: where a synchronous one stands beside each async one.

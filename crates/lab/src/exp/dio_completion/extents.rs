@@ -143,6 +143,11 @@ impl File for Extents {
         self.size.fetch_max(done.pos + done.len, Ordering::Release);
         Ok(())
     }
+
+    /// The map is memory, and writes nothing down.
+    fn needs_sync(&self) -> bool {
+        false
+    }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use sheave::RingBuilder;
 use sheave_base::status::Status;
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::mapping::{Intent, MapFlags};
@@ -32,10 +33,15 @@ pub struct Pwrite {
 }
 
 impl Pwrite {
-    /// Synchronous writes to a file, whose device is opened on the calling thread.
-    pub fn new(file: &Arc<dyn File>, opts: &EngineOpts) -> Result<Pwrite, LoadError> {
+    /// Synchronous writes to a file, whose device is opened on the calling thread, with a ring that `patience` has
+    /// told how to wait.
+    pub fn new(
+        file: &Arc<dyn File>,
+        opts: &EngineOpts,
+        patience: impl FnOnce(RingBuilder) -> RingBuilder,
+    ) -> Result<Pwrite, LoadError> {
         let below = EngineOpts { depth: 1, ioprio: 0, ..*opts };
-        let device = SheaveEngine::new(|ring| ring.attach(file.device()), 1, &below)?;
+        let device = SheaveEngine::built(patience(below.ring(1)), |ring| ring.attach(file.device()), &below)?;
         Ok(Pwrite { file: file.clone(), device, bs: opts.bs, next: None, done: None, ended_here: 0 })
     }
 

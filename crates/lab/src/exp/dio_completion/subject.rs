@@ -8,7 +8,7 @@
 //! | `device` | `nvme`, `ram`, `null` | of polled ones: 5 us pass; 4 KiB are copied at once; nothing is done |
 //! | `file` | `memory`, `volume` | [`Extents`]; a thin volume of a pool |
 //! | `cell` | [`Cell`] | what a write finds, and whether it must be durable |
-//! | `worker` | `same`, `other` | the CPU of the workers: the ring's, or the next |
+//! | `worker` | `other`, `same` | the CPU of the workers: the next, or the ring's; `other` if polled |
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -102,7 +102,8 @@ pub enum Place {
     Inline,
 }
 
-/// The parameters of a point, each with its words; the first of them is meant when the point has none.
+/// The parameters of a point, each with its words; the first of them is meant when the point has none (of `worker`
+/// see [`workers_elsewhere`]).
 pub const PARAMETERS: [Parameter; 5] = [
     Parameter { name: "ends", values: Values::Words(&["polled", "interrupt"]) },
     Parameter { name: "device", values: Values::Words(&["nvme", "ram", "null"]) },
@@ -111,7 +112,7 @@ pub const PARAMETERS: [Parameter; 5] = [
         name: "cell",
         values: Values::Words(&["overwrite", "unwritten", "shared", "extending", "dsync-fua", "dsync-flush"]),
     },
-    Parameter { name: "worker", values: Values::Words(&["same", "other"]) },
+    Parameter { name: "worker", values: Values::Words(&["other", "same"]) },
 ];
 
 fn words(name: &str) -> &'static [&'static str] {
@@ -157,9 +158,13 @@ pub fn is_polled(point: &Point) -> Result<bool, LabError> {
     Ok(word(point, "ends")? == "polled")
 }
 
-/// Whether workers have a CPU of their own.
+/// Whether workers have a CPU of their own. Unless the point says so they have for polled I/O, so that no arm has to
+/// sleep, and have not for interrupts, because the device's thread has the next CPU.
 pub fn workers_elsewhere(point: &Point) -> Result<bool, LabError> {
-    Ok(word(point, "worker")? == "other")
+    match point.text("worker") {
+        Some(_) => Ok(word(point, "worker")? == "other"),
+        None => is_polled(point),
+    }
 }
 
 /// What is written to.

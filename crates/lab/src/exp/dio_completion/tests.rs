@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sheave_base::sync::atomic::AtomicBool;
 
+use super::arm::Patience;
 use super::*;
 use crate::TurnEnd;
 use crate::exp::verdict_tests::{report, row};
@@ -69,6 +70,48 @@ fn words_that_a_point_cannot_have_are_refused_with_those_it_can() {
     assert!(refused(Point { rw: Rw::Randread, ..overwrites(1) }).contains("rw=randwrite"));
 }
 
+/// The workers of a polled point have another CPU, those of interrupts, and of whoever asks for it, the ring's; what a
+/// ring waits for decides how all arms wait.
+#[test]
+fn all_arms_of_a_point_wait_in_one_way() {
+    let lab = Lab { cpus: vec![1, 0], ..lab() };
+    let of = |lab: &Lab, point: Point| Patience::of(lab, &point).expect("a point");
+    for depth in design::DEPTHS {
+        assert_eq!(of(&lab, overwrites(depth)), Patience::Spins);
+        assert_eq!(of(&lab, overwrites(depth).with("worker", "same")), Patience::Sleeps);
+        assert_eq!(of(&lab, interrupted(depth)), Patience::Sleeps);
+    }
+    let one_cpu = Lab { cpus: vec![0], ..lab.clone() };
+    assert_eq!(of(&one_cpu, overwrites(1)), Patience::Sleeps, "it would spin where its workers have to run");
+    for point in DioCompletion.instruction_points() {
+        assert_eq!(of(&lab, point), Patience::Sleeps, "spins would be counted");
+    }
+}
+
+/// How often this thread has given its CPU away by itself, as who sleeps does and who is preempted does not.
+fn sleeps() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").expect("Linux");
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).expect("counted");
+    line.trim().parse().expect("a number")
+}
+
+#[test]
+fn no_arm_sleeps_for_polled_io() {
+    if lab().cpus.len() < 2 {
+        return;
+    }
+    for (arm, info) in ARMS.iter().enumerate() {
+        let mut run = DioCompletion.prepare(&lab(), arm, &overwrites(1)).expect("it is made");
+        let before = sleeps();
+        assert_eq!(run.turn(TurnEnd::Ios(500)).expect("it runs").ios, 500);
+        // A lock is waited for now and then.
+        let slept = sleeps() - before;
+        assert!(slept < 50, "{}: {slept} sleeps in 500 I/Os", info.name);
+    }
+    let slack = rustix::thread::current_timer_slack().expect("known");
+    assert!(slack > 1, "an arm leaves the timer slack of its thread as it was");
+}
+
 /// A report with these gains in every row of the thread's table, and in cells that are not eligible.
 fn made_up(seed: f64, inline: f64, after: f64, not_eligible: f64) -> ExperimentReport {
     let rows = DioCompletion.headline().into_iter().map(|head| row(head.label, head.point, &[seed, inline, after]));
@@ -106,11 +149,17 @@ fn the_verdict_follows_the_figures() {
     assert_eq!(verdict.holds, Holds::Yes);
     assert!(verdict.shows.contains("+50.0 %") && verdict.shows.contains("+90.0 %"), "{}", verdict.shows);
     assert!(verdict.shows.contains("In none of the 4 cells"), "{}", verdict.shows);
+    assert_eq!(of(50.0, 60.0, 2.0, 0.2).holds, Holds::Yes, "the claim is the thread's, whatever Sheave's own arm does");
     assert_eq!(of(20.0, 20.0, 20.0, 0.0).holds, Holds::Partly, "the direction, not the size");
     assert_eq!(of(-3.0, -1.0, 2.0, 0.0).holds, Holds::No);
     let verdict = of(50.0, 60.0, 90.0, 25.0);
     assert_eq!(verdict.holds, Holds::Partly, "what must block gained too");
     assert!(verdict.shows.contains("unwritten in cells (+25.0 % at least)"), "{}", verdict.shows);
+    let why = "dsync-flush in cells (+25.0 % at least), because the flush after the data is an I/O of the ring";
+    assert!(verdict.shows.contains(why), "{}", verdict.shows);
+    let mut flushed = made_up(50.0, 60.0, 90.0, 25.0);
+    flushed.sweeps[0].rows.retain(|row| row.label == "dsync-flush");
+    assert_eq!(DioCompletion.verdict(&flushed).holds, Holds::Yes, "what needs no worker here may gain");
     let mut nothing = made_up(50.0, 60.0, 90.0, 0.0);
     nothing.headline.clear();
     assert_eq!(DioCompletion.verdict(&nothing).holds, Holds::CannotTell);

@@ -1,7 +1,8 @@
 //! What the figures show: worked out from the rows that were measured.
 
 use super::arm;
-use super::design::{AFTER, DEPTHS, INLINE, SEED, SYNC, row_label};
+use super::design::{AFTER, DEPTHS, INLINE, ON_RINGS_CPU, PLACEMENT, SEED, SYNC, row_label};
+use super::subject::{self, Cell};
 use crate::report::{ArmResult, Change, ExperimentReport, Holds, Row, Verdict};
 use crate::table::told as told_of;
 
@@ -20,34 +21,26 @@ pub fn of(report: &ExperimentReport) -> Verdict {
         let shows = "The rows of the thread's table were not measured.".to_string();
         return Verdict { holds: Holds::CannotTell, claim, shows, does_not_show: String::new() };
     };
-    let change = |arm: usize| best.arm(arm)?.change;
-    let (seed, after) = (change(SEED), change(AFTER));
-    let of_last = |arm: usize| report.instructions.last()?.gain_percent(arm);
-    let by_instructions = of_last(AFTER).zip(of_last(SEED));
+    let seed = best.arm(SEED).and_then(|arm| arm.change);
+    let by_instructions = report.instructions.last().and_then(|counted| counted.gain_percent(SEED));
     let polled: Vec<f64> =
         DEPTHS.iter().filter_map(|&depth| gain(report.row(&row_label(depth, "polled"))?, INLINE)).collect();
-    let (odd, told) = not_eligible(report);
-    let holds = judge(seed, after, by_instructions, &polled, odd.is_empty());
-    Verdict { holds, claim, shows: shows(best, report, &polled, &odd, told), does_not_show: limits() }
+    let cells = not_eligible(report);
+    let holds = judge(seed, by_instructions, &polled, cells.odd.is_empty());
+    Verdict { holds, claim, shows: shows(best, report, &polled, &cells), does_not_show: limits() }
 }
 
-/// Whether it holds. The size is judged where the thread gives it: QD 16, interrupts.
-fn judge(
-    seed: Option<Change>,
-    after: Option<Change>,
-    instructions: Option<(f64, f64)>,
-    polled: &[f64],
-    quiet: bool,
-) -> Holds {
-    let (Some(seed), Some(after)) = (seed, after) else { return Holds::CannotTell };
-    let in_instructions = instructions.is_some_and(|(after, seed)| after >= CLAIMED && seed >= CLAIMED);
-    if !(seed.is_clear() && after.is_clear()) {
+/// Whether it holds, by the thread's own arms: the issuer's task with interrupts, inline where it polls. The size is
+/// judged where the thread gives it: QD 16, interrupts.
+fn judge(seed: Option<Change>, instructions: Option<f64>, polled: &[f64], quiet: bool) -> Holds {
+    let Some(seed) = seed else { return Holds::CannotTell };
+    let in_instructions = instructions.is_some_and(|seed| seed >= CLAIMED);
+    if !seed.is_clear() {
         // Time is noise here; instructions are not, and do not know what waking a thread takes.
         return if in_instructions && quiet { Holds::Yes } else { Holds::CannotTell };
     }
-    let (seed, after) = (seed.percent, after.percent);
-    let large = (after >= CLAIMED && seed >= CLAIMED) || in_instructions;
-    let all_gain = seed > 0.0 && after > 0.0 && polled.iter().all(|&gain| gain > 0.0);
+    let large = seed.percent >= CLAIMED || in_instructions;
+    let all_gain = seed.percent > 0.0 && polled.iter().all(|&gain| gain > 0.0);
     match (all_gain, large && quiet) {
         (true, true) => Holds::Yes,
         (true, false) => Holds::Partly,
@@ -61,12 +54,23 @@ fn gain(row: &Row, arm: usize) -> Option<f64> {
     row.arm(arm)?.change.map(|change| change.percent)
 }
 
-/// Cells that are not eligible and yet differ clearly, each with its difference; and how many were measured.
-fn not_eligible(report: &ExperimentReport) -> (Vec<String>, usize) {
+/// The cells that are not eligible.
+struct NotEligible {
+    /// Those that differ clearly all the same, each with its difference.
+    odd: Vec<String>,
+    /// Of those that differ the ones for which it is known why: a flush needs no worker here.
+    flushed: Vec<String>,
+    /// All that were measured.
+    measured: usize,
+}
+
+/// The cells that are not eligible and yet differ.
+fn not_eligible(report: &ExperimentReport) -> NotEligible {
     let sweeps = ["cells", "volume"].into_iter().filter_map(|name| Some((name, report.sweep(name)?)));
     let rows = sweeps.flat_map(|(name, sweep)| sweep.rows.iter().map(move |row| (name, row)));
     let rows: Vec<_> = rows.filter(|(_, row)| !arm::is_eligible(&row.point)).collect();
-    let odd = rows.iter().filter_map(|(name, row)| {
+    let measured = rows.len();
+    let differing = rows.into_iter().filter_map(|(name, row)| {
         // What the place of completion did would show in all three arms that have another; one alone is its memory's
         // or its threads' luck, which intervals of rounds do not know of.
         let changes = [SEED, INLINE, AFTER].map(|arm| row.arm(arm).and_then(|arm| arm.change));
@@ -75,40 +79,64 @@ fn not_eligible(report: &ExperimentReport) -> (Vec<String>, usize) {
             |change: Change| change.is_clear() && change.percent.abs() > NOISE && change.percent * first.percent > 0.0;
         let all = changes.iter().all(|change| change.is_some_and(differs));
         let least = changes.iter().flatten().map(|change| change.percent).min_by(|a, b| a.abs().total_cmp(&b.abs()))?;
-        all.then(|| format!("{} in {name} ({least:+.1} % at least)", row.label))
+        let flushed = subject::cell(&row.point).is_ok_and(|cell| cell == Cell::DsyncFlush);
+        all.then(|| (flushed, format!("{} in {name} ({least:+.1} % at least)", row.label)))
     });
-    (odd.collect(), rows.len())
+    let (flushed, odd): (Vec<_>, Vec<_>) = differing.partition(|(flushed, _)| *flushed);
+    let names = |cells: Vec<(bool, String)>| cells.into_iter().map(|(_, told)| told).collect();
+    NotEligible { odd: names(odd), flushed: names(flushed), measured }
 }
 
-fn shows(best: &Row, report: &ExperimentReport, polled: &[f64], odd: &[String], told: usize) -> String {
+fn shows(best: &Row, report: &ExperimentReport, polled: &[f64], cells: &NotEligible) -> String {
     let percent = |row: &Row, arm: usize| told_of(row.arm(arm).and_then(|arm| arm.change));
     let mut text = format!(
-        "At QD 16 with interrupts the issuer's task gives {} and Sheave {} against a worker (thread: +37.4 %).",
+        "At QD 16 with interrupts, for which every arm sleeps, the issuer's task gives {} against a worker (thread: \
+         +37.4 %), and Sheave {}.",
         percent(best, SEED),
         percent(best, AFTER)
     );
     if let (Some(least), Some(most)) =
         (polled.iter().copied().reduce(f64::min), polled.iter().copied().reduce(f64::max))
     {
-        text += &format!(" Polled, completing inline alone gives {least:+.1} % to {most:+.1} % over the queue depths");
+        text += &format!(
+            " Polled, where every arm looks for its completions without sleeping and the workers have another CPU, \
+             completing inline alone gives {least:+.1} % to {most:+.1} % over the queue depths (thread: +0.5 to \
+             +11 %)"
+        );
         let whole = report.row(&row_label(16, "polled")).map_or("not measured".into(), |row| percent(row, AFTER));
         text += &format!("; with overwrites going in as one run it is {whole} at QD 16.");
     }
     if let Some(first) = report.row(&row_label(1, "polled")) {
         text += &hand_over(first);
     }
+    text += &on_rings_cpu(report);
     text += &synchronous(report);
     if let (Some(before), Some(after)) = (best.arm(0), best.arm(AFTER)) {
         text += &per_io(before, after);
     }
     text += &counted(report);
-    text += &match (told, odd) {
+    text + &told_of_cells(cells)
+}
+
+/// What became of the cells that are not eligible, and why where that is known.
+fn told_of_cells(NotEligible { odd, flushed, measured }: &NotEligible) -> String {
+    let mut text = match (*measured - flushed.len(), &odd[..]) {
         (0, _) => String::new(),
-        (_, []) => {
-            format!(" In none of the {told} cells that are not eligible do all arms gain, or lose, above {NOISE} %.")
+        (quiet, []) => {
+            let others = if flushed.is_empty() { "" } else { "other " };
+            format!(
+                " In none of the {quiet} {others}cells that are not eligible do all arms change by more than {NOISE} %."
+            )
         }
         (_, odd) => format!(" Not eligible, and yet different: {}.", odd.join(", ")),
     };
+    if !flushed.is_empty() {
+        text += &format!(
+            " Not eligible in the kernel, and different here: {}, because the flush after the data is an I/O of the \
+             ring where the file has nothing of its own to write down, and needs a worker in `before` alone.",
+            flushed.join(", ")
+        );
+    }
     text
 }
 
@@ -138,22 +166,41 @@ fn counted(report: &ExperimentReport) -> String {
     if each.is_empty() { String::new() } else { format!(" Instructions per I/O at QD {depth}: {}.", each.join(", ")) }
 }
 
-/// What a worker adds to the one I/O that is in flight, here and in the thread's table.
+/// What an I/O takes less, in us, when so many a second of them become more by so many percent.
+fn added_us(before: f64, percent: f64) -> f64 {
+    (1.0 - 1.0 / (1.0 + percent / 100.0)) * 1e6 / before
+}
+
+/// What a worker adds to the one I/O that is in flight: middle, low and high in us. By the ratios of paired turns, in
+/// the time of an I/O that goes the way.
+fn way_to_a_worker(row: &Row) -> Option<[f64; 3]> {
+    let (before, inline) = (row.arm(0)?, row.arm(INLINE)?.change.filter(Change::is_clear)?);
+    Some([inline.percent, inline.low, inline.high].map(|percent| added_us(before.iops, percent)))
+}
+
+/// What a worker adds, here and in the thread's table.
 fn hand_over(first: &Row) -> String {
-    let (Some(before), Some(inline)) = (first.arm(0), first.arm(INLINE).and_then(|arm| arm.change)) else {
-        return String::new();
-    };
-    if !inline.is_clear() {
+    let Some([here, low, high]) = way_to_a_worker(first) else {
         return " At QD 1 this run cannot tell what the way to a worker and back takes.".into();
-    }
-    // The ratios of paired turns, in the time of an I/O that goes the way.
-    let added_us = |before: f64, percent: f64| (1.0 - 1.0 / (1.0 + percent / 100.0)) * 1e6 / before;
-    let [here, low, high] = [inline.percent, inline.low, inline.high].map(|percent| added_us(before.iops, percent));
+    };
     let there = first.published.map_or(String::new(), |published| {
         let us = added_us(published.before, (published.after / published.before - 1.0) * 100.0);
         format!("; in the thread {us:.1} us")
     });
     format!(" At QD 1 the way to a worker and back takes {here:.1} us here ({low:.1} to {high:.1}{there}).")
+}
+
+/// What the same way takes on the CPU of the ring.
+fn on_rings_cpu(report: &ExperimentReport) -> String {
+    let rows = report.sweep(PLACEMENT).into_iter().flat_map(|sweep| &sweep.rows);
+    let row = rows.into_iter().find(|row| row.label == ON_RINGS_CPU);
+    row.and_then(way_to_a_worker).map_or(String::new(), |[here, low, high]| {
+        format!(
+            " On the ring's own CPU, which a polling kernel thread gives away by one switch and a thread of user space \
+             by a sleep and a wake-up, it takes {here:.1} us ({low:.1} to {high:.1}); every arm sleeps for the device \
+             there."
+        )
+    })
 }
 
 /// Context switches, CPU time and the slowest percent, before and after.
@@ -170,10 +217,10 @@ fn per_io(before: &ArmResult, after: &ArmResult) -> String {
 
 fn limits() -> String {
     "It does not show what a disk would do: the device here takes 5 us for any number of I/Os and has no limit of its \
-     own, so the rows for many I/Os have no ceiling but the CPU's, and gains there are larger than the thread's. \
-     Waking a thread from user space, on a virtual machine, costs more than the kernel's workqueue on the thread's \
-     machine; most of the gain is that. An interrupt is a completion by another CPU, which takes nothing from the \
-     ring's; the ring looks for it before it sleeps. The worker is Sheave's io-wq, which ends writes of a file in \
-     batches."
+     own, so the rows for many I/Os have no ceiling but the CPU's, and gains there are larger than the thread's. In \
+     the thread a polled write's worker ran on the CPU of its issuer; here it has another one, or every arm would \
+     have to sleep. An interrupt is a completion by another CPU, which takes nothing from the ring's and wakes it; \
+     with interrupts ring and workers share a CPU, so that a worker costs a further sleep and wake-up. The worker \
+     is Sheave's io-wq, which ends writes of a file in batches."
         .to_string()
 }

@@ -40,7 +40,7 @@ fn read(file: &Arc<Extents>, pos: u64) -> Vec<u8> {
 fn what_was_written_reads_back_and_its_caller_has_ended_it() {
     for (began, ended) in [(Began::Written, 0), (Began::Unwritten, 2), (Began::Shared, 2), (Began::Empty, 2)] {
         let file = file(began);
-        let mut engine = Pwrite::new(&(file.clone() as Arc<dyn File>), &OPTS).expect("an engine");
+        let mut engine = Pwrite::new(&(file.clone() as Arc<dyn File>), &OPTS, |builder| builder).expect("an engine");
         assert_eq!((write(&mut engine, 0, 7), write(&mut engine, BLOCK, 9)), (4096, 4096), "{began:?}");
         assert_eq!(engine.ended_here(), ended, "{began:?}");
         assert_eq!((read(&file, 0), read(&file, BLOCK)), (vec![7; 4096], vec![9; 4096]), "{began:?}");
@@ -54,7 +54,7 @@ fn what_was_written_reads_back_and_its_caller_has_ended_it() {
 #[test]
 fn a_write_that_cannot_be_is_a_result() {
     let file = file(Began::Written);
-    let mut engine = Pwrite::new(&(file.clone() as Arc<dyn File>), &OPTS).expect("an engine");
+    let mut engine = Pwrite::new(&(file.clone() as Arc<dyn File>), &OPTS, |builder| builder).expect("an engine");
     assert_eq!(write(&mut engine, file.bytes(), 1), Status::NoSpc.result());
     assert_eq!(write(&mut engine, 512, 1), Status::NotSupp.result(), "across two blocks");
     assert_eq!(write(&mut engine, 0, 1), 4096, "the engine goes on");
