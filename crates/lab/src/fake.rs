@@ -10,14 +10,21 @@ use crate::report::{ExperimentReport, Holds, Verdict};
 use crate::terms::{ArmInfo, Axis, AxisScale, Check, Published, Role, Scale, Seed};
 
 /// Two arms: 1000 and 1500 I/Os a second.
-#[derive(Default)]
 pub struct Fake {
-    /// Turns done, of all arms.
+    /// Arms made so far.
     pub turns: AtomicUsize,
+    /// After so many arms the second one does 1100 a second.
+    pub slows_after: usize,
+}
+
+impl Default for Fake {
+    fn default() -> Self {
+        Self { turns: AtomicUsize::new(0), slows_after: usize::MAX }
+    }
 }
 
 /// A fake experiment for those who need one that lives for ever.
-pub static FAKE: Fake = Fake { turns: AtomicUsize::new(0) };
+pub static FAKE: Fake = Fake { turns: AtomicUsize::new(0), slows_after: usize::MAX };
 
 /// What a lab is in tests.
 pub fn lab() -> Lab {
@@ -109,9 +116,9 @@ impl Experiment for Fake {
         if point.text("fail").is_some() {
             return Err(LabError::run("there is no such device").fix("make one"));
         }
-        self.turns.fetch_add(1, Ordering::Relaxed);
+        let fast = if self.turns.fetch_add(1, Ordering::Relaxed) < self.slows_after { 1500 } else { 1100 };
         let stop = point.text("stop").map(|_| lab.clone());
-        Ok(Box::new(FakeRun { iops: [1000, 1500][arm], stop }))
+        Ok(Box::new(FakeRun { iops: [1000, fast][arm], stop }))
     }
 
     fn check(&self, _lab: &Lab) -> Result<Vec<Check>, LabError> {

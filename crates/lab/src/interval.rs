@@ -47,6 +47,11 @@ impl Change {
         Self { low: f64::NAN, high: f64::NAN, ..self }
     }
 
+    /// Whether two intervals have a value in common; without an interval there is none.
+    pub fn meets(&self, other: Self) -> bool {
+        self.is_measurable() && other.is_measurable() && self.low <= other.high && other.low <= self.high
+    }
+
     /// Half of what the interval spans.
     pub fn half_width(&self) -> f64 {
         (self.high - self.low) / 2.0

@@ -16,6 +16,7 @@
 //! | [`exp`] | the experiments |
 //! | [`wq`] | a flood of small work for worker pools, as they were and are |
 //! | [`run`], [`turns`], [`interval`] | a run: its order, arms in turns, medians and intervals |
+//! | `repeat` | the thread's table again at the end of a run: what it contradicts has no verdict |
 //! | [`instructions`] | instructions per I/O, under valgrind |
 //! | [`model`] | what more cores than this machine has would do: a prediction |
 //! | `lines` | the simulation of cache lines that it rests on; in a build of its own |
@@ -52,6 +53,7 @@ pub mod model;
 mod names;
 pub mod peer;
 pub mod point;
+mod repeat;
 pub mod report;
 pub mod run;
 mod serial;

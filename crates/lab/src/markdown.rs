@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use crate::names::{capital, short_name};
 use crate::report::{ArmResult, ExperimentReport, FunctionRow, InstructionRow, LabReport, Row};
-use crate::table::{control, figure, interval, joint, signed, slide};
+use crate::table::{beside, control, figure, interval, joint, repeated, signed, slide};
 use crate::terms::{Role, Scale};
 
 /// Functions that are named at a point, of those in which the arms before, of the thread and after differ.
@@ -48,11 +48,21 @@ fn machine(report: &LabReport) -> String {
 
 /// A line an experiment.
 fn verdicts(report: &LabReport) -> String {
-    let mut text = String::from("\n| experiment | verdict | the same arm twice |\n|---|---|---|\n");
+    let mut text = String::from(
+        "\n| experiment | the thread's claim | Sheave beside it | at the end of the run | the same arm twice |\n\
+         |---|---|---|---|---|\n",
+    );
     for experiment in &report.experiments {
         let verdict = experiment.verdict.as_ref().map(|verdict| slide(experiment, verdict.holds));
-        let verdict = verdict.unwrap_or("not judged".into());
-        let _ = writeln!(text, "| `{}` | {} | {} |", experiment.id, cell(&verdict), cell(&control(experiment.control)));
+        let beside = experiment.verdict.as_ref().and_then(|_| beside(experiment));
+        let cells = [
+            verdict.unwrap_or("not judged".into()),
+            beside.unwrap_or("-".into()),
+            repeated(experiment).unwrap_or("not measured again".into()),
+            control(experiment.control),
+        ];
+        let cells: Vec<String> = cells.iter().map(|text| cell(text)).collect();
+        let _ = writeln!(text, "| `{}` | {} |", experiment.id, cells.join(" | "));
     }
     text
 }
@@ -60,8 +70,9 @@ fn verdicts(report: &LabReport) -> String {
 /// The threads' tables.
 fn headlines(report: &LabReport) -> String {
     let mut text = String::from(
-        "\n| experiment, at its thread's parameters | published | before | the thread's arm | after | other arms |\n\
-         |---|---:|---:|---:|---:|---|\n",
+        "\n| experiment, at its thread's parameters | published | before | the thread's arm | after | other arms | \
+         both again, at the end |\n\
+         |---|---:|---:|---:|---:|---|---|\n",
     );
     for experiment in &report.experiments {
         for row in &experiment.headline {
@@ -88,8 +99,12 @@ fn headline(experiment: &ExperimentReport, row: &Row) -> String {
         format!("{name} {}", of(arm))
     });
     let others = if others.is_empty() { "-".into() } else { others.join("; ") };
+    let again = |arm: usize| Some(interval(row.again(arm)?.change?, metric));
+    let again: Vec<String> =
+        row.threads_arm.filter(|arm| *arm != after).into_iter().chain([after]).filter_map(again).collect();
+    let again = if again.is_empty() { "-".into() } else { again.join("; ") };
     let label = format!("`{}`: {}", experiment.id, row.label);
-    format!("| {} | {published} | {} | {seed} | {} | {others} |\n", cell(&label), of(0), of(after))
+    format!("| {} | {published} | {} | {seed} | {} | {others} | {again} |\n", cell(&label), of(0), of(after))
 }
 
 /// What an I/O takes by valgrind, and where arms differ.

@@ -110,6 +110,9 @@ pub struct ExperimentReport {
     pub predictions: Vec<Prediction>,
     /// The first arm against itself, over all rows of the thread's table, with its 99 % interval.
     pub control: Option<Change>,
+    /// What the end of the run does not repeat of that on which a verdict would rest.
+    #[serde(default)]
+    pub strays: Vec<Stray>,
     /// What the figures show.
     pub verdict: Option<Verdict>,
     /// Ctrl-C ended it before all points were measured.
@@ -164,9 +167,21 @@ impl ExperimentReport {
         self.arms.iter().position(|arm| arm.name == name)
     }
 
+    /// Whether the thread's table was measured again at the end of the run.
+    pub fn is_repeated(&self) -> bool {
+        self.headline.iter().any(|row| !row.again.is_empty())
+    }
+
     /// The index of the arm that is Sheave's.
     pub fn after(&self) -> usize {
         self.arms.iter().position(|arm| arm.role == Role::After).unwrap_or(0)
+    }
+
+    /// The row that a verdict is about, and the arm in it that is the thread's own; Sheave's where there is no other.
+    pub fn judged(&self) -> Option<(&Row, usize)> {
+        let row = self.best_known()?;
+        let seed = self.arms.iter().position(|arm| arm.role == Role::Seed);
+        Some((row, row.threads_arm.or(seed).unwrap_or(self.after())))
     }
 
     /// The measured row whose published change is the largest: what a thread is remembered for.
@@ -218,6 +233,9 @@ pub struct Row {
     pub arms: Vec<Option<ArmResult>>,
     /// The arm that is the thread's here, where figures were published.
     pub threads_arm: Option<usize>,
+    /// The arms at the end of the run, in the same order; empty where the row was measured once.
+    #[serde(default)]
+    pub again: Vec<Option<Again>>,
     /// What the first arm did a second time, in ratios of I/Os a second to the first, one a round.
     pub control: Vec<f64>,
     /// The command that measures this row again.
@@ -229,6 +247,29 @@ impl Row {
     pub fn arm(&self, index: usize) -> Option<&ArmResult> {
         self.arms.get(index)?.as_ref()
     }
+}
+
+/// An arm at the end of the run (`repeat`).
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+pub struct Again {
+    /// Median of the metric.
+    #[serde(deserialize_with = "serial::number")]
+    pub value: f64,
+    /// The metric against the first arm, which ran at the end too.
+    pub change: Option<Change>,
+}
+
+/// A change of the thread's table that the end of the run does not repeat.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub struct Stray {
+    /// The row's label.
+    pub row: String,
+    /// The arm's name.
+    pub arm: String,
+    /// What was measured at the beginning.
+    pub first: Change,
+    /// And at the end; not measurable where the rounds of the end have no interval.
+    pub again: Change,
 }
 
 /// One arm at one point.
@@ -263,6 +304,12 @@ pub struct ArmResult {
     pub gauges: BTreeMap<&'static str, f64>,
     /// Rounds that count.
     pub rounds: u32,
+}
+
+impl From<&ArmResult> for Again {
+    fn from(arm: &ArmResult) -> Self {
+        Self { value: arm.value, change: arm.change }
+    }
 }
 
 /// Latencies in ns.
@@ -445,6 +492,8 @@ pub enum Holds {
     No,
     /// This machine or this run cannot tell.
     CannotTell,
+    /// The end of the run contradicts its beginning, so that there is no verdict.
+    DoesNotRepeat,
 }
 
 /// Whether a claim of at least so many percent holds, by the change in time and by that in instructions, which repeat.

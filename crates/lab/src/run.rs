@@ -1,4 +1,5 @@
-//! A run: experiment after experiment, checks first, then the thread's table, the sweeps, the instructions.
+//! A run: experiment after experiment, checks first, then the thread's table, the sweeps, the instructions. At its end
+//! the threads' tables again, and the verdicts.
 //!
 //! Owns the order, and what is left out when Ctrl-C comes: a point that has no whole round is not in the report, and
 //! the report says that it was interrupted. Whoever shows the run implements [`Show`].
@@ -15,8 +16,9 @@ use crate::exp;
 use crate::experiment::{Experiment, HeadlineRow, Lab, PublishedOnly, Sweep, Turn, TurnEnd};
 use crate::machine::{self, Machine};
 use crate::point::Point;
+use crate::repeat;
 use crate::report::{
-    ExperimentReport, Holds, InstructionRow, LabReport, Part, Row, SameArmsTwice, SweepReport, Verdict,
+    Again, ExperimentReport, Holds, InstructionRow, LabReport, Part, Row, SameArmsTwice, SweepReport, Verdict,
 };
 use crate::table;
 use crate::terms::Scale;
@@ -86,6 +88,10 @@ pub fn run(plan: &Plan, lab: &Lab, show: &mut dyn Show) -> Result<LabReport, Lab
         }
         experiments.push(runner.experiment(experiment)?);
     }
+    // As long after the first time as the run is long.
+    for (&experiment, report) in plan.experiments.iter().zip(&mut experiments) {
+        runner.finish(experiment, report)?;
+    }
     let mut report = LabReport {
         version: env!("CARGO_PKG_VERSION"),
         command: plan.command.clone(),
@@ -128,6 +134,9 @@ struct Work {
     headline: Vec<HeadlineRow>,
     sweeps: Vec<Sweep>,
     arms: usize,
+    /// The table is measured again at the end; not a point by itself, which gets no verdict, and not by fewer rounds
+    /// than make an interval.
+    repeats: bool,
 }
 
 impl Work {
@@ -141,7 +150,7 @@ impl Work {
                 point: point.clone(),
                 published: None,
             });
-            return Ok(Self { headline: vec![row], sweeps: Vec::new(), arms });
+            return Ok(Self { headline: vec![row], sweeps: Vec::new(), arms, repeats: false });
         }
         let mut sweeps = experiment.sweeps(lab);
         match &plan.sweeps {
@@ -159,7 +168,7 @@ impl Work {
                 }
             }
         }
-        Ok(Self { headline: experiment.headline(), sweeps, arms })
+        Ok(Self { headline: experiment.headline(), sweeps, arms, repeats: plan.pace.rounds >= turns::FEWEST })
     }
 
     /// What its turns take.
@@ -173,7 +182,9 @@ impl Work {
         // In the thread's table the first arm stands twice.
         let again = usize::from(pace.rounds >= turns::FEWEST);
         let all: Vec<usize> = (0..self.arms).collect();
-        self.headline.iter().map(|row| at(&all, &row.point, again)).sum::<Duration>() + in_sweeps
+        let table = |again| self.headline.iter().map(|row| at(&all, &row.point, again)).sum::<Duration>();
+        let repeat = if self.repeats { table(0) } else { Duration::ZERO };
+        table(again) + in_sweeps + repeat
     }
 
     fn arms_of(&self, sweep: &Sweep) -> Vec<usize> {
@@ -196,6 +207,7 @@ struct Runner<'a> {
 }
 
 impl Runner<'_> {
+    /// All of an experiment but what the end of the run decides.
     fn experiment(&mut self, experiment: &'static dyn Experiment) -> Result<ExperimentReport, LabError> {
         let work = Work::of(self.plan, self.lab, experiment)?;
         let mut report = empty(experiment);
@@ -234,23 +246,62 @@ impl Runner<'_> {
             self.say(&format!("{}: prediction", experiment.id()));
             report.predictions = self.unless_stopped(experiment.predictions(&report))?.unwrap_or_default();
         }
-        report.interrupted = self.lab.stopped();
         report.work_out_control();
-        // A table that lacks rows would be judged by what happens to be there.
-        if self.plan.point.is_none() && report.headline.len() >= work.headline.len() {
-            report.verdict = Some(self.verdict(experiment, &report));
-        }
-        self.show.end(&report);
         Ok(report)
     }
 
-    /// The verdict, of what may decide: not of times on a machine whose same arm differs from itself, and of nothing in
-    /// a quick run.
+    /// The table again, and the verdict.
+    fn finish(&mut self, experiment: &'static dyn Experiment, report: &mut ExperimentReport) -> Result<(), LabError> {
+        let work = Work::of(self.plan, self.lab, experiment)?;
+        if work.repeats {
+            self.repeat(experiment, &work, report)?;
+        }
+        report.strays = repeat::strays(report);
+        report.interrupted = self.lab.stopped();
+        // A table that lacks rows, or their repeats, would be judged by what happens to be there.
+        let rows = &report.headline[..work.headline.len().min(report.headline.len())];
+        let whole = rows.len() == work.headline.len() && rows.iter().all(|row| row.again.is_empty() != work.repeats);
+        if self.plan.point.is_none() && whole {
+            report.verdict = Some(self.verdict(experiment, report));
+        }
+        self.show.end(report);
+        Ok(())
+    }
+
+    /// Measures the rows of the thread's table once more (`repeat`).
+    fn repeat(
+        &mut self,
+        experiment: &'static dyn Experiment,
+        work: &Work,
+        report: &mut ExperimentReport,
+    ) -> Result<(), LabError> {
+        if self.lab.stopped() {
+            return Ok(());
+        }
+        let heading = format!("{}: the thread's table again, at the end of the run", experiment.id());
+        let part = Part { heading: &heading, axis: None, metric: experiment.metric() };
+        self.show.part(report, &part);
+        let all: Vec<usize> = (0..work.arms).collect();
+        for (at, asked) in work.headline.iter().enumerate().take(report.headline.len()) {
+            let arms = those_of(experiment, &all, &asked.point);
+            let what = What { metric: experiment.metric(), point: &asked.point, arms: &arms, control: false };
+            let Some(row) = self.row(experiment, what, asked, 0.0)? else { break };
+            self.show.row(&part, &row);
+            report.headline[at].again = row.arms.iter().map(|arm| arm.as_ref().map(Again::from)).collect();
+        }
+        Ok(())
+    }
+
+    /// The verdict, of what may decide: not of a table that the end of the run does not repeat, not of times on a
+    /// machine whose same arm differs from itself, and of nothing in a quick run.
     fn verdict(&self, experiment: &'static dyn Experiment, report: &ExperimentReport) -> Verdict {
         if self.lab.scale == Scale::Quick {
             let verdict = experiment.verdict(&report.without_times());
             let shows = "A quick run claims nothing: its few short turns show that everything works.".into();
             return Verdict { holds: Holds::CannotTell, shows, does_not_show: String::new(), ..verdict };
+        }
+        if !report.strays.is_empty() {
+            return repeat::refused(report, experiment.verdict(report));
         }
         if report.tells_time() {
             return experiment.verdict(report);
@@ -316,6 +367,7 @@ impl Runner<'_> {
             published,
             arms,
             threads_arm,
+            again: Vec::new(),
             control,
             command,
         }))
@@ -365,6 +417,7 @@ fn published_only(only: &PublishedOnly, arms: usize) -> Row {
         published: Some(only.published),
         arms: vec![None; arms],
         threads_arm: None,
+        again: Vec::new(),
         control: Vec::new(),
         command: format!("not measured here: {}", only.why),
     }
@@ -385,6 +438,7 @@ pub(crate) fn empty(experiment: &dyn Experiment) -> ExperimentReport {
         checks: Vec::new(),
         predictions: Vec::new(),
         control: None,
+        strays: Vec::new(),
         verdict: None,
         interrupted: false,
     }

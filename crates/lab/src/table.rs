@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use crate::peer::Peer;
 use crate::report::{
-    Change, ExperimentReport, Holds, InstructionRow, LabReport, Part, Predicted, Prediction, Row, SameArmsTwice,
+    Change, ExperimentReport, Holds, InstructionRow, LabReport, Part, Predicted, Prediction, Row, SameArmsTwice, Stray,
 };
 use crate::terms::Metric;
 
@@ -125,7 +125,9 @@ pub fn ending(report: &ExperimentReport, long: bool) -> String {
         text.push_str("  interrupted: what is missing was not measured\n");
     }
     if let Some(verdict) = &report.verdict {
-        let _ = writeln!(text, "\n  {}", slide(report, verdict.holds));
+        text.push('\n');
+        let lines = [Some(slide(report, verdict.holds)), beside(report), repeated(report)];
+        lines.iter().flatten().for_each(|line| paragraph(&mut text, "  ", line));
         paragraph(&mut text, "  ", &control(report.control));
         if !long {
             return text;
@@ -185,6 +187,9 @@ pub fn closing(report: &LabReport) -> String {
         for experiment in &report.experiments {
             let verdict = experiment.verdict.as_ref().map(|verdict| slide(experiment, verdict.holds));
             let _ = writeln!(text, "  {:<16} {}", experiment.id, verdict.unwrap_or("not judged".into()));
+            if let Some(beside) = experiment.verdict.as_ref().and_then(|_| beside(experiment)) {
+                let _ = writeln!(text, "  {:<16} {beside}", "");
+            }
         }
         text.push('\n');
     }
@@ -209,20 +214,52 @@ pub fn joint(report: &LabReport) -> String {
     format!("the same arms twice, all experiments together: {control} (99 %); this machine {can} tell 2 %")
 }
 
-/// The verdict in the words of a slide: whether it holds, and by what.
+/// The verdict in the words of a slide: whether the thread's claim holds, and what the thread's own arm did.
 pub fn slide(report: &ExperimentReport, verdict: Holds) -> String {
-    let Some(row) = report.best_known() else { return holds(verdict).into() };
+    let Some((row, arm)) = report.judged() else { return holds(verdict).into() };
+    let mut by = by(report, row, arm);
+    by.extend(row.published.map(|it| format!("published {}", signed(it.change_percent, report.metric))));
+    let name = report.arms.get(arm).map_or("", |arm| arm.name);
+    format!("{} The thread's arm ({name}) at {}: {}.", holds(verdict), row.label, by.join(", "))
+}
+
+/// What Sheave's own arm did where the verdict is about the thread's; none where the two are one.
+pub fn beside(report: &ExperimentReport) -> Option<String> {
+    let (row, threads) = report.judged()?;
     let arm = report.after();
+    let by = by(report, row, arm);
+    (arm != threads && !by.is_empty()).then(|| format!("Sheave (after) at {}: {}.", row.label, by.join(", ")))
+}
+
+/// What an arm changes at a row: in time, again in time at the end of the run, in instructions.
+fn by(report: &ExperimentReport, row: &Row, arm: usize) -> Vec<String> {
+    let told = |change: Change| interval(change, report.metric);
     let mut by = Vec::new();
-    if let Some(change) = row.arm(arm).and_then(|arm| arm.change) {
-        by.push(format!("time {}", interval(change, report.metric)));
-    }
+    by.extend(row.arm(arm).and_then(|arm| arm.change).map(|change| format!("time {}", told(change))));
+    by.extend(row.again(arm).and_then(|again| again.change).map(|again| format!("at the end {}", told(again))));
     by.extend(report.gain_near(row, arm).map(|(gain, other)| {
         let at = other.map_or(String::new(), |point| format!("at {} ", point.short()));
         format!("instructions {at}{gain:+.1} %")
     }));
-    by.extend(row.published.map(|it| format!("published {}", signed(it.change_percent, report.metric))));
-    format!("{} At {}: {}.", holds(verdict), row.label, by.join(", "))
+    by
+}
+
+/// A change that the end of the run does not repeat.
+pub fn stray(stray: &Stray, metric: Metric) -> String {
+    let Stray { row, arm, first, again } = stray;
+    format!("{row}, {arm}: {}, at the end of the run {}", interval(*first, metric), interval(*again, metric))
+}
+
+/// What the end of the run says of the table that was measured at its beginning; none where it was measured once.
+pub fn repeated(report: &ExperimentReport) -> Option<String> {
+    let told: Vec<String> = report.strays.iter().map(|it| stray(it, report.metric)).collect();
+    report.is_repeated().then(|| match told.is_empty() {
+        true => {
+            "Measured again at the end of the run: each interval of the thread's arm and of Sheave's meets its first."
+                .into()
+        }
+        false => format!("Measured again at the end of the run, and not repeated: {}.", told.join("; ")),
+    })
 }
 
 /// Whether the claim holds, as a sentence.
@@ -232,6 +269,7 @@ pub fn holds(holds: Holds) -> &'static str {
         Holds::Partly => "Holds in part.",
         Holds::No => "Does not hold here.",
         Holds::CannotTell => "This run cannot tell.",
+        Holds::DoesNotRepeat => "No verdict: the end of the run does not repeat its beginning.",
     }
 }
 

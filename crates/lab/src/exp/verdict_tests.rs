@@ -25,7 +25,17 @@ fn result(percent: Option<f64>) -> Option<ArmResult> {
 /// A row in which the arms after the first change the metric by these percentages, each give or take 1.
 pub fn row(label: String, point: Point, changes: &[f64]) -> Row {
     let arms = std::iter::once(result(None)).chain(changes.iter().map(|&percent| result(Some(percent)))).collect();
-    Row { label, x: 0.0, point, published: None, arms, control: Vec::new(), threads_arm: None, command: String::new() }
+    Row {
+        label,
+        x: 0.0,
+        point,
+        published: None,
+        arms,
+        again: Vec::new(),
+        control: Vec::new(),
+        threads_arm: None,
+        command: String::new(),
+    }
 }
 
 /// A report of these rows.
@@ -43,6 +53,7 @@ pub fn report(experiment: &dyn Experiment, headline: Vec<Row>, sweeps: Vec<Sweep
         checks: Vec::new(),
         predictions: Vec::new(),
         control: None,
+        strays: Vec::new(),
         verdict: None,
         interrupted: false,
     }

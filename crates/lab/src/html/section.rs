@@ -11,7 +11,7 @@ use super::style::class_of;
 use super::words::{escape, plain, prose, time};
 use crate::names::short_name;
 use crate::report::{ArmResult, ExperimentReport, InstructionRow, Latency, Row, SweepReport};
-use crate::table::{control, figure, interval, peer, signed, slide};
+use crate::table::{beside, control, figure, interval, peer, repeated, signed, slide};
 use crate::terms::{AxisScale, Check, Metric};
 
 /// Its section.
@@ -64,12 +64,14 @@ fn origin(report: &ExperimentReport) -> String {
 
 fn verdict(report: &ExperimentReport) -> String {
     let Some(verdict) = &report.verdict else { return String::new() };
+    let lines = [beside(report), repeated(report)];
     format!(
-        "<div class=\"verdict {}\">\n<h3>{}</h3>\n<p>{}</p>\n<details><summary>What was claimed, what this run \
+        "<div class=\"verdict {}\">\n<h3>{}</h3>\n{}<p>{}</p>\n<details><summary>What was claimed, what this run \
          shows, and what it does not</summary>\n<p><b>Claim:</b> {}</p>\n<p><b>Shown here:</b> {}</p>\n<p><b>Not \
          shown:</b> {}</p>\n</details></div>\n",
         class_of(verdict.holds),
         escape(slide(report, verdict.holds)),
+        lines.iter().flatten().map(|line| format!("<p>{}</p>\n", escape(line))).collect::<String>(),
         escape(control(report.control)),
         prose(&verdict.claim),
         prose(&verdict.shows),
@@ -160,7 +162,10 @@ fn cells(row: &Row, metric: Metric) -> String {
         let change =
             arm.change.map_or(String::new(), |change| format!("<small>{}</small>", escape(interval(change, metric))));
         let thread = if row.threads_arm == Some(index) { "<small>the thread&#39;s</small>" } else { "" };
-        format!("<td>{}{change}{thread}</td>", escape(figure(arm.value, metric)))
+        let again = row.again(index).and_then(|again| again.change);
+        let again = again
+            .map_or(String::new(), |change| format!("<small>at the end {}</small>", escape(interval(change, metric))));
+        format!("<td>{}{change}{again}{thread}</td>", escape(figure(arm.value, metric)))
     };
     row.arms.iter().enumerate().map(cell).collect()
 }

@@ -103,6 +103,6 @@ pub fn class_of(holds: Holds) -> &'static str {
         Holds::Yes => "yes",
         Holds::Partly => "partly",
         Holds::No => "no",
-        Holds::CannotTell => "unknown",
+        Holds::CannotTell | Holds::DoesNotRepeat => "unknown",
     }
 }

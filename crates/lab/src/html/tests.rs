@@ -13,7 +13,7 @@ use crate::report::{Curve, ExperimentReport, FunctionRow, InstructionRow, Known,
 use crate::run::{Plan, Show, Sweeps, run};
 use crate::turns::Pace;
 
-struct Silent;
+pub(crate) struct Silent;
 
 impl Show for Silent {
     fn begin(&mut self, _: &ExperimentReport) {}

@@ -152,6 +152,7 @@ fn report(changes: [f64; 6], counted: Option<([f64; 7], [f64; 7])>) -> crate::re
         point: Point::default(),
         published: None,
         arms,
+        again: Vec::new(),
         control: Vec::new(),
         threads_arm: None,
         command: String::new(),

@@ -39,6 +39,7 @@ fn report(seed: Option<Change>) -> ExperimentReport {
         point: Point::default(),
         published: None,
         arms,
+        again: Vec::new(),
         control: Vec::new(),
         threads_arm: None,
         command: String::new(),
@@ -59,6 +60,7 @@ fn report(seed: Option<Change>) -> ExperimentReport {
         checks: Vec::new(),
         predictions: Vec::new(),
         control: None,
+        strays: Vec::new(),
         verdict: None,
         interrupted: false,
     }
