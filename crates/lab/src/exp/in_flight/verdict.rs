@@ -18,13 +18,13 @@ pub fn of(report: &ExperimentReport) -> Verdict {
     Verdict { holds, claim, shows: shows(one, all, report), does_not_show: limits(all.point.threads) }
 }
 
-/// Whether it holds. The size is that of 80 CPUs, so that a smaller machine can show the direction at most.
+/// Whether it holds, by the thread's own arm. The size is that of 80 CPUs, so that a smaller machine can show the
+/// direction at most.
 fn judge(all: &Row, report: &ExperimentReport) -> Holds {
-    let Some(after) = change(all, AFTER) else { return Holds::CannotTell };
-    let per_thread = change(all, PER_THREAD);
-    let fewer = report.instructions.iter().filter_map(|row| row.gain_percent(AFTER)).any(|gain| gain > 0.0);
-    match (after.low > 0.0, after.high < 0.0) {
-        (true, _) if after.percent >= 660.0 && per_thread.is_some_and(|change| change.percent >= 660.0) => Holds::Yes,
+    let Some(seed) = change(all, PER_THREAD) else { return Holds::CannotTell };
+    let fewer = report.instructions.iter().filter_map(|row| row.gain_percent(PER_THREAD)).any(|gain| gain > 0.0);
+    match (seed.low > 0.0, seed.high < 0.0) {
+        (true, _) if seed.percent >= 660.0 => Holds::Yes,
         (true, _) => Holds::Partly,
         (_, true) => Holds::No,
         // Time cannot tell; instructions can, for the part that is not contention.

@@ -39,7 +39,12 @@ pub static ARMS: [ArmInfo; 5] = [
         role: Role::Seed,
         what: "One reading for a batch, until it is flushed, however old it gets",
     },
-    ArmInfo { name: "after", role: Role::After, what: "Sheave: the same, and no reading is used for long after 50 us" },
+    ArmInfo {
+        name: "after",
+        role: Role::After,
+        what: "Sheave: the same, and at every 16th request a reading older than 50 us is made anew; how old stamps \
+               get by that is the sweep by the time for each request",
+    },
 ];
 
 /// The label of the thread's row.

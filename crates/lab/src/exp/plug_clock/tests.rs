@@ -89,11 +89,33 @@ fn the_verdict_is_that_of_the_figures() {
     assert!(small.shows.contains("counting one by one 70.0 more"), "{}", small.shows);
     let counted = Some([450.0, 490.0, 460.0, 410.0, 410.0]);
     assert_eq!(of([0.0, 0.0, 0.0, 0.5], counted).holds, Holds::Partly, "fewer instructions, and no size by them");
-    let more = Some([450.0, 490.0, 460.0, 410.0, 451.0]);
+    assert_eq!(of([0.0, 0.0, 0.5, 25.0], None).holds, Holds::CannotTell, "by the thread's arm");
+    let more = Some([450.0, 490.0, 460.0, 451.0, 410.0]);
     assert_eq!(of([0.0, 0.0, 0.0, 0.5], more).holds, Holds::CannotTell);
     assert_eq!(of([0.0, 0.0, 0.0, 0.5], None).holds, Holds::CannotTell);
     assert_eq!(of([-5.0; 4], counted).holds, Holds::No);
     assert_eq!(PlugClock.verdict(&report(&PlugClock, Vec::new(), Vec::new())).holds, Holds::CannotTell);
+}
+
+#[test]
+fn the_age_of_a_stamp_is_told_as_it_was_measured() {
+    let of_ages = ages(Scale::Full);
+    let rows = of_ages.points.into_iter().map(|place| {
+        let mut told = row(place.label, place.point, &[0.0; 4]);
+        told.x = place.x;
+        for (arm, factor) in [(SEED, 32.0), (AFTER, 16.0)] {
+            told.arms[arm].as_mut().expect("measured").gauges.insert("stamp_age_p99_ns", factor * place.x);
+        }
+        told
+    });
+    let rows = rows.collect();
+    let sweep = SweepReport { name: of_ages.name, title: of_ages.title, axis: of_ages.axis, metric: AGE_P99, rows };
+    let headline = vec![measured([-20.0, -30.0, 25.0, 24.0], [40.0, 55.0, 60.0, 32.0, 30.0])];
+    let shows = PlugClock.verdict(&report(&PlugClock, headline, vec![sweep])).shows;
+    let told = "younger than 2 us at 0.1 us a request (the thread's: 3), 16 us at 1.0 us a request (the thread's: 32), \
+                48 us at 3.0 us a request (the thread's: 96), 160 us at 10.0 us a request (the thread's: 320), 480 us \
+                at 30.0 us a request (the thread's: 960): the bound of 50 us is looked at for every 16th request.";
+    assert!(shows.contains(told), "{shows}");
 }
 
 #[test]
