@@ -18,9 +18,9 @@ mod words;
 
 use std::fmt::Write;
 
-use crate::report::LabReport;
-use crate::table::{holds, interval, joint, signed};
-use crate::terms::{Metric, Role, Scale};
+use crate::report::{ExperimentReport, LabReport};
+use crate::table::{holds, joint, signed};
+use crate::terms::{Role, Scale};
 use changes::{instructions, measured, published};
 use data::Figures;
 use json::Json;
@@ -114,51 +114,84 @@ fn notices(report: &LabReport) -> Vec<String> {
 fn summary(report: &LabReport, figures: &mut Figures) -> String {
     let mut html = String::from(
         "<div class=\"scroll\"><table>\n<thead><tr><th>Experiment</th><th class=\"words\">At</th>\
-         <th>Published</th><th>Here, in time</th><th>Here, in instructions</th><th class=\"words\">Claim</th></tr>\
-         </thead>\n<tbody>\n",
+         <th>Published</th><th>The thread&#39;s arm here, in time</th><th>Sheave, in time</th><th>In instructions: the \
+         thread&#39;s arm, Sheave</th><th class=\"words\">The thread&#39;s claim</th></tr></thead>\n<tbody>\n",
     );
-    let mut rows = Vec::new();
-    let Some(first) = report.experiments.first() else { return html };
     for experiment in &report.experiments {
-        let Some(row) = experiment.best_known() else { continue };
-        let after = experiment.after();
-        let change = row.arm(after).and_then(|arm| arm.change);
-        let (gain, near) = (experiment.gain(row, after), experiment.gain_near(row, after));
-        let or_dash = |text: Option<String>| text.map_or("-".into(), escape);
-        let verdict = experiment.verdict.as_ref().map(|verdict| verdict.holds);
-        let _ = writeln!(
-            html,
-            "<tr><th><a href=\"#{0}\">{0}</a></th><td class=\"words\">{1}</td><td>{2}</td><td>{3}</td><td>{4}</td>\
-             <td class=\"words {5}\">{6}</td></tr>",
-            escape(experiment.id),
-            escape(&row.label),
-            or_dash(row.published.map(|published| signed(published.change_percent, experiment.metric))),
-            or_dash(change.map(|change| interval(change, experiment.metric))),
-            or_dash(near.map(|(gain, _)| format!("{gain:+.1} %"))),
-            verdict.map_or("", style::class_of),
-            or_dash(verdict.map(|verdict| holds(verdict).into())),
-        );
-        // Shares change by points, which do not belong on the same axis.
-        if !experiment.metric.in_points() {
-            let (place, arm) = (first.arms.iter().position(|arm| arm.role == Role::After), row.arm(after));
-            let place = place.unwrap_or(0);
-            let mut dots: Vec<Json> = row.published.map(|it| published(it.change_percent)).into_iter().collect();
-            dots.extend(arm.and_then(|arm| arm.change).map(|change| measured(place, change)));
-            dots.extend(gain.map(|gain| instructions(place, gain)));
-            rows.push((format!("{}, {}", experiment.id, row.label), dots));
-        }
+        html.push_str(&summary_row(experiment));
     }
     html.push_str("</tbody></table></div>\n");
-    if rows.iter().any(|(_, dots)| !dots.is_empty()) {
-        figures.begin("all", &look::looks(&first.arms), "");
+    let Some(first) = report.experiments.first() else { return html };
+    figures.begin("all", &look::looks(&first.arms), "");
+    let place = |role| first.arms.iter().position(|arm| arm.role == role);
+    // Shares change by points, which do not belong on the axis of the others.
+    for in_points in [false, true] {
+        let of_kind: Vec<&ExperimentReport> =
+            report.experiments.iter().filter(|experiment| experiment.metric.in_points() == in_points).collect();
+        let Some(metric) = of_kind.first().map(|experiment| experiment.metric) else { continue };
+        let rows = of_kind.iter().filter_map(|experiment| {
+            let places = [place(Role::Seed), place(Role::After)];
+            summary_dots(experiment, places).map(|(label, dots)| (format!("{}, {label}", experiment.id), dots))
+        });
+        let rows: Vec<(String, Vec<Json>)> = rows.collect();
+        if rows.iter().all(|(_, dots)| dots.is_empty()) {
+            continue;
+        }
+        let (says, what) = match in_points {
+            false => ("Change of each experiment, published and here", "each mechanism changes".to_owned()),
+            true => ("Change of shares, published and here", format!("each mechanism changes of the {}", metric.label)),
+        };
         let _ = writeln!(
             html,
-            "<figure>{}<figcaption>What each mechanism changes: in its thread, here in time with the 95&nbsp;% \
-             interval, and here in instructions.</figcaption></figure>",
-            changes::draw(figures, "Change of each experiment, published and here", Metric::IOPS, rows)
+            "<figure>{}<figcaption>What {}: in its thread, here by the thread&#39;s arm (seed) and by Sheave \
+             (after), in time with the 95&nbsp;% interval and in instructions.</figcaption></figure>",
+            changes::draw(figures, says, metric, rows),
+            escape(what)
         );
     }
     html
+}
+
+/// An experiment in the table of all: what its thread published, what the thread's arm did here, and what Sheave did.
+fn summary_row(experiment: &ExperimentReport) -> String {
+    let Some((row, seed)) = experiment.judged() else { return String::new() };
+    let after = experiment.after();
+    let dash = |text: Option<String>| text.unwrap_or("-".into());
+    let told = |arm: usize| {
+        let change = row.arm(arm).and_then(|arm| arm.change);
+        change.map_or("-".into(), |change| section::change(change, experiment.metric, ""))
+    };
+    let gain = |arm: usize| dash(experiment.gain_near(row, arm).map(|(gain, _)| format!("{gain:+.1}&nbsp;%")));
+    let verdict = experiment.verdict.as_ref().map(|verdict| verdict.holds);
+    format!(
+        "<tr><th><a href=\"#{0}\">{0}</a></th><td class=\"words\">{1}</td><td>{2}</td><td>{3}</td><td>{4}</td>\
+         <td>{5}, {6}</td><td class=\"words {7}\">{8}</td></tr>\n",
+        escape(experiment.id),
+        escape(&row.label),
+        dash(row.published.map(|it| escape(signed(it.change_percent, experiment.metric)))),
+        told(seed),
+        told(after),
+        gain(seed),
+        gain(after),
+        verdict.map_or("", style::class_of),
+        dash(verdict.map(|verdict| escape(holds(verdict)))),
+    )
+}
+
+/// The same as marks on the plot of all, under the looks of the arms at these places.
+fn summary_dots(experiment: &ExperimentReport, places: [Option<usize>; 2]) -> Option<(String, Vec<Json>)> {
+    let (row, seed) = experiment.judged()?;
+    let mut dots: Vec<Json> = row.published.map(|it| published(it.change_percent)).into_iter().collect();
+    let after = experiment.after();
+    let threads = (seed != after).then_some((seed, places[0]));
+    for (arm, place) in threads.into_iter().chain([(after, places[1])]) {
+        let place = place.unwrap_or(0);
+        dots.extend(row.arm(arm).and_then(|arm| arm.change).and_then(|change| measured(place, change)));
+        if !experiment.metric.in_points() {
+            dots.extend(experiment.gain(row, arm).map(|gain| instructions(place, gain)));
+        }
+    }
+    Some((row.label.clone(), dots))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ pub fn draw(figures: &mut Figures, says: &str, metric: Metric, rows: Vec<(String
 pub fn dots(report: &ExperimentReport, row: &Row) -> Vec<Json> {
     let mut dots: Vec<Json> = row.published.map(|it| published(it.change_percent)).into_iter().collect();
     for index in 0..report.arms.len() {
-        dots.extend(row.arm(index).and_then(|arm| arm.change).map(|change| measured(index, change)));
+        dots.extend(row.arm(index).and_then(|arm| arm.change).and_then(|change| measured(index, change)));
         if index > 0 && !report.metric.in_points() {
             dots.extend(report.gain(row, index).map(|gain| instructions(index, gain)));
         }
@@ -29,11 +29,11 @@ pub fn published(change: f64) -> Json {
     Json::List(vec![Json::Number(-1.0), false.into(), Json::percent(change)])
 }
 
-/// A change of an arm that was measured, with its interval where there is one.
-pub fn measured(arm: usize, change: Change) -> Json {
-    let ends = [change.low, change.high].into_iter().filter(|_| change.is_measurable());
-    let dot = [Json::Number(arm as f64), false.into(), Json::percent(change.percent)];
-    Json::list(dot.into_iter().chain(ends.map(Json::percent)))
+/// A change of an arm that was measured, with its interval; none where the table says that it is not measurable.
+pub fn measured(arm: usize, change: Change) -> Option<Json> {
+    let dot = [change.percent, change.low, change.high].map(Json::percent);
+    let of = [Json::Number(arm as f64), false.into()];
+    change.is_measurable().then(|| Json::list(of.into_iter().chain(dot)))
 }
 
 /// A change of an arm in instructions.

@@ -271,22 +271,26 @@ const series = (plot, arms, rows, bars, slot, value, says) => {
   });
 };
 
+// An arm hides others that change by less than so many times.
+const HIDDEN = 4;
+
 // A sweep: [metric, its title, in points], [axis, its title, 0 even, 1 by doublings, 2 without an order], and rows of
 // [label, place, the point as --point takes it, cells]; a cell is [value, lowest, highest, change, low, high].
 const sweep = ([id, arms, options], [metric, title, points], [axis, below, lie], rows) => {
-  const places = rows.map(([, x]) => x), most = Math.max(...places), bars = lie === 2;
+  const places = rows.map(([, x]) => x), farthest = Math.max(...places), bars = lie === 2;
   const slot = bars ? (WIDTH - LEFT - RIGHT) / rows.length : 0;
   const along = () => {
     if (bars) return slots(rows.length);
     if (lie === 0) {
-      const least = Math.min(...places), room = Math.max((most - least) * 0.04, 0.02);
-      return even(least - room, most + room);
+      const least = Math.min(...places), room = Math.max((farthest - least) * 0.04, 0.02);
+      return even(least - room, farthest + room);
     }
-    const least = Math.min(...places.filter(x => x > 0), Math.max(most, 1));
-    const high = Math.max(most, least), room = Math.max((high / least) ** 0.04, 1.02);
+    const least = Math.min(...places.filter(x => x > 0), Math.max(farthest, 1));
+    const high = Math.max(farthest, least), room = Math.max((high / least) ** 0.04, 1.02);
     return log(least / room, high * room, places.some(x => x <= 0));
   };
   const cells = rows.flatMap(([, , , cells]) => cells.filter(cell => cell));
+  const own = arms.map(([, look], arm) => [arm, look]).filter(([, look]) => look === 'seed' || look === 'after');
   const against = arms[0][0], unit = points ? 'points' : '%';
   const [low, high, ticks] = fromZero(cells.map(cell => cell[2]));
   const level = frame(along(), even(low, high));
@@ -296,20 +300,32 @@ const sweep = ([id, arms, options], [metric, title, points], [axis, below, lie],
   series(level, arms, rows, bars, slot, levels, cell => figure(cell[0], points));
   let html = '<div class="plots">' + captioned(level.finish(`${metric} by ${axis}, of each arm`),
     safe(`${metric[0].toUpperCase()}${metric.slice(1)} by ${axis}; whiskers are the lowest and highest round.`));
-  const clear = cells.filter(cell => Number.isFinite(cell[4]));
-  if (clear.length) {
+  const isClear = cell => cell && Number.isFinite(cell[4]);
+  const changeOf = shown => rows.flatMap(([, , , cells]) => shown.map(arm => cells[arm])).filter(isClear);
+  const change = (shown, says) => {
+    const clear = changeOf(shown);
+    if (!clear.length) return '';
     // Intervals of few noisy rounds are cut where they leave the plot.
     const all = clear.map(cell => cell[3]), room = Math.max(1, ...all.map(Math.abs)) * 0.35;
     const bound = value => Math.min(Math.max(value, Math.min(0, ...all) - room), Math.max(0, ...all) + room);
     const [low, high, ticks] = fromZero(clear.flatMap(cell => [bound(cell[4]), bound(cell[5])]));
-    const change = frame(along(), even(low, high));
-    change.left(ticks, tick => (Math.abs(tick) < 0.5 ? '0' : plus(tick.toFixed(0))));
-    change.titles(below, `change against ${against} (${unit})`);
-    const value = cell => Number.isFinite(cell[4]) && [cell[3], bound(cell[4]), bound(cell[5])];
-    series(change, arms, rows, bars, slot, value, cell => told(cell.slice(3), points));
-    html += captioned(change.finish(`Change of ${metric} against ${against}, by ${axis}`),
-      safe(`The same as a change against ${against}; whiskers are 95 % intervals, cut where they leave the plot.`));
-  }
+    const plot = frame(along(), even(low, high)), digits = ticks.every(Number.isInteger) ? 0 : 1;
+    plot.left(ticks, tick => (Math.abs(tick) < 0.05 ? '0' : plus(tick.toFixed(digits))));
+    plot.titles(below, `change against ${against} (${unit})`);
+    const value = cell => isClear(cell) && [cell[3], bound(cell[4]), bound(cell[5])];
+    const only = rows.map(([words, x, point, cells]) =>
+      [words, x, point, cells.map((cell, arm) => (shown.includes(arm) ? cell : null))]);
+    series(plot, arms, only, bars, slot, value, cell => told(cell.slice(3), points));
+    return captioned(plot.finish(`Change of ${metric} against ${against}, by ${axis}`), safe(says));
+  };
+  const everyone = arms.map((_, arm) => arm), alone = own.map(([arm]) => arm);
+  html += change(everyone,
+    `The same as a change against ${against}; whiskers are 95 % intervals, cut where they leave the plot.`);
+  // Where another arm changes so much more that these lie on one line, they have a plot of their own.
+  const largest = shown => Math.max(0, ...changeOf(shown).map(cell => Math.abs(cell[3])));
+  if (largest(alone) * HIDDEN < largest(everyone))
+    html += change(alone,
+      `The same change of ${alone.map(arm => arms[arm][0]).join(' and ')} alone, at its own scale.`);
   const used = arms.map((_, arm) => arm).filter(arm => rows.some(([, , , cells]) => cells[arm]));
   const cell = given => {
     if (!given) return '<td>-</td>';

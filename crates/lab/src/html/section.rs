@@ -10,7 +10,7 @@ use super::prediction;
 use super::style::class_of;
 use super::words::{escape, plain, prose, time};
 use crate::names::short_name;
-use crate::report::{ArmResult, ExperimentReport, InstructionRow, Latency, Row, SweepReport};
+use crate::report::{ArmResult, Change, ExperimentReport, InstructionRow, Latency, Row, SweepReport};
 use crate::table::{beside, control, figure, interval, peer, repeated, signed, slide};
 use crate::terms::{AxisScale, Check, Metric};
 
@@ -155,16 +155,22 @@ fn bucket(ns: f64) -> i32 {
     (ns.log2() * Latency::PER_DOUBLING).round() as i32
 }
 
+/// A change in a narrow cell: the estimate, and its interval on a line of its own.
+pub fn change(change: Change, metric: Metric, before: &str) -> String {
+    let told = interval(change, metric);
+    let (estimate, ends) = told.split_at(told.find('[').unwrap_or(told.len()));
+    let parts = [format!("{before}{}", estimate.trim_end()), ends.to_owned()];
+    parts.iter().filter(|part| !part.is_empty()).map(|part| format!("<small>{}</small>", escape(part))).collect()
+}
+
 /// Each arm's figure and its change.
 fn cells(row: &Row, metric: Metric) -> String {
     let cell = |(index, arm): (usize, &Option<ArmResult>)| {
         let Some(arm) = arm else { return "<td>-</td>".into() };
-        let change =
-            arm.change.map_or(String::new(), |change| format!("<small>{}</small>", escape(interval(change, metric))));
+        let change = arm.change.map_or(String::new(), |change| self::change(change, metric, ""));
         let thread = if row.threads_arm == Some(index) { "<small>the thread&#39;s</small>" } else { "" };
         let again = row.again(index).and_then(|again| again.change);
-        let again = again
-            .map_or(String::new(), |change| format!("<small>at the end {}</small>", escape(interval(change, metric))));
+        let again = again.map_or(String::new(), |change| self::change(change, metric, "at the end "));
         format!("<td>{}{change}{again}{thread}</td>", escape(figure(arm.value, metric)))
     };
     row.arms.iter().enumerate().map(cell).collect()

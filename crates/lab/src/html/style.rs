@@ -38,12 +38,12 @@ dt { color: var(--faint); }
 dd { margin: 0; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; margin: .6rem 0; font-variant-numeric: tabular-nums; font-size: .95rem; }
-th, td { text-align: right; padding: .3rem .9rem .3rem 0; border-bottom: 1px solid var(--grid); vertical-align: top; }
+th, td { text-align: right; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--grid); vertical-align: top; }
 tbody th { vertical-align: top; }
-thead th { color: var(--faint); font-weight: 600; white-space: nowrap; vertical-align: bottom; }
+thead th { color: var(--faint); font-weight: 600; vertical-align: bottom; }
 th:first-child, td:first-child, .words { text-align: left; }
 td small { color: var(--faint); display: block; white-space: nowrap; }
-tbody th { font-weight: 400; }
+tbody th { font-weight: 400; min-width: 8rem; }
 .arms { list-style: none; padding: 0; margin: .8rem 0; display: grid; gap: .3rem; }
 .arms li { padding-left: .9rem; border-left: 5px solid currentColor; }
 .arms span { color: var(--ink); }

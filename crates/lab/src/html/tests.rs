@@ -11,6 +11,7 @@ use crate::fake::{FAKE, lab};
 use crate::model::counted::Counted;
 use crate::report::{Curve, ExperimentReport, FunctionRow, InstructionRow, Known, Part, Predicted, Prediction, Row};
 use crate::run::{Plan, Show, Sweeps, run};
+use crate::terms::Metric;
 use crate::turns::Pace;
 
 pub(crate) struct Silent;
@@ -200,6 +201,66 @@ fn the_script_draws_what_was_measured() {
     }
 }
 
+/// A report whose first experiment's second arm changes clearly by so many percent, everywhere.
+fn changed(percent: f64) -> LabReport {
+    let mut report = report();
+    let clear = Some(crate::report::Change { percent, low: percent - 1.0, high: percent + 1.0 });
+    let experiment = &mut report.experiments[0];
+    let sweeps = experiment.sweeps.iter_mut().flat_map(|sweep| &mut sweep.rows);
+    for row in experiment.headline.iter_mut().chain(sweeps) {
+        row.arms[1].as_mut().expect("measured").change = clear;
+    }
+    report
+}
+
+#[test]
+fn what_is_not_measurable_has_no_mark_on_a_plot() {
+    let mut report = changed(50.0);
+    let arm = report.experiments[0].headline[0].arms[1].as_mut().expect("measured");
+    arm.change = arm.change.map(crate::report::Change::blinded);
+    let page = page(&report);
+    assert!(page.contains("<td>1.50k<small>not measurable</small></td>"));
+    let Some(drawn) = by_node(&page, "") else { return };
+    assert!(!drawn.contains("<title>after, QD 1: "), "a table says that it is not measurable");
+    assert!(drawn.contains("<title>published, QD 1: +10.0 %</title>"), "the rest is drawn");
+}
+
+#[test]
+fn every_experiment_is_on_the_plot_of_all() {
+    let mut report = changed(50.0);
+    // Whose metric is a share changes by points, which do not belong on the axis of the others.
+    let shares = &mut report.experiments[1];
+    shares.metric = Metric { name: "share", label: "share of CPU time", unit: "%", more_is_better: false };
+    let change = Some(crate::report::Change { percent: -16.1, low: -19.1, high: -15.0 });
+    shares.headline[0].arms[1].as_mut().expect("measured").change = change;
+    let Some(drawn) = by_node(&page(&report), "") else { return };
+    let summary = &drawn[..drawn.find("<section").expect("sections")];
+    assert!(summary.contains("<title>after, fake, QD 1: +50.0 %</title>"), "{summary}");
+    assert!(summary.contains("<title>after, fake, QD 1: -16.1 points</title>"), "{summary}");
+}
+
+#[test]
+fn an_effect_that_another_arm_hides_has_a_plot_of_its_own() {
+    let mut report = changed(2.0);
+    let experiment = &mut report.experiments[0];
+    let what = "Hides the others.";
+    experiment.arms.push(crate::terms::ArmInfo { name: "no bio", role: Role::Other, what });
+    for row in &mut experiment.sweeps[0].rows {
+        row.arms.push(row.arms[1].clone());
+    }
+    let own = "The same change of after alone, at its own scale.";
+    let plots = |report: &LabReport, percent: f64| {
+        let mut report = report.clone();
+        let change = Some(crate::report::Change { percent, low: percent - 1.0, high: percent + 1.0 });
+        for row in &mut report.experiments[0].sweeps[0].rows {
+            row.arms[2].as_mut().expect("measured").change = change;
+        }
+        by_node(&page(&report), "").map(|drawn| drawn.matches(own).count())
+    };
+    let Some(hidden) = plots(&report, 480.0) else { return };
+    assert_eq!((hidden, plots(&report, 5.0)), (1, Some(0)));
+}
+
 #[test]
 fn the_script_draws_what_is_there_when_much_is_missing() {
     let mut report = report();
@@ -230,7 +291,7 @@ fn the_script_tells_figures_as_the_tables_do() {
     assert_eq!(figures, ours(&|value| crate::table::figure(value, Metric::IOPS)));
     assert_eq!(of("signed(value, false)"), Some(ours(&|value| signed(value, Metric::IOPS))));
     let interval = |value| crate::report::Change { percent: value, low: value - 0.3, high: value + 0.3 };
-    let expected = ours(&|value| super::interval(interval(value), Metric::IOPS));
+    let expected = ours(&|value| crate::table::interval(interval(value), Metric::IOPS));
     assert_eq!(of("told([value, value - .3, value + .3], false)"), Some(expected));
     assert_eq!(of("time(Math.abs(value))"), Some(ours(&|value| words::time(value.abs()))));
 }
