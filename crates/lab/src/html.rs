@@ -144,9 +144,10 @@ fn summary(report: &LabReport, figures: &mut Figures) -> String {
         let _ = writeln!(
             html,
             "<figure>{}<figcaption>What {}: in its thread, here by the thread&#39;s arm (seed) and by Sheave \
-             (after), in time with the 95&nbsp;% interval and in instructions.</figcaption></figure>",
+             (after), with the 95&nbsp;% interval{}.</figcaption></figure>",
             changes::draw(figures, says, metric, rows),
-            escape(what)
+            escape(what),
+            if in_points { "" } else { "; in time, and in instructions" }
         );
     }
     html
@@ -159,20 +160,23 @@ fn summary_row(experiment: &ExperimentReport) -> String {
     let dash = |text: Option<String>| text.unwrap_or("-".into());
     let told = |arm: usize| {
         let change = row.arm(arm).and_then(|arm| arm.change);
-        change.map_or("-".into(), |change| section::change(change, experiment.metric, ""))
+        change.map_or("-".into(), |change| {
+            let (estimate, ends) = section::estimate_and_ends(change, experiment.metric);
+            estimate + &ends
+        })
     };
-    let gain = |arm: usize| dash(experiment.gain_near(row, arm).map(|(gain, _)| format!("{gain:+.1}&nbsp;%")));
+    let gain = |arm: usize| Some(format!("{:+.1}&nbsp;%", experiment.gain_near(row, arm)?.0));
+    let gains: Vec<String> = [seed, after].into_iter().filter_map(gain).collect();
     let verdict = experiment.verdict.as_ref().map(|verdict| verdict.holds);
     format!(
         "<tr><th><a href=\"#{0}\">{0}</a></th><td class=\"words\">{1}</td><td>{2}</td><td>{3}</td><td>{4}</td>\
-         <td>{5}, {6}</td><td class=\"words {7}\">{8}</td></tr>\n",
+         <td>{5}</td><td class=\"words {6}\">{7}</td></tr>\n",
         escape(experiment.id),
         escape(&row.label),
         dash(row.published.map(|it| escape(signed(it.change_percent, experiment.metric)))),
         told(seed),
         told(after),
-        gain(seed),
-        gain(after),
+        if gains.is_empty() { "-".into() } else { gains.join(", ") },
         verdict.map_or("", style::class_of),
         dash(verdict.map(|verdict| escape(holds(verdict)))),
     )

@@ -147,9 +147,11 @@ impl RingBuilder {
         self
     }
 
-    /// How old the time stamp may be that the requests of a batch share in statistics; 50 us unless set. Zero: every
-    /// request reads the clock. [`Duration::MAX`]: a batch has one stamp, however long its submission takes. A latency
-    /// in the statistics is too long by the age of its stamp. Deadlines never take a shared stamp.
+    /// How old the time stamp may be that the requests of a batch share in statistics; 50 us unless set. It is looked
+    /// at for every 16th request, so that a stamp gets older by what 15 requests take to make: 99 % of them are younger
+    /// than 95 us at 3 us a request, and than 451 us at 30 us. Zero: every request reads the clock.
+    /// [`Duration::MAX`]: a batch has one stamp, however long its submission takes. A latency in the statistics is too
+    /// long by the age of its stamp. Deadlines never take a shared stamp.
     ///
     /// ```
     /// use std::time::Duration;

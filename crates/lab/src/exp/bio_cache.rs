@@ -46,7 +46,7 @@ fn ends() -> Sweep {
     Sweep {
         name: "ends",
         title: "Who ends an I/O (QD 128, batch 32)",
-        axis: Axis { label: "ended by", unit: "", scale: AxisScale::Categories },
+        axis: Axis { label: "who ends an I/O", unit: "", scale: AxisScale::Categories },
         points: points.map(|(n, (label, point))| SweepPoint { x: n as f64, label: label.into(), point }).collect(),
         arms: Vec::new(),
         metric: None,

@@ -88,8 +88,8 @@ const SHAPES = [
 const CROSS = 4, RING = 5;
 const mark = ([, look, shape], x, y, says) =>
   `<g class="mark ${look}" transform="translate(${place(x)} ${place(y)})">${SHAPES[shape]}<title>${safe(says)}</title></g>`;
-const svg = (width, height, says, body) =>
-  `<svg viewBox="0 0 ${width} ${height}" role="img" aria-label="${safe(says)}">${body.join('')}</svg>`;
+const svg = (width, height, says, body, look = '') =>
+  `<svg class="${look}" viewBox="0 0 ${width} ${height}" role="img" aria-label="${safe(says)}">${body.join('')}</svg>`;
 const captioned = (drawn, words) => `<figure>${drawn}<figcaption>${words}</figcaption></figure>`;
 
 // About how wide a text is, and a text in as many lines as its room asks for.
@@ -188,7 +188,8 @@ const changes = ([, arms], says, points, rows) => {
     return counted ? [`${name} (instructions)`, look, CROSS] : [name, look, shape];
   };
   const wide = 1140, rowHeight = dots => Math.max(dots.length, 1) * 16 + 12;
-  const left = Math.max(60, ...rows.map(([words]) => width(words))) + 16, right = wide - 130;
+  // Labels end at the left edge of the plot: one that is wider than it was thought would lose its first letter.
+  const left = Math.max(60, ...rows.map(([words]) => width(words) * 1.1)) + 16, right = wide - 130;
   const seen = new Map(dots.map(dot => [lookOf(dot)[0], lookOf(dot)]));
   const names = legend([...seen.values()], left, wide, 16), upper = 34 + 16 * names[names.length - 1][2];
   const bottom = upper + rows.reduce((sum, [, dots]) => sum + rowHeight(dots), 0);
@@ -218,7 +219,7 @@ const changes = ([, arms], says, points, rows) => {
     });
     top = next;
   }
-  return svg(wide, place(bottom + 44), says, body);
+  return svg(wide, place(bottom + 44), says, body, 'wide');
 };
 
 // How latencies are spread: [arm, the first bucket, I/Os in ten thousand of each bucket from there on], twelve buckets a
@@ -292,14 +293,18 @@ const sweep = ([id, arms, options], [metric, title, points], [axis, below, lie],
   const cells = rows.flatMap(([, , , cells]) => cells.filter(cell => cell));
   const own = arms.map(([, look], arm) => [arm, look]).filter(([, look]) => look === 'seed' || look === 'after');
   const against = arms[0][0], unit = points ? 'points' : '%';
-  const [low, high, ticks] = fromZero(cells.map(cell => cell[2]));
+  // One disturbed round must not squeeze the others: the medians decide, and whiskers are cut.
+  const top = 1.5 * Math.max(...cells.map(cell => cell[0]).filter(Number.isFinite)), cut = value => Math.min(value, top);
+  const [low, high, ticks] = fromZero(cells.map(cell => cut(cell[2] ?? 0)));
   const level = frame(along(), even(low, high));
   level.left(ticks, tick => figure(tick, points));
   level.titles(below, title);
-  const levels = ([middle, low, high]) => Number.isFinite(middle) && [middle, low ?? middle, high ?? middle];
+  const levels = ([middle, low, high]) =>
+    Number.isFinite(middle) && [middle, cut(low ?? middle), cut(high ?? middle)];
   series(level, arms, rows, bars, slot, levels, cell => figure(cell[0], points));
   let html = '<div class="plots">' + captioned(level.finish(`${metric} by ${axis}, of each arm`),
-    safe(`${metric[0].toUpperCase()}${metric.slice(1)} by ${axis}; whiskers are the lowest and highest round.`));
+    safe(`${metric[0].toUpperCase()}${metric.slice(1)} by ${axis}; ` +
+      'whiskers are the lowest and highest round, cut where they leave the plot.'));
   const isClear = cell => cell && Number.isFinite(cell[4]);
   const changeOf = shown => rows.flatMap(([, , , cells]) => shown.map(arm => cells[arm])).filter(isClear);
   const change = (shown, says) => {
@@ -325,7 +330,7 @@ const sweep = ([id, arms, options], [metric, title, points], [axis, below, lie],
   const largest = shown => Math.max(0, ...changeOf(shown).map(cell => Math.abs(cell[3])));
   if (largest(alone) * HIDDEN < largest(everyone))
     html += change(alone,
-      `The same change of ${alone.map(arm => arms[arm][0]).join(' and ')} alone, at its own scale.`);
+      `The same change of ${alone.map(arm => arms[arm][0]).join(' and ')} alone, at its own scale; whiskers cut likewise.`);
   const used = arms.map((_, arm) => arm).filter(arm => rows.some(([, , , cells]) => cells[arm]));
   const cell = given => {
     if (!given) return '<td>-</td>';

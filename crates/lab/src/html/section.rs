@@ -156,11 +156,17 @@ fn bucket(ns: f64) -> i32 {
 }
 
 /// A change in a narrow cell: the estimate, and its interval on a line of its own.
-pub fn change(change: Change, metric: Metric, before: &str) -> String {
+fn change(change: Change, metric: Metric, before: &str) -> String {
+    let (estimate, ends) = estimate_and_ends(change, metric);
+    format!("<small>{before}{estimate}</small>{ends}")
+}
+
+/// The estimate of a change as text, and its interval as a line of its own, empty where there is none.
+pub fn estimate_and_ends(change: Change, metric: Metric) -> (String, String) {
     let told = interval(change, metric);
     let (estimate, ends) = told.split_at(told.find('[').unwrap_or(told.len()));
-    let parts = [format!("{before}{}", estimate.trim_end()), ends.to_owned()];
-    parts.iter().filter(|part| !part.is_empty()).map(|part| format!("<small>{}</small>", escape(part))).collect()
+    let ends = if ends.is_empty() { String::new() } else { format!("<small>{}</small>", escape(ends)) };
+    (escape(estimate.trim_end()), ends)
 }
 
 /// Each arm's figure and its change.

@@ -42,6 +42,7 @@ th, td { text-align: right; padding: .3rem .8rem .3rem 0; border-bottom: 1px sol
 tbody th { vertical-align: top; }
 thead th { color: var(--faint); font-weight: 600; vertical-align: bottom; }
 th:first-child, td:first-child, .words { text-align: left; }
+td.words { min-width: 7rem; }
 td small { color: var(--faint); display: block; white-space: nowrap; }
 tbody th { font-weight: 400; min-width: 8rem; }
 .arms { list-style: none; padding: 0; margin: .8rem 0; display: grid; gap: .3rem; }
@@ -55,9 +56,10 @@ tbody th { font-weight: 400; min-width: 8rem; }
 .no > b, td.no { color: var(--bad); }
 .notice { border: 1px solid var(--middling); border-left-width: 6px; padding: .5rem 1rem; margin: 1rem 0; }
 .plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 30rem), 1fr)); gap: 1rem 1.5rem; }
-figure { margin: .6rem 0; break-inside: avoid; }
+figure { margin: .6rem 0; break-inside: avoid; overflow-x: auto; }
 figcaption { color: var(--faint); font-size: .9rem; max-width: 62rem; }
 svg { display: block; width: 100%; height: auto; font: 12px system-ui, "Liberation Sans", sans-serif; }
+svg.wide { min-width: 48rem; }
 svg text { fill: var(--ink); }
 svg .tick, svg .legend { font-size: 12px; } svg .tick { fill: var(--faint); }
 svg .tick, svg .title { text-anchor: middle; } svg .last { text-anchor: end; }
@@ -89,7 +91,8 @@ details { margin: .8rem 0; } summary { cursor: pointer; color: var(--faint); }
   h1 { font-size: 20pt; } h2 { break-before: page; font-size: 16pt; margin-top: 0; border: 0; padding: 0; }
   h2, h3 { break-after: avoid; } tr, .verdict, .notice { break-inside: avoid; }
   .plots { grid-template-columns: 1fr 1fr; gap: .5rem 1rem; }
-  .scroll { overflow: visible; } table { font-size: 8.5pt; } th { white-space: normal; }
+  .scroll, figure { overflow: visible; } svg.wide { min-width: 0; }
+  table { font-size: 8.5pt; } th { white-space: normal; }
   td small { white-space: normal; }
   a { color: inherit; text-decoration: none; }
   details::details-content { content-visibility: visible; block-size: auto; }

@@ -248,7 +248,7 @@ fn an_effect_that_another_arm_hides_has_a_plot_of_its_own() {
     for row in &mut experiment.sweeps[0].rows {
         row.arms.push(row.arms[1].clone());
     }
-    let own = "The same change of after alone, at its own scale.";
+    let own = "The same change of after alone, at its own scale";
     let plots = |report: &LabReport, percent: f64| {
         let mut report = report.clone();
         let change = Some(crate::report::Change { percent, low: percent - 1.0, high: percent + 1.0 });
