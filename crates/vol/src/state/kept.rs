@@ -25,9 +25,9 @@ use sheave_base::status::Status;
 use sheave_base::sync::Arc;
 
 use super::State;
-use super::extent_map::BLOCK_SHIFT;
 use super::plan::Draft;
 use super::table::{Kept, LostMap, VolumeCore};
+use crate::format::BLOCK_SHIFT;
 use crate::format::page::{PagePlace, PageRef, kept};
 use crate::format::record::Record;
 use crate::format::superblock::Geometry;
