@@ -244,9 +244,18 @@ impl Device {
     }
 
     fn count(&self, held_too: bool) -> InFlight {
+        let legs = self.legs();
+        if let [leg] = legs {
+            return leg.queue.count(|part| part == leg.part, held_too);
+        }
         let mut sum = InFlight::default();
-        for (queue, parts) in self.queues() {
-            let one = queue.count(&parts, held_too);
+        for (at, leg) in legs.iter().enumerate() {
+            // Each queue once, with all the partitions on it that the device is made of.
+            if legs[..at].iter().any(|before| Arc::ptr_eq(&before.queue, &leg.queue)) {
+                continue;
+            }
+            let same = |part| legs.iter().any(|have| have.part == part && Arc::ptr_eq(&have.queue, &leg.queue));
+            let one = leg.queue.count(same, held_too);
             sum.reads += one.reads;
             sum.writes += one.writes;
             sum.other += one.other;

@@ -21,7 +21,7 @@ use sheave_base::asymmetric::barrier;
 use sheave_base::beside::{Activities, Activity};
 use sheave_base::status::Status;
 use sheave_base::sync::atomic::{AtomicU32, Ordering};
-use sheave_base::sync::{Arc, Mutex};
+use sheave_base::sync::{Arc, Mutex, MutexGuard};
 
 use crate::bio::{Bio, Op};
 use crate::claim::{Claim, Claims, Sharing};
@@ -31,7 +31,7 @@ use crate::flush_alarm::Watches;
 use crate::hctx_shared::HctxShared;
 use crate::limits::{Capacity, Limits, MAX_DEPTH};
 use crate::stats::{Faults, Stats};
-use crate::tag_set::{InFlight, TagSet};
+use crate::tag_set::{InFlight, TagSet, TagWalk};
 
 const QUIESCE: u32 = 1 << 16;
 const FREEZE: u32 = 1;
@@ -53,7 +53,7 @@ pub struct Queue {
     /// What each partition is a piece of; that of number n is at n - 1.
     partitions: Mutex<Vec<u16>>,
     /// By seat: a context that goes leaves its seat to the next one that comes.
-    hctxs: Mutex<Vec<Option<Arc<HctxShared>>>>,
+    hctxs: Mutex<Vec<Option<Seat>>>,
     retired: Mutex<Stats>,
     claims: Arc<Claims>,
     watches: Arc<Watches>,
@@ -142,7 +142,7 @@ impl Queue {
     /// A number for a new partition, from 1 on, for accounting; `parent` is the number of what it is a piece of, 0 for
     /// the device. After 65,535 partitions it is its parent's number: the piece is accounted as what it is a piece of.
     pub fn new_partition(&self, parent: u16) -> u16 {
-        let mut parents = self.partitions.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut parents = self.parents();
         let Ok(number) = u16::try_from(parents.len() + 1) else { return parent };
         debug_assert!(parent < number, "the number came from here");
         parents.push(parent.min(number - 1));
@@ -168,11 +168,12 @@ impl Queue {
         self.host_tags.as_ref()
     }
 
-    fn hctxs(&self) -> impl std::ops::DerefMut<Target = Vec<Option<Arc<HctxShared>>>> + '_ {
+    fn hctxs(&self) -> impl std::ops::DerefMut<Target = Vec<Option<Seat>>> + '_ {
         self.hctxs.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     pub(crate) fn add_hctx(&self, shared: Arc<HctxShared>) {
+        let shared = Seat { tags: shared.tags.walk(), shared };
         let mut hctxs = self.hctxs();
         match hctxs.iter_mut().find(|seat| seat.is_none()) {
             Some(seat) => *seat = Some(shared),
@@ -183,7 +184,7 @@ impl Queue {
     pub(crate) fn remove_hctx(&self, shared: &Arc<HctxShared>) {
         let mut hctxs = self.hctxs();
         let mut retired = self.retired.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let is_it = |have: &Option<Arc<HctxShared>>| have.as_ref().is_some_and(|have| Arc::ptr_eq(have, shared));
+        let is_it = |have: &Option<Seat>| have.as_ref().is_some_and(|have| Arc::ptr_eq(&have.shared, shared));
         if let Some(seat) = hctxs.iter().position(is_it) {
             hctxs[seat] = None;
             shared.stats.read(seat, &mut retired);
@@ -196,7 +197,7 @@ impl Queue {
         let mut sum = self.retired.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
         for (seat, hctx) in hctxs.iter().enumerate() {
             if let Some(hctx) = hctx {
-                hctx.stats.read(seat, &mut sum);
+                hctx.shared.stats.read(seat, &mut sum);
             }
         }
         sum
@@ -206,19 +207,19 @@ impl Queue {
     pub fn faults(&self) -> Faults {
         let hctxs = self.hctxs();
         let mut sum = self.retired.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).faults();
-        hctxs.iter().flatten().for_each(|hctx| sum.add(hctx.stats.faults()));
+        hctxs.iter().flatten().for_each(|hctx| sum.add(hctx.shared.stats.faults()));
         sum
     }
 
     /// Requests in the driver's hands: of the whole device, and of one partition with those within it, in one pass over
     /// the tags.
     pub fn in_flight(&self, part: u16) -> (InFlight, InFlight) {
-        let within = self.within(&[part]);
         let (mut whole, mut of_part) = (InFlight::default(), InFlight::default());
+        let within = self.within(|have| have == part);
         self.for_each_request(|op, part, held| {
             if !held {
                 whole.count(op);
-                if within[usize::from(part)] {
+                if within.contains(part) {
                     of_part.count(op);
                 }
             }
@@ -226,13 +227,13 @@ impl Queue {
         (whole, of_part)
     }
 
-    /// Requests of these partitions and of those within them, each counted once: all that are accounted, or those alone
-    /// that are in the driver's hands.
-    pub(crate) fn count(&self, parts: &[u16], held_too: bool) -> InFlight {
-        let within = self.within(parts);
+    /// Requests of the partitions that `is` names and of those within them, each counted once: all that are accounted,
+    /// or those alone that are in the driver's hands.
+    pub(crate) fn count(&self, is: impl Fn(u16) -> bool, held_too: bool) -> InFlight {
         let mut count = InFlight::default();
+        let within = self.within(is);
         self.for_each_request(|op, part, held| {
-            if within[usize::from(part)] && (held_too || !held) {
+            if (held_too || !held) && within.contains(part) {
                 count.count(op);
             }
         });
@@ -246,25 +247,20 @@ impl Queue {
             tags.for_each(&mut tell);
         }
         for hctx in hctxs.iter().flatten() {
-            if self.host_tags.is_none() {
-                hctx.tags.for_each(&mut tell);
-            }
-            hctx.tell_of_flush(&mut tell);
+            hctx.tags.for_each(&mut tell);
+            hctx.shared.tell_of_flush(&mut tell);
         }
     }
 
-    /// For each partition whether it is one of these, or within one. A partition has a higher number than what it is a
-    /// piece of, so one pass tells.
-    fn within(&self, parts: &[u16]) -> Vec<bool> {
-        let parents = self.partitions.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let mut within = vec![parts.contains(&0)];
-        for (parent, part) in parents.iter().zip(1..=u16::MAX) {
-            let is = parts.contains(&part) || within[usize::from(*parent)];
-            within.push(is);
-        }
-        // A partition that is made now may be seen by a walk that has begun.
-        within.resize(usize::from(u16::MAX) + 1, parts.contains(&0));
-        within
+    /// The partitions that `is` names, and those within them. A reading that names the device needs no list of
+    /// partitions; any other holds the list until it ends.
+    fn within<F: Fn(u16) -> bool>(&self, is: F) -> Within<'_, F> {
+        let parents = if is(0) { None } else { Some(self.parents()) };
+        Within { is, parents }
+    }
+
+    fn parents(&self) -> MutexGuard<'_, Vec<u16>> {
+        self.partitions.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Whether bios may enter and requests may go to the driver.
@@ -288,7 +284,7 @@ impl Queue {
 
     fn wake_rings(&self) {
         for hctx in self.hctxs().iter().flatten() {
-            hctx.unpark();
+            hctx.shared.unpark();
         }
     }
 
@@ -301,7 +297,7 @@ impl Queue {
         let guard = GateGuard { queue: self.clone(), unit: FREEZE };
         // A ring may sleep with requests that were refused or held back; it must take them apart.
         self.wake_rings();
-        self.wait_for(timeout, || self.dispatching() + self.count(&[0], true).total())?;
+        self.wait_for(timeout, || self.dispatching() + self.count(|part| part == 0, true).total())?;
         Ok(guard)
     }
 
@@ -317,7 +313,7 @@ impl Queue {
 
     /// Rings that are inside the driver or about to read the gate.
     fn dispatching(&self) -> u32 {
-        self.hctxs().iter().flatten().filter(|hctx| hctx.is_dispatching()).count() as u32
+        self.hctxs().iter().flatten().filter(|hctx| hctx.shared.is_dispatching()).count() as u32
     }
 
     /// Waits until nothing is `busy` of what saw the gate open.
@@ -349,6 +345,35 @@ impl Queue {
         let end = bio.end_sector();
         let within = end <= self.sectors() && bio.sector <= end;
         if within || bio.op == Op::Flush { Ok(()) } else { Err(Status::IoErr) }
+    }
+}
+
+/// The place of a hardware context: what readers want of it, and its tags one step nearer.
+#[derive(Debug)]
+struct Seat {
+    shared: Arc<HctxShared>,
+    tags: TagWalk,
+}
+
+/// Some partitions of a queue, and those within them.
+struct Within<'a, F> {
+    is: F,
+    /// What each partition is a piece of, as [`Queue::partitions`]; `None` when the device itself is named.
+    parents: Option<MutexGuard<'a, Vec<u16>>>,
+}
+
+impl<F: Fn(u16) -> bool> Within<'_, F> {
+    /// Goes up from the partition: each has a higher number than what it is a piece of.
+    #[inline]
+    fn contains(&self, mut part: u16) -> bool {
+        let Some(parents) = &self.parents else { return true };
+        while part != 0 {
+            if (self.is)(part) {
+                return true;
+            }
+            part = parents.get(usize::from(part) - 1).copied().unwrap_or(0);
+        }
+        false
     }
 }
 

@@ -23,6 +23,7 @@
 //! - I5: what is only gathered counts as nothing. Its bit is not set yet in an owned set, and its info is not live
 //!   yet in a shared one.
 
+mod in_flight;
 mod shared;
 
 use crossbeam_utils::CachePadded;
@@ -31,13 +32,11 @@ use sheave_base::sync::Arc;
 use sheave_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::bio::Op;
+use in_flight::{HELD, LIVE, PART_SHIFT, tell_of_word};
 use shared::SharedTags;
 
-/// The request is accounted.
-const LIVE: u32 = 1 << 31;
-/// The block layer has the request, and not the driver.
-const HELD: u32 = 1 << 30;
-const PART_SHIFT: u32 = 8;
+pub use in_flight::InFlight;
+pub(crate) use in_flight::TagWalk;
 
 /// What a busy tag stands for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,33 +55,6 @@ pub struct TagSet {
     kind: Kind,
     /// By tag, for all bits of the words.
     info: Arc<[AtomicU32]>,
-}
-
-/// Requests in a driver's hands, by direction. Flushes, discards and write-zeroes are `other`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct InFlight {
-    /// Reads.
-    pub reads: u32,
-    /// Writes.
-    pub writes: u32,
-    /// Everything without data.
-    pub other: u32,
-}
-
-impl InFlight {
-    /// All of them.
-    pub fn total(&self) -> u32 {
-        self.reads + self.writes + self.other
-    }
-
-    pub(crate) fn count(&mut self, op: Op) {
-        match op {
-            Op::Read => self.reads += 1,
-            Op::Write => self.writes += 1,
-            _ => self.other += 1,
-        }
-    }
 }
 
 impl TagSet {
@@ -112,11 +84,6 @@ impl TagSet {
         Arc::new(TagSet { depth, kind, info: (0..bits).map(|_| AtomicU32::new(0)).collect() })
     }
 
-    #[inline(always)]
-    fn info(&self, tag: usize) -> &AtomicU32 {
-        &self.info[tag]
-    }
-
     /// Tags in the set.
     pub fn depth(&self) -> u16 {
         self.depth
@@ -138,17 +105,16 @@ impl TagSet {
     /// layer holds it back.
     pub(crate) fn for_each(&self, mut tell: impl FnMut(Op, u16, bool)) {
         for word in 0..self.words() {
-            let mut busy = self.busy(word);
-            while busy != 0 {
-                let tag = word * 64 + busy.trailing_zeros();
-                busy &= busy - 1;
-                // Relaxed: ordered by the load of the busy word (I2). A tag that is reused meanwhile shows its old or
-                // its new request; either was accounted during the walk.
-                let info = self.info(tag as usize).load(Ordering::Relaxed);
-                if info & LIVE != 0 {
-                    tell(Op::from_u8(info as u8), (info >> PART_SHIFT) as u16, info & HELD != 0);
-                }
-            }
+            tell_of_word(&self.info, word as usize, self.busy(word), &mut tell);
+        }
+    }
+
+    /// What a walk over an owned set needs, without a look at the set; of a shared set, which is walked once for all
+    /// its hardware contexts, nothing.
+    pub(crate) fn walk(&self) -> TagWalk {
+        match &self.kind {
+            Kind::Owned(busy) => TagWalk::new(busy.clone(), self.info.clone()),
+            Kind::Shared(_) => TagWalk::new(Arc::new([]), self.info.clone()),
         }
     }
 }

@@ -12,7 +12,7 @@ use sheave_blk::ctx::{BioSpec, IoCtx, IoCtxOptions};
 use sheave_blk::driver::{Capabilities, Driver, HctxOpen, HwEnv, HwQueue, NextEvent, TimedOut};
 use sheave_blk::limits::Limits;
 use sheave_blk::request::{DoneList, RqList, RqQueue, RqTable};
-use sheave_blk::{Device, DeviceError};
+use sheave_blk::{Device, DeviceError, linear};
 use sheave_drivers::open_device;
 use sheave_testkit::allocations::{Counting, allocations};
 
@@ -206,4 +206,25 @@ fn a_warm_ring_allocates_nothing() {
 #[test]
 fn the_owner_of_a_ring_allocates_nothing_for_completions_from_a_thread() {
     check("thread", &open_device("null:complete=thread,depth=20").unwrap());
+}
+
+#[test]
+fn a_reading_of_in_flight_allocates_nothing_whatever_the_device_is_made_of() {
+    let whole = open_device("null:size=1G,latency=60s").expect("the spec is right");
+    let other = open_device("null:size=1G").expect("the spec is right");
+    let part = linear::partition("part", &whole, 1 << 20, 1 << 20).expect("fits");
+    let inner = linear::partition("inner", &part, 4096, 1 << 16).expect("fits");
+    let both = linear::concatenate("both", &[inner.clone(), other, part.clone()]).expect("fits");
+    let clock = Clock::real();
+    let options = IoCtxOptions { bios: 64, kring_entries: 8, iopoll: false, stats: true, clock };
+    let mut ctx = IoCtx::new(options).expect("a context can be made");
+    let bdev = ctx.attach(&inner).expect("attaches");
+    let spec = BioSpec { bdev, op: Op::Read, flags: 0, sector: 0, bytes: 4096, owner: 0 };
+    assert!(ctx.submit(&spec, &[vec_at(4096, 4096)], NO_FIXED_BUF));
+    for device in [&whole, &part, &inner, &both] {
+        let mut reads = 0;
+        let count = allocations(|| reads = device.in_flight().reads + device.accounted().reads);
+        assert_eq!((count, reads), (0, 2), "{}", device.name());
+    }
+    ctx.shutdown(&mut |_, _| {});
 }
