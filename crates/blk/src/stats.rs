@@ -16,12 +16,12 @@ mod split;
 
 use std::time::Duration;
 
-use sheave_base::clock::Clock;
+use sheave_base::clock::{Clock, CoarseTs};
 use sheave_base::status::Status;
 use sheave_base::sync::atomic::Ordering;
 use sheave_base::sync::count::AtomicU64;
 
-use self::busy::BusyTime;
+use self::busy::{BusyTime, Calendar};
 use self::split::add;
 use crate::bio::{NR_OPS, Op};
 
@@ -90,7 +90,7 @@ impl HctxStats {
     /// Adds what this hardware context has counted to `into`, a reading of its queue alone, in which it has this seat:
     /// no other context of the queue has it at the same time.
     pub fn read(&self, seat: usize, into: &mut Stats) {
-        into.add_busy(0, seat, self.busy.read(&self.clock));
+        into.read_busy(seat, &self.busy, &self.clock);
         for (at, sum) in into.ops.iter_mut().enumerate() {
             // Relaxed: see `add`.
             sum.merges += self.merges[at].load(Ordering::Relaxed);
@@ -122,13 +122,26 @@ impl Faults {
     }
 }
 
+/// The busy time of one hardware context in a reading.
+#[derive(Clone, Copy, Debug)]
+struct BusyOf {
+    queue: usize,
+    /// Of the context, on its queue.
+    seat: usize,
+    ns: u64,
+}
+
 /// A reading of the statistics of a device or of one hardware context.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
     ops: [OpCounts; NR_OPS],
     faults: Faults,
-    /// Busy times by queue and by seat of a hardware context.
-    busy_ns: Vec<Vec<u64>>,
+    /// By queue, then by seat.
+    busy: Vec<BusyOf>,
+    /// When some context was busy.
+    calendar: Calendar,
+    /// The moment of the reading, or at which the last context went that it knows of; 0 where no ring was there yet.
+    at: CoarseTs,
 }
 
 impl Stats {
@@ -144,22 +157,31 @@ impl Stats {
 
     /// Adds another reading to this one, of other queues.
     pub fn add(&mut self, other: &Stats) {
+        let queues = self.busy.iter().map(|busy| busy.queue + 1).max().unwrap_or(0);
+        self.busy.extend(other.busy.iter().map(|busy| BusyOf { queue: queues + busy.queue, ..*busy }));
+        self.add_all_but_busy(other);
+    }
+
+    fn add_all_but_busy(&mut self, other: &Stats) {
         self.faults.add(other.faults);
-        self.busy_ns.extend_from_slice(&other.busy_ns);
+        self.calendar.add(&other.calendar);
+        self.at = self.at.max(other.at);
         for (sum, op) in self.ops.iter_mut().zip(&other.ops) {
             sum.add(op);
         }
     }
 
-    fn add_busy(&mut self, queue: usize, seat: usize, ns: u64) {
-        if self.busy_ns.len() <= queue {
-            self.busy_ns.resize(queue + 1, Vec::new());
+    fn add_busy(&mut self, of: BusyOf) {
+        match self.busy.iter_mut().find(|have| (have.queue, have.seat) == (of.queue, of.seat)) {
+            Some(have) => have.ns += of.ns,
+            None => self.busy.push(of),
         }
-        let seats = &mut self.busy_ns[queue];
-        if seats.len() <= seat {
-            seats.resize(seat + 1, 0);
-        }
-        seats[seat] += ns;
+    }
+
+    fn read_busy(&mut self, seat: usize, busy: &BusyTime, clock: &Clock) {
+        let (ns, now) = busy.read(clock, &mut self.calendar);
+        self.at = self.at.max(now);
+        self.add_busy(BusyOf { queue: 0, seat, ns });
     }
 
     /// The busy times of the device's hardware contexts, in ns: for how long each had at least one request of which the
@@ -168,19 +190,29 @@ impl Stats {
     ///
     /// The times of several contexts overlap, so that their sum may be more than the time that has passed.
     pub fn busy_ns(&self) -> impl Iterator<Item = u64> {
-        self.busy_ns.iter().flatten().copied()
+        self.busy.iter().map(|busy| busy.ns)
     }
 
-    /// For how long the device was busy since an `earlier` reading of it, in ns: the busiest of its hardware contexts.
-    /// With one ring that is exact; only an I/O that its driver ends within the call is seen when the call has ended.
-    /// With several rings the device was busy for that long at least, and at most for the sum.
+    /// For how long the device was busy since an `earlier` reading of it, in ns. If one ring alone used it meanwhile,
+    /// that is exact; only an I/O that its driver ends within the call is seen when the call has ended.
+    ///
+    /// If several did, their busy times are put together by ticks of some 0.5 ms, as Linux does it by ticks of 1 to 4
+    /// ms: the device counts as busy in each tick that an I/O of any of them has touched, but for no longer than all
+    /// of them together, and for no less time than the busiest. Ticks are known of the last 17 s; what was before is
+    /// taken to have been alike.
     pub fn busy_ns_since(&self, earlier: &Stats) -> u64 {
-        let before = |queue: usize, seat: usize| earlier.busy_ns.get(queue).and_then(|seats| seats.get(seat));
-        let seats = self.busy_ns.iter().enumerate().flat_map(|(queue, seats)| {
-            let since = move |(seat, ns): (usize, &u64)| ns.saturating_sub(*before(queue, seat).unwrap_or(&0));
-            seats.iter().enumerate().map(since)
-        });
-        seats.max().unwrap_or(0)
+        let before = |of: &BusyOf| earlier.busy.iter().find(|have| (have.queue, have.seat) == (of.queue, of.seat));
+        let (mut longest, mut sum) = (0, 0_u64);
+        for of in &self.busy {
+            let ns = of.ns.saturating_sub(before(of).map_or(0, |before| before.ns));
+            longest = longest.max(ns);
+            sum = sum.saturating_add(ns);
+        }
+        if sum == longest {
+            return longest;
+        }
+        let busy_ns = self.calendar.busy_ns(earlier.at, self.at);
+        busy_ns.clamp(longest, sum.min(self.at.ns_since(earlier.at)).max(longest))
     }
 
     /// [`Stats::busy_ns_since`] as a share of the time between the two readings, 0 to 1: `%util` of iostat. Whoever

@@ -176,7 +176,7 @@ impl Hctx {
                     let now = core.clock.coarse().max(start);
                     let latency_ns = now.ns_since(start);
                     if self.in_driver == 0 {
-                        self.shared.stats.busy.add(latency_ns);
+                        self.shared.stats.busy.add_period(&mut self.busy_edge, start, now);
                     }
                     let head = RqHead { tail_or_owner: run.owner, bytes: run.bytes, ..self.lane.head };
                     let split = Split::in_driver(latency_ns);

@@ -418,3 +418,102 @@ fn several_rings_are_told_apart_and_no_device_is_busy_for_longer_than_time_has_p
     drop((third, rigs));
     assert_eq!(busy(&device), [2_000_000_000, 1_000_000_000], "rings that are gone");
 }
+
+const MS: u64 = 1_000_000;
+
+/// Two rings on one device, whose clocks stand at 1 ms.
+fn two_rings() -> (Puppet, Device, [Rig; 2]) {
+    let puppet = Puppet::new().holding();
+    let device = puppet.device();
+    let rigs = [(); 2].map(|()| Rig::new(&[&device]));
+    rigs.iter().for_each(|rig| rig.time.set(MS));
+    (puppet, device, rigs)
+}
+
+fn pass_both(rigs: &[Rig; 2], ns: u64) {
+    rigs.iter().for_each(|rig| pass(rig, ns));
+}
+
+/// One read of so long by this ring, while the clock of the other goes on, too.
+fn read_for(puppet: &Puppet, rigs: &mut [Rig; 2], ring: usize, ns: u64) {
+    assert!(rigs[ring].read(0, 0));
+    pass_both(rigs, ns);
+    finish(puppet, &mut rigs[ring], 1);
+}
+
+#[test]
+fn a_device_that_rings_keep_busy_in_turns_is_busy_all_the_time() {
+    for io_ns in [5 * MS, 600_000, 7_000] {
+        let (puppet, device, mut rigs) = two_rings();
+        let before = device.stats();
+        for turn in 0..200 {
+            read_for(&puppet, &mut rigs, turn % 2, io_ns);
+        }
+        let now = device.stats();
+        assert_eq!(busy(&device), [100 * io_ns; 2]);
+        assert_eq!(now.busy_ns_since(&before), 200 * io_ns, "I/Os of {io_ns} ns");
+        // An interval in which nobody did anything.
+        pass_both(&rigs, 50 * MS);
+        assert_eq!(device.stats().busy_ns_since(&now), 0);
+        // In turns, and one in flight when the reading is made.
+        let before = device.stats();
+        read_for(&puppet, &mut rigs, 0, 10 * MS);
+        assert!(rigs[1].read(0, 0));
+        pass_both(&rigs, 10 * MS);
+        assert_eq!(device.stats().busy_ns_since(&before), 20 * MS);
+        finish(&puppet, &mut rigs[1], 1);
+    }
+}
+
+#[test]
+fn what_several_rings_do_at_the_same_time_counts_once() {
+    let (puppet, device, mut rigs) = two_rings();
+    let before = device.stats();
+    for _ in 0..20 {
+        rigs.iter_mut().for_each(|rig| assert!(rig.read(0, 0)));
+        pass_both(&rigs, 8 * MS);
+        rigs.iter_mut().for_each(|rig| finish(&puppet, rig, 1));
+        pass_both(&rigs, 8 * MS);
+    }
+    let exact = 160 * MS;
+    let shown = device.stats().busy_ns_since(&before);
+    // Each I/O may touch two ticks of 0.53 ms more than it fills.
+    assert!((exact..exact * 115 / 100).contains(&shown), "{shown} of {exact}");
+    assert_eq!(busy(&device), [exact; 2]);
+}
+
+#[test]
+fn few_short_ios_of_several_rings_count_what_they_took_and_no_tick_each() {
+    let (puppet, device, mut rigs) = two_rings();
+    let before = device.stats();
+    for turn in 0..100 {
+        read_for(&puppet, &mut rigs, turn % 2, 10_000);
+        pass_both(&rigs, 990_000);
+    }
+    assert_eq!(device.stats().busy_ns_since(&before), 100 * 10_000, "1 % of the time");
+}
+
+#[test]
+fn a_ring_that_goes_leaves_its_busy_ticks_and_a_long_interval_is_judged_by_its_end() {
+    let (puppet, device, mut rigs) = two_rings();
+    let before = device.stats();
+    read_for(&puppet, &mut rigs, 0, 100 * MS);
+    rigs[0].shutdown();
+    let [gone, mut other] = rigs;
+    drop(gone);
+    other.read(0, 0);
+    pass(&other, 100 * MS);
+    finish(&puppet, &mut other, 1);
+    assert_eq!(device.stats().busy_ns_since(&before), 200 * MS);
+    // More than the calendar holds: half a second of each second for a minute, by two rings in turns.
+    let rigs = &mut [other, Rig::new(&[&device])];
+    let now = rigs[0].ctx.clock().coarse().0;
+    rigs[1].time.set(now);
+    let before = device.stats();
+    for turn in 0..60 {
+        read_for(&puppet, rigs, turn % 2, 500 * MS);
+        pass_both(rigs, 500 * MS);
+    }
+    let shown = device.stats().busy_ns_since(&before);
+    assert!((29_000 * MS..=30_000 * MS).contains(&shown), "{shown} ns of a minute");
+}
