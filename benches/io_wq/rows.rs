@@ -28,6 +28,13 @@ pub const ROWS: &[Row] = &[
     }),
     ("copy-1m", "the same with reads of 1 MiB, depth 16", |plan| copy(plan, 1 << 20, Depth { depth: 16, batch: 4 })),
     ("write", "IOSQE_ASYNC buffered writes of 64 KiB to a file of 64 MiB, executed by workers", write),
+    ("direct-4k", "IOSQE_ASYNC reads of 4 KiB past the page cache, depth 32; no worker waits for them", |plan| {
+        direct(plan, 4 << 10)
+    }),
+    ("direct-16k", "the same with 16 KiB", |plan| direct(plan, 16 << 10)),
+    ("direct-64k", "the same with 64 KiB", |plan| direct(plan, 64 << 10)),
+    ("direct-256k", "the same with 256 KiB", |plan| direct(plan, 256 << 10)),
+    ("late", "IOSQE_ASYNC reads of null:latency=100us at depth 32, of 16 and of 20 KiB", late),
     (
         "crc",
         "CRC32C of 64 KiB each, 1,024 queued, 512 results waited for, executed by workers of the pool by itself",
@@ -220,6 +227,72 @@ fn write(plan: &Plan) -> Result<()> {
     )?;
     pairs.print();
     none_helped(&ours)
+}
+
+/// A device that holds 32 and answers each as soon as it can.
+const DEEP: Depth = Depth { depth: 32, batch: 1 };
+
+/// Reads that begin on one thread and end without any: neither side's workers hold one until its data is there.
+fn direct(plan: &Plan, len: u32) -> Result<()> {
+    let dir = tempfile::tempdir_in(&plan.dir)?;
+    let path = dir.path().join("direct");
+    let mut file = File::create(&path)?;
+    file.write_all(&vec![7; BYTES as usize])?;
+    file.sync_all()?;
+    let device = sheave::open_device(&format!("file:{},direct=on,readonly=on", path.display()))?;
+    let mut ours = Ours::over(plan, DEEP.depth, &device, true)?;
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECT;
+    let theirs = rustix::fs::open(&path, flags, rustix::fs::Mode::empty())?;
+    let mut kernel = Peer::new(DEEP.depth, plan.workers, &[theirs.as_raw_fd()])?;
+    let mut memory = Buf::zeroed((DEEP.depth * len) as usize, 4096)?;
+    let base = memory.as_mut_ptr() as u64;
+    let read = |slot, n| async_read(base, slot, n, len);
+    let pairs = Pairs::run(
+        plan,
+        &mut || flood(&mut ours, DEEP, plan.turn, len as i32, read),
+        &mut || flood(&mut kernel, DEEP, plan.turn, len as i32, read),
+        None,
+    )?;
+    pairs.print();
+    held_none(&ours)
+}
+
+fn async_read(base: u64, slot: u32, n: u64, len: u32) -> Sqe {
+    Sqe {
+        opcode: opcode::READ,
+        flags: IOSQE_ASYNC | IOSQE_FIXED_FILE,
+        fd: 0,
+        off: place(n, len),
+        addr: base + u64::from(slot * len),
+        len,
+        ..Sqe::default()
+    }
+}
+
+fn held_none(ours: &Ours) -> Result<()> {
+    match ours.wq.counts()[0].created {
+        0 => Ok(()),
+        created => Err(format!("{created} workers were made for what a device does by itself").into()),
+    }
+}
+
+fn late(plan: &Plan) -> Result<()> {
+    let device = sheave::open_device("null:size=1T,latency=100us")?;
+    let mut ours = Ours::over(plan, DEEP.depth, &device, true)?;
+    let lens = [16 << 10, 20 << 10];
+    let mut memory = Buf::zeroed((DEEP.depth * lens[1]) as usize, 4096)?;
+    let base = memory.as_mut_ptr() as u64;
+    let mut rates = [Vec::new(), Vec::new()];
+    for pair in 0..=plan.pairs {
+        for (rates, len) in rates.iter_mut().zip(lens) {
+            let turn = || flood(&mut ours, DEEP, plan.turn, len as i32, |slot, n| async_read(base, slot, n, len));
+            rates.extend(Some(1e9 / timed(turn)?.wall()).filter(|_| pair > 0));
+        }
+    }
+    let ratio: Vec<f64> = rates[0].iter().zip(&rates[1]).map(|(short, long)| long / short).collect();
+    let [short, long] = [median(&rates[0]), median(&rates[1])];
+    println!("  {short:.0} reads a second of 16 KiB, {long:.0} of 20 KiB: {:.2}x", median(&ratio));
+    held_none(&ours)
 }
 
 /// What a checksum of memory is, and who waits for it.

@@ -137,6 +137,7 @@ impl Device {
             capabilities.sparse |= c.sparse;
             capabilities.fences &= c.fences;
             capabilities.flush_per_ring |= c.flush_per_ring;
+            capabilities.asynchronous &= c.asynchronous;
             capabilities.read_only |= c.read_only;
             capabilities.engine = capabilities.engine.filter(|&engine| c.engine == Some(engine));
         }

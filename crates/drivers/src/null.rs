@@ -83,6 +83,7 @@ unsafe impl Driver for Null {
             .write_zeroes(true)
             .polled(self.complete == Complete::Poll)
             .direct_io(true)
+            .asynchronous(self.complete != Complete::Poll)
     }
 
     fn size_bytes(&self) -> u64 {

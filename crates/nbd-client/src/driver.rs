@@ -108,6 +108,8 @@ impl SafeDriver for Nbd {
             .write_zeroes(export.has(tflag::SEND_WRITE_ZEROES))
             .read_only(self.0.read_only())
             .flush_per_ring(true) // S3 of `shared`.
+            // Records of TLS are made and opened on the ring's thread.
+            .asynchronous(self.0.target.tls.is_none())
     }
 
     fn size_bytes(&self) -> u64 {

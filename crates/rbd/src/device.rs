@@ -74,7 +74,7 @@ unsafe impl Driver for Rbd {
         let writes = !self.0.target.is_read_only();
         // librbd may have a cache, which `rbd cache` of Ceph's configuration says.
         let all = Capabilities::default().volatile_cache(writes).discard(true).write_zeroes(self.0.zeroes);
-        all.read_only(!writes).fences(writes && self.0.lockable)
+        all.asynchronous(true).read_only(!writes).fences(writes && self.0.lockable)
     }
 
     fn size_bytes(&self) -> u64 {

@@ -26,7 +26,7 @@ use crate::file_work::lock;
 use crate::io_wq::{Cancelled, Sum, Work};
 use crate::req::{REQ_CANCELED, REQ_VECTORED, Req, State, Step};
 use crate::ring::inner::Inner;
-use crate::sqe::{errno, opcode};
+use crate::sqe::{IOSQE_ASYNC, errno, opcode};
 use crate::user_memory::sqe_memory;
 use crate::work_done::WorkDone;
 
@@ -57,6 +57,10 @@ impl Inner {
     /// The next step of an I/O whose bios have ended: the only place where an I/O goes from its data to the look at its
     /// memory, to its completion work and to its sync, also when the ring goes. [`Inner::start_batches`] is to follow.
     fn go_on(&mut self, slot: u32, mut next: Next) {
+        // To compute is the worker's part of an I/O that its own ring issues (I6 of `offload`).
+        if next == Next::Sum && self.core.reqs[slot].flags & IOSQE_ASYNC != 0 {
+            return self.sum_in_worker(slot);
+        }
         if next == Next::Sum {
             let Core { files, reqs, cold, .. } = &mut self.core;
             let (req, cold) = (&mut reqs[slot], &cold[slot as usize]);

@@ -13,6 +13,12 @@
 //!   time: such a file has one lock for its writers, and a second worker would only wait for it.
 //! - I3: what a worker has begun ends with what it did, whether it was cancelled meanwhile or not.
 //! - I5: a flush of a device on which each ring hears of losses by its own is sent by the ring that it is asked of.
+//! - I6: a read or write on an [asynchronous](sheave_blk::driver::Capabilities::asynchronous) device is issued by its
+//!   own ring. All that a worker could do is to begin it, which never blocks (D5 of the driver's seam) and costs less
+//!   than to hand it over; and a worker that waited for the device would bound the depth by the number of workers. Bio,
+//!   tag and completion are the ring's own, so cancels, chains and drains find it as any other I/O. What blocks or
+//!   computes of it is still a worker's: a mapping that the file does not have at hand, the sum of its memory,
+//!   completion work, a sync.
 
 use sheave_base::sync::Arc;
 use sheave_iomap::dio::{MAX_RW_COUNT, OpenFile};
@@ -49,6 +55,9 @@ impl Inner {
                 (work, Kind::Bound)
             }
             op if opcode::is_rw(op) => {
+                if self.is_begun_here(slot) {
+                    return false; // I6
+                }
                 let Some(op) = self.rw_op(slot) else { return false };
                 let short = self.core.reqs[slot].len <= SHORT_BYTES;
                 let kind = match self.is_on_device(slot) {
@@ -79,6 +88,12 @@ impl Inner {
     fn is_on_device(&mut self, slot: u32) -> bool {
         let Ok(file) = file_of(self, slot) else { return false };
         self.core.files.get(file).is_some_and(OpenFile::is_identity)
+    }
+
+    /// Whether a worker would only begin the request and wait for its device (I6).
+    fn is_begun_here(&mut self, slot: u32) -> bool {
+        let Ok(file) = file_of(self, slot) else { return true };
+        self.core.files.get(file).is_some_and(OpenFile::is_asynchronous)
     }
 
     /// Whether a flush tells this ring of what its device may have lost (I5).

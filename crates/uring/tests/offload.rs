@@ -10,10 +10,11 @@ use sheave_base::buf::Buf;
 use sheave_base::status::Status;
 use sheave_blk::Device;
 use sheave_drivers::open_device;
-use sheave_iomap::mapping::Intent;
-use sheave_iomap::{File, Mapping, MappingKind};
+use sheave_iomap::completion_plan::MayBlock;
+use sheave_iomap::mapping::{Intent, MapFlags};
+use sheave_iomap::{File, Mapping, MappingKind, SummedDone};
 use sheave_uring::prep::{self, Cancel, Entry};
-use sheave_uring::sqe::{IOSQE_ASYNC, RWF_DSYNC, RWF_HIPRI, Sqe, opcode};
+use sheave_uring::sqe::{IOSQE_ASYNC, IOSQE_IO_DRAIN, IOSQE_IO_LINK, RWF_DSYNC, RWF_HIPRI, Sqe, opcode};
 use sheave_uring::{IoWq, Ring};
 
 use crate::support::{Puppet, buf, fsync, nop_result, push, reaped, run, rw};
@@ -94,7 +95,8 @@ fn copies_are_the_workers_work() {
 
 #[test]
 fn the_device_counts_what_a_worker_has_in_flight() {
-    let device = open_device("null:size=1M,latency=300ms").expect("a device");
+    let puppet = Puppet::new().holding();
+    let device = puppet.device();
     let mut ring = Ring::builder().entries(8).build().expect("a ring");
     let fd = ring.attach(&device).expect("attached");
     let memory = buf(4096);
@@ -104,9 +106,164 @@ fn the_device_counts_what_a_worker_has_in_flight() {
     // It is the device's: neither cancelled nor found a second time.
     assert_eq!(ring.cancel(Cancel::user_data(1)).map_err(|errno| -errno.0), Err(EALREADY));
     assert_eq!(ring.cancel(Cancel::user_data(1)).map_err(|errno| -errno.0), Err(-2));
+    puppet.script().finish = u32::MAX;
     ring.drain();
     assert_eq!(reaped(&mut ring), [(1, 4096)]);
     assert_eq!(device.in_flight().total(), 0);
+}
+
+/// A device that begins what comes and leaves, and ends nothing until it is told.
+fn asynchronous() -> Puppet {
+    Puppet::new().caps(|caps| caps.asynchronous = true).holding()
+}
+
+#[test]
+fn an_asynchronous_device_has_all_that_is_asked_of_it_and_no_worker_waits_for_it() {
+    for len in [4096, 16 << 10, 20 << 10, 64 << 10, 256 << 10] {
+        let puppet = asynchronous();
+        let device = puppet.device();
+        let wq = IoWq::builder().max_workers(1, 1).build().expect("a pool");
+        let mut ring = Ring::builder().entries(64).io_wq(&wq).build().expect("a ring");
+        let fd = ring.attach(&device).expect("attached");
+        ring.register_buffers(vec![buf(len)]).expect("registered");
+        let (fixed, _) = ring.buffer_range(0).expect("registered");
+        let ops = [opcode::READ, opcode::WRITE, opcode::READ_FIXED, opcode::WRITE_FIXED];
+        let each = |n: u64| Sqe { flags: IOSQE_ASYNC, ..rw(ops[n as usize % 4], fd, n << 20, fixed, len as u32, n) };
+        push(&mut ring, &(0..32).map(each).collect::<Vec<_>>());
+        ring.submit().expect("submitted");
+        assert_eq!(device.in_flight().total(), 32, "{len} bytes: all are in flight");
+        assert!(wq.counts().iter().all(|acct| acct.created == 0), "{len} bytes: {:?}", wq.counts());
+        assert!(ring.cancel(Cancel::user_data(3)).is_err(), "the device has it");
+        puppet.script().finish = u32::MAX;
+        ring.drain();
+        let mut ended = reaped(&mut ring);
+        ended.sort_unstable();
+        assert_eq!(ended, (0..32).map(|n| (n, len as i32)).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_device_is_asynchronous_if_nobody_copies_or_waits_where_its_io_begins() {
+    let dir = tempfile();
+    let file = |more: &str| format!("file:{},size=1M{more}", dir.join("disk.img").display());
+    let asynchronous = |spec: &str| {
+        let caps = open_device(spec).expect("a device").capabilities();
+        (caps.asynchronous, caps.direct_io)
+    };
+    for (spec, expected) in [
+        ("ram:size=1M", false),
+        ("null:size=1M", false),
+        ("null:size=1M,keep=64K", false),
+        ("null:size=1M,latency=10us", true),
+        ("null:size=1M,complete=thread", true),
+        ("fault:over=null:size=1M,latency=10us", true),
+    ] {
+        assert_eq!(asynchronous(spec).0, expected, "{spec}");
+    }
+    assert_eq!(asynchronous(&file(",direct=off")), (false, false), "the host's kernel copies");
+    for engine in ["uring", "sync"] {
+        let (asynchronous, direct) = asynchronous(&file(&format!(",engine={engine}")));
+        assert_eq!(asynchronous, direct, "{engine}");
+    }
+    std::fs::remove_dir_all(dir).expect("removed");
+}
+
+#[test]
+fn chains_drains_and_guards_hold_for_what_its_own_ring_begins() {
+    let puppet = asynchronous();
+    let device = puppet.device();
+    let mut ring = Ring::builder().entries(16).build().expect("a ring");
+    let fd = ring.attach(&device).expect("attached");
+    let memory = buf(64 << 10);
+    let read = |n: u64, flags: u8| Sqe {
+        flags: IOSQE_ASYNC | flags,
+        ..rw(opcode::READ, fd, n << 20, memory.as_ptr() as u64, 64 << 10, n)
+    };
+    push(&mut ring, &[read(0, IOSQE_IO_LINK), read(1, 0), read(2, 0), read(3, IOSQE_IO_DRAIN)]);
+    ring.submit().expect("submitted");
+    assert_eq!(device.in_flight().total(), 2, "the head of the chain, and what neither waits nor drains");
+    puppet.script().finish = 2;
+    until("the rest of the chain", || {
+        ring.reap();
+        device.in_flight().total() == 1 && ring.in_flight() == 2
+    });
+    puppet.script().finish = u32::MAX;
+    ring.drain();
+    let ended = reaped(&mut ring);
+    assert_eq!((ended.len(), ended[3]), (4, (3, 64 << 10)), "the drain was last");
+    assert!(ended.iter().position(|end| end.0 == 0) < ended.iter().position(|end| end.0 == 1));
+}
+
+/// A file on an asynchronous device: units to be mapped by a worker first, and a look at the memory of each I/O.
+#[derive(Debug)]
+struct Blocks {
+    device: Device,
+    /// Positions that are mapped.
+    known: Mutex<Vec<u64>>,
+    /// Threads that mapped for long, and that looked at memory.
+    mapped_by: Mutex<Vec<std::thread::ThreadId>>,
+    looked_by: Mutex<Vec<std::thread::ThreadId>>,
+}
+
+impl File for Blocks {
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn size_bytes(&self) -> u64 {
+        1 << 30
+    }
+
+    fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
+        if !self.known.lock().unwrap().contains(&pos) {
+            return Err(Status::Again);
+        }
+        Ok(Mapping::new(MappingKind::Mapped, pos, len, pos).flags(MapFlags::SUMMED))
+    }
+
+    fn map_blocking(&self, pos: u64, len: u64, intent: Intent, _: &MayBlock) -> Result<Mapping, Status> {
+        self.mapped_by.lock().unwrap().push(std::thread::current().id());
+        self.known.lock().unwrap().push(pos);
+        self.map(pos, len, intent)
+    }
+
+    fn end_summed(&self, done: &SummedDone<'_>) -> Result<(), Status> {
+        self.end_summed_blocking(done, &MayBlock::on_worker())
+    }
+
+    fn end_summed_blocking(&self, _: &SummedDone<'_>, _: &MayBlock) -> Result<(), Status> {
+        self.looked_by.lock().unwrap().push(std::thread::current().id());
+        Ok(())
+    }
+}
+
+#[test]
+fn of_a_mapped_file_workers_map_and_sum_and_wait_for_no_device() {
+    let puppet = asynchronous();
+    let device = puppet.device();
+    let (known, mapped_by, looked_by) = (Mutex::default(), Mutex::default(), Mutex::default());
+    let file = Arc::new(Blocks { device: device.clone(), known, mapped_by, looked_by });
+    let wq = IoWq::builder().max_workers(1, 1).build().expect("a pool");
+    let mut ring = Ring::builder().entries(64).io_wq(&wq).build().expect("a ring");
+    let fd = ring.attach_file(file.clone()).expect("attached");
+    let memory = buf(64 << 10);
+    let read = |n: u64| rw(opcode::READ, fd, n << 20, memory.as_ptr() as u64, 64 << 10, n);
+    push(&mut ring, &(0..16).map(|n| Sqe { flags: IOSQE_ASYNC, ..read(n) }).collect::<Vec<_>>());
+    ring.submit().expect("submitted");
+    until("one worker has mapped all, and all are in flight", || {
+        ring.reap();
+        device.in_flight().total() == 16
+    });
+    puppet.script().finish = u32::MAX;
+    ring.drain();
+    assert!(reaped(&mut ring).iter().all(|end| end.1 == 64 << 10));
+    let here = std::thread::current().id();
+    for by in [&file.mapped_by, &file.looked_by] {
+        let by = std::mem::take(&mut *by.lock().unwrap());
+        assert!(by.len() == 16 && by.iter().all(|&thread| thread != here), "by workers alone");
+    }
+    assert_eq!(run(&mut ring, &[read(0)]), [(0, 64 << 10)]);
+    assert_eq!(*file.looked_by.lock().unwrap(), [here], "without the flag the ring looks");
 }
 
 #[test]
@@ -326,7 +483,8 @@ fn a_file_that_panics_on_a_worker_ends_its_operation_and_the_worker_goes_on() {
 
 #[test]
 fn a_registered_buffer_that_is_replaced_stays_until_the_worker_is_done() {
-    let device = open_device("null:size=1M,latency=300ms").expect("a device");
+    let puppet = Puppet::new().holding();
+    let device = puppet.device();
     let mut ring = Ring::builder().entries(8).build().expect("a ring");
     let fd = ring.attach(&device).expect("attached");
     ring.register_buffers(vec![buf(8192)]).expect("registered");
@@ -336,6 +494,7 @@ fn a_registered_buffer_that_is_replaced_stays_until_the_worker_is_done() {
     until("a worker has sent it", || device.in_flight().total() == 1);
     assert!(ring.buffer(0).is_none(), "in use");
     assert!(ring.update_buffer(0, Some(buf(4096))).expect("replaced").is_none(), "the old one is in use");
+    puppet.script().finish = u32::MAX;
     ring.drain();
     assert_eq!(reaped(&mut ring), [(1, 4096)]);
 }

@@ -181,7 +181,7 @@ fn what_several_legs_cannot_do_is_said() {
 
 #[test]
 fn limits_and_abilities_are_those_of_the_weakest_leg() {
-    let good = Puppet::new().caps(|caps| (caps.fua, caps.direct_io) = (true, true));
+    let good = Puppet::new().caps(|caps| (caps.fua, caps.direct_io, caps.asynchronous) = (true, true, true));
     let poor = Puppet::new()
         .limits(|limits| (limits.logical_block, limits.max_discard_sectors) = (4096, 0))
         .caps(|caps| (caps.volatile_cache, caps.polled, caps.read_only, caps.discard) = (true, false, true, false));
@@ -189,6 +189,7 @@ fn limits_and_abilities_are_those_of_the_weakest_leg() {
     let (limits, caps) = (device.limits(), device.capabilities());
     assert_eq!((limits.logical_block, limits.max_discard_sectors), (4096, 0));
     assert!(caps.volatile_cache && caps.read_only && caps.write_zeroes);
-    assert!(!(caps.fua || caps.polled || caps.discard || caps.direct_io));
+    assert!(!(caps.fua || caps.polled || caps.discard || caps.direct_io || caps.asynchronous));
+    assert!(good.device().capabilities().asynchronous);
     assert_eq!(device.size_bytes(), 160 * 512);
 }

@@ -106,6 +106,10 @@ pub struct Capabilities {
     /// When what was written and had ended may be lost, the next flush of each ring fails for it, once. So a ring sends
     /// all of its flushes itself: one that a worker sent would be the worker's.
     pub flush_per_ring: bool,
+    /// Its hardware queues begin an I/O and leave: the device, the host's kernel or a thread of the driver moves the
+    /// data later, and taking a request costs its ring's thread little. So no worker waits for it: rings issue reads
+    /// and writes with `IOSQE_ASYNC` themselves. Of other devices, as by default, workers do these whole.
+    pub asynchronous: bool,
     /// How I/O reaches the kernel of the host; `None` for a device that has no use for it, or several ways.
     pub engine: Option<Engine>,
 }
@@ -121,6 +125,7 @@ sheave_base::setters!(Capabilities {
     sparse: bool,
     fences: bool,
     flush_per_ring: bool,
+    asynchronous: bool,
     engine: Option<Engine>,
 });
 

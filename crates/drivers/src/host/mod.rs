@@ -152,6 +152,8 @@ unsafe impl Driver for Host {
             .polled(caps.iopoll && engine == Engine::IoUring)
             .engine(Some(engine))
             .direct_io(file.is_direct())
+            // Into and out of the page cache the kernel copies, in the call that sends an I/O.
+            .asynchronous(file.is_direct())
             .read_only(file.is_readonly())
             .sparse(caps.kind == FileKind::Regular)
     }

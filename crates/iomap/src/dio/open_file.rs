@@ -69,6 +69,7 @@ pub struct OpenFile {
     pub(super) block_mask: u32,
     pub(super) dma_mask: u32,
     pub(super) writes_through: bool,
+    asynchronous: bool,
 }
 
 impl OpenFile {
@@ -96,6 +97,7 @@ impl OpenFile {
             block_mask: block_bytes - 1,
             dma_mask: limits.dma_alignment - 1,
             writes_through: caps.fua || !caps.volatile_cache,
+            asynchronous: caps.asynchronous,
             pos: 0,
             bdev,
             device,
@@ -149,6 +151,13 @@ impl OpenFile {
     pub fn place_of(&self, sector: u64) -> Place {
         let bytes = sector.saturating_sub(self.route.map_or(0, |route| route.offset())) << 9;
         if self.identity { Place::File(bytes) } else { Place::Device(bytes) }
+    }
+
+    /// Whether its device begins I/O and leaves ([`Capabilities::asynchronous`]).
+    ///
+    /// [`Capabilities::asynchronous`]: sheave_blk::driver::Capabilities::asynchronous
+    pub fn is_asynchronous(&self) -> bool {
+        self.asynchronous
     }
 
     /// Whether writes are refused.
