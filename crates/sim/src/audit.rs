@@ -1,7 +1,7 @@
-//! The books of a pool: what it says of space must agree with what its extents are.
+//! The audit of a pool: its space figures must agree with the extents of its volumes.
 //!
-//! Owns [`audit`], [`audit_metadata`], and [`scrubs_clean`] beside them. It believes the extents of the volumes, which
-//! the model has compared byte by byte, and nothing else.
+//! Owns [`audit`], [`audit_metadata`], and [`scrubs_clean`] beside them. It relies on the extents of the volumes, which
+//! the model has compared byte by byte, and on nothing else.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -11,7 +11,7 @@ use crate::disk::SimDisk;
 use sheave_vol::format::BLOCK;
 use sheave_vol::{Extent, ExtentKind, Pool, PoolInfo, ScrubOptions, VolumeInfo};
 
-/// Compares the pool's and the volumes' numbers with the extents.
+/// Compares the figures of the pool and its volumes with the extents.
 pub fn audit(pool: &Pool) -> Result<(), String> {
     let info = pool.info();
     balance(&info)?;
@@ -22,7 +22,7 @@ pub fn audit(pool: &Pool) -> Result<(), String> {
         let open = pool.open_volume(name).map_err(|error| format!("opening '{name}': {error}"))?;
         let extents = open.extents(0, volume.size_bytes).map_err(|error| format!("extents of '{name}': {error}"))?;
         covers(&volume, &extents)?;
-        // What writes that failed left beyond the end of a volume that grows.
+        // Failed writes must not leave data beyond the end of a volume that grows.
         let beyond =
             open.extents(volume.size_bytes, u64::MAX).map_err(|error| format!("extents of '{name}': {error}"))?;
         if let Some(extent) = beyond.iter().find(|one| one.kind == ExtentKind::Data) {
@@ -44,10 +44,10 @@ pub fn audit(pool: &Pool) -> Result<(), String> {
     volumes.iter().try_for_each(|(volume, extents)| balance_volume(volume, extents, &owners, info.unit_bytes))
 }
 
-/// Nothing of the pool's space is lost: what was let go is free, and what it counts as metadata is what its checkpoint
-/// on the device takes. Of a pool that has just been flushed, and with nothing under way.
+/// Checks that no space is lost: freed space has become free, and the metadata count is what the checkpoint on the
+/// device takes. The pool has just been flushed, and nothing is under way.
 pub fn audit_metadata(pool: &Pool, disk: &SimDisk) -> Result<(), String> {
-    // What was let go passes the gate; a checkpoint frees the pages that this gives up.
+    // Setting the mark writes a checkpoint: freed units pass the gate, and the pages that it gives up become free.
     let low_water = pool.info().low_water;
     pool.set_low_water(low_water).map_err(|error| format!("setting the low-water mark: {error}"))?;
     let report = check_image(&disk.image()).map_err(|error| format!("check fails: {error}"))?;
@@ -63,7 +63,7 @@ pub fn audit_metadata(pool: &Pool, disk: &SimDisk) -> Result<(), String> {
     Ok(())
 }
 
-/// A scrub finds nothing: what the device has of metadata is whole, and data is what its checksums say.
+/// Checks that a scrub finds nothing: all metadata on the device is whole, and all data matches its checksums.
 pub fn scrubs_clean(pool: &Pool) -> Result<(), String> {
     let report = pool.scrub(&ScrubOptions::default(), &mut |_| ControlFlow::Continue(()));
     let report = report.map_err(|error| format!("the scrub fails: {error}"))?;
@@ -74,7 +74,7 @@ pub fn scrubs_clean(pool: &Pool) -> Result<(), String> {
     Ok(())
 }
 
-/// Free, taken and kept add up to the size.
+/// Checks that the categories of space add up to the size.
 fn balance(info: &PoolInfo) -> Result<(), String> {
     let sum = info.data_bytes + info.metadata_bytes + info.free_bytes + info.pending_bytes + info.reserve_bytes;
     if sum != info.size_bytes {
@@ -83,7 +83,7 @@ fn balance(info: &PoolInfo) -> Result<(), String> {
     Ok(())
 }
 
-/// Extents follow each other from the first byte to the last.
+/// Checks that the extents cover the volume without a gap.
 fn covers(volume: &VolumeInfo, extents: &[Extent]) -> Result<(), String> {
     let mut at = 0;
     for extent in extents {
@@ -98,7 +98,7 @@ fn covers(volume: &VolumeInfo, extents: &[Extent]) -> Result<(), String> {
     Ok(())
 }
 
-/// The units that extents lie in, each once.
+/// Returns the units that extents lie in, each once.
 fn units(extents: &[Extent], unit_bytes: u64) -> Vec<u64> {
     let with_space = extents.iter().filter(|extent| extent.kind != ExtentKind::Hole);
     let mut all: Vec<u64> =

@@ -1,7 +1,8 @@
-//! Disks that break promises, and what may become of a pool on one.
+//! Disks that break promises, and the outcomes for a pool on one.
 //!
-//! Owns [`explore_broken`]: a run on a disk that [lies](Lie), read to the last block through rings while it is in use,
-//! after it was closed, and after crashes. What is read has a [`Standing`]; this table says which a pool may come to:
+//! Owns [`explore_broken`]: a run on a disk that [lies](Lie), read completely through rings while the pool is in use,
+//! after it was closed, and after crashes. The contents read have a [`Standing`]; this table has the worst that is
+//! allowed:
 //!
 //! | broken promise | checksums | in use, and closed and opened | after a crash |
 //! |---|---|---|---|
@@ -10,9 +11,9 @@
 //! | a flush or FUA that does nothing, or is late | yes | kept | kept, told or older; foreign only as above |
 //! | a flush or FUA that does nothing, or is late | no | kept | out of contract |
 //!
-//! *Older* is out of contract too: a disk that has lost all that came after some time is the disk of that time, and
-//! its checksums are right. What is refused must be found by `check`, and a block that is refused by a scrub, or nobody
-//! could tell what to do about it.
+//! *Older* is out of contract too: a disk that has lost all writes after some time is the disk of that time, and its
+//! checksums are right. `check` must find the cause of every refusal, and a scrub every block that is refused, so that
+//! the operator can act on it.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -32,35 +33,32 @@ use crate::tag::identify;
 use crate::threads::{MADE_AT, Threads};
 use crate::world::{Counters, World};
 
-/// Operations of a run.
 const OPS: usize = 200;
-/// Crashes of a run.
 const CUTS: usize = 12;
-/// Bytes read at a time; block by block where that is refused.
+/// Bytes read at a time. A range that is refused is read again block by block.
 const LONG: u64 = 64 << 10;
 const BLOCK: u64 = 4096;
 /// Turns in which a read must end.
 const MAX_TURNS: u32 = 100_000;
 
-/// How often what came of it.
+/// Number of pools that came to each outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Writes that landed elsewhere.
     pub misdirected: u64,
-    /// All was as it must be.
+    /// Everything was as it must be.
     pub kept: u64,
-    /// What was wrong was told by I/O or by a volume that does not open.
+    /// The damage was reported, by a failed read or by a volume that does not open.
     pub told: u64,
     /// The pool did not open, and said why.
     pub refused: u64,
     /// Older state was served: out of contract.
     pub older: u64,
-    /// What never was there was served: out of contract, without checksums or in a region that was open.
+    /// Contents that never were there were served: out of contract, without checksums or in a region that was open.
     pub foreign: u64,
 }
 
 impl Tally {
-    /// Those of another run too.
     pub fn add(&mut self, other: &Tally) {
         self.misdirected += other.misdirected;
         self.kept += other.kept;
@@ -80,7 +78,7 @@ impl Tally {
     }
 }
 
-/// The run of a seed on a disk that breaks this promise. An error is what may not be.
+/// Explores the run of a seed on a disk that breaks the promise `lie`. Returns an error if the table allows less.
 pub fn explore_broken(seed: u64, lie: Lie, checksums: bool) -> Result<Tally, String> {
     made_at::fix(Some(MADE_AT));
     let setup = setup_of(seed, lie, checksums);
@@ -91,9 +89,11 @@ pub fn explore_broken(seed: u64, lie: Lie, checksums: bool) -> Result<Tally, Str
 fn setup_of(seed: u64, lie: Lie, checksums: bool) -> Setup {
     let setup = Setup::draw(seed, OPS).with_lie(lie);
     let mut setup = if checksums { setup.with_checksums() } else { setup };
-    // Every block is read, often. The pool is opened again where what it says then is judged.
+    // Every block is read often, so volumes are small and few. Opening again is left to `open`, which judges the
+    // result.
     (setup.huge, setup.crowd, setup.mix.reopen, setup.overlap) = (0, 0, 0, true);
-    // Of two writes to one block at a time the checksum is that of what the device has afterwards, whatever that is.
+    // Of two writes to one block at a time, the checksum is that of the block read back, so a misdirected write counts
+    // as good.
     setup.twice = 0;
     setup.mix.write = setup.mix.write.max(60);
     setup.max_volumes = setup.max_volumes.min(7);
@@ -108,7 +108,7 @@ struct Broken<'a> {
     tally: Tally,
 }
 
-/// What is known of a pool that is judged.
+/// The facts against which a pool is judged.
 struct Known<'a> {
     model: &'a Model,
     past: &'a Past,
@@ -168,7 +168,7 @@ impl Broken<'_> {
         }
     }
 
-    /// Reads all that a pool has, and compares.
+    /// Reads everything that a pool has, and judges it.
     fn judge(&mut self, pool: &Pool, disk: &SimDisk, known: &Known<'_>) -> Result<(), String> {
         disk.hold(false);
         let info = pool.info();
@@ -204,7 +204,6 @@ impl Broken<'_> {
     }
 }
 
-/// Reads volumes through a ring.
 struct Reader<'a> {
     engine: Rings,
     threads: &'a Threads,
@@ -233,7 +232,7 @@ impl Reader<'_> {
         Ok(Served { size, sectors })
     }
 
-    /// None if a checksum does not match.
+    /// Returns `None` if a checksum does not match.
     fn read(&mut self, file: &Arc<dyn File>, pos: u64, len: u64) -> Result<Option<Vec<u8>>, String> {
         self.next += 1;
         self.engine.submit(self.next, file, pos, Want::Read(len as usize));

@@ -1,6 +1,6 @@
 //! `check` on the image of a disk, without a disk.
 //!
-//! Owns [`ImageIo`], the bytes of an image as the pool's blocking I/O has them.
+//! Owns [`ImageIo`], which gives the checker blocking I/O on an image.
 
 use sheave_base::status::Status;
 use sheave_base::sync::{Mutex, MutexGuard};
@@ -8,12 +8,11 @@ use sheave_vol::{BlockIo, CheckOptions, CheckReport, PoolError, check};
 
 use crate::disk::{Image, SECTOR};
 
-/// An image that is read and written at once.
+/// An image as a [`BlockIo`].
 #[derive(Debug)]
 pub struct ImageIo(Mutex<Image>);
 
 impl ImageIo {
-    /// Of this image.
     #[must_use]
     pub fn new(image: Image) -> ImageIo {
         ImageIo(Mutex::new(image))
@@ -48,7 +47,7 @@ impl BlockIo for ImageIo {
     }
 }
 
-/// What `check` says of an image.
+/// Returns the report of `check` on an image.
 pub fn check_image(image: &Image) -> Result<CheckReport, PoolError> {
     check(&ImageIo::new(image.clone()), &CheckOptions::default())
 }

@@ -1,8 +1,8 @@
-//! Damage: one metadata block of a pool is changed, and the pool must notice or not need it.
+//! Damage: one metadata block of a pool is changed, and the pool must detect it or not need the block.
 //!
-//! Owns the finding of metadata blocks in an image and the kinds of damage. Opening a damaged pool may fail, with a
-//! message; or it may succeed, and then everything is as it was, or volumes whose maps are damaged are named, do not
-//! open, and all others are as they were. It never serves what a damaged block says.
+//! Owns the search for metadata blocks in an image, and the kinds of damage. Opening a damaged pool may fail with a
+//! message. Or it succeeds, and then everything is as it was, or the volumes with damaged maps are named and do not
+//! open, and all others are as they were. The pool never acts on the contents of a damaged block.
 
 use std::fmt;
 
@@ -26,15 +26,15 @@ const SECTORS: u64 = (BLOCK / SECTOR) as u64;
 /// A metadata block as its header describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetaBlock {
-    /// Its first byte.
+    /// Address of its first byte.
     pub address: u64,
     /// One of [`kind`].
     pub kind: u16,
     /// Generation, or incarnation of the journal.
     pub generation: u64,
-    /// Number; of a journal block its sequence number.
+    /// Number; for a journal block its sequence number.
     pub index: u64,
-    /// Of a journal block: sequence number of the first block of its commit.
+    /// For a journal block, the sequence number of the first block of its commit.
     pub first: u64,
 }
 
@@ -54,27 +54,26 @@ impl fmt::Display for MetaBlock {
     }
 }
 
-/// What is done to a block.
+/// A kind of damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Harm {
     /// One bit is flipped.
     Flip,
-    /// It is all zero.
+    /// The block is zeroed.
     Zero,
-    /// It is random bytes.
+    /// The block is filled with random bytes.
     Noise,
-    /// It holds what belongs to another block.
+    /// The block gets the contents of another metadata block.
     Swap,
-    /// One of its sectors is zero.
+    /// One of its sectors is zeroed.
     Tear,
 }
 
 impl Harm {
-    /// All kinds.
     pub const ALL: [Harm; 5] = [Harm::Flip, Harm::Zero, Harm::Noise, Harm::Swap, Harm::Tear];
 }
 
-/// Blocks that look like metadata, where they say that they are.
+/// Returns the blocks that begin with the magic number, as their headers describe them.
 #[must_use]
 pub fn meta_blocks(image: &Image) -> Vec<MetaBlock> {
     let number = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
@@ -96,7 +95,7 @@ pub fn meta_blocks(image: &Image) -> Vec<MetaBlock> {
 const GENERATION_AT: usize = std::mem::offset_of!(Header, generation);
 const INDEX_AT: usize = std::mem::offset_of!(Header, index);
 
-/// Changes a block.
+/// Damages a block.
 pub fn harm(image: &mut Image, block: &MetaBlock, harm: Harm, all: &[MetaBlock], rng: &mut Rng) {
     let sector = block.address / SECTOR as u64;
     let mut bytes = vec![0; BLOCK];
@@ -121,22 +120,22 @@ pub fn harm(image: &mut Image, block: &MetaBlock, harm: Harm, all: &[MetaBlock],
     image.write(sector, &bytes);
 }
 
-/// What became of a damaged pool.
+/// The outcome of opening a damaged pool.
 #[derive(Debug)]
 pub enum Verdict {
-    /// It does not open, and says why; what `check` finds.
+    /// The pool does not open, with this error; and the findings of `check`.
     Refused(PoolError, CheckReport),
-    /// It opens without these volumes, for reading, and the others are there.
+    /// The pool opens for reading without these volumes, and the others are intact.
     Partly(Vec<String>, CheckReport),
-    /// It opens, and everything is there.
+    /// The pool opens, and everything is intact.
     Unharmed(CheckReport),
 }
 
-/// A block that is damaged for a while: its place, and the image with it as it was.
+/// Damage that goes away: the block, and the image with the block intact.
 pub type Passing<'a> = Option<(&'a MetaBlock, &'a Image)>;
 
-/// Opens what was damaged. An error is what must not be: wrong data, or damage that `check` does not see. A pool that
-/// opens in part is used, then the block is `passing` and whole again: nothing may be missing then.
+/// Opens a damaged pool. Returns an error for an outcome that must not be: wrong data, or damage that `check` does not
+/// find. With `passing`, a pool that opens in part is used, then the block is restored, and nothing may be missing.
 pub fn judge(setup: &Setup, image: &Image, model: &Model, passing: Passing<'_>) -> Result<Verdict, String> {
     let disk = |image: &Image| SimDisk::new(image.clone(), DiskOptions { lie: None, ..setup.disk.clone() });
     let report = check_image(image).map_err(|error| format!("check fails instead of telling: {error}"))?;
@@ -175,7 +174,7 @@ pub fn judge(setup: &Setup, image: &Image, model: &Model, passing: Passing<'_>) 
     }
 }
 
-/// A pool with damaged maps opens none of those volumes and copies none, and check names each of them.
+/// Checks that the pool neither opens nor copies a volume with a damaged map, and that `check` names each.
 fn refuses(pool: &Pool, damaged: &[String], report: &CheckReport) -> Result<(), String> {
     for name in damaged {
         match pool.open_volume(name) {
@@ -194,11 +193,11 @@ fn refuses(pool: &Pool, damaged: &[String], report: &CheckReport) -> Result<(), 
     Ok(())
 }
 
-/// Names of volumes that are made while a map is damaged.
+/// Prefix of the names of volumes that are made while a map is damaged.
 const MADE: &str = "made-meanwhile";
 
-/// Uses a pool with damaged maps: clones of all that is whole are written where they have data, and a new volume takes
-/// all space. The places on the disk that these writes went to.
+/// Uses a pool with damaged maps: clones every intact volume and writes to its data, and fills all space through a new
+/// volume. Returns the ranges of the disk that these writes went to.
 fn use_others(pool: &Pool, damaged: &[String]) -> Vec<(u64, u64)> {
     let mut places = Vec::new();
     let mut volumes = pool.volumes();
@@ -227,7 +226,8 @@ fn use_others(pool: &Pool, damaged: &[String]) -> Vec<(u64, u64)> {
     places
 }
 
-/// Writes a block, as far as the volume has to do with it; whether it went through. `places`: where it lies.
+/// Does the volume's part of writing a block, without the data, and appends its range on the disk to `places`. Returns
+/// true if it succeeded.
 fn write(volume: &Volume, at: u64, places: &mut Vec<(u64, u64)>) -> bool {
     let (len, token) = (BLOCK as u64, MayBlock::on_worker());
     if at + len > volume.size_bytes() {
@@ -243,7 +243,7 @@ fn write(volume: &Volume, at: u64, places: &mut Vec<(u64, u64)>) -> bool {
     volume.end_write(WriteDone::new(at, len, Status::Ok, &[piece]), &token).is_ok()
 }
 
-/// All volumes but these are as the model says, and `change` is done to the pool before.
+/// Applies `change` to the pool, then checks that all volumes except `but` are as the model says.
 fn holds(
     setup: &Setup,
     disk: &SimDisk,

@@ -1,29 +1,29 @@
 //! A simulated disk: a block driver over an image in memory, with a volatile cache, cut at will.
 //!
-//! Owns [`SimDisk`], its driver and its hardware queues. What is durable and what a crash leaves is decided in
-//! [`media`]; here requests come and end. A request that comes waits for a seeded number of polls, so requests of one
-//! ring end in any order, and between two rings the one that is polled goes first. Some are slow: they are held while
-//! much else happens. Of the threads that use it one runs at a time ([`threads`](crate::threads)).
+//! Owns [`SimDisk`], its driver and its hardware queues. [`media`] decides what is durable and what a crash leaves;
+//! here requests arrive and end. A request that arrives waits for a seeded number of polls, so the requests of one ring
+//! end in any order, and between two rings the one that is polled goes first. Some requests are slow: the disk holds
+//! them while much else happens. Of the threads that use the disk one runs at a time ([`threads`](crate::threads)).
 //!
 //! The faults atlas, for a disk that keeps its promises (no [`Lie`]):
 //!
-//! | what a crash may do to a write that no flush has covered | volumes must |
+//! | effect of a crash on a write that no flush has covered | volumes must |
 //! |---|---|
 //! | keep it, lose it, tear it between sectors of 512 B | survive, with nothing wrong to be seen |
-//! | let it come after one that ended later, on the same sectors | survive |
-//! | **errors, one by one** ([`Errors`]) | |
-//! | a read fails; a write fails and is done, or not, or later by a crash | tell it, serve nothing else, go on |
-//! | a flush fails and the cache forgets what it covered | tell it; never say of that data that it is durable |
-//! | a write finds the file system of the disk full, and is done in part | tell it; flush, delete, close, open |
-//! | **what it never does** | |
-//! | lose or tear what a flush or FUA covered | may rely on it |
-//! | **in the modes for damage only** ([`Cut::misdirected`], [`corrupt`](crate::corrupt)) | |
-//! | write it elsewhere; change a metadata block later | detect and name it, never serve what it says |
+//! | apply it after one that ended later, on the same sectors | survive |
+//! | **errors of single requests** ([`Errors`]) | |
+//! | a read fails; a write fails and takes effect, or not, or later by a crash | report it, serve nothing else, go on |
+//! | a flush fails and the cache drops what it covered | report it; never call that data durable |
+//! | a write finds the file system of the disk full, and is done in part | report it; flush, delete, close, open |
+//! | **faults that never occur** | |
+//! | loss or tearing of data that a flush or FUA covered | may rely on it |
+//! | **faults in the modes for damage only** ([`Cut::misdirected`], [`corrupt`](crate::corrupt)) | |
+//! | write it elsewhere; change a metadata block later | detect and name it, never act on its contents |
 //!
-//! What becomes of volumes on a disk that breaks a promise ([`Lie`]) is in [`broken`](crate::broken).
+//! The outcomes for volumes on a disk that breaks a promise ([`Lie`]) are in [`broken`](crate::broken).
 //!
-//! What volumes cannot tell from a crash: damage to the journal's last commit, and damage to the newest superblock
-//! while its twin is not durable (from a checkpoint to the next flush). Both are the youngest of what is durable.
+//! Volumes cannot tell two kinds of damage from a crash: damage to the journal's last commit, and damage to the newest
+//! superblock while its twin is not durable (from a checkpoint to the next flush). Both are the youngest durable state.
 //!
 //! Invariant I1: the log has every step in the order in which the disk took it; its length is the disk's time.
 
@@ -59,11 +59,11 @@ use crate::threads::pause;
 use sheave_base::rng::Rng;
 
 const DEPTH: u16 = 64;
-/// Ticks for which a slow request may be held.
+/// Numbers of ticks for which a slow request may be held.
 const HELD: [u64; 5] = [20, 50, 100, 300, 1000];
-/// Of a thousand writes of a disk that [misdirects](Lie::Misdirects) some.
+/// Per thousand writes, those that a disk that [misdirects](Lie::Misdirects) puts elsewhere.
 const MISDIRECTED: u64 = 80;
-/// So many blocks further, at most, most of those land.
+/// Most misdirected writes land at most this many blocks from their target.
 const NEAR_BLOCKS: u64 = 40;
 const BLOCK_SECTORS: u64 = (PAGE / SECTOR) as u64;
 /// The size of every member but the last is a multiple of this.
@@ -74,16 +74,16 @@ struct State {
     log: Vec<Step>,
     next_id: u64,
     rng: Rng,
-    /// Requests that came and have not ended.
+    /// Requests that arrived and have not ended.
     held: usize,
-    /// Flushes that go well before those that fail, and how many fail then.
+    /// Flushes that still succeed before the next failures, and the number of failures.
     failing: (u32, u32),
-    /// Time as slow requests see it; none passes while nothing is held.
+    /// Time as held requests see it. None passes while nothing is held.
     ticks: u64,
     holds: bool,
-    /// The next read is held for so many ticks.
+    /// Ticks for which the next read is held.
     next_read: Option<u64>,
-    /// The file system that it is a file in, if that is full.
+    /// The full file system that the disk is a file in, if any.
     host: Option<host::Host>,
     failures: Failures,
 }
@@ -96,8 +96,9 @@ impl State {
 }
 
 impl State {
-    /// Asks the file system for the space of a write, which keeps the part that finds some. `Some` if not all of it
-    /// does: whether any part is left. Of a hundred such, `frees` find that others then make some room.
+    /// Takes space for a write from the full file system, and truncates `data` to the part that finds some. Returns
+    /// `None` if all of it does, else true if a part is left. `frees` is the percentage of such refusals after which
+    /// others free some space.
     fn find_space(&mut self, sector: u64, data: &mut Vec<u8>, frees: u64) -> Option<bool> {
         let got = self.host.as_mut()?.take(sector, data.len());
         if got == data.len() {
@@ -111,7 +112,7 @@ impl State {
         Some(got > 0)
     }
 
-    /// Whether the flush that ends now fails.
+    /// Returns true if the flush that ends now fails, and counts it.
     fn flush_fails(&mut self) -> bool {
         let (good, count) = &mut self.failing;
         match (*good, *count) {
@@ -142,12 +143,12 @@ pub struct SimDisk {
     /// The disks that it is made of, the spare one last.
     parts: Arc<Vec<Device>>,
     device: Option<Device>,
-    /// The device is the spare disk too.
+    /// The pool has the spare disk.
     grown: bool,
 }
 
 impl SimDisk {
-    /// A disk with this content, all of it durable.
+    /// Returns a disk with `image` as its content, all of it durable.
     #[must_use]
     pub fn new(image: Image, options: DiskOptions) -> SimDisk {
         let rng = Rng::new(options.seed).fork(0xd15c);
@@ -168,7 +169,8 @@ impl SimDisk {
         let parts = Arc::new(Vec::new());
         let mut disk = SimDisk { state, options: Arc::new(options), parts, device: None, grown: false };
         let device = |member| Device::from_driver("sim:", Box::new(member));
-        // All drivers are made before the disk has a device: one that held it would hold itself once it is extended.
+        // All drivers are made before the disk has a device: one that held it would own itself once the device is
+        // extended.
         let mut devices: Vec<Device> = disk.members().map(device).collect();
         let spare = disk.spare_member().map(device);
         disk.device = match devices.as_slice() {
@@ -180,7 +182,6 @@ impl SimDisk {
         disk
     }
 
-    /// Bytes without the spare disk.
     fn base_bytes(&self) -> u64 {
         self.lock().media.current().size_bytes() - self.options.spare
     }
@@ -200,49 +201,48 @@ impl SimDisk {
         (bytes > 0).then(|| Member { disk: self.clone(), start: self.base_bytes(), bytes })
     }
 
-    /// The disk that a pool may still get as a member.
+    /// Returns the spare disk, unless the pool has it already.
     #[must_use]
     pub fn spare(&self) -> Option<Device> {
         self.parts.last().filter(|_| self.options.spare > 0 && !self.grown).cloned()
     }
 
-    /// The pool has it now, and the device is extended.
+    /// Records that the pool has the spare disk now, and the device is extended.
     pub fn has_grown(&mut self) {
         self.grown = true;
     }
 
-    /// This disk with the spare one joined to it, as a pool finds it that has all of them.
+    /// Returns this disk with the spare one joined to it, as a pool finds it that has both.
     pub fn joined(&self) -> Result<SimDisk, PoolError> {
         let device = sheave_vol::join("sim:", &self.parts)?;
         Ok(SimDisk { device: Some(device), grown: true, ..self.clone() })
     }
 
-    /// The disk as everybody else sees it.
+    /// Returns the disk as a device.
     #[must_use]
     pub fn device(&self) -> Device {
         self.device.clone().expect("`new` has made it; only the drivers inside have none")
     }
 
-    /// How many steps the disk has taken: its time.
+    /// Returns the number of steps that the disk has taken, which is its time.
     #[must_use]
     pub fn time(&self) -> usize {
         self.lock().log.len()
     }
 
-    /// Requests that came and have not ended.
+    /// Returns the number of requests that arrived and have not ended.
     #[must_use]
     pub fn held(&self) -> usize {
         self.lock().held
     }
 
-    /// After `good` flushes more, `count` of them fail, and the cache forgets what each covered: readers see it until
-    /// the power goes, and no later flush makes it durable. That is how kernels and disks fail.
+    /// Lets `good` more flushes succeed and the next `count` fail. As with kernels and disks, the cache drops what a
+    /// failed flush covered: readers see the data until the power goes, and no later flush makes it durable.
     pub fn fail_flushes(&self, good: u32, count: u32) {
         self.lock().failing = (good, count);
     }
 
-    /// From now on the file system that holds the disk gives so many pages more, if it may be full
-    /// ([`DiskOptions::host`]).
+    /// Leaves the file system that holds the disk with `room` free pages, if [`DiskOptions::host`] is set.
     pub fn fill_host(&self, room: u64) {
         let state = &mut *self.lock();
         if self.options.host.is_some() {
@@ -250,61 +250,59 @@ impl SimDisk {
         }
     }
 
-    /// From now on others take at once what is given back to the file system that holds the disk, or do not.
+    /// Sets whether other users of the file system take at once what the disk gives back to it.
     pub fn share_host(&self, has_others: bool) {
         if let Some(host) = &mut self.lock().host {
             host.set_others(has_others);
         }
     }
 
-    /// What has failed so far.
     #[must_use]
     pub fn failures(&self) -> Failures {
         self.lock().failures
     }
 
-    /// Whether slow requests are held from now on. When they are not, also those that were held end soon: what waits
-    /// for the disk on the simulator's own thread would wait for ever.
+    /// Sets whether slow requests are held. When set to false, those that are held end soon: the simulator's own thread
+    /// would otherwise wait for them for ever.
     pub fn hold(&self, holds: bool) {
         self.lock().holds = holds;
     }
 
-    /// The next read that comes is held for so many ticks.
+    /// Holds the next read that arrives for `ticks` ticks.
     pub fn hold_next_read(&self, ticks: u64) {
         self.lock().next_read = Some(ticks);
     }
 
-    /// Time passes for what is held.
+    /// Lets one tick pass for held requests.
     pub fn tick(&self) {
         self.lock().ticks += 1;
     }
 
-    /// All steps so far.
     #[must_use]
     pub fn log(&self) -> Vec<Step> {
         self.lock().log.clone()
     }
 
-    /// What readers see now.
+    /// Returns the contents that readers see now.
     #[must_use]
     pub fn image(&self) -> Image {
         self.lock().media.current().clone()
     }
 
-    /// What is left if the power goes now.
+    /// Returns the contents left if the power goes now.
     #[must_use]
     pub fn crash(&self, rng: &mut Rng) -> (Image, Cut) {
         self.lock().media.crash(rng)
     }
 
-    /// What is not durable.
+    /// Returns the writes that are not durable.
     #[must_use]
     pub fn loose(&self) -> Vec<Loose> {
         self.lock().media.loose()
     }
 
-    /// What is left if the power goes now and one of the writes that were not durable landed where `to` says; for the
-    /// mode in which damage must be noticed.
+    /// Returns the contents left if the power goes now and one of the loose writes landed at the sector that `to`
+    /// returns. For the mode in which damage must be noticed.
     #[must_use]
     pub fn misdirect(&self, rng: &mut Rng, to: impl Fn(&mut Rng) -> u64) -> (Image, Cut) {
         let state = self.lock();
@@ -329,7 +327,7 @@ impl SimDisk {
 #[derive(Debug)]
 struct Member {
     disk: SimDisk,
-    /// Where it begins.
+    /// First byte within the whole.
     start: u64,
     bytes: u64,
 }
@@ -369,24 +367,24 @@ unsafe impl Driver for Member {
     }
 }
 
-/// What a hardware queue knows of a request that it holds.
+/// A request that a hardware queue holds.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     tag: u16,
     id: u64,
-    /// Ends in this poll.
+    /// The poll in which the request ends.
     poll: u64,
-    /// And not before this tick.
+    /// The tick before which it does not end.
     tick: u64,
-    /// It finds the file system full; whether a part of it is done nevertheless.
+    /// Set if it finds the file system full; true if a part of it is done nevertheless.
     refused: Option<bool>,
 }
 
-/// One ring's way to the disk.
+/// One ring's path to the disk.
 #[derive(Debug)]
 struct SimQueue {
     disk: SimDisk,
-    /// Of the whole.
+    /// The sectors of its member within the whole disk.
     sectors: Range<u64>,
     held: RqQueue,
     due: Vec<Due>,
@@ -394,7 +392,7 @@ struct SimQueue {
 }
 
 impl SimQueue {
-    /// A request has come.
+    /// Takes a request: its effect is logged, and its end scheduled.
     fn come(&mut self, rq: Rq, rqs: &RqTable<'_>) {
         let state = &mut *self.disk.lock();
         let request = rqs.get(&rq);
@@ -433,7 +431,7 @@ impl SimQueue {
         self.held.push(rq);
     }
 
-    /// Where a write lands: now and then elsewhere, near by or anywhere on the same disk.
+    /// Returns the sector at which a write lands: rarely another one, near by or anywhere on the same member.
     fn misdirected(&self, state: &mut State, sector: u64, bytes: usize) -> u64 {
         let last = self.sectors.end - (bytes / SECTOR) as u64;
         if state.rng.below(1000) >= MISDIRECTED {
@@ -446,7 +444,7 @@ impl SimQueue {
         self.sectors.start + block * BLOCK_SECTORS
     }
 
-    /// A request ends.
+    /// Ends a request with its result.
     fn end(&self, due: Due, rq: Rq, rqs: &RqTable<'_>, done_list: &mut DoneList) {
         let state = &mut *self.disk.lock();
         let request = rqs.get(&rq);
@@ -485,7 +483,7 @@ impl SimQueue {
         done_list.push(rq, Status::Ok);
     }
 
-    /// Ends what is due in this poll, or everything.
+    /// Ends the requests that are due in this poll, or all of them if `all`.
     fn end_due(&mut self, all: bool, rqs: &RqTable<'_>, done: &mut DoneList) {
         let (ticks, holds) = {
             let state = self.disk.lock();
@@ -502,7 +500,7 @@ impl SimQueue {
     }
 }
 
-/// What a discarded range holds: what it held, zeroes, or something that nobody wrote.
+/// Returns the bytes of a discarded range: those it held, zeroes, or bytes that no write put there.
 fn discarded(state: &mut State, sector: u64, len: u32) -> Vec<u8> {
     let mut bytes = vec![0; len as usize];
     match state.rng.below(3) {

@@ -1,9 +1,9 @@
-//! Engines: what carries reads, writes and syncs between a volume and the simulated disk, step by step.
+//! Engines: they carry reads, writes and syncs between a volume and the simulated disk, step by step.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`direct`] | an engine that does by hand what a ring does with a file, in orders that no ring has |
-//! | [`rings`] | a ring with workers that step when they are told to |
+//! | [`direct`] | an engine that does by itself what a ring does with a file, in orders that no ring has |
+//! | [`rings`] | a ring whose workers are stepped |
 //!
 //! Owns the [`Engine`] trait. Work that may block (`map_blocking`, `fallocate`, `sync`) is a call on a thread of
 //! [`Threads`]: it goes on when it is stepped, and waits while I/O of this engine and of others is under way.
@@ -24,56 +24,53 @@ use crate::threads::Threads;
 
 const ALIGN: usize = 4096;
 
-/// What a request wants of a volume.
+/// An operation on a volume.
 #[derive(Debug)]
 pub enum Want {
-    /// So many bytes.
+    /// Number of bytes.
     Read(usize),
-    /// These bytes written; durable when it ends, if asked for.
+    /// The bytes; and true for a DSYNC write.
     Write(Vec<u8>, bool),
-    /// So many bytes to be zero.
+    /// The mode, and the number of bytes.
     Zero(FallocateMode, u64),
-    /// What ended before to be durable.
+    /// Makes durable the writes that ended before.
     Sync,
 }
 
-/// A request that has ended.
 #[derive(Debug)]
 pub struct Ended {
-    /// Its number.
     pub op: u64,
-    /// How it ended.
     pub status: Status,
-    /// What was read.
+    /// The bytes read.
     pub data: Vec<u8>,
 }
 
-/// Calls of engines that may wait for whatever there is: a grace, space, other writes.
+/// Calls of engines that may wait for anything: a grace period, space, other writes.
 const MAX_UNBOUND: usize = 5;
-/// Calls of engines in all. What waits for nothing but the disk and a commit finds room when the others wait, so that
-/// they do not wait for ever; and what [`Threads`] has room for beyond these is for calls on the pool.
+/// Calls of engines in all. The difference is kept for calls that wait for nothing but the disk and a commit: the
+/// others wait for those, and would wait for ever. The rest of [`Threads`] is for calls on the pool.
 const MAX_BOUND: usize = 9;
 
-/// Whether an engine may start a call.
+/// Returns true if an engine may start a call. `bound`: the call waits for the disk and commits alone.
 fn has_room(threads: &Threads, bound: bool) -> bool {
     threads.running().len() < if bound { MAX_BOUND } else { MAX_UNBOUND }
 }
 
-/// One ring's worth of requests.
+/// A source of requests, like one ring.
 pub trait Engine {
-    /// Takes a request at a position of a volume.
     fn submit(&mut self, op: u64, file: &Arc<dyn File>, pos: u64, want: Want);
 
-    /// Goes one step further, without blocking. Calls that it starts are stepped by whoever has the threads.
+    /// Makes one step without blocking, and returns the requests that ended. The owner of the threads steps the calls
+    /// that it starts.
     fn turn(&mut self) -> Vec<Ended>;
 
-    /// What its requests are at, in words.
+    /// Returns the state of the requests in words.
     fn describe(&self) -> String;
 
-    /// Requests that have not ended.
+    /// Returns the number of requests that have not ended.
     fn busy(&self) -> usize;
 
-    /// Forgets what it has of a file, which no request uses.
+    /// Drops what is kept for a file that no request uses.
     fn detach(&mut self, file: &Arc<dyn File>);
 }
 

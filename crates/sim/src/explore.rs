@@ -1,9 +1,9 @@
-//! Exploring: one run is cut at many steps, each cut is recovered, recovery is cut again, and life goes on after it.
+//! Exploration: a run is cut at many steps, each cut is recovered, recovery is cut again, and work goes on after it.
 //!
-//! Owns [`explore`]. A run happens once; every crash is then worked out from its log. For each, the pool is opened on
-//! what the crash left, everything in it is compared with the model, and `check` must find nothing. Of some, the writes
-//! of the recovery are cut too (the model is the same: recovery may be interrupted at any time); on some, work goes on
-//! and is cut in its turn.
+//! Owns [`explore`]. A run happens once; every crash is then derived from its log. For each, the pool is opened on the
+//! contents that the crash left, all of it is compared with the model, and `check` must find nothing. Some recoveries
+//! are cut too (with the same model, as recovery may be interrupted at any time); on others work goes on and is cut in
+//! its turn.
 
 mod deletes;
 mod failure;
@@ -24,39 +24,37 @@ use sheave_base::rng::{Rng, mix};
 
 pub use failure::Failure;
 
-/// How deep crashes within what follows a crash go.
+/// Largest depth of crashes within the work that follows a crash.
 const MAX_DEPTH: u32 = 3;
 
-/// How much is done with one run.
+/// One run, and the amount of crashes and recoveries to derive from it.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The run.
     pub setup: Setup,
-    /// Steps at which it is cut; all of them when there are no more than that.
+    /// Steps at which the run is cut; all steps if there are no more.
     pub cuts: usize,
-    /// Of a hundred recoveries, those that are cut too.
+    /// Percentage of recoveries that are cut too.
     pub nested: u64,
-    /// Of a hundred recoveries, those after which work goes on.
+    /// Percentage of recoveries after which work goes on.
     pub go_on: u64,
 }
 
 impl Plan {
-    /// The run of a seed.
+    /// Returns the plan of a seed.
     #[must_use]
     pub fn new(seed: u64, ops: usize, cuts: usize) -> Plan {
         let setup = Setup::of_run(seed, ops);
-        // What a torn commit of several blocks leaves in the journal is not to be taken for a later one.
+        // Work after the crash is what could mistake the rest of a torn commit in the journal for a later commit.
         let go_on = if setup.bulk { 30 } else { 12 };
         Plan { setup, cuts, nested: 15, go_on }
     }
 }
 
-/// What an exploration did.
+/// Figures of an exploration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Crashes.
     pub crashes: u64,
-    /// Of those, in the middle of a recovery.
+    /// Crashes in the middle of a recovery.
     pub nested: u64,
     /// Steps of all disks.
     pub steps: u64,
@@ -64,19 +62,19 @@ pub struct Report {
     pub refused: u64,
     /// Bytes of free space that went back to the disk.
     pub trimmed: u64,
-    /// Requests that failed because the disk did.
+    /// Requests that the disk failed.
     pub failures: Failures,
     /// Crashes that left a commit without its first block.
     pub headless: u64,
-    /// Crashes after which the pool had a disk that was added.
+    /// Crashes after which the pool had an added disk.
     pub grown: u64,
-    /// What its runs have met.
+    /// Situations that the runs have met.
     pub tally: Tally,
-    /// A number for everything that happened: equal for equal runs.
+    /// A hash of everything that happened: equal for equal runs.
     pub trace: u64,
 }
 
-/// Runs the plan. The same plan does the same, to the byte.
+/// Runs the plan. Equal plans give equal runs, to the byte.
 pub fn explore(plan: &Plan) -> Result<Report, Box<Failure>> {
     made_at::fix(Some(MADE_AT));
     let (path, trace, threads) = (Vec::new(), Vec::new(), Threads::new());
@@ -95,38 +93,37 @@ struct Explorer<'a> {
     report: Report,
     /// The crashes that led here, in words.
     path: Vec<String>,
-    /// What happened before the crash, in words.
+    /// The events before the crash, in words.
     trace: Vec<String>,
     threads: Threads,
 }
 
 /// A run that can be cut.
 struct Run {
-    /// What the disk held before it.
+    /// The disk's contents before the run.
     before: Image,
     log: Vec<Step>,
     history: History,
-    /// The model at its beginning.
+    /// The model at the beginning of the run.
     model: Model,
     counters: Counters,
-    /// Where it may be cut first.
+    /// The first step at which it may be cut.
     from: usize,
-    /// The pool had the spare disk, or what the disk has grown by, from the beginning.
+    /// The pool had the spare disk, or the room that the disk has grown by, from the beginning.
     grown: bool,
     lies: bool,
-    /// A flush failed, and the pool was let go of afterwards.
+    /// A flush failed, and the pool was dropped afterwards.
     degraded: bool,
-    /// Something failed on the disk.
+    /// A request failed on the disk.
     failed: bool,
 }
 
-/// What is known of a pool before it is opened on what a crash left.
+/// Facts about a pool before it is opened after a crash.
 #[derive(Clone, Copy)]
 struct Known {
     counters: Counters,
-    /// It may have the spare disk, or what the disk has grown by.
+    /// It may have the spare disk, or the room that the disk has grown by.
     may_have_grown: bool,
-    /// It must have that.
     must_have_grown: bool,
     /// It has the list of volumes that lost acknowledged writes (V25).
     listed: bool,
@@ -159,12 +156,12 @@ impl Explorer<'_> {
         setup.count(&mut self.report.tally);
         let mut world = World::new(setup, opened, &self.threads, Model::new(), Counters::default(), rng);
         world.populate()?;
-        // Most crashes are to come while there are all of them.
+        // Most crashes should come while the whole crowd exists.
         let from = if setup.crowd > 0 { world.disk().time() } else { from };
         self.work(world, before, Model::new(), (from, false), setup.ops, 0)
     }
 
-    /// Lets a world work, then cuts what it did.
+    /// Lets `world` work, then cuts its run.
     fn work(
         &mut self,
         mut world: World,
@@ -188,7 +185,7 @@ impl Explorer<'_> {
         self.report.failures.add(&failures);
         let disk = world.disk().clone();
         let (history, counters) = world.abandon();
-        // With what the pool wrote when it was let go of.
+        // Taken after the world has gone, so that the log has what the pool wrote when it was dropped.
         let log = disk.log();
         for (at, text) in &history.trace {
             self.mark(mix(*at as u64) ^ crate::disk::image::hash_bytes(text.as_bytes()));
@@ -199,12 +196,12 @@ impl Explorer<'_> {
         self.cut(&run, cuts, depth)
     }
 
-    /// Everything that happens leaves a mark in the trace.
+    /// Adds `what` to the hash of everything that happened.
     fn mark(&mut self, what: u64) {
         self.report.trace = mix(self.report.trace ^ what);
     }
 
-    /// Steps at which a commit of several journal blocks has just come to the disk.
+    /// Returns the steps at which a commit of several journal blocks has just arrived at the disk.
     fn commits(&self, log: &[Step], from: usize) -> Vec<usize> {
         let journal = JOURNAL_START..JOURNAL_START + self.plan.setup.journal_bytes;
         let is_commit = |step: &Step| {
@@ -214,7 +211,7 @@ impl Explorer<'_> {
         (from..log.len()).filter(|&at| is_commit(&log[at])).map(|at| at + 1).collect()
     }
 
-    /// Cuts a run at many steps.
+    /// Cuts a run at many steps, and recovers each.
     fn cut(&mut self, run: &Run, cuts: usize, depth: u32) -> Result<(), String> {
         run.log.iter().for_each(|step| self.mark(step.hash()));
         self.report.steps += run.log.len() as u64;
@@ -270,7 +267,7 @@ impl Explorer<'_> {
         Ok(())
     }
 
-    /// Opens the pool on what a crash left, and compares.
+    /// Opens the pool on the contents that a crash left, and compares.
     fn recover(&mut self, image: Image, model: &Model, known: Known, rng: &mut Rng, depth: u32) -> Result<(), String> {
         let setup = &self.plan.setup;
         let image = if setup.disk.errors.any() && rng.percent(30) { self.stumble(image, rng)? } else { image };
@@ -304,7 +301,7 @@ impl Explorer<'_> {
         if deeper && (known.headless || rng.percent(self.plan.go_on)) {
             let mut setup = setup.clone();
             if known.headless {
-                // Commits of one block, each before what is left of that one.
+                // Commits of one block each overwrite the journal up to the rest of the headless one.
                 (setup.mix.write, setup.mix.sync, setup.mix.turn, setup.long) = (20, 20, 60, 0);
             }
             let (pool, threads) = ((pool, disk.clone()), &self.threads);
@@ -326,8 +323,8 @@ impl Explorer<'_> {
         Ok(())
     }
 
-    /// Opens the pool on a disk that fails now and then, which is told if it keeps the pool from opening; then the
-    /// process ends, with the power or without. What is left of the disk.
+    /// Opens the pool on a disk that fails now and then, then ends the process with or without the power. Returns the
+    /// contents that are left. An error that keeps the pool from opening must name the failure.
     fn stumble(&mut self, image: Image, rng: &mut Rng) -> Result<Image, String> {
         let setup = &self.plan.setup;
         let errors = rng.pick(&[(50, 0, 0), (200, 0, 0), (0, 80, 0), (0, 0, 100), (20, 20, 20)]);
@@ -349,7 +346,7 @@ impl Explorer<'_> {
         Ok(left)
     }
 
-    /// `check` finds nothing.
+    /// Checks that `check` finds nothing, and that its units add up.
     fn check(&self, image: &Image) -> Result<(), String> {
         let report = check_image(image).map_err(|error| format!("check fails: {error}"))?;
         if !report.is_clean() {
@@ -365,8 +362,8 @@ impl Explorer<'_> {
     }
 }
 
-/// The disk of a pool that has become so much larger. Behind the pool is what lay there before: by turns nothing, what
-/// says nothing, and blocks of the very pool, as an older copy of it left them.
+/// Extends the disk of a pool by `behind` bytes, which hold in turn nothing, noise, and blocks of the same pool as an
+/// older copy of it would have left them.
 fn with_old_things(mut image: Image, behind: u64) -> Image {
     let (size, block) = (image.size_bytes(), PAGE as u64);
     image.grow(size + behind);
@@ -382,7 +379,7 @@ fn with_old_things(mut image: Image, behind: u64) -> Image {
     image
 }
 
-/// Opens the pool, without the spare disk first: that is refused exactly when the pool has it.
+/// Opens the pool, first without the spare disk: that must be refused exactly if the pool has it.
 fn open(setup: &Setup, disk: SimDisk) -> Result<(Pool, SimDisk), String> {
     open_as(setup, disk).map_err(|error| format!("the pool does not open: {error}"))
 }
@@ -397,8 +394,8 @@ fn open_as(setup: &Setup, disk: SimDisk) -> Result<(Pool, SimDisk), PoolError> {
     }
 }
 
-/// What is left when a commit that has just come loses its first block and nothing else. Its other blocks must never
-/// be taken for those of a later commit.
+/// Returns the contents left when a commit that has just arrived loses its first block and nothing else. Its other
+/// blocks must never pass for those of a later commit.
 fn headless_commit(media: &Media, rng: &mut Rng) -> (Image, Cut) {
     let loose = media.loose();
     let mut cut = Cut::draw(&loose, rng);
@@ -408,7 +405,7 @@ fn headless_commit(media: &Media, rng: &mut Rng) -> (Image, Cut) {
     (media.crash_as(&cut), cut)
 }
 
-/// Steps to cut at, in order: all, or as many as wanted. Half of those are just before a flush, when most is loose.
+/// Draws steps to cut at, in order: all, or `cuts` of them. Half of those are just before a flush, when most is loose.
 fn choose(log: &[Step], from: usize, cuts: usize, rng: &mut Rng) -> Vec<usize> {
     let to = log.len();
     if to - from < cuts {

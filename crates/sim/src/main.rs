@@ -1,6 +1,4 @@
-//! `sheave-sim`: runs of the crash simulator by hand; `cargo xtask sim` calls it.
-//!
-//! Owns the command line alone.
+//! `sheave-sim`: the command line of the crash simulator, which `cargo xtask sim` runs.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -27,15 +25,15 @@ const USAGE: &str =
 
 Of every 20th seed there are also runs on disks that break a promise: a flush that lies, a write that lands elsewhere.";
 
-/// Of so many seeds one has runs on disks that break a promise too.
+/// Every how many seeds there are also runs on disks that break a promise.
 const BROKEN: u64 = 20;
-/// A failure is made small for this long.
+/// Time limit for reducing a failure.
 const SHRINK: Duration = Duration::from_secs(60);
 
 struct Args {
-    /// Be the process that a test kills.
+    /// Be the process that a test kills, on this device.
     write: Option<String>,
-    /// Make the pool first.
+    /// Create the pool first.
     format: bool,
     from: u32,
     seed: Option<u64>,
@@ -123,7 +121,7 @@ fn write(spec: &str, format: bool, seed: u64, from: u32) -> ExitCode {
     }
 }
 
-/// The run of a seed, as the options want it.
+/// Returns the plan of a seed, changed by the options.
 fn plan(args: &Args, seed: u64) -> Plan {
     let mut plan = Plan::new(seed, args.ops, args.cuts);
     match args.checksum {
@@ -137,7 +135,7 @@ fn plan(args: &Args, seed: u64) -> Plan {
     plan
 }
 
-/// The runs of a seed on disks that break a promise, one for each. An error is what may not be.
+/// Explores a seed on disks that break a promise, one run for each. Returns an error for a forbidden outcome.
 fn broken(args: &Args, seed: u64, standings: &mut Standings) -> Result<(), String> {
     let lies = [Lie::FlushDoesNothing, Lie::LateFlush, Lie::FuaIsVolatile, Lie::Misdirects];
     for lie in lies.into_iter().filter(|_| seed.is_multiple_of(BROKEN)) {
@@ -211,7 +209,7 @@ mod tests {
     use super::*;
     use sheave_sim::explore::Failure;
 
-    /// What a failure says is to be typed gives the plan that failed, whatever options that was run with.
+    /// The command that a failure prints gives the plan that failed, whatever options that plan was made with.
     #[test]
     fn a_failure_names_every_option_that_repeats_it() {
         let options = ["", "--checksum", "--no-checksum", "--errors 20", "--flush-errors 3 --no-checksum", "--ops 40"];

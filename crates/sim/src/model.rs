@@ -1,20 +1,20 @@
-//! The model: what may be in each sector of each volume, now and after a crash.
+//! The model: the values that each sector of each volume may hold, now and after a crash.
 //!
-//! Owns [`Model`], which changes by [`Event`]s alone, and the two questions that it answers: what may a reader see, and
-//! what may a crash leave. It knows nothing of pools, units or journals; it is the durability contract:
+//! Owns [`Model`], which changes by [`Event`]s alone, and answers two questions: which values may a reader see, and
+//! which may a crash leave. It has no pools, units or journals; it states the durability contract:
 //!
-//! - R1: a write (or discard, which writes zeroes) that is on its way may or may not be there, sector by sector.
-//! - R2: one that has ended is what readers see, until a later one; of two at the same time either may be last.
-//! - R3: a flush that has ended covers what had ended when it was asked for, in all volumes of the pool: a crash leaves
-//!   that, or something later. A DSYNC write covers itself.
+//! - R1: a write (or discard, which writes zeroes) that is under way may or may not be there, sector by sector.
+//! - R2: a write that has ended is what readers see, until a later one; of two that overlap in time either may be last.
+//! - R3: a flush that has ended covers the writes that had ended when it was issued, in all volumes of the pool: a
+//!   crash leaves those, or something later. A DSYNC write covers itself.
 //! - R4: creating, deleting, renaming, resizing, snapshots, clones and rollbacks are durable when the call has
-//!   returned; a crash within the call leaves the state before it or the state after it. (What a resize was to cut off
-//!   may be zero already.) A rollback, and the zeroes of a resize, are writes as long as the call: others that are
-//!   under way come before or after them, sector by sector.
-//! - R5: a snapshot holds what had ended before the call, durable; of what was under way, anything.
-//! - R6: what was never written, or was cut off and grown again, is zero.
-//! - R7: what was found after a crash stays.
-//! - R8: a volume that grows has the size that its writes gave it; what a crash leaves of that is in `size`.
+//!   returned; a crash within the call leaves the state before it or the state after it. (The range that a resize was
+//!   to cut off may be zero already.) A rollback, and the zeroes of a resize, are writes as long as the call: other
+//!   writes under way come before or after them, sector by sector.
+//! - R5: a snapshot holds, durably, the writes that had ended before the call; of writes under way, any.
+//! - R6: sectors that were never written, or were cut off and grown again, are zero.
+//! - R7: the contents found after a crash stay.
+//! - R8: a volume that grows has the size that its writes gave it; the sizes that a crash may leave are in `size`.
 
 mod cell;
 mod change;
@@ -40,25 +40,25 @@ use crate::disk::SECTOR;
 use cell::{Cell, Entry, ZERO};
 use write::OpenWrite;
 
-/// What may be where.
+/// The values that each sector may hold.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     now: u64,
     volumes: BTreeMap<String, Volume>,
     writes: BTreeMap<u64, OpenWrite>,
-    /// Flushes under way, and when they began.
+    /// Flushes under way, by operation, with the time of issue.
     syncs: BTreeMap<u64, u64>,
-    /// A call that is under way, and when it began.
+    /// The call that is under way, with the time at which it began.
     changing: Option<(Change, u64)>,
-    /// The sizes of what is being copied, when that began.
+    /// Sizes of the sources when the copy under way began.
     reached: Vec<u64>,
-    /// When the reads that are under way began.
+    /// Times at which the reads under way began.
     readers: Vec<u64>,
-    /// What the call makes zero.
+    /// The range that the call under way zeroes.
     zeroing: Option<Zeroing>,
 }
 
-/// What a call that is under way makes zero, as far as nothing else is said of a sector.
+/// The range that a call under way zeroes, for the sectors that have no cell of their own.
 #[derive(Clone, Debug)]
 struct Zeroing {
     volume: u32,
@@ -67,51 +67,49 @@ struct Zeroing {
 }
 
 impl Model {
-    /// A pool without volumes.
     #[must_use]
     pub fn new() -> Model {
         Model::default()
     }
 
-    /// The model's time.
+    /// Returns the model's time, which each event advances by one.
     #[must_use]
     pub fn now(&self) -> u64 {
         self.now
     }
 
-    /// A read begins; it says when at its end.
+    /// Records that a read begins. Returns the time, which [`Model::end_read`] takes.
     pub fn begin_read(&mut self) -> u64 {
         self.readers.push(self.now);
         self.now
     }
 
-    /// A read that began at `since` has been checked.
+    /// Records that the read that began at `since` has been checked.
     pub fn end_read(&mut self, since: u64) {
         if let Some(at) = self.readers.iter().position(|&one| one == since) {
             self.readers.swap_remove(at);
         }
     }
 
-    /// When the first of the reads and copies under way began.
+    /// Returns the time at which the first of the reads and the call under way began. Entries that ended later are kept
+    /// for them.
     fn horizon(&self) -> u64 {
         let changing = self.changing.as_ref().map(|(_, since)| *since);
         self.readers.iter().copied().chain(changing).min().unwrap_or(u64::MAX)
     }
 
-    /// All volumes by name.
     #[must_use]
     pub fn volumes(&self) -> &BTreeMap<String, Volume> {
         &self.volumes
     }
 
-    /// The sizes that a volume may have, nothing being under way: that which readers saw, or one that durable writes
-    /// gave it which failed afterwards.
+    /// Returns the sizes that a volume without I/O under way may have: the one that readers saw, or one that a failed
+    /// DSYNC write may have given it.
     #[must_use]
     pub fn sizes_of(&self, id: u32) -> Vec<u64> {
         self.volume(id).map_or(Vec::new(), |volume| volume.growth.sizes_from(volume.size))
     }
 
-    /// A volume by its number.
     #[must_use]
     pub fn volume(&self, id: u32) -> Option<&Volume> {
         self.volumes.values().find(|volume| volume.id == id)
@@ -121,19 +119,19 @@ impl Model {
         self.volumes.values_mut().find(|volume| volume.id == id)
     }
 
-    /// Whether a call is under way that changes a volume as a whole.
+    /// Returns true if a call that changes a volume as a whole is under way.
     #[must_use]
     pub fn is_changing(&self) -> bool {
         self.changing.is_some()
     }
 
-    /// Whether a write or a flush is under way.
+    /// Returns true if a write or a flush is under way.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         !self.writes.is_empty() || !self.syncs.is_empty()
     }
 
-    /// Whether a write is on its way to the range.
+    /// Returns true if a write to the range is under way.
     #[must_use]
     pub fn is_being_written(&self, volume: u32, sectors: Range<u64>) -> bool {
         let overlaps =
@@ -141,7 +139,7 @@ impl Model {
         self.writes.values().any(overlaps)
     }
 
-    /// Something happens.
+    /// Advances the time by one and applies `event`.
     pub fn apply(&mut self, event: &Event) {
         self.now += 1;
         match event {
@@ -157,7 +155,7 @@ impl Model {
                 if let Some(volume) = self.volume_mut(write.volume).filter(|volume| volume.max.is_some()) {
                     let end = volume.size.max(volume.growth.ended_reach()) / SECTOR as u64;
                     if !*ok && !write.dsync {
-                        // Nobody sees what it did beyond the end.
+                        // Beyond the end readers see nothing, and growth leaves zeroes there (R6).
                         volume.cells.change(end..u64::MAX, |_| true, |_, cell| cell.withdraw(&write));
                     }
                     volume.size = volume.growth.end(&write, now, *ok, volume.size, horizon);
@@ -209,7 +207,6 @@ impl Model {
         }
     }
 
-    /// A write begins.
     fn issue(&mut self, op: u64, write: OpenWrite) {
         if let Some(volume) = self.volume_mut(write.volume).filter(|volume| volume.max.is_some()) {
             volume.growth.issue(&write, volume.size);
@@ -224,7 +221,7 @@ impl Model {
         self.writes.insert(op, write);
     }
 
-    /// The sizes that each copy may have whose making ends now.
+    /// Returns, for each copy of the call under way, the sizes that it may have if the call ends now.
     #[must_use]
     pub fn sizes_of_copies(&self) -> Vec<Vec<u64>> {
         let Some((change, _)) = &self.changing else { return Vec::new() };
@@ -241,7 +238,7 @@ impl Model {
         }
     }
 
-    /// What a sector of a volume is of which nothing was said: zero, and zeroes may be on their way to it.
+    /// Returns a constructor for the cell of a sector that has none: zero, and the zeroes that are under way to it.
     fn fresh_cells(&self, volume: u32) -> impl Fn(u64) -> Cell + use<> {
         let writes = self.writes.values().filter(|write| write.volume == volume && write.value == 0);
         let writes = writes.map(|write| (write.sector..write.sector + write.sectors, write.issued));
@@ -256,7 +253,7 @@ impl Model {
         }
     }
 
-    /// The states that a crash may leave: one, or two within a call that changes volumes as a whole (R4).
+    /// Returns the states that a crash may leave: one, or two within a call that changes volumes as a whole (R4).
     #[must_use]
     pub fn after_crash(&self) -> Vec<Model> {
         let mut before = self.clone();

@@ -1,4 +1,4 @@
-//! What a pool holds, looked at without going through its I/O: mappings are asked for, bytes taken from the disk.
+//! The contents of a pool, read past its I/O path: mappings come from the volumes, bytes from the disk.
 
 use sheave_base::status::Status;
 use sheave_iomap::File;
@@ -11,7 +11,7 @@ use crate::model::{Observed, ObservedVolume};
 use crate::sparse::Sparse;
 use crate::tag::{Seen, identify};
 
-/// All volumes of an open pool, but those with damaged maps, and what is in each of their sectors.
+/// Returns all volumes of an open pool, except those with damaged maps, with the contents of each sector.
 pub fn observe(pool: &Pool, disk: &Image, seed: u64) -> Result<Observed, String> {
     let mut found = Observed::new();
     for info in pool.volumes().into_iter().filter(|info| info.damage.is_none()) {

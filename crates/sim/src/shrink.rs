@@ -1,10 +1,10 @@
-//! Makes a failure small: leaves out operations for as long as something still fails.
+//! Reduction of a failure: leaves out operations for as long as something still fails.
 
 use std::time::{Duration, Instant};
 
 use crate::explore::{Failure, Plan, explore};
 
-/// Leaves out as many operations of a run that fails as it can in this time. The failure that is left may be another.
+/// Leaves out as many operations of a failing run as it can within `time`. The failure that is left may be another one.
 #[must_use]
 pub fn shrink(plan: &Plan, first: Box<Failure>, time: Duration) -> Box<Failure> {
     let until = Instant::now() + time;

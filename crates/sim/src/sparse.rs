@@ -1,7 +1,7 @@
-//! Something for each sector of a volume, most of which have nothing of their own.
+//! A map from the sectors of a volume to values, most of which are missing.
 //!
-//! Owns [`Sparse`]: what has been touched is kept by chunks, which copies share until one of them changes. So a volume
-//! of a TiB costs what was written to it, and a copy of it costs less.
+//! Owns [`Sparse`]: values are kept in chunks, which copies share until one of them changes. So a volume of a TiB costs
+//! what was written to it, and a copy of it costs less.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use sheave_base::sync::Arc;
 /// Sectors of a chunk.
 const CHUNK: u64 = 64;
 
-/// Something for some of the sectors.
+/// A sparse map from sectors to values.
 #[derive(Clone, Debug)]
 pub struct Sparse<T> {
     chunks: BTreeMap<u64, Arc<Vec<T>>>,
@@ -24,18 +24,18 @@ impl<T> Default for Sparse<T> {
 }
 
 impl<T: Clone> Sparse<T> {
-    /// What a sector has, if it or one near it was touched.
+    /// Returns the value of a sector, if it or another sector of its chunk was touched.
     #[must_use]
     pub fn get(&self, sector: u64) -> Option<&T> {
         self.chunks.get(&(sector / CHUNK)).map(|chunk| &chunk[(sector % CHUNK) as usize])
     }
 
-    /// All that there is, in order.
+    /// Returns all sectors with values, in order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         self.chunks.iter().flat_map(|(&at, chunk)| (at * CHUNK..).zip(chunk.iter()))
     }
 
-    /// Gives the sectors of a range, and those near it, something: `fresh` if they have nothing.
+    /// Gives a value to every sector of the chunks that the range meets: `fresh` where there is none.
     pub fn touch(&mut self, range: Range<u64>, mut fresh: impl FnMut(u64) -> T) {
         if range.is_empty() {
             return;
@@ -46,7 +46,7 @@ impl<T: Clone> Sparse<T> {
         }
     }
 
-    /// Changes what there is of a range, where it `wants` that.
+    /// Calls `change` on the values in a range for which `wants` returns true.
     pub fn change(&mut self, range: Range<u64>, wants: impl Fn(&T) -> bool, mut change: impl FnMut(u64, &mut T)) {
         if range.is_empty() {
             return;
@@ -63,7 +63,7 @@ impl<T: Clone> Sparse<T> {
         }
     }
 
-    /// From a sector on there is nothing but this.
+    /// Removes all values from sector `from` on. The rest of its chunk becomes `nothing`.
     pub fn cut(&mut self, from: u64, nothing: &T) {
         let mut gone = self.chunks.split_off(&(from / CHUNK));
         if let Some(mut chunk) = gone.remove(&(from / CHUNK)).filter(|_| !from.is_multiple_of(CHUNK)) {
@@ -72,7 +72,7 @@ impl<T: Clone> Sparse<T> {
         }
     }
 
-    /// Another map of the sectors that are in this one, in which each has what `change` makes of its content.
+    /// Returns a map with the same sectors, each with the value that `change` returns.
     #[must_use]
     pub fn map<U>(&self, mut change: impl FnMut(u64, &T) -> U) -> Sparse<U> {
         let chunk = |at: u64, chunk: &[T], change: &mut dyn FnMut(u64, &T) -> U| {

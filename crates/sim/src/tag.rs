@@ -1,25 +1,24 @@
-//! Tagged data: every sector that a run writes says who wrote it, where and when.
+//! Tagged data: every sector that a run writes names its write, volume and sector.
 //!
-//! Owns the 512 bytes. Whatever comes back from a volume is zeroes, or the sector of one certain write, or nobody's:
-//! [`identify`] says which. All 512 bytes are a function of the tag, so half a sector is nobody's either.
+//! Owns the 512 bytes. A sector read from a volume is zeroes, or that of one certain write, or nobody's: [`identify`]
+//! tells them apart. All 512 bytes are a function of the tag, so half a sector is nobody's either.
 
 use std::fmt;
 
 use crate::disk::SECTOR;
 use sheave_base::rng::mix;
 
-/// What a sector may hold: 0 is zeroes, any other number is that of a write.
+/// The content of a sector: 0 for zeroes, else the number of a write.
 pub type Value = u32;
 
 const MAGIC: u64 = 0x5348_5641_5447_0001;
 const WORD: usize = 8;
 
-/// What a sector was found to hold.
+/// The content that a sector was found to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// Zeroes.
     Zero,
-    /// What a write put there.
+    /// The data of a write.
     Written {
         /// Number of the write.
         value: Value,
@@ -28,12 +27,12 @@ pub enum Seen {
         /// The sector of that volume.
         sector: u64,
     },
-    /// Neither: nobody has written this.
+    /// Bytes that no write of the run put anywhere.
     Nobodys,
 }
 
 impl Seen {
-    /// The value, for a sector that lies here.
+    /// Returns the value, if the data belongs to sector `here`.
     #[must_use]
     pub fn value_at(self, here: u64) -> Option<Value> {
         match self {
@@ -56,7 +55,7 @@ impl fmt::Display for Seen {
     }
 }
 
-/// Fills a sector.
+/// Fills one sector with the tag.
 pub fn fill(seed: u64, value: Value, volume: u32, sector: u64, out: &mut [u8]) {
     if value == 0 {
         return out.fill(0);
@@ -76,7 +75,7 @@ pub fn fill_all(seed: u64, value: Value, volume: u32, sector: u64, out: &mut [u8
     }
 }
 
-/// Says what a sector holds.
+/// Returns the content of a sector.
 #[must_use]
 pub fn identify(seed: u64, bytes: &[u8]) -> Seen {
     let word = |at: usize| {

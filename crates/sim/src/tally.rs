@@ -1,40 +1,39 @@
-//! What runs have met: counted, so that nobody has to believe that a kind of trouble comes in random runs.
+//! Counts of the situations that runs have met, which show that random runs reach them.
 //!
-//! Owns [`Tally`]. Counting draws nothing and marks nothing: a run is the same with it.
+//! Owns [`Tally`]. Counting draws nothing and marks nothing, so a run is the same with it and without.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// How often what was met, by its name.
+/// Counts by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     counts: BTreeMap<String, u64>,
 }
 
 impl Tally {
-    /// Once more.
+    /// Counts `what` once.
     pub fn count(&mut self, what: impl Into<String>) {
         self.count_if(true, what);
     }
 
-    /// Once more, if this is so; without, the name is there all the same, perhaps with 0.
+    /// Counts `what` once if `is_so`. Otherwise the name is listed all the same, perhaps with 0.
     pub fn count_if(&mut self, is_so: bool, what: impl Into<String>) {
         *self.counts.entry(what.into()).or_default() += u64::from(is_so);
     }
 
-    /// So many times more.
     pub fn count_times(&mut self, times: u64, what: impl Into<String>) {
         *self.counts.entry(what.into()).or_default() += times;
     }
 
-    /// What others have met too.
+    /// Adds the counts of `other`.
     pub fn add(&mut self, other: &Tally) {
         for (what, count) in &other.counts {
             *self.counts.entry(what.clone()).or_default() += count;
         }
     }
 
-    /// How often it was met.
+    /// Returns the count of `what`.
     #[must_use]
     pub fn of(&self, what: &str) -> u64 {
         self.counts.get(what).copied().unwrap_or(0)

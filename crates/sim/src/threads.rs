@@ -1,16 +1,16 @@
-//! Threads that run one at a time: calls that block, step by step.
+//! Threads that run one at a time: blocking calls, executed step by step.
 //!
 //! Owns [`Threads`] and [`Call`]. A call runs on a thread of its own, but only while the simulator waits for it in
-//! [`Threads::step`]: it goes on until it waits for something (a grace, a lock that is held over I/O, another thread's
-//! work, the simulated disk), and hands over there. So a pool's blocking operations overlap with each other and with
-//! all that rings do, in an order that the simulator draws from its seed, and that repeats to the byte.
+//! [`Threads::step`]: it goes on until it would wait (for a grace period, a lock that is held over I/O, another
+//! thread's work, the simulated disk), and hands over there. So a pool's blocking operations overlap with each other
+//! and with all that rings do, in an order that the simulator draws from its seed, and that repeats to the byte.
 //!
-//! Does not own where threads wait: that is [`sheave_base::wait`], and the simulated disk, which calls [`pause`] when
-//! it is polled.
+//! Does not own the points at which threads wait: [`sheave_base::wait`] does, and the simulated disk, which calls
+//! [`pause`] when it is polled.
 //!
-//! - I1: of all threads, the simulator's included, one runs. Who hands over says to whom.
+//! - I1: exactly one thread runs, the simulator's included. Only that thread passes the turn on.
 //! - I2: a panic of a call is a panic of the step in which it came.
-//! - I3: a call that is given up unwinds from where it waits. All have ended when their `Threads` go.
+//! - I3: a call that is given up unwinds from where it waits. All calls have ended when their `Threads` are dropped.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -22,9 +22,9 @@ use sheave_base::sync::atomic::{AtomicU8, Ordering};
 use sheave_base::sync::{Arc, Mutex, hint, thread};
 use sheave_base::wait::{self, Step};
 
-/// All pools of simulations were made on one day.
+/// The day on which all pools of simulations were made, so that images repeat to the byte.
 pub const MADE_AT: u64 = 1_700_000_000;
-/// Calls at a time.
+/// Largest number of calls at a time.
 pub const MAX_CALLS: usize = 12;
 /// Steps in which a call that is given up must end.
 const MAX_STEPS: u32 = 100_000;
@@ -46,12 +46,12 @@ const QUIT: u8 = 5;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// With this a call that is given up unwinds.
+/// The panic payload with which a call that is given up unwinds.
 struct GivenUp;
 
-/// What the simulator and one thread share.
+/// The state that the simulator and one thread share.
 struct Baton {
-    /// Whose turn it is, and what for.
+    /// One of [`WAITS`] to [`QUIT`]: whose turn it is, and why.
     turn: AtomicU8,
     job: Mutex<Option<Job>>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -59,7 +59,7 @@ struct Baton {
 }
 
 impl Baton {
-    /// Waits for a turn; what it is for.
+    /// Waits until it is the turn of the simulator, or of the thread. Returns the reason.
     fn wait_turn(&self, simulator: bool) -> u8 {
         let mut spins = 0;
         loop {
@@ -79,10 +79,10 @@ impl Baton {
         to.unpark();
     }
 
-    /// The call hands over, and has the turn again when this returns.
+    /// Passes the turn to the simulator, and returns when it comes back.
     fn hand_over(&self) -> Step {
         if thread::panicking() {
-            // It unwinds, and what it drops must not unwind again.
+            // The call unwinds already; a second panic in one of its drops would abort.
             return Step::Again;
         }
         self.pass(WAITS, &self.simulator);
@@ -94,7 +94,7 @@ impl Baton {
     }
 }
 
-/// The life of a thread: call after call.
+/// The main function of a thread: it runs one call after another.
 fn work(baton: &Arc<Baton>) {
     let mine = Arc::clone(baton);
     sheave_vol::made_at::fix(Some(MADE_AT));
@@ -119,7 +119,7 @@ fn work(baton: &Arc<Baton>) {
 struct Worker {
     baton: Arc<Baton>,
     handle: thread::JoinHandle<()>,
-    /// Of the call that it has, or had last: the next has another.
+    /// Shared with the current or last call. The next call gets a new one, so that an ended call stays ended.
     busy: Rc<Cell<bool>>,
 }
 
@@ -133,7 +133,7 @@ impl Worker {
         Worker { baton, handle, busy: Rc::new(Cell::new(false)) }
     }
 
-    /// Lets the thread go on until it hands over; the panic that ended its call, if one did.
+    /// Lets the thread run until it hands over. Returns the panic that ended its call, if one did.
     fn tell(&self, turn: u8) -> Option<Box<dyn Any + Send>> {
         self.baton.pass(turn, self.handle.thread());
         if self.baton.wait_turn(true) == ENDED {
@@ -153,12 +153,12 @@ impl Worker {
     }
 }
 
-/// The workers, and their end.
+/// All threads; they end with it.
 #[derive(Default)]
 struct Workers {
     all: RefCell<Vec<Worker>>,
-    /// What the next call draws its gaps from, in how many of a hundred it hands over, and in how many of those it does
-    /// so for long.
+    /// The seed of the next call's gaps; the percentage of them in which it hands over; and of those, the percentage in
+    /// which it does so for long.
     gaps: Cell<(u64, (u64, u64))>,
 }
 
@@ -173,11 +173,10 @@ impl Drop for Workers {
     }
 }
 
-/// The threads of a simulation. Clones are the same threads.
+/// The threads of a simulation. Clones share them.
 #[derive(Clone, Default)]
 pub struct Threads(Rc<Workers>);
 
-/// A call that was started.
 pub struct Call<T> {
     number: usize,
     result: Arc<Mutex<Option<T>>>,
@@ -185,51 +184,51 @@ pub struct Call<T> {
 }
 
 impl<T> Call<T> {
-    /// What it returned; once, when it has.
+    /// Returns the call's result, once, after it has returned.
     #[must_use]
     pub fn take(&self) -> Option<T> {
         if self.has_ended() { self.result.lock().ok()?.take() } else { None }
     }
 
-    /// It has returned, or was given up.
+    /// Returns true if the call has returned or was given up.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         !self.busy.get()
     }
 
-    /// Names it in [`Threads::step`].
+    /// Returns the number for [`Threads::step`].
     #[must_use]
     pub fn number(&self) -> usize {
         self.number
     }
 }
 
-/// In the place of a wait: lets others go on, if this thread runs a call. The simulator's own thread goes on at once.
+/// Lets other threads go on at a point where a call would wait. Returns at once on the simulator's own thread.
 pub fn pause() {
     wait::step();
 }
 
 impl Threads {
-    /// None yet: they come with the calls, and stay.
+    /// Returns an empty set. Threads are started with the calls, and kept.
     #[must_use]
     pub fn new() -> Threads {
         Threads::default()
     }
 
-    /// Calls that are started from now on hand over in so many of a hundred gaps, as the seed says: between two holds
-    /// of a pool's lock, where nobody waits; in so many of a hundred of those for long, while much else goes on.
+    /// Sets the gaps of the calls started from now on: the percentage of releases of a pool's lock at which a call
+    /// hands over although nobody waits; and of those, the percentage at which it does so for long.
     pub fn set_gaps(&self, seed: u64, percents: (u64, u64)) {
         self.0.gaps.set((seed, percents));
     }
 
-    /// The calls that have not returned.
+    /// Returns the numbers of the calls that have not returned.
     #[must_use]
     pub fn running(&self) -> Vec<usize> {
         let workers = self.0.all.borrow();
         (0..workers.len()).filter(|&at| workers[at].busy.get()).collect()
     }
 
-    /// Starts a call, which does nothing before its first step. `None` when there are too many.
+    /// Prepares a call, which begins with its first step. Returns `None` if there are [`MAX_CALLS`] already.
     pub fn start<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Option<Call<T>> {
         let mut workers = self.0.all.borrow_mut();
         let idle = workers.iter().position(|worker| !worker.busy.get());
@@ -259,10 +258,10 @@ impl Threads {
         Some(Call { number, result, busy: Rc::clone(&worker.busy) })
     }
 
-    /// Lets a call go on until it waits or returns. `time_up`: a wait of its own that has a timeout is over.
+    /// Lets a call run until it waits or returns. `time_up`: its wait, if that has a timeout, has timed out.
     ///
     /// # Panics
-    /// When the call did (I2).
+    /// Panics if the call did (I2).
     pub fn step(&self, call: usize, time_up: bool) {
         let workers = self.0.all.borrow();
         let Some(worker) = workers.get(call).filter(|worker| worker.busy.get()) else { return };
@@ -273,7 +272,7 @@ impl Threads {
         }
     }
 
-    /// Gives up what still runs (I3).
+    /// Gives up the calls that have not returned (I3).
     pub fn give_up(&self) {
         self.0.all.borrow().iter().for_each(Worker::give_up);
     }

@@ -258,8 +258,8 @@ impl World {
         self.disk.failures() != Failures::default()
     }
 
-    /// Compares everything that the pool holds with the model, when nothing is under way. Flushes the pool first: a
-    /// deleted volume's units lose their owner only with the commit, and the audit would count them twice.
+    /// Compares everything that the pool holds with the model, when nothing is under way. Flushes the pool first,
+    /// because a shared unit loses an owner only with the commit, and the audit compares owners.
     pub fn verify(&mut self) -> Result<(), String> {
         if self.is_degraded() {
             self.drain()?;

@@ -1,8 +1,8 @@
-//! A process to be killed: it writes to a volume in a real file and says what has been flushed.
+//! A process that a test kills: it writes to a volume in a real file and prints what has been flushed.
 //!
-//! Owns the sequence of its writes, which a seed gives, so that the parent knows them too. One write after the other
-//! goes out; after each batch comes a flush, and then a line `flushed N`: write N and all before it are durable. Now
-//! and then there is a snapshot, whose name says after which write it was made.
+//! Owns the sequence of its writes, which a seed determines, so that the parent can compute it too. Writes are issued
+//! one after the other; after each batch comes a flush, and then a line `flushed N`: write N and all before it are
+//! durable. Now and then it takes a snapshot, named after the write that preceded it.
 
 use std::io::Write;
 
@@ -17,9 +17,7 @@ use crate::tag::{Value, fill_all};
 use sheave_base::rng::{Rng, mix};
 use sheave_drivers::open_device;
 
-/// Name of the volume.
 pub const VOLUME: &str = "data";
-/// Its size.
 pub const VOLUME_BYTES: u64 = 4 << 20;
 /// Bytes of the file.
 pub const POOL_BYTES: u64 = 32 << 20;
@@ -28,12 +26,10 @@ const SNAPSHOTS: usize = 4;
 /// Number of the volume in the tags.
 pub const VOLUME_ID: u32 = 1;
 
-/// One of the writes.
+/// One write of the sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Planned {
-    /// First byte.
     pub pos: u64,
-    /// Bytes.
     pub len: u64,
     /// Durable when it ends.
     pub dsync: bool,
@@ -43,7 +39,7 @@ pub struct Planned {
     pub snapshot: bool,
 }
 
-/// The write with this number, of the sequence that the seed gives.
+/// Returns write number `value` of the sequence of `seed`.
 #[must_use]
 pub fn planned(seed: u64, value: Value) -> Planned {
     let mut rng = Rng::new(mix(seed) ^ u64::from(value));
@@ -55,13 +51,13 @@ pub fn planned(seed: u64, value: Value) -> Planned {
     Planned { pos, len, dsync, flush, snapshot }
 }
 
-/// The name of the snapshot that was made after this write.
+/// Returns the name of the snapshot taken after write number `value`.
 #[must_use]
 pub fn snapshot_name(value: Value) -> String {
     format!("after-{value}")
 }
 
-/// Makes the pool and the volume.
+/// Creates the pool and the volume.
 pub fn format(spec: &str) -> Result<(), String> {
     let device = open_device(spec).map_err(|error| error.to_string())?;
     let options = CreateOptions::default().journal_bytes(Some(128 << 10));
@@ -98,7 +94,6 @@ pub fn write_until_killed(spec: &str, seed: u64, first: Value) -> Result<(), Str
     Ok(())
 }
 
-/// Carries out one operation.
 fn one(ring: &mut Ring, entry: impl prep::Op, wanted: i32) -> Result<(), String> {
     ring.push(entry).map_err(|full| full.to_string())?;
     ring.submit_and_wait(1).map_err(|error| error.to_string())?;

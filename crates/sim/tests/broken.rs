@@ -1,11 +1,11 @@
-//! Disks that break promises: with checksums what came of it is told, or has a name that says why it cannot be.
+//! Disks that break promises: with checksums every outcome is reported, or is one that the table of `broken` allows.
 
 use sheave_sim::broken::{Tally, explore_broken};
 use sheave_sim::disk::Lie;
 
 const SEEDS: u64 = 60;
 
-/// What came of all runs; true if there were enough of them to say what comes how often.
+/// Runs all seeds. Returns the outcomes, and true if the runs were enough to expect each kind of outcome.
 fn explore(lie: Lie, checksums: bool) -> (Tally, bool) {
     let (mut total, seeds) = (Tally::default(), sheave_testkit::seeds(SEEDS));
     for seed in seeds.clone() {
@@ -14,15 +14,15 @@ fn explore(lie: Lie, checksums: bool) -> (Tally, bool) {
     (total, seeds.end - seeds.start == SEEDS)
 }
 
-/// V15, V16: whatever lands elsewhere, nothing wrong is served while the pool is in use or after it was closed, and
-/// after a crash only from regions that were open.
+/// V15, V16: with misdirected writes, nothing wrong is served while the pool is in use or after it was closed; after a
+/// crash only from regions that were open.
 #[test]
 fn writes_that_land_elsewhere_are_told_by_checksums() {
     let (total, enough) = explore(Lie::Misdirects, true);
     assert!(!enough || total.misdirected > 50 && total.told > 10 && total.refused > 50, "{total:?}");
 }
 
-/// What checksums are for: without them the same is served.
+/// Without checksums the same disks serve wrong data, so the checksums are what prevents it.
 #[test]
 fn without_checksums_they_are_out_of_contract() {
     let (total, enough) = explore(Lie::Misdirects, false);

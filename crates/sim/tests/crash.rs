@@ -1,5 +1,5 @@
-//! Crash points: seeded runs cut at many steps, recovered, cut again, compared with the model. In all at least 2,000 in
-//! an ordinary run; `cargo xtask sim --nightly` does 100,000.
+//! Crash points: seeded runs cut at many steps, recovered, cut again, compared with the model. An ordinary run has at
+//! least 2,000 in all; `cargo xtask sim --nightly` has 100,000.
 //!
 //! The seeds are split over several tests, so that they run side by side.
 
@@ -11,7 +11,7 @@ use sheave_sim::setup::Setup;
 use sheave_sim::shrink::shrink;
 use sheave_sim::tally::Tally;
 
-/// Crash points of each of the tests that look for trouble.
+/// Crash points of each test that searches random runs.
 const POINTS: u64 = 700;
 
 /// Runs seeds from `first` on until there were enough crash points.
@@ -19,7 +19,7 @@ fn crash(first: u64, ops: usize, cuts: usize) -> Report {
     crash_of(first, ops, cuts, &|setup| setup)
 }
 
-/// Runs seeds, each with a set-up that `change` has changed, until there were enough crash points.
+/// Same, with each set-up changed by `change`.
 fn crash_of(first: u64, ops: usize, cuts: usize, change: &dyn Fn(Setup) -> Setup) -> Report {
     let mut total = Report::default();
     let first = sheave_testkit::seeds(1).start * 1_000 + first;
@@ -79,7 +79,7 @@ fn long_runs_b() {
     assert!(report.nested > 10, "recovery was cut, and life after it: {report:?}");
 }
 
-/// Whatever was under way when it came: after a crash no good data looks rotten.
+/// After a crash no good data fails its checksum, whatever was under way.
 #[test]
 fn no_checksum_is_wrong_after_a_crash() {
     let checksums: &dyn Fn(Setup) -> Setup = &Setup::with_checksums;
@@ -88,19 +88,19 @@ fn no_checksum_is_wrong_after_a_crash() {
     crash_of(860, 400, 80, checksums);
 }
 
-/// Requests of the disk that fail are told, and lose nothing that was acknowledged; a crash may come on top.
+/// Failed requests of the disk are reported and lose nothing that was acknowledged, even with a crash on top.
 #[test]
 fn a_disk_whose_reads_and_writes_fail_now_and_then() {
-    // No volume grows: a durable write beyond the end that failed may leave its size (V23); the model denies that (S1).
+    // No volume grows: a failed DSYNC write beyond the end may leave its size (V23), which the model denies (S1).
     let errors = Errors { read: 10, write: 10, flush: 0, journal: 0 };
     crash_of(900, 150, 60, &|setup| Setup { growing: 0, ..setup.with_errors(errors) });
-    // What a commit took that failed waits for the next one, space that was let go included.
+    // Space that a failed commit took stays taken until the next one, freed space included.
     let errors = Errors { read: 10, write: 60, flush: 0, journal: 0 };
     crash_of(930, 150, 60, &|setup| Setup { growing: 0, ..setup.with_checksums().with_errors(errors) });
 }
 
-/// V2, V3: commits fail while volumes are copied and rolled back, and before the next commit the volumes are written
-/// to. All that is flushed later to any of them is there.
+/// V2, V3: commits fail while volumes are copied and rolled back, and the volumes are written to before the next
+/// commit. Data that is flushed later to any of them is there.
 #[test]
 fn commits_that_fail_while_volumes_are_copied() {
     let beside = "a commit of records failed beside a copy or a rollback";
@@ -116,7 +116,7 @@ fn commits_that_fail_while_volumes_are_copied() {
     panic!("hardly ever\n{tally}");
 }
 
-/// V14, V22: wherever it is cut off, the pool is the old one or the one with another disk, and holds what it held.
+/// V14, V22: wherever adding a disk is cut, the pool is the old one or the one with another disk, with its contents.
 #[test]
 fn a_pool_that_gets_another_disk_cut_at_every_step() {
     let grows: &dyn Fn(Setup) -> Setup = &|setup| {
@@ -132,9 +132,9 @@ fn a_pool_that_gets_another_disk_cut_at_every_step() {
     }
 }
 
-/// V14, V17: the disk has become larger, and the pool takes that in while it is used. Wherever that is cut off, the
-/// pool has its old size or the new one; what lay behind its old end, parts of an older copy of it among that, is seen
-/// by nobody.
+/// V14, V17: the disk has become larger, and the pool takes that in while it is used. Wherever that is cut, the pool
+/// has its old size or the new one, and nobody reads the bytes behind its old end, such as parts of an older copy of
+/// the pool.
 #[test]
 fn a_pool_whose_disk_has_grown_cut_at_every_step() {
     let grows: &dyn Fn(Setup) -> Setup = &|setup| {
@@ -152,14 +152,14 @@ fn a_pool_whose_disk_has_grown_cut_at_every_step() {
     crash_of(2290, 100, 40, &|setup| grows(setup.with_errors(errors)));
 }
 
-/// V1, V17: what a slow read looks at is written, discarded, copied and cut off meanwhile, by its volume and by clones
-/// of it, and the space is given to others: the read sees none of that. Few crashes, for many runs.
+/// V1, V17: the range of a slow read is written, discarded, copied and cut off meanwhile, by its volume and by clones,
+/// and its units are reused: the read returns none of that. Few crashes for many runs.
 #[test]
 fn slow_reads_of_what_is_let_go_meanwhile() {
     crash_of(1400, 250, 4, &Setup::with_slow_reads);
 }
 
-/// V1, V3, V17: nobody misses what goes back, neither who reads it still nor, after a crash, who had it before.
+/// V1, V3, V17: trims discard nothing that is still needed, by a reader now or by its owner after a crash.
 #[test]
 fn free_space_goes_back_to_the_disk_beside_all_else() {
     let short = crash_of(1500, 40, 300, &Setup::with_trims);
@@ -169,8 +169,8 @@ fn free_space_goes_back_to_the_disk_beside_all_else() {
     }
 }
 
-/// V1: what a slow read looks at is let go meanwhile, and goes back to the disk when the read has ended, not before.
-/// Few crashes, for many runs.
+/// V1: units that a slow read is reading are freed meanwhile, and are discarded only when the read has ended. Few
+/// crashes for many runs.
 #[test]
 fn what_slow_reads_look_at_goes_back_to_the_disk_later() {
     let report = crash_of(1700, 250, 4, &|setup| {
@@ -185,7 +185,7 @@ fn what_slow_reads_look_at_goes_back_to_the_disk_later() {
     assert!(report.trimmed > 0, "{report:?}");
 }
 
-/// A discard that fails takes no space for good, and one in a file system that is full gives others some.
+/// A failed discard leaks no space, and a discard in a full file system makes room for others.
 #[test]
 fn free_space_goes_back_to_a_disk_that_fails_or_is_full() {
     let errors = Errors { read: 0, write: 60, flush: 0, journal: 0 };
@@ -196,8 +196,8 @@ fn free_space_goes_back_to_a_disk_that_fails_or_is_full() {
     assert!(full.trimmed > 0, "{full:?}");
 }
 
-/// V11, V15, V18: a pool that opens for deletes alone, for its file was copied without its blank pages to a file system
-/// that is full: each delete is durable, all else is as it was, and when there is room again everything is taken.
+/// V11, V15, V18: a pool opens for deletes alone, because its file was copied without its blank pages to a full file
+/// system. Each delete is durable, all else is unchanged, and once there is room the pool takes every request.
 #[test]
 fn a_pool_that_opens_for_deletes_alone() {
     let plain = crash_of(2100, 60, 40, &Setup::with_sparse_copies);
@@ -215,7 +215,7 @@ fn a_pool_that_opens_for_deletes_alone() {
     }
 }
 
-/// V24: writes are under way while their volume is cut, made larger, rolled back, and given another largest size.
+/// V24: writes are under way while their volume is cut, made larger, rolled back, and given another maximum size.
 #[test]
 fn volumes_that_grow_are_resized_under_writes() {
     let report = crash_of(1800, 120, 60, &Setup::with_cuts);
@@ -228,11 +228,11 @@ fn volumes_that_grow_are_resized_under_writes() {
     }
 }
 
-/// What makes trouble comes in random runs: in every kind of pool, beside every kind of call.
+/// Random runs reach every kind of pool and every kind of fault beside every kind of call.
 #[test]
 fn everything_comes_in_random_runs() {
     let mut tally = Tally::default();
-    // Drawing costs nothing; hundreds of volumes come in 4 % of the runs.
+    // Many seeds, because only 4 % of the runs have hundreds of volumes; drawing costs nothing.
     (1..=1000).for_each(|seed| Setup::of_run(seed, 160).count(&mut tally));
     let pools = tally.of("pools");
     let kinds = tally.to_string();
@@ -285,7 +285,7 @@ fn the_same_seed_gives_the_same_trace() {
     assert_ne!(first.trace, other.trace);
 }
 
-/// The simulator is worth what it can see: a disk that breaks a promise must be found out within a few runs.
+/// The simulator detects each broken promise of a disk within a few runs.
 fn finds_out(lie: Lie) {
     let found = (1..=60).find_map(|seed| {
         let mut plan = Plan::new(seed, 120, 60);
@@ -334,7 +334,7 @@ fn growing(first: u64, ops: usize, cuts: usize, change: impl Fn(&mut Setup)) -> 
     unreachable!("there are enough seeds")
 }
 
-/// V23, V24: no size without its data, and none smaller than what was flushed.
+/// V23, V24: a crash leaves no size without its data, and none smaller than the size that was flushed.
 #[test]
 fn volumes_that_grow_cut_at_every_step() {
     growing(1_000, 25, 400, |_| ());
@@ -347,7 +347,7 @@ fn volumes_that_grow_cut_often() {
     growing(1_200, 300, 60, |setup| *setup = setup.clone().with_checksums());
 }
 
-/// Many small units between two flushes: a commit of many blocks that did not all arrive is not there at all.
+/// Many small units between two flushes: a commit of many blocks that did not all arrive has no effect.
 #[test]
 fn volumes_that_grow_in_commits_of_many_blocks() {
     let report = growing(1_300, 60, 120, |setup| *setup = setup.clone().with_long_commits());

@@ -1,5 +1,5 @@
-//! Making a pool, cut at any write: what is left is the pool that was there before, or none, or the new one, and never
-//! one with wrong content; making it again works (V18).
+//! The creation of a pool, cut at any write: a crash leaves the pool that was there before, or none, or the new one,
+//! never one with wrong contents; and creating it again works (V18).
 
 use sheave_base::rng::Rng;
 use sheave_sim::audit::audit;
@@ -12,14 +12,14 @@ use sheave_sim::threads::Threads;
 use sheave_sim::world::{Counters, World};
 use sheave_vol::{CreateOptions, Pool};
 
-/// What crashes leave of each step of a run.
+/// Crashes drawn at each step of a run.
 const CRASHES: u64 = 3;
 
 fn disk(setup: &Setup, image: Image) -> SimDisk {
     SimDisk::new(image, DiskOptions { lie: None, ..setup.disk.clone() })
 }
 
-/// Not the pool that is there already.
+/// Returns options with another UUID than the pool that is there already.
 fn options(setup: &Setup) -> CreateOptions {
     let mut uuid = [0; 16];
     uuid[..8].copy_from_slice(&setup.seed.to_le_bytes());
@@ -27,7 +27,7 @@ fn options(setup: &Setup) -> CreateOptions {
     setup.create_options().uuid(Some(uuid)).overwrite(true)
 }
 
-/// A pool that a process had when it was killed, and what may be in it.
+/// Returns a pool as a killed process left it, and the model of its contents.
 fn used(setup: &Setup) -> (Image, Model) {
     let disk = disk(setup, Image::new(setup.size_bytes));
     Pool::create(&disk.device(), &setup.create_options()).expect("is made");
@@ -40,7 +40,7 @@ fn used(setup: &Setup) -> (Image, Model) {
     (disk.image(), model)
 }
 
-/// How often there was the old pool, none, the new one.
+/// Numbers of crashes that left the old pool, none, and the new one.
 #[derive(Debug, Default)]
 struct Seen {
     old: u32,
@@ -48,7 +48,7 @@ struct Seen {
     new: u32,
 }
 
-/// Makes a pool on `before`, in which `model` may be, and cuts that at every step.
+/// Creates a pool on `before`, whose contents are `model`, and cuts that at every step.
 fn cut_create(setup: &Setup, before: &Image, model: Option<&Model>, seen: &mut Seen) {
     let making = disk(setup, before.clone());
     Pool::create(&making.device(), &options(setup)).expect("is made");
@@ -65,7 +65,7 @@ fn cut_create(setup: &Setup, before: &Image, model: Option<&Model>, seen: &mut S
     }
 }
 
-/// What a crash has left.
+/// Checks the contents that a crash has left.
 fn left(setup: &Setup, image: Image, model: Option<&Model>, seen: &mut Seen) -> Result<(), String> {
     let after = disk(setup, image.clone());
     let new: String = options(setup).uuid.iter().flatten().map(|byte| format!("{byte:02x}")).collect();
@@ -93,7 +93,7 @@ fn left(setup: &Setup, image: Image, model: Option<&Model>, seen: &mut Seen) -> 
             }
         }
     }
-    // Again, on what the crash left.
+    // Creates the pool again, on the contents that the crash left.
     let again = disk(setup, image);
     Pool::create(&again.device(), &options(setup)).map_err(|error| format!("making it again: {error}"))?;
     let pool = Pool::open(&again.device(), &setup.open_options()).map_err(|error| format!("opening it: {error}"))?;

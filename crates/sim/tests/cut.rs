@@ -1,5 +1,5 @@
-//! A volume is cut off while a write beyond its new end is under way. Rings end the write at every stage of the cut,
-//! between two holds of the pool's lock: it came before the cut, whenever it ends.
+//! A volume is cut while a write beyond its new end is under way. The write ends at every stage of the cut, between two
+//! holds of the pool's lock; it counts as before the cut, whenever it ends.
 
 use sheave_base::rng::Rng;
 use sheave_base::status::Status;
@@ -13,9 +13,9 @@ use sheave_sim::threads::{Call, Threads};
 use sheave_vol::{CreateOptions, OpenOptions, Pool, Volume};
 
 const UNIT: u64 = 4096;
-/// The volume has something at the beginning of each part. When it is cut, one part goes at a time, the last first.
+/// Parts of the volume, each with data at its beginning. A cut removes one part at a time, the last first.
 const PARTS: u64 = 8;
-/// Units of a part: more than an index node has below it.
+/// Units of a part: more than one index node covers.
 const PART: u64 = 1 << 18;
 const LONG: u64 = 16;
 /// Turns in which anything must end.
@@ -31,7 +31,7 @@ struct Run {
 
 impl Run {
     fn new(seed: u64, volume: impl Fn(&Pool) -> Volume) -> Run {
-        // What comes while the disk holds is held until it no longer does.
+        // Every request that arrives while the disk holds is held until it no longer does.
         let options = DiskOptions { seed, logical_block: 4096, slow: 100, ..DiskOptions::default() };
         let disk = SimDisk::new(Image::new(16 << 20), options);
         let create = CreateOptions::default().unit_bytes(UNIT);
@@ -84,7 +84,7 @@ fn a_write_that_ends_while_its_place_is_being_cut_off() {
             assert_eq!(run.end(&[]).status, Status::Ok, "seed {seed}");
         }
         let size = rng.below(PARTS - 1) * PART + rng.below(LONG);
-        // Behind what is there, so that its end has something to say of the map.
+        // Beyond the data that is there, so that ending the write has to change the map.
         let place = rng.between(size / PART + 1, PARTS - 1) * PART + LONG;
         run.disk.hold(true);
         run.write(place, LONG, 2);
@@ -100,7 +100,7 @@ fn a_write_that_ends_while_its_place_is_being_cut_off() {
         assert_eq!(run.end(&[resize.number()]).status, Status::Ok, "seed {seed}");
         run.finish(&resize).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         assert_eq!(run.file.size_bytes(), size * UNIT, "seed {seed}: written at {place}");
-        // It grows again, by one unit behind all of them.
+        // Grows again, by one unit beyond all of them.
         run.write(PARTS * PART, 1, 3);
         assert_eq!(run.end(&[]).status, Status::Ok, "seed {seed}");
         let places =
@@ -118,8 +118,8 @@ fn a_write_that_ends_while_its_place_is_being_cut_off() {
     }
 }
 
-/// V9: a write copies a unit that a snapshot has too, and the volume is cut before that unit meanwhile. The snapshot
-/// keeps what it has, whoever comes first.
+/// V9: a write copies a unit that a snapshot shares, while the volume is cut before that unit. The snapshot keeps its
+/// contents, whichever comes first.
 #[test]
 fn a_copy_that_is_made_while_its_place_is_being_cut_off() {
     let mut both = [0; 2];

@@ -1,5 +1,5 @@
-//! Damage: any single metadata block of a populated pool, changed in any way, is noticed and named, or is not needed.
-//! What it says is never served. Writes that land elsewhere likewise.
+//! Damage: any single metadata block of a populated pool, changed in any way, is detected and named, or is not needed,
+//! and its contents are never used. The same for misdirected writes.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +16,12 @@ use sheave_vol::{FindingKind, Pool};
 /// The sector after the superblocks.
 const SUPERBLOCKS_END: u64 = 16;
 
-/// A pool with something in it, closed or not.
+/// A pool with contents, closed or not.
 fn populated(seed: u64, close: bool) -> (Setup, SimDisk, Model) {
     populated_and_reopened(seed, close, 0)
 }
 
-/// It is closed and opened so often, against what else is done: each time writes two checkpoints.
+/// Weight of closing and opening against other operations. Each time writes two checkpoints.
 fn populated_and_reopened(seed: u64, close: bool, reopen: u64) -> (Setup, SimDisk, Model) {
     let mut setup = Setup::draw(seed, 0);
     setup.mix.reopen = reopen;
@@ -30,7 +30,7 @@ fn populated_and_reopened(seed: u64, close: bool, reopen: u64) -> (Setup, SimDis
 
 /// Returns a populated pool of this setup.
 fn populated_in(mut setup: Setup, seed: u64, close: bool) -> (Setup, SimDisk, Model) {
-    // The seeds of these tests were chosen for what they leave of metadata; a trim changes none of it.
+    // The seeds were chosen for the metadata that their runs leave; trims would change nothing about it.
     setup.mix.trim = 0;
     let disk = SimDisk::new(Image::new(setup.size_bytes), setup.disk.clone());
     Pool::create(&disk.device(), &setup.create_options()).expect("the pool can be made");
@@ -46,7 +46,7 @@ fn populated_in(mut setup: Setup, seed: u64, close: bool) -> (Setup, SimDisk, Mo
     (setup, disk, model)
 }
 
-/// Harms blocks one by one, in every way; counts pools that do not open, and those that open in part.
+/// Damages blocks one by one, in every way. Counts pools that do not open, and those that open in part.
 fn harm_all(seed: u64, image: &Image, setup: &Setup, model: &Model, victims: &[MetaBlock]) -> (u64, u64) {
     let all = meta_blocks(image);
     let mut rng = Rng::new(seed).fork(5);
@@ -71,8 +71,8 @@ fn harm_all(seed: u64, image: &Image, setup: &Setup, model: &Model, victims: &[M
     (refused, partly)
 }
 
-/// Metadata blocks whose damage can be told from a crash: all but those of the journal's last commit, which may have
-/// been torn while it was written, and what the journal has from before the last checkpoint.
+/// Returns the metadata blocks whose damage differs from a crash: all but those of the journal's last commit, which may
+/// have been torn while it was written, and the journal's blocks from before the last checkpoint.
 fn distinct(image: &Image) -> Vec<MetaBlock> {
     let (journal, others): (Vec<_>, Vec<_>) = meta_blocks(image).into_iter().partition(|one| one.kind == kind::JOURNAL);
     let newest = journal.iter().map(|one| one.generation).max();
@@ -96,7 +96,7 @@ fn any_metadata_block_of_a_closed_pool() {
 #[test]
 fn any_metadata_block_of_a_pool_that_was_not_closed() {
     let mut noticed = (0, 0);
-    // From 26 on are several that had a checkpoint, whose pages of maps can be damaged.
+    // Among the seeds from 26 on are several runs with a checkpoint, which have map pages to damage.
     for seed in sheave_testkit::seeds(8).map(|seed| 26 + seed) {
         let (setup, disk, model) = populated(seed, false);
         let image = disk.image();
@@ -106,7 +106,7 @@ fn any_metadata_block_of_a_pool_that_was_not_closed() {
     assert!(noticed.0 >= 20 && noticed.1 >= 20, "refused, and opened in part: {noticed:?}");
 }
 
-/// No damage of one copy of a page of a pool with two costs anything, and `check` names it.
+/// With two copies of metadata, damage to one copy of a page costs nothing, and `check` names it.
 #[test]
 fn any_page_of_a_pool_with_two_copies() {
     let (mut spare, mut named) = (0, 0);
@@ -136,8 +136,8 @@ fn any_page_of_a_pool_with_two_copies() {
     assert!(spare >= 100 && named >= 50, "{spare} were harmed, {named} of them in use");
 }
 
-/// Renames and copies are in the journal, which is not in the checkpoint whose pages are damaged: `check` names those
-/// who need these now.
+/// Renames and copies are in the journal alone when a checkpoint's page is damaged: `check` names the volumes that need
+/// the page now.
 #[test]
 fn any_metadata_block_of_a_pool_that_was_opened_several_times_and_not_closed() {
     let mut partly = 0;
@@ -149,7 +149,8 @@ fn any_metadata_block_of_a_pool_that_was_opened_several_times_and_not_closed() {
     assert!(partly >= 5, "{partly} opened in part");
 }
 
-/// The blocks of which an earlier version lay in the same place, and that: whole, of this pool, and of its kind.
+/// Returns the blocks that had an earlier version in the same place, and that version: whole, of this pool, of its
+/// kind.
 fn earlier_versions(log: &[Step], image: &Image) -> Vec<(MetaBlock, Vec<u8>)> {
     let mut versions: BTreeMap<u64, Vec<&[u8]>> = BTreeMap::new();
     for step in log {
@@ -169,7 +170,7 @@ fn earlier_versions(log: &[Step], image: &Image) -> Vec<(MetaBlock, Vec<u8>)> {
     distinct(image).into_iter().filter_map(earlier).collect()
 }
 
-/// A write of metadata that was acknowledged and never done: what lay there before is whole, and of another time.
+/// A metadata write that was acknowledged and never done leaves an older block, which is whole.
 #[test]
 fn a_metadata_block_that_is_what_it_was_before() {
     let (mut looked_at, mut told) = (0, 0);
@@ -197,7 +198,7 @@ fn writes_that_land_on_metadata() {
         let (setup, disk, model) = populated(seed, false);
         let mut rng = Rng::new(seed).fork(6);
         let mut targets = distinct(&disk.image());
-        // While its twin is not durable, a damaged superblock cannot be told from one that was being written.
+        // Until its twin is durable, a damaged superblock looks like one that was being written.
         let has_twin = !disk.loose().iter().any(|write| write.sector < SUPERBLOCKS_END);
         targets.retain(|target| target.kind != kind::SUPERBLOCK || has_twin);
         for _ in 0..40 {

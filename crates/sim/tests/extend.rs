@@ -1,4 +1,4 @@
-//! A volume that grows, on a ring as programs use it (V23): results past its end, as a file of the kernel gives them.
+//! A volume that grows, on a ring as programs use it (V23): results beyond its end are those of a file of the kernel.
 
 use sheave_base::buf::Buf;
 use sheave_base::sync::Arc;
@@ -20,7 +20,6 @@ fn pool(checksum: Checksum) -> (Device, Pool) {
     (device, pool)
 }
 
-/// A ring with the volume attached.
 struct Bench {
     volume: Arc<Volume>,
     ring: Ring,
@@ -40,7 +39,7 @@ impl Bench {
         self.volume.size_bytes()
     }
 
-    /// The result of one, and its memory.
+    /// Runs one request. Returns its result and its memory.
     fn one(&mut self, entry: impl prep::Op) -> (i32, Vec<u8>) {
         self.ring.push(entry).expect("there is room");
         self.ring.submit_and_wait(1).expect("submits");
@@ -80,13 +79,13 @@ fn a_ring_reads_to_the_end_and_writes_beyond_it() {
         assert!(read[..BLOCK].iter().all(|byte| *byte == 2) && read[38 * BLOCK..].iter().all(|byte| *byte == 3));
         assert!(read[BLOCK..38 * BLOCK].iter().all(|byte| *byte == 0), "the gap");
         assert_eq!((bench.read(at(41), 1).0, bench.read(at(1000), 1).0), (0, 0));
-        // Its end, and what is beyond it.
+        // At the end, and beyond it.
         assert_eq!(bench.write(MAX - at(1), 4, 3), BLOCK as i32, "cut short");
         assert_eq!(bench.size(), MAX);
         assert_eq!((bench.write(MAX, 5, 1), bench.write(MAX + at(9), 5, 1)), (EFBIG, EFBIG));
         assert_eq!(bench.one(prep::write(bench.fd, memory(1, 512)).offset(MAX - 512)).0, EINVAL, "by blocks of 4 KiB");
         assert_eq!(bench.one(prep::fsync(bench.fd)).0, 0);
-        // Smaller, and on from there, with a write that is durable at once.
+        // Made smaller, and extended from there by a DSYNC write.
         pool.resize("v", at(1)).expect("resizes");
         assert_eq!(bench.one(prep::write(bench.fd, memory(6, BLOCK)).offset(at(5)).dsync()).0, BLOCK as i32);
         assert_eq!(bench.size(), at(6));
@@ -108,7 +107,7 @@ fn appends_under_way_together_end_each_with_its_own() {
     let mut bench = Bench::new(pool.create_growing_volume("v", 0, MAX).expect("creates"));
     for round in 0..4 {
         for number in 0..32u64 {
-            // Backwards within the round, so that most ends are in the middle.
+            // Backwards within the round, so that most writes end inside the volume.
             let block = round * 32 + (31 - number);
             let entry = prep::write(bench.fd, memory(block as u8 + 1, BLOCK)).offset(block * BLOCK as u64);
             bench.ring.push(entry.user_data(block)).expect("there is room");
@@ -123,7 +122,7 @@ fn appends_under_way_together_end_each_with_its_own() {
     assert_eq!(bytes, (1..=128).collect::<Vec<u8>>());
 }
 
-/// The position of the file goes with the end: a log is written without anybody counting.
+/// An append position follows the end, so a log needs no position of its own.
 #[test]
 fn writes_at_the_position_of_the_file_make_it_larger_one_after_the_other() {
     let (_device, pool) = pool(Checksum::None);

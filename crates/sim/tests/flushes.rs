@@ -1,5 +1,5 @@
-//! Flushes that fail, through real rings on a disk that forgets what they were to make durable (V3, V25): nothing is
-//! called durable that may be gone, reads go on, and the volumes that may have lost something are named, for good.
+//! Failing flushes, through real rings on a disk whose cache drops what a failed flush covered (V3, V25): data that may
+//! be lost is never called durable, reads go on, and the volumes that may have lost data are named, durably.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn disk(image: Image, options: DiskOptions) -> SimDisk {
     SimDisk::new(image, DiskOptions { max_delay: 0, ..options })
 }
 
-/// A fresh pool on a disk of 32 MiB.
+/// Returns a fresh pool on a disk of 32 MiB.
 fn fresh(options: DiskOptions) -> (SimDisk, Pool) {
     let disk = disk(Image::new(32 << 20), options);
     let create = CreateOptions::default().overwrite(true).uuid(Some([7; 16]));
@@ -32,7 +32,7 @@ fn open(disk: &SimDisk) -> Pool {
     Pool::open(&disk.device(), &OpenOptions::default()).expect("opens")
 }
 
-/// What opens after the power went; all of its metadata is whole.
+/// Opens the pool after a power failure, and checks that all of its metadata is whole.
 fn after_crash(crashed: &SimDisk, seed: u64) -> (SimDisk, Pool) {
     let disk = disk(crashed.crash(&mut Rng::new(seed)).0, DiskOptions::default());
     let pool = open(&disk);
@@ -44,7 +44,6 @@ fn after_crash(crashed: &SimDisk, seed: u64) -> (SimDisk, Pool) {
     (disk, pool)
 }
 
-/// A volume in a ring of its own.
 struct User {
     ring: Ring,
     fd: Fd,
@@ -93,7 +92,7 @@ fn memory(tag: u8) -> Buf {
     memory
 }
 
-/// V3. What the next flush would have reported as durable is gone, and its space has what another volume had there.
+/// V3. Data that the next flush would have reported as durable is gone, and its space has another volume's old data.
 #[test]
 fn a_flush_that_failed_is_not_forgotten_by_the_next() {
     let (disk, pool) = fresh(DiskOptions::default());
@@ -118,7 +117,7 @@ fn a_flush_that_failed_is_not_forgotten_by_the_next() {
     assert_eq!((pool.info().lost, pool.info().degraded), (vec!["v".to_string()], None));
 }
 
-/// V3, V25: an overwrite changes no map, so its flush is one of the device alone, of which no commit knows.
+/// V3, V25: an overwrite changes no map, so its flush goes to the device alone, past any commit.
 #[test]
 fn the_flush_of_an_overwrite_is_heard_of_too() {
     for (fua, by_dsync) in [(true, false), (false, false), (false, true)] {
@@ -132,7 +131,7 @@ fn the_flush_of_an_overwrite_is_heard_of_too() {
         assert_eq!((user.write(0, 2), user.read(0)), (WRITTEN, 2));
         disk.fail_flushes(0, 1);
         assert_eq!(if by_dsync { user.write_durably(1, 3) } else { user.sync() }, EIO);
-        // Of this ring and of others, of this volume and of others.
+        // Requests of this ring and of another, to this volume and to another, all fail.
         for user in [&mut user, &mut other] {
             assert!(user.volume.needs_sync());
             assert_eq!((user.sync(), user.write(0, 9), user.write(5, 9)), (EIO, EIO, EIO));
@@ -148,8 +147,7 @@ fn the_flush_of_an_overwrite_is_heard_of_too() {
     }
 }
 
-/// V25: a ring that never looks again has lost nothing that is not told: what nobody asked about is written down when
-/// the pool goes.
+/// V25: even if no ring asks again, every loss is reported: dropping the pool writes the list.
 #[test]
 fn the_list_is_written_when_the_pool_is_dropped() {
     let (disk, pool) = fresh(DiskOptions::default());
@@ -161,7 +159,7 @@ fn the_list_is_written_when_the_pool_is_dropped() {
     assert_eq!(after_crash(&disk, 3).1.info().lost, ["v"]);
 }
 
-/// V25: exactly those, whatever their names become, until somebody has seen it.
+/// V25: the list has exactly the volumes that may have lost data, under their current names, until it is acknowledged.
 #[test]
 fn the_list_has_those_that_may_have_lost_something_and_no_others() {
     let (disk, pool) = fresh(DiskOptions::default());
@@ -179,7 +177,7 @@ fn the_list_has_those_that_may_have_lost_something_and_no_others() {
     assert_eq!(users[7].write(2, 3), WRITTEN);
     drop(users);
     disk.fail_flushes(0, 1);
-    // It comes back, for that it was deleted is not durable.
+    // The volume comes back, because its delete is not durable.
     assert!(matches!(pool.delete("gone"), Err(PoolError::Degraded { .. })));
     drop(pool);
     let (disk, pool) = after_crash(&disk, 4);
@@ -249,13 +247,13 @@ fn a_degraded_pool_refuses_every_change_with_the_cause_and_reads() {
     assert_eq!(User::new(pool.open_volume("s").expect("opens")).read(0), 0);
 }
 
-/// What a unit may be after the power went.
+/// The values that a unit may have after a power failure.
 #[derive(Clone, Debug, Default)]
 struct Cell {
     durable: u8,
-    /// Acknowledged since, in order.
+    /// Acknowledged since the last flush, in order.
     since: Vec<u8>,
-    /// Neither acknowledged nor refused before it began.
+    /// A write that failed after it had begun.
     in_doubt: Option<u8>,
 }
 
@@ -271,7 +269,7 @@ fn flushed(units: &mut [Cell]) {
     }
 }
 
-/// Writes, flushes and takes snapshots, and goes on when that is refused; how much was.
+/// Writes, flushes and takes snapshots, and goes on when that is refused. Returns the number of refusals.
 fn live(pool: &Pool, user: &mut User, units: &mut [Cell]) -> u32 {
     let mut refused = 0;
     for tag in 1..40u8 {
@@ -282,7 +280,7 @@ fn live(pool: &Pool, user: &mut User, units: &mut [Cell]) -> u32 {
             assert!(res == WRITTEN && refused == 0 || res == EIO, "{res} after {refused}");
             match (res, refused) {
                 (WRITTEN, _) => units[unit] = Cell { durable: tag, ..Cell::default() },
-                // It was written before the flush failed, or not.
+                // The data was written before the flush failed, or not at all.
                 (_, 0) => units[unit].in_doubt = Some(tag),
                 _ => {}
             }
@@ -308,7 +306,7 @@ fn live(pool: &Pool, user: &mut User, units: &mut [Cell]) -> u32 {
     refused
 }
 
-/// V1, V3, V17, V25: a flush fails at any point of a life, which goes on until it is told; then the power goes.
+/// V1, V3, V17, V25: a flush fails at any point of a run, which goes on until the failure is reported; then a crash.
 #[test]
 fn whichever_flush_fails_what_was_flushed_before_is_there() {
     let mut told = 0;
@@ -335,7 +333,7 @@ fn whichever_flush_fails_what_was_flushed_before_is_there() {
     assert!(told > 60, "{told}");
 }
 
-/// V25: a disk that takes nothing more does not take the list either; what was durable opens all the same.
+/// V25: a disk on which every flush fails cannot take the list either; the durable data opens all the same.
 #[test]
 fn a_disk_that_never_flushes_again_loses_the_list_and_nothing_durable() {
     let (disk, pool) = fresh(DiskOptions::default());
@@ -343,7 +341,7 @@ fn a_disk_that_never_flushes_again_loses_the_list_and_nothing_durable() {
     assert_eq!((user.write(0, 1), user.sync(), user.write(0, 2)), (WRITTEN, 0, WRITTEN));
     disk.fail_flushes(0, u32::MAX);
     assert_eq!((user.sync(), user.sync()), (EIO, EIO));
-    // It takes flushes again: the next that asks has the list written.
+    // Flushes succeed again, and the next one writes the list.
     let (_, dead) = after_crash(&disk, 7);
     assert!(dead.info().lost.is_empty());
     drop(dead);
@@ -354,7 +352,7 @@ fn a_disk_that_never_flushes_again_loses_the_list_and_nothing_durable() {
     assert_eq!(User::new(pool.open_volume("v").expect("is there")).read(0), 1);
 }
 
-/// V22, V25: a pool on two disks hears of both, also of one that came while it was open.
+/// V22, V25: the failure of a flush on either of two disks degrades the pool, also on one added while it was open.
 #[test]
 fn a_member_that_fails_degrades_the_pool() {
     let spare = 8 << 20;
@@ -363,7 +361,7 @@ fn a_member_that_fails_degrades_the_pool() {
     pool.add_member(&disk.spare().expect("there is one"), &AddOptions::default()).expect("adds");
     disk.has_grown();
     assert_eq!((user.write(0, 1), user.sync(), user.write(0, 2)), (WRITTEN, 0, WRITTEN));
-    // The flush goes to both; the second that comes fails.
+    // The flush goes to both members; the second flush that arrives fails.
     disk.fail_flushes(1, 1);
     assert_eq!((user.sync(), user.sync(), user.write(0, 3)), (EIO, EIO, EIO));
     assert_eq!(pool.info().degraded, Some(Status::IoErr));

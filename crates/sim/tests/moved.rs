@@ -5,7 +5,7 @@ use sheave_vol::{Checksum, OpenOptions, Pool, PoolError};
 
 use crate::support::{BLOCK, EINVAL, User, format, open};
 
-/// Bytes of the volume: it ends within the third block.
+/// Bytes of the volume, which ends within its third block.
 const SIZE: u64 = 2 * BLOCK as u64 + 512;
 const WHOLE: u64 = 3 * BLOCK as u64;
 
@@ -13,7 +13,7 @@ fn disk(image: Image, logical_block: u32) -> SimDisk {
     SimDisk::new(image, DiskOptions { logical_block, max_delay: 0, ..DiskOptions::default() })
 }
 
-/// V9: who cannot reach the end of a volume is told so, and how to reach it; then nothing of it is missing.
+/// V9: a device that cannot reach the end of a volume reports that and the remedy; after the remedy nothing is missing.
 #[test]
 fn a_volume_that_ends_within_a_larger_block_says_so_and_has_all_its_data() {
     let small = disk(Image::new(16 << 20), 512);
@@ -46,7 +46,7 @@ fn a_volume_that_ends_within_a_larger_block_says_so_and_has_all_its_data() {
         assert!(data.iter().all(|byte| *byte == 7) && zeroes.iter().all(|byte| *byte == 0), "{name}");
     }
     drop(pool);
-    // Who may not change it reads all but the end.
+    // A pool opened for reading cannot be given the remedy, and serves all but the end.
     let pool = Pool::open(&large.device(), &OpenOptions::default().read_only(true)).expect("opens");
     let mut user = User::new(pool.open_volume("s").expect("opens"));
     assert_eq!((user.tag(0), user.tag(4096), user.read(8192, BLOCK).0), (Ok(7), Ok(7), EINVAL));

@@ -1,5 +1,5 @@
-//! Volumes against a plain map, operation by operation: one request at a time, and after each the whole pool is
-//! compared, every sector of every volume, and its books. Without crashes, but with closing and opening.
+//! Volumes against a plain map, one request at a time: after some operations every sector of every volume is compared,
+//! and the pool's space figures are audited. There are no crashes, but pools are closed and opened.
 
 use sheave_base::rng::Rng;
 use sheave_sim::disk::{Image, SimDisk};
@@ -9,7 +9,7 @@ use sheave_sim::threads::Threads;
 use sheave_sim::world::{Counters, World};
 use sheave_vol::Pool;
 
-/// Runs one seed; `every` operations everything is compared.
+/// Runs one seed, and compares everything after every `every` operations.
 fn compare(seed: u64, ops: usize, every: usize, engines: usize) -> u64 {
     let mut setup = Setup::draw(seed, ops);
     setup.engines = engines;

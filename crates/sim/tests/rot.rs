@@ -1,5 +1,5 @@
-//! Rot that was told once stays told, through real rings: after crashes, checkpoints, closings, in snapshots, clones
-//! and copies, until the block is written anew.
+//! A block that was reported rotten stays bad, through real rings: after crashes, checkpoints, closings, in snapshots,
+//! clones and copies, until it is written anew.
 
 use std::ops::ControlFlow;
 
@@ -16,7 +16,7 @@ use crate::support::{BLOCK, EILSEQ, User, format, open, rot, summed};
 const BLOCK_BYTES: u64 = BLOCK as u64;
 const EIO: i32 = -5;
 
-/// A crash: nothing is closed.
+/// Crashes the pool: nothing is closed.
 fn crash(device: &Device, pool: Pool) -> (Pool, User) {
     drop(pool);
     reopened(device)
@@ -44,7 +44,7 @@ fn is_clean(device: &Device) {
     assert!(report.is_clean(), "{:?}", report.findings);
 }
 
-/// V16: rot in a region that is open.
+/// V16: rot in an open region.
 #[test]
 fn rot_that_was_told_is_told_after_a_crash() {
     for unit in [4096, 65536, 1 << 20] {
@@ -60,7 +60,7 @@ fn rot_that_was_told_is_told_after_a_crash() {
     }
 }
 
-/// V16: old data that has rotted, and was told, when another unit of its region is written to.
+/// V16: old data was reported rotten, then another unit of its region is written.
 #[test]
 fn rot_that_was_told_is_told_after_its_region_was_opened_for_others() {
     let (device, pool, mut user) = summed(65536);
@@ -79,8 +79,9 @@ fn rot_that_was_told_is_told_after_its_region_was_opened_for_others() {
     assert_eq!((user.tag(BLOCK_BYTES), user.tag(0), user.tag(1 << 20)), (Err(EILSEQ), Ok(7), Ok(4)));
 }
 
-/// V16: rot that nobody has read, in a region that somebody wrote to once. Regions to which nobody writes are closed
-/// after a while, whoever commits or not, and then it is told; in one that is open at the crash it may be believed.
+/// V16: rot that nobody has read, in a region that was written once. An idle region is closed after a while, whether
+/// anyone commits or not, and then the rot is reported; in a region that is open at the crash it may pass for good
+/// data.
 #[test]
 fn rot_in_a_region_that_was_idle_for_long_is_told_after_a_crash() {
     for (closes, found) in [(false, Ok(9)), (true, Err(EILSEQ))] {
@@ -98,7 +99,7 @@ fn rot_in_a_region_that_was_idle_for_long_is_told_after_a_crash() {
     }
 }
 
-/// V16: a unit that snapshots share is copied by a write; what is rotten in it stays so in the copy, told or not.
+/// V16: a write copies a unit that snapshots share. Its rotten blocks stay bad in the copy, reported before or not.
 #[test]
 fn rot_stays_bad_in_copies_after_a_crash() {
     for told in [true, false] {
@@ -122,7 +123,7 @@ fn rot_stays_bad_in_copies_after_a_crash() {
         assert_eq!((user.tag(0), user.tag(BLOCK_BYTES), user.tag(2 * BLOCK_BYTES)), (Ok(4), Err(EILSEQ), Ok(7)));
         assert_eq!((snapshot.tag(0), snapshot.tag(BLOCK_BYTES)), (Ok(7), Err(EILSEQ)));
         assert_eq!(scrub(&pool), 2);
-        // Healing one does not heal the other.
+        // Healing one copy does not heal the other.
         assert_eq!(user.write(BLOCK_BYTES, 5, 1), BLOCK as i32);
         user.sync();
         drop((user, snapshot));
@@ -134,7 +135,7 @@ fn rot_stays_bad_in_copies_after_a_crash() {
     }
 }
 
-/// V16: rot that a scrub has told.
+/// V16: rot that a scrub has reported.
 #[test]
 fn rot_that_a_scrub_has_told_is_told_after_a_crash() {
     let (device, pool, mut user) = summed(65536);
@@ -153,7 +154,7 @@ fn rot_that_a_scrub_has_told_is_told_after_a_crash() {
     assert_eq!((scrub(&pool), pool.info().bad_blocks), (3, 3));
 }
 
-/// Marks outlive everything but a write: even bits that come back as they were.
+/// A mark outlives everything but a write, even the return of the right bits.
 #[test]
 fn a_mark_outlives_crashes_checkpoints_closings_and_copies() {
     let (device, pool, mut user) = summed(65536);
@@ -186,7 +187,7 @@ fn a_mark_outlives_crashes_checkpoints_closings_and_copies() {
     is_clean(&device);
 }
 
-/// A write of the block takes its mark off, durably when the write is: also with FUA, and after a discard.
+/// A write of the block removes its mark, durably when the write is durable: also with FUA, and after a discard.
 #[test]
 fn a_write_heals_a_marked_block_for_good() {
     for way in 0..3 {
@@ -225,7 +226,7 @@ fn a_write_heals_a_marked_block_for_good() {
     }
 }
 
-/// A unit that is freed with marks is clean when it is given out again.
+/// A unit that is freed with marks is clean when it is allocated again.
 #[test]
 fn marks_go_with_what_they_were_about() {
     let (device, pool, mut user) = summed(65536);
@@ -251,7 +252,7 @@ fn marks_go_with_what_they_were_about() {
     assert_eq!((scrub(&pool), pool.info().checksum_errors), (0, 0));
 }
 
-/// Rot in a region that nothing was written to since it was closed is told, whatever the journal says of its units.
+/// Rot in a region that was not written since it was closed is reported, even if the journal has units of it.
 #[test]
 fn only_open_regions_are_believed_after_a_crash() {
     let (device, pool, mut user) = summed(65536);
@@ -260,7 +261,7 @@ fn only_open_regions_are_believed_after_a_crash() {
     let addr = user.addr(0);
     drop(user);
     let (pool, mut user) = close(&device, pool);
-    // The unit is in the journal again, and its region is closed.
+    // The journal has the unit again, while its region is closed.
     assert_eq!(user.run(prep::punch_hole(user.fd, 5 * BLOCK_BYTES, BLOCK_BYTES)).0, 0);
     user.sync();
     drop(user);
@@ -270,7 +271,7 @@ fn only_open_regions_are_believed_after_a_crash() {
     assert_eq!(pool.info().rebuilt_checksums, 0);
 }
 
-/// V16: who could not write down that a block is bad does not say so: after a crash it might count as good.
+/// V16: a bad block is not reported unless its mark could be written; after a crash it might count as good.
 #[test]
 fn a_mark_that_cannot_be_written_is_not_told() {
     let errors = Errors { write: 1000, ..Errors::default() };
@@ -292,7 +293,7 @@ fn a_mark_that_cannot_be_written_is_not_told() {
     assert_eq!((user.tag(0), pool.info().bad_blocks), (Err(EILSEQ), 1));
 }
 
-/// Superblocks as programs wrote them that knew no marks.
+/// Changes the superblocks to what a program without marks would have written. Returns them as they were.
 fn superblocks(device: &Device, change: impl Fn(&mut Superblock)) -> Vec<Superblock> {
     let io = DeviceIo::new(device).expect("the device opens");
     let slots = SUPERBLOCKS.iter().map(|&at| {
@@ -307,7 +308,7 @@ fn superblocks(device: &Device, change: impl Fn(&mut Superblock)) -> Vec<Superbl
     slots.collect()
 }
 
-/// A program that knew no marks copied to regions that were not open: units in its journal are computed, as it did.
+/// A program without marks copied to regions that were not open; the units in its journal get computed checksums.
 #[test]
 fn a_pool_of_a_program_that_knew_no_marks_opens_and_knows_them_when_it_is_upgraded() {
     let (device, pool, mut user) = summed(65536);

@@ -1,4 +1,4 @@
-//! The simulator at work: one program, with a module for each subject.
+//! Tests of the simulator: one program, with a module for each subject.
 
 mod support;
 

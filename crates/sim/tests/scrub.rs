@@ -1,4 +1,4 @@
-//! Scrubs of pools in use, through real rings: what has rotted is named, whatever it is; what only changes never is.
+//! Scrubs of pools in use, through real rings: they name everything that has rotted, and nothing that only changes.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -40,7 +40,6 @@ fn scrub(pool: &Pool) -> ScrubReport {
     report
 }
 
-/// A volume in a ring of its own.
 struct User {
     ring: Ring,
     fd: Fd,
@@ -77,7 +76,7 @@ impl User {
     }
 }
 
-/// Flips a bit where nobody sees it.
+/// Flips a bit on the device, past the pool.
 fn rot(io: &DeviceIo, addr: u64) {
     let mut block = vec![0; BLOCK];
     io.read(addr, &mut block).expect("it reads");
@@ -85,7 +84,7 @@ fn rot(io: &DeviceIo, addr: u64) {
     io.write(addr, &block).expect("it writes");
 }
 
-/// V19: each block of metadata that the pool needs, one after the other, while it is open.
+/// V19: every metadata block that the pool needs is damaged in turn while the pool is open.
 #[test]
 fn each_damaged_metadata_block_is_named_while_the_pool_is_open() {
     let legs = ["ram:size=24M", "ram:size=24M"].map(|spec| open_device(spec).expect("memory"));
@@ -145,7 +144,7 @@ fn each_damaged_metadata_block_is_named_while_the_pool_is_open() {
     assert!(clean.is_clean(), "{:?}", clean.findings);
 }
 
-/// V16.
+/// V16: rotten data is found in volumes and snapshots.
 #[test]
 fn rotten_data_is_named_in_each_volume_that_has_it() {
     let device = open_device("ram:size=64M").expect("memory");
@@ -170,7 +169,7 @@ fn rotten_data_is_named_in_each_volume_that_has_it() {
         assert_eq!((finding.place.volume.as_deref(), finding.place.range), (Some(name), Some((pos, two))), "{finding}");
         assert!(finding.means.contains("does not match its checksum"), "{finding}");
     }
-    // Written over it is good again; the snapshot's stays bad until that goes.
+    // The volume's block is good again once it is written over; the snapshot's stays bad until the snapshot goes.
     user.write(pos, 9, 2);
     let report = scrub(&pool);
     assert_eq!((report.found, report.bad_bytes), (1, two), "{:?}", report.findings);
@@ -192,7 +191,7 @@ fn without_checksums_data_is_read_and_cannot_be_verified() {
     assert_eq!(report.data_bytes, 16 * BLOCK as u64);
 }
 
-/// Time that passes only when somebody sleeps.
+/// A clock that advances only by sleeping.
 #[derive(Debug, Default)]
 struct Still(Mutex<Duration>);
 
@@ -219,7 +218,7 @@ fn the_rate_is_kept_by_the_clock() {
     let (mut last, mut told) = (0, 0);
     let report = pool.scrub(&options, &mut |progress| {
         let allowed = clock.now().as_secs_f64() * rate as f64;
-        // A piece more than was paid for: a page's siblings, or a quarter of a second of data.
+        // The budget may be exceeded by one piece: a page's siblings, or a quarter of a second of data.
         assert!(progress.done_bytes as f64 <= allowed + (1 << 20) as f64 + 1.0, "{progress:?}");
         assert!(progress.done_bytes >= last && progress.done_bytes <= progress.total_bytes, "{progress:?}");
         (last, told) = (progress.done_bytes, told + 1);
@@ -253,12 +252,12 @@ fn a_cancel_ends_it_also_while_it_waits() {
         assert_eq!(calls, 5, "it is not asked again");
         assert!(report.data_bytes < 200 << 16);
     }
-    // What it held is let go: work goes on.
+    // A cancelled scrub holds back no grace period, so the snapshot, which waits for one, returns.
     user.write(0, 4, 1);
     pool.snapshot("v", "s").expect("graces end");
 }
 
-/// Ends the other threads, also when the test fails.
+/// Stops the other threads, also when the test fails.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -267,8 +266,8 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Writers, discards, snapshots, clones, rollbacks, deletes and checkpoints without end: all is well, and that is what
-/// the scrubs say.
+/// Writers, discards, snapshots, clones, rollbacks, deletes and checkpoints run without end, and the scrubs find
+/// nothing.
 #[test]
 fn a_scrub_under_load_finds_nothing_that_is_not_there() {
     for seed in sheave_testkit::seeds(2) {

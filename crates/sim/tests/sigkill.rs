@@ -1,5 +1,5 @@
-//! A real process that writes to a pool in a real file is killed at random moments, 50 times in all. Whatever it said
-//! was flushed is there afterwards, whatever is there was written by it, and snapshots are what they were.
+//! A real process that writes to a pool in a real file is killed at random moments, 50 times in all. All data that it
+//! reported as flushed is there afterwards, all data that is there was written by it, and snapshots are unchanged.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -19,18 +19,18 @@ use sheave_uring::{Ring, prep};
 use sheave_vol::{CheckOptions, OpenOptions, Pool, check_device};
 
 const ROUNDS: u64 = 25;
-/// The process lives this long at most after it has started to write.
+/// Longest life of the process after it has started to write.
 const MAX_LIFE_MS: u64 = 400;
 
-/// A pool that is written by processes that do not live long.
+/// A pool that is written by one short-lived process after another.
 struct Killed {
     seed: u64,
     spec: String,
     /// The write that each sector held after the last kill.
     found: Vec<Value>,
-    /// What each snapshot holds, by the write that it was made after.
+    /// The write of each sector of each snapshot, by the write after which the snapshot was taken.
     snapshots: BTreeMap<Value, Vec<Value>>,
-    /// The next process begins with this write.
+    /// The number of the next process's first write.
     next: Value,
 }
 
@@ -42,7 +42,7 @@ impl Killed {
         Killed { seed, spec, found, snapshots: BTreeMap::new(), next: 1 }
     }
 
-    /// Lets a process write and kills it. The last write that it said was flushed.
+    /// Lets a process write, and kills it. Returns the last write that it reported as flushed.
     fn round(&self, life: Duration) -> Value {
         let mut child = Command::new(env!("CARGO_BIN_EXE_sheave-sim"))
             .args(["--write", &self.spec, "--seed", &self.seed.to_string(), "--from", &self.next.to_string()])
@@ -56,7 +56,7 @@ impl Killed {
         let reader = std::thread::spawn(move || {
             let mut flushed = None;
             for line in lines.map_while(Result::ok) {
-                // The last line may be cut off: then it is no number.
+                // The kill may have cut the last line, which then is no number.
                 flushed = line.strip_prefix("flushed ").and_then(|text| text.parse().ok()).or(flushed);
             }
             flushed
@@ -68,7 +68,7 @@ impl Killed {
         reader.join().expect("the reader does not panic").unwrap_or(self.next - 1)
     }
 
-    /// What each sector holds when this process has done everything up to write `last`.
+    /// Returns the write that each sector holds after a process has done everything up to write `last`.
     fn after(&self, last: Value) -> Vec<Value> {
         let mut sectors = self.found.clone();
         for value in self.next..=last {
@@ -79,7 +79,7 @@ impl Killed {
         sectors
     }
 
-    /// Reads everything and compares; what was found must stay.
+    /// Reads everything and compares. The contents found must stay from now on.
     fn verify(&mut self, flushed: Value) {
         let device = open_device(&self.spec).expect("the file is there");
         let pool = Pool::open(&device, &OpenOptions::default()).expect("the pool opens");
@@ -95,7 +95,7 @@ impl Killed {
         self.found = found;
     }
 
-    /// A snapshot holds exactly what had been written before it, and goes on to.
+    /// Checks that a snapshot holds exactly the writes before it, now and later.
     fn verify_snapshots(&mut self, pool: &Pool, flushed: Value) {
         let mut there = Vec::new();
         for info in pool.volumes().iter().filter(|info| info.snapshot) {
@@ -113,7 +113,7 @@ impl Killed {
         assert!(newest.is_none_or(|newest| there.contains(&newest)), "snapshot {newest:?} is gone: {there:?}");
     }
 
-    /// The write that each sector holds.
+    /// Returns the write that each sector holds.
     fn read(&self, pool: &Pool, name: &str) -> Vec<Value> {
         let bytes = read_all(pool, name);
         let value = |(at, sector): (usize, &[u8])| {
@@ -140,7 +140,7 @@ fn read_all(pool: &Pool, name: &str) -> Vec<u8> {
     all
 }
 
-/// Rounds of one pool.
+/// Kills of one pool.
 fn rounds(seed: u64) {
     let dir = tempfile::tempdir().expect("a directory");
     let mut killed = Killed::new(seed, &dir.path().join("pool"));

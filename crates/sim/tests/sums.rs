@@ -1,4 +1,4 @@
-//! Pools with checksums, through real rings: rot is told, whatever the pool went through before; nothing good is.
+//! Checksums through real rings: rotten data is reported, whatever the pool went through before; good data never is.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -51,7 +51,7 @@ fn checksums_outlive_closing_and_crashes() {
             assert_eq!(user.write(at * 65536, at as u8 + 1, 16), 65536);
         }
         user.sync();
-        // Overwritten after the commit that has them.
+        // Overwritten after the commit that has the checksums.
         assert_eq!(user.write(0, 200, 4), 4 * BLOCK as i32);
         user.sync();
         let addr = user.addr(5 * 65536);
@@ -70,7 +70,7 @@ fn checksums_outlive_closing_and_crashes() {
             let rotten = close && at == 5;
             assert_eq!(user.tag(at * 65536), if rotten { Err(EILSEQ) } else { Ok(wanted) }, "unit {at}");
         }
-        // After a checkpoint that found nothing open, rot is told after a crash too.
+        // Once a checkpoint has found no region open, rot is reported after a crash too.
         drop(user);
         pool.close().expect("it closes");
         let pool = open(&device);
@@ -88,7 +88,7 @@ fn checksums_outlive_closing_and_crashes() {
     }
 }
 
-/// V16, V3: an overwrite of two regions of which one is not open.
+/// V16, V3: an overwrite of two regions, one of which is not open.
 #[test]
 fn a_write_across_two_regions_opens_both() {
     let device = open_device("ram:size=128M").expect("memory");
@@ -98,7 +98,7 @@ fn a_write_across_two_regions_opens_both() {
     for at in 0..64 {
         assert_eq!(user.write(at << 20, 1, 256), 1 << 20);
     }
-    // 62 units of 64 KiB are a region, and 8 of these are opened together.
+    // 62 units of 64 KiB are a region, and 8 regions are opened together.
     let end = 62 * 8 * 65536;
     let last = (0..1024).map(|at| at * 65536).find(|pos| user.addr(*pos) % end == end - 65536).expect("one");
     assert_eq!(user.addr(last) + 65536, user.addr(last + 65536), "they follow each other");
@@ -126,7 +126,7 @@ fn snapshots_share_checksums_and_copies_take_them_along() {
     for one in [&mut user, &mut snapshot, &mut clone] {
         assert_eq!(one.tag(bad), Err(EILSEQ));
     }
-    // The unit is copied for the first block; the bad one stays bad, in the copy as well.
+    // The write copies the unit. A bad block stays bad, in the copy as well.
     assert_eq!(user.write(0, 2, 1), BLOCK as i32);
     assert_ne!(user.addr(0), snapshot.addr(0));
     assert_eq!((user.tag(0), snapshot.tag(0), clone.tag(0)), (Ok(2), Ok(1), Ok(1)));
@@ -138,8 +138,8 @@ fn snapshots_share_checksums_and_copies_take_them_along() {
     assert_eq!((user.tag(0), user.tag(bad)), (Ok(1), Err(EILSEQ)));
 }
 
-/// V16: a group of units that a write copies lies in two regions. The one of the wanted unit is open; the other one has
-/// closed, and the device has checksums of it that were right before.
+/// V16: a write copies a group of units that lies in two regions. The region of the wanted unit is open; the other has
+/// closed, and the device has checksums for it that were right before.
 #[test]
 fn a_group_that_is_copied_across_two_regions_opens_both() {
     for (unit, region_units, together) in [(65536, 62, 4), (131_072, 31, 2)] {
@@ -149,20 +149,20 @@ fn a_group_that_is_copied_across_two_regions_opens_both() {
             let pool = open(&device);
             let mut user = User::new(pool.create_volume("v", 32 << 20).expect("a volume"));
             let blocks = unit as usize / BLOCK;
-            // As far as the next free window of a group lies across the end of a region.
+            // Until the next free window of a group lies across the end of a region.
             let (mut at, mut window) = (0, 0);
             while window % together != 0 || window / region_units == (window + together - 1) / region_units {
                 assert_eq!(user.write(at * unit, at as u8 + 1, blocks), unit as i32);
                 window = user.addr(at * unit) / unit + 1;
                 at += 1;
             }
-            // The region that ends there is in use, so the next one closes alone: they were opened together.
+            // The region that ends there stays in use, so the next one closes alone although they were opened together.
             let last = (at - 1) * unit;
             for _ in 0..6 {
                 assert_eq!(user.write(last, at as u8, 1), BLOCK as i32);
                 pool.close_idle().expect("it looks");
             }
-            // One more checkpoint, which looks at the closed region no more.
+            // One more checkpoint, which no longer writes the closed region.
             pool.set_low_water(pool.info().low_water).expect("it is set");
             pool.snapshot("v", "s").expect("a snapshot");
             assert_eq!(user.write(0, 1, 1), BLOCK as i32);
@@ -212,8 +212,8 @@ fn volumes_of_such_pools_have_blocks_of_4_kib() {
     assert!(pool.resize("v", (8 << 20) - 512).is_err());
 }
 
-/// Writes and reads of few blocks at once, from several rings: who races reads something of these writes, and when all
-/// is quiet every block matches. While it goes on, checkpoints and snapshots come by.
+/// Several rings write and read the same few blocks at once: each read returns data of these writes, and in the end
+/// every block matches its checksum. Checkpoints and snapshots run meanwhile.
 #[test]
 fn writers_of_the_same_blocks_leave_nothing_that_does_not_match() {
     let device = open_device("ram:size=64M,latency=5us").or_else(|_| open_device("ram:size=64M")).expect("memory");

@@ -1,9 +1,9 @@
 //! Real threads: rings on threads of their own write to one volume while it is snapshotted, cloned, punched and
-//! flushed. What the simulator cannot have, for it is one thread: calls that happen at the same time.
+//! flushed. The simulator runs one thread at a time, so it cannot have calls that run truly in parallel.
 //!
 //! Each writer has blocks of its own and writes rising versions to them; some versions are holes. It publishes what it
-//! has issued and what has ended, so that a snapshot can be judged: it holds what had ended before the call, and
-//! nothing issued after its return.
+//! has issued and what has ended, by which a snapshot is judged: it holds what had ended before the call, and nothing
+//! issued after its return.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ const DEPTH: usize = 8;
 const RUN: Duration = Duration::from_millis(2500);
 const SEED: u64 = 77;
 
-/// What the writers say of each block.
+/// The versions of each block that the writers have issued, and those that have ended.
 struct Board {
     issued: Vec<AtomicU32>,
     ended: Vec<AtomicU32>,
@@ -45,12 +45,12 @@ impl Board {
     }
 }
 
-/// Whether this version of the block is a hole.
+/// Returns true if this version of the block is a hole.
 fn is_hole(block: usize, version: Value) -> bool {
     version == 0 || mix(block as u64 ^ u64::from(version) << 20).is_multiple_of(12)
 }
 
-/// Whether a block that holds `found` may be at one of these versions.
+/// Returns true if a block with contents `found` may be at one of these versions.
 fn fits(block: usize, found: Value, low: Value, high: Value) -> bool {
     match found {
         0 => (low..=high).any(|version| is_hole(block, version)),
@@ -106,7 +106,7 @@ fn write(file: Arc<dyn File>, board: &Board, writer: usize, seed: u64) {
     }
 }
 
-/// The version that each block of a volume holds; every block is whole.
+/// Returns the version in each block of a volume. Every block must be of one write.
 fn versions(pool: &Pool, name: &str) -> Vec<Value> {
     let file: Arc<dyn File> = Arc::new(pool.open_volume(name).expect("it is there"));
     let mut ring = Ring::builder().entries(8).build().expect("a ring");
@@ -117,7 +117,7 @@ fn versions(pool: &Pool, name: &str) -> Vec<Value> {
         ring.push(prep::read(fd, rest).offset(bytes.len() as u64)).expect("room");
         ring.submit_and_wait(1).expect("read");
         let done = ring.completions().next().expect("one");
-        // As far as the ring had bios for the pieces.
+        // The read may be short if the ring had too few bios for its pieces.
         let len = done.result().expect("reads succeed") as usize;
         assert!(len > 0 && len.is_multiple_of(BLOCK as usize));
         bytes.extend_from_slice(&done.into_buf().expect("its buffer")[..len]);

@@ -1,7 +1,6 @@
 //! Crashes under real threads: rings on threads of their own, with real workers, on the simulated disk, while volumes
-//! are copied, deleted and resized. What happens is stamped with the disk's time, and cut afterwards as the runs on one
-//! thread are. A failure cannot be repeated, for the threads will not; the model says what was wrong with it all the
-//! same.
+//! are copied, deleted and resized. Events carry the disk's time, and the run is cut afterwards like one of the
+//! simulator. A failure cannot be repeated, because the threads' timing cannot; the model still names what was wrong.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,26 +28,26 @@ const CUTS: usize = 50;
 const VOLUME: u32 = 1;
 const SIZE: u64 = 24 << 20;
 
-/// Blocks that a volume that grows may have.
+/// Largest size in blocks of a volume that grows.
 const MAX_BLOCKS: u64 = 1500;
 
-/// What happens, in order, stamped with the disk's time.
+/// The events in order, with the disk's time.
 struct Story {
     disk: SimDisk,
     events: Mutex<Vec<(usize, Event)>>,
     next: AtomicU64,
-    /// The next block to append, of a volume that grows.
+    /// The next block to append to a volume that grows.
     end: Option<AtomicU64>,
     stop: AtomicBool,
-    /// Writes of the journal fail, and commits with them: who asked for one is told, and goes on.
+    /// Writes of the journal fail, and commits with them: whoever waits for a commit gets an error and goes on.
     fails: bool,
 }
 
-/// What a request is told whose commit failed.
+/// Results of a request whose commit failed.
 const EIO: i32 = -5;
 
 impl Story {
-    /// Before it is submitted, or after it has ended.
+    /// Records an event: before the request is submitted, or after it has ended.
     fn tell(&self, event: Event) {
         let mut events = self.events.lock().expect("nobody panics with it");
         let now = self.disk.time();
@@ -59,7 +58,7 @@ impl Story {
         self.next.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// Blocks for the next writes of a writer: some of its own, or those behind the end.
+    /// Returns blocks for a writer's next writes: some of its own, or those beyond the end.
     fn blocks(&self, writer: u64, rng: &mut Rng) -> Vec<u64> {
         match &self.end {
             None => {
@@ -92,7 +91,7 @@ fn write(story: &Story, file: Arc<dyn File>, writer: u64, seed: u64) {
     write_to(story, file, (VOLUME, writer), seed, u64::MAX);
 }
 
-/// The same to a volume of this number, so many times.
+/// Same as `write`, to volume number `id`, for a number of rounds.
 fn write_to(story: &Story, file: Arc<dyn File>, (volume, writer): (u32, u64), seed: u64, times: u64) {
     let mut ring = Ring::builder().entries(32).build().expect("a ring");
     let fd = ring.attach_file(file).expect("attached");
@@ -139,12 +138,12 @@ fn write_to(story: &Story, file: Arc<dyn File>, (volume, writer): (u32, u64), se
     }
 }
 
-/// Copies, deletes and resizes while the others write; how often there was no room for them.
+/// Copies, deletes and resizes while the others write. Returns the number of calls that found no room.
 fn change(story: &Story, pool: &Pool, seed: u64, resizes: bool) -> u32 {
     let mut rng = Rng::new(seed).fork(77);
     let mut copies: Vec<String> = Vec::new();
     let (mut id, until, mut full) = (VOLUME, Instant::now() + RUN, 0);
-    // In the end whoever waits for room gets it.
+    // Deletes at the end, so that writers waiting for room get it.
     while Instant::now() < until || !copies.is_empty() {
         id += 1;
         full += u32::from(pool.info().free_bytes == 0);
@@ -153,7 +152,7 @@ fn change(story: &Story, pool: &Pool, seed: u64, resizes: bool) -> u32 {
             let name = copies.swap_remove(rng.below(copies.len() as u64) as usize);
             begin(story, Change::Delete { name: name.clone() }, || pool.delete(&name))
         } else if rng.percent(20) && resizes {
-            // Beyond what the writers write: nobody's I/O is cut off.
+            // Larger than any write goes, so that no I/O is cut off.
             let (name, size) = ("v".to_string(), (BLOCKS + rng.below(600)) * BLOCK);
             begin(story, Change::Resize { name, size }, || pool.resize("v", size))
         } else if let Some(snapshot) = snapshots.next().filter(|_| story.fails && rng.percent(20)) {
@@ -188,7 +187,7 @@ fn begin<T>(story: &Story, change: Change, call: impl FnOnce() -> T) -> (Change,
     (change, result)
 }
 
-/// Whether a change was made. One that failed is undone, or made for good, when the pool has been flushed (V27).
+/// Returns true if a change was made. One that failed is undone, or made durable, by the next flush of the pool (V27).
 fn settle(story: &Story, pool: &Pool, change: &Change, result: Result<(), PoolError>) -> bool {
     let ok = match result {
         Ok(()) => true,
@@ -207,7 +206,7 @@ fn settle(story: &Story, pool: &Pool, change: &Change, result: Result<(), PoolEr
     ok
 }
 
-/// Cuts the story at random steps and looks at what is left.
+/// Cuts the run at random steps, and compares what each crash leaves.
 fn cut(story: &Story, base: &Image, from: usize, created: &Model, seed: u64) {
     let (log, events) = (story.disk.log(), story.events.lock().expect("all have ended"));
     let mut rng = Rng::new(seed).fork(3);
@@ -241,20 +240,20 @@ fn run(seed: u64, unit_bytes: u64) {
     run_on(seed, unit_bytes, SIZE, &OpenOptions::default(), false);
 }
 
-/// On a disk on which a fifth of the writes of the journal fail; how many.
+/// Runs on a disk on which a fifth of the journal's writes fail. Returns the number of failures.
 fn run_failing(seed: u64, unit_bytes: u64, checksum: Checksum) -> u64 {
     let options = CreateOptions::default().unit_bytes(unit_bytes).journal_bytes(Some(64 << 10)).checksum(checksum);
     let errors = Errors { journal: 200, ..Errors::default() };
     run_with(seed, SIZE, &OpenOptions::default(), false, (options, errors)).1
 }
 
-/// How often there was no room.
+/// Returns the number of calls that found no room.
 fn run_on(seed: u64, unit_bytes: u64, pool_bytes: u64, how: &OpenOptions, grows: bool) -> u32 {
     let options = CreateOptions::default().unit_bytes(unit_bytes).journal_bytes(Some(64 << 10));
     run_with(seed, pool_bytes, how, grows, (options, Errors::default())).0
 }
 
-/// How often there was no room, and how many writes have failed.
+/// Returns the number of calls that found no room, and the number of writes that failed.
 fn run_with(
     seed: u64,
     pool_bytes: u64,
@@ -308,8 +307,8 @@ fn large_units() {
     sheave_testkit::seeds(2).for_each(|seed| run(40 + seed, 64 << 10));
 }
 
-/// V2, V3, V27: commits fail while others copy, roll back and write to copies: each is told, and what was acknowledged
-/// is there.
+/// V2, V3, V27: commits fail while other threads copy, roll back and write to copies: each gets an error, and all
+/// acknowledged data is there.
 #[test]
 fn commits_that_fail_small_units() {
     let failed: u64 = sheave_testkit::seeds(2).map(|seed| run_failing(100 + seed, 4 << 10, Checksum::None)).sum();
@@ -322,8 +321,8 @@ fn commits_that_fail_large_units_with_checksums() {
     assert!(failed > 0, "no commit has failed");
 }
 
-/// Appends by several at once, while copies are made: a crash leaves no size without its data, nor a copy whose size is
-/// of another moment (V23, V24).
+/// Several threads append while copies are made: a crash leaves no size without its data, and no copy with the size of
+/// another moment (V23, V24).
 #[test]
 fn a_volume_that_grows() {
     for (seed, unit_bytes) in sheave_testkit::seeds(4).zip([4 << 10, 64 << 10].into_iter().cycle()) {
@@ -331,8 +330,8 @@ fn a_volume_that_grows() {
     }
 }
 
-/// A pool that is full most of the time, whose writers wait for room: none of them fails, none waits for ever, and a
-/// crash in between leaves what had been acknowledged (V15).
+/// A pool is full most of the time, and its writers wait for room: none of them fails or waits for ever, and a crash in
+/// between leaves all acknowledged data (V15).
 #[test]
 fn writers_that_wait_for_room() {
     let how = OpenOptions::default().when_full(WhenFull::Pause(Duration::from_secs(60)));

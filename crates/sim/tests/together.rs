@@ -1,6 +1,6 @@
 //! V34: snapshots of several volumes at one moment, while threads write to all of them. Each writer writes a version to
-//! one volume, and when that has ended to the next: so no snapshot of a later volume has a version that the snapshot of
-//! an earlier one has not.
+//! one volume, and only then to the next, so the snapshot of a later volume must not have a newer version than that of
+//! an earlier one.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ const WRITERS: usize = 2;
 const RUN: Duration = Duration::from_millis(2500);
 const SEED: u64 = 91;
 
-/// What each writer has issued to the first volume, and ended on the last.
+/// For each writer, the version it has issued to the first volume, and the version that has ended on the last.
 #[derive(Default)]
 struct Board {
     issued: [AtomicU32; WRITERS],
@@ -65,7 +65,7 @@ fn write(files: &[Arc<dyn File>], board: &Board, writer: usize) {
     }
 }
 
-/// The version of each writer that a snapshot holds.
+/// Returns the version of each writer that a snapshot holds.
 fn versions(pool: &Pool, name: &str) -> [Value; WRITERS] {
     let mut ring = Ring::builder().entries(8).build().expect("a ring");
     let fd = ring.attach_file(Arc::new(pool.open_volume(name).expect("it is there"))).expect("attached");
@@ -102,7 +102,7 @@ fn snapshots_of_one_moment_are_of_one_moment() {
         let until = Instant::now() + RUN;
         while Instant::now() < until {
             let names = VOLUMES.map(|volume| format!("{volume}@{made}"));
-            // The first in the call is not always the first that is written.
+            // The order of the names in the call must not matter, so it is not always the order of the writes.
             let mut pairs: Vec<_> = VOLUMES.into_iter().zip(names.iter().map(String::as_str)).collect();
             pairs.rotate_left(made % VOLUMES.len());
             let before = Board::read(&board.ended);

@@ -1,6 +1,6 @@
-//! The upgrade of a pool that an older program made, cut at every write: what is left is the old pool or the new one,
-//! with everything in it; in the new one what was told bad is bad. Without its superblocks the new one is rebuilt from a
-//! copy, or there is none yet: what is rebuilt is never another pool.
+//! The upgrade of a pool that an older program made, cut at every write: a crash leaves the old pool or the new one,
+//! with all contents; in the new one, blocks that were reported bad are bad. When both superblocks are wiped after the
+//! crash, the new pool is rebuilt from a copy, or there is no copy yet: a rebuild never yields another pool.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -10,7 +10,7 @@ use sheave_sim::check::{ImageIo, check_image};
 use sheave_sim::disk::{DiskOptions, Image, Media, SECTOR, SimDisk};
 use sheave_vol::{BlockIo, CheckOptions, ExtentKind, Finding, FindingKind, OpenOptions, Pool, ScrubOptions, check};
 
-/// What crashes leave of each step.
+/// Crashes drawn at each step.
 const CRASHES: u64 = 4;
 
 fn disk(image: Image) -> SimDisk {
@@ -36,7 +36,7 @@ fn contents(pool: &Pool, image: &Image) -> BTreeMap<(String, u64), Vec<u8>> {
     all
 }
 
-/// The pool without its superblocks, rebuilt from a copy; none if there is no copy.
+/// Rebuilds the pool from a copy of its superblock, both superblocks having been wiped. Returns `None` without a copy.
 fn rebuilt(mut image: Image) -> Option<Image> {
     image.write(0, &[0; 8192]);
     let size = image.size_bytes();
@@ -51,14 +51,14 @@ fn rebuilt(mut image: Image) -> Option<Image> {
     Some(image)
 }
 
-/// Blocks that a scrub tells bad.
+/// Returns the blocks that a scrub reports bad.
 fn bad_blocks(pool: &Pool) -> usize {
     let report = pool.scrub(&ScrubOptions::default(), &mut |_| ControlFlow::Continue(())).expect("scrubs");
     assert!(report.findings.iter().all(|found| found.place.range.is_some()), "{:#?}", report.findings);
     report.findings.len()
 }
 
-/// The image with a bit of volume `v` changed.
+/// Returns the image with one bit of volume `v` changed.
 fn rotten(mut image: Image) -> Image {
     let before = disk(image.clone());
     let pool = open(&before);
@@ -82,7 +82,7 @@ fn an_upgrade_that_is_cut_off_leaves_the_old_pool_or_the_new_one() {
         let mut image = Image::new(bytes.len() as u64);
         image.write(0, &bytes);
         let before = if number == 0 { rotten(image) } else { image };
-        // Opened, and what is bad told, before the upgrade begins.
+        // Opens the pool and reads the bad block, so that it is reported before the upgrade begins.
         let making = disk(before.clone());
         let pool = open(&making);
         let (wanted, told) = (contents(&pool, &making.image()), bad_blocks(&pool));
@@ -97,7 +97,7 @@ fn an_upgrade_that_is_cut_off_leaves_the_old_pool_or_the_new_one() {
                 let (image, cut) = media.crash(&mut rng);
                 let what = format!("pool {number}, step {at} of {}: {cut}", log.len());
                 let report = check_image(&image).expect("the check itself works");
-                // A superblock that was being written may be torn: the other stands for it.
+                // The superblock that was being written may be torn; the other one replaces it.
                 let torn = |found: &Finding| found.kind == FindingKind::Superblock;
                 assert!(report.findings.iter().all(torn), "{what}: {:?}", report.findings);
                 // Once the upgrade has ended, and nobody has written since, the copies are all that is needed.
@@ -116,7 +116,7 @@ fn an_upgrade_that_is_cut_off_leaves_the_old_pool_or_the_new_one() {
                 assert!(!upgraded || at > begun, "{what}: converted by opening");
                 (old, new) = (old + u32::from(!upgraded), new + u32::from(upgraded));
                 assert!(!upgraded || bad_blocks(&pool) == told, "{what}");
-                // Cut off or not, it can be made again.
+                // Cut or not, the upgrade can be made again.
                 pool.upgrade().expect("upgrades");
                 drop(pool);
                 assert!(open(&after).upgrades().is_empty(), "{what}");

@@ -1,7 +1,7 @@
-//! The cut: what a crash does to each write that was not durable.
+//! The cut: the effect of a crash on each write that was not durable.
 //!
-//! Owns [`Cut`], the fates and the order of the loose writes of one crash. Drawn from a seed; it says in words what it
-//! did, and can be made gentler fate by fate, which is how a failure is made small.
+//! Owns [`Cut`], the fates and the order of the loose writes of one crash. It is drawn from a seed, prints what it did,
+//! and can be made gentler fate by fate to reduce a failure.
 
 use std::fmt;
 
@@ -16,59 +16,58 @@ const MISDIRECTED: usize = 8;
 /// A write that a crash may lose.
 #[derive(Clone, Debug)]
 pub struct Loose {
-    /// First sector.
     pub sector: u64,
     /// Whole sectors.
     pub data: Arc<[u8]>,
-    /// Sectors of it that have a later durable content.
+    /// Sectors of the write that have a later durable content.
     pub dead: Vec<u64>,
-    /// Acknowledged.
+    /// The write was acknowledged.
     pub ended: bool,
 }
 
-/// What becomes of a loose write.
+/// The effect of a crash on a loose write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// All of it is on the medium.
     Kept,
-    /// Nothing of it is.
+    /// None of it is on the medium.
     Lost,
-    /// The sectors whose bits are set are; the pattern repeats every 64.
+    /// The sectors whose bits are set are on the medium; the pattern repeats every 64.
     Torn(u64),
 }
 
-/// One crash.
+/// The effect of one crash on all loose writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// By loose write.
     pub fates: Vec<Fate>,
-    /// In which order those that are kept reach the medium.
+    /// The order in which kept writes reach the medium.
     pub order: Vec<usize>,
-    /// A write of which the first block lands on other sectors, and on which; only where a test asks for it.
+    /// The write whose first block lands elsewhere, and the sector where. Only where a test asks for it.
     pub misdirected: Option<(usize, u64)>,
 }
 
 impl Cut {
-    /// Everything reaches the medium, in order.
+    /// Returns the cut in which every write reaches the medium, in order.
     #[must_use]
     pub fn keep_all(loose: usize) -> Cut {
         Cut { fates: vec![Fate::Kept; loose], order: (0..loose).collect(), misdirected: None }
     }
 
-    /// Nothing does.
+    /// Returns the cut in which no write reaches the medium.
     #[must_use]
     pub fn lose_all(loose: usize) -> Cut {
         Cut { fates: vec![Fate::Lost; loose], ..Cut::keep_all(loose) }
     }
 
-    /// Draws the fates: now and then all the same, or all but one, else each by itself.
+    /// Draws the fates: sometimes one fate for all, or for all but one, or a kept prefix; else each by itself.
     #[must_use]
     pub fn draw(loose: &[Loose], rng: &mut Rng) -> Cut {
         let count = loose.len();
         let mut cut = Cut::keep_all(count);
         let style = rng.below(10);
         let odd = rng.below(count as u64) as usize;
-        // A prefix of the writes, as a disk that empties its cache in order would have it.
+        // A prefix of the writes, as a disk leaves it that empties its cache in order.
         let prefix = rng.below(count as u64 + 1) as usize;
         for (at, write) in loose.iter().enumerate() {
             cut.fates[at] = match style {
@@ -95,7 +94,7 @@ impl Cut {
         cut
     }
 
-    /// Puts what the cut leaves of the loose writes on the image.
+    /// Applies to `image` what the cut leaves of the loose writes.
     pub fn apply(&self, loose: &[Loose], image: &mut Image) {
         for &at in &self.order {
             let (Some(write), Some(&fate)) = (loose.get(at), self.fates.get(at)) else { continue };
@@ -118,8 +117,8 @@ impl Cut {
     }
 }
 
-/// Which sectors are kept: those up to a place, as if the power had gone in the middle; those from a place on; whole
-/// blocks of 4 KiB, as disks have them that show smaller sectors; or any.
+/// Returns a mask of the sectors that are kept: those before some place, as if the power had gone in mid-write; those
+/// from a place on; whole blocks of 4 KiB, for a disk that emulates 512-byte sectors; or any.
 fn tear(rng: &mut Rng, sectors: usize) -> u64 {
     let place = rng.below(sectors.min(63) as u64 + 1);
     match rng.below(8) {
@@ -130,7 +129,7 @@ fn tear(rng: &mut Rng, sectors: usize) -> u64 {
     }
 }
 
-/// A mask in which the sectors of a block are alike.
+/// Returns a mask in which all sectors of a block are alike.
 fn blocks(drawn: u64) -> u64 {
     u64::from_le_bytes(drawn.to_le_bytes().map(|byte| if byte & 1 == 0 { 0 } else { u8::MAX }))
 }

@@ -1,22 +1,23 @@
-//! The file system that holds a pool's file: it gives a page when that is first written, and may be full.
+//! The file system that holds a pool's file: it allocates a page when that is first written, and may be full.
 //!
-//! Owns [`Host`]. A page that was given stays so until it is discarded; after a crash those count that the image has.
+//! Owns [`Host`]. A page stays allocated until it is discarded; after a crash, the pages that the image has are
+//! allocated.
 
 use super::image::{Image, PAGE, SECTOR};
 
-/// What the host has given and may still give.
+/// The pages that the file system has allocated to the file, and the room that is left.
 #[derive(Clone, Debug)]
 pub(super) struct Host {
     /// By page.
     given: Vec<bool>,
-    /// Pages that it still gives.
+    /// Free pages.
     room: u64,
-    /// Others take what is given back to it at once.
+    /// Other users take at once what is given back.
     has_others: bool,
 }
 
 impl Host {
-    /// One that has given what the image has, and gives `room` pages more.
+    /// Returns a file system that has allocated the pages of `image`, and has `room` free pages.
     pub(super) fn new(image: &Image, room: u64) -> Host {
         let mut given = vec![false; (image.size_bytes() / PAGE as u64) as usize];
         for (page, _) in image.pages() {
@@ -25,17 +26,15 @@ impl Host {
         Host { given, room, has_others: false }
     }
 
-    /// From now on others take at once what is given back, or do not.
     pub(super) fn set_others(&mut self, has_others: bool) {
         self.has_others = has_others;
     }
 
-    /// It gives so many pages more.
     pub(super) fn free(&mut self, pages: u64) {
         self.room += pages;
     }
 
-    /// The pages that lie in a discarded range go back: it may give as many more, to anybody.
+    /// Frees the pages that lie wholly in a discarded range; unless others take them, any write may get them.
     pub(super) fn give_back(&mut self, sector: u64, bytes: usize) {
         let start = sector * SECTOR as u64;
         let pages = start.div_ceil(PAGE as u64)..(start + bytes as u64) / PAGE as u64;
@@ -46,7 +45,7 @@ impl Host {
         }
     }
 
-    /// Gives the pages of a write that begins at `sector`; the bytes from its start that have space then.
+    /// Allocates the pages of a write at `sector`. Returns the number of bytes from its start that have space.
     pub(super) fn take(&mut self, sector: u64, bytes: usize) -> usize {
         let start = sector * SECTOR as u64;
         let pages = start / PAGE as u64..(start + bytes as u64).div_ceil(PAGE as u64);

@@ -3,17 +3,16 @@
 /// A promise that a simulated disk breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
-    /// Flushes end, and nothing becomes durable.
+    /// Flushes succeed, and nothing becomes durable.
     FlushDoesNothing,
     /// A flush makes durable only what had ended when the flush before it came.
     LateFlush,
     /// FUA writes end in the cache like all others.
     FuaIsVolatile,
-    /// Some writes land in another place, and end well; while requests are [held](super::SimDisk::hold).
+    /// Some writes land in another place and succeed, while requests are [held](super::SimDisk::hold).
     Misdirects,
 }
 
 impl Lie {
-    /// Every lie.
     pub const ALL: [Lie; 4] = [Lie::FlushDoesNothing, Lie::LateFlush, Lie::FuaIsVolatile, Lie::Misdirects];
 }

@@ -1,13 +1,14 @@
-//! What a disk holds: what is durable, what is only in its cache, what is on its way. And what is left after a crash.
+//! The media of a disk: durable data, data in the cache, writes under way, and the contents that a crash leaves.
 //!
-//! Owns [`Media`], which changes by [`Step`]s alone. A disk that runs logs its steps; the same steps on the same image
-//! give the same media again, so a crash can be cut at any step of a run after the run is over.
+//! Owns [`Media`], which changes by [`Step`]s alone. A disk logs its steps as it runs; the same steps on the same image
+//! give the same media, so a run can be cut at any step after it is over.
 //!
 //! Invariants:
+//! - I1: a flush that ends makes durable the writes that had ended when it arrived, in the order in which they ended.
 //! - I1: a flush that ends makes durable what had ended when the flush came, in the order in which it ended.
-//! - I2: a FUA write that ends is durable, and nothing older in the cache can come after it.
-//! - I3: a read sees everything that has ended, and nothing that has not.
-//! - I4: a sector is written as a whole or not at all.
+//! - I2: a FUA write that ends is durable, and nothing older in the cache can overwrite it.
+//! - I3: a read sees every write that has ended, and no other.
+//! - I4: a sector is written wholly or not at all.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,43 +20,34 @@ use super::image::{Image, SECTOR, hash_bytes};
 use super::lie::Lie;
 use sheave_base::rng::{Rng, mix};
 
-/// A request that changes something comes to the disk, or ends there. Reads change nothing.
+/// The arrival or end of a request that changes something. Reads have no steps.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// A write (or zeroes, or a discard: what the range will hold) comes.
+    /// A write arrives; for zeroes and discards, `data` is what the range will hold.
     Write {
-        /// Number of the request.
         id: u64,
-        /// First sector.
         sector: u64,
         /// Whole sectors.
         data: Arc<[u8]>,
         /// Durable when it ends.
         fua: bool,
     },
-    /// A flush comes, to the disk or to one of several that lie end to end.
+    /// A flush arrives, at the disk or at one of several that lie end to end.
     Flush {
-        /// Number of the request.
         id: u64,
         /// The sectors of that disk.
         sectors: Range<u64>,
     },
-    /// A request fails.
     Fail {
-        /// Its number.
         id: u64,
-        /// A write: it is done nevertheless, in the cache.
+        /// The write took effect nevertheless, in the cache.
         done: bool,
     },
-    /// A request ends.
-    End {
-        /// Its number.
-        id: u64,
-    },
+    /// A request succeeds.
+    End { id: u64 },
 }
 
 impl Step {
-    /// A number that tells steps apart.
     #[must_use]
     pub fn hash(&self) -> u64 {
         match self {
@@ -76,7 +68,7 @@ enum Moving {
         data: Arc<[u8]>,
         fua: bool,
     },
-    /// Covers what ended before this many writes had, on these sectors.
+    /// `covers`: the number of writes that had ended when the flush arrived.
     Flush {
         covers: u64,
         sectors: Range<u64>,
@@ -86,50 +78,47 @@ enum Moving {
 /// A write in the cache: ended, not durable.
 #[derive(Clone, Debug)]
 struct Cached {
-    /// Which one it was to end.
+    /// Position in the order in which writes ended.
     seq: u64,
     sector: u64,
     data: Arc<[u8]>,
-    /// Sectors that a later FUA write has taken the place of.
+    /// Sectors that a later FUA write has overwritten.
     dead: Vec<u64>,
 }
 
-/// The state of a disk.
 #[derive(Clone, Debug)]
 pub struct Media {
-    /// Survives everything.
+    /// Contents that survive every crash.
     durable: Image,
-    /// What readers see.
+    /// Contents that readers see.
     current: Image,
     cache: Vec<Cached>,
     moving: BTreeMap<u64, Moving>,
     ended: u64,
-    /// Writes ended when the last flush came; for the lie of the late flush.
+    /// Writes that had ended when the last flush arrived; only for [`Lie::LateFlush`].
     last_flush: u64,
     lie: Option<Lie>,
 }
 
 impl Media {
-    /// A disk with this content, all durable.
+    /// Returns media with `image` as their content, all of it durable.
     #[must_use]
     pub fn new(image: Image, lie: Option<Lie>) -> Media {
         let (current, cache, moving) = (image.clone(), Vec::new(), BTreeMap::new());
         Media { durable: image, current, cache, moving, ended: 0, last_flush: 0, lie }
     }
 
-    /// What readers see.
+    /// Returns the contents that readers see.
     #[must_use]
     pub fn current(&self) -> &Image {
         &self.current
     }
 
-    /// Makes the disk larger.
     pub fn grow(&mut self, size_bytes: u64) {
         self.durable.grow(size_bytes);
         self.current.grow(size_bytes);
     }
 
-    /// Takes one step.
     pub fn step(&mut self, step: &Step) {
         match step {
             Step::Write { id, sector, data, fua } => {
@@ -187,7 +176,7 @@ impl Media {
         }
     }
 
-    /// What is not durable: in the order in which it ended, then what is on its way.
+    /// Returns the writes that are not durable: ended ones in the order of their ends, then those under way.
     #[must_use]
     pub fn loose(&self) -> Vec<Loose> {
         let cached = self.cache.iter().map(|write| Loose {
@@ -205,14 +194,14 @@ impl Media {
         cached.chain(moving).collect()
     }
 
-    /// What is left when the power goes now, and how it came about.
+    /// Returns the contents left when the power goes now, and the cut that was drawn.
     #[must_use]
     pub fn crash(&self, rng: &mut Rng) -> (Image, Cut) {
         let cut = Cut::draw(&self.loose(), rng);
         (self.crash_as(&cut), cut)
     }
 
-    /// What is left when each loose write has the fate that the cut says.
+    /// Returns the contents left when each loose write has the fate in `cut`.
     #[must_use]
     pub fn crash_as(&self, cut: &Cut) -> Image {
         let mut image = self.durable.clone();

@@ -1,10 +1,10 @@
-//! The memory of a request, copied in and out: the one place of this crate that follows addresses.
+//! Copies between a request's memory and a buffer: the one place of this crate that follows addresses.
 #![allow(unsafe_code)] // A driver gets the memory of an I/O as addresses.
 
 use sheave_blk::bio::Segment;
 use sheave_blk::request::{Rq, RqTable};
 
-/// The bytes that a write brings. Its token shows that the driver holds it.
+/// Returns the bytes that a write brings. Its token `rq` shows that the driver holds it.
 pub(super) fn gather(rqs: &RqTable<'_>, rq: &Rq) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(rqs.get(rq).bytes as usize);
     for piece in rqs.segments(rq.tag()) {
@@ -14,7 +14,7 @@ pub(super) fn gather(rqs: &RqTable<'_>, rq: &Rq) -> Vec<u8> {
     bytes
 }
 
-/// Gives a read its bytes. Its token shows that the driver holds it.
+/// Copies `bytes` into a read's memory. Its token `rq` shows that the driver holds it.
 pub(super) fn scatter(rqs: &RqTable<'_>, rq: &Rq, bytes: &[u8]) {
     let mut left = bytes;
     for piece in rqs.segments(rq.tag()) {

@@ -1,65 +1,60 @@
-//! What a simulated disk is like, and how often something fails on it.
+//! Options of a simulated disk, and rates of its failures.
 
 use sheave_blk::bio::Op;
 
 use super::Lie;
 
-/// What a simulated disk is like.
 #[derive(Clone, Debug)]
 pub struct DiskOptions {
-    /// Decides in which order requests end, and what a discard leaves.
+    /// Decides the order in which requests end, and the contents that a discard leaves.
     pub seed: u64,
-    /// Smallest addressable unit.
     pub logical_block: u32,
-    /// A write can be made durable by itself.
+    /// FUA is supported.
     pub fua: bool,
-    /// Polls that a request waits at most.
+    /// Largest number of polls for which a request waits.
     pub max_delay: u64,
-    /// Of a hundred requests, those that are held for long, while everything else goes on
+    /// Percentage of requests that are held for long, while everything else goes on
     /// ([`SimDisk::hold`](super::SimDisk::hold)).
     pub slow: u64,
-    /// Errors, while requests are [held](super::SimDisk::hold).
+    /// Rates of errors, while requests are [held](super::SimDisk::hold).
     pub errors: Errors,
-    /// Of a hundred polls by a call of [`Threads`](crate::threads::Threads), those that let others go on before.
+    /// Percentage of polls by a call of [`Threads`](crate::threads::Threads) that let other calls go on first.
     pub pauses: u64,
-    /// A file in a file system that is full: of a hundred requests that find no room, so many make some free.
+    /// The disk is a file in a full file system; the percentage of refused requests after which some space is freed.
     pub host: Option<u64>,
-    /// Of a hundred crashes, those after which the file is copied without its blank pages to a file system that is
-    /// full, where others take what is given back while the pool is opened.
+    /// Percentage of crashes after which the file is copied without its blank pages to a full file system, where others
+    /// take what is given back while the pool is opened.
     pub copied: u64,
-    /// A promise that it breaks.
     pub lie: Option<Lie>,
-    /// Disks that it is made of, end to end, each with a cache of its own.
+    /// Number of disks that it is made of, end to end, each with a cache of its own.
     pub members: u64,
-    /// Bytes of the journal of the pool that it is for.
+    /// Bytes of the journal of the pool on it.
     pub journal: u64,
-    /// Bytes at the end of the image that are another disk, which a pool may get as a member.
+    /// Bytes at the end of the image that form another disk, which a pool may get as a member.
     pub spare: u64,
 }
 
-/// Of a thousand requests of a kind, those that fail.
+/// Failures per thousand requests of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Errors {
-    /// Reads.
     pub read: u64,
-    /// Writes, discards and write-zeroes: they are done, or not.
+    /// Writes, discards and write-zeroes, each of which may take effect all the same.
     pub write: u64,
-    /// Flushes: what they were to make durable is forgotten by the cache, though readers see it until the power goes,
-    /// and the next flush ends well.
+    /// Flushes. The cache drops what a failed flush was to make durable, though readers see it until the power goes,
+    /// and the next flush succeeds.
     pub flush: u64,
-    /// Writes into the pool's journal, beside those that fail among all writes.
+    /// Writes into the pool's journal, in addition to `write`.
     pub journal: u64,
 }
 
-/// How many requests have failed.
+/// Numbers of failed requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Failures {
-    /// Reads.
     pub reads: u64,
-    /// Writes, discards and write-zeroes, but for writes with FUA.
+    /// Writes, discards and write-zeroes, without writes with FUA.
     pub writes: u64,
-    /// Flushes, which forgot what they were to make durable; and writes with FUA, which owners of a device hear of as
-    /// of flushes.
+    /// Flushes, and writes with FUA: the block layer reports the failure of either to the device's owner as one of a
+    /// flush.
     pub flushes: u64,
     /// Writes for which the file system had no room.
     pub refused: u64,
@@ -68,7 +63,6 @@ pub struct Failures {
 }
 
 impl Failures {
-    /// Those of another disk too.
     pub fn add(&mut self, other: &Failures) {
         self.reads += other.reads;
         self.writes += other.writes;
@@ -88,13 +82,12 @@ impl Failures {
 }
 
 impl Errors {
-    /// Whether there are any.
     #[must_use]
     pub fn any(&self) -> bool {
         *self != Errors::default()
     }
 
-    /// `in_journal`: the request is for the pool's journal.
+    /// Returns the rate for a request. `in_journal`: it is for the pool's journal.
     pub(super) fn chance(&self, op: Op, in_journal: bool) -> u64 {
         match op {
             Op::Read => self.read,

@@ -104,7 +104,7 @@ fn the_log_replayed_is_the_disk() {
     assert_eq!(media.current().hash(), disk.image().hash());
 }
 
-/// I1: what a flush that was asked to fail forgets is forgotten by who replays the log, too.
+/// I1: the log has a flush that was set to fail, so its replay drops from the cache what the disk dropped.
 #[test]
 fn the_log_replayed_has_lost_what_the_disk_has_lost() {
     let disk = SimDisk::new(Image::new(1 << 20), DiskOptions::default());

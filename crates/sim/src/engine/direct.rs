@@ -1,8 +1,8 @@
-//! The engine that does by hand what a ring does with a file.
+//! An engine that does by itself what a ring does with a file.
 //!
-//! Owns [`Direct`]: it looks mappings up in a section of the grace, moves the data, then does the completion work and
-//! the sync. Each step waits for its turn, so that steps of different requests and engines come in any order that the
-//! seed says, also in orders that a ring does not have today. It states the contract of `sheave_iomap::File` a second
+//! Owns [`Direct`]: it looks up mappings in a section of the grace, moves the data, then does the completion work and
+//! the sync. Each step waits for its turn, so steps of different requests and engines come in any order that the seed
+//! draws, including orders that a ring does not have today. It states the contract of `sheave_iomap::File` a second
 //! time.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -22,7 +22,7 @@ use sheave_uring::{Fd, Ring, prep};
 use super::{Ended, Engine, Want, buf, has_room};
 use crate::threads::{Call, Threads};
 
-/// Rounds of mapping and blocking after which a request gets nowhere.
+/// Rounds of mapping and blocking after which a request counts as stuck.
 const MAX_ROUNDS: u32 = 1000;
 
 /// The next step of a request.
@@ -46,7 +46,6 @@ struct Request {
     stage: Stage,
     rounds: u32,
     pieces: Vec<Mapping>,
-    /// Data transfers that have not ended.
     left: usize,
     counted: Option<Phase>,
     completion_work: bool,
@@ -56,25 +55,25 @@ struct Request {
     data: Vec<u8>,
 }
 
-/// An engine that does by hand what a ring does with a file.
+/// An engine that does by itself what a ring does with a file.
 pub struct Direct {
     ring: Ring,
     fd: Fd,
     pub(super) threads: Threads,
-    /// Requests that a call has.
+    /// Requests that are with a worker.
     calls: Vec<(u64, Call<Request>)>,
     seats: Vec<(Arc<Grace>, Seat)>,
     requests: BTreeMap<u64, Request>,
-    /// Requests whose next step is up to this engine, not to the disk.
+    /// Requests whose next step is this engine's, not the disk's.
     ready: VecDeque<u64>,
-    /// Data transfers: which request, and where in it.
+    /// Data transfers under way: the request, and the offset in it.
     transfers: BTreeMap<u64, (u64, usize)>,
     next_transfer: u64,
     writes_through: bool,
 }
 
 impl Direct {
-    /// An engine over a device, with workers on these threads.
+    /// Returns an engine over `device`, with workers on `threads`.
     ///
     /// # Panics
     /// When the machine cannot give it a ring.
@@ -106,7 +105,6 @@ impl Direct {
         Some(&self.seats[at].1)
     }
 
-    /// One step of one request.
     fn step(&mut self, op: u64, ended: &mut Vec<Ended>) {
         let Some(mut request) = self.requests.remove(&op) else { return };
         match request.stage {
@@ -119,11 +117,11 @@ impl Direct {
         self.settle(op, request, ended);
     }
 
-    /// A step has been done: the request has ended, waits for the disk, or for its next turn.
+    /// Files a request after a step: it has ended, or waits for the disk, or for its next turn.
     fn settle(&mut self, op: u64, mut request: Request, ended: &mut Vec<Ended>) {
         let looks = matches!(request.stage, Stage::Sum | Stage::SumBlocks);
         let over = request.left == 0 && !looks && (request.stage == Stage::Data || !request.status.is_ok());
-        // What a sync may wait for is not held up by one that waits for the sync.
+        // The request leaves the grace before a sync, which may wait for that grace.
         if over || matches!(request.stage, Stage::Map | Stage::Sync) {
             self.uncount(&mut request);
         }
@@ -138,7 +136,7 @@ impl Direct {
         self.requests.insert(op, request);
     }
 
-    /// The work of a worker.
+    /// Starts a worker's part of a request as a call.
     fn call(&mut self, op: u64, mut request: Request) {
         let work = match request.stage {
             Stage::Block => block,
@@ -153,7 +151,7 @@ impl Direct {
         self.calls.extend(call.map(|call| (op, call)));
     }
 
-    /// Whether the next step of a request finds a worker, if it wants one.
+    /// Returns true unless the next step needs a worker and there is no room for one.
     fn may_step(&self, op: u64) -> bool {
         match self.requests.get(&op).map(|request| request.stage) {
             Some(Stage::Block) => has_room(&self.threads, false),
@@ -162,7 +160,7 @@ impl Direct {
         }
     }
 
-    /// Looks all mappings up, then sends the data.
+    /// Looks up all mappings, then sends the data.
     fn map(&mut self, op: u64, request: &mut Request) {
         let (len, intent) = match &request.want {
             Want::Read(len) => (*len as u64, Intent::Read),
@@ -273,7 +271,7 @@ impl Direct {
         }
     }
 
-    /// Takes what the disk has ended.
+    /// Takes the transfers that the disk has ended.
     fn reap(&mut self) {
         if self.ring.submit().is_err() {
             return;
@@ -358,12 +356,12 @@ impl Engine for Direct {
     }
 }
 
-/// The file looks at the memory, quickly.
+/// Lets the file verify or sum the memory without blocking.
 fn end_summed(request: &mut Request) {
     look(request, |file, done| file.end_summed(done));
 }
 
-/// The file looks at the memory of an I/O and may read its checksums from the device for it.
+/// Lets the file verify or sum the memory; it may read checksums from the device.
 fn end_summed_blocking(request: &mut Request) {
     look(request, |file, done| file.end_summed_blocking(done, &MayBlock::on_worker()));
 }
@@ -400,7 +398,7 @@ fn look(request: &mut Request, look: impl FnOnce(&dyn File, &SummedDone<'_>) -> 
     }
 }
 
-/// The work of a worker that may wait for long.
+/// Does the part of a worker that may wait for long: allocation, or a blocking lookup.
 fn block(request: &mut Request) {
     let token = MayBlock::on_worker();
     let result = match &request.want {
@@ -423,7 +421,7 @@ fn block(request: &mut Request) {
     }
 }
 
-/// Asks for the whole range, piece by piece.
+/// Looks up the whole range, piece by piece.
 fn map_all_blocking(
     file: &Arc<dyn File>,
     pos: u64,
@@ -438,7 +436,7 @@ fn map_all_blocking(
     Ok(())
 }
 
-/// The file's completion work: it may write pages of metadata, and so wait for the disk.
+/// Does the file's completion work, which may write metadata and so wait for the disk.
 fn end_write(request: &mut Request) {
     let Want::Write(data, _) = &request.want else { return };
     let (pos, len, status) = (request.pos, data.len() as u64, request.status);

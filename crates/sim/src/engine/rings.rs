@@ -1,6 +1,6 @@
-//! The engine that is a ring: `sheave_uring` as programs use it, but for its workers, which step when they are told to.
+//! The engine that is a ring: `sheave_uring` as programs use it, but for its workers, which are stepped.
 //!
-//! Owns [`Rings`]. A turn submits, reaps, and gives what is queued for workers to calls, one item to each.
+//! Owns [`Rings`]. A turn submits, reaps, and starts a call for each item that is queued for workers.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,13 @@ use sheave_uring::{Fd, IoWq, Ring, prep};
 use super::{Ended, Engine, Want, buf, has_room};
 use crate::threads::{Call, Threads};
 
-/// What a completion must say.
+/// The result that a completion must have.
 #[derive(Clone, Copy, Debug)]
 struct Wanted {
     bytes: usize,
     read: bool,
 }
 
-/// A ring whose workers have no threads.
 pub struct Rings {
     ring: Ring,
     wq: IoWq,
@@ -33,7 +32,7 @@ pub struct Rings {
 }
 
 impl Rings {
-    /// A ring, with workers on these threads.
+    /// Returns a ring whose workers run as calls on `threads`.
     ///
     /// # Panics
     /// When the machine cannot give it one.
@@ -61,13 +60,13 @@ impl Rings {
         fd
     }
 
-    /// A worker for an item that is queued and has none.
+    /// Starts a worker for each account that has a queued item.
     fn hire(&mut self) {
         let queued = self.wq.counts().map(|account| account.queued);
         for account in [Account::Bound, Account::Unbound] {
             let workers = &mut self.workers[account as usize];
             workers.retain(|call| !call.has_ended());
-            // Those that have not begun are for what is queued.
+            // `queued` includes the items that workers already started will take.
             let bound = account == Account::Bound;
             if queued[account as usize] == 0 || !has_room(&self.threads, bound) {
                 continue;
@@ -81,7 +80,7 @@ impl Rings {
         let wanted = self.requests.remove(&op)?;
         let status = match res {
             res if res < 0 => Status::from_errno(Errno(-res)),
-            // Volumes have no short reads or writes but at their end, where nobody reads or writes here.
+            // A volume reads or writes short only at its end, where no request of a run goes.
             res if res as usize != wanted.bytes => Status::IoErr,
             _ => Status::Ok,
         };
@@ -110,7 +109,7 @@ impl Engine for Rings {
     }
 
     fn turn(&mut self) -> Vec<Ended> {
-        // An error says that too much is in flight: then it is taken later.
+        // An error means that too much is in flight; the entries stay queued for the next turn.
         let _ = self.ring.submit();
         self.ring.reap();
         let done: Vec<_> = self.ring.completions().map(|one| (one.user_data, one.res, one.into_buf())).collect();

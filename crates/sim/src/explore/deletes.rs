@@ -1,5 +1,5 @@
-//! A pool that opens for deletes alone, for the file system of its disk is full: volumes are deleted until it takes
-//! everything again, or some are left; what was done is cut like any other work.
+//! Pools that open for deletes alone, because the file system of the disk is full: volumes are deleted until the pool
+//! takes everything again, or none is left, and the deletes are cut like any other work.
 
 use sheave_base::rng::Rng;
 use sheave_base::status::Status;
@@ -12,13 +12,13 @@ use crate::model::{Change, Event, Model};
 use crate::observe::observe;
 use crate::world::{Counters, History};
 
-/// Most volumes that are deleted in one opening.
+/// Largest number of volumes deleted in one opening.
 const MOST: u64 = 4;
-/// Crashes while that is done.
+/// Crashes among those deletes.
 const CUTS: usize = 6;
 
 impl Explorer<'_> {
-    /// Deletes volumes of a pool that takes nothing else, and looks at the others.
+    /// Deletes volumes of a pool that takes nothing else, compares the others, and cuts the deletes.
     pub(super) fn delete_some(
         &mut self,
         (pool, disk): (Pool, SimDisk),
@@ -52,7 +52,8 @@ impl Explorer<'_> {
                 Ok(()) => {}
                 // The journal has no block left.
                 Err(PoolError::HostFull { .. } | PoolError::Io { status: Status::NoSpc, .. }) => break,
-                // The disk failed: it is made, and not durable, or it has not begun.
+                // The disk failed: the delete is made and not durable, or has not begun. Either way nothing can be
+                // compared.
                 Err(_) if self.plan.setup.disk.errors.any() => return Ok(()),
                 Err(error) => return Err(format!("{change}: {error}")),
             }

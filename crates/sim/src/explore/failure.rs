@@ -1,4 +1,4 @@
-//! What a failure tells: what is wrong, how it came about, and the command that repeats it.
+//! The report of a failure: the deviation, the crashes that led to it, and the command that repeats it.
 
 use std::fmt;
 
@@ -9,18 +9,16 @@ use crate::setup::Setup;
 /// Lines of the trace that are shown.
 const SHOWN: usize = 60;
 
-/// Something that must not be.
+/// A deviation from the contract that an exploration found.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// The run.
     pub setup: Setup,
-    /// At how many steps it was cut.
+    /// Steps at which the run was cut.
     pub cuts: usize,
-    /// What is wrong.
     pub why: String,
     /// The crashes that led to it.
     pub path: Vec<String>,
-    /// What happened before the last of them, with the disk's time.
+    /// The events before the last crash, with the disk's time.
     pub trace: Vec<String>,
 }
 

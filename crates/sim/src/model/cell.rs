@@ -1,11 +1,12 @@
 //! One sector: the writes to it that still matter.
 //!
-//! Owns [`Cell`]. Invariant I1: an entry that no reader can see and no crash can leave is not kept, so a cell is short.
+//! Owns [`Cell`]. Invariant I1: an entry that no reader can see and no crash can leave is dropped, so a cell stays
+//! short.
 
 use super::write::OpenWrite;
 use crate::tag::Value;
 
-/// Not yet.
+/// Time of end of a write that is under way.
 const NEVER: u64 = u64::MAX;
 
 /// One write to one sector.
@@ -13,7 +14,6 @@ const NEVER: u64 = u64::MAX;
 pub(super) struct Entry {
     value: Value,
     issued: u64,
-    /// When it ended; [`NEVER`] while it is on its way.
     ended: u64,
     ok: bool,
     durable: bool,
@@ -28,24 +28,24 @@ impl Entry {
         Entry { value, issued: 0, ended: 0, ok: true, durable: true }
     }
 
-    /// Over and done before the other one began.
+    /// Returns true if this write had ended before the other one was issued.
     fn is_before(&self, other: &Entry) -> bool {
         self.ended < other.issued
     }
 }
 
-/// One sector.
+/// The writes to one sector. Never empty, hence `first`.
 #[derive(Clone, Debug)]
 pub(super) struct Cell {
     first: Entry,
     more: Vec<Entry>,
 }
 
-/// Zero, and always was.
+/// A sector that was never written.
 pub(super) static ZERO: Cell = Cell::settled(0);
 
 impl Cell {
-    /// This value and no other.
+    /// Returns a sector that holds `value` for sure.
     pub(super) const fn settled(value: Value) -> Cell {
         Cell { first: Entry::settled(value), more: Vec::new() }
     }
@@ -67,12 +67,12 @@ impl Cell {
         }
     }
 
-    /// Whether a flush may have something to say of it.
+    /// Returns true if a flush may change the cell.
     pub(super) fn is_loose(&self) -> bool {
         !self.more.is_empty()
     }
 
-    /// What had ended when the flush was asked for is durable.
+    /// Makes durable the entries that ended before `since`, when the flush was issued.
     pub(super) fn sync(&mut self, since: u64, horizon: u64) {
         if self.more.is_empty() {
             return;
@@ -82,7 +82,8 @@ impl Cell {
         self.forget(horizon);
     }
 
-    /// Drops what came before something durable (I1); readers who are at it began at `horizon` or later.
+    /// Drops the entries before a durable one (I1). Those that ended after `horizon` stay, for the readers that began
+    /// then.
     fn forget(&mut self, horizon: u64) {
         let hides = |later: &Entry, one: &Entry| later.durable && later.ended <= horizon && one.is_before(later);
         let keep = |one: &Entry| !self.entries().any(|later| hides(later, one));
@@ -92,20 +93,20 @@ impl Cell {
         }
     }
 
-    /// What a reader may see who began at `since` (R2).
+    /// Returns the values that a reader who began at `since` may see (R2).
     pub(super) fn readable(&self, since: u64) -> impl Iterator<Item = Value> + '_ {
         let hides = move |later: &Entry, one: &Entry| later.ok && later.ended <= since && one.is_before(later);
         self.entries().filter(move |one| !self.entries().any(|later| hides(later, one))).map(|one| one.value)
     }
 
-    /// What a crash may leave (R3).
+    /// Returns the values that a crash may leave (R3).
     pub(super) fn survivors(&self) -> impl Iterator<Item = Value> + '_ {
         self.entries()
             .filter(|one| !self.entries().any(|later| later.durable && one.is_before(later)))
             .map(|one| one.value)
     }
 
-    /// What may be there if this write is: it, or what came to its place since.
+    /// Returns the values that may be here if `write` took effect: its own, or that of a later write.
     pub(super) fn follows(&self, write: &OpenWrite) -> impl Iterator<Item = Value> + '_ {
         let own = self.entries().find(|one| one.value == write.value && one.issued == write.issued).copied();
         let hidden = move |one: &Entry| {
@@ -115,14 +116,15 @@ impl Cell {
         self.entries().filter(move |one| !hidden(one)).map(|one| one.value)
     }
 
-    /// Nobody sees what a write did that failed, unless another that is still under way makes the place seen.
+    /// Drops a failed write beyond the end of its volume, unless another write that is still under way may raise the
+    /// end and make the sector visible.
     pub(super) fn withdraw(&mut self, write: &OpenWrite) {
         if self.more.iter().all(|one| one.ended != NEVER || one.value == 0) {
             self.more.retain(|one| one.value != write.value || one.issued != write.issued);
         }
     }
 
-    /// What a call that changed the volume as a whole put here is durable.
+    /// Makes durable the values that a call that began at `since` put here.
     pub(super) fn end_change(&mut self, since: u64, now: u64, horizon: u64) {
         let theirs = self.more.iter_mut().filter(|one| one.issued == since);
         let mut any = false;
@@ -132,12 +134,12 @@ impl Cell {
         }
     }
 
-    /// What a call was to put here is not there.
+    /// Drops the values that a call that began at `since` was to put here.
     pub(super) fn withdraw_change(&mut self, since: u64) {
         self.more.retain(|one| one.issued != since);
     }
 
-    /// The content that a copy gets which was begun at `since`, durable (R5).
+    /// Returns the cell of a copy whose call began at `since`, durable (R5).
     pub(super) fn frozen(&self, since: u64) -> Cell {
         if self.more.is_empty() {
             return Cell::settled(self.first.value);

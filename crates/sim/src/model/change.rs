@@ -2,73 +2,62 @@
 
 use std::fmt;
 
-/// Such a call. New volumes say which number they get.
+/// A call that changes volumes as a whole. The `id` of a new volume is chosen by the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A new volume, all zero.
     Create {
-        /// Name.
         name: String,
         /// Number in the model.
         id: u32,
         /// Bytes.
         size: u64,
-        /// Writes make it larger, up to this.
+        /// Size up to which writes make it grow.
         max: Option<u64>,
     },
     /// A snapshot, or a clone, of a volume or snapshot.
     Copy {
-        /// Of which.
         source: String,
-        /// Name.
         name: String,
         /// Number in the model.
         id: u32,
-        /// Whether it is a snapshot.
         snapshot: bool,
     },
-    /// Snapshots of several volumes at one moment: of each its volume, its name, and its number in the model.
+    /// Snapshots of several volumes at one moment.
     Together {
-        /// All of them.
+        /// For each snapshot the source, its name and its number in the model.
         copies: Vec<(String, String, u32)>,
     },
-    /// A volume becomes what a snapshot is.
+    /// Replaces a volume's contents by those of a snapshot.
     Rollback {
-        /// The volume.
         name: String,
-        /// The snapshot.
         snapshot: String,
     },
-    /// Another name, also for its snapshots that have its name.
+    /// Renames a volume, and its snapshots that carry its name.
     Rename {
-        /// The old one.
+        /// The old name.
         name: String,
-        /// The new one.
+        /// The new name.
         new: String,
     },
-    /// Another size.
     Resize {
-        /// Which.
         name: String,
         /// Bytes.
         size: u64,
     },
-    /// Another largest size.
+    /// Changes the maximum size of a volume that grows.
     Limit {
-        /// Which.
         name: String,
         /// Bytes.
         max: u64,
     },
-    /// No longer there.
     Delete {
-        /// Which.
         name: String,
     },
 }
 
 impl Change {
-    /// The copies that it makes: of each its source, its name and its number.
+    /// Returns the copies that the call makes, each with its source, name and number.
     #[must_use]
     pub fn copies(&self) -> Vec<(&str, &str, u32)> {
         match self {

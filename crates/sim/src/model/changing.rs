@@ -1,4 +1,4 @@
-//! What calls that change volumes as a whole do to the model: while they are under way, made, and not made.
+//! Effects of a call that changes volumes as a whole: when it begins, when it is made, and when it is not.
 
 use super::cell::{Entry, ZERO};
 use super::change::Change;
@@ -6,7 +6,7 @@ use super::{Model, Volume, Zeroing};
 use crate::disk::SECTOR;
 
 impl Model {
-    /// A call begins: from now on readers may see what it does.
+    /// Begins a call. Its writes are under way from now on, so readers may see them.
     pub(super) fn begin(&mut self, change: &Change) {
         let since = self.now;
         match change {
@@ -30,7 +30,7 @@ impl Model {
             Change::Resize { name, size } => {
                 let Some(volume) = self.volumes.get_mut(name) else { return };
                 volume.make_room(*size / SECTOR as u64);
-                // What is beyond the end of a volume that grows is of writes that are under way, or zero already.
+                // Beyond the end of a volume that grows there are only writes under way and zeroes.
                 let first = if volume.max.is_some() { *size } else { volume.size.min(*size) };
                 let sectors = first / SECTOR as u64..u64::MAX;
                 volume.cells.change(sectors.clone(), |_| true, |_, cell| cell.issue(Entry::issued(0, since)));
@@ -40,7 +40,7 @@ impl Model {
         }
     }
 
-    /// Makes a change, durably; the call began at `since`.
+    /// Makes a change durable; the call began at `since`.
     pub(super) fn make(&mut self, change: &Change, since: u64) {
         let (now, horizon) = (self.now, self.horizon());
         match change {
@@ -91,8 +91,8 @@ impl Model {
         }
     }
 
-    /// The names that change with that of a volume, before and afterwards: its own, and those of its snapshots that
-    /// have its name (A3).
+    /// Returns the names that a rename changes, each with the new one: the volume's own, and those of its snapshots
+    /// that carry its name (A3).
     fn renamed(&self, name: &str, new: &str) -> Vec<(String, String)> {
         let Some(volume) = self.volumes.get(name) else { return Vec::new() };
         let of_it = |one: &Volume| one.snapshot && one.origin == volume.id && !volume.snapshot;
@@ -102,8 +102,8 @@ impl Model {
         std::iter::once((name.to_owned(), new.to_owned())).chain(others).collect()
     }
 
-    /// A change was not made, or not as a whole: a resize may have zeroed what it was to cut off of a volume that does
-    /// not grow, whose last block may have bytes on both sides of the new end.
+    /// Undoes a change that was not made. A resize of a volume that does not grow stays in doubt: it may have zeroed
+    /// the range that it was to cut off, and the last block has bytes on both sides of the new end.
     pub(super) fn unmake(&mut self, change: &Change, since: u64) {
         let undone = match change {
             Change::Rollback { name, .. } => self.volumes.get_mut(name),

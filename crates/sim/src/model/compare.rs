@@ -1,4 +1,4 @@
-//! What a pool was found to hold, compared with what it may.
+//! Comparison of the contents that were found with those that the model allows.
 
 use std::collections::BTreeSet;
 
@@ -8,16 +8,17 @@ use super::{Model, Volume};
 use crate::disk::SECTOR;
 use crate::tag::Value;
 
-/// Findings that are told in full; the others are counted.
+/// Findings that are printed in full; the others are counted.
 const TOLD: usize = 6;
 
 impl Model {
-    /// Takes what was found after a crash for what is there from now on (R7); says what may not be there.
+    /// Returns the model that goes on from the contents found after a crash (R7), or the contents that may not be
+    /// there.
     pub fn settle(&self, found: &Observed) -> Result<Model, String> {
         self.settle_but(found, &[])
     }
 
-    /// Takes what was found after a crash for what is there from now on, but for the volumes of which nothing is known.
+    /// Same as [`Model::settle`], without the volumes in `unknown`, whose contents may be anything.
     pub fn settle_but(&self, found: &Observed, unknown: &[String]) -> Result<Model, String> {
         let mut whys = Vec::new();
         for mut state in self.after_crash() {
@@ -35,8 +36,8 @@ impl Model {
         }
     }
 
-    /// Whether all volumes are named that have lost what readers saw (V25). What a call was about that had not returned
-    /// is not looked at.
+    /// Checks that `named` has all volumes that have lost something readers saw (V25). Gives no verdict within a call,
+    /// whose effect is open.
     pub fn is_told(&self, found: &Observed, named: &[String]) -> Result<(), String> {
         if self.changing.is_some() {
             return Ok(());
@@ -52,12 +53,12 @@ impl Model {
         Ok(())
     }
 
-    /// Whether readers may see all that was found, with nothing under way.
+    /// Checks that readers may see everything found, with nothing under way.
     pub fn is_readable(&self, found: &Observed) -> Result<(), String> {
         self.why_not(found, Rule::Readable(self.now)).map_or(Ok(()), Err)
     }
 
-    /// Why this state cannot be what was found.
+    /// Returns the reasons for which this state cannot be what was found, or `None`.
     fn why_not(&self, found: &Observed, rule: Rule) -> Option<String> {
         let mut wrong = Vec::new();
         let missing = self.volumes.keys().filter(|name| !found.contains_key(*name));
@@ -92,12 +93,12 @@ impl Model {
     }
 }
 
-/// Which values may be found.
+/// The question that decides which values may be found.
 #[derive(Clone, Copy)]
 enum Rule {
-    /// What readers may see who begin now.
+    /// Values visible to a reader who begins at this time.
     Readable(u64),
-    /// What a crash may leave.
+    /// Values that a crash may leave.
     Survives,
 }
 

@@ -1,61 +1,46 @@
-//! What happens to a pool, as the model hears of it.
+//! Events: the only input of the model.
 
 use super::change::Change;
 use crate::tag::Value;
 
-/// Something that happens to a pool.
+/// One step in the life of a pool.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A write is issued.
     Write {
-        /// Number of the operation.
         op: u64,
         /// The volume's number in the model.
         volume: u32,
-        /// First sector.
         sector: u64,
-        /// Sectors.
         sectors: u64,
-        /// What it writes; 0 for a discard.
+        /// The value written; 0 for a discard.
         value: Value,
-        /// Durable when it ends.
         dsync: bool,
     },
-    /// It has ended.
+    /// A write has ended.
     Wrote {
-        /// Number of the operation.
         op: u64,
-        /// With success; without, it may have been done in parts.
+        /// If false, any part of the write may have been done.
         ok: bool,
     },
     /// A flush is issued, through a volume or by a call on the pool.
-    Sync {
-        /// Number of the operation.
-        op: u64,
-    },
-    /// It has ended.
-    Synced {
-        /// Number of the operation.
-        op: u64,
-        /// With success.
-        ok: bool,
-    },
-    /// A volume that grows was found to have this size, which a durable write that failed may have given it, or one
-    /// that was under way when the volume was resized or rolled back.
+    Sync { op: u64 },
+    /// A flush has ended.
+    Synced { op: u64, ok: bool },
+    /// A volume that grows was measured, because a failed DSYNC write, or a write under way during a resize or
+    /// rollback, may have raised its size.
     Sized {
-        /// The volume.
         volume: u32,
         /// In bytes.
         size: u64,
     },
     /// A call that changes volumes as a whole begins.
     Change(Change),
-    /// It has returned.
+    /// The call that was under way has returned.
     Changed {
-        /// With success; without, it changed nothing.
+        /// If false, the call changed nothing.
         ok: bool,
-        /// The copies that were made have these sizes, if that was looked at: a copy of a volume that grows may be
-        /// larger than the volume was when the call began.
+        /// The sizes of the copies made, if they were looked at: a copy of a volume that grows may be larger than the
+        /// volume was when the call began.
         sizes: Vec<u64>,
     },
 }

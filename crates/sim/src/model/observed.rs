@@ -1,4 +1,4 @@
-//! What a pool was found to hold.
+//! The contents that a pool was found to have.
 
 use std::collections::BTreeMap;
 
@@ -6,27 +6,23 @@ use crate::disk::SECTOR;
 use crate::sparse::Sparse;
 use crate::tag::{Seen, Value};
 
-/// A volume as it was found.
 #[derive(Clone, Debug)]
 pub struct ObservedVolume {
-    /// Size in bytes.
     pub size: u64,
-    /// What writes may make of it.
+    /// The maximum size, if writes make the volume grow.
     pub max: Option<u64>,
-    /// Cannot be written.
     pub snapshot: bool,
-    /// By sector; what is not there is zero.
+    /// By sector; a missing one is zero.
     pub sectors: Sparse<Seen>,
 }
 
 impl ObservedVolume {
-    /// What was found in a sector.
     #[must_use]
     pub fn at(&self, sector: u64) -> Seen {
         self.sectors.get(sector).copied().unwrap_or(Seen::Zero)
     }
 
-    /// The value that was found in a sector, if it has that many and the value belongs there.
+    /// Returns the value found in a sector; `None` beyond the end, or if the data belongs to another sector or write.
     pub(super) fn value_at(&self, sector: u64) -> Option<Value> {
         (sector < self.size / SECTOR as u64).then(|| self.at(sector).value_at(sector))?
     }

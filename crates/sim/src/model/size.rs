@@ -1,18 +1,18 @@
 //! The size of a volume that writes make larger.
 //!
-//! Owns [`Growth`]: what is known of the size beyond what is durable. Its rules:
+//! Owns [`Growth`]: the durable size, and the writes that may have raised it further. Its rules:
 //!
-//! - S1: a write that ends beyond the end has raised the size when it has ended; one that failed has not. One that was
-//!   to be durable and failed may have, with its data, like one that is under way: its commit failed, or its data.
+//! - S1: a write that goes beyond the end has raised the size when it has ended; one that failed has not. A DSYNC write
+//!   that failed may have, like one that is under way: its data or its commit failed.
 //! - S2: a crash leaves the durable size, or a larger one that some write made: then the data of that write is there,
-//!   or what came to its place since.
-//! - S3: a flush that has ended made the size durable that had been reached when it was asked for. A DSYNC write makes
-//!   its own end durable.
-//! - S4: a copy is durable with the size that had been reached when its making began, or a larger one, of what was
-//!   under way then.
-//! - S5: a resize or a rollback leaves the size that it is to leave, or a larger one, of writes that were under way
-//!   during the call: each comes before the call or after it, block by block, so the end of any block that it wrote may
-//!   be the size. Nobody knows which until the volume is looked at, when no write of that time is under way any more.
+//!   or data written later.
+//! - S3: a flush that has ended made durable the size that had been reached when it was issued. A DSYNC write makes its
+//!   own end durable.
+//! - S4: a copy is durable with the size that had been reached when the call began, or a larger one, of writes that
+//!   were under way then.
+//! - S5: a resize or a rollback leaves its own size, or a larger one, of writes that were under way during the call:
+//!   each comes before the call or after it, block by block, so the end of any block that it wrote may be the size. It
+//!   stays in doubt until no such write is under way any more and the volume is measured.
 
 use super::cell::{Cell, ZERO};
 use super::observed::ObservedVolume;
@@ -21,9 +21,9 @@ use crate::disk::SECTOR;
 use crate::sparse::Sparse;
 use crate::tag::Value;
 
-/// Not yet.
+/// Time of end of a write that is under way.
 const NEVER: u64 = u64::MAX;
-/// It failed, and may be there all the same.
+/// Time of end of a DSYNC write that failed, and may have taken effect.
 const FAILED: u64 = NEVER - 1;
 /// Sizes of volumes that grow are whole blocks.
 const BLOCK: u64 = 4096;
@@ -32,18 +32,17 @@ const BLOCK: u64 = 4096;
 #[derive(Clone, Debug)]
 struct Raise {
     write: OpenWrite,
-    /// In bytes.
     end: u64,
-    /// It was beyond the end that readers saw when it was issued.
+    /// The write went beyond the end that readers saw when it was issued.
     beyond: bool,
     ended: u64,
-    /// A call cut it, or parts of it (S5).
+    /// A resize or rollback came between, so the write may have been cut at any block (S5).
     parts: bool,
-    /// Of such a write: somebody has looked since, so the size is `end` or more.
+    /// Only with `parts`: the volume has been measured since, and has `end` bytes or more.
     found: bool,
 }
 
-/// What a volume's size may be.
+/// The sizes that a volume may have.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Growth {
     durable: u64,
@@ -51,12 +50,12 @@ pub(super) struct Growth {
 }
 
 impl Growth {
-    /// This size for sure.
+    /// Returns the growth of a volume whose size is `size` for sure.
     pub(super) fn settled(size: u64) -> Growth {
         Growth { durable: size, raises: Vec::new() }
     }
 
-    /// A write is issued to a volume that readers see with `size` bytes.
+    /// Records the issue of a write to a volume that readers see with `size` bytes.
     pub(super) fn issue(&mut self, write: &OpenWrite, size: u64) {
         let end = (write.sector + write.sectors) * SECTOR as u64;
         if write.value != 0 {
@@ -71,7 +70,7 @@ impl Growth {
         }
     }
 
-    /// It has ended; the size that readers see from now on.
+    /// Records the end of a write to a volume of `size` bytes. Returns the size that readers see from now on.
     pub(super) fn end(&mut self, write: &OpenWrite, now: u64, ok: bool, size: u64, horizon: u64) -> u64 {
         let Some(at) = self.raises.iter().position(|one| one.write.is(write)) else { return size };
         if !ok {
@@ -90,25 +89,25 @@ impl Growth {
         size.max(end)
     }
 
-    /// A call that began at `since` has left `size` (S5).
+    /// Records that a call that began at `since` has left `size` (S5).
     pub(super) fn cut(&mut self, size: u64, since: u64) {
         self.durable = size;
-        // What is under way and ends within this size may be cut by the next call.
+        // A write that ends within this size stays while it is under way, because the next call may cut it.
         self.raises.retain(|one| one.ended == NEVER || one.end > size && one.ended >= since);
         self.raises.iter_mut().for_each(|one| (one.parts, one.found) = (one.end > size, false));
     }
 
-    /// Whether the size is one of several (S5).
+    /// Returns true if the size is one of several (S5).
     pub(super) fn is_in_doubt(&self) -> bool {
         self.raises.iter().any(|one| one.parts && !one.found)
     }
 
-    /// The largest size that a write may have given it which has ended.
+    /// Returns the largest size that an ended write may have made.
     pub(super) fn ended_reach(&self) -> u64 {
         self.raises.iter().filter(|one| one.ended != NEVER).map(|one| one.end).max().unwrap_or(0)
     }
 
-    /// It was found to have this size, when no write was under way.
+    /// Records that the volume was measured at `size` bytes, with no write under way.
     pub(super) fn found(&mut self, size: u64, now: u64) {
         for one in self.raises.iter_mut().filter(|one| one.parts) {
             (one.end, one.ended, one.found) = (one.end.min(size), now, true);
@@ -116,40 +115,40 @@ impl Growth {
         self.raises.retain(|one| !one.parts || one.end > self.durable && one.end > one.start());
     }
 
-    /// What had ended at `since` is durable.
+    /// Makes durable the size that writes ended before `since` have reached.
     pub(super) fn sync(&mut self, since: u64, horizon: u64) {
-        // Of what a call has cut in parts nobody knows before somebody has looked.
+        // How far writes count that a call has cut is open until the volume is measured.
         let known = |one: &&Raise| !one.parts || one.found;
         let ended = self.raises.iter().filter(known).filter(|one| one.ended < since).map(|one| one.end).max();
         self.make_durable(ended.unwrap_or(0), horizon);
     }
 
-    /// That of a copy whose making began when readers saw `reached` bytes: that, or more by what was under way.
+    /// Returns the growth of a copy whose source readers saw with `reached` bytes when the call began (S4).
     pub(super) fn frozen(&self, reached: u64) -> Growth {
-        // No flush has anything to say of the copy: it is durable as it was made.
+        // A copy is durable as it was made, so no later flush may raise its durable size.
         let raises = self.raises.iter().map(|one| Raise { ended: NEVER, ..one.clone() });
         Growth { durable: reached, raises: raises.filter(|one| one.end > reached).collect() }
     }
 
-    /// The sizes that it may have had since it had `reached` bytes.
+    /// Returns the sizes that the volume may have had since readers saw it with `reached` bytes.
     pub(super) fn sizes_from(&self, reached: u64) -> Vec<u64> {
         let raised = self.raises.iter().flat_map(Raise::sizes).filter(|end| *end > reached);
         std::iter::once(reached).chain(raised).collect()
     }
 
-    /// What ended after the horizon is kept: the copy that is being made may be without it. So is what is under way: a
-    /// call may cut it off, and it comes after that.
+    /// Raises the durable size. Keeps raises that ended after `horizon`, because the copy being made may be without
+    /// them, and those under way, because a call may cut the volume before they end.
     fn make_durable(&mut self, size: u64, horizon: u64) {
         self.durable = self.durable.max(size);
         self.raises.retain(|one| one.end > self.durable || one.ended == NEVER || one.ended > horizon);
     }
 
-    /// The end of the last write that is under way, or has ended.
+    /// Returns the end of the last write, ended or under way.
     pub(super) fn reach(&self) -> u64 {
         self.raises.iter().map(|one| one.end).max().unwrap_or(0).max(self.durable)
     }
 
-    /// Why a crash cannot have left this size with this content (S2).
+    /// Returns the reason for which a crash cannot have left this size with this content, or `None` (S2).
     pub(super) fn why_not(&self, cells: &Sparse<Cell>, seen: &ObservedVolume) -> Option<String> {
         if seen.size == self.durable {
             return None;
@@ -172,7 +171,7 @@ impl Raise {
         self.write.sector * SECTOR as u64
     }
 
-    /// The sizes that it may leave, in order.
+    /// Returns the sizes that this write may leave, in ascending order.
     fn sizes(&self) -> impl Iterator<Item = u64> + use<> {
         let blocks = if self.parts { self.start() / BLOCK + 1..self.end / BLOCK } else { 0..0 };
         blocks.map(|block| block * BLOCK).chain([self.end])
@@ -182,7 +181,7 @@ impl Raise {
         (self.beyond || self.parts) && self.sizes().any(|one| one == size)
     }
 
-    /// Of a size that was made its data is there: of parts of a write the last one.
+    /// Returns true if the data of the write that made this size is there; for a write cut at a block, its last block.
     fn is_whole(&self, cells: &Sparse<Cell>, seen: &ObservedVolume) -> bool {
         let first = if self.parts { seen.size.saturating_sub(BLOCK).max(self.start()) } else { self.start() };
         let range = first / SECTOR as u64..seen.size / SECTOR as u64;

@@ -1,7 +1,7 @@
-//! What a pool has come to on a disk that broke a promise: as good as the contract, told, older, or foreign.
+//! The state that a pool has come to on a disk that broke a promise, on a scale from "contract kept" to "foreign data".
 //!
-//! Owns [`Standing`], the scale, and [`Past`], which tells what is older from what never was. Which standing a pool may
-//! come to depends on the promise, and on checksums: that is in [`broken`](crate::broken).
+//! Owns [`Standing`], the scale, and [`Past`], which separates older contents from contents that never were there. The
+//! standings that are allowed depend on the promise and on checksums: [`broken`](crate::broken) has the table.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,31 +9,30 @@ use super::{Event, Model, Volume};
 use crate::disk::SECTOR;
 use crate::tag::Seen;
 
-/// How far from the contract, the worst last.
+/// Distance from the contract, the worst last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
     /// Everything is as it must be.
     #[default]
     Kept,
-    /// What is wrong is told: the pool does not open, or a volume, or a block answers EILSEQ. The rest is as it must
+    /// The damage is reported: the pool or a volume does not open, or a block reads as EILSEQ. All else is as it must
     /// be.
     Told,
-    /// Something is as it was at an earlier time, and nothing tells that.
+    /// Something is as it was at an earlier time, and no error says so.
     Older,
     /// Bytes are served that were never at that place of that volume.
     Foreign,
 }
 
-/// What was read of a volume.
+/// The contents that were read of a volume.
 #[derive(Clone, Debug)]
 pub struct Served {
-    /// Size in bytes.
     pub size: u64,
-    /// By sector; none where the read was refused because a checksum did not match.
+    /// By sector; `None` where the read was refused because a checksum did not match.
     pub sectors: Vec<Option<Seen>>,
 }
 
-/// Who had which name, and who comes from whom.
+/// All names that volumes have had, and the line of copies that each volume belongs to.
 #[derive(Clone, Debug, Default)]
 pub struct Past {
     families: BTreeMap<u32, u32>,
@@ -41,11 +40,11 @@ pub struct Past {
 }
 
 impl Past {
-    /// Of these events, from a pool without volumes on.
+    /// Collects the past from `events`, which begin with a pool without volumes.
     pub fn of<'a>(events: impl Iterator<Item = &'a Event>) -> Past {
         let (mut model, mut past) = (Model::new(), Past::default());
         for event in events {
-            // A call that has not returned may have been made.
+            // A call that has not returned may have been made, so both states count.
             let changes = matches!(event, Event::Change(_) | Event::Changed { .. });
             model.apply(event);
             if !changes {
@@ -61,7 +60,7 @@ impl Past {
         past
     }
 
-    /// Whether this was once in this sector of a volume of this name.
+    /// Returns true if `seen` was once in this sector of a volume of this name.
     fn knows(&self, name: &str, sector: u64, seen: Seen) -> bool {
         let Seen::Written { volume, sector: written, .. } = seen else { return seen == Seen::Zero };
         let family = self.families.get(&volume);
@@ -70,8 +69,8 @@ impl Past {
 }
 
 impl Model {
-    /// The standing of what was served, after a crash or not, and what is worst in it, in words. `refused`: volumes
-    /// that say that they are damaged.
+    /// Returns the standing of the contents `found`, and the worst deviation in words. `refused`: volumes that report
+    /// damage. `crashed`: a crash came before, so unflushed writes may be lost.
     #[must_use]
     pub fn standing(
         &self,
@@ -130,7 +129,7 @@ impl Model {
 
     fn allows(&self, volume: &Volume, sector: u64, seen: Seen, crashed: bool) -> bool {
         let Some(value) = seen.value_at(sector) else { return false };
-        // What a smaller size was to cut off, when that may not have happened.
+        // An unfinished resize may have zeroed the range beyond its new end.
         let beyond = sector >= volume.size / SECTOR as u64 && value == 0;
         let now = self.now;
         beyond

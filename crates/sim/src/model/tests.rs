@@ -88,7 +88,7 @@ fn r3_a_flush_covers_what_had_ended_when_it_was_asked_for() {
     assert_eq!(after_crash(&model, 0), [7, 9], "something later may be there");
 }
 
-/// What a pool leaves that makes only the volume durable through which it was flushed.
+/// Refutes a pool in which a flush makes durable only the volume that it came through.
 #[test]
 fn r3_a_flush_covers_all_volumes_of_the_pool() {
     let create = Change::Create { name: "w".into(), id: 2, size: 4096, max: None };
@@ -200,7 +200,7 @@ fn what_may_not_be_there_is_named() {
     assert!(why(&Observed::new()).contains("'v' is not there"));
 }
 
-/// A volume that grows, of 16 KiB, all written by write 1 and durable.
+/// Returns a volume that grows, of 16 KiB, all written by write 1 and durable.
 fn grown(events: &[Event]) -> Model {
     let create = Change::Create { name: "v".into(), id: V, size: 0, max: Some(1 << 20) };
     let first = Event::Write { op: 1, volume: V, sector: 0, sectors: 32, value: 1, dsync: true };

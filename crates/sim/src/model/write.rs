@@ -1,8 +1,7 @@
-//! A write under way.
+//! Writes that have been issued and have not ended.
 
 use crate::tag::Value;
 
-/// A write that has been issued and has not ended.
 #[derive(Clone, Debug)]
 pub(super) struct OpenWrite {
     pub(super) volume: u32,
@@ -14,7 +13,7 @@ pub(super) struct OpenWrite {
 }
 
 impl OpenWrite {
-    /// Whether both are the same write: no two are issued at one time.
+    /// Returns true if both are the same write. The time of issue tells, because each event has its own.
     pub(super) fn is(&self, other: &OpenWrite) -> bool {
         self.issued == other.issued
     }

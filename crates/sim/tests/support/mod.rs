@@ -1,4 +1,4 @@
-//! Pools with checksums behind real rings, and rot where nobody sees it.
+//! Pools with checksums behind real rings, and silent damage to their data.
 #![allow(dead_code)] // Each test program uses a part of it.
 
 use std::sync::Arc;
@@ -23,7 +23,6 @@ pub fn open(device: &Device) -> Pool {
     Pool::open(device, &OpenOptions::default()).expect("the pool opens")
 }
 
-/// A volume in a ring of its own.
 pub struct User {
     pub ring: Ring,
     pub fd: Fd,
@@ -55,7 +54,7 @@ impl User {
         (res, buf.map_or_else(Vec::new, |buf| buf.to_vec()))
     }
 
-    /// What a block holds, in all its bytes; or the error.
+    /// Returns the byte that fills a block, or the error of reading it.
     pub fn tag(&mut self, pos: u64) -> Result<u8, i32> {
         let (res, data) = self.read(pos, BLOCK);
         if res < 0 {
@@ -69,7 +68,7 @@ impl User {
         assert_eq!(self.run(prep::fsync(self.fd)).0, 0);
     }
 
-    /// Where a block of the volume lies.
+    /// Returns the address of a block of the volume.
     pub fn addr(&self, pos: u64) -> u64 {
         let extents = self.volume.extents(pos, BLOCK as u64).expect("extents");
         assert_eq!(extents[0].kind, ExtentKind::Data);
@@ -77,7 +76,7 @@ impl User {
     }
 }
 
-/// Flips a bit where nobody sees it.
+/// Flips a bit on the device, past the pool.
 pub fn rot(device: &Device, addr: u64) {
     let io = DeviceIo::new(device).expect("the device opens");
     let mut block = vec![0; BLOCK];

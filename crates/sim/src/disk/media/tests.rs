@@ -1,4 +1,4 @@
-//! What is durable, and what a crash may leave.
+//! Durability rules of the media, and the contents that a crash may leave.
 
 use super::super::cut::Fate;
 use super::*;
@@ -19,7 +19,7 @@ fn media(steps: &[Step], lie: Option<Lie>) -> Media {
     media
 }
 
-/// Every content that a sector may have after a crash, by trying many.
+/// Returns the contents that a sector may have after a crash, from 400 draws.
 fn outcomes(media: &Media, sector: u64) -> Vec<u8> {
     let mut rng = Rng::new(1);
     let mut seen: Vec<u8> = (0..400).map(|_| media.crash(&mut rng).0.sector(sector)[0]).collect();
