@@ -1,7 +1,7 @@
-//! One connection: what it sends and receives on the kernel ring.
+//! One connection: its sends and receives on the kernel ring.
 //!
-//! Owns the socket, the headers of the batch that is being sent, and the *staging* buffer, which receives what comes.
-//! Does not own what the bytes mean (`queue`). At most one operation sends and one receives at a time, for bytes of a
+//! Owns the socket, the headers of the batch that is being sent, and the *staging* buffer, which receives. Does not own
+//! the meaning of the bytes (`queue`). At most one operation sends and one receives at a time, because the bytes of a
 //! stream have an order.
 //!
 //! ```text
@@ -11,15 +11,15 @@
 //! ```
 //!
 //! Invariants:
-//! - K1: `out` is changed while nothing is being sent, and `staging` while nothing is being received.
-//! - K2: of requests, the operation in `sending` has the memory of the writes in `holds` whose data has not gone
-//!   (`released`), and the one in `receiving` that of the read in `inbound` which has not come. Only `place` and `zero`
-//!   touch it besides, while nothing is being received; a request is on one connection at a time, so no other
-//!   connection has its memory.
-//! - K3: while a receive is prepared the staging buffer is compact, and empty where there is an `inbound`.
-//! - K4: with TLS, `pieces` are what is to be said until they are encrypted, which no send is under way meanwhile, and
-//!   from then on records in the memory of `secure`, which is not touched until all of them have gone. Records are
-//!   received into the room of `secure`; the staging buffer has what they said and was not looked at.
+//! - K1: `out` changes only while nothing is being sent, and `staging` only while nothing is being received.
+//! - K2: the operation in `sending` has the memory of the writes in `holds` whose data has not been sent (`released`),
+//!   and the one in `receiving` that of the read in `inbound`, as far as it has not arrived. Besides, only `place` and
+//!   `zero` touch the memory of requests, while nothing is being received; a request is on one connection at a time, so
+//!   no other connection has its memory.
+//! - K3: while a receive is prepared the staging buffer is compact, and empty if there is an `inbound`.
+//! - K4: with TLS, `pieces` are plain text until they are encrypted, during which no send is under way; from then on
+//!   they are records in the memory of `secure`, which is not touched until all of them are sent. Records are received
+//!   into the room of `secure`; the staging buffer has the plain text that was not consumed.
 #![allow(unsafe_code)] // Sends and receives the memory of requests.
 
 use std::ops::Range;
@@ -38,57 +38,53 @@ use crate::request::{MAX_HEAD, goodbye};
 use crate::socket;
 use crate::tls::{Secure, Tls};
 
-/// Bytes that one receive takes at most, beside what goes straight to its place.
+/// Most bytes of one receive, beside those that go straight into the memory of a read.
 const STAGING_BYTES: usize = 256 << 10;
-/// Bytes of headers of one send, or of what the handshake says at a time.
+/// Bytes for the headers of one send, or for one message of the handshake.
 const OUT_BYTES: usize = 16 << 10;
 /// Most pieces of memory of a request.
 pub(crate) const MAX_PIECES: usize = 128;
-/// Most pieces of memory of one send: the kernel takes no more.
+/// Most pieces of one send: the kernel's limit (UIO_MAXIOV).
 const MAX_SEND: usize = 1024;
-/// With TLS, a batch that has so many bytes takes no more requests: all of it is encrypted before it is sent.
+/// Size at which a batch takes no more requests with TLS, where all of it is encrypted before it is sent.
 const SECURE_BATCH: usize = 256 << 10;
-/// A connection that has so many bytes to move is busy: more goes to another, if there is one.
+/// Load at which a connection is busy: further requests go to another one, if there is one.
 pub(crate) const BUSY_BYTES: u64 = 512 << 10;
-/// Why a connection is given up when a request on it has ended without an answer.
+/// Cause of giving up a connection on which a request timed out.
 pub(crate) const OVERDUE: &str = "a request was not answered in time";
-/// Why it is given up when a write has its answer, and its data cannot be sent any more.
+/// Cause of giving up a connection on which a write was answered before all of its data was sent.
 pub(crate) const EARLY: &str = "the server answered a write before it had taken its data";
 
 #[cfg(test)]
 thread_local! {
-    /// Pieces that one send takes: a kernel before 5.19 stops when the socket is full, wherever that is.
+    /// Pieces that one send takes: kernels before 5.19 stop at any place when the socket is full.
     pub(crate) static MOST_PIECES: std::cell::Cell<usize> = const { std::cell::Cell::new(MAX_SEND) };
 }
 
-/// Where a connection is.
+/// The phase of a connection.
 #[derive(Debug)]
 pub(crate) enum Phase {
-    /// There is none.
     Empty,
-    /// The socket connects.
     Connecting,
-    /// The handshake is under way.
     Shaking(Box<Negotiation>),
-    /// Requests can be sent.
     Up,
     /// Given up, and operations on it have not ended.
     Closing,
 }
 
-/// Data of a read that comes next.
+/// Data of a read that comes next in the stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Inbound {
     pub(crate) slot: usize,
     pub(crate) id: RequestId,
-    /// Where in the request.
+    // `from..to`: the range of the request that is missing.
     pub(crate) from: usize,
     pub(crate) to: usize,
-    /// The read has ended with it.
+    /// The read ends with this data.
     pub(crate) done: bool,
 }
 
-/// Which operation of a connection has ended.
+/// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     Connect,
@@ -97,7 +93,6 @@ pub(crate) enum Ended {
     Timer,
 }
 
-/// One connection.
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) phase: Phase,
@@ -107,17 +102,17 @@ pub(crate) struct Conn {
     sending: Option<OpToken>,
     receiving: Option<OpToken>,
     timer: Option<OpToken>,
-    /// Headers of the batch that is sent.
+    /// Headers of the batch.
     out: Option<Buf>,
     out_len: usize,
-    /// What is sent; the first `gone` have gone.
+    /// Memory of the batch. The first `gone` pieces are sent.
     pieces: Vec<IoVec>,
     gone: usize,
-    /// Bytes of the batch.
+    /// Bytes of the batch; with TLS, plain text.
     batch_bytes: usize,
-    /// Writes of the batch; the data of the first `released` has gone.
+    /// Writes of the batch. The data of the first `released` is sent.
     holds: Vec<RequestId>,
-    /// For each of them, which piece is its last.
+    /// For each of `holds`, the index of its last piece.
     lasts: Vec<usize>,
     released: usize,
     staging: Option<Buf>,
@@ -126,9 +121,9 @@ pub(crate) struct Conn {
     into: Vec<IoVec>,
     pub(crate) inbound: Option<Inbound>,
     pub(crate) mode: Mode,
-    /// Bytes that are asked for or sent, and not answered.
+    /// Bytes requested or sent that the server has not answered.
     pub(crate) load: u64,
-    /// How many reads among them are of at least [`BIG`](crate::request::BIG) bytes.
+    /// Unanswered reads of at least [`BIG`](crate::request::BIG) bytes.
     pub(crate) big: u32,
 }
 
@@ -169,18 +164,18 @@ impl Conn {
         matches!(self.phase, Phase::Connecting | Phase::Shaking(_))
     }
 
-    /// Whether a batch can be sent now.
+    /// Returns true if a batch can be sent now.
     pub(crate) fn is_ready(&self) -> bool {
         self.is_up() && self.sending.is_none()
     }
 
-    /// Whether it sends what was answered already, to a server that may never take it: no request on it is going to be
-    /// overdue.
+    /// Returns true if the connection is sending data that was answered already, to a server that may never take it. It
+    /// carries no other request, so none would time out on it.
     pub(crate) fn is_stuck(&self) -> bool {
         self.is_up() && self.sending.is_some() && self.load == 0
     }
 
-    /// The buffers, which stay for the connections that come after.
+    /// Allocates the buffers, which are kept for later connections.
     fn buffers(&mut self) -> Result<(), &'static str> {
         let memory = |len| Buf::zeroed(len, 64).map_err(|_| "there is no memory for its buffers");
         if self.out.is_none() {
@@ -199,24 +194,23 @@ impl Conn {
         Ok(())
     }
 
-    /// TLS begins, with the next byte each way.
+    /// Begins TLS, with the next byte each way.
     pub(crate) fn begin_tls(&mut self, tls: &Tls) -> Result<(), String> {
         debug_assert!(self.staged().is_empty() && self.pieces.is_empty(), "nothing that was said before is taken");
         self.secure = Some(Box::new(Secure::new(tls)?));
         Ok(())
     }
 
-    /// Its socket.
     pub(crate) fn fd(&self) -> Option<&Arc<OwnedFd>> {
         self.fd.as_ref()
     }
 
-    /// Its records, if it uses TLS.
+    /// Returns the TLS records, if the connection uses TLS.
     pub(crate) fn secure(&mut self) -> &mut Option<Box<Secure>> {
         &mut self.secure
     }
 
-    /// Connects, and gives up after `within` unless [`Conn::go_up`] was called by then.
+    /// Connects. Fails after `within`, unless [`Conn::go_up`] is called before.
     pub(crate) fn connect(
         &mut self,
         (fd, to): (OwnedFd, &Address),
@@ -232,13 +226,13 @@ impl Conn {
         Ok(())
     }
 
-    /// The handshake is over.
+    /// Ends the handshake.
     pub(crate) fn go_up(&mut self, mode: Mode, rqs: &mut Polled<'_>) {
         (self.phase, self.mode) = (Phase::Up, mode);
         self.timer.into_iter().for_each(|token| _ = rqs.cancel(token));
     }
 
-    /// Gives it up.
+    /// Gives up the connection: cancels its operations.
     pub(crate) fn close(&mut self, rqs: &mut Polled<'_>) {
         if matches!(self.phase, Phase::Empty) {
             return;
@@ -249,7 +243,7 @@ impl Conn {
         self.settle();
     }
 
-    /// Whether nothing is left of it; it is empty then.
+    /// Resets the connection if it is closing and its last operation has ended. Returns true if it is empty.
     pub(crate) fn settle(&mut self) -> bool {
         let busy = [self.connecting, self.sending, self.receiving, self.timer].iter().any(Option::is_some);
         if matches!(self.phase, Phase::Closing) && !busy {
@@ -261,7 +255,7 @@ impl Conn {
         matches!(self.phase, Phase::Empty)
     }
 
-    /// Which of its operations this is; it has ended.
+    /// Clears the operation that has `token`, and returns its kind; `None` if it is not this connection's.
     pub(crate) fn ended(&mut self, token: OpToken) -> Option<Ended> {
         let all = [
             (&mut self.receiving, Ended::Receive),
@@ -279,14 +273,14 @@ impl Conn {
         self.lasts.clear();
     }
 
-    /// Whether one more request fits into the batch.
+    /// Returns true if one more request fits into the batch.
     pub(crate) fn has_room(&self) -> bool {
         self.out_len + MAX_HEAD <= OUT_BYTES
             && self.pieces.len() + 1 + MAX_PIECES <= MAX_SEND
             && (self.secure.is_none() || self.batch_bytes < SECURE_BATCH)
     }
 
-    /// Adds the header of a request to the batch, or words of the handshake.
+    /// Adds the header of a request, or a message of the handshake, to the batch.
     pub(crate) fn push_head(&mut self, head: &[u8]) -> Result<(), &'static str> {
         debug_assert!(self.sending.is_none(), "K1");
         let (from, to) = (self.out_len, self.out_len + head.len());
@@ -303,7 +297,7 @@ impl Conn {
         Ok(())
     }
 
-    /// Adds a write to the batch, header and data; false when the request has ended meanwhile.
+    /// Adds a write to the batch, header and data. Returns false if the request has ended meanwhile.
     pub(crate) fn push_write(
         &mut self,
         head: &[u8],
@@ -322,7 +316,7 @@ impl Conn {
         Ok(true)
     }
 
-    /// Sends what is left of the batch.
+    /// Sends the rest of the batch.
     pub(crate) fn send(&mut self, rqs: &mut Polled<'_>) -> Result<(), String> {
         if self.sending.is_none() && self.secure.is_some() {
             self.encrypt()?;
@@ -334,11 +328,12 @@ impl Conn {
         let transfer = Transfer::new(TransferKind::Send, fd, left, &self.holds[self.released..]);
         // SAFETY: K1 for the headers, K2 for the data of the writes, which the operation holds, K4 for records.
         let token = unsafe { rqs.transfer(transfer) };
-        self.sending = Some(token.map_err(|_| EARLY)?); // A write of the batch has ended, and its data is missing.
+        self.sending = Some(token.map_err(|_| EARLY)?); // A write of the batch has ended, and its memory is gone.
         Ok(())
     }
 
-    /// Makes records of the batch, if it is not records, and puts them in its place, with what rustls itself says.
+    /// Replaces the batch by its records, and by those that rustls itself has produced. Does nothing while records are
+    /// being sent.
     fn encrypt(&mut self) -> Result<(), String> {
         let Some(secure) = self.secure.as_mut().filter(|secure| !secure.is_sending()) else { return Ok(()) };
         let (mut at, mut from) = (0, 0);
@@ -368,14 +363,15 @@ impl Conn {
         Ok(())
     }
 
-    /// So many bytes have gone; whether all of the batch has.
+    /// Records that `many` bytes were sent. Returns true if that was the rest of the batch.
     pub(crate) fn sent(&mut self, mut many: usize) -> bool {
         while let Some(piece) = self.pieces.get_mut(self.gone) {
             let part = many.min(piece.len);
             (piece.base, piece.len) = (piece.base.wrapping_add(part), piece.len - part);
             many -= part;
             if piece.len > 0 {
-                // The server may have answered the writes that it has whole: the rest does not need them.
+                // The server may answer the writes that it has received whole, so the rest of the send must not hold
+                // them.
                 self.released += self.lasts[self.released..].partition_point(|&last| last < self.gone);
                 return false;
             }
@@ -386,7 +382,7 @@ impl Conn {
         true
     }
 
-    /// Receives what comes next: the data that is awaited into its place, and what stands behind it.
+    /// Receives the next bytes: awaited data into its read, and the bytes behind it into the staging buffer.
     pub(crate) fn receive(&mut self, rqs: &mut Polled<'_>) -> Result<(), &'static str> {
         let (Some(fd), None, Phase::Shaking(_) | Phase::Up) = (&self.fd, self.receiving, &self.phase) else {
             return Ok(());
@@ -409,7 +405,7 @@ impl Conn {
             rqs.memory(id, from..to, &mut self.into).map_err(|_| OVERDUE)?;
             holds = Some(id);
         }
-        // The data of a big read shall not come into the staging buffer, so no more than its header is received there.
+        // With a big read on its way, only a header is received, so that the data does not land in the staging buffer.
         let head = head_bytes(self.mode);
         let most = if self.big > 0 && self.end < head { head } else { STAGING_BYTES };
         let base = staging.as_mut_ptr().wrapping_add(self.end);
@@ -421,7 +417,7 @@ impl Conn {
         Ok(())
     }
 
-    /// So many bytes have come.
+    /// Records that `many` bytes were received.
     pub(crate) fn received(&mut self, mut many: usize) {
         if let Some(inbound) = &mut self.inbound {
             let data = many.min(inbound.to - inbound.from);
@@ -431,7 +427,7 @@ impl Conn {
         self.end = (self.end + many).min(STAGING_BYTES);
     }
 
-    /// A record said this: awaited data goes to its place, and what is behind it into the staging buffer.
+    /// Takes the plain text of a record: awaited data goes into its read, the bytes behind it into the staging buffer.
     pub(crate) fn said(&mut self, data: &[u8], rqs: &Polled<'_>) -> Result<(), &'static str> {
         let mut data = data;
         if let (Some(inbound), true) = (&mut self.inbound, self.start == self.end) {
@@ -447,17 +443,16 @@ impl Conn {
         Ok(())
     }
 
-    /// What has come and was not looked at.
+    /// Returns the received bytes that are not consumed.
     pub(crate) fn staged(&self) -> &[u8] {
         self.staging.as_ref().map_or(&[], |staging| &staging[self.start..self.end])
     }
 
-    /// So many bytes of it were.
     pub(crate) fn consume(&mut self, many: usize) {
         self.start += many;
     }
 
-    /// Puts what is left to the front (K3).
+    /// Moves the staged bytes to the front (K3).
     pub(crate) fn compact(&mut self) {
         if let (Some(staging), 1..) = (&mut self.staging, self.start) {
             staging.copy_within(self.start..self.end, 0);
@@ -465,7 +460,7 @@ impl Conn {
         }
     }
 
-    /// Copies awaited data that has come to its place; whether all of it is there.
+    /// Copies awaited data from the staging buffer into its read. Returns true if all of it is there.
     pub(crate) fn fill(&mut self, rqs: &Polled<'_>) -> Result<bool, &'static str> {
         let (Some(inbound), Some(staging)) = (&mut self.inbound, &self.staging) else { return Ok(true) };
         let many = (inbound.to - inbound.from).min(self.end - self.start);
@@ -474,7 +469,7 @@ impl Conn {
         Ok(inbound.from == inbound.to)
     }
 
-    /// Makes a part of a read zeroes.
+    /// Zeroes a part of a read.
     pub(crate) fn zero(&mut self, id: RequestId, range: Range<usize>, rqs: &Polled<'_>) -> Result<(), &'static str> {
         self.into.clear();
         rqs.memory(id, range, &mut self.into).map_err(|_| OVERDUE)?;
@@ -493,7 +488,7 @@ impl Conn {
         Some(First { fd, secure: self.secure.take(), mode: self.mode, allocation: None })
     }
 
-    /// Tells the server that nothing more comes, when nothing that was begun is left to send: the connection ends.
+    /// Sends a disconnect request, if nothing is left to send. Called before the socket is closed.
     pub(crate) fn farewell(&mut self) {
         let (true, true, Some(fd)) = (self.is_up(), self.pieces.is_empty(), &self.fd) else { return };
         let (head, len) = goodbye(self.mode);
@@ -511,8 +506,8 @@ impl Conn {
     }
 }
 
-/// The connection for the next batch: the first that is not busy, else that with the least to do. None while all that
-/// could take it are sending.
+/// Chooses the connection for the next batch: the first that is not busy, else the one with the least load. Returns
+/// `None` while the candidates are sending.
 pub(crate) fn choose(conns: &[Conn]) -> Option<usize> {
     let mut best: Option<usize> = None;
     for (at, conn) in conns.iter().enumerate().filter(|(_, conn)| conn.is_up()) {
@@ -526,7 +521,7 @@ pub(crate) fn choose(conns: &[Conn]) -> Option<usize> {
     best
 }
 
-/// Copies data of a read to its place.
+/// Copies `data` into the read, and advances `inbound`.
 fn place(into: &mut Vec<IoVec>, inbound: &mut Inbound, data: &[u8], rqs: &Polled<'_>) -> Result<(), &'static str> {
     if data.is_empty() {
         return Ok(());

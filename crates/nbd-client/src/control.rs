@@ -1,14 +1,13 @@
-//! A connection that a thread waits for: the first one of a device, and those that ask where its data is.
+//! A connection with blocking I/O: the first one of a device, and those that query the block status.
 //!
-//! Owns the socket, the handshake, TLS, and the questions of block status. Does not own requests for data: those are
-//! the rings'. Whoever opens a device waits for the handshake, no longer than `connect=` says; whoever copies it waits
-//! for each answer, no longer than `timeout=`.
+//! Owns the socket, the handshake, TLS, and the queries of block status. Does not own requests for data, which are the
+//! rings'. The thread that opens a device waits for the handshake, at most `connect=`; the thread that copies a device
+//! waits for each answer, at most `timeout=`.
 //!
 //! Invariants:
-//! - B1: what a server says of its extents is taken when it follows the protocol's rules: one chunk, of the context
-//!   that was asked for, with at least one extent, none of them empty, and none but the last reaching beyond what was
-//!   asked for.
-//! - B2: an answer allocates nothing but the extents that are kept, [`MAX_EXTENTS`] at most, and ends after
+//! - B1: a block status is accepted only if it follows the protocol: one chunk, of the context that was requested, with
+//!   at least one extent, none of them empty, and none but the last reaching beyond the requested range.
+//! - B2: an answer allocates nothing but the extents that are kept, at most [`MAX_EXTENTS`], and ends after at most
 //!   [`MAX_CHUNKS`] chunks.
 
 use std::io::{self, Read, Write};
@@ -31,45 +30,43 @@ use crate::socket::Stream;
 use crate::spec::{Place, Target};
 use crate::tls::Secure;
 
-/// Most extents that are kept at a time: what follows is asked for again.
+/// Most extents that are kept at a time. The caller asks again from where they end.
 const MAX_EXTENTS: usize = 1 << 16;
-/// Most questions for one list of extents.
+/// Most queries for one list of extents.
 const MAX_ASKED: u32 = 64;
-/// Bytes that one question is about.
+/// Bytes of one query.
 const ASK_BYTES: u64 = 1 << 30;
-/// Most chunks of an answer.
 const MAX_CHUNKS: u32 = 16;
 /// Most extents in one chunk, by the protocol.
 const MAX_IN_CHUNK: u64 = 1 << 20;
-/// Longest error of a server.
+/// Longest error chunk: errno and text length, text, offset.
 const MAX_ERROR: u64 = 6 + 4096 + 8;
-/// Bytes that are read at a time.
 const READ_BYTES: usize = 16 << 10;
 
-/// Why a connection is of no use any more.
+/// The cause for which a connection ended.
 #[derive(Debug)]
 enum Ended {
     Io(io::Error),
-    /// TLS has ended, with the cause in words.
+    /// TLS ended, for this reason.
     Tls(String),
 }
 
 impl From<io::Error> for Ended {
-    /// The kernel tells of a limit of time as of a call that would wait.
+    /// Maps EAGAIN to a timeout: that is how the kernel reports the end of a socket's time limit.
     fn from(error: io::Error) -> Ended {
         let late = error.kind() == io::ErrorKind::WouldBlock;
         Ended::Io(if late { io::ErrorKind::TimedOut.into() } else { error })
     }
 }
 
-/// Why a question has no answer.
+/// The cause for which a query has no answer.
 #[derive(Debug)]
 pub(crate) enum Fault {
     /// The connection is lost.
     Lost(String),
-    /// The server says that it cannot, with an errno of the protocol.
+    /// The server refused, with an errno of the protocol.
     Refused(u32),
-    /// The server does not follow the protocol.
+    /// The server violated the protocol.
     Lie(&'static str),
 }
 
@@ -82,7 +79,7 @@ impl From<Ended> for Fault {
     }
 }
 
-/// The connection that the device was opened by, while nobody uses it.
+/// The connection that the device was opened by, while no ring has it.
 #[derive(Debug)]
 pub(crate) struct First {
     pub(crate) fd: Arc<OwnedFd>,
@@ -91,12 +88,11 @@ pub(crate) struct First {
     pub(crate) allocation: Option<u32>,
 }
 
-/// The connection.
 #[derive(Debug)]
 pub(crate) struct Control {
     stream: Stream,
     secure: Option<Box<Secure>>,
-    /// Came, and was not looked at.
+    /// Received bytes that are not consumed.
     input: Vec<u8>,
     mode: Mode,
     allocation: Option<u32>,
@@ -104,12 +100,12 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// The first connection of a device: to the first address of the host where there is a server, which is that of all
-    /// later connections.
+    /// Makes the first connection of a device, to the first address of the host that has a server. Later connections go
+    /// to the same address.
     ///
     /// # Errors
     ///
-    /// Why there is no such connection; of several addresses, to the last.
+    /// The cause; with several addresses, that of the last.
     pub(crate) fn first(target: &mut Target) -> Result<(Control, Export), DeviceError> {
         let mut others = std::mem::take(&mut target.others).into_iter();
         loop {
@@ -121,11 +117,11 @@ impl Control {
         }
     }
 
-    /// Connects and shakes hands.
+    /// Connects and negotiates the export.
     ///
     /// # Errors
     ///
-    /// Why there is no such connection.
+    /// The cause.
     pub(crate) fn connect(target: &Target, wish: Wish) -> Result<(Control, Export), DeviceError> {
         let failed = |source| DeviceError::Host {
             what: format!("connecting to the {}", target.words()),
@@ -165,14 +161,14 @@ impl Control {
         }
     }
 
-    /// With TLS 1.3 a server looks at its client's certificate when the client has gone on: what it says of it may lie
-    /// behind the end of the connection.
+    /// Finds the cause of an end during TLS. With TLS 1.3 a server checks its client's certificate after the client has
+    /// gone on, so its alert may be readable only after the error of a write.
     fn why_it_ended(&mut self, ended: Ended, until: Instant) -> Ended {
         let error = match ended {
             Ended::Io(error) if self.secure.is_some() && error.kind() != io::ErrorKind::TimedOut => error,
             ended => return ended,
         };
-        // The first call may tell once more that the connection has ended, and the next have what came before.
+        // The first read may return the socket's error once more, and only the next one the bytes before it.
         for _ in 0..2 {
             if let Err(Ended::Tls(why)) = self.more(until) {
                 return Ended::Tls(why);
@@ -184,24 +180,24 @@ impl Control {
         ))
     }
 
-    /// The connection that a ring has not taken.
+    /// Uses the first connection, which no ring has taken.
     ///
     /// # Errors
     ///
     /// This process has too many open files.
     pub(crate) fn of_first(first: First, target: &Target) -> io::Result<Control> {
         let First { fd, secure, mode, allocation } = first;
-        // Another ring may look at it just now.
+        // Another ring may be checking the socket just now, and then has a reference to it.
         let fd = Arc::try_unwrap(fd).or_else(|fd| fd.try_clone())?;
         let stream = Stream::of(fd, &target.place);
         Ok(Control { stream, secure, input: Vec::new(), mode, allocation, cookie: 0 })
     }
 
-    /// The connection, for a ring.
+    /// Returns the connection for a ring.
     ///
     /// # Errors
     ///
-    /// The server has said more than it was asked; or the kernel does not let go of its limit of time.
+    /// The server has sent more than it was asked; or the kernel does not remove the timeout.
     pub(crate) fn into_first(self) -> io::Result<First> {
         if !self.input.is_empty() {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the server sent what nobody asked for"));
@@ -220,7 +216,7 @@ impl Control {
         self.pass_records(until)
     }
 
-    /// Sends the records that wait.
+    /// Sends the records that are ready.
     fn pass_records(&mut self, until: Instant) -> Result<(), Ended> {
         let Some(secure) = &mut self.secure else { return Ok(()) };
         limit(&self.stream, until)?;
@@ -256,7 +252,7 @@ impl Control {
             None => &mut buffer,
         };
         let many = match self.stream.read(room) {
-            // A call with a limit of time is not begun again by the kernel, when a ring of this thread interrupts it.
+            // The kernel does not restart a call with a timeout after a signal, such as one from a ring of this thread.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
             read => read?,
         };
@@ -276,7 +272,7 @@ impl Control {
             Ok(Fed::Open) => self.pass_records(until),
             Ok(Fed::Closed) => Err(closed()),
             Err(why) => {
-                // The server is told what was wrong, if it still listens.
+                // Send the server the alert that names its error, if it still receives.
                 let _ = secure.received(0, |_| {});
                 let _ = self.pass_records(until);
                 Err(Ended::Tls(why))
@@ -284,7 +280,7 @@ impl Control {
         }
     }
 
-    /// The next so many bytes.
+    /// Takes the next `N` bytes.
     fn take<const N: usize>(&mut self, until: Instant) -> Result<[u8; N], Ended> {
         loop {
             if let Some(bytes) = self.input.first_chunk() {
@@ -308,11 +304,11 @@ impl Control {
         Ok(())
     }
 
-    /// Adds the extents from `from` on, as far as a few questions tell of them, but not beyond `end`.
+    /// Appends the extents from `from` on, as far as a few queries reach, but not beyond `end`.
     ///
     /// # Errors
     ///
-    /// Why the server does not tell: those that it told before are there.
+    /// The cause. Extents of earlier queries stay in the list.
     pub(crate) fn extents(
         &mut self,
         (from, end): (u64, u64),
@@ -329,7 +325,7 @@ impl Control {
         Ok(())
     }
 
-    /// Asks once; how many bytes the kept extents cover.
+    /// Sends one query. Returns the number of bytes that the kept extents cover.
     fn ask(&mut self, (from, end): (u64, u64), until: Instant, extents: &mut Vec<Extent>) -> Result<u64, Fault> {
         let asked = (end - from).min(ASK_BYTES);
         self.cookie += 1;
@@ -363,8 +359,8 @@ impl Control {
         Err(Fault::Lie("its answer does not come to an end"))
     }
 
-    /// The header of the next chunk: its type, whether it is the last, and its length. A simple reply is one without
-    /// data, or an error.
+    /// Takes the header of the next chunk. Returns its type, true if it is the last, and its length. A simple reply is
+    /// refused here: it has an error, or no extents.
     fn chunk(&mut self, until: Instant) -> Result<(u16, bool, u64), Fault> {
         const OTHER: Fault = Fault::Lie("it answers what it was not asked");
         loop {
@@ -403,7 +399,7 @@ impl Control {
         }
     }
 
-    /// The extents of a chunk (B1); how many bytes those cover that are kept.
+    /// Takes the extents of a chunk (B1). Returns the number of bytes that the kept extents cover.
     fn statuses(
         &mut self,
         extended: bool,
@@ -440,13 +436,13 @@ impl Control {
             if told >= asked {
                 return Err(Fault::Lie("it tells of extents behind those that it was asked for"));
             }
-            // The last may reach further than was asked, and what is behind the end is nobody's.
+            // The last extent may reach beyond the query, but none beyond the end of the export.
             let bytes = bytes.min(left - told);
             told += bytes;
             let zero = flags & u64::from(state::ZERO) != 0;
             let is_full = extents.len() >= MAX_EXTENTS;
             match extents.last_mut() {
-                _ if kept + bytes != told => continue, // One before it was not kept.
+                _ if kept + bytes != told => continue, // An earlier extent was dropped, and a gap must not be skipped.
                 Some(last) if last.zero == zero => last.len += bytes,
                 _ if is_full => continue,
                 _ => extents.push(Extent::new(bytes, zero)),
@@ -457,7 +453,7 @@ impl Control {
     }
 }
 
-/// Limits what the next call waits.
+/// Limits the wait of the next call to the time until `until`.
 fn limit(stream: &Stream, until: Instant) -> Result<(), Ended> {
     let left = until.saturating_duration_since(Instant::now());
     if left.is_zero() {

@@ -1,21 +1,21 @@
-//! Which bytes of a read have come.
+//! The ranges of a read that have arrived.
 //!
-//! Owns the ranges, of which there are few: chunks of a structured reply come in any order, but servers send them by
-//! their offsets, and neighbours become one range.
+//! Owns the ranges, of which there are few: chunks of a structured reply may come in any order, but servers send them
+//! by offset, and neighbours become one range.
 
-/// Most ranges that do not touch. A server that scatters its chunks more than that is not served.
+/// Largest number of ranges that do not touch. A read whose server scatters its chunks more than that fails.
 const MAX_RANGES: usize = 64;
 
-/// Ranges of bytes, none of which overlap or touch, in order.
+/// Ranges of bytes, in order, of which no two overlap or touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Covered(Vec<(u32, u32)>);
 
 impl Covered {
-    /// Adds the bytes from `from` up to `to`, which is beyond `from`.
+    /// Adds the bytes `from..to`, a range that is not empty.
     pub(crate) fn add(&mut self, from: u32, to: u32) -> Result<(), &'static str> {
         let ranges = &mut self.0;
         let at = ranges.partition_point(|range| range.1 < from);
-        // The first range that ends at `from` or later; all that begin before `to` or at it touch the new one.
+        // The first range that ends at `from` or later. All that begin at `to` or before touch the new one.
         let touches = ranges[at..].iter().take_while(|range| range.0 <= to).count();
         let mut whole = (from, to);
         for &(start, end) in &ranges[at..at + touches] {
@@ -31,12 +31,11 @@ impl Covered {
         Ok(())
     }
 
-    /// Whether all bytes up to `len` have come.
+    /// Returns true if all bytes up to `len` have arrived.
     pub(crate) fn is_whole(&self, len: u32) -> bool {
         self.0 == [(0, len)]
     }
 
-    /// Forgets all of it.
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }

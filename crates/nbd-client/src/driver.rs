@@ -1,8 +1,8 @@
-//! The device: its first connection, its limits and abilities.
+//! The device: its first connection, its limits and capabilities.
 //!
-//! A device must know its size before a ring attaches it, so the first handshake is the opener's. The connection goes
-//! to the first ring, for some servers serve one client, or end when their last one leaves; until then it is asked
-//! where data is, if somebody wants to know.
+//! A device must know its size before a ring attaches it, so opening it makes the first connection. That connection
+//! goes to the first ring, because some servers serve one client, or end when their last client leaves. Until then it
+//! answers queries of block status.
 
 use std::sync::Arc;
 
@@ -17,20 +17,18 @@ use crate::queue::{self, NbdQueue};
 use crate::shared::Shared;
 use crate::spec::Target;
 
-/// Longest read or write; what comes larger is cut.
+/// Longest read or write. The block layer splits longer ones.
 const MAX_BYTES: u32 = 1 << 20;
 /// Longest discard.
 const MAX_DISCARD_BYTES: u32 = 1 << 30;
-/// Longest write-zeroes: a server may have to write them.
+/// Longest write-zeroes, shorter than a discard because a server may have to write them.
 const MAX_ZEROES_BYTES: u32 = 32 << 20;
-/// Requests of a ring at a time.
+/// Queue depth of a ring.
 const DEPTH: u16 = 256;
 
-/// The device.
 #[derive(Debug)]
 struct Nbd(Arc<Shared>);
 
-/// Opens `nbd:...`.
 pub(crate) fn open(params: &mut Params<'_>) -> Result<Device, DeviceError> {
     let mut target = Target::read(params)?;
     let (control, export) = Control::first(&mut target)?;
@@ -45,7 +43,7 @@ pub(crate) fn open(params: &mut Params<'_>) -> Result<Device, DeviceError> {
     Ok(with_timeout(&spec, Nbd(Arc::new(shared)), Vec::new(), timeout))
 }
 
-/// What the user should know from the start.
+/// Returns the notices of a fresh device.
 fn notices(target: &Target, export: &Export) -> Vec<String> {
     let mut notices = Vec::new();
     let mut note = |text: String| notices.push(format!("{}: {text}", target.words()));
@@ -68,7 +66,7 @@ fn notices(target: &Target, export: &Export) -> Vec<String> {
 }
 
 impl Nbd {
-    /// A connection that can be asked where data is, and whether it is the first; an error says why nobody can be.
+    /// Returns a connection for queries of block status, and true if it is the first one; or the cause in words.
     fn control(&self) -> Result<(Control, bool), String> {
         let shared = &self.0;
         if let Some(control) = shared.take_control() {
@@ -102,7 +100,7 @@ impl SafeDriver for Nbd {
         let export = &self.0.export;
         Capabilities::default()
             .fua(export.has(tflag::SEND_FUA))
-            // Also without flush: FUA goes to the server, and a loss is told by a flush that fails.
+            // Also without flush: FUA goes to the server, and losses are reported by flushes that fail.
             .volatile_cache(export.has(tflag::SEND_FLUSH) || !self.0.read_only())
             .discard(export.has(tflag::SEND_TRIM))
             .write_zeroes(export.has(tflag::SEND_WRITE_ZEROES))
@@ -137,7 +135,7 @@ impl SafeDriver for Nbd {
         }
     }
 
-    /// Block status, of the metadata context `base:allocation`. Where a server has none, all is read.
+    /// Queries the metadata context `base:allocation`. Returns no extents, so that all is read, if the server lacks it.
     fn extents(&self, from: u64) -> Result<Vec<Extent>, DeviceError> {
         let (shared, mut extents) = (&self.0, Vec::new());
         let words = shared.target.words();
@@ -149,7 +147,7 @@ impl SafeDriver for Nbd {
             return Ok(extents);
         }
         let mut why = String::new();
-        // The first connection may have been lost since it was made.
+        // Twice, because the idle connection may have been lost since it was made.
         for _ in 0..2 {
             let (mut control, is_first) = match self.control() {
                 Ok(control) => control,

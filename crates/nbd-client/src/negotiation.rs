@@ -1,15 +1,14 @@
-//! The client's side of the handshake: from the server's greeting to an export.
+//! The client's side of the handshake, from the server's greeting to an export.
 //!
-//! Owns what was agreed so far, and what is said next. Does not own the bytes, nor the time that it takes. TLS is asked
-//! for first, if it is wanted; then extended headers, structured replies, the metadata context that tells of holes, if
-//! that is wanted, and the export, with its block sizes. A server that knows no options but the old one is asked for
+//! Owns the options agreed so far and the next one to send. Does not own the bytes, nor the time limit. TLS is
+//! requested first, if it is wanted; then extended headers, structured replies, the metadata context for holes, if that
+//! is wanted, and the export with its block sizes. A server that supports only the old option EXPORT_NAME is asked for
 //! the export by that.
 //!
 //! Invariants:
-//! - N1: a reply is looked at when all of it is there, and none is longer than [`MAX_REPLY`]; there are at most
-//!   [`MAX_REPLIES`] in a handshake.
-//! - N2: nothing of what was agreed comes from before TLS: STARTTLS is the first option, and what stands in the clear
-//!   behind its answer is an error.
+//! - N1: a reply is processed when all of it has arrived; none is longer than [`MAX_REPLY`], and a handshake has at
+//!   most [`MAX_REPLIES`].
+//! - N2: nothing is agreed before TLS: STARTTLS is the first option, and plain text behind its answer is an error.
 
 use sheave_nbd::handshake::Mode;
 use sheave_nbd::wire::{
@@ -21,31 +20,30 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Longest data of a reply to an option.
 pub const MAX_REPLY: usize = 8 << 10;
-/// Most replies of one handshake.
 const MAX_REPLIES: u32 = 64;
 /// Longest text of a server that an error quotes.
 const MAX_QUOTED: usize = 200;
 /// Zeroes behind the answer to EXPORT_NAME.
 const ZEROES: usize = 124;
-/// The second word of servers from before there were options.
+/// The second word of a greeting from before there were options.
 const OLDSTYLE: u64 = 0x0000_4202_8186_1253;
-/// What a server that says nothing takes in one request.
+/// Largest request for a server that announces no limit.
 const DEFAULT_MAX_PAYLOAD: u32 = 32 << 20;
-/// Largest block that the block layer knows.
+/// Largest block that the block layer supports.
 const MAX_BLOCK: u32 = 64 << 10;
-/// The metadata context that tells of holes.
+/// The metadata context for holes.
 const ALLOCATION: &str = "base:allocation";
-/// Bits of an error.
+/// The bit that all error replies have.
 const ERROR_BIT: u32 = 1 << 31;
 
-/// What the server has.
+/// The properties of an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Export {
     /// Bytes.
     pub size: u64,
-    /// Transmission flags: what it can do.
+    /// Transmission flags, which name the server's abilities.
     pub flags: u16,
-    /// Which replies come.
+    /// The form of replies.
     pub mode: Mode,
     /// Smallest unit of a request, a power of two.
     pub min_block: u32,
@@ -53,53 +51,53 @@ pub struct Export {
     pub preferred_block: u32,
     /// Most data of a request.
     pub max_payload: u32,
-    /// What the server calls it, if it says so.
+    /// The export's name, if the server sent it.
     pub name: Option<String>,
-    /// The number of the metadata context that tells of holes, on this connection, if it was asked for and is there.
+    /// The number of the metadata context for holes on this connection, if it was requested and exists.
     pub allocation: Option<u32>,
     /// The connection uses TLS.
     pub secure: bool,
 }
 
 impl Export {
-    /// Whether the export has a transmission flag.
+    /// Returns true if the export has a transmission flag.
     pub fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
 }
 
-/// Whether a connection uses TLS.
+/// Requirement for TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// It does not.
+    /// No TLS.
     Off,
-    /// It does, if the server offers it.
+    /// TLS, if the server offers it.
     Allow,
-    /// It does, or there is no connection.
+    /// TLS, or no connection.
     Require,
 }
 
-/// What a handshake comes to.
+/// A result of the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Agreed {
-    /// TLS begins with the next byte, each way. The handshake goes on by [`Negotiation::secured`].
+    /// TLS begins with the next byte each way. The handshake goes on with [`Negotiation::secured`].
     Tls,
-    /// An export: the handshake is over.
+    /// The handshake is over.
     Export(Export),
 }
 
-/// What was asked last.
+/// The last option that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     Greeting,
     Tls,
-    /// TLS was agreed, and has not begun.
+    /// None: TLS was agreed, and has not begun.
     Nothing,
     Extended,
     Structured,
     Context,
     Go,
-    /// By the old option, whose answer has no header.
+    /// EXPORT_NAME, whose answer has no header.
     Name,
 }
 
@@ -108,18 +106,18 @@ enum Asked {
 pub struct Negotiation {
     wanted: String,
     tls: Wish,
-    /// Whether the context that tells of holes is asked for.
+    /// The metadata context for holes is wanted.
     contexts: bool,
     asked: Asked,
     zeroes: bool,
     replies: u32,
     export: Export,
-    /// The server has told size and flags.
+    /// The server has sent size and flags.
     told: bool,
 }
 
 impl Negotiation {
-    /// One that asks for this export, with TLS or without, and with `contexts` for the one that tells of holes.
+    /// Returns a handshake for the export `wanted`. `contexts`: request the metadata context for holes too.
     pub fn new(wanted: &str, tls: Wish, contexts: bool) -> Negotiation {
         let export = Export {
             size: 0,
@@ -136,13 +134,13 @@ impl Negotiation {
         Negotiation { wanted, tls, contexts, asked, zeroes: true, replies: 0, export, told: false }
     }
 
-    /// Takes what stands at the front of `input` and adds what is to be sent to `out`; says how many bytes it took,
-    /// none when more are needed, and what was agreed once there is something. The server says nothing more then
-    /// unasked: bytes behind it are an error (N2).
+    /// Processes the front of `input`, and appends the client's answer to `out`. Returns the number of bytes consumed,
+    /// 0 if more are needed, and the result once there is one. The server must send nothing behind it unasked: more
+    /// bytes are an error (N2).
     ///
     /// # Errors
     ///
-    /// Why there is none: the cause and the fix.
+    /// The cause for which there is no export, and the fix.
     pub fn step(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(usize, Option<Agreed>), String> {
         let (used, agreed) = match self.asked {
             Asked::Greeting => self.greeted(input, out)?,
@@ -160,7 +158,7 @@ impl Negotiation {
         }
     }
 
-    /// TLS has begun: the handshake goes on in it.
+    /// Goes on after TLS has begun.
     pub fn secured(&mut self, out: &mut Vec<u8>) {
         debug_assert!(self.asked == Asked::Nothing, "N2: TLS was agreed");
         self.export.secure = true;
@@ -177,6 +175,7 @@ impl Negotiation {
             OLDSTYLE => return Err("it speaks the old form of NBD, without options. Use a newer server".into()),
             _ => return Err("it does not speak NBD. Check the address".into()),
         }
+        // A client may answer only flags that the server has set.
         let flags = greeting.flags.get() & (FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES);
         self.zeroes = flags & FLAG_NO_ZEROES == 0;
         out.extend_from_slice(&u32::from(flags).to_be_bytes());
@@ -214,7 +213,7 @@ impl Negotiation {
         self.ask(Asked::Go, opt::GO, &data, out);
     }
 
-    /// Asks for the context that tells of holes.
+    /// Requests the metadata context for holes.
     fn ask_for_context(&mut self, out: &mut Vec<u8>) {
         let mut data = Vec::new();
         for (many, text) in [(None, self.wanted.as_str()), (Some(1u32), ALLOCATION)] {
@@ -225,7 +224,7 @@ impl Negotiation {
         self.ask(Asked::Context, opt::SET_META_CONTEXT, &data, out);
     }
 
-    /// Replies have their form; contexts need one with chunks.
+    /// Goes on once the form of replies is agreed. Metadata contexts need a form with chunks.
     fn formed(&mut self, mode: Mode, out: &mut Vec<u8>) {
         self.export.mode = mode;
         if self.contexts && mode != Mode::Simple { self.ask_for_context(out) } else { self.ask_to_go(out) }
@@ -262,6 +261,7 @@ impl Negotiation {
             (Asked::Tls, _) if is_error => self.ask(Asked::Extended, opt::EXTENDED_HEADERS, &[], out),
             (Asked::Go, rep::INFO) => self.told(data)?,
             (Asked::Go, rep::ACK) => agreed = Some(Agreed::Export(self.chosen()?)),
+            // A server without GO has the old option.
             (Asked::Go, rep::ERR_UNSUP) => self.ask_by_name(out),
             (_, rep::ERR_TLS_REQD) => return Err(refusal(&self.wanted, kind, data)),
             (Asked::Go, _) if is_error => return Err(refusal(&self.wanted, kind, data)),
@@ -270,7 +270,7 @@ impl Negotiation {
             (Asked::Structured, rep::ACK) => self.formed(Mode::Structured, out),
             (Asked::Structured, _) if is_error => self.formed(Mode::Simple, out),
             (Asked::Context, rep::META_CONTEXT) => self.selected(data)?,
-            // It tells of no holes, or does so under no number: both are its right.
+            // Without a context, or with one of no number, the server does not report holes, which it need not.
             (Asked::Context, rep::ACK) => self.ask_to_go(out),
             (Asked::Context, _) if is_error => {
                 self.export.allocation = None;
@@ -281,7 +281,7 @@ impl Negotiation {
         Ok((size_of::<OptionReply>() + len, agreed))
     }
 
-    /// The server selects a metadata context.
+    /// Takes the metadata context that the server selected.
     fn selected(&mut self, data: &[u8]) -> Result<(), String> {
         match data.split_first_chunk() {
             Some((number, name)) if name == ALLOCATION.as_bytes() && self.export.allocation.is_none() => {
@@ -292,7 +292,7 @@ impl Negotiation {
         }
     }
 
-    /// What the server tells of the export before it agrees.
+    /// Takes a property of the export, sent before the server agrees to it.
     fn told(&mut self, data: &[u8]) -> Result<(), String> {
         let Some((kind, text)) = data.split_first_chunk() else { return Err("it tells nothing of its export".into()) };
         match u16::from_be_bytes(*kind) {
@@ -309,7 +309,7 @@ impl Negotiation {
                 self.export.max_payload = told.max_payload.get();
             }
             info::NAME => self.export.name = Some(quoted(text)),
-            _ => {} // Nobody asked for it, and it may be told.
+            _ => {} // A server may send properties that were not requested.
         }
         Ok(())
     }
@@ -325,7 +325,7 @@ impl Negotiation {
         Ok((len, Some(Agreed::Export(self.chosen()?))))
     }
 
-    /// The export, if it is one that can be used.
+    /// Returns the export, if the driver can use it.
     fn chosen(&self) -> Result<Export, String> {
         let Export { size, flags, min_block, preferred_block, max_payload, .. } = self.export;
         if !self.told || flags & tflag::HAS_FLAGS == 0 {
@@ -343,7 +343,7 @@ impl Negotiation {
     }
 }
 
-/// There is no TLS, and there must be.
+/// Describes the lack of TLS where it is required.
 fn no_tls(why: &str, said: &str) -> String {
     format!(
         "TLS is required, and {why}{said}. Let the server offer it (sheave serve --tls-cert and --tls-key, nbdkit \
@@ -351,12 +351,12 @@ fn no_tls(why: &str, said: &str) -> String {
     )
 }
 
-/// What a server says with an error.
+/// Formats the text that a server sends with an error.
 fn said(data: &[u8]) -> String {
     if data.is_empty() { String::new() } else { format!(" (it says: {})", quoted(data)) }
 }
 
-/// Why the server gives no export, in words.
+/// Describes the server's refusal of the export.
 fn refusal(wanted: &str, kind: u32, data: &[u8]) -> String {
     let said = said(data);
     match kind {
@@ -374,7 +374,7 @@ fn refusal(wanted: &str, kind: u32, data: &[u8]) -> String {
     }
 }
 
-/// A server's text as an error may quote it: short, and without what a terminal would obey.
+/// Returns a server's text for an error message: short, and without control characters.
 fn quoted(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(&text[..text.len().min(MAX_QUOTED)]);
     text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect()

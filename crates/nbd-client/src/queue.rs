@@ -1,20 +1,21 @@
-//! One ring's requests: which connection they go to, how they end, and what is sent again.
+//! One ring's requests: the connections that carry them, their ends, and sending them again.
 //!
 //! ```text
 //!   Down -> Open -> Closing -> Pausing -> Down        Down until a request comes; Pausing with a back-off
 //! ```
 //!
-//! Owns the requests and the cookies that name them, and the ring's connections as a whole: when one of them is lost
-//! all are, for what is asked again must not overtake what another connection still carries. A further connection is
-//! made when those that there are have much to do; one that cannot be made is done without for a while.
+//! Owns the requests with their cookies, and the ring's connections as a whole: when one of them is lost all are given
+//! up, because a request that is sent again must not overtake those on another connection. A further connection is made
+//! when the present ones have much to do; if that fails, the ring goes on without it for a while.
 //!
 //! Invariants:
-//! - Q1: an entry is there from the start of its request to its end; `waiting` has it, or a connection of its number.
-//! - Q2: a cookie names one entry and one sending: what is sent again has a new one, so no late answer is taken for
-//!   its.
+//! - Q1: an entry exists from the start of its request to its end; its id is in `waiting`, or `conn` names its
+//!   connection.
+//! - Q2: a cookie names one entry and one sending: a request that is sent again has a new one, so no late answer to the
+//!   first sending passes for its own.
 //! - Q3: data that a server sends lies within its read, and no byte of it comes twice (`covered`).
-//! - Q4: a flush goes by the first connection alone. One that is made when the first has not answered for long may have
-//!   reached another server, where the address has moved to, and nobody hears that the old one is gone.
+//! - Q4: only the first connection sends flushes. A connection that is made while the first has not answered for long
+//!   may reach another server, if the address has moved, and nothing would show that the old server is gone.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -33,50 +34,48 @@ use crate::request::{Entry, Waiting};
 use crate::shared::{FIRST_EPOCH, STALE, Shared};
 use crate::socket;
 
-/// How long after a failure the next connection is tried; twice as long after each that follows.
+/// Retry delay after a failure; doubled after each that follows.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
-/// The longest of these pauses.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// How long after one more connection could not be made it is tried again.
+/// Retry delay after an additional connection could not be opened.
 const ANOTHER_PAUSE: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(30) };
-/// What an operation ends with that was cancelled.
+/// Result of a cancelled operation (ECANCELED).
 const CANCELLED: i32 = -125;
 /// ESHUTDOWN of the protocol.
 const SHUTDOWN: u32 = 108;
 
 const UNASKED: &str = "the server answered what nobody asked";
 
-/// Operations on the kernel ring that a queue with so many connections has at a time: a connection receives, sends or
-/// connects, and has a timer; and there is the pause.
+/// Returns the number of operations on the kernel ring that a queue with `connections` connections has at a time: each
+/// connection receives, sends or connects, and has a timer; one more is the retry timer.
 pub(crate) fn operations(connections: u16) -> u16 {
     3 * connections + 1
 }
 
-/// The connections as a whole.
+/// The state of the connections as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
-    /// There is none.
+    /// No connection. One is made when a request comes.
     Down,
-    /// The first is there, or being made.
+    /// The first connection is up, or being made.
     Open,
-    /// Given up; operations have not ended.
+    /// All connections are given up, and operations on them have not ended.
     Closing,
-    /// To be made when the timer has run out.
+    /// Waits for the retry timer.
     Pausing(OpToken),
 }
 
-/// One ring's way into the device.
 #[derive(Debug)]
 pub(crate) struct NbdQueue {
     shared: Arc<Shared>,
-    /// Losses of which a flush of this ring has told.
+    /// Value of [`Shared`]'s `losses` up to which a flush of this ring has failed (S3).
     seen: u64,
     epoch: u64,
     link: Link,
     conns: Box<[Conn]>,
-    /// Connections that the server gives, as far as is known.
+    /// Number of connections that the server is expected to accept.
     most: usize,
-    /// When it may give more than it last did.
+    /// Time at which `most` may rise again.
     another: PreciseTs,
     entries: Box<[Option<Entry>]>,
     covered: Box<[Covered]>,
@@ -120,7 +119,7 @@ impl NbdQueue {
         }
     }
 
-    /// Makes the first connection, or takes one that no ring has.
+    /// Makes the first connection, or takes the spare one.
     fn open(&mut self, rqs: &mut Polled<'_>) {
         (self.link, self.most) = (Link::Open, self.conns.len());
         if let Some((epoch, first)) = self.shared.take_spare() {
@@ -147,7 +146,7 @@ impl NbdQueue {
         }
     }
 
-    /// A connection could not be made, or the server refuses it. The first is tried again; others are done without.
+    /// Handles a connection that could not be made. The first is tried again; others are done without.
     fn failed(&mut self, at: usize, why: &str, rqs: &mut Polled<'_>) {
         let words = self.shared.target.words();
         if at > 0 {
@@ -160,7 +159,7 @@ impl NbdQueue {
         self.give_up(rqs);
     }
 
-    /// A connection is lost: what was sent and not answered is sent again, and a flush fails that would lie.
+    /// Handles a lost connection: unanswered requests are queued again, and flushes fail if writes may be lost (C2).
     fn lose(&mut self, why: &str, rqs: &mut Polled<'_>) {
         if self.link != Link::Open {
             return;
@@ -174,6 +173,7 @@ impl NbdQueue {
                 self.covered[entry.id.slot()].clear();
             }
         }
+        // Cookies rise with each sending, so this keeps the order in which the requests were sent.
         again.sort_unstable_by_key(|&(cookie, ..)| cookie);
         again.into_iter().rev().for_each(|(_, op, id)| self.waiting.push_front(op, id));
         let is_flush = |entry: &&Entry| entry.op == Op::Flush;
@@ -185,14 +185,13 @@ impl NbdQueue {
         self.give_up(rqs);
     }
 
-    /// Closes all connections.
     fn give_up(&mut self, rqs: &mut Polled<'_>) {
         self.link = Link::Closing;
         self.conns.iter_mut().for_each(|conn| conn.close(rqs));
         self.settle(rqs);
     }
 
-    /// Goes on when all operations on lost connections have ended.
+    /// Starts the retry delay when all operations on lost connections have ended.
     fn settle(&mut self, rqs: &mut Polled<'_>) {
         let mut all = true;
         self.conns.iter_mut().for_each(|conn| all &= conn.settle());
@@ -203,21 +202,20 @@ impl NbdQueue {
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
     }
 
-    /// Ends a request of this queue.
     fn end(&mut self, id: RequestId, status: Status, rqs: &mut Polled<'_>) {
         if self.entries[id.slot()].take_if(|entry| entry.id == id).is_some() {
             rqs.end(id, status);
         }
     }
 
-    /// The server has another export than that which the device was opened on (C4).
+    /// Takes the device offline: the server has another export than the one that the device was opened on (C4).
     fn be_gone(&mut self, why: &str, rqs: &mut Polled<'_>) {
         let words = self.shared.target.words();
         self.shared.notice(format!(
             "{words}: the server has another export than before: {why}. Nothing more is read or written; start the \
              right server and open the device again"
         ));
-        // What the server that has gone had acknowledged may be lost, for other rings too.
+        // The former server may have lost acknowledged writes, so flushes of other rings must fail too.
         self.shared.lost(self.epoch, "the server has another export");
         self.gone = true;
         self.waiting.clear();
@@ -229,7 +227,7 @@ impl NbdQueue {
         self.give_up(rqs);
     }
 
-    /// Sends what waits, by as few operations as may be.
+    /// Sends the waiting requests in as few operations as possible.
     fn dispatch(&mut self, rqs: &mut Polled<'_>) {
         while self.waiting.has_flush() && self.conns[0].is_ready() {
             // Q4
@@ -269,11 +267,11 @@ impl NbdQueue {
         {
             let Some(entry) = &mut self.entries[id.slot()] else { continue };
             if entry.id != id {
-                continue; // It was overdue.
+                continue; // The request timed out, and its slot may have a new one.
             }
             first = false;
             self.cookies += 1;
-            entry.cookie = self.cookies << 16 | id.slot() as u64; // Q2
+            entry.cookie = self.cookies << 16 | id.slot() as u64; // Q2; the low bits find the entry again.
             entry.conn = Some(at);
             if entry.op == Op::Flush {
                 entry.covers = Some(self.shared.flush_begins());
@@ -281,7 +279,7 @@ impl NbdQueue {
             let (head, len) = entry.head(conn.mode);
             if entry.op == Op::Write {
                 if !conn.push_write(&head[..len], (id, entry.len), rqs)? {
-                    entry.conn = None; // It has ended, and hears no more of it.
+                    entry.conn = None; // The request has ended; the slot is stale.
                     continue;
                 }
             } else {
@@ -292,7 +290,7 @@ impl NbdQueue {
         conn.send(rqs)
     }
 
-    /// Bytes have come: says what they mean, and receives more.
+    /// Handles the end of a receive: processes the bytes, and receives more.
     fn came(&mut self, at: usize, res: i32, rqs: &mut Polled<'_>) -> Result<(), String> {
         let many = match usize::try_from(res) {
             Ok(0) => return Err("the server closed it".into()),
@@ -317,7 +315,7 @@ impl NbdQueue {
         }
     }
 
-    /// Records have come: says what they mean, and sends what rustls itself has to say.
+    /// Processes received records, and sends the records that rustls itself has produced.
     fn records_came(&mut self, at: usize, many: usize, rqs: &mut Polled<'_>) -> Result<(), String> {
         let Some(mut secure) = self.conns[at].secure().take() else { return Ok(()) };
         let is_up = self.conns[at].is_up();
@@ -349,7 +347,7 @@ impl NbdQueue {
         self.conns[at].send(rqs)
     }
 
-    /// Goes on with the handshake. An error is a refusal.
+    /// Advances the handshake. An error is a refusal by the server.
     fn shake(&mut self, at: usize, rqs: &mut Polled<'_>) -> Result<(), String> {
         let mut out = Vec::new();
         loop {
@@ -394,7 +392,7 @@ impl NbdQueue {
         Ok(())
     }
 
-    /// Takes all that has come of replies.
+    /// Decodes all replies in the staging buffer.
     fn take_replies(&mut self, at: usize, rqs: &mut Polled<'_>) -> Result<(), &'static str> {
         let mut marked = false;
         loop {
@@ -455,7 +453,7 @@ impl NbdQueue {
         if item.done { self.answered(slot, marked, rqs) } else { Ok(()) }
     }
 
-    /// A request has its whole answer.
+    /// Ends a request whose answer is complete. `marked`: a write of this batch has counted in `acked` already.
     fn answered(&mut self, slot: usize, marked: &mut bool, rqs: &mut Polled<'_>) -> Result<(), &'static str> {
         let Some(entry) = self.entries[slot] else { return Err(UNASKED) };
         let mut status = entry.failed.unwrap_or_default();
@@ -474,7 +472,7 @@ impl NbdQueue {
                     status = Status::IoErr; // C2
                 }
             }
-            // Also those that failed have perhaps changed something that was durable once.
+            // A failed write may have overwritten durable data in part, so it counts as well.
             Op::Write | Op::Discard | Op::WriteZeroes if !(*marked || entry.fua && status.is_ok()) => {
                 *marked = true;
                 if !self.shared.acked(self.epoch) {
@@ -491,7 +489,7 @@ impl NbdQueue {
         Ok(())
     }
 
-    /// An operation of a connection has ended.
+    /// Handles the end of an operation of a connection.
     fn conn_op(&mut self, at: usize, ended: Ended, res: i32, rqs: &mut Polled<'_>) {
         let conn = &mut self.conns[at];
         let was_opening = conn.is_opening();
@@ -506,11 +504,12 @@ impl NbdQueue {
             }
             (Ended::Send, _) if res >= 0 => {
                 let all = conn.sent(res as usize);
-                // With TLS, rustls may have something to say meanwhile.
+                // With TLS, rustls may have produced records meanwhile.
                 if all && conn.secure().is_none() { Ok(()) } else { conn.send(rqs) }
             }
             (Ended::Receive, _) => self.came(at, res, rqs),
-            // Not by this queue: a write that has its answer would have waited for it for ever.
+            // The driver layer cancelled it, not this queue: a write that has its answer would wait for the send for
+            // ever.
             (Ended::Send, _) if res == CANCELLED => Err(EARLY.into()),
             (Ended::Connect | Ended::Send, _) => Err(std::io::Error::from_raw_os_error(-res).to_string()),
         };
@@ -569,8 +568,8 @@ impl SafeQueue for NbdQueue {
         if self.overdue { WaitsFor::Now } else { WaitsFor::Nothing }
     }
 
-    /// An answer that comes later would be that of nobody, so the connection is of no use any more, if it was sent. Nor
-    /// is one that it waited behind because that takes no more batches.
+    /// Ends an overdue request. If it was sent, its late answer would have no owner, so the connections are given up.
+    /// The same if a connection is stuck in a send, behind which the request may have waited.
     fn timed_out(&mut self, rq: &mut Request<'_>) -> Step {
         let id = rq.id();
         if let Some(entry) = self.entries[id.slot()].take_if(|entry| entry.id == id) {

@@ -1,10 +1,10 @@
 //! The decoder of replies.
 //!
-//! Owns the forms: simple, structured and extended. Does not own what a cookie names, nor whether data that is told
-//! lies within its read: both are the queue's to know. Nothing here allocates or keeps anything.
+//! Owns the three forms: simple, structured and extended. Does not own the meaning of a cookie, nor the check that data
+//! lies within its read: both are the queue's. Nothing here allocates or keeps anything.
 //!
 //! Invariant:
-//! - R1: what is needed to go on is never more than [`MAX_ITEM`] bytes.
+//! - R1: [`next`] never needs more than [`MAX_ITEM`] bytes to go on.
 
 use sheave::{Errno, Status};
 use sheave_nbd::handshake::Mode;
@@ -16,64 +16,66 @@ use zerocopy::FromBytes;
 
 /// Longest text of an error.
 const MAX_TEXT: u64 = 4096;
-/// The most that [`next`] looks at: the longest header, an error with its text, and its offset.
+/// The most bytes that [`next`] looks at: the longest header, an error with its text, and its offset.
 pub const MAX_ITEM: usize = size_of::<ExtendedReply>() + 6 + MAX_TEXT as usize + 8;
 /// Longest data of one chunk.
 const MAX_DATA: u64 = 32 << 20;
 
-/// Chunk types that a server's side has no names for.
+// Chunk types that a server never decodes, so `sheave_nbd` has no names for them.
 const OFFSET_HOLE: u16 = 2;
 const ERROR_BIT: u16 = 1 << 15;
 
-/// Something that the server says about a request.
+/// One reply, or one chunk of a reply, without the data behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// That of the request.
+    /// The cookie of the request.
     pub cookie: u64,
-    /// Nothing more will come about it, but for the data behind this item.
+    /// True for the last item of the request; data may still follow this item.
     pub done: bool,
-    /// What it says.
     pub what: What,
 }
 
-/// What is said.
+/// The content of an [`Item`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// A simple reply without an error: the data of a read follows as a whole.
+    /// A simple reply without an error. For a read, all of its data follows.
     Simple,
-    /// No data, no error.
+    /// Neither data nor an error.
     Nothing,
-    /// It has failed, with an errno, not 0, that should be one of the protocol's.
+    /// The request has failed with this errno, which is not 0 and should be one of the protocol's.
     Failed(u32),
-    /// Data of a read: from this offset of the export on, so many bytes, which follow. At least one.
+    /// Data of a read follows: its offset in the export, and its length, which is at least 1.
     Data(u64, u32),
-    /// This part of a read is zeroes: offset and bytes, at least one.
+    /// A part of a read is zeroes: its offset in the export, and its length, which is at least 1.
     Zeroes(u64, u32),
 }
 
-/// How a request ended that has failed with this errno. One that the protocol does not have says nothing but that it
-/// failed: among them are those which here mean that a request was not tried, or was given up, and need no care.
+/// Status for an NBD error. Numbers outside the protocol become `IoErr`: as Linux errnos some would mean "not tried"
+/// (EAGAIN, ECANCELED), which a server must not be able to claim.
 pub(crate) fn status_of(errno: u32) -> Status {
     match errno {
+        // EPERM, EIO, ENOMEM, EINVAL, ENOSPC, EOVERFLOW, ENOTSUP and ESHUTDOWN: all errors of the protocol.
         1 | 5 | 12 | 22 | 28 | 75 | 95 | 108 => Status::from_errno(Errno(errno as i32)),
         _ => Status::IoErr,
     }
 }
 
-/// Bytes of the shortest item that data follows at once: what to receive when the data shall not be received with it.
+/// Returns the length of the shortest item that data can follow. A receive of this length leaves the data behind it in
+/// the socket.
 pub(crate) fn head_bytes(mode: Mode) -> usize {
     match mode {
         Mode::Simple => size_of::<SimpleReply>(),
+        // OFFSET_DATA has its offset before the data.
         Mode::Structured => size_of::<StructuredReply>() + 8,
         Mode::Extended => size_of::<ExtendedReply>() + 8,
     }
 }
 
-/// What stands at the front of `bytes`, and how many of them it is; `None` when more are needed.
+/// Decodes the item at the front of `bytes`. Returns its length and the item, or `None` if more bytes are needed.
 ///
 /// # Errors
 ///
-/// What the server does wrong. Nothing that follows can be told apart.
+/// The server's violation of the protocol. Nothing behind it can be decoded.
 pub fn next(mode: Mode, bytes: &[u8]) -> Result<Option<(usize, Item)>, &'static str> {
     const WRONG: &str = "it sent what is no reply";
     let Some(magic) = bytes.first_chunk() else { return Ok(None) };
@@ -123,7 +125,7 @@ fn simple(bytes: &[u8]) -> Option<(usize, Item)> {
     Some((size_of_val(&head), Item { cookie: head.cookie.get(), done: true, what }))
 }
 
-/// A chunk that tells an error: its errno, the length of a text, the text, and for some an offset.
+/// Decodes an error chunk: its errno, the length of a text, the text, and for some types an offset.
 fn failed(len: u64, body: &[u8]) -> Result<Option<(usize, What)>, &'static str> {
     if !(6..=6 + MAX_TEXT + 8).contains(&len) {
         return Err("it told an error of an impossible length");

@@ -1,6 +1,6 @@
-//! What is known of a request until it ends, those that wait, and the header, in the two forms that there are.
+//! The state of a request until it ends, the queue of requests to be sent, and the two forms of a header.
 //!
-//! Owns the form and the order of what is sent. Which connection a request goes to, and when, is the queue's.
+//! Owns the form and the order of what is sent. The choice of the connection, and of the time, is the queue's.
 
 use std::collections::VecDeque;
 
@@ -11,12 +11,11 @@ use sheave_nbd::wire::{CompactRequest, EXTENDED_REQUEST_MAGIC, ExtendedRequest, 
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::network_endian::{U16, U32, U64};
 
-/// Longest header of a request.
 pub(crate) const MAX_HEAD: usize = 32;
-/// A read of so many bytes is received straight into its place as a whole: copying it costs more than a call.
+/// A read of this length is received straight into its memory: copying it costs more than another system call.
 pub(crate) const BIG: u32 = 32 << 10;
 
-/// A flush that was sent.
+/// Value of `acked` when a flush was sent: the flush covers the writes up to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Covers(pub(crate) u64);
 
@@ -24,41 +23,40 @@ pub(crate) struct Covers(pub(crate) u64);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub(crate) id: RequestId,
-    /// What names it to the server; a new one each time that it is sent.
+    /// The cookie that the server returns; a new one each time the request is sent (Q2).
     pub(crate) cookie: u64,
     pub(crate) op: Op,
     pub(crate) fua: bool,
-    /// Where, in bytes.
+    /// First byte in the export.
     pub(crate) at: u64,
     pub(crate) len: u32,
-    /// The connection that it was sent by.
     pub(crate) conn: Option<usize>,
-    /// An error that was told of it, though more is to come.
+    /// An error that a chunk reported, while more chunks follow.
     pub(crate) failed: Option<Status>,
-    /// For a flush: what it covers.
+    /// Set for a flush that was sent.
     pub(crate) covers: Option<Covers>,
 }
 
 impl Entry {
-    /// Data at this offset of the export, as a range of the request; `None` when it does not lie within a read.
+    /// Returns data at `offset` of the export as a range of the request, or `None` if it does not lie within a read.
     pub(crate) fn within(&self, offset: u64, len: u32) -> Option<(u32, u32)> {
         let from = u32::try_from(offset.checked_sub(self.at)?).ok()?;
         let to = from.checked_add(len)?;
         (self.op == Op::Read && from < to && to <= self.len).then_some((from, to))
     }
 
-    /// What it adds to what its connection has to do, in bytes.
+    /// Returns the bytes that the request adds to the load of its connection.
     pub(crate) fn load(&self) -> u64 {
         let data = if matches!(self.op, Op::Read | Op::Write) { u64::from(self.len) } else { 0 };
         data + MAX_HEAD as u64
     }
 
-    /// 1 for a read whose data is better received straight into its place.
+    /// Returns 1 for a read whose data is received straight into its memory, else 0.
     pub(crate) fn big(&self) -> u32 {
         u32::from(self.op == Op::Read && self.len >= BIG)
     }
 
-    /// Its header, and how long that is.
+    /// Returns the header, and its length.
     pub(crate) fn head(&self, mode: Mode) -> ([u8; MAX_HEAD], usize) {
         let command = match self.op {
             Op::Read => cmd::READ,
@@ -76,7 +74,7 @@ impl Entry {
     }
 }
 
-/// Requests that wait to be sent. Flushes do so apart from the others, for the first connection.
+/// Requests that wait to be sent. Flushes wait apart, because only the first connection may send them (Q4).
 #[derive(Debug)]
 pub(crate) struct Waiting {
     flushes: VecDeque<RequestId>,
@@ -84,7 +82,6 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// Room for so many.
     pub(crate) fn new(depth: usize) -> Waiting {
         Waiting { flushes: VecDeque::with_capacity(1), others: VecDeque::with_capacity(depth) }
     }
@@ -97,12 +94,12 @@ impl Waiting {
         !self.flushes.is_empty()
     }
 
-    /// Whether something waits that any connection may send.
+    /// Returns true if a request waits that any connection may send.
     pub(crate) fn has_others(&self) -> bool {
         !self.others.is_empty()
     }
 
-    /// What goes next by the connection of this number.
+    /// Takes the next request for connection number `conn`.
     pub(crate) fn pop_for(&mut self, conn: usize) -> Option<RequestId> {
         let flush = if conn == 0 { self.flushes.pop_front() } else { None };
         flush.or_else(|| self.others.pop_front())
@@ -116,7 +113,7 @@ impl Waiting {
         self.of(op).push_back(id);
     }
 
-    /// For what was sent already.
+    /// Puts a request that was sent before in front of those that were not.
     pub(crate) fn push_front(&mut self, op: Op, id: RequestId) {
         self.of(op).push_front(id);
     }
@@ -131,12 +128,11 @@ impl Waiting {
     }
 }
 
-/// Tells the server that nothing more will come.
+/// Returns the header that tells the server to end the connection.
 pub(crate) fn goodbye(mode: Mode) -> ([u8; MAX_HEAD], usize) {
     head(mode, (cmd::DISC, 0), 0, 0, 0)
 }
 
-/// The header of a request.
 pub(crate) fn head(
     mode: Mode,
     (command, flags): (u16, u16),

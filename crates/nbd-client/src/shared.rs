@@ -1,27 +1,27 @@
-//! What all rings of a device share: the export, and what a lost connection may have lost.
+//! The state that all rings of a device share: the export, and the record of what a lost connection may have lost.
 //!
-//! A server may keep acknowledged writes in a cache, and a server that dies loses them. So a flush must never lie
-//! across a reconnect: one that the next server answers covers nothing that the last one had (C2). Nobody knows which
-//! writes were lost, and their memory has gone back to who wrote, so they cannot be sent again: the flush fails.
+//! A server may keep acknowledged writes in a cache, and loses them if it dies. So a flush must not lie across a
+//! reconnect: a flush that the next server answers covers no write that the last server had (C2). The client cannot
+//! know which writes were lost, and their memory has gone back to their owners, so they cannot be sent again: the flush
+//! fails.
 //!
-//! Owns the *marks* by which that is known, under one lock for all rings. It is taken for each batch of replies in
-//! which writes end, for flushes, and when connections come and go; never for reads.
+//! Owns the *marks* of that record, under one lock for all rings. The lock is taken for each batch of replies in which
+//! writes end, for flushes, and when connections come and go; never for reads.
 //!
 //! Invariants:
-//! - S1: `acked` grows before the first write of a batch of replies ends; `clean` is a value that it had when a flush
-//!   was sent that ended well. Where they differ, there are writes that a server may lose.
-//! - S2: whoever loses a connection of the present *epoch* begins the next. Replies to writes and flushes that came by
-//!   a connection of an earlier epoch count for nothing: their ring makes its connections anew, and asks again.
-//!   Otherwise a write could end, by bytes that the old server still had sent, after another ring has looked whether
-//!   it may be lost.
-//! - S3: when an epoch ends with `acked` and `clean` apart, `losses` grows. Each ring's next flush fails once for it;
-//!   and that of a ring which comes later, if none has failed yet.
-//! - S4: the connections of an epoch are with one life of the server. A connection that comes up looks whether one that
-//!   was up before has ended, of whichever ring, and the epoch with it; for its ring may not have seen it yet. A server
-//!   that ends closes its connections before it can be started again.
-//! - S5: while `acked` and `clean` are apart, some connection of the epoch is open: a ring that goes leaves one of its
-//!   own behind, unless another is there, or the epoch ends. A ring that comes takes it, for a server may serve one
-//!   client.
+//! - S1: `acked` grows before the first write of a batch of replies ends; `clean` is a value that `acked` had when a
+//!   flush was sent that succeeded. Where they differ, there are writes that a server may lose.
+//! - S2: a ring that loses a connection of the present *epoch* begins the next. Replies to writes and flushes on a
+//!   connection of an earlier epoch are void: their ring reconnects and sends the requests again. Otherwise a write
+//!   could end, by bytes that the old server had still sent, after another ring has checked for lost writes.
+//! - S3: when an epoch ends with `acked` and `clean` apart, `losses` grows. Each ring's next flush fails once for it; a
+//!   ring that joins later fails one only if no flush has failed for it yet.
+//! - S4: all connections of an epoch are with one life of the server. A connection that comes up checks whether any
+//!   earlier one has ended, of whichever ring, and then ends the epoch: the ring of that one may not have seen it yet.
+//!   A server that ends closes its connections before it can be started again.
+//! - S5: while `acked` and `clean` are apart, some connection of the epoch is open: a ring that leaves hands over one
+//!   of its own, unless another is open or the epoch ends. A ring that joins takes it over, since some servers serve
+//!   one client at a time.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -35,22 +35,21 @@ use crate::request::Covers;
 use crate::socket;
 use crate::spec::Target;
 
-/// Most notices that are kept: what comes then is more of the same.
+/// Most notices that are kept. Further ones would repeat them.
 const MAX_NOTICES: usize = 32;
-/// What an export must be able to do again, once it could.
+/// Abilities that an export must still have after a reconnect, if it had them.
 const ABILITIES: u16 =
     tflag::SEND_FLUSH | tflag::SEND_FUA | tflag::SEND_TRIM | tflag::SEND_WRITE_ZEROES | tflag::CAN_MULTI_CONN;
 
-/// Why a connection of an earlier epoch is lost.
+/// Cause of giving up a connection of an earlier epoch.
 pub(crate) const STALE: &str = "another ring has lost its own";
 
-/// Why an epoch ends whose connections their rings have not looked at.
+/// Cause of ending an epoch because the server has closed a connection that its ring has not looked at.
 const ENDED: &str = "the server has ended one that waited";
 
 /// The epoch of the connection that the device is opened by.
 pub(crate) const FIRST_EPOCH: u64 = 0;
 
-/// What the rings of a device share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) target: Target,
@@ -64,19 +63,19 @@ struct State {
     acked: u64,
     clean: u64,
     losses: u64,
-    /// Losses that a failed flush has told of.
+    /// Value of `losses` up to which some flush has failed.
     told: u64,
     rings: u32,
     /// The connections of this epoch that came up (S4).
     up: Vec<Weak<OwnedFd>>,
-    /// A connection that no ring has, and its epoch: that which the device was opened by, or that a ring left (S5).
+    /// A connection without a ring, and its epoch: the one that the device was opened by, or that a ring left (S5).
     spare: Option<(u64, First)>,
-    /// The one that asks where data is, when that which the device was opened by does not.
+    /// A connection for block status, made when the first one cannot serve for it.
     control: Option<Control>,
     notices: Vec<String>,
 }
 
-/// A ring beside which there may be no other.
+/// Refusal of a second ring, because flushes on one connection do not cover writes on another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OnlyOne;
 
@@ -91,7 +90,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Whether a flush on one connection covers what was written by another.
+    /// Returns true if a flush on one connection covers the writes on all others.
     pub(crate) fn is_multi(&self) -> bool {
         self.target.assume_multi || self.read_only() || self.export.has(tflag::CAN_MULTI_CONN)
     }
@@ -100,7 +99,7 @@ impl Shared {
         self.target.read_only || self.export.has(tflag::READ_ONLY)
     }
 
-    /// A ring comes; what it has heard of losses.
+    /// Admits a ring. Returns the losses that it need not report, since some flush has failed for them (S3).
     pub(crate) fn join(&self) -> Result<u64, OnlyOne> {
         let multi = self.is_multi();
         let mut state = self.lock();
@@ -111,40 +110,39 @@ impl Shared {
         Ok(state.told) // S3
     }
 
-    /// A ring is about to go that has connections of this epoch; whether it must leave one (S5).
+    /// Called by a ring that leaves. Returns true if it must hand over a connection (S5). `ours` returns true for
+    /// its own connections.
     pub(crate) fn must_leave_one(&self, epoch: u64, ours: impl Fn(&Arc<OwnedFd>) -> bool) -> bool {
         let mut state = self.lock();
         let is_ours = |fd: &Weak<OwnedFd>| fd.upgrade().is_none_or(|fd| ours(&fd));
         let last = state.up.iter().all(is_ours);
         let must = last && state.epoch == epoch && state.acked != state.clean;
         if !must {
-            state.up.retain(|fd| !is_ours(fd)); // So that the next ring which goes does not rely on them.
+            state.up.retain(|fd| !is_ours(fd)); // The next ring that leaves must not count them.
         }
         must
     }
 
-    /// Takes the connection that a ring leaves.
+    /// Keeps a connection that a leaving ring hands over.
     pub(crate) fn keep(&self, epoch: u64, spare: First) {
         self.lock().spare = Some((epoch, spare));
     }
 
-    /// A ring goes.
     pub(crate) fn leave(&self) {
         self.lock().rings -= 1;
     }
 
-    /// A connection that no ring has, once, and only in its epoch, which comes with it.
+    /// Takes the spare connection with its epoch, if that is the present one.
     pub(crate) fn take_spare(&self) -> Option<(u64, First)> {
         let mut state = self.lock();
         let spare = state.spare.take();
         spare.filter(|&(epoch, _)| state.epoch == epoch)
     }
 
-    /// A connection that can be asked where data is, if there is one that is of no other use now; and whether it is the
-    /// first.
+    /// Takes a connection for block status, if one is idle. The bool is true if it is the first one.
     pub(crate) fn take_control(&self) -> Option<(Control, bool)> {
         let mut state = self.lock();
-        // One that a ring has left was not asked for the context, and one that S5 wants is left alone.
+        // A connection that a ring left has not negotiated the context, and one that S5 needs is left alone.
         let serves = |(epoch, first): &mut (u64, First)| *epoch == FIRST_EPOCH && first.allocation.is_some();
         if state.epoch == FIRST_EPOCH
             && state.acked == state.clean
@@ -155,7 +153,7 @@ impl Shared {
         state.control.take().map(|control| (control, false))
     }
 
-    /// Gives it back; the first one to whichever ring comes.
+    /// Returns a connection to [`Shared::take_control`]. The first one becomes the spare connection of the next ring.
     pub(crate) fn give_control(&self, control: Control, is_first: bool) {
         if !is_first {
             self.lock().control = Some(control);
@@ -168,21 +166,20 @@ impl Shared {
         }
     }
 
-    /// Whether a connection that is made again uses TLS: if the first one did, none goes without.
+    /// Returns the requirement for TLS of a reconnect: if the first connection used TLS, all do.
     pub(crate) fn wish(&self) -> Wish {
         if self.export.secure { Wish::Require } else { self.target.wish() }
     }
 
-    /// The present epoch, for connections that are made now.
     pub(crate) fn epoch(&self) -> u64 {
         self.lock().epoch
     }
 
-    /// A connection has its export. It is one of this epoch, unless that is over (S4).
+    /// Adds a connection that has negotiated its export to its epoch, unless that is over (S4).
     ///
     /// # Errors
     ///
-    /// Why the epoch is over: the connection is to be lost.
+    /// The cause for which the epoch is over. The connection must be given up.
     pub(crate) fn come_up(&self, epoch: u64, fd: &Arc<OwnedFd>) -> Result<(), &'static str> {
         let mut state = self.lock();
         if state.epoch != epoch {
@@ -195,7 +192,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Writes were answered that are not durable; false when they count for nothing (S2).
+    /// Counts writes that were answered and are not durable. Returns false if the epoch is over; the replies are void
+    /// then (S2).
     #[must_use]
     pub(crate) fn acked(&self, epoch: u64) -> bool {
         let mut state = self.lock();
@@ -203,12 +201,13 @@ impl Shared {
         state.epoch == epoch
     }
 
-    /// A flush is about to be sent.
+    /// Returns the mark of a flush that is about to be sent.
     pub(crate) fn flush_begins(&self) -> Covers {
         Covers(self.lock().acked)
     }
 
-    /// A flush was answered, and well; false when that counts for nothing (S2).
+    /// Records a successful flush reply. Returns false if the connection was replaced since the flush was sent; the
+    /// flush then proves nothing (S2).
     #[must_use]
     pub(crate) fn flush_ended(&self, covers: Covers, epoch: u64) -> bool {
         let mut state = self.lock();
@@ -219,7 +218,7 @@ impl Shared {
         true
     }
 
-    /// A connection of this epoch is lost (S2).
+    /// Ends the epoch, unless it has ended: a connection of it is lost (S2).
     pub(crate) fn lost(&self, epoch: u64, why: &str) {
         let mut state = self.lock();
         if state.epoch != epoch {
@@ -238,12 +237,13 @@ impl Shared {
         state.notice(text);
     }
 
-    /// How a flush ends that is not to be sent: it must fail (S3), or the server has none. Nothing makes `clean` grow
-    /// there, so that each loss after a write fails the next flush.
+    /// Returns the status of a flush that is not sent, or `None` if it must be sent. It fails if writes may be lost
+    /// (S3); it succeeds if the server has no flush. Without flushes `clean` never grows, so each loss after a write
+    /// fails the next flush.
     pub(crate) fn flush_here(&self, seen: &mut u64) -> Option<Status> {
         let sent = self.export.has(tflag::SEND_FLUSH);
         if !sent {
-            // Nobody is asked, so it is looked whether the server is there.
+            // Nothing is sent, so check here that the server is still there.
             let mut state = self.lock();
             let (ended, epoch) = (state.has_ended(), state.epoch);
             drop(state);
@@ -254,7 +254,7 @@ impl Shared {
         if self.must_fail(seen) { Some(Status::IoErr) } else { (!sent).then_some(Status::Ok) }
     }
 
-    /// Whether a flush of a ring that has heard of so many losses must fail; it has heard of all afterwards (S3).
+    /// Returns true if a ring's flush must fail for losses after `seen`, and sets `seen` to all losses (S3).
     pub(crate) fn must_fail(&self, seen: &mut u64) -> bool {
         let mut state = self.lock();
         let fails = *seen != state.losses;
@@ -263,7 +263,7 @@ impl Shared {
         fails
     }
 
-    /// Why this is not the export that the device was opened on (C4).
+    /// Returns the difference from the export that the device was opened on, if there is one (C4).
     pub(crate) fn differs(&self, now: &Export) -> Option<String> {
         let was = &self.export;
         let gone = was.flags & ABILITIES & !now.flags;
@@ -282,7 +282,6 @@ impl Shared {
         blocks.then(|| format!("it took blocks of {} and now takes {}", was.min_block, now.min_block))
     }
 
-    /// Something that the user should know.
     pub(crate) fn notice(&self, text: String) {
         self.lock().notice(text);
     }
@@ -293,7 +292,7 @@ impl Shared {
 }
 
 impl State {
-    /// Whether the server has ended a connection of this epoch (S4).
+    /// Returns true if the server has closed a connection of this epoch (S4).
     fn has_ended(&mut self) -> bool {
         self.up.retain(|fd| fd.strong_count() > 0);
         let up: Vec<Arc<OwnedFd>> = self.up.iter().filter_map(Weak::upgrade).collect();

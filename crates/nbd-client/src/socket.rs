@@ -1,7 +1,7 @@
-//! Making sockets, and the few calls on them that the standard library does not have.
+//! Creation of sockets, and the few calls on them that the standard library does not have.
 //!
 //! Owns sockets until they are connected, or until a ring connects them. Called when a device is opened and when a ring
-//! makes a connection; nothing here is on the way of a request.
+//! makes a connection, never on the path of a request.
 #![allow(unsafe_code)] // System calls that the standard library does not wrap.
 
 use std::io;
@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 
 use crate::spec::Place;
 
-/// Bytes that the kernel keeps of a Unix socket, each way: a batch of a few hundred requests goes in one call.
+/// Kernel buffer of a Unix socket, each way: large enough to send a batch of a few hundred requests in one call.
 const BUFFER_BYTES: libc::c_int = if cfg!(test) { 64 << 10 } else { 4 << 20 };
 
-/// Probes that are not acknowledged, of a connection that is quiet, until it counts as lost.
+/// Unanswered keepalive probes after which a quiet connection counts as lost.
 const PROBES: libc::c_int = 5;
 
-/// A socket for this place, not connected, for requests with this limit of time.
+/// Returns an unconnected socket for `place`, with TCP timeouts derived from the requests' `timeout`.
 pub(crate) fn new(place: &Place, timeout: Duration) -> io::Result<OwnedFd> {
     let family = match place {
         Place::Unix(..) => libc::AF_UNIX,
@@ -37,9 +37,9 @@ pub(crate) fn new(place: &Place, timeout: Duration) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Large buffers on a Unix socket; on TCP no waiting for more to send. The buffers of TCP are the kernel's to size: one
-/// that was set stays as it is, and `net.core.rmem_max` is often less than what the kernel goes up to by itself. A
-/// refusal costs speed alone.
+/// Sets large buffers on a Unix socket, and TCP_NODELAY on TCP. TCP buffers are left to the kernel's autotuning, which
+/// a size set here would end, often below what autotuning reaches (`net.core.rmem_max`). Errors are ignored, because
+/// they cost speed alone.
 fn set_up(fd: &OwnedFd, place: &Place, timeout: Duration) {
     match place {
         Place::Unix(..) => {
@@ -54,14 +54,14 @@ fn set_up(fd: &OwnedFd, place: &Place, timeout: Duration) {
     }
 }
 
-/// Has the socket fail when the other host has acknowledged nothing for so long, and probe it when it is quiet: a host
-/// that is gone says nothing, and what was asked of it shall be asked again before it is overdue. A second at least,
-/// for what was lost on the way is sent again only after a fraction of one.
+/// Makes the socket fail when the other host has acknowledged nothing for `silence`, and probe it when it is quiet: a
+/// host that is gone sends no error, and its requests must be sent again before they are overdue. At least a second,
+/// because TCP retransmits a lost packet only after a fraction of one.
 fn give_up_after(fd: &OwnedFd, silence: Duration) {
     let seconds = |time: Duration, most: u64| time.as_secs().clamp(1, most) as libc::c_int;
     let millis = silence.as_millis().clamp(1000, i32::MAX as u128) as libc::c_int;
     set(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, &millis);
-    // Half a minute of quiet and half a minute of probes at most, or less where the limit is met before.
+    // At most half a minute of quiet and half a minute of probes.
     set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, &seconds(silence / 2, 30));
     set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, &seconds(silence / 10, 6));
     set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, &PROBES);
@@ -74,7 +74,7 @@ fn set<T: Copy>(fd: &OwnedFd, level: libc::c_int, name: libc::c_int, value: &T) 
     let _ = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, at, len) };
 }
 
-/// A stream that the calling thread uses, with a limit of time on each of its calls.
+/// A stream with blocking calls, each with a timeout.
 #[derive(Debug)]
 pub(crate) enum Stream {
     Unix(UnixStream),
@@ -82,7 +82,7 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// Connects, and waits for it no longer than `within`; for requests with this limit of time.
+    /// Connects within `within`. `timeout`: that of requests, as in [`new`].
     pub(crate) fn connect(place: &Place, within: Duration, timeout: Duration) -> io::Result<Stream> {
         match place {
             Place::Unix(path, _) => connect_unix(place, path, (within, timeout)).map(Stream::Unix),
@@ -95,7 +95,7 @@ impl Stream {
         }
     }
 
-    /// A socket for this place, which is connected.
+    /// Wraps a connected socket.
     pub(crate) fn of(fd: OwnedFd, place: &Place) -> Stream {
         match place {
             Place::Unix(..) => Stream::Unix(fd.into()),
@@ -103,7 +103,7 @@ impl Stream {
         }
     }
 
-    /// Limits what each call waits.
+    /// Sets the timeout of each call.
     pub(crate) fn limit(&self, to: Duration) -> io::Result<()> {
         let to = Some(to.max(Duration::from_millis(1)));
         match self {
@@ -112,7 +112,7 @@ impl Stream {
         }
     }
 
-    /// Its descriptor, without a limit of time.
+    /// Returns the descriptor, without timeouts.
     pub(crate) fn into_fd(self) -> io::Result<OwnedFd> {
         match self {
             Stream::Unix(stream) => {
@@ -149,22 +149,23 @@ impl io::Write for Stream {
     }
 }
 
-/// Whether the other end has closed one of these.
+/// Returns true if the peer has closed one of these sockets.
 pub(crate) fn any_ended(sockets: &[Arc<OwnedFd>]) -> bool {
     let of = |fd: &Arc<OwnedFd>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
     let mut all: Vec<libc::pollfd> = sockets.iter().map(of).collect();
     loop {
-        // SAFETY: the array is of so many entries, and used during the call alone, which does not wait.
+        // SAFETY: `all` has `all.len()` entries and is used during the call alone; a timeout of 0 makes it return at
+        // once.
         let ready = unsafe { libc::poll(all.as_mut_ptr(), all.len() as libc::nfds_t, 0) };
-        // What cannot be told counts as ended: a flush may fail for it, and does not lie.
+        // An error counts as closed: a flush then fails for nothing, but never reports lost writes as durable.
         if ready >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
             return ready != 0;
         }
     }
 }
 
-/// Connects to a Unix socket. A server that does not accept is waited for, but no longer than that: the kernel limits
-/// it as it limits sending.
+/// Connects to a Unix socket, and waits at most `within` for the server to accept: the kernel applies the send timeout
+/// to `connect`.
 fn connect_unix(place: &Place, path: &str, (within, timeout): (Duration, Duration)) -> io::Result<UnixStream> {
     let fd = new(place, timeout)?;
     let limit = libc::timeval { tv_sec: within.as_secs() as libc::time_t, tv_usec: within.subsec_micros().into() };
@@ -185,14 +186,14 @@ fn connect_unix(place: &Place, path: &str, (within, timeout): (Duration, Duratio
             return Ok(UnixStream::from(fd));
         }
         let error = io::Error::last_os_error();
-        // One that waits for the server to accept is interrupted before it has begun to connect.
+        // A signal interrupts the wait for `accept` before anything is connected, so the call can be repeated.
         if error.kind() != io::ErrorKind::Interrupted || Instant::now() >= until {
             return Err(error);
         }
     }
 }
 
-/// Sends without waiting; whoever receives it or not, the caller is about to close.
+/// Sends without waiting and ignores errors. Called before a socket is closed.
 pub(crate) fn send_now(fd: &OwnedFd, bytes: &[u8]) {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the bytes are read during the call alone.

@@ -1,7 +1,7 @@
-//! What a spec says: where the server is, which export, and the keys.
+//! The grammar of a spec: the server, the export, and the keys.
 //!
-//! Owns the grammar behind `nbd:`. Names of hosts are resolved here, once: the first connection tries each address of
-//! a host in order, and a connection that is made again goes to the address that the first one went to.
+//! Owns all that stands behind `nbd:`. Host names are resolved here, once: the first connection tries each address of a
+//! host in order, and later connections go to the address that the first one reached.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -15,18 +15,18 @@ use sheave_nbd::wire::MAX_STRING;
 use crate::negotiation::Wish;
 use crate::tls::Tls;
 
-/// The port that NBD has.
+/// The port that IANA assigned to NBD.
 const PORT: u16 = 10_809;
-/// Connections of a ring, unless a spec says otherwise.
+/// Default number of connections of a ring.
 const CONNECTIONS: u64 = 4;
-/// The most that a spec may ask for.
+/// Largest value of `connections=`.
 const MAX_CONNECTIONS: u64 = 16;
-/// When a request is overdue.
+/// Default of `timeout=`, after which a request is overdue.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a connection may take until it has its export.
+/// Default of `connect=`, the time limit of a handshake.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Clone, Debug)]
 pub(crate) enum Place {
     /// A Unix socket, by its path.
@@ -36,7 +36,6 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// As the kernel ring takes it.
     pub(crate) fn address(&self) -> Address {
         match self {
             Place::Unix(_, address) => Address::from(address),
@@ -57,7 +56,7 @@ impl fmt::Display for Place {
 /// Keys whose values are files that TLS reads.
 const TLS_FILES: [&str; 3] = ["ca", "cert", "key"];
 
-/// The server of a spec, and the files that its keys name.
+/// Returns the resources that a spec needs: its server, and the files that its keys name.
 pub(crate) fn reaches(params: &mut Params<'_>) -> Vec<Reach> {
     let path = params.path().unwrap_or_default();
     let server = match path.strip_prefix("unix:") {
@@ -68,12 +67,12 @@ pub(crate) fn reaches(params: &mut Params<'_>) -> Vec<Reach> {
     [server].into_iter().chain(files).collect()
 }
 
-/// All that a spec says.
+/// A parsed spec.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) spec: String,
     pub(crate) place: Place,
-    /// The other addresses of the host, until the first connection has found one where the server is.
+    /// Further addresses of the host, until the first connection has reached one of them.
     pub(crate) others: Vec<SocketAddr>,
     pub(crate) export: String,
     /// Most connections of a ring.
@@ -81,15 +80,15 @@ pub(crate) struct Target {
     pub(crate) timeout: Duration,
     pub(crate) connect: Duration,
     pub(crate) read_only: bool,
-    /// Several connections are used though the server does not offer it.
+    /// Use several connections although the server does not announce multi-conn.
     pub(crate) assume_multi: bool,
-    /// Copies ask where data is.
+    /// Copies query the block status, to skip holes.
     pub(crate) block_status: bool,
     pub(crate) tls: Option<Tls>,
 }
 
 impl Target {
-    /// Reads a spec.
+    /// Parses a spec.
     ///
     /// # Errors
     ///
@@ -145,12 +144,12 @@ impl Target {
         })
     }
 
-    /// Whether TLS is used.
+    /// Returns the requirement for TLS.
     pub(crate) fn wish(&self) -> Wish {
         self.tls.as_ref().map_or(Wish::Off, |tls| tls.wish)
     }
 
-    /// The device in words, for errors and notices.
+    /// Names the device in errors and notices.
     pub(crate) fn words(&self) -> String {
         format!("NBD server {}, export '{}'", self.place, self.export)
     }
@@ -163,7 +162,7 @@ fn unix(params: &Params<'_>, path: &str) -> Result<Place, DeviceError> {
     Ok(Place::Unix(path.to_owned(), address))
 }
 
-/// What the keys of TLS say. Whoever gives files for it means it.
+/// Parses the keys of TLS. Files without `tls=` imply `tls=require`.
 fn tls(
     params: &Params<'_>,
     wish: Option<Wish>,
@@ -201,7 +200,7 @@ fn tls(
     Tls::load(wish, &ca, own, &name).map(Some).map_err(|why| params.error(why))
 }
 
-/// The host, without the brackets of an address of IPv6, and the port if there is one.
+/// Splits off the host, without the brackets of an IPv6 address, and the port if there is one.
 fn host_and_port(text: &str) -> (&str, Option<&str>) {
     let host = text.split_once('/').map_or(text, |(host, _)| host);
     let (name, port) = match host.rsplit_once(':') {
@@ -211,7 +210,8 @@ fn host_and_port(text: &str) -> (&str, Option<&str>) {
     (name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name), port)
 }
 
-/// `HOST[:PORT][/EXPORT]`; an address of IPv6 stands in brackets. The first address, the others, and the export.
+/// Parses `HOST[:PORT][/EXPORT]`, with an IPv6 address in brackets. Returns the first address, the others, and the
+/// export.
 fn tcp(params: &Params<'_>, text: &str) -> Result<(Place, Vec<SocketAddr>, Option<String>), DeviceError> {
     let export = text.split_once('/').map(|(_, export)| export.to_owned());
     let (bare, port) = host_and_port(text);

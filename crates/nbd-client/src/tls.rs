@@ -1,11 +1,11 @@
-//! TLS of the client's side: what a spec says of it, and the records of one connection.
+//! The client's side of TLS: its keys in a spec, and the records of one connection.
 //!
-//! How rustls is driven is in `sheave_nbd::tls`, for both sides of NBD. Owns the memory that records are received into
-//! and sent from. Nothing here makes a system call.
+//! `sheave_nbd::tls` drives rustls for both sides of NBD. Owns the memory that records are received into and sent from.
+//! Nothing here makes a system call.
 //!
 //! Invariants:
-//! - L1: no text and no `Debug` of this module has a key in it, or what one could be made of.
-//! - L2: memory is bounded: [`INCOMING_BYTES`] that were received, and one batch that waits or is with the kernel.
+//! - L1: no text and no `Debug` of this module contains a key, or anything from which one could be derived.
+//! - L2: memory is bounded: [`INCOMING_BYTES`] received, and one batch that waits or is being sent.
 
 use std::fmt;
 use std::path::Path;
@@ -18,14 +18,14 @@ use sheave_nbd::tls::{self, Fed, Fix, MAX_INCOMING, MAX_PLAIN, RECORD, Records};
 
 use crate::negotiation::Wish;
 
-/// Bytes of records that are received at most before they are looked at.
+/// Most bytes of records that are received before they are decrypted.
 const INCOMING_BYTES: usize = MAX_INCOMING;
 
-/// What a spec says of TLS.
+/// The TLS part of a spec.
 #[derive(Clone)]
 pub(crate) struct Tls {
     config: Arc<ClientConfig>,
-    /// As whom the server must show itself.
+    /// The name that the server's certificate must have.
     name: ServerName<'static>,
     pub(crate) wish: Wish,
 }
@@ -37,11 +37,11 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// TLS with the authorities in this file, and with a certificate of the client's own if there is one.
+    /// Loads TLS with the authorities in the file `ca`, and with the client's own certificate and key, if any.
     ///
     /// # Errors
     ///
-    /// Which key is wrong, why, and what would be right.
+    /// The key of the spec that is wrong, the cause and the fix.
     pub(crate) fn load(wish: Wish, ca: &str, own: Option<(&str, &str)>, host: &str) -> Result<Tls, String> {
         const CA: &str = "Give a PEM file with the certificate of the authority that has issued the server's";
         const CERT: &str = "Give a PEM file with the client's certificate, and those that lead to its authority";
@@ -64,7 +64,7 @@ impl Tls {
                 config.map_err(|error| format!("cert={cert} and key={key}: {error}. {}", tls::KEY_FIX))?
             }
         };
-        // A connection comes seldom and stays long: it does without resuming.
+        // Connections are rare and last long, so resuming a session would save nothing.
         config.resumption = Resumption::disabled();
         Ok(Tls { config: Arc::new(config), name, wish })
     }
@@ -80,9 +80,9 @@ pub(crate) struct Secure {
     records: Records<UnbufferedClientConnection>,
     incoming: Box<[u8]>,
     have: usize,
-    /// Is being sent.
+    /// Records that are being sent.
     in_kernel: Vec<u8>,
-    /// What becomes one record.
+    /// Plain text of the next record.
     plain: Box<[u8]>,
 }
 
@@ -93,7 +93,7 @@ impl fmt::Debug for Secure {
 }
 
 impl Secure {
-    /// Those of a connection on which TLS was agreed. The first of them waits to be sent.
+    /// Begins TLS on a connection. Its first record is ready to be sent.
     pub(crate) fn new(tls: &Tls) -> Result<Secure, String> {
         let session = UnbufferedClientConnection::new(tls.config.clone(), tls.name.clone());
         let session = session.map_err(|error| format!("TLS cannot begin: {error}"))?;
@@ -104,21 +104,22 @@ impl Secure {
             in_kernel: Vec::new(),
             plain: vec![0; MAX_PLAIN].into(),
         };
+        // Makes rustls produce its first record.
         secure.received(0, |_| {})?;
         Ok(secure)
     }
 
-    /// Whether the handshake of TLS is done.
+    /// Returns true if the TLS handshake is done.
     pub(crate) fn is_established(&self) -> bool {
         self.records.is_established()
     }
 
-    /// The room that records are received into.
+    /// Returns the memory to receive records into.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         &mut self.incoming[self.have..]
     }
 
-    /// So many bytes were received into the room; what the server says goes to `says`.
+    /// Decrypts after `many` bytes were received into the room. Plain text goes to `says`.
     pub(crate) fn received(&mut self, many: usize, says: impl FnMut(&[u8])) -> Result<Fed, String> {
         self.have += many;
         let (used, fed) = self.records.turn(&mut self.incoming[..self.have], says, |_, _| Ok(()));
@@ -130,7 +131,7 @@ impl Secure {
         fed.map_err(|why| format!("TLS: {why}"))
     }
 
-    /// Encrypts what `more` puts into the memory that it gets, until it puts nothing there.
+    /// Encrypts the plain text that `more` puts into the memory it gets, until it returns 0.
     pub(crate) fn encrypt(&mut self, mut more: impl FnMut(&mut [u8]) -> usize) -> Result<(), String> {
         let Secure { records, incoming, have, plain, .. } = self;
         let mut began = false;
@@ -155,10 +156,10 @@ impl Secure {
         }
     }
 
-    /// Tells the server that nothing more comes.
+    /// Queues the close_notify alert.
     pub(crate) fn say_goodbye(&mut self) {
         let Secure { records, incoming, have, .. } = self;
-        // A server that cannot be told so hears the end of its socket.
+        // An error does not matter: the server sees the end of the socket.
         let _ = records.turn(
             &mut incoming[..*have],
             |_| {},
@@ -169,12 +170,11 @@ impl Secure {
         );
     }
 
-    /// Whether something is being sent.
     pub(crate) fn is_sending(&self) -> bool {
         !self.in_kernel.is_empty()
     }
 
-    /// What is to be sent now, if there is something: it stays where it is until [`Secure::sent`].
+    /// Takes the records that are ready to be sent, if any. They stay in place until [`Secure::sent`].
     pub(crate) fn take_to_send(&mut self) -> Option<&mut [u8]> {
         debug_assert!(!self.is_sending(), "one send at a time");
         if self.records.out.len == 0 {
@@ -185,7 +185,7 @@ impl Secure {
         Some(&mut self.in_kernel[..len])
     }
 
-    /// All of it was sent: its memory serves again.
+    /// Reuses the memory of the records, all of which were sent.
     pub(crate) fn sent(&mut self) {
         let memory = std::mem::take(&mut self.in_kernel);
         if self.records.out.memory.is_empty() {
@@ -194,7 +194,7 @@ impl Secure {
     }
 }
 
-/// Why TLS ended, with what can be done about it.
+/// Describes an error of TLS, with the fix.
 fn words(error: &Error) -> String {
     const CA: &str = "Give the file with the authority that has issued it by ca=PATH";
     match error {

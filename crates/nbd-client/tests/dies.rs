@@ -1,5 +1,5 @@
-//! V28: a flush never lies across a reconnect. A server dies at every byte that it sends or receives, and forgets then
-//! what was not flushed; whatever it does, a flush that ended well is looked for in what it has kept.
+//! V28: a flush never lies across a reconnect. A server dies at every byte that it sends or receives, and then forgets
+//! what was not flushed. Whatever happens, the data covered by a successful flush is among what the server has kept.
 
 mod rig;
 
@@ -15,7 +15,7 @@ const BLOCK: usize = 512;
 /// The second block lies apart, or both would be one request.
 const SECOND: u64 = 8192;
 
-/// What came of a run.
+/// Counts over a run.
 #[derive(Debug, Default)]
 struct Seen {
     flushes_failed: u32,
@@ -44,8 +44,8 @@ fn read(ring: &mut Ring, fd: Fd, at: u64) -> u8 {
     buf[0]
 }
 
-/// Writes and flushes, two times, while the server dies. Every write must end well, for what was not answered is sent
-/// again; a flush may fail, but then the server has died with writes that it had acknowledged.
+/// Writes and flushes, two times, while the server dies. Every write must succeed, because unanswered ones are sent
+/// again; a flush may fail only if the server has died with acknowledged writes.
 fn run(mode: Mode, dies: &[Dies]) -> Option<Seen> {
     let server = Server::start(16 << 10, mode);
     let device = server.open("").expect("opened");
@@ -81,7 +81,7 @@ fn run(mode: Mode, dies: &[Dies]) -> Option<Seen> {
         let now = read(&mut ring, fd, at);
         assert!(now & 0x7f >= promised & 0x7f, "{dies:?}: {now} after {promised} was flushed");
     }
-    // Once told, a loss is over.
+    // A loss is reported once.
     server.state().dies.clear();
     assert_eq!(write(&mut ring, fd, 0, 9, false), BLOCK as i32);
     let last = flush(&mut ring, fd);
@@ -97,7 +97,7 @@ fn run(mode: Mode, dies: &[Dies]) -> Option<Seen> {
     Some(seen)
 }
 
-/// Bytes that a server sends and receives when it does not die.
+/// Returns the bytes that a server sends and receives if it does not die.
 fn traffic(mode: Mode) -> Option<(u64, u64)> {
     let server = Server::start(16 << 10, mode);
     let device = server.open("").expect("opened");
@@ -124,7 +124,7 @@ fn dies_at_every_byte(mode: Mode, dies: fn(u64) -> Dies, of: fn((u64, u64)) -> u
         held += seen.flushes_held;
     }
     println!("{mode:?}: {bytes} bytes, {failed} flushes failed and {held} held what they promised");
-    // Both happen: else this would show nothing.
+    // Both outcomes must occur, or the test would show nothing.
     assert!(failed > 0 && u64::from(held) > bytes, "{failed} failed, {held} held");
 }
 
@@ -188,8 +188,8 @@ fn what_was_written_with_fua_is_there_after_any_death_and_needs_no_flush() {
     }
 }
 
-/// Two rings of a device whose server has died: with a write of the first that was not flushed, and a connection of the
-/// second.
+/// Returns two rings of a device whose server has died, with an unflushed write of the first ring, and with a
+/// connection of the second.
 fn after_a_loss(device: &Device, server: &Server) -> Option<((Ring, Fd), (Ring, Fd))> {
     let ((mut one, of_one), (mut two, of_two)) = (ring(device)?, ring(device)?);
     assert_eq!(write(&mut one, of_one, 0, 1, false), BLOCK as i32);
@@ -203,7 +203,7 @@ fn a_flush_of_another_ring_fails_too() {
     let server = Server::start(16 << 10, Mode::Structured);
     let device = server.open("").expect("opened");
     let Some(((mut one, of_one), (mut two, of_two))) = after_a_loss(&device, &server) else { return };
-    // The second ring has written nothing, and the first has not seen that its connection is lost.
+    // The second ring has written nothing, and the first has not noticed the loss yet.
     assert_eq!(flush(&mut two, of_two), -EIO);
     assert_eq!(flush(&mut two, of_two), 0);
     assert_eq!(flush(&mut one, of_one), -EIO, "each hears of it");
@@ -217,7 +217,7 @@ fn a_flush_that_is_to_run_asynchronously_tells_its_own_ring_of_a_loss() {
     let server = Server::start(16 << 10, Mode::Structured);
     let device = server.open("").expect("opened");
     let Some(((mut one, of_one), (mut two, of_two))) = after_a_loss(&device, &server) else { return };
-    // A ring that comes from here on need not hear of it any more, a worker's neither.
+    // The loss is reported, so rings that join from now on, a worker's included, need not report it.
     assert_eq!(flush(&mut two, of_two), -EIO);
     for res in [-EIO, 0] {
         one.push(op::fsync(of_one).run_async()).expect("room");
@@ -232,7 +232,7 @@ fn a_flush_of_a_ring_that_had_no_connection_when_the_server_died_fails_too() {
     let (Some((mut one, of_one)), Some((mut two, of_two))) = (ring(&device), ring(&device)) else { return };
     assert_eq!(write(&mut one, of_one, 0, 1, false), BLOCK as i32);
     server.state().die();
-    // Nobody has heard of the death: the second ring makes its first connection, to the server that was started again.
+    // No ring has noticed the death: the second ring makes its first connection, to the restarted server.
     assert_eq!(flush(&mut two, of_two), -EIO);
     assert_eq!(flush(&mut two, of_two), 0);
     assert_eq!(flush(&mut one, of_one), -EIO, "each hears of it");
@@ -246,7 +246,7 @@ fn a_flush_goes_by_no_connection_that_was_made_when_the_first_did_not_answer() {
     let Some((mut ring, fd)) = ring(&device) else { return };
     assert_eq!(write(&mut ring, fd, 0, 1, false), BLOCK as i32);
     let before = server.state().requests;
-    // The address moves to another server, which has what was flushed alone, and nobody ends the old connection.
+    // The address moves to another server, which has only the flushed data, and the old connection stays open.
     {
         let mut state = server.state();
         state.cache = state.stable.clone();
@@ -255,7 +255,7 @@ fn a_flush_goes_by_no_connection_that_was_made_when_the_first_did_not_answer() {
     for at in 0..4 {
         ring.push(op::write(fd, filled(256 << 10, 2)).offset(at * (256 << 10)).user_data(2)).expect("room");
     }
-    // As soon as a read is answered there is a connection to the other one.
+    // Once a read is answered, a connection to the new server exists.
     let mut reads = 0..100;
     while server.state().requests == before {
         reads.next().expect("a second connection is made");
@@ -272,7 +272,8 @@ fn a_flush_goes_by_no_connection_that_was_made_when_the_first_did_not_answer() {
     assert_ne!(flushed, 0, "it was answered by a server that has not what was written");
 }
 
-/// What a ring wrote that has gone, and a flush of the next one: true when the server dies in between.
+/// Writes by one ring, drops it, and flushes by the next. `dies`: the server dies in between. Returns the flush's
+/// result.
 fn flush_after_a_ring_has_gone(server: &Server, dies: bool) -> Option<i32> {
     let device = server.open("").expect("opened");
     let (mut one, of_one) = ring(&device)?;
@@ -320,7 +321,7 @@ fn a_ring_that_has_written_leaves_no_connection_to_one_that_is_there() {
     }
 }
 
-/// 125 is `ECANCELED` here, which a pool takes for a flush that was not tried.
+/// 125 is `ECANCELED` on Linux, which a pool takes for a flush that was not tried.
 #[test]
 fn a_flush_that_failed_with_an_errno_unknown_to_the_protocol_ends_with_an_io_error() {
     let server = Server::start(16 << 10, Mode::Structured);

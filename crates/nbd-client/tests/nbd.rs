@@ -1,5 +1,5 @@
 //! The driver against a server that behaves, and against one that does not: the suite for drivers, outages, silence,
-//! lies, an export that is another one, pools.
+//! lies, an export that has changed, pools.
 
 mod rig;
 
@@ -111,7 +111,7 @@ fn a_server_that_stays_away_costs_a_timeout_and_no_more() {
     }
     server.state().away = false;
     ring.push(op::read(fd, filled(4096, 0xee))).expect("room");
-    // It may be in a pause of up to a second, longer than the timeout.
+    // The ring may be in a retry delay of up to a second, longer than the timeout.
     while results(&mut ring, 1) != [(0, 4096)] {
         ring.push(op::read(fd, filled(4096, 0xee))).expect("room");
     }
@@ -223,7 +223,7 @@ fn a_server_that_lies_loses_the_connection_and_is_asked_again() {
     }
 }
 
-/// A read of 8 KiB at 64 KiB, answered in the ways of this list.
+/// Reads 8 KiB at 64 KiB, answered by `forge`. Returns the result, the data, and the number of connections made.
 fn forged_read(forge: fn(&sheave_nbd::Request) -> Vec<u8>) -> Option<(i32, Vec<u8>, u64)> {
     let server = Server::start(MIB, Mode::Structured);
     server.state().cache.fill(7);
@@ -397,7 +397,7 @@ fn a_pool_lives_on_it_and_outlives_its_server() {
     ring.submit_and_wait(1).expect("submitted");
     let read = ring.pop().and_then(|done| done.into_buf()).expect("its buffer");
     assert!(read.iter().all(|byte| *byte == 5));
-    // A death with writes that were not flushed degrades the pool (V25, V28): it never says that they are durable.
+    // A death with unflushed writes degrades the pool (V25, V28), so it never reports them as durable.
     ring.push(op::write(fd, filled(65536, 6))).expect("room");
     assert_eq!(results(&mut ring, 1), [(0, 65536)]);
     server.state().die();

@@ -1,4 +1,4 @@
-//! The driver against the servers that are about: nbdkit with its plugins and filters, qemu-nbd, nbd-server.
+//! The driver against common servers: nbdkit with its plugins and filters, qemu-nbd, nbd-server.
 
 mod rig;
 
@@ -17,7 +17,7 @@ struct Peer(Child, Option<PathBuf>);
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // One that goes to the background leaves the number of its process there.
+        // A server that goes to the background leaves its process number there.
         if let Some(pid) = self.1.as_ref().and_then(|path| std::fs::read_to_string(path).ok()) {
             let _ = Command::new("kill").arg(pid.trim()).status();
         }
@@ -26,7 +26,7 @@ impl Drop for Peer {
     }
 }
 
-/// Starts a server, and waits until it listens; `None` when it is not installed.
+/// Starts a server, and waits until it listens. Returns `None` if it is not installed.
 fn start(program: &str, socket: &Path, args: &[&str]) -> Option<Peer> {
     let path = sheave_testkit::require(program)?;
     let mut command = Command::new(path);
@@ -57,8 +57,8 @@ fn passes(spec: String) {
     }
 }
 
-/// With one thread a connection (`-t1`): of several, which all find that their client has left, one ends the server
-/// by an assertion (nbdkit 1.32, `raw_send_socket`).
+/// nbdkit runs with one thread a connection (`-t1`): of several threads, which all notice that their client has left,
+/// one ends the server by an assertion (nbdkit 1.32, `raw_send_socket`).
 #[test]
 fn nbdkit_in_memory_with_simple_and_structured_replies() {
     for more in [&[][..], &["--no-sr"]] {
@@ -126,7 +126,7 @@ fn nbdkit_that_is_killed_and_started_again() {
         let _ = std::fs::remove_file(&socket);
         let Some(again) = start("nbdkit", &socket, &args) else { return };
         peer = again;
-        // Those that had ended may be taken already.
+        // Completions of requests that have ended may be taken already.
         ring.submit_and_wait(0).expect("submitted");
         let mut left = 32;
         while left > 0 {
@@ -146,7 +146,7 @@ fn nbdkit_that_is_killed_and_started_again() {
     drop(peer);
 }
 
-/// Where data is, as the device of a new connection tells it: pieces of bytes, and whether they are zeroes.
+/// Returns the extents that a new device reports: lengths, and true for zeroes.
 fn extents(device: &Device) -> Vec<(u64, bool)> {
     let mut all: Vec<(u64, bool)> = Vec::new();
     let mut at = 0;
@@ -164,7 +164,7 @@ fn extents(device: &Device) -> Vec<(u64, bool)> {
     all
 }
 
-/// A file with a MiB of data behind 4 MiB of nothing, and 11 MiB of nothing behind that.
+/// Creates a file with a MiB of data after a hole of 4 MiB, and a hole of 11 MiB after that.
 fn sparse(file: &Path) {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::create(file).expect("made");
@@ -223,7 +223,7 @@ fn qemu_nbd_for_one_client_serves_a_device_by_its_first_connection() {
     let dir = tempfile::tempdir().expect("a directory");
     let (socket, file) = (dir.path().join("s"), dir.path().join("image"));
     std::fs::File::create(&file).and_then(|file| file.set_len(16 * MIB)).expect("made");
-    // It ends when its only client leaves.
+    // The server ends when its only client leaves.
     let Some(_peer) = start("qemu-nbd", &socket, &["-k", text(&socket), "-f", "raw", text(&file)]) else { return };
     let device = open(&format!("nbd:unix:{}", socket.display()));
     let Some((mut ring, fd)) = ring(&device) else { return };

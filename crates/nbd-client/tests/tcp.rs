@@ -1,4 +1,4 @@
-//! Over TCP: a server whose host is gone without a word, as when its cable is drawn.
+//! Over TCP: a server whose host disappears silently, as when its cable is pulled.
 #![allow(unsafe_code)] // Attaches a filter to a socket.
 
 mod rig;
@@ -12,7 +12,7 @@ use rig::{MIB, Server, filled, registry, results, ring};
 use sheave::op;
 use sheave_nbd::handshake::Mode;
 
-/// From now on the kernel drops whatever comes for this socket, and acknowledges none of it.
+/// Makes the kernel drop all packets for this socket, and acknowledge none.
 fn vanish(stream: &TcpStream) {
     let mut nothing = libc::sock_filter { code: 6, jt: 0, jf: 0, k: 0 }; // Return 0 bytes.
     let filter = libc::sock_fprog { len: 1, filter: &raw mut nothing };

@@ -1,4 +1,4 @@
-//! TLS with servers that others wrote: I/O, and what is said when the two do not agree.
+//! TLS with servers of other projects: I/O, and the errors when client and server do not agree.
 
 mod rig;
 
@@ -44,7 +44,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a path in UTF-8")
 }
 
-/// A spec with the authority, and with a certificate if the directory has one that is wanted.
+/// Returns a spec with the authority, and with the client's certificate if the directory has one.
 fn spec(socket: &Path, dir: &Path, own: bool, keys: &str) -> String {
     let own = match own {
         true => format!(",cert={0}/client-cert.pem,key={0}/client-key.pem", dir.display()),
@@ -59,8 +59,8 @@ fn nbdkit(socket: &Path, tls: &str, authority: &Authority, more: &[&str]) -> Opt
     start("nbdkit", socket, &[args.as_slice(), more, &["memory", "16M"]].concat())
 }
 
-/// Writes that differ, flushed and read again, of lengths that end within records and that fill many; and again when
-/// the connection was lost.
+/// Writes distinct data, flushes and reads it again, in lengths that end within records and that fill many; and once
+/// more after the connection was lost.
 fn holds_data(spec: &str, cut: &mut dyn FnMut()) {
     let device = registry().open(spec).expect("opened");
     let Some((mut ring, fd)) = ring(&device) else { return };
@@ -171,8 +171,9 @@ fn a_server_that_was_secure_is_not_connected_to_in_the_clear() {
     assert!(told.iter().any(|text| text.contains("TLS is required, and it refuses it")), "{told:?}");
 }
 
-/// A server with TLS that answers writes of a MiB, in simple replies, as soon as a byte of each is there, and takes
-/// none of them: what waits in its socket tells how many that are. All connections but the first answer reads.
+/// Starts a server with TLS that answers writes of a MiB, in simple replies, as soon as one byte of each has arrived,
+/// and receives no more of them: the data that waits in its socket shows how many there are. All connections except the
+/// first answer reads.
 fn hasty(listener: &UnixListener, config: &Arc<ServerConfig>) {
     for (number, stream) in (0..).zip(listener.incoming()) {
         let (stream, config) = (stream.expect("accepted"), config.clone());

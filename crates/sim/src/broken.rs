@@ -78,7 +78,8 @@ impl Tally {
     }
 }
 
-/// Explores the run of a seed on a disk that breaks the promise `lie`. Returns an error if the table allows less.
+/// Explores the run of a seed on a disk that breaks the promise `lie`. Returns an error if the pool came to
+/// a standing that the table above does not allow.
 pub fn explore_broken(seed: u64, lie: Lie, checksums: bool) -> Result<Tally, String> {
     made_at::fix(Some(MADE_AT));
     let setup = setup_of(seed, lie, checksums);

@@ -61,7 +61,7 @@ use sheave_base::rng::Rng;
 const DEPTH: u16 = 64;
 /// Numbers of ticks for which a slow request may be held.
 const HELD: [u64; 5] = [20, 50, 100, 300, 1000];
-/// Per thousand writes, those that a disk that [misdirects](Lie::Misdirects) puts elsewhere.
+/// Misdirected writes per thousand, on a disk that [misdirects](Lie::Misdirects).
 const MISDIRECTED: u64 = 80;
 /// Most misdirected writes land at most this many blocks from their target.
 const NEAR_BLOCKS: u64 = 40;
@@ -78,7 +78,7 @@ struct State {
     held: usize,
     /// Flushes that still succeed before the next failures, and the number of failures.
     failing: (u32, u32),
-    /// Time as held requests see it. None passes while nothing is held.
+    /// Time as held requests see it. Not looked at while `holds` is false.
     ticks: u64,
     holds: bool,
     /// Ticks for which the next read is held.
@@ -112,7 +112,7 @@ impl State {
         Some(got > 0)
     }
 
-    /// Returns true if the flush that ends now fails, and counts it.
+    /// Returns true if the flush that ends now fails. Called once for each flush.
     fn flush_fails(&mut self) -> bool {
         let (good, count) = &mut self.failing;
         match (*good, *count) {

@@ -122,10 +122,10 @@ struct Run {
 #[derive(Clone, Copy)]
 struct Known {
     counters: Counters,
-    /// It may have the spare disk, or the room that the disk has grown by.
+    /// The pool may have the spare disk, or the room that the disk has grown by.
     may_have_grown: bool,
     must_have_grown: bool,
-    /// It has the list of volumes that lost acknowledged writes (V25).
+    /// The pool has the list of volumes that lost acknowledged writes (V25).
     listed: bool,
     /// The journal has a commit without its first block ([`headless_commit`]).
     headless: bool,
@@ -323,8 +323,8 @@ impl Explorer<'_> {
         Ok(())
     }
 
-    /// Opens the pool on a disk that fails now and then, then ends the process with or without the power. Returns the
-    /// contents that are left. An error that keeps the pool from opening must name the failure.
+    /// Opens the pool on a disk that fails now and then, and crashes it. Opening may succeed, or fail with an error of
+    /// the disk. Returns the disk's contents after the crash.
     fn stumble(&mut self, image: Image, rng: &mut Rng) -> Result<Image, String> {
         let setup = &self.plan.setup;
         let errors = rng.pick(&[(50, 0, 0), (200, 0, 0), (0, 80, 0), (0, 0, 100), (20, 20, 20)]);
@@ -400,6 +400,7 @@ fn headless_commit(media: &Media, rng: &mut Rng) -> (Image, Cut) {
     let loose = media.loose();
     let mut cut = Cut::draw(&loose, rng);
     if let Some(last) = cut.fates.last_mut() {
+        // Eight sectors are the first block.
         *last = Fate::Torn(!0xff);
     }
     (media.crash_as(&cut), cut)

@@ -59,7 +59,7 @@ pub struct Setup {
     pub copies: u8,
     /// Number of engines that issue I/O side by side.
     pub engines: usize,
-    /// I/O goes through rings, rather than straight to the volume.
+    /// The engines are rings; otherwise they call the volumes directly.
     pub rings: bool,
     /// Largest number of volumes, snapshots included.
     pub max_volumes: usize,
@@ -84,7 +84,7 @@ pub struct Setup {
     pub gaps: (u64, u64),
     /// Percentage of a call's steps at which its timed wait expires.
     pub impatience: u64,
-    /// Bytes of the disk behind the pool, which was made when the disk was smaller. They hold random data.
+    /// Bytes of the disk behind the pool, which was made when the disk was smaller. They hold leftovers of earlier use.
     pub behind: u64,
     pub disk: DiskOptions,
     pub mix: Mix,
@@ -208,7 +208,8 @@ impl Setup {
         self
     }
 
-    /// Sets many trims beside operations that take and free space. The disk returns random data for a trimmed sector.
+    /// Sets many trims beside operations that take and free space. The disk returns arbitrary data for a trimmed
+    /// sector.
     #[must_use]
     pub fn with_trims(mut self) -> Setup {
         (self.overlap, self.huge, self.crowd) = (true, 0, 0);

@@ -28,6 +28,7 @@ pub fn shrink(plan: &Plan, first: Box<Failure>, time: Duration) -> Box<Failure> 
                 (best, plan) = (failure, candidate);
             }
         }
+        // Halved as in delta debugging: large pieces first, single operations last.
         chunk /= 2;
     }
     best

@@ -59,11 +59,11 @@ struct Baton {
 }
 
 impl Baton {
-    /// Waits until it is the turn of the simulator, or of the thread. Returns the reason.
+    /// Waits for the caller's turn; `simulator` is true on the simulator's side. Returns the value of `turn`.
     fn wait_turn(&self, simulator: bool) -> u8 {
         let mut spins = 0;
         loop {
-            // Acquire pairs with the Release in `pass`: whoever has the turn sees all that was done before.
+            // Acquire pairs with the Release in `pass`: the thread that has the turn sees all that was done before.
             let turn = self.turn.load(Ordering::Acquire);
             if (turn <= ENDED) == simulator {
                 return turn;
@@ -157,8 +157,8 @@ impl Worker {
 #[derive(Default)]
 struct Workers {
     all: RefCell<Vec<Worker>>,
-    /// The seed of the next call's gaps; the percentage of them in which it hands over; and of those, the percentage in
-    /// which it does so for long.
+    /// For the gaps of the next call between two holds of a pool's lock: their seed, the percentage in which the call
+    /// hands over, and of those the percentage in which it does so for long.
     gaps: Cell<(u64, (u64, u64))>,
 }
 

@@ -19,7 +19,7 @@ fn crash(first: u64, ops: usize, cuts: usize) -> Report {
     crash_of(first, ops, cuts, &|setup| setup)
 }
 
-/// Same, with each set-up changed by `change`.
+/// Runs seeds from `first` on, each set-up changed by `change`, until there were enough crash points.
 fn crash_of(first: u64, ops: usize, cuts: usize, change: &dyn Fn(Setup) -> Setup) -> Report {
     let mut total = Report::default();
     let first = sheave_testkit::seeds(1).start * 1_000 + first;

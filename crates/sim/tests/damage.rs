@@ -16,19 +16,19 @@ use sheave_vol::{FindingKind, Pool};
 /// The sector after the superblocks.
 const SUPERBLOCKS_END: u64 = 16;
 
-/// A pool with contents, closed or not.
+/// Returns a pool after a run from `seed`. `close`: the run ends by closing the pool.
 fn populated(seed: u64, close: bool) -> (Setup, SimDisk, Model) {
     populated_and_reopened(seed, close, 0)
 }
 
-/// Weight of closing and opening against other operations. Each time writes two checkpoints.
+/// Same, with closing and opening among the operations at weight `reopen`. Each time writes two checkpoints.
 fn populated_and_reopened(seed: u64, close: bool, reopen: u64) -> (Setup, SimDisk, Model) {
     let mut setup = Setup::draw(seed, 0);
     setup.mix.reopen = reopen;
     populated_in(setup, seed, close)
 }
 
-/// Returns a populated pool of this setup.
+/// Same, with `setup`.
 fn populated_in(mut setup: Setup, seed: u64, close: bool) -> (Setup, SimDisk, Model) {
     // The seeds were chosen for the metadata that their runs leave; trims would change nothing about it.
     setup.mix.trim = 0;

@@ -140,7 +140,7 @@ fn read_all(pool: &Pool, name: &str) -> Vec<u8> {
     all
 }
 
-/// Kills of one pool.
+/// Runs and kills writers of one pool, and verifies the pool after each.
 fn rounds(seed: u64) {
     let dir = tempfile::tempdir().expect("a directory");
     let mut killed = Killed::new(seed, &dir.path().join("pool"));

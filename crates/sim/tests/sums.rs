@@ -1,4 +1,5 @@
-//! Checksums through real rings: rotten data is reported, whatever the pool went through before; good data never is.
+//! Checksums through real rings: rotten data is reported, whatever the pool went through before, and good data never
+//! is.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;

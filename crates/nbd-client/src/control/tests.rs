@@ -1,4 +1,4 @@
-//! What a server may say of its extents, and what it may not (B1, B2); and at which address of its host it is.
+//! Block status: the answers that a server may give, and those that are refused (B1, B2); and the choice of an address.
 
 use std::os::unix::net::UnixStream;
 
@@ -14,7 +14,7 @@ const SECOND: Duration = Duration::from_secs(1);
 fn the_first_connection_goes_to_the_address_that_has_the_server() {
     let server = Server::start(1 << 20, Mode::Structured);
     let (port, accepted) = server.front();
-    // One where nobody listens, and one that takes connections and says nothing.
+    // An address where nobody listens, and one that accepts connections and sends nothing.
     let mute = std::net::TcpListener::bind(("127.0.0.3", port)).expect("listening");
     let mut target = Target {
         spec: "nbd:host/disk".into(),
@@ -37,7 +37,7 @@ fn the_first_connection_goes_to_the_address_that_has_the_server() {
     assert!(error.contains("127.0.0.2"), "{error}");
 }
 
-/// Asks a server that answers each question with the next of these.
+/// Queries a server that sends one of `answers` for each query.
 fn asked(mode: Mode, end: u64, answers: Vec<Vec<u8>>) -> (Vec<Extent>, Result<(), Fault>, Vec<u64>) {
     let (ours, mut theirs) = UnixStream::pair().expect("a pair");
     let server = std::thread::spawn(move || {
@@ -50,7 +50,7 @@ fn asked(mode: Mode, end: u64, answers: Vec<Vec<u8>>) -> (Vec<Extent>, Result<()
             assert_eq!(request[6..8], cmd::BLOCK_STATUS.to_be_bytes());
             assert_eq!(request[8..16], (offsets.len() as u64 + 1).to_be_bytes(), "the cookie");
             offsets.push(u64::from_be_bytes(request[16..24].try_into().expect("eight bytes")));
-            // A client that has heard enough closes.
+            // The client closes the connection once it has refused an answer.
             let _ = theirs.write_all(&answer);
         }
         offsets
@@ -87,7 +87,7 @@ fn list(context: u32, extents: &[(u32, u32)]) -> Vec<u8> {
     body
 }
 
-/// An answer in one chunk.
+/// Returns an answer in one chunk.
 fn status(cookie: u64, context: u32, extents: &[(u32, u32)]) -> Vec<u8> {
     chunk_of(Mode::Structured, cookie, true, chunk::BLOCK_STATUS, &list(context, extents))
 }
@@ -99,7 +99,7 @@ fn shown(extents: &[Extent]) -> Vec<(u64, bool)> {
 #[test]
 fn neighbours_become_one_and_what_is_missing_is_asked_for() {
     let answers = vec![
-        // A hole that is not said to be zeroes may hold anything.
+        // A hole without the zero flag may hold any data.
         status(1, 7, &[(4096, 3), (4096, 2), (8192, 1), (512, 0)]),
         status(2, 7, &[(100_000, 3)]),
     ];

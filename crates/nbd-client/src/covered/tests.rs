@@ -1,4 +1,4 @@
-//! Ranges in any order come to the same, and what overlaps is refused.
+//! Ranges add up in any order, and overlapping ones are refused.
 
 use proptest::prelude::*;
 

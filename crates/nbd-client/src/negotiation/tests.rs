@@ -1,4 +1,4 @@
-//! Against our server's side, against one written out by hand, and against bytes of all kinds.
+//! The handshake against our server's side, against one written out by hand, and against random bytes.
 
 use proptest::prelude::*;
 use sheave_nbd::handshake::{self, Handshake, Mode, Tls};
@@ -38,7 +38,7 @@ impl Catalog for One {
     }
 }
 
-/// The handshake with our server, some bytes at a time.
+/// Runs the handshake with our server, a few bytes at a time.
 fn with_ours(name: &str, tls: Tls, bytes_at_a_time: usize) -> Result<Export, String> {
     let (mut to_client, mut to_server) = (Vec::new(), Vec::new());
     let mut server = Handshake::new(tls, &mut to_client);
@@ -97,7 +97,7 @@ fn answer(option: u32, kind: u32, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Feeds all of it, one whole thing after the other.
+/// Feeds all messages, one after the other.
 fn feed(script: &[Vec<u8>]) -> Result<Option<Export>, String> {
     let (mut client, mut out) = (Negotiation::new("x", Wish::Off, false), Vec::new());
     let mut export = None;
@@ -179,7 +179,7 @@ fn what_cannot_be_used_is_refused() {
     assert!(feed(&[old]).expect_err("refused").contains("old form"));
 }
 
-/// What a client that wants TLS, and wants to know of holes, makes of these; after TLS begins, of the second.
+/// Runs a client that wants TLS and the context for holes on `clear`, and on `records` after TLS begins.
 fn secure(wish: Wish, clear: &[Vec<u8>], records: &[Vec<u8>]) -> Result<Export, String> {
     let (mut client, mut out) = (Negotiation::new("x", wish, true), Vec::new());
     let mut script: Vec<&Vec<u8>> = clear.iter().collect();
@@ -207,7 +207,7 @@ fn context(number: u32, name: &str) -> Vec<u8> {
     answer(opt::SET_META_CONTEXT, rep::META_CONTEXT, &[&number.to_be_bytes(), name.as_bytes()].concat())
 }
 
-/// A server with structured replies, from there on; these come for the context.
+/// Returns the answers of a server with structured replies, with `contexts` for the metadata context.
 fn rest(contexts: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let begin = [answer(opt::EXTENDED_HEADERS, rep::ERR_UNSUP, b""), answer(opt::STRUCTURED_REPLY, rep::ACK, b"")];
     let end = [answer(opt::GO, rep::INFO, &told(1 << 20, 1)), answer(opt::GO, rep::ACK, b"")];
@@ -231,7 +231,7 @@ fn tls_is_the_first_that_is_agreed_and_what_cannot_have_it_is_refused() {
     }
     let why = secure(Wish::Require, &[greeting(2)], &[]).expect_err("refused");
     assert!(why.contains("too old"), "{why}");
-    // N2: somebody between the two says it, in the hope that it counts behind TLS.
+    // N2: an attacker appends these answers in the clear, so that they count as sent within TLS.
     let pipelined = [greeting(3), [yes[1].clone(), rest[0].clone()].concat()];
     for wish in [Wish::Require, Wish::Allow] {
         let why = secure(wish, &pipelined, &rest).expect_err("refused");

@@ -1,4 +1,4 @@
-//! What happens seldom: the kernel sends a part of a batch, and the server refuses one more connection.
+//! Rare events: the kernel sends a part of a batch, and the server refuses an additional connection.
 
 use sheave::{Fd, Ring, op};
 use sheave_nbd::handshake::Mode;
@@ -30,7 +30,7 @@ fn a_batch_that_is_sent_in_parts_goes_on_when_some_of_it_was_answered() {
     }
 }
 
-/// Enough to keep several connections busy; how many the server got meanwhile.
+/// Sends enough to keep several connections busy. Returns the number that the server got meanwhile.
 fn load(server: &Server, ring: &mut Ring, fd: Fd) -> u64 {
     let before = server.state().connections;
     for number in 0..16 {

@@ -1,4 +1,4 @@
-//! Every form of a reply, in pieces; and bytes of all kinds, which neither panic nor ask for more than there may be.
+//! Every form of a reply, in pieces; and random bytes, which neither panic nor ask for more than the limit.
 
 use proptest::prelude::*;
 use sheave_nbd::Errno;
@@ -50,7 +50,6 @@ fn what_our_server_says_is_understood_and_never_before_it_is_whole() {
     }
 }
 
-/// A structured chunk.
 fn chunk(flags: u16, kind: u16, body: &[u8]) -> Vec<u8> {
     let mut bytes = wire::STRUCTURED_REPLY_MAGIC.to_be_bytes().to_vec();
     bytes.extend(flags.to_be_bytes());

@@ -1,7 +1,7 @@
-//! What is sent is what our server understands; data outside of a read is seen to be.
+//! Our server decodes the headers that are sent; data outside of a read is detected.
 //!
-//! An [`Entry`] has the id of a request, which a ring alone gives; so the headers are tried by their parts here, and as
-//! a whole against servers.
+//! An [`Entry`] has the id of a request, which only a ring gives out; so the headers are tested by their parts here,
+//! and as a whole against servers.
 
 use sheave_nbd::ExportInfo;
 use sheave_nbd::handshake::{Mode, Negotiated};

@@ -1,4 +1,4 @@
-//! The marks of what a lost connection may have lost (V28), step by step, with two rings.
+//! The record of what a lost connection may have lost (V28), step by step, with two rings.
 
 use std::fs::File;
 use std::os::unix::net::{SocketAddr, UnixStream};

@@ -1,4 +1,4 @@
-//! What sockets are set up with.
+//! The options that sockets get.
 
 use rustix::net::sockopt;
 

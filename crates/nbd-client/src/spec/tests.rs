@@ -1,4 +1,4 @@
-//! What specs are understood, and what is said of the others. A spec that is understood finds no server.
+//! Specs that are accepted, and the errors for others. An accepted spec finds no server.
 
 use sheave::drivers::Registry;
 

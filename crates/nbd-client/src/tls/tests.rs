@@ -1,4 +1,4 @@
-//! What the keys of TLS must name, and that no text has a key in it.
+//! The files that the keys of TLS must name; and no text contains a key.
 
 use std::fs;
 

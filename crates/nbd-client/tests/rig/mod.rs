@@ -1,8 +1,8 @@
-//! A server that dies when it is told to, and forgets then what was not flushed; and how tests reach it by a ring.
+//! A server that dies on command, and then forgets what was not flushed; and access to it by a ring.
 //!
 //! It serves one export from memory, in two copies: `cache` has what was written, `stable` what was flushed or written
-//! with FUA. A death closes every connection and makes the cache what is stable; the next connection finds the server
-//! started again. So what a flush has promised can be looked at from outside.
+//! with FUA. A death closes every connection and resets `cache` to `stable`; the next connection finds the server
+//! restarted. So a test can compare what a flush has promised with what was kept.
 #![allow(dead_code)] // Each test program uses a part.
 
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ pub const MIB: usize = 1 << 20;
 pub const EIO: i32 = 5;
 pub const ENODEV: i32 = 19;
 pub const ETIMEDOUT: i32 = 110;
-/// What the export can do, unless a test says otherwise.
+/// The abilities of the export, unless a test sets others.
 pub const FLAGS: u16 = tflag::HAS_FLAGS
     | tflag::SEND_FLUSH
     | tflag::SEND_FUA
@@ -32,16 +32,13 @@ pub const FLAGS: u16 = tflag::HAS_FLAGS
     | tflag::SEND_WRITE_ZEROES
     | tflag::CAN_MULTI_CONN;
 
-/// When the server dies, in bytes of all its connections since it was started or told.
+/// The moment at which the server dies, in bytes of all its connections since its start or its last death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dies {
-    /// When it has sent so many.
     Sent(u64),
-    /// When it has received so many.
     Received(u64),
 }
 
-/// What is behind the lock of the server.
 #[derive(Debug)]
 pub struct State {
     pub stable: Vec<u8>,
@@ -52,22 +49,22 @@ pub struct State {
     pub name: String,
     /// The next deaths, in order.
     pub dies: VecDeque<Dies>,
-    /// It takes requests, and answers none.
+    /// The server receives requests, and answers none.
     pub silent: bool,
-    /// So many of the first connections take requests, and are answered none.
+    /// Number of first connections whose requests are received and not answered.
     pub deaf: u64,
-    /// It accepts, and says nothing.
+    /// The server accepts connections, and sends nothing.
     pub mute: bool,
-    /// Requests that are answered wrong: with a cookie of nobody.
+    /// Number of further requests that are answered with a wrong cookie.
     pub lies: u32,
-    /// What it says to the next request, in place of an answer.
+    /// The bytes sent for the next request, in place of an answer.
     pub forged: Option<fn(&sheave_nbd::Request) -> Vec<u8>>,
-    /// So many writes are answered when the header of the first has come: the cookies of the others are guessed. Then
-    /// nothing more is received by that connection.
+    /// Number of writes that are answered once the header of the first has arrived, with guessed cookies for the rest.
+    /// After that the connection receives nothing more.
     pub hasty: u64,
-    /// Connections refused while it is away.
+    /// The server refuses connections.
     pub away: bool,
-    /// The test has dropped it.
+    /// The test has dropped the server.
     gone: bool,
     pub deaths: u64,
     pub connections: u64,
@@ -80,11 +77,10 @@ pub struct State {
     streams: Streams,
 }
 
-/// The connections that there are.
 type Streams = Arc<Mutex<Vec<UnixStream>>>;
 
 impl State {
-    /// Dies now.
+    /// Loses what is not stable, and closes all connections.
     pub fn die(&mut self) {
         self.cache = self.stable.clone();
         self.deaths += 1;
@@ -92,7 +88,7 @@ impl State {
         (self.sent, self.received) = (0, 0);
     }
 
-    /// Closes all connections, and keeps what it has.
+    /// Closes all connections, without losing data.
     pub fn hang_up(&mut self) {
         hang_up(&self.streams);
     }
@@ -110,7 +106,7 @@ impl State {
         now
     }
 
-    /// Sends, up to the byte at which it dies.
+    /// Sends, up to the byte at which the server dies.
     fn send(&mut self, stream: &mut UnixStream, bytes: &[u8]) -> bool {
         let mut many = bytes.len();
         if let Some(Dies::Sent(at)) = self.dies.front() {
@@ -128,7 +124,6 @@ fn hang_up(streams: &Streams) {
     }
 }
 
-/// The server.
 pub struct Server {
     pub path: PathBuf,
     streams: Streams,
@@ -141,10 +136,10 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 impl Drop for Server {
-    /// Its descriptors go with it: tests make thousands of servers, in one process.
+    /// Ends the accepting thread, which has the descriptors: one test process makes thousands of servers.
     fn drop(&mut self) {
         self.state().gone = true;
-        // The thread that accepts sees it.
+        // Wakes the thread that accepts, which then sees `gone`.
         let _ = UnixStream::connect(&self.path);
     }
 }
@@ -209,7 +204,7 @@ impl Server {
         lock(&self.state)
     }
 
-    /// Closes all connections, also while one of them waits for its client to receive.
+    /// Closes all connections, even one that waits for its client to receive.
     pub fn hang_up(&self) {
         hang_up(&self.streams);
     }
@@ -222,7 +217,7 @@ impl Server {
         registry().open(&self.spec(keys))
     }
 
-    /// Has it at a port of 127.0.0.1 as well; the port, and the connections that were accepted there.
+    /// Serves a port of 127.0.0.1 as well. Returns the port, and the connections that were accepted there.
     pub fn front(&self) -> (u16, Arc<Mutex<Vec<TcpStream>>>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("listening");
         let port = listener.local_addr().expect("an address").port();
@@ -243,14 +238,14 @@ impl Server {
     }
 }
 
-/// The standard kinds, and `nbd`.
+/// Returns the standard kinds of devices, and `nbd`.
 pub fn registry() -> Registry {
     let mut registry = Registry::standard();
     sheave_nbd_client::register(&mut registry).expect("a free name");
     registry
 }
 
-/// A ring with the device; `None`, said aloud, where there is no kernel ring.
+/// Returns a ring with the device, or `None`, with a message, if there is no kernel ring.
 pub fn ring(device: &Device) -> Option<(Ring, Fd)> {
     let mut ring = Ring::builder().entries(128).build().expect("a ring");
     match ring.attach(device) {
@@ -262,8 +257,8 @@ pub fn ring(device: &Device) -> Option<(Ring, Fd)> {
     }
 }
 
-/// Whether a server listens at this socket: one may be there, and not be listened at yet. Connecting would tell, too,
-/// but some servers serve one client.
+/// Returns true if a server listens at this socket; the file may exist before that. Connecting would show it too, but
+/// some servers serve one client.
 pub fn is_listening(socket: &Path) -> bool {
     const ACCEPTS: &str = "00010000";
     let sockets = std::fs::read_to_string("/proc/net/unix").expect("the kernel tells of its sockets");
@@ -277,7 +272,7 @@ pub fn filled(len: usize, byte: u8) -> Buf {
     buf
 }
 
-/// Results by user data, of so many operations.
+/// Submits, and waits for `many` operations. Returns their results by user data.
 pub fn results(ring: &mut Ring, many: u32) -> Vec<(u64, i32)> {
     ring.submit_and_wait(many).expect("submitted");
     let mut all: Vec<(u64, i32)> = std::iter::from_fn(|| ring.pop()).map(|done| (done.user_data, done.res)).collect();
@@ -285,7 +280,7 @@ pub fn results(ring: &mut Ring, many: u32) -> Vec<(u64, i32)> {
     all
 }
 
-/// The next bytes of the client, counted, up to the byte at which the server dies.
+/// Receives the client's next bytes, up to the byte at which the server dies.
 fn more(stream: &mut UnixStream, state: &Mutex<State>, input: &mut Vec<u8>) -> Option<()> {
     let mut buffer = [0; 64 << 10];
     let most = match lock(state).dies.front() {
@@ -316,7 +311,7 @@ fn answer(option: u32, kind: u32, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A chunk of a structured reply.
+/// Returns a chunk of a structured reply.
 pub fn chunk(request: &sheave_nbd::Request, done: bool, kind: u16, body: &[&[u8]]) -> Vec<u8> {
     let body = body.concat();
     let mut bytes = wire::STRUCTURED_REPLY_MAGIC.to_be_bytes().to_vec();
@@ -328,7 +323,7 @@ pub fn chunk(request: &sheave_nbd::Request, done: bool, kind: u16, body: &[&[u8]
     bytes
 }
 
-/// What the server says to an option.
+/// Returns the server's answer to an option.
 fn options(state: &State, option: u32) -> Vec<u8> {
     match option {
         opt::EXTENDED_HEADERS if state.mode == Mode::Extended => answer(option, rep::ACK, b""),
@@ -411,7 +406,7 @@ fn serve(mut stream: UnixStream, state: &Mutex<State>, number: u64) -> Option<()
     }
 }
 
-/// Answers writes before their data has come, and leaves that to wait: the connection stays.
+/// Answers writes before their data has arrived, and does not receive it: the connection stays open.
 fn answer_early(
     state: &mut State,
     stream: &mut UnixStream,

@@ -88,6 +88,7 @@ impl Cut {
                 },
             };
         }
+        // A disk may write its cache back in any order.
         if rng.percent(40) {
             rng.shuffle(&mut cut.order);
         }

@@ -5,7 +5,6 @@
 //!
 //! Invariants:
 //! - I1: a flush that ends makes durable the writes that had ended when it arrived, in the order in which they ended.
-//! - I1: a flush that ends makes durable what had ended when the flush came, in the order in which it ended.
 //! - I2: a FUA write that ends is durable, and nothing older in the cache can overwrite it.
 //! - I3: a read sees every write that has ended, and no other.
 //! - I4: a sector is written wholly or not at all.
@@ -135,6 +134,7 @@ impl Media {
             Step::Fail { id, done } => match self.moving.remove(id) {
                 Some(Moving::Write { sector, data, .. }) if *done => self.end_write(sector, data, false),
                 Some(Moving::Flush { covers, sectors }) => {
+                    // A failed flush drops what it was to make durable, as kernels and disks do; readers still see it.
                     self.cache.retain(|write| write.seq > covers || !sectors.contains(&write.sector));
                 }
                 _ => {}

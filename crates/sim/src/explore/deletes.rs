@@ -28,6 +28,7 @@ impl Explorer<'_> {
         depth: u32,
     ) -> Result<(), String> {
         let (mut now, mut history, from) = (model.clone(), History::default(), disk.time());
+        // A pool in this state must refuse everything that needs space.
         let refused = pool.create_volume("refused", 4096);
         if !matches!(refused, Err(PoolError::HostFull { .. })) {
             return Err(format!("a pool that takes deletes alone makes a volume: {refused:?}"));

@@ -147,6 +147,7 @@ impl Cell {
         let mut values: Vec<Value> = self.readable(since).collect();
         values.sort_unstable();
         values.dedup();
+        // Each of the values may be what the copy has, and all of them are durable, as the copy is.
         let first = values.first().copied().unwrap_or(0);
         Cell { first: Entry::settled(first), more: values.iter().skip(1).map(|&value| Entry::settled(value)).collect() }
     }

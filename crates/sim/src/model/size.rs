@@ -3,7 +3,7 @@
 //! Owns [`Growth`]: the durable size, and the writes that may have raised it further. Its rules:
 //!
 //! - S1: a write that goes beyond the end has raised the size when it has ended; one that failed has not. A DSYNC write
-//!   that failed may have, like one that is under way: its data or its commit failed.
+//!   that failed may have raised it, like one that is under way: its data or its commit failed.
 //! - S2: a crash leaves the durable size, or a larger one that some write made: then the data of that write is there,
 //!   or data written later.
 //! - S3: a flush that has ended made durable the size that had been reached when it was issued. A DSYNC write makes its
@@ -36,7 +36,7 @@ struct Raise {
     /// The write went beyond the end that readers saw when it was issued.
     beyond: bool,
     ended: u64,
-    /// A resize or rollback came between, so the write may have been cut at any block (S5).
+    /// A resize or rollback met the write, which may have been cut at any block (S5).
     parts: bool,
     /// Only with `parts`: the volume has been measured since, and has `end` bytes or more.
     found: bool,
@@ -74,6 +74,7 @@ impl Growth {
     pub(super) fn end(&mut self, write: &OpenWrite, now: u64, ok: bool, size: u64, horizon: u64) -> u64 {
         let Some(at) = self.raises.iter().position(|one| one.write.is(write)) else { return size };
         if !ok {
+            // Kept only for DSYNC, where the write may have raised the size although it failed (S1).
             self.raises[at].ended = FAILED;
             if !write.dsync {
                 self.raises.remove(at);
@@ -117,7 +118,7 @@ impl Growth {
 
     /// Makes durable the size that writes ended before `since` have reached.
     pub(super) fn sync(&mut self, since: u64, horizon: u64) {
-        // How far writes count that a call has cut is open until the volume is measured.
+        // Writes that a call has cut at a block do not count before the volume is measured.
         let known = |one: &&Raise| !one.parts || one.found;
         let ended = self.raises.iter().filter(known).filter(|one| one.ended < since).map(|one| one.end).max();
         self.make_durable(ended.unwrap_or(0), horizon);

@@ -88,7 +88,7 @@ fn r3_a_flush_covers_what_had_ended_when_it_was_asked_for() {
     assert_eq!(after_crash(&model, 0), [7, 9], "something later may be there");
 }
 
-/// Refutes a pool in which a flush makes durable only the volume that it came through.
+/// Excludes a pool whose flush makes only that volume durable through which it was issued.
 #[test]
 fn r3_a_flush_covers_all_volumes_of_the_pool() {
     let create = Change::Create { name: "w".into(), id: 2, size: 4096, max: None };

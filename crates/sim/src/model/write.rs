@@ -13,7 +13,7 @@ pub(super) struct OpenWrite {
 }
 
 impl OpenWrite {
-    /// Returns true if both are the same write. The time of issue tells, because each event has its own.
+    /// Returns true if both are the same write. Each event has a time of its own, so the times of issue decide.
     pub(super) fn is(&self, other: &OpenWrite) -> bool {
         self.issued == other.issued
     }

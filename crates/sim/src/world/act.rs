@@ -76,6 +76,7 @@ impl World {
             drawn -= weights[kind];
             kind += 1;
         }
+        // Without volumes nothing but creating one is possible; with many requests under way, time has to pass.
         if self.model.volumes().is_empty() {
             kind = 5;
         } else if kind < 4 && self.pending.len() >= MAX_PENDING {
@@ -304,9 +305,9 @@ impl World {
         self.submit(&name, Want::Read(len as usize), pending(id, Doing::Read { since, slow: false }, pos, len), op)
     }
 
-    /// Reads with a read that the disk holds for long, and sends most of the next operations to the same place. Half of
-    /// the time a clone is made first if there is none: a write to the one leaves the unit to the other alone, which
-    /// then writes it in place.
+    /// Submits a read that the disk holds for long, and sends most of the next operations to the same place. Half of
+    /// the time it makes a clone of the volume instead, if there is none: a write to the one leaves the unit to the
+    /// other alone, which then writes it in place.
     fn stare(&mut self) -> Result<(), String> {
         let Some(target) = self.pick_sized(true) else { return Ok(()) };
         let shares = |one: &Volume| !one.snapshot && one.id != target.id && one.family == target.family;

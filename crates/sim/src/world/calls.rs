@@ -298,8 +298,8 @@ impl World {
         })
     }
 
-    /// Trims free space, wholly or in part. The disk returns random data for a discarded sector, so a read or a crash
-    /// reveals a discarded unit that was still in use.
+    /// Trims free space, wholly or in part. The disk returns arbitrary data for a discarded sector, so a read or a
+    /// crash reveals a discarded unit that was still in use.
     pub(super) fn trim(&mut self) -> Result<(), String> {
         if self.is_calling(|job| matches!(job, Job::Trim)) {
             return self.go_on();
