@@ -1,9 +1,9 @@
-//! What the keeper of a device is asked for, and what the user is told of it.
+//! The orders for the keeper of a device, and the notices for its user.
 //!
-//! Owns the orders, under one lock with the notices. Orders of a kind that have not been taken are one order, so there
-//! are never more than kinds. I/O that ends well takes no lock; it looks at one flag.
+//! Owns the orders, under one lock with the notices. A second order of a kind that has not been taken replaces the
+//! first, so there are never more orders than kinds. I/O that succeeds takes no lock; it reads one flag.
 //!
-//! Called by rings, by librbd's threads, by those who claim the device, and by its keeper.
+//! Called by rings, by librbd's threads, by claims of the device, and by its keeper.
 
 use std::fmt::Display;
 use std::sync::mpsc::SyncSender;
@@ -17,34 +17,33 @@ use sheave_blk::limits::Capacity;
 use crate::librbd::Watcher;
 use crate::spec::Target;
 
-/// Most notices that are kept; the oldest goes then.
+/// Most notices that are kept. A further one replaces the oldest.
 const MAX_NOTICES: usize = 32;
-/// For how long a text that was logged is not logged again: each request that fails would say it once more.
+/// Time for which a text that was logged is not logged again; every failing request would repeat it.
 const REPEATED: Duration = Duration::from_secs(60);
 
-/// Why a claim got no lock.
+/// The reason for which a claim got no lock.
 pub(crate) type Refused = String;
 
-/// What the keeper does next.
+/// An order for the keeper.
 #[derive(Debug)]
 pub(crate) enum Order {
-    /// Takes the exclusive lock, and says whether it has it.
+    /// Take the exclusive lock. The answer is sent, an error if another client has it.
     Lock(SyncSender<Result<(), Refused>>),
-    /// Lets go of the lock; the sender is dropped then.
+    /// Release the lock, then drop the sender.
     Unlock(SyncSender<()>),
-    /// Asks the cluster whether the lock that was taken is had still.
+    /// Ask the cluster whether this client still has the lock that a claim took.
     Owns(SyncSender<Result<(), i32>>),
-    /// Looks whether somebody else has the lock.
+    /// Check that no other client has the lock.
     Look(SyncSender<Result<(), Refused>>),
-    /// Reads the size again.
+    /// Read the size again.
     Size,
-    /// Finds out who has the lock, for a write that was refused.
+    /// Find out who has the lock, after a write was refused.
     Holder,
-    /// Closes the image, and ends.
+    /// Close the image, and end.
     Close,
 }
 
-/// The desk of a device.
 #[derive(Debug)]
 pub(crate) struct Desk {
     words: String,
@@ -52,7 +51,7 @@ pub(crate) struct Desk {
     warn: Duration,
     state: Mutex<State>,
     come: Condvar,
-    /// The cluster does not answer, and that was told.
+    /// The cluster does not answer, and a notice says so. A hint for [`Desk::answers`]; [`State::silent`] decides.
     silent: AtomicBool,
 }
 
@@ -65,12 +64,12 @@ struct State {
     size: bool,
     holder: bool,
     close: bool,
-    /// What the user was told, each text once and the newest last, with when it was logged last.
+    /// Notices, each text once and the newest last, with the time at which it was logged last.
     notices: Vec<(String, Instant)>,
     /// The size of the image, if it has changed since the device was opened.
     size_now: Option<u64>,
     capacity: Option<Capacity>,
-    /// Since when the cluster does not answer.
+    /// Time since which the cluster does not answer.
     silent: Option<Instant>,
 }
 
@@ -90,7 +89,7 @@ impl Desk {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Leaves an order.
+    /// Leaves an order for the keeper.
     pub(crate) fn ask(&self, order: Order) {
         let mut state = self.lock();
         match order {
@@ -105,7 +104,7 @@ impl Desk {
         self.come.notify_one();
     }
 
-    /// The keeper waits for an order.
+    /// Waits for an order. Called by the keeper.
     pub(crate) fn next(&self) -> Order {
         let mut state = self.lock();
         loop {
@@ -129,7 +128,7 @@ impl Desk {
         }
     }
 
-    /// A ring has attached the device: this is where its size stands.
+    /// Keeps the capacity of a ring's device, to update it when the image is resized. Called when a ring attaches it.
     pub(crate) fn has_capacity(&self, capacity: &Capacity) {
         let mut state = self.lock();
         if let Some(size) = state.size_now {
@@ -138,7 +137,7 @@ impl Desk {
         state.capacity = Some(capacity.clone());
     }
 
-    /// The image has this size now.
+    /// Records a change of the image's size.
     pub(crate) fn resized(&self, from: u64, to: u64) {
         let mut state = self.lock();
         state.size_now = Some(to);
@@ -148,17 +147,16 @@ impl Desk {
         state.log(&self.words, format_args!("it was resized from {from} to {to} bytes"));
     }
 
-    /// Tells the user something.
+    /// Reports a condition that may last.
     pub(crate) fn tell(&self, what: impl Display) {
         self.lock().tell(&self.words, what);
     }
 
-    /// What the user was told.
     pub(crate) fn notices(&self) -> Vec<String> {
         self.lock().notices.iter().map(|(text, _)| text.clone()).collect()
     }
 
-    /// A request has had no answer for `warn=`.
+    /// Reports that a request has had no answer for `warn=`.
     pub(crate) fn is_silent(&self) {
         let mut state = self.lock();
         if state.silent.is_some() {
@@ -173,11 +171,11 @@ impl Desk {
                  what the cluster does"
             ),
         );
-        // Relaxed: a hint for those whose requests end, who look again under the lock.
+        // Relaxed: a hint for requests that succeed, which check again under the lock.
         self.silent.store(true, Ordering::Relaxed);
     }
 
-    /// A request has ended well.
+    /// Records that a request succeeded.
     #[inline]
     pub(crate) fn answers(&self) {
         // Relaxed: as in `is_silent`.
@@ -197,7 +195,7 @@ impl Desk {
         }
     }
 
-    /// A request has failed.
+    /// Reports a failed request.
     #[cold]
     pub(crate) fn failed(&self, op: Op, errno: i32) {
         match errno {
@@ -211,13 +209,13 @@ impl Desk {
                  `ceph -s` shows what the cluster does; timeout= waits longer",
                 self.timeout
             )),
-            // Told with the name of who has the lock.
+            // The keeper's notice names the owner of the lock.
             libc::EROFS => self.ask(Order::Holder),
             errno => self.tell(format_args!("a {} failed: {}", op.name(), Errno(errno))),
         }
     }
 
-    /// A read had fewer bytes than it asked for: the image may have become smaller.
+    /// Has the size read again, after a read returned too few bytes: the image may have become smaller.
     #[cold]
     pub(crate) fn was_short(&self) {
         self.ask(Order::Size);
@@ -231,7 +229,7 @@ impl Watcher for Desk {
 }
 
 impl State {
-    /// Tells of something that may go on; in the log at most once in [`REPEATED`].
+    /// Keeps a notice of a condition that may last, and logs it at most once in [`REPEATED`].
     fn tell(&mut self, words: &str, what: impl Display) {
         let text = format!("{words}: {what}");
         let known = self.notices.iter().find(|(told, _)| *told == text);
@@ -240,7 +238,7 @@ impl State {
         }
     }
 
-    /// Tells of a change, each time that there is one.
+    /// Keeps and logs a notice of a change.
     fn log(&mut self, words: &str, what: impl Display) {
         self.keep_and_log(format!("{words}: {what}"));
     }

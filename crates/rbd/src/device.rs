@@ -1,13 +1,13 @@
-//! The device, and one ring's way into it.
+//! The device, and its queues.
 //!
-//! Each request has a *slot*, by its tag: librbd gets its address, and hands it to [`ended`] on a thread of its own.
-//! From the submission to there the slot is that thread's, then the ring's again; nobody else looks at it.
+//! Each request has a *slot*, by its tag: librbd gets its address, and passes it to [`ended`] on a thread of its own.
+//! From the submission until then the slot belongs to librbd's threads, afterwards to the ring again.
 //!
 //! Invariants:
 //! - D1: a slot is the ring's while its tag is free or the ring starts its request, and librbd's from `submit` until
-//!   `ended` has completed the request. Completing it is the last that `ended` does with it.
-//! - D2: `under_way` counts the slots that librbd has, up before `submit`, down after `ended` is through with the slot.
-//!   The queue frees its slots when it is 0.
+//!   `ended` has completed the request. Completing it is the last thing that `ended` does with the slot.
+//! - D2: `under_way` counts the slots that librbd has: it goes up before `submit`, and down after `ended` is done with
+//!   the slot. The queue frees its slots when it is 0.
 #![allow(unsafe_code)] // Is a driver, and gives the memory of requests to librbd.
 
 use std::ffi::c_void;
@@ -30,16 +30,13 @@ use crate::shared::Shared;
 
 /// Longest read or write: an object of the default size.
 const MAX_BYTES: u32 = 4 << 20;
-/// Longest discard or write-zeroes: librbd has a request for each object of it.
+/// Longest discard or write-zeroes. librbd makes a request for each of its objects.
 const MAX_ZEROES_BYTES: u32 = 256 << 20;
-/// Most pieces of memory in a request.
 const MAX_PIECES: u16 = 256;
-/// Requests of a ring at a time.
 const DEPTH: u16 = 256;
-/// The longest pause between two looks whether librbd has given everything back.
+/// Longest sleep between two checks for requests that librbd still has.
 const LONGEST_LOOK: Duration = Duration::from_millis(5);
 
-/// The device.
 #[derive(Debug)]
 pub(crate) struct Rbd(Arc<Shared>);
 
@@ -49,7 +46,7 @@ impl Rbd {
     }
 }
 
-/// A device of this driver. A request that takes as long as `warn=` says is asked about, and that is told.
+/// Returns the device. Its requests time out after `warn=`, which only makes the queue report the silence.
 pub(crate) fn device(rbd: Rbd) -> Device {
     let (spec, warn) = (rbd.0.target.spec.clone(), rbd.0.target.warn);
     Device::with_timeout(&spec, Box::new(rbd), warn)
@@ -72,7 +69,7 @@ unsafe impl Driver for Rbd {
 
     fn capabilities(&self) -> Capabilities {
         let writes = !self.0.target.is_read_only();
-        // librbd may have a cache, which `rbd cache` of Ceph's configuration says.
+        // `rbd cache` in Ceph's configuration may give librbd a volatile cache.
         let all = Capabilities::default().volatile_cache(writes).discard(true).write_zeroes(self.0.zeroes);
         all.asynchronous(true).read_only(!writes).fences(writes && self.0.lockable)
     }
@@ -91,6 +88,7 @@ unsafe impl Driver for Rbd {
             let slot = Slot { rq: None, pieces: Vec::new(), op: Op::Flush, len: 0, flight: flight.clone() };
             NonNull::from(Box::leak(Box::new(slot)))
         };
+        // One more than the depth, because the flush request has the tag `depth`.
         let slots = (0..=open.depth).map(slot).collect();
         Ok(Box::new(RbdQueue {
             image,
@@ -114,14 +112,14 @@ unsafe impl Driver for Rbd {
     }
 }
 
-/// What a queue shares with librbd's threads.
+/// The state that a queue shares with librbd's threads.
 #[derive(Debug)]
 struct Flight {
     under_way: AtomicU32,
     desk: Arc<Desk>,
 }
 
-/// A request that librbd has given back; it counts as under way until this is dropped, also by a panic.
+/// A request that librbd has given back. It counts as under way until this is dropped, even by a panic.
 struct Ending(Arc<Flight>);
 
 impl Drop for Ending {
@@ -131,17 +129,17 @@ impl Drop for Ending {
     }
 }
 
-/// What librbd has of a request.
+/// The part of a request that librbd's callback uses.
 struct Slot {
     rq: Option<RemoteRq>,
-    /// Where its memory is; librbd reads the list until the end.
+    /// The memory of the request. librbd reads this list until the end.
     pieces: Vec<libc::iovec>,
     op: Op,
     len: u32,
     flight: Arc<Flight>,
 }
 
-/// One ring's way into the device. The image goes before what keeps it open (R3).
+/// One ring's queue. Field order: `image` is dropped before `shared`, which closes the device (R3).
 struct RbdQueue {
     image: Arc<Image>,
     /// By tag (D1).
@@ -158,7 +156,6 @@ impl fmt::Debug for RbdQueue {
 }
 
 impl RbdQueue {
-    /// Gives a request to librbd.
     #[inline]
     fn start(&mut self, rq: Rq, rqs: &RqTable<'_>) {
         let tag = rq.tag();
@@ -196,10 +193,11 @@ impl RbdQueue {
         }
     }
 
-    /// Waits until librbd has nothing of this queue any more (R1).
+    /// Waits until librbd has given back every request of this queue (R1).
     fn wait_for_all(&self) {
         let (from, mut pause, mut told) = (Instant::now(), Duration::from_micros(50), false);
-        // Acquire: pairs with the count in `Ending`, so that what `ended` did with the slot is before what we do.
+        // Acquire: pairs with the count in `Ending`, so that all accesses of `ended` to the slots come before the next
+        // ones here.
         while self.flight.under_way.load(Ordering::Acquire) > 0 {
             std::thread::sleep(pause);
             pause = (pause * 2).min(LONGEST_LOOK);
@@ -226,7 +224,7 @@ unsafe impl HwQueue for RbdQueue {
         NextEvent::Remote
     }
 
-    /// librbd has no way to take a request back; librados ends it after `timeout=`.
+    /// Leaves the request to librbd, which cannot take one back; librados ends it after `timeout=`.
     fn timed_out(&mut self, _: u16, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) -> TimedOut {
         self.shared.desk.is_silent();
         TimedOut::Waiting
@@ -247,7 +245,7 @@ impl Drop for RbdQueue {
     }
 }
 
-/// Called by librbd when I/O has ended, on a thread of its own.
+/// The callback of librbd for I/O that has ended, on a thread of librbd's.
 unsafe extern "C" fn ended(completion: *mut c_void, arg: *mut c_void) {
     let end = || {
         // SAFETY: librbd gives the completion to this call alone.
@@ -255,7 +253,7 @@ unsafe extern "C" fn ended(completion: *mut c_void, arg: *mut c_void) {
         // SAFETY: `arg` is the slot of the request, and this thread's until the request is completed (D1).
         let slot = unsafe { &mut *arg.cast::<Slot>() };
         let ending = Ending(slot.flight.clone());
-        // Behind `ending`, so that it goes first should what follows panic: the request then ends with an error.
+        // Declared after `ending`, so that a panic below drops `rq` first: the request then ends with an error.
         let (rq, what) = (slot.rq.take(), (slot.op, slot.len));
         let status = status_of(&ending.0.desk, what, result);
         if let Some(rq) = rq {
@@ -268,7 +266,7 @@ unsafe extern "C" fn ended(completion: *mut c_void, arg: *mut c_void) {
     }
 }
 
-/// How a request ends that librbd has this result for.
+/// Returns the status of a request for librbd's result.
 #[inline]
 fn status_of(desk: &Desk, (op, len): (Op, u32), result: isize) -> Status {
     if result >= 0 {

@@ -1,13 +1,15 @@
-//! Fencing: who had the exclusive lock, and has not let go of it, is on the blocklist before a claim is granted.
+//! Fencing: a client that had the exclusive lock, and has not released it, is on the blocklist before a claim is
+//! granted.
 //!
-//! Owns the proof of R6. librbd breaks the lock of a client that Ceph has not heard of for a while, and blocklists that
-//! client first. Whether it does, and for how long, the image's and the pool's metadata may say, which go over the
-//! configuration of a client; so nothing is assumed here: the list is read, and the client added where it is missing.
+//! Owns the proof of R6. librbd breaks the lock of a client that Ceph has not heard from for a while, and blocklists
+//! that client first. Whether it does so, and for how long, is set by the metadata of the image and the pool, which
+//! override a client's configuration; so nothing is assumed here: the list is read, and the client added if it is
+//! missing.
 //!
-//! A claim that is refused because that failed must not leave the lock free, or the next one would find nobody to
-//! fence. So a client that Ceph does not hear of is fenced before its lock is asked for. One that is heard of may fall
-//! silent while librbd waits for it: it is *marked* before, in the metadata of the image, which outlives this process,
-//! and the mark goes when it is known that this client is fenced, has let go of the lock, or has it still.
+//! A claim that is refused because fencing failed must not leave the lock free, or the next claim would find nobody to
+//! fence. So a silent client is fenced before its lock is requested. A client that is alive may fall silent while
+//! librbd waits for it: it is *marked* first, in the image's metadata, which outlives this process. The mark is removed
+//! once the client is known to be fenced, to have released the lock, or to have it still.
 //!
 //! Called by the keeper.
 
@@ -16,15 +18,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::desk::{Desk, Refused};
 use crate::librbd::Image;
 
-/// What is left of a time on the blocklist that is not begun anew. The cluster's own is an hour by default.
+/// Remaining time on the blocklist below which the entry is renewed. The cluster's default time is an hour.
 const LEAST: Duration = Duration::from_secs(30 * 60);
 
-/// The key of the mark: the image's id, the client's address, and the cookies of its watches, with blanks between.
+/// Metadata key of the mark, whose value is the image's id, the client's address, and the cookies of its watches,
+/// separated by blanks.
 const MARK: &str = "sheave_unfenced";
-/// Most cookies in a mark. Who has more, and only those still, is fenced though it has let go.
+/// Most cookies in a mark. A client that has further ones, and later only those, is fenced although it released the
+/// lock.
 const MARKED_WATCHES: usize = 64;
 
-/// Who has the lock, before it is asked for.
+/// The owner of the lock before it is requested.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Before {
     address: String,
@@ -33,7 +37,7 @@ pub(crate) struct Before {
 }
 
 impl Before {
-    /// Who has the lock of an image now, if another client has it.
+    /// Returns the owner of the image's lock, if that is another client.
     fn of(image: &Image) -> Result<Option<Before>, Refused> {
         let look = || {
             let Some(address) = image.other_owner()? else { return Ok(None) };
@@ -43,24 +47,24 @@ impl Before {
         look().map_err(|errno: i32| format!("who has its exclusive lock could not be read: {}", sheave::Errno(errno)))
     }
 
-    /// Who has the lock now, if another client has it, once the lock may be asked for: should it be broken, then that
-    /// is known to whoever claims the image next.
+    /// Returns the owner of the lock, if that is another client, once the lock may be requested: a silent owner is
+    /// fenced, an alive one is marked, so that the next claim learns of it should its lock be broken.
     pub(crate) fn ready(image: &Image, desk: &Desk) -> Result<Option<Before>, Refused> {
         let unread = |errno| format!("who had its exclusive lock before could not be read: {}", sheave::Errno(errno));
         let id = image.id().map_err(unread)?;
         let before = Before::of(image)?;
         let mark = image.note(MARK).map_err(unread)?;
-        // Who has the lock again is looked at as it is now.
+        // An owner that was marked and has the lock again is judged by its present watches, below.
         let has_it = |marked: &Before| before.as_ref().is_some_and(|before| before.address == marked.address);
         if let Some(marked) = mark.and_then(|mark| Before::marked(&mark, &id)).filter(|marked| !has_it(marked)) {
-            // A client that was marked while it was stopped may be this one.
+            // A client that was marked while it was stopped may be this one, which must not fence itself.
             if !image.is_own(&marked.address).map_err(unread)? {
                 marked.fence(image, desk)?;
             }
             unmark(image);
         }
         match &before {
-            // librbd would break the lock at once.
+            // A silent client: librbd would break its lock at once.
             Some(silent) if silent.watches.is_empty() => silent.fence(image, desk)?,
             Some(heard_of) => image.set_note(MARK, Some(&heard_of.mark(&id))).map_err(|errno| {
                 format!(
@@ -74,20 +78,20 @@ impl Before {
         Ok(before)
     }
 
-    /// The lock is not ours: the mark goes if it is this client's still, or was let go of.
+    /// Removes the mark after the lock was not granted, if the owner still has the lock or has released it.
     pub(crate) fn has_kept(&self, image: &Image, owner: Option<&str>) {
         if owner == Some(&self.address) || self.has_let_go(image) {
             unmark(image);
         }
     }
 
-    /// What is noted of it with the image of this id.
+    /// Returns the mark of this client for the image with this id.
     fn mark(&self, id: &str) -> String {
         let watches = self.watches.iter().take(MARKED_WATCHES).map(|cookie| format!(" {cookie}"));
         format!("{id} {}{}", self.address, watches.collect::<String>())
     }
 
-    /// Who is meant by a mark; nobody when it came from another image with a copy.
+    /// Parses a mark. Returns `None` if it has another image's id: metadata is copied along with an image.
     fn marked(mark: &str, id: &str) -> Option<Before> {
         let mut words = mark.split_ascii_whitespace();
         words.next().filter(|image| *image == id)?;
@@ -95,7 +99,7 @@ impl Before {
         Some(Before { address, watches: words.filter_map(|cookie| cookie.parse().ok()).collect() })
     }
 
-    /// Sees to it that this client writes no more, and tells when it is fenced.
+    /// Ensures that this client cannot write any more: it has released the lock, or is fenced, which is reported.
     pub(crate) fn fence(&self, image: &Image, desk: &Desk) -> Result<(), Refused> {
         let address = &self.address;
         let failed = |what: &str| {
@@ -111,8 +115,8 @@ impl Before {
         if until.is_none() && self.has_let_go(image) {
             return Ok(());
         }
-        // What is changed here the OSDs learn of with what is sent next: to look waits for the map that has it. Nobody
-        // has the claim yet, so what that client writes before then is no worse than what it wrote before.
+        // OSDs learn of a change to the blocklist with the next message from here: reading the list waits for its map.
+        // Nobody has the claim yet, so until then the client's writes do no more harm than those before.
         if until.is_none() {
             image.blocklist(address).map_err(failed("it could not be put on the cluster's blocklist"))?;
             until = look()?;
@@ -136,26 +140,27 @@ impl Before {
         Ok(())
     }
 
-    /// Whether it has a watch that it had before: the lock of a client that has one is not broken, so it has given the
-    /// lock up. A client that goes on after a stop has another watch.
+    /// Returns true if the client has a watch that it had before. The lock of a client with a live watch is not broken,
+    /// so the client has released it. A client that was stopped and goes on gets a new watch.
     fn has_let_go(&self, image: &Image) -> bool {
         let now = image.watches_of(&self.address).unwrap_or_default();
         now.iter().any(|cookie| self.watches.contains(cookie))
     }
 }
 
-/// Nobody is marked any more. A mark that stays is read by the next claim, which finds out the same again.
+/// Removes the mark. If that fails, the next claim reads the mark and comes to the same result.
 pub(crate) fn unmark(image: &Image) {
     _ = image.set_note(MARK, None);
 }
 
-/// Whether this time, as a monitor writes it, is near. One that cannot be read is what the cluster said, and stays.
+/// Returns true if a monitor's time is near. An unreadable time counts as far away; notices quote it as it is.
 fn ends_soon(until: &str) -> bool {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     seconds(until).is_some_and(|until| until < (now + LEAST).as_secs())
 }
 
-/// Seconds since 1970 of `2026-11-27T17:50:55.123456+0000`; also with a space for the T, and without a zone.
+/// Parses `2026-11-27T17:50:55.123456+0000`, also with a blank for the T, or without a zone. Returns seconds since
+/// 1970.
 fn seconds(text: &str) -> Option<u64> {
     let number = |from: usize, to: usize| text.get(from..to)?.parse::<i64>().ok();
     let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
@@ -167,7 +172,7 @@ fn seconds(text: &str) -> Option<u64> {
         }
         None => 0,
     };
-    // The year begins in March, so that the day that some years have more is its last.
+    // Count years from March, so that a leap day is the last day of its year.
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let days = year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 1 - 719_468;
     u64::try_from(days * 86_400 + of_day - zone).ok()

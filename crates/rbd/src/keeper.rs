@@ -1,7 +1,7 @@
-//! The thread of a device: opens the image, does what librbd blocks for, and closes it.
+//! The thread of a device: it opens the image, makes the calls to librbd that block, and closes the image.
 //!
-//! Owns the order of these. Whoever opens or claims a device waits for the keeper no longer than the spec says (R2);
-//! what the keeper has begun it ends, and undoes when nobody wants it any more.
+//! Owns the order of these. Opening and claiming wait for the keeper no longer than the spec says (R2); the keeper
+//! completes what it has begun, and undoes it if nobody waits any more.
 
 use std::io;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
@@ -18,24 +18,23 @@ use crate::librbd::{self, Api, Cluster, Image};
 use crate::shared::Shared;
 use crate::spec::Target;
 
-/// An image as it was opened.
 struct Opened {
     image: Arc<Image>,
-    /// When it was watched already: a change since then is told of, and the keeper finds that it is another.
+    /// Size read after the watch began. A change since then makes the keeper read it again.
     size: u64,
     lockable: bool,
 }
 
-/// Opens `rbd:...`.
 pub(crate) fn open(params: &mut Params<'_>) -> Result<Device, DeviceError> {
     let target = Target::read(params)?;
     let api = librbd::api()?;
     let desk = Arc::new(Desk::new(&target));
-    // Without room: what nobody waits for any more is not sent.
+    // A channel without room, so that a result that nobody waits for any more fails to be sent, and is undone.
     let (opened, opens) = sync_channel(0);
     let (alive, keeper) = sync_channel(0);
     let (for_keeper, desk_of_keeper) = (target.clone(), desk.clone());
     let started = std::thread::Builder::new().name("sheave-rbd".into()).spawn(move || {
+        // Dropped with this thread, whose end `Shared::drop` waits for.
         let _alive: SyncSender<()> = alive;
         match open_image(api, &for_keeper, &desk_of_keeper) {
             Ok(image) => {
@@ -75,7 +74,7 @@ fn host(what: String, fix: impl Into<String>, errno: i32) -> DeviceError {
     DeviceError::Host { what, fix: fix.into(), source: io::Error::from_raw_os_error(errno) }
 }
 
-/// Connects, and opens the image; blocks for as long as librados does.
+/// Connects, and opens the image. Blocks for as long as librados does.
 fn open_image(api: &'static Api, target: &Target, desk: &Arc<Desk>) -> Result<Opened, DeviceError> {
     let words = target.words();
     let failed = |what: &str, fix: String| {
@@ -103,7 +102,7 @@ fn open_image(api: &'static Api, target: &Target, desk: &Arc<Desk>) -> Result<Op
     Ok(Opened { image: Arc::new(image), size, lockable })
 }
 
-/// What librados must know before it connects.
+/// Sets the configuration that librados needs before it connects.
 fn configure(cluster: &Cluster, target: &Target) -> Result<(), DeviceError> {
     let conf = target.conf.as_deref();
     cluster.read_conf(conf).map_err(|errno| match conf {
@@ -121,18 +120,18 @@ fn configure(cluster: &Cluster, target: &Target) -> Result<(), DeviceError> {
     })?;
     let seconds = |time: Duration| time.as_secs_f64().ceil().to_string();
     let timeout = seconds(target.timeout);
-    // A request ends with its time, or nothing could be waited for with a bound (R5).
+    // Without these limits a request might never end, and no wait could be bounded (R5).
     let mut keys = vec![
         ("client_mount_timeout", seconds(target.connect)),
         ("rados_mon_op_timeout", timeout.clone()),
         ("rados_osd_op_timeout", timeout),
     ];
     keys.extend(target.keyring.iter().map(|path| ("keyring", path.clone())));
-    // So that librbd fences before it breaks a lock. The image and its pool may say otherwise; see `fence`.
+    // Makes librbd fence before it breaks a lock. The image and its pool may override that; see `fence`.
     keys.push(("rbd_blocklist_on_break_lock", "true".into()));
     for (key, value) in keys {
         let set = cluster.set(key, &value);
-        // Releases before Pacific know the blocklist by its older name.
+        // Releases before Pacific call the blocklist by its older name.
         let set = set.or_else(|_| cluster.set(&key.replace("blocklist", "blacklist"), &value));
         set.map_err(|errno| {
             host(format!("setting {key}={value} for the {}", target.words()), "Does this Ceph know that key?", errno)
@@ -179,9 +178,9 @@ fn image_fix(target: &Target, errno: i32) -> String {
     }
 }
 
-/// Does what it is asked for, until it is to close the image, which the device was opened with this size of.
+/// Carries out orders until the image is to be closed. `size`: that with which the device was opened.
 fn keep(image: &Image, mut size: u64, target: &Target, desk: &Desk) {
-    // Whether there is a claim now, and whether there was one.
+    // A claim exists now; a claim has existed.
     let (mut has_lock_now, mut had_lock) = (false, false);
     loop {
         match desk.next() {
@@ -192,7 +191,7 @@ fn keep(image: &Image, mut size: u64, target: &Target, desk: &Desk) {
                 had_lock |= has;
                 has_lock_now = has;
                 if answer.send(locked).is_err() && has {
-                    // Nobody waits for it any more.
+                    // The claim has timed out.
                     has_lock_now = false;
                     _ = image.unlock();
                 }
@@ -203,17 +202,19 @@ fn keep(image: &Image, mut size: u64, target: &Target, desk: &Desk) {
                     desk.tell(format_args!("its exclusive lock was not released: {}", sheave::Errno(errno)));
                 }
             }
-            // Without a claim there is nothing that could be taken away.
+            // Without a claim there is no lock to lose.
             Order::Owns(answer) if !has_lock_now => _ = answer.send(Ok(())),
             Order::Owns(answer) => {
-                // A lock that was broken is lost also while nobody else has it: the next client gets it unasked.
+                // A broken lock is lost even while no other client has it: the next one gets it without asking this
+                // client.
                 let owns = image.owns_lock();
                 _ = answer.send(owns.and_then(|owns| if owns { Ok(()) } else { Err(libc::EROFS) }));
             }
             Order::Look(answer) => _ = answer.send(look(image, desk)),
             Order::Size => sized(image.size(), &mut size, desk),
             Order::Holder => match image.other_owner() {
-                // librbd takes the lock by itself until it was asked to, and only when it is asked from then on.
+                // librbd takes the lock for a write by itself, until it was told to take it; from then on only when
+                // told.
                 Ok(None) if had_lock => desk.tell(
                     "writes are refused: a claim of this device has ended, and it writes only under another. Claim it, \
                      or open it again",
@@ -227,7 +228,7 @@ fn keep(image: &Image, mut size: u64, target: &Target, desk: &Desk) {
     }
 }
 
-/// The size was read again. The device has the one that is known.
+/// Compares the size that was read with the known one, and reports a change.
 fn sized(read: Result<u64, i32>, known: &mut u64, desk: &Desk) {
     match read {
         Ok(now) if now != *known => {
@@ -240,7 +241,7 @@ fn sized(read: Result<u64, i32>, known: &mut u64, desk: &Desk) {
     }
 }
 
-/// Takes the exclusive lock, when who had it before can write no more.
+/// Takes the exclusive lock, after ensuring that the previous owner cannot write any more.
 fn lock(image: &Image, target: &Target, desk: &Desk) -> Result<(), Refused> {
     let before = Before::ready(image, desk)?;
     let locked = image.lock();
@@ -254,11 +255,11 @@ fn lock(image: &Image, target: &Target, desk: &Desk) -> Result<(), Refused> {
                 fence::unmark(image);
                 Ok(())
             });
-            // What librbd has read before may have been overwritten since.
+            // librbd's cache may be older than the previous owner's last writes.
             let fresh =
                 |()| image.forget_cached().map_err(|errno| format!("its cache stays: {}", sheave::Errno(errno)));
             fenced.and_then(fresh).inspect_err(|_| {
-                // The claim fails anyway, and says why.
+                // The claim fails anyway, and has its reason.
                 _ = image.unlock();
             })
         }
@@ -267,7 +268,8 @@ fn lock(image: &Image, target: &Target, desk: &Desk) -> Result<(), Refused> {
     }
 }
 
-/// Whether nobody else has the lock. That of a client that has died stays where it is until somebody takes it.
+/// Checks that no other client has the lock. A dead client's lock stays until another client takes it, and is only
+/// reported.
 fn look(image: &Image, desk: &Desk) -> Result<(), Refused> {
     let read = || {
         let Some(address) = image.locker()? else { return Ok(None) };

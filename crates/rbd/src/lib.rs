@@ -5,18 +5,18 @@
 //!     [,readonly=on][,timeout=120s][,connect=15s][,warn=5s][,lock=10s]
 //! ```
 //!
-//! The way to the cluster is Ceph's own: librados and librbd, which are opened when the first such device is
-//! (`dlopen`), so that a build and a machine without them need nothing. Registered by [`register`].
+//! Access goes through Ceph's own librados and librbd, which are loaded by `dlopen` when the first such device is
+//! opened, so that a build and a machine without them need nothing. Registered by [`register`].
 //!
 //! | module | holds |
 //! |---|---|
-//! | `spec` | what a spec says |
+//! | `spec` | the grammar of a spec |
 //! | `librbd` | the two libraries: their functions, and an open image with its cluster |
-//! | `device` | the device and one ring's way into it: requests go to librbd, their ends come from its threads |
-//! | `shared` | what all rings and claims of a device share, and its end |
-//! | `keeper` | the thread of a device, on which everything is done that librbd blocks for |
-//! | `fence` | who had the exclusive lock before a claim writes no more, or the claim fails |
-//! | `desk` | what that thread is asked for, and what the user is told |
+//! | `device` | the device and its queues: requests go to librbd, their ends come from its threads |
+//! | `shared` | the state that all rings and claims of a device share, and its end |
+//! | `keeper` | the thread of a device, which makes all calls to librbd that may block |
+//! | `fence` | fencing: a client that had the exclusive lock cannot write any more, or a claim fails |
+//! | `desk` | the orders for the keeper, and the notices for the user |
 //!
 //! ```text
 //!   ring's thread ── RbdQueue ── rbd_aio_* ──> librbd's threads ── ended() ── RemoteRq::complete ──> the ring wakes
@@ -27,16 +27,16 @@
 //! ```
 //!
 //! Invariants:
-//! - R1: librbd gets memory of a request, and the slot that its end comes to, until its callback; a queue that shuts
-//!   down waits for all callbacks, however long that takes, and tells of it.
-//! - R2: nothing that librbd may block for is called on a ring's thread. The opening and a claim give up after the time
-//!   that the spec has for them; the keeper goes on and cleans up.
-//! - R3: an image is closed after the last queue and the last claim have gone, on the keeper's thread; then its pool's
+//! - R1: librbd has the memory of a request, and the slot for its end, until its callback; a queue that shuts down
+//!   waits for all callbacks, however long that takes, and reports it.
+//! - R2: a ring's thread makes no call to librbd that may block. Opening and claiming give up after the time in the
+//!   spec; the keeper goes on and cleans up.
+//! - R3: an image is closed on the keeper's thread after the last queue and the last claim have gone; then its pool's
 //!   context, then the connection to the cluster.
-//! - R4: no panic passes a function that C calls.
-//! - R5: a wait for the cluster ends with `timeout=` (librados ends the request), and is told after `warn=`.
-//! - R6: a claim is granted when who had the lock before has let go of it, or is on the cluster's blocklist. One
-//!   that is refused, or ends with its process, leaves the next one what it takes to see to the same.
+//! - R4: no panic unwinds through a function that C calls.
+//! - R5: a wait for the cluster ends with `timeout=` (librados ends the request), and is reported after `warn=`.
+//! - R6: a claim is granted only when the previous owner of the lock has released it, or is on the cluster's blocklist.
+//!   A claim that is refused, or ends with its process, leaves the next one what it needs to ensure the same.
 
 mod desk;
 mod device;
@@ -49,17 +49,17 @@ mod spec;
 use sheave::DeviceError;
 use sheave::drivers::Registry;
 
-/// Loads Ceph's libraries, as the opening of the first device does: for a program that locks itself in before that, and
-/// cannot reach them any more.
+/// Loads Ceph's libraries, as opening the first device does. Called by a program that confines itself before that, and
+/// cannot reach the libraries afterwards.
 ///
 /// # Errors
 ///
-/// A library is missing. The opening of a device says so, too.
+/// A library is missing. Opening a device reports that, too.
 pub fn load() -> Result<(), DeviceError> {
     librbd::api().map(|_| ())
 }
 
-/// Adds `rbd` to the kinds of a registry.
+/// Registers the kind `rbd`.
 ///
 /// # Errors
 ///

@@ -1,14 +1,14 @@
-//! librados and librbd: found at run time, and wrapped so that what is called in the wrong order does not compile.
+//! librados and librbd, loaded at run time, and wrapped so that calls in the wrong order do not compile.
 //!
-//! Owns the declarations, written from the documentation of their public interface, and the three things that are
-//! opened one in the other: a connection to a cluster, a pool's context, an image. Knows nothing of requests: who
-//! submits I/O vouches for its memory and for what the callback gets.
+//! Owns the declarations, written from the documentation of the public interfaces, and three nested handles: a
+//! connection to a cluster, a pool's context, an image. Does not own requests: the caller that submits I/O vouches for
+//! its memory and for the argument of the callback.
 //!
 //! Invariants:
 //! - L1: the libraries are never closed: their threads and destructors outlive every device.
 //! - L2: an [`Image`] closes itself before its pool's context, and that before the connection.
 //! - L3: all functions may be called from any thread, as librbd and librados promise. Those that talk to the cluster
-//!   block, but for `rbd_aio_*`.
+//!   block, except `rbd_aio_*`.
 #![allow(unsafe_code)] // Calls C.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -21,16 +21,16 @@ use libloading::Library;
 use sheave::{DeviceError, Op};
 use sheave_base::panics::discard;
 
-/// What librbd calls when I/O has ended: with the completion, and what was given to [`Image::submit`].
+/// The callback of an I/O, with its completion and the argument given to [`Image::submit`].
 pub(crate) type Ended = unsafe extern "C" fn(completion: *mut c_void, arg: *mut c_void);
-/// What librbd calls when an image's header has changed.
+/// The callback for a change of an image's header.
 type Changed = unsafe extern "C" fn(arg: *mut c_void);
 
 /// `RBD_FEATURE_EXCLUSIVE_LOCK`.
 const EXCLUSIVE_LOCK: u64 = 1 << 2;
-/// `RBD_LOCK_MODE_EXCLUSIVE`: an owner who does not give the lock up when another asks.
+/// `RBD_LOCK_MODE_EXCLUSIVE`: the owner does not release the lock when another client requests it.
 const LOCK_MODE_EXCLUSIVE: c_int = 0;
-/// Room for the name, the cookie and the address of who has an image's lock.
+/// Room for each text about an owner of an image's lock.
 const LOCKER_BYTES: usize = 4096;
 
 /// A client that watches an image: `rbd_image_watcher_t`.
@@ -47,7 +47,7 @@ macro_rules! functions {
         /// The functions of both libraries.
         pub(crate) struct Api {
             $($name: unsafe extern "C" fn($($arg),*) -> $ret,)*
-            /// Not in releases before Octopus.
+            /// Missing in releases before Octopus.
             rbd_aio_write_zeroes: Option<unsafe extern "C" fn(Ptr, u64, usize, Ptr, c_int, c_int) -> c_int>,
         }
 
@@ -127,11 +127,11 @@ impl fmt::Debug for Api {
 
 static API: OnceLock<Api> = OnceLock::new();
 
-/// The libraries, which are opened when they are first asked for.
+/// Returns the libraries. The first call loads them.
 ///
 /// # Errors
 ///
-/// One is missing, or is not what it should be.
+/// A library is missing, or lacks a function.
 pub(crate) fn api() -> Result<&'static Api, DeviceError> {
     match API.get() {
         Some(api) => Ok(api),
@@ -141,7 +141,7 @@ pub(crate) fn api() -> Result<&'static Api, DeviceError> {
 
 fn load(librados: &str, librbd: &str) -> Result<Api, DeviceError> {
     let failed = |name: &str, package: &str, error: libloading::Error| {
-        // What the dynamic linker says is the source, where there is one.
+        // The source has the dynamic linker's own words.
         let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
         let text = format!(
             "rbd: needs Ceph's library {name}, which cannot be used: {why}. Install the package that has it (on \
@@ -160,23 +160,23 @@ fn load(librados: &str, librbd: &str) -> Result<Api, DeviceError> {
 }
 
 impl Api {
-    /// Whether ranges can be zeroed without sending zeroes.
+    /// Returns true if ranges can be zeroed without sending zeroes.
     pub(crate) fn zeroes(&self) -> bool {
         self.rbd_aio_write_zeroes.is_some()
     }
 }
 
-/// A negative result as an errno.
+/// Converts a negative result into an errno.
 fn check(result: c_int) -> Result<(), i32> {
     if result < 0 { Err(-result) } else { Ok(()) }
 }
 
-/// As C has it; the callers' texts hold no NUL.
+/// Converts a text for C. Callers have checked that it has no NUL.
 fn text(text: &str) -> CString {
     CString::new(text).unwrap_or_default()
 }
 
-/// A connection to a cluster, or the preparation of one.
+/// A connection to a cluster, or one that is being prepared.
 pub(crate) struct Cluster {
     api: &'static Api,
     handle: Ptr,
@@ -188,7 +188,7 @@ unsafe impl Send for Cluster {}
 unsafe impl Sync for Cluster {}
 
 impl Cluster {
-    /// Prepares a connection of this user, without `client.`.
+    /// Prepares a connection as user `id`, without `client.`.
     pub(crate) fn new(api: &'static Api, id: &str) -> Result<Cluster, i32> {
         let (id, mut handle) = (text(id), null_mut());
         // SAFETY: both are valid for the call.
@@ -196,7 +196,7 @@ impl Cluster {
         Ok(Cluster { api, handle })
     }
 
-    /// Reads a configuration file, or the first of those where Ceph's tools look.
+    /// Reads a configuration file, or the first one in the places where Ceph's tools look.
     pub(crate) fn read_conf(&self, path: Option<&str>) -> Result<(), i32> {
         let path = path.map(text);
         // SAFETY: the handle is open, and the path, if any, valid for the call.
@@ -205,33 +205,31 @@ impl Cluster {
         })
     }
 
-    /// Sets a key of the configuration.
     pub(crate) fn set(&self, key: &str, value: &str) -> Result<(), i32> {
         let (key, value) = (text(key), text(value));
         // SAFETY: the handle is open, and the texts are valid for the call.
         check(unsafe { (self.api.rados_conf_set)(self.handle, key.as_ptr(), value.as_ptr()) })
     }
 
-    /// Connects.
     pub(crate) fn connect(&self) -> Result<(), i32> {
         // SAFETY: the handle is open.
         check(unsafe { (self.api.rados_connect)(self.handle) })
     }
 
-    /// Waits until this client knows the cluster's newest map. What it sends from then on makes OSDs know that map too,
-    /// and with it who is on the blocklist.
+    /// Waits until this client has the cluster's newest map. Its messages make the OSDs fetch that map too, and the
+    /// blocklist with it.
     fn wait_for_latest_map(&self) -> Result<(), i32> {
         // SAFETY: the cluster is open.
         check(unsafe { (self.api.rados_wait_for_latest_osdmap)(self.handle) })
     }
 
-    /// The number of this client, which no other client of the cluster ever has.
+    /// Returns the number of this client, which no other client of the cluster ever has.
     fn number(&self) -> u64 {
         // SAFETY: the cluster is open.
         unsafe { (self.api.rados_get_instance_id)(self.handle) }
     }
 
-    /// What a monitor answers to a command, which is written as JSON.
+    /// Sends a command, in JSON, to a monitor, and returns the answer.
     fn ask_monitor(&self, command: &str) -> Result<String, i32> {
         let command = text(command);
         let (mut out, mut out_len, mut said, mut said_len) = (null_mut(), 0, null_mut(), 0);
@@ -253,7 +251,7 @@ impl Cluster {
         });
         let mut answer = String::new();
         if !out.is_null() {
-            // SAFETY: librados has put so many bytes there, which are ours until they are given back below.
+            // SAFETY: librados has put `out_len` bytes there, which stay valid until they are freed below.
             answer = String::from_utf8_lossy(unsafe { std::slice::from_raw_parts(out.cast(), out_len) }).into_owned();
         }
         for buffer in [out, said] {
@@ -265,7 +263,7 @@ impl Cluster {
         result.map(|()| answer)
     }
 
-    /// A pool, once it is connected.
+    /// Opens the context of a pool. The cluster must be connected.
     pub(crate) fn pool(self, name: &str, namespace: &str) -> Result<Pool, i32> {
         let (name, namespace, mut handle) = (text(name), text(namespace), null_mut());
         // SAFETY: the cluster is open, and the arguments are valid for the call.
@@ -284,7 +282,6 @@ impl Drop for Cluster {
     }
 }
 
-/// A pool's context.
 pub(crate) struct Pool {
     handle: Ptr,
     cluster: Cluster,
@@ -296,7 +293,7 @@ unsafe impl Send for Pool {}
 unsafe impl Sync for Pool {}
 
 impl Pool {
-    /// Opens an image. One that is read only is not watched, so that changes of its size are not seen.
+    /// Opens an image. A read-only one is not watched, so changes of its size go unnoticed.
     pub(crate) fn image(self, name: &str, read_only: bool) -> Result<Image, i32> {
         let api = self.cluster.api;
         let (name, mut handle) = (text(name), null_mut());
@@ -314,7 +311,6 @@ impl Drop for Pool {
     }
 }
 
-/// An open image.
 pub(crate) struct Image {
     api: &'static Api,
     handle: Ptr,
@@ -334,14 +330,14 @@ impl fmt::Debug for Image {
 }
 
 impl Image {
-    /// Reads from a snapshot from now on.
+    /// Selects the snapshot from which later reads are served.
     pub(crate) fn set_snapshot(&self, name: &str) -> Result<(), i32> {
         let name = text(name);
         // SAFETY: the image is open, and the text valid for the call.
         check(unsafe { (self.api.rbd_snap_set)(self.handle, name.as_ptr()) })
     }
 
-    /// Its size in bytes now.
+    /// Returns the present size in bytes.
     pub(crate) fn size(&self) -> Result<u64, i32> {
         let mut size = 0;
         // SAFETY: the image is open, and the number valid for the call.
@@ -349,7 +345,7 @@ impl Image {
         Ok(size)
     }
 
-    /// Whether it has the exclusive lock.
+    /// Returns true if the image has the feature exclusive-lock.
     pub(crate) fn has_exclusive_lock(&self) -> Result<bool, i32> {
         let mut features = 0;
         // SAFETY: the image is open, and the number valid for the call.
@@ -357,7 +353,7 @@ impl Image {
         Ok(features & EXCLUSIVE_LOCK != 0)
     }
 
-    /// Tells `watcher`, on a thread of librbd's, when the image's header changes, until the image is closed.
+    /// Calls `watcher`, on a thread of librbd's, when the image's header changes, until the image is closed.
     pub(crate) fn watch<W: Watcher>(&mut self, watcher: Arc<W>) -> Result<(), i32> {
         let (mut handle, arg) = (0, Arc::as_ptr(&watcher).cast_mut().cast());
         // SAFETY: the image is open, the number valid for the call, and `arg` until the image is closed, for the image
@@ -367,13 +363,13 @@ impl Image {
         Ok(())
     }
 
-    /// Takes the exclusive lock, and does not give it up when another client asks.
+    /// Takes the exclusive lock, and does not release it when another client requests it.
     pub(crate) fn lock(&self) -> Result<(), i32> {
         // SAFETY: the image is open.
         check(unsafe { (self.api.rbd_lock_acquire)(self.handle, LOCK_MODE_EXCLUSIVE) })
     }
 
-    /// Has librbd forget what it has read, which it keeps where the configuration says so.
+    /// Drops librbd's cache, if the configuration gives it one.
     pub(crate) fn forget_cached(&self) -> Result<(), i32> {
         // SAFETY: the image is open.
         check(unsafe { (self.api.rbd_flush)(self.handle) })?;
@@ -381,13 +377,13 @@ impl Image {
         check(unsafe { (self.api.rbd_invalidate_cache)(self.handle) })
     }
 
-    /// Lets go of the lock.
+    /// Releases the exclusive lock.
     pub(crate) fn unlock(&self) -> Result<(), i32> {
         // SAFETY: the image is open.
         check(unsafe { (self.api.rbd_lock_release)(self.handle) })
     }
 
-    /// Whether this client has the exclusive lock. It is the cluster that says so.
+    /// Asks the cluster whether this client has the exclusive lock.
     pub(crate) fn owns_lock(&self) -> Result<bool, i32> {
         let mut own = 0;
         // SAFETY: the image is open, and the number valid for the call.
@@ -395,7 +391,7 @@ impl Image {
         Ok(own != 0)
     }
 
-    /// The address of another client that has the exclusive lock, if one has it now.
+    /// Returns the address of another client that has the exclusive lock now, if one has.
     pub(crate) fn other_owner(&self) -> Result<Option<String>, i32> {
         if self.owns_lock()? {
             return Ok(None);
@@ -416,8 +412,8 @@ impl Image {
         Ok(Some(address))
     }
 
-    /// The address that is noted with the lock of the image, also of a client that has died, and on an image that is
-    /// read only, which has no exclusive lock for [`Image::other_owner`] to ask.
+    /// Returns the address noted with the lock of the image, even of a dead client, and even on a read-only image,
+    /// which has no exclusive lock for [`Image::other_owner`] to query.
     pub(crate) fn locker(&self) -> Result<Option<String>, i32> {
         let (mut exclusive, mut texts) = (0, [[0 as c_char; LOCKER_BYTES]; 4]);
         let mut room = [LOCKER_BYTES; 4];
@@ -447,8 +443,8 @@ impl Image {
         }
     }
 
-    /// Starts I/O. `ended` is called once with the completion and `arg`, on a thread of librbd's, unless this is an
-    /// error; it gives the completion to [`take_result`].
+    /// Starts an I/O. Unless this returns an error, `ended` is called once with the completion and `arg`, on a thread
+    /// of librbd's, and must give the completion to [`take_result`].
     ///
     /// # Safety
     ///
@@ -483,14 +479,14 @@ impl Image {
             }
         };
         check(result).inspect_err(|_| {
-            // SAFETY: nothing was started, so the completion is ours still.
+            // SAFETY: nothing was started, so the completion is still this function's.
             unsafe { (api.rbd_aio_release)(completion) };
         })
     }
 }
 
 impl Drop for Image {
-    /// Blocks until librbd has let go of the lock and of its watch.
+    /// Blocks until librbd has released the lock and ended the watch.
     fn drop(&mut self) {
         // SAFETY: it is open, no I/O is under way (its callers keep it until then), and nobody uses it afterwards.
         unsafe {
@@ -502,30 +498,29 @@ impl Drop for Image {
     }
 }
 
-/// Who hears of changes of an image's header: of its size, say. Must not block.
+/// Called when an image's header changes, for example its size. Must not block.
 pub(crate) trait Watcher: Send + Sync + 'static {
-    /// Something has changed.
     fn changed(&self);
 }
 
-/// Called by librbd.
+/// The callback for [`Image::watch`].
 unsafe extern "C" fn changed<W: Watcher>(arg: *mut c_void) {
     // SAFETY: `Image::watch` gave a watcher, which the image keeps for as long as it is watched.
     let watcher = unsafe { &*arg.cast_const().cast::<W>() };
-    // No panic goes on into C.
+    // A panic must not unwind into C.
     if let Err(payload) = catch_unwind(AssertUnwindSafe(|| watcher.changed())) {
         discard(payload);
     }
 }
 
-/// The result of I/O that has ended; the completion is released.
+/// Returns the result of an I/O that has ended, and releases the completion.
 ///
 /// # Safety
 ///
 /// `completion` is the one that a callback of [`Image::submit`] was called with, for the first time.
 #[inline]
 pub(crate) unsafe fn take_result(completion: *mut c_void) -> isize {
-    // Who has a completion has opened the library.
+    // A completion exists, so the library is loaded.
     let Some(api) = API.get() else { return -(libc::EIO as isize) };
     // SAFETY: the completion is the caller's until it is released here.
     unsafe {

@@ -1,6 +1,6 @@
-//! What all rings and claims of a device share: the open image, what the spec said, the way to the keeper.
+//! The state that all rings and claims of a device share: the open image, the spec, the orders for the keeper.
 //!
-//! Owns the end of a device (R3), and what a claim is: the image's exclusive lock, which Ceph keeps.
+//! Owns the end of a device (R3), and claims, which are the image's exclusive lock.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -13,32 +13,31 @@ use crate::desk::{Desk, Order};
 use crate::librbd::Image;
 use crate::spec::Target;
 
-/// How long who drops a device waits for the image to be closed; then that goes on by itself.
+/// Time for which dropping a device waits for the image to be closed. After that it is closed in the background.
 const CLOSE: Duration = Duration::from_secs(5);
 
-/// What all rings and claims of a device share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) target: Target,
     pub(crate) desk: Arc<Desk>,
     pub(crate) size: u64,
     pub(crate) zeroes: bool,
-    /// Whether the image has the exclusive lock.
+    /// The image has the feature exclusive-lock.
     pub(crate) lockable: bool,
-    /// None once all have gone.
+    /// `None` once all queues and claims have gone.
     pub(crate) image: Option<Arc<Image>>,
-    /// Ends when the keeper has.
+    /// Disconnected when the keeper has ended.
     pub(crate) keeper: Mutex<Receiver<()>>,
 }
 
-/// The exclusive lock, for as long as somebody claims the device.
+/// The exclusive lock of a claim.
 struct Held(Arc<Shared>);
 
 impl Drop for Held {
     fn drop(&mut self) {
         let (done, is_done) = sync_channel(0);
         self.0.desk.ask(Order::Unlock(done));
-        // Disconnected when it is done.
+        // Disconnected when the lock is released.
         _ = is_done.recv_timeout(self.0.target.lock);
     }
 }
@@ -61,13 +60,13 @@ impl Shared {
             ));
             return Ok(Claim::nothing());
         }
-        // Who only looks takes the lock, too: so no writer comes meanwhile, and one that has died is put out by Ceph. A
-        // device that was opened to read can only look who has the lock.
+        // A claim for reading takes the lock too: no writer comes meanwhile, and Ceph fences a dead one. A device that
+        // was opened read-only cannot take the lock, and only checks that no other client has it.
         let locks = !self.target.read_only;
         let (answer, answers) = sync_channel(0);
         self.desk.ask(if locks { Order::Lock(answer) } else { Order::Look(answer) });
         let answer = answers.recv_timeout(self.target.lock);
-        // A lock that comes from now on is let go of.
+        // If the lock is granted from now on, the keeper fails to send the answer and releases it.
         drop(answers);
         let who = match answer {
             Ok(Ok(())) if locks => return Ok(Claim::of(Held(self.clone()))),
@@ -92,19 +91,19 @@ impl Shared {
 }
 
 impl Shared {
-    /// Asks the cluster whether a claim has the lock still, for as long as a request may take.
+    /// Asks the cluster whether a claim still has its lock. Waits for at most `timeout=`.
     pub(crate) fn still_owns(&self) -> Result<(), Status> {
         let (answer, answers) = sync_channel(0);
         self.desk.ask(Order::Owns(answer));
         match answers.recv_timeout(self.target.timeout) {
-            // The lock was taken away: as for writes while another client has it.
+            // The lock was taken away. Writes fail with the same status while another client has it.
             Ok(Err(libc::EROFS)) => Err(Status::Conflict),
             Ok(Err(errno)) => {
                 self.desk.failed(Op::Read, errno);
                 Err(Status::from_errno(Errno(errno)))
             }
             Ok(Ok(())) => Ok(()),
-            // Another asks at the same time, and has the answer.
+            // Another thread asked at the same time, and its order replaced this one.
             Err(RecvTimeoutError::Disconnected) => Err(Status::Busy),
             Err(RecvTimeoutError::Timeout) => Err(Status::Timeout),
         }
@@ -112,8 +111,9 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// The last queue and the last claim have gone (R3).
+    /// Called when the last queue and the last claim have gone (R3).
     fn drop(&mut self) {
+        // Released first, so that the keeper's reference is the last one, and the image is closed on its thread.
         self.image = None;
         self.desk.ask(Order::Close);
         let keeper = self.keeper.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());

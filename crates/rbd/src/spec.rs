@@ -1,35 +1,36 @@
-//! What a spec says: which image of which pool, and how to reach the cluster.
+//! The grammar of a spec: the image of a pool, and access to the cluster.
 //!
-//! Owns the grammar behind `rbd:`. Errors name the pool and the image and never the whole spec: somebody may have put a
-//! key there, and errors go to logs.
+//! Owns all that stands behind `rbd:`. Errors name the pool and the image and never the whole spec: a user may have put
+//! a key there, and errors go to logs.
 
 use std::time::Duration;
 
 use sheave::DeviceError;
 use sheave::drivers::{Params, Reach};
 
-/// How long a request may take until librados gives it up.
+/// Default of `timeout=`, after which librados gives a request up.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// How long the opening may take.
+/// Default of `connect=`, the time limit of opening the device.
 const CONNECT: Duration = Duration::from_secs(15);
-/// How long requests go without an answer until that is told.
+/// Default of `warn=`, after which a silent cluster is reported.
 const WARN: Duration = Duration::from_secs(5);
-/// How long a claim waits for the exclusive lock.
+/// Default of `lock=`, the time for which a claim waits for the exclusive lock.
 const LOCK: Duration = Duration::from_secs(10);
-/// Longest of these times: librados counts seconds.
+/// Largest value of each of these; librados counts whole seconds.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 /// Keys whose values are files that librados reads.
 const FILES: [&str; 2] = ["conf", "keyring"];
 
-/// The cluster of a spec, which librados finds in its usual places unless keys name the files.
+/// Returns the resources that a spec needs: its cluster, and the files that its keys name. librados finds the cluster
+/// in its usual places if no key names a file.
 pub(crate) fn reaches(params: &mut Params<'_>) -> Vec<Reach> {
     let cluster = Reach::Network(format!("the cluster of {}", params.path().unwrap_or_default()));
     let files = FILES.into_iter().filter_map(|key| Some(Reach::Reads(params.text(key)?.into())));
     [cluster].into_iter().chain(files).collect()
 }
 
-/// All that a spec says.
+/// A parsed spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) spec: String,
@@ -37,7 +38,7 @@ pub(crate) struct Target {
     pub(crate) namespace: String,
     pub(crate) image: String,
     pub(crate) snapshot: Option<String>,
-    /// The configuration of Ceph; without one librados looks where it always does.
+    /// Ceph's configuration file; `None` for librados's usual places.
     pub(crate) conf: Option<String>,
     /// The user, without `client.`.
     pub(crate) id: String,
@@ -50,7 +51,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Reads a spec.
+    /// Parses a spec.
     ///
     /// # Errors
     ///
@@ -105,12 +106,12 @@ impl Target {
         })
     }
 
-    /// Whether nothing is written: a snapshot never changes.
+    /// Returns true if the device takes no writes. A snapshot never changes.
     pub(crate) fn is_read_only(&self) -> bool {
         self.read_only || self.snapshot.is_some()
     }
 
-    /// The image as Ceph's own tools name it.
+    /// Names the image as Ceph's own tools do.
     pub(crate) fn name(&self) -> String {
         let mut name = format!("{}/", self.pool);
         if !self.namespace.is_empty() {
@@ -123,7 +124,7 @@ impl Target {
         name
     }
 
-    /// The device in words, for errors and notices.
+    /// Names the device in errors and notices.
     pub(crate) fn words(&self) -> String {
         format!("RBD image {}", self.name())
     }
@@ -138,7 +139,7 @@ fn time(params: &mut Params<'_>, key: &'static str, default: Duration) -> Result
     }
 }
 
-/// `POOL/IMAGE[@SNAP]`.
+/// Parses `POOL/IMAGE[@SNAP]`.
 fn split(path: &str) -> Result<(String, String, Option<String>), &'static str> {
     const RIGHT: &str = "Name pool and image, as in rbd:POOL/IMAGE or rbd:POOL/IMAGE@SNAPSHOT";
     let (pool, rest) = path.split_once('/').ok_or(RIGHT)?;

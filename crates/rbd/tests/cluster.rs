@@ -1,5 +1,5 @@
-//! The driver against a Ceph cluster of one node. The cluster comes up once, so there is one test, which runs all
-//! scenarios in order and names those that failed.
+//! The driver against a Ceph cluster of one node. Starting the cluster is slow, so one test runs all scenarios in order
+//! and names those that failed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -63,12 +63,11 @@ fn registry() -> Registry {
     registry
 }
 
-/// Makes an image.
 fn make(ceph: &Ceph, image: &str, mib: u64) {
     ceph.rbd(&["create", "--size", &format!("{mib}M"), image]);
 }
 
-/// The spec of an image, with more keys.
+/// Returns the spec of an image, with further keys.
 fn spec(ceph: &Ceph, image: &str, keys: &str) -> String {
     format!("rbd:rbd/{image},conf={}{keys}", ceph.conf().display())
 }
@@ -89,7 +88,7 @@ fn filled(len: usize, byte: u8) -> Buf {
     buf
 }
 
-/// Submits and waits for so many; their user data and results, in order of the user data.
+/// Submits, and waits for `many` completions. Returns user data and results, in order of the user data.
 fn results(ring: &mut Ring, many: u32) -> Vec<(u64, i32)> {
     ring.submit_and_wait(many).expect("submitted");
     let mut all = Vec::new();
@@ -172,7 +171,7 @@ fn keys_and_rights(ceph: &Ceph) {
     ring.push(op::write(fd, filled(4096, 1))).expect("room");
     assert_eq!(results(&mut ring, 1), [(0, 4096)]);
     drop((ring, device));
-    // The key of another user, none at all, and a right that is missing.
+    // The key of another user, no key at all, and a missing right.
     let wrong = ceph.dir().join("wrong.keyring");
     let other = ceph.ceph(&["auth", "get-or-create", "client.other", "mon", "allow r"]);
     std::fs::write(&wrong, other.replace("client.other", "client.me")).expect("written");
@@ -206,7 +205,7 @@ fn snapshot(ceph: &Ceph) {
     assert!(read.iter().all(|byte| *byte == 1));
     ring.push(op::write(then_fd, filled(4096, 3))).expect("room");
     assert_eq!(results(&mut ring, 1), [(0, -libc::EBADF)]);
-    // It never changes, so nobody has to be kept from it.
+    // A snapshot never changes, so two claims do not exclude each other.
     let _one = then.claim(Sharing::WithReaders).expect("claimed");
     let _lock = device.claim(Sharing::Alone).expect("claimed");
     let again = registry().open(then.name()).expect("opened");
@@ -249,7 +248,7 @@ fn exclusive_lock(ceph: &Ceph) {
     let one = open(ceph, "locked", "").expect("opened");
     let two = open(ceph, "locked", ",lock=5s").expect("opened");
     let ((mut ring_one, fd_one), (mut ring_two, fd_two)) = (ring(&one), ring(&two));
-    // Without a claim the lock goes to who writes.
+    // Without a claim the lock passes to whoever writes.
     for _ in 0..3 {
         for (ring, fd) in [(&mut ring_one, fd_one), (&mut ring_two, fd_two)] {
             ring.push(op::write(fd, filled(4096, 1))).expect("room");
@@ -272,14 +271,14 @@ fn exclusive_lock(ceph: &Ceph) {
         assert!(from.elapsed() < Duration::from_secs(10), "{:?}", two.notices());
         std::thread::sleep(Duration::from_millis(5));
     }
-    // Whoever has it kept it, so nobody is marked as one to be fenced.
+    // The owner kept the lock, so no client is marked for fencing.
     assert!(!ceph.rbd(&["image-meta", "ls", "locked"]).contains("sheave"));
     // Ceph's own tools are kept out, too.
     let bench = ["bench", "--io-type", "write", "--io-size", "4096", "--io-total", "4096", "locked"];
     assert!(!ceph.run("rbd", &bench).is_good());
     ring_one.push(op::write(fd_one, filled(4096, 3))).expect("room");
     assert_eq!(results(&mut ring_one, 1), [(0, 4096)]);
-    // A claim that has ended is anybody's, though the device is open still.
+    // After the claim has ended the lock is free, although the device is still open.
     drop(claim);
     let claim = two.claim(Sharing::Alone).expect("claimed");
     ring_two.push(op::write(fd_two, filled(4096, 4))).expect("room");
@@ -289,7 +288,7 @@ fn exclusive_lock(ceph: &Ceph) {
     ring_one.push(op::write(fd_one, filled(4096, 5))).expect("room");
     assert_eq!(results(&mut ring_one, 1), [(0, 4096)]);
     drop(claim);
-    // Who has claimed it once writes no more without a claim, and is told so.
+    // Once claimed, the device writes no more without a claim, and a notice says so.
     ring_one.push(op::write(fd_one, filled(4096, 6))).expect("room");
     assert_eq!(results(&mut ring_one, 1), [(0, -libc::EBADE)]);
     let from = Instant::now();
@@ -359,7 +358,7 @@ fn pool(ceph: &Ceph) {
     pool.close().expect("closed");
 }
 
-/// Lets the OSD go on when a scenario ends, however it does.
+/// A stopped OSD, which goes on when the scenario ends, even by a panic.
 struct Stopped<'a>(&'a Ceph);
 
 impl Stopped<'_> {
@@ -461,7 +460,7 @@ fn dropped_while_silent(ceph: &Ceph) {
     assert_eq!(device.in_flight().total(), 0);
 }
 
-/// An opening and a claim that were given up are undone when the cluster has answered after all.
+/// An opening and a claim that timed out are undone when the cluster answers at last.
 fn too_late(ceph: &Ceph) {
     make(ceph, "late", 16);
     let device = open(ceph, "late", ",lock=500ms").expect("opened");
@@ -473,7 +472,7 @@ fn too_late(ceph: &Ceph) {
     assert!(error.contains("not to be had within 500ms"), "{error}");
     assert!(from.elapsed() < Duration::from_secs(5), "{:?}", from.elapsed());
     drop(stopped);
-    // The watcher that is left is the device's own.
+    // The only watcher left is the device's own.
     let until = Instant::now() + Duration::from_secs(10);
     loop {
         let (status, locks) = (ceph.rbd(&["status", "late"]), ceph.rbd(&["lock", "ls", "late"]));
@@ -509,7 +508,7 @@ fn an_osd_that_is_killed_forgets_nothing_and_is_waited_for() {
             left -= 1;
         }
     }
-    // What was flushed is there, also when the OSD is killed once more.
+    // Flushed data is there, even after the OSD is killed once more.
     ceph.kill_osd_and_start();
     for number in 0..32 {
         ring.push(op::read(fd, filled(65536, 0xee)).offset(number * 131_072)).expect("room");

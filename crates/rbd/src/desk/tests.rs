@@ -1,4 +1,4 @@
-//! What the user is told, over a long life of a device.
+//! Notices over a long life of a device.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use sheave::drivers::Registry;
 use super::{Desk, MAX_NOTICES};
 use crate::spec::Target;
 
-/// The desk of an image that is not opened.
+/// Returns the desk of an image that is not opened.
 pub(crate) fn desk() -> Desk {
     let (desks, made) = std::sync::mpsc::channel();
     let mut registry = Registry::standard();
@@ -37,7 +37,7 @@ fn each_silence_of_the_cluster_is_told() {
 }
 
 #[test]
-fn what_is_told_last_is_kept_however_much_was_told_before() {
+fn the_newest_notices_are_kept() {
     let desk = desk();
     for size in 0..100 {
         desk.resized(size, size + 1);

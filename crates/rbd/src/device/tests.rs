@@ -1,4 +1,4 @@
-//! The end of a request, while what it logs runs code that panics.
+//! The end of a request whose log message runs code that panics.
 
 use std::ptr::null_mut;
 use std::thread::JoinHandle;
@@ -10,7 +10,7 @@ use tracing::{Event, Metadata, Subscriber};
 use super::*;
 use crate::desk::tests::desk;
 
-/// Panics when something is logged.
+/// A subscriber that panics when something is logged.
 struct Panics;
 
 impl Subscriber for Panics {
@@ -35,7 +35,7 @@ impl Subscriber for Panics {
     fn exit(&self, _: &Id) {}
 }
 
-/// A device whose requests are given back at once, as those that librbd has failed; and those that were not ended then.
+/// A device whose requests are ended at once, as librbd ends failed ones. The counter has those whose slots kept them.
 #[derive(Debug)]
 struct GivenBack(Arc<Flight>, Arc<AtomicU32>);
 

@@ -1,9 +1,9 @@
-//! Times as monitors write them, and marks.
+//! Parsing of monitors' times, and of marks.
 
 use super::{Before, MARKED_WATCHES, ends_soon, seconds};
 
 #[test]
-fn a_mark_says_whom_it_means_and_in_which_image() {
+fn a_mark_names_its_client_and_its_image() {
     let before = |watches: Vec<u64>| Before { address: "[::1]:0/17".into(), watches };
     for watches in [vec![], vec![7], vec![7, u64::MAX]] {
         let mark = before(watches.clone()).mark("5e1f");

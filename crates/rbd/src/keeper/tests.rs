@@ -1,4 +1,4 @@
-//! Sizes that change.
+//! Changes of an image's size.
 
 use super::sized;
 use crate::desk::tests::desk;

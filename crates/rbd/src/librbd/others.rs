@@ -1,4 +1,4 @@
-//! What is known of the other clients of an image: who watches it, who is on the blocklist, and what is noted with it.
+//! Other clients of an image: their watches and the blocklist; and the notes in the image's metadata.
 #![allow(unsafe_code)] // Calls C.
 
 use std::ffi::{CStr, c_char};
@@ -6,19 +6,19 @@ use std::ptr::null_mut;
 
 use super::{Image, WatcherOf, check, text};
 
-/// Clients that watch an image, of which librbd is asked first; and most that are read at all.
+/// Room for watchers in the first query, and the most that are read at all.
 const WATCHERS: (usize, usize) = (16, 1 << 16);
 
-/// Room for a note, and for the name of an image.
+/// Room for a note, and for the id of an image.
 const NOTE_BYTES: usize = 4096;
 
 impl Image {
-    /// Until when the client at this address is on the cluster's blocklist, if it is. This client knows the newest map
-    /// then.
+    /// Returns the end of the blocklist entry of the client at this address, if it has one. Waits for the newest map
+    /// first, so that the OSDs learn of the entry with this client's next message.
     pub(crate) fn blocklisted_until(&self, address: &str) -> Result<Option<String>, i32> {
         let cluster = &self.pool.cluster;
         cluster.wait_for_latest_map()?;
-        // Releases before Pacific know it by its older name.
+        // Releases before Pacific call the blocklist by its older name.
         let list =
             |name: &str| cluster.ask_monitor(&format!("{{\"prefix\": \"osd {name} ls\", \"format\": \"json\"}}"));
         let listed = list("blocklist").or_else(|_| list("blacklist"))?;
@@ -27,13 +27,13 @@ impl Image {
         Ok(until.map(str::to_owned))
     }
 
-    /// Puts the client at this address on the cluster's blocklist, for as long as the cluster does by default.
+    /// Puts the client at this address on the cluster's blocklist, for the cluster's default time.
     pub(crate) fn blocklist(&self, address: &str) -> Result<(), i32> {
         self.change_blocklist("add", address)
     }
 
-    /// The same for a client that is on the list: the time of one does not change, so it is taken off first. Not every
-    /// user may do that; then all stays as it is.
+    /// Renews a blocklist entry. An existing entry keeps its time, so it is removed first; without the right to do that
+    /// it stays.
     pub(crate) fn blocklist_anew(&self, address: &str) -> Result<(), i32> {
         self.change_blocklist("rm", address)?;
         self.blocklist(address)
@@ -47,23 +47,23 @@ impl Image {
             let command = format!("\"prefix\": \"osd {name}\", \"{name}op\": \"{how}\", \"addr\": \"{address}\"");
             self.pool.cluster.ask_monitor(&format!("{{{command}}}"))
         };
-        // As in `blocklisted_until`.
+        // Under the older name where needed, as in `blocklisted_until`.
         change("blocklist").or_else(|errno| change("blacklist").map_err(|_| errno)).map(drop)
     }
 
-    /// The cookies of the watches on the image of the client at this address: a client has none once Ceph has not heard
-    /// of it for a while.
+    /// Returns the cookies of the watches on the image of the client at this address. A client has none once Ceph has
+    /// not heard from it for a while.
     pub(crate) fn watches_of(&self, address: &str) -> Result<Vec<u64>, i32> {
         Ok(self.watches(address)?.iter().map(|watch| watch.cookie).collect())
     }
 
-    /// Whether this client is the one at this address.
+    /// Returns true if this client is the one at this address.
     pub(crate) fn is_own(&self, address: &str) -> Result<bool, i32> {
         let number = self.pool.cluster.number();
         Ok(self.watches(address)?.iter().any(|watch| u64::try_from(watch.id) == Ok(number)))
     }
 
-    /// The watches on the image of the client at this address. Their addresses are not to be read any more.
+    /// Returns the watches on the image of the client at this address, whose `address` pointers are no longer valid.
     fn watches(&self, address: &str) -> Result<Vec<WatcherOf>, i32> {
         let mut room = WATCHERS.0;
         loop {
@@ -88,7 +88,7 @@ impl Image {
         }
     }
 
-    /// The name that the cluster has for the image, which no other image of its pool ever has.
+    /// Returns the image's id, which no other image of its pool ever has.
     pub(crate) fn id(&self) -> Result<String, i32> {
         let mut room = [0 as c_char; NOTE_BYTES];
         // SAFETY: the image is open, and there is as much room as is said.
@@ -96,7 +96,7 @@ impl Image {
         Ok(text_in(&room))
     }
 
-    /// What is noted with the image under this key, if anything is.
+    /// Returns the note under this key in the image's metadata, if there is one.
     pub(crate) fn note(&self, key: &str) -> Result<Option<String>, i32> {
         let (key, mut room, mut len) = (text(key), vec![0 as c_char; NOTE_BYTES], NOTE_BYTES);
         // SAFETY: the image is open, the key is valid for the call, and there is as much room as is said.
@@ -109,7 +109,7 @@ impl Image {
         }
     }
 
-    /// Notes this with the image, in the place of what was noted before; without a value nothing is from then on.
+    /// Replaces the note under this key; removes it if `value` is `None`.
     pub(crate) fn set_note(&self, key: &str, value: Option<&str>) -> Result<(), i32> {
         let (key, value) = (text(key), value.map(text));
         // SAFETY: the image is open, and the texts are valid for the call.
@@ -122,7 +122,6 @@ impl Image {
     }
 }
 
-/// The text that C has put into this room.
 fn text_in(room: &[c_char]) -> String {
     let bytes: Vec<u8> = room.iter().map(|byte| *byte as u8).collect();
     CStr::from_bytes_until_nul(&bytes).map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()

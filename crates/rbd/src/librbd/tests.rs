@@ -6,7 +6,7 @@ use super::load;
 fn a_library_that_is_missing_is_named_with_its_package() {
     for (librados, librbd, name, package) in [
         ("libsheave-nowhere.so.2", "librbd.so.1", "libsheave-nowhere.so.2", "librados2"),
-        // One that every process has in the place of librados, so that the other one is looked for.
+        // A library that every process has stands for librados, so that the search goes on to librbd.
         ("libc.so.6", "libsheave-nowhere.so.1", "libsheave-nowhere.so.1", "librbd1"),
         ("libc.so.6", "libc.so.6", "libc.so.6", "librbd1 librados2"),
     ] {

@@ -1,4 +1,4 @@
-//! What specs mean, and what errors say of those that mean nothing.
+//! Parsing of specs, and the errors for wrong ones.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use sheave::drivers::Registry;
 
 use super::Target;
 
-/// What a spec is read as; the device itself is not opened.
+/// Parses a spec, without opening the device.
 fn read(spec: &str) -> Result<Target, String> {
     static TARGET: Mutex<Option<Target>> = Mutex::new(None);
     static ALONE: Mutex<()> = Mutex::new(());
@@ -42,7 +42,7 @@ fn a_spec_names_pool_image_snapshot_and_user() {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_what_would_be_right() {
+fn a_wrong_spec_gets_an_error_with_cause_and_fix() {
     for (spec, words) in [
         ("rbd:", "rbd:POOL/IMAGE"),
         ("rbd:disk", "rbd:POOL/IMAGE"),

@@ -1,4 +1,4 @@
-//! Owners that die, are stopped, or are fenced; and what the next owner, and who only reads, may have then.
+//! Owners of the lock that die, are stopped, or are fenced; and the access that the next owner, and readers, then get.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use sheave_testkit::ceph::Ceph;
 
 use crate::{Stopped, filled, make, open, registry, results, ring};
 
-/// A process with an image's exclusive lock, which is killed in the end.
+/// A process that has an image's exclusive lock, and is killed in the end.
 struct Owner(Child);
 
 impl Owner {
-    /// `rbd bench` takes the lock, as all that write do. Returns it with its address.
+    /// Starts `rbd bench`, which takes the lock as all writers do. Returns it with its address.
     fn new(ceph: &Ceph, image: &str) -> (Owner, String) {
         let words =
             ["bench", "--io-type", "write", "--io-size", "4096", "--io-threads", "1", "--io-total", "1T", image];
@@ -45,7 +45,7 @@ impl Drop for Owner {
     }
 }
 
-/// What an image or its pool says goes over what a client has configured.
+/// The owner is fenced even if the image or its pool overrides the client's configuration.
 pub(crate) fn fenced_whatever_the_image_says(ceph: &Ceph) {
     let keyring = ceph.dir().join("fencer.keyring");
     let rights = ["mon", "profile rbd", "osd", "profile rbd pool=rbd"];
@@ -62,7 +62,7 @@ pub(crate) fn fenced_whatever_the_image_says(ceph: &Ceph) {
             listed.lines().find_map(|line| line.strip_prefix(&*address)).map(|until| until.trim().to_owned())
         };
         assert_eq!(until(), None);
-        // A fence that ends soon, as `rbd_blocklist_expire_seconds` may make it, is made to last.
+        // A short fence, which `rbd_blocklist_expire_seconds` may make, is renewed.
         if let Some(seconds) = fenced_for {
             ceph.ceph(&["osd", "blocklist", "add", &address, seconds]);
         }
@@ -76,7 +76,7 @@ pub(crate) fn fenced_whatever_the_image_says(ceph: &Ceph) {
     }
 }
 
-/// Waits until Ceph does not hear of a client of this image any more.
+/// Waits until Ceph has dropped the watch of a client of this image.
 fn wait_for_silence(ceph: &Ceph, image: &str, address: &str) {
     let from = Instant::now();
     while ceph.rbd(&["status", image]).contains(address) {
@@ -85,7 +85,7 @@ fn wait_for_silence(ceph: &Ceph, image: &str, address: &str) {
     }
 }
 
-/// A claim that is refused leaves behind whom the next one has to fence, that of another process too.
+/// A refused claim leaves a mark of the client that the next claim, of any process, has to fence.
 pub(crate) fn refused_until_fenced(ceph: &Ceph) {
     let keyring = ceph.dir().join("weak.keyring");
     let rights = ["mon", "allow r", "osd", "profile rbd pool=rbd"];
@@ -108,7 +108,7 @@ pub(crate) fn refused_until_fenced(ceph: &Ceph) {
             assert!(error.contains(&format!("ceph osd blocklist add {address}")), "{image}, {turn}: {error}");
             assert!(!ceph.ceph(&["osd", "blocklist", "ls"]).contains(&address));
         }
-        // Where it was known before that nobody can be fenced, the lock stays where it is.
+        // Where fencing was known to fail before the lock was requested, the lock stays with its dead owner.
         assert_eq!(ceph.rbd(&["lock", "ls", image]).contains(&address), was_silent, "{image}");
         assert_eq!(is_marked(image), !was_silent, "{image}");
         ceph.ceph(&["osd", "blocklist", "add", &address]);
@@ -117,13 +117,13 @@ pub(crate) fn refused_until_fenced(ceph: &Ceph) {
     }
 }
 
-/// The first text under this key.
+/// Returns the first text under this key.
 fn word<'a>(json: &'a str, key: &str) -> &'a str {
     let behind = json.split_once(&format!("\"{key}\":\"")).map(|(_, behind)| behind);
     behind.and_then(|behind| behind.split('"').next()).expect("it is there")
 }
 
-/// Another client that was refused has marked it, and it goes on and claims the image again.
+/// Another client, whose claim was refused, has marked this one, which goes on and claims the image again.
 pub(crate) fn fences_not_itself(ceph: &Ceph) {
     make(ceph, "itself", 16);
     let device = open(ceph, "itself", "").expect("opened");
@@ -147,14 +147,14 @@ pub(crate) fn dead_owner_and_a_reader(ceph: &Ceph) {
     assert!(device.notices().is_empty(), "{:?}", device.notices());
     drop(owner);
     wait_for_silence(ceph, "left", &address);
-    // What it had is left there until somebody takes the lock, who only reads cannot.
+    // The dead owner's lock stays until a client takes it, which a reader cannot.
     assert!(ceph.rbd(&["lock", "ls", "left"]).contains(&address));
     let _claim = device.claim(Sharing::WithReaders).expect("the owner is dead");
     let told = device.notices();
     assert!(told.iter().any(|text| text.contains(&address) && text.contains("snapshot")), "{told:?}");
 }
 
-/// The spec of an image, of which librbd keeps what it has read.
+/// Returns the spec of an image whose reads librbd caches.
 fn cached_spec(ceph: &Ceph, image: &str) -> String {
     let text = std::fs::read_to_string(ceph.conf()).expect("read");
     let conf = ceph.dir().join("cached.conf");
@@ -173,7 +173,7 @@ pub(crate) fn fenced_with_a_cache(ceph: &Ceph) {
     for _ in 0..3 {
         pool.check_owner().expect("it is its own");
     }
-    // It is the cluster that is asked: who has the superblocks in memory may be fenced since.
+    // The cluster is asked: a pool that has its superblocks in memory may have been fenced since.
     let stopped = Stopped::new(ceph);
     let error = pool.check_owner().expect_err("the cluster says nothing");
     assert!(matches!(error, PoolError::Io { .. }), "{error}");
@@ -191,7 +191,7 @@ pub(crate) fn fenced_with_a_cache(ceph: &Ceph) {
     other.close().expect("closed");
 }
 
-/// Who breaks a lock need not take it.
+/// A lock may be broken by a client that does not take it.
 pub(crate) fn broken_and_nobodys(ceph: &Ceph) {
     make(ceph, "broken", 16);
     ceph.rbd(&["config", "image", "set", "rbd/broken", "rbd_blocklist_on_break_lock", "false"]);
