@@ -1,4 +1,4 @@
-//! Checks of bytes: what is written is read, whatever the shape of the I/O, and nothing beside it changes.
+//! Checks of bytes: reads return what was written, whatever the shape of the I/O, and no other bytes change.
 
 use sheave_base::buf::Buf;
 use sheave_base::rng::Rng;
@@ -9,10 +9,10 @@ use sheave_blk::bio::{BIO_FUA, Op};
 use crate::rig::{Ended, Mode, Rig};
 use crate::suite::{Checked, Suite};
 
-/// Bytes of the device that the checks use.
+/// Most bytes at the beginning of the device that the checks use.
 const REACH: u64 = 4 << 20;
 
-/// A check, with its name as reports have it.
+/// A check, with its name in reports.
 pub(crate) type Check = (&'static str, fn(&Suite, &Device) -> Checked);
 
 pub(crate) const CHECKS: &[Check] = &[
@@ -26,7 +26,7 @@ pub(crate) const CHECKS: &[Check] = &[
     ("refuses what it cannot do", refusals),
 ];
 
-/// How much of the device is used: whole blocks.
+/// Returns the number of bytes that the checks use, in whole blocks.
 pub(crate) fn reach(device: &Device) -> u64 {
     let block = u64::from(device.limits().logical_block);
     REACH.min(device.size_bytes()) / block * block
@@ -44,7 +44,7 @@ fn filled(device: &Device, bytes: &[u8]) -> Result<Buf, String> {
 }
 
 impl Suite {
-    /// Whether an end is as it must be: well, or on a device that fails any.
+    /// Checks the status of an I/O: success, or anything on a device that may fail.
     pub(crate) fn check(&self, what: &str, ended: &Ended) -> Checked {
         if ended.status.is_ok() || self.may_fail {
             return Ok(());
@@ -95,7 +95,7 @@ fn sane(_: &Suite, device: &Device) -> Checked {
     Ok(())
 }
 
-/// Random writes in batches, then all of it read, in another shape each time.
+/// Writes at random in batches, then reads everything in pieces of several lengths.
 fn reads_back(suite: &Suite, device: &Device) -> Checked {
     if device.capabilities().read_only {
         return Ok(());
@@ -133,7 +133,7 @@ fn reads_back(suite: &Suite, device: &Device) -> Checked {
     Ok(())
 }
 
-/// Memory in more pieces than a request takes.
+/// Uses more pieces of memory than a request takes.
 fn pieces(suite: &Suite, device: &Device) -> Checked {
     if device.capabilities().read_only {
         return Ok(());
@@ -156,7 +156,7 @@ fn pieces(suite: &Suite, device: &Device) -> Checked {
     rig.finish()
 }
 
-/// Memory that is aligned as the limits ask, and no better where that can be had.
+/// Uses memory with exactly the alignment that the limits ask for.
 fn aligned(suite: &Suite, device: &Device) -> Checked {
     if device.capabilities().read_only {
         return Ok(());
@@ -210,7 +210,7 @@ fn zeroes(suite: &Suite, device: &Device) -> Checked {
         let bytes = noise(reach, &mut Rng::new(15));
         suite.write(&mut rig, device, 0, &bytes)?;
         let blocks = reach / block;
-        // Of a device with large blocks there is no middle to take.
+        // A device with large blocks has no room for the third range.
         let ranges = [(1, 1), (3, 5), (10, blocks.saturating_sub(20))];
         for (first, many) in ranges.into_iter().filter(|(first, many)| *many > 0 && first + many <= blocks) {
             let (at, len) = ((first * block) as u64, (many * block) as u32);

@@ -1,7 +1,8 @@
-//! What every driver must do, as checks that its author runs.
+//! The contract of a driver, as checks that its author runs.
 //!
 //! A [`Suite`] opens the device anew for each check, by a function of the author's, and sends I/O through rings of its
-//! own, each I/O with its own memory. It never hangs on a driver that does: what has not ended in time is a finding.
+//! own, each I/O with its own memory. A driver that hangs does not hang the suite: I/O that does not end in time is a
+//! failure.
 //!
 //! ```
 //! use sheave_conformance::Suite;
@@ -13,12 +14,12 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `suite` | what a suite knows of its driver, and the report |
-//! | `rig` | a ring that knows each I/O it has sent, and that each ends once |
+//! | `suite` | the properties of the driver that the checks need, and the report |
+//! | `rig` | a ring that checks that each I/O ends once |
 //! | `data` | checks of bytes: reads, writes, pieces of memory, zeroes, discards, durability |
-//! | `life` | checks of life: depth, waits, freezes, rings that are dropped, threads, overdue requests |
+//! | `life` | checks of the life cycle: depth, waits, freezes, rings that are dropped, threads, overdue requests |
 //!
-//! The checks write to the device. They need 1 MiB of it at least, and use the first 4 MiB and the last block.
+//! The checks write to the device. They need at least 1 MiB, and use the first 4 MiB and the last block.
 
 mod data;
 mod life;

@@ -1,4 +1,4 @@
-//! Checks of life: how many requests at a time, how a ring waits, freezes, rings that are dropped, threads.
+//! Checks of the life cycle: queue depth, waits, freezes, rings that are dropped, threads.
 
 use std::time::{Duration, Instant};
 
@@ -19,11 +19,11 @@ pub(crate) const CHECKS: &[Check] = &[
     ("lets a device be detached in mid-I/O", attached_again),
 ];
 
-/// A read or write of one block of the device, by number.
+/// Sends a read or write of one block; `number` decides which.
 fn send(rig: &mut Rig, device: &Device, number: u64) -> Result<u32, String> {
     let block = device.limits().logical_block;
     let op = if number.is_multiple_of(2) || device.capabilities().read_only { Op::Read } else { Op::Write };
-    // Not in a row, so that they do not merge.
+    // Scattered, so that neighbours do not merge into one request.
     let at = number * 7 % (reach(device) / u64::from(block)) * u64::from(block);
     rig.send(op, 0, at, block, vec![buf(device, block as usize)?])
 }
@@ -131,7 +131,7 @@ fn attached_again(suite: &Suite, device: &Device) -> Checked {
     Ok(())
 }
 
-/// Requests of a device that holds them for ever.
+/// Checks that requests of a device that holds them for ever time out, and not too early.
 pub(crate) fn overdue(device: &Device) -> Checked {
     let limit = device.legs().first().map_or(Duration::ZERO, |leg| leg.queue.timeout());
     for mode in [Mode::Poll, Mode::Wait] {

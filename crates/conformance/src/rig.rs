@@ -1,7 +1,7 @@
-//! A ring that knows each I/O it has sent: its memory, and that it ends once.
+//! A ring that keeps the memory of each I/O it sends, and checks that each I/O ends once.
 //!
-//! Owns the memory until the I/O has ended. A ring whose I/O does not end in time is leaked with its memory, for to
-//! drop it would be to wait for ever.
+//! Owns the memory until the I/O has ended. A ring whose I/O does not end in time is leaked with its memory, because
+//! dropping it would wait for ever.
 #![allow(unsafe_code)] // Vouches for the memory of I/O.
 
 use std::collections::HashMap;
@@ -14,21 +14,18 @@ use sheave_blk::Device;
 use sheave_blk::bio::{BVec, NO_FIXED_BUF, Op, SECTOR_SHIFT};
 use sheave_blk::ctx::{BioSpec, IoCtx, IoCtxOptions};
 
-/// How long all of a check's I/O may take together, beyond the device's own time limit.
+/// Time for all I/O of a check together, beyond the device's own time limit.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a ring sleeps at a time; a driver that does not wake it is noticed by then.
+/// Longest sleep of a ring. A driver that does not wake it is detected then.
 const NAP: Duration = Duration::from_secs(5);
 
-/// How a ring waits.
+/// The way in which a ring waits for I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// It polls.
     Poll,
-    /// It sleeps until something has ended.
     Wait,
 }
 
-/// An I/O that has ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) owner: u32,
@@ -36,7 +33,6 @@ pub(crate) struct Ended {
     pub(crate) memory: Vec<Buf>,
 }
 
-/// A ring with one device.
 pub(crate) struct Rig {
     ctx: Option<IoCtx>,
     device: Device,
@@ -46,7 +42,7 @@ pub(crate) struct Rig {
     ended: Vec<(u32, Status)>,
     pub(crate) mode: Mode,
     plugged: bool,
-    /// Sleeps that lasted to their limit though something had ended.
+    /// Sleeps that lasted to their limit although an I/O had ended.
     missed: u32,
 }
 
@@ -63,7 +59,8 @@ impl Rig {
         self.ctx.as_mut().expect("invariant: only the end of the rig takes it")
     }
 
-    /// Sends an I/O of so many bytes with this memory, which is as long if the operation has data; its number.
+    /// Sends an I/O of `bytes` bytes. `memory` has that length if the operation has data, else none. Returns its
+    /// number.
     pub(crate) fn send(
         &mut self,
         op: Op,
@@ -82,7 +79,7 @@ impl Rig {
         let spec = BioSpec { bdev: self.bdev, op, flags, sector: at >> SECTOR_SHIFT, bytes, owner };
         let deadline = Instant::now() + PATIENCE;
         while !self.ctx().submit(&spec, &vecs, NO_FIXED_BUF) {
-            // Bios come back when what was gathered has gone to the driver.
+            // Bios are freed only after the gathered requests have gone to the driver.
             self.plug(false);
             self.step()?;
             if Instant::now() > deadline {
@@ -92,7 +89,7 @@ impl Rig {
         Ok(owner)
     }
 
-    /// Opens or closes a batch: what is sent between goes to the driver together.
+    /// Opens or closes a plug. I/O sent while it is open goes to the driver together.
     pub(crate) fn plug(&mut self, open: bool) {
         match (open, std::mem::replace(&mut self.plugged, open)) {
             (true, false) => self.ctx().start_plug(32),
@@ -101,7 +98,6 @@ impl Rig {
         }
     }
 
-    /// Polls once.
     pub(crate) fn poll(&mut self) {
         let Rig { ctx, ended, .. } = self;
         if let Some(ctx) = ctx {
@@ -116,7 +112,7 @@ impl Rig {
             self.ctx().wait(1, Some(NAP));
             self.poll();
             self.missed += u32::from(before.elapsed() >= NAP && !self.ended.is_empty());
-            // Not the first time: the process itself may have been stopped.
+            // More than once, because the process itself may have been stopped for the length of a sleep.
             if self.missed > 2 {
                 return Err("a ring that slept was not woken when its I/O had ended".into());
             }
@@ -124,7 +120,7 @@ impl Rig {
         Ok(())
     }
 
-    /// What has ended since the last call.
+    /// Returns the I/O that has ended since the last call.
     pub(crate) fn take(&mut self) -> Result<Vec<Ended>, String> {
         let mut all = Vec::new();
         for (owner, status) in std::mem::take(&mut self.ended) {
@@ -136,7 +132,7 @@ impl Rig {
         Ok(all)
     }
 
-    /// Waits for all that was sent.
+    /// Waits until all I/O has ended, and returns it in the order in which it was sent.
     pub(crate) fn wait_all(&mut self) -> Result<Vec<Ended>, String> {
         let deadline = Instant::now() + PATIENCE;
         let mut all = self.take()?;
@@ -151,13 +147,13 @@ impl Rig {
         Ok(all)
     }
 
-    /// One I/O alone; its end.
+    /// Sends one I/O and waits for it.
     pub(crate) fn run(&mut self, op: Op, flags: u16, at: u64, bytes: u32, memory: Vec<Buf>) -> Result<Ended, String> {
         self.send(op, flags, at, bytes, memory)?;
         self.wait_all()?.pop().ok_or_else(|| "an I/O that was sent alone has no end".to_string())
     }
 
-    /// Closes the ring with whatever it has; how all of it ended.
+    /// Shuts the ring down with all its I/O, and returns how that ended.
     pub(crate) fn close(mut self) -> Result<Vec<Ended>, String> {
         let mut ctx = self.ctx.take().expect("invariant: only the end of the rig takes it");
         let ended = &mut self.ended;
@@ -170,20 +166,20 @@ impl Rig {
         }
     }
 
-    /// I/O that has not ended.
+    /// Returns the number of I/Os that have not ended.
     pub(crate) fn left(&self) -> usize {
         self.live.len() - self.ended.len()
     }
 
     fn hung(&mut self) -> String {
         let left = self.live.len();
-        // Never dropped, for a device may still use it.
+        // Never dropped, because the device may still use the memory.
         std::mem::forget(self.ctx.take());
         std::mem::forget(std::mem::take(&mut self.live));
         format!("{left} I/Os have not ended after {} s ({:?})", PATIENCE.as_secs(), self.mode)
     }
 
-    /// Ends a check: nothing may be left in flight.
+    /// Ends a check: no request may be in flight afterwards.
     pub(crate) fn finish(self) -> Result<(), String> {
         let device = self.device.clone();
         self.close()?;
@@ -196,7 +192,7 @@ impl Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        // A check that gave up: the ring may have I/O, and its memory goes after it.
+        // A check that failed may have left I/O under way. The ring goes first, and its memory after it.
         drop(self.ctx.take());
     }
 }

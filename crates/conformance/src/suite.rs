@@ -1,54 +1,54 @@
-//! What a suite knows of its driver, and what its report says.
+//! The description of a driver that a suite is given, and the report of the checks.
 //!
-//! Owns the two; the checks are in `data` and `life`.
+//! Owns these two; the checks are in `data` and `life`.
 
 use std::fmt;
 
 use sheave_blk::{Device, DeviceError};
 
-/// What a check gives: why it failed.
+/// The result of a check, with the reason of a failure.
 pub(crate) type Checked = Result<(), String>;
 
-/// Opens the device under test, anew.
+/// Opens the device under test, anew each time.
 pub(crate) type Opener = Box<dyn Fn() -> Result<Device, DeviceError> + Send + Sync>;
 
 /// The checks of one driver.
 pub struct Suite {
     pub(crate) open: Opener,
-    /// Opens one that holds requests for ever.
+    /// Opens a device that holds every request for ever.
     pub(crate) stuck: Option<Opener>,
     pub(crate) keeps: bool,
     pub(crate) may_fail: bool,
 }
 
-/// How the checks went, in the order in which they ran.
+/// The results of the checks, in the order in which they ran.
 #[derive(Debug)]
 pub struct Report {
     pub(crate) results: Vec<(&'static str, Checked)>,
 }
 
 impl Suite {
-    /// The checks of the device that `open` opens, which may be another one each time.
+    /// Returns the suite for the device that `open` opens, which may be another one each time.
     pub fn new(open: impl Fn() -> Result<Device, DeviceError> + Send + Sync + 'static) -> Suite {
         Suite { open: Box::new(open), stuck: None, keeps: true, may_fail: false }
     }
 
-    /// The device keeps no data, so nobody asks what it reads.
+    /// Declares that the device keeps no data, so that the bytes it reads are not compared.
     #[must_use]
     pub fn keeps_nothing(mut self) -> Suite {
         self.keeps = false;
         self
     }
 
-    /// I/O may fail, as it does on a device that is made to; each must end all the same.
+    /// Declares that I/O may fail, as on a device that injects faults. Each I/O must end all the same.
     #[must_use]
     pub fn may_fail(mut self) -> Suite {
         (self.may_fail, self.keeps) = (true, false);
         self
     }
 
-    /// Checks also that requests which the driver holds for ever end as timed out, on a device that holds all, with a
-    /// time limit below a second.
+    /// Adds the check that requests which the driver holds for ever time out. `open` opens a device that holds all
+    /// requests, with a time limit below a second.
     #[must_use]
     pub fn stuck(mut self, open: impl Fn() -> Result<Device, DeviceError> + Send + Sync + 'static) -> Suite {
         self.stuck = Some(Box::new(open));
@@ -63,21 +63,21 @@ impl fmt::Debug for Suite {
 }
 
 impl Report {
-    /// The names of the checks that ran.
+    /// Returns the names of the checks that ran.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.results.iter().map(|(name, _)| *name)
     }
 
-    /// The checks that failed, with what was found.
+    /// Returns the checks that failed, with the reasons.
     pub fn failures(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.results.iter().filter_map(|(name, checked)| Some((*name, checked.as_ref().err()?.as_str())))
     }
 
-    /// Ends a test.
+    /// Fails the calling test if a check failed.
     ///
     /// # Panics
     ///
-    /// When a check failed; the message has all of them.
+    /// Panics if a check failed, with the reasons of all failures.
     pub fn assert_passed(&self) {
         let failures: Vec<String> = self.failures().map(|(name, why)| format!("{name}: {why}")).collect();
         assert!(

@@ -1,4 +1,4 @@
-//! Every driver that comes with Sheave passes the suite; drivers that are wrong on purpose do not.
+//! Every driver of Sheave passes the suite; drivers that are wrong on purpose fail the check for their fault.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Mutex};
@@ -64,7 +64,7 @@ fn fault() {
     suite(failing).may_fail().stuck(stuck).run().assert_passed();
 }
 
-/// A store that is wrong in one way.
+/// A store with one fault.
 #[derive(Clone, Debug)]
 struct Wrong {
     how: &'static str,
@@ -135,7 +135,7 @@ impl SafeQueue for Wrong {
 }
 
 #[test]
-fn what_is_wrong_is_found() {
+fn a_driver_with_a_fault_fails_the_check_for_it() {
     wrong("nothing").run().assert_passed();
     for (how, found) in [
         ("writes the first block only", "reads back what was written"),

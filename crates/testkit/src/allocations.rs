@@ -1,26 +1,27 @@
-//! A global allocator that counts what one thread allocates while a test watches it.
+//! A global allocator that counts the allocations of one thread while a test watches it.
 //!
-//! A test binary installs it (`#[global_allocator] static ALLOCATOR: Counting = Counting;`) and asks [`allocations`].
+//! A test binary installs it (`#[global_allocator] static ALLOCATOR: Counting = Counting;`) and calls [`allocations`].
 //!
-//! - I1: what other threads allocate meanwhile (the harness, workers) is not counted.
+//! - I1: allocations of other threads (the harness, workers) are not counted.
 //! - I2: memory comes from and goes to the system's allocator, with the layouts that the caller gave.
-//! - I3: a binary that has not installed it fails: without, every count would be 0.
+//! - I3: a binary that has not installed it fails: otherwise every count would be 0.
 #![allow(unsafe_code)] // A global allocator is an unsafe trait.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 thread_local! {
-    /// What this thread has allocated since it is watched; `None` while it is not. Needs no memory and no drop.
+    /// Allocations of this thread while it is watched, else `None`. Const and without drop, so it allocates nothing
+    /// itself.
     static COUNT: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// The system's allocator, which counts for the thread that is watched.
+/// The system's allocator, with a count for the thread that is watched.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counting;
 
 fn count() {
-    // A thread that ends has no cell any more, and is not watched.
+    // The cell is gone in a thread that is ending, which is not watched.
     let _ = COUNT.try_with(|count| count.set(count.get().map(|count| count + 1)));
 }
 
@@ -50,7 +51,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// How often this thread allocates during `work`: new memory, zeroed memory, and memory made larger or smaller.
+/// Returns the number of allocations of this thread during `work`: new memory, zeroed memory, and memory resized.
 pub fn allocations(work: impl FnOnce()) -> u64 {
     let counts = counted(|| drop(std::hint::black_box(Box::new(0_u64))));
     assert_eq!(counts, 1, "this binary does not install the counting allocator: nothing would be counted (I3)");

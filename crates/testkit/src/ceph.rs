@@ -1,7 +1,7 @@
 //! A Ceph cluster of one node on the loopback address: a monitor and an OSD, with keys, in a directory of its own.
 //!
 //! Owns the processes, which end with the value. It comes up in about 7 s, so a test program makes one and runs all its
-//! scenarios on it. There is no manager: pools and images need none.
+//! scenarios on it. There is no manager, because pools and images need none.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
@@ -15,19 +15,18 @@ use crate::tools::require;
 
 /// The user that may do everything.
 const ADMIN: &str = "client.admin";
-/// How long a command may take.
+/// Time limit of a command.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where the OSD keeps what it is given.
+/// The object store of the OSD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Store {
-    /// In memory, until it ends.
+    /// In memory, until the OSD ends.
     Memory,
     /// In a sparse file of this many bytes, as BlueStore, so that the OSD may be killed.
     Blue(u64),
 }
 
-/// The cluster.
 #[derive(Debug)]
 pub struct Ceph {
     dir: TempDir,
@@ -36,11 +35,11 @@ pub struct Ceph {
 }
 
 impl Ceph {
-    /// Starts a cluster with a pool `rbd`; `None` after a loud skip when a tool is missing.
+    /// Starts a cluster with a pool `rbd`. Returns `None` after a loud skip if a tool is missing.
     ///
     /// # Panics
     ///
-    /// When it does not come up: the message has what the tool said that failed.
+    /// Panics if the cluster does not come up, with the output of the tool that failed.
     pub fn start(store: Store) -> Option<Ceph> {
         for tool in ["ceph-mon", "ceph-osd", "ceph", "ceph-authtool", "monmaptool", "rbd"] {
             require(tool)?;
@@ -74,45 +73,45 @@ impl Ceph {
         Some(ceph)
     }
 
-    /// The directory with all of it.
+    /// Returns the directory with all files of the cluster.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Its configuration, which names the keyring of the user `admin`.
+    /// Returns the configuration file, which names the keyring of the user `admin`.
     pub fn conf(&self) -> PathBuf {
         self.dir.path().join("ceph.conf")
     }
 
-    /// What `rbd` with these words says.
+    /// Runs `rbd` with these arguments, and returns its output.
     ///
     /// # Panics
     ///
-    /// When it fails.
+    /// Panics if it fails.
     pub fn rbd(&self, words: &[&str]) -> String {
         self.run("rbd", words).expect_good()
     }
 
-    /// What `ceph` with these words says.
+    /// Runs `ceph` with these arguments, and returns its output.
     ///
     /// # Panics
     ///
-    /// When it fails.
+    /// Panics if it fails.
     pub fn ceph(&self, words: &[&str]) -> String {
         self.run("ceph", words).expect_good()
     }
 
-    /// Runs one of Ceph's tools on the cluster, for a minute at most.
+    /// Runs one of Ceph's tools on the cluster, for at most a minute.
     pub fn run(&self, program: &str, words: &[&str]) -> Ran {
         run(self.dir.path(), program, words)
     }
 
-    /// Stops the OSD (SIGSTOP), and waits until each of its threads has stopped: some may answer for a while after the
-    /// signal was sent.
+    /// Stops the OSD (SIGSTOP), and waits until each of its threads has stopped: some may still answer for a while
+    /// after the signal was sent.
     ///
     /// # Panics
     ///
-    /// When it is not there, or does not stop.
+    /// Panics if the OSD is not there, or does not stop.
     pub fn stop_osd(&self) {
         self.signal_osd("STOP");
         let until = Instant::now() + PATIENCE;
@@ -122,11 +121,11 @@ impl Ceph {
         }
     }
 
-    /// Lets it go on.
+    /// Lets the OSD go on (SIGCONT).
     ///
     /// # Panics
     ///
-    /// When it is not there.
+    /// Panics if the OSD is not there.
     pub fn continue_osd(&self) {
         self.signal_osd("CONT");
     }
@@ -137,18 +136,18 @@ impl Ceph {
         assert!(sent.is_ok_and(|sent| sent.success()), "kill -{signal} {pid}");
     }
 
-    /// Whether all threads of the OSD are stopped; one that ends meanwhile is not asked.
+    /// Returns true if all threads of the OSD are stopped. A thread that ends meanwhile does not count.
     fn has_stopped(&self) -> bool {
         let threads = fs::read_dir(format!("/proc/{}/task", self.osd.id())).expect("it is there").flatten();
         let states = threads.filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok());
         states.into_iter().all(|status| status.lines().any(|line| line.starts_with("State:\tT")))
     }
 
-    /// Kills the OSD, and starts it again on what it has kept: nothing, unless that is in a file.
+    /// Kills the OSD, and starts it again with the objects it has kept: none with [`Store::Memory`].
     ///
     /// # Panics
     ///
-    /// When it does not start.
+    /// Panics if it does not start.
     pub fn kill_osd_and_start(&mut self) {
         let _ = self.osd.kill();
         let _ = self.osd.wait();
@@ -165,7 +164,6 @@ impl Drop for Ceph {
     }
 }
 
-/// A command that has ended.
 #[derive(Debug)]
 pub struct Ran {
     what: String,
@@ -173,21 +171,21 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// Whether it went well.
+    /// Returns true if the command succeeded.
     pub fn is_good(&self) -> bool {
         self.output.status.success()
     }
 
-    /// What it said on stderr.
+    /// Returns the command's stderr.
     pub fn errors(&self) -> String {
         String::from_utf8_lossy(&self.output.stderr).into_owned()
     }
 
-    /// What it said on stdout.
+    /// Returns the command's stdout.
     ///
     /// # Panics
     ///
-    /// When it failed.
+    /// Panics if the command failed.
     pub fn expect_good(&self) -> String {
         assert!(self.is_good(), "{}: {:?}\n{}", self.what, self.output.status, self.errors());
         String::from_utf8_lossy(&self.output.stdout).into_owned()
@@ -202,13 +200,13 @@ fn run(dir: &Path, program: &str, words: &[&str]) -> Ran {
     Ran { output: output.unwrap_or_else(|error| panic!("{what}: {error}")), what }
 }
 
-/// Starts a daemon in the foreground: it ends when it is killed.
+/// Starts a daemon in the foreground, to be killed by the caller.
 fn daemon(dir: &Path, program: &str, id: &str) -> Child {
     let log = fs::File::create(dir.join(format!("{program}.log"))).expect("a log");
     let mut command = Command::new(require(program).expect("it was asked for"));
     command.args(["-f", "-i", id, "-c"]).arg(dir.join("ceph.conf"));
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("it starts");
-    // A daemon that cannot run ends at once; what it waits for, the next command waits for too.
+    // A daemon that cannot run ends at once. For one that runs, the next command waits until it is ready.
     let until = Instant::now() + Duration::from_millis(100);
     while Instant::now() < until {
         if let Ok(Some(ended)) = child.try_wait() {

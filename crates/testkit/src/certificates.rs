@@ -1,4 +1,4 @@
-//! Certificates that are made for one test, in the files that programs with GnuTLS look for.
+//! Certificates made for one test, in files named as programs with GnuTLS expect them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,18 +6,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose};
 
-/// An authority, and a directory with what it has issued, under the names that GnuTLS's programs look for.
+/// A certificate authority, and a directory for the certificates that it issues.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     dir: tempfile::TempDir,
 }
 
 impl Authority {
-    /// A new one, which has issued a certificate for a server ([`Authority::server`]).
+    /// Creates an authority, and a certificate for a server ([`Authority::server`]).
     ///
     /// # Panics
     ///
-    /// When certificates cannot be made or written.
+    /// Panics if certificates cannot be made or written.
     #[expect(clippy::new_without_default, reason = "each one is another")]
     pub fn new() -> Authority {
         let mut params = CertificateParams::new(Vec::new()).expect("parameters");
@@ -31,21 +31,21 @@ impl Authority {
         authority
     }
 
-    /// The directory of somebody with a certificate: `ca-cert.pem`, the authority's, and certificate and key as a
-    /// client's (`client-cert.pem`, `client-key.pem`) and as a server's.
+    /// Issues a certificate. Returns a directory with `ca-cert.pem`, the authority's certificate, and the new
+    /// certificate and key both as a client's (`client-cert.pem`, `client-key.pem`) and as a server's.
     ///
     /// # Panics
     ///
-    /// When they cannot be made or written.
+    /// Panics if the files cannot be made or written.
     pub fn issue(&self, name: &str, common_name: &str) -> PathBuf {
         self.issue_for_days(name, common_name, (-1, 365))
     }
 
-    /// As [`Authority::issue`], with a certificate that is valid from so many days from now until so many.
+    /// Same as [`Authority::issue`], valid for the days `from..until`, counted from now.
     ///
     /// # Panics
     ///
-    /// When they cannot be made or written.
+    /// Panics if the files cannot be made or written.
     pub fn issue_for_days(&self, name: &str, common_name: &str, (from, until): (i64, i64)) -> PathBuf {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970");
         let day = |days: i64| {
@@ -67,16 +67,16 @@ impl Authority {
         dir
     }
 
-    /// The directory of the server.
+    /// Returns the directory of the server's certificate.
     pub fn server(&self) -> PathBuf {
         self.dir.path().join("server")
     }
 
-    /// The directory of somebody who knows the authority, and has no certificate.
+    /// Returns the directory of a client that has the authority's certificate, and none of its own.
     ///
     /// # Panics
     ///
-    /// When it cannot be written.
+    /// Panics if the file cannot be written.
     pub fn anonymous(&self) -> PathBuf {
         let dir = self.dir.path().join("anonymous");
         fs::create_dir_all(&dir).expect("made");

@@ -1,22 +1,21 @@
-//! The cases in which the instructions of an I/O are counted: what `examples/hot_loop.rs` is run with.
+//! The cases in which the instructions of an I/O are counted: arguments for `examples/hot_loop.rs`.
 //!
 //! Owns the one list ([`CASES`]), which `tests/budgets` guards and `cargo xtask bench counts` puts into
-//! docs/performance.md, how long a run is, and the words with which cargo builds the programs that are counted
+//! docs/performance.md, the length of a run, and the arguments with which cargo builds the counted programs
 //! ([`Profile::builds`]). Does not run anything.
 //!
-//! I1: a case has words of its own, and the cases that need a kernel ring come last.
+//! I1: no two cases have the same arguments, and the cases that need a kernel ring come last.
 
-/// A case.
+/// One program with arguments whose instructions are counted.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Case {
-    /// Its name in the file of budgets.
+    /// The name in the file of budgets.
     pub name: &'static str,
-    /// The arguments of the program without the number of I/Os: `SPEC RW DEPTH BATCH [WORD]...`. `FILE` in it stands
-    /// for the path of a file, and what else a spec says of it.
+    /// The arguments of the program without the number of I/Os: `SPEC RW DEPTH BATCH [WORD]...`. `FILE` stands for the
+    /// path of a file, and further keys of its spec.
     pub words: &'static str,
-    /// How much more than its budget it may take.
+    /// Percentage by which the count may exceed its budget.
     pub margin_percent: f64,
-    /// What is run.
     pub program: Program,
 }
 
@@ -25,22 +24,21 @@ pub struct Case {
 pub enum Program {
     /// `examples/hot_loop.rs`.
     HotLoop,
-    /// `sheave bench`: the words are its arguments, without the number of I/Os.
+    /// `sheave bench`. The words are its arguments, without the number of I/Os.
     Bench,
 }
 
-/// The counts themselves repeat to a hundredth; what is left is for code that moves about.
+/// Counts repeat to a hundredth. The margin allows for code that the compiler arranges differently.
 const MARGIN: f64 = 3.0;
-/// `ram:` copies with libc's memcpy, which is not the same everywhere.
+/// `ram:` copies with libc's memcpy, which differs between machines.
 const MARGIN_COPYING: f64 = 10.0;
-/// How many completions of a file a poll finds is the kernel's.
+/// The number of completions of a file that a poll finds depends on the kernel.
 const MARGIN_KERNEL: f64 = 10.0;
 
 const fn case(name: &'static str, words: &'static str) -> Case {
     Case { name, words, margin_percent: MARGIN, program: Program::HotLoop }
 }
 
-/// All of them.
 pub const CASES: &[Case] = &[
     case("null-read-d128-b32", "null:size=1T read 128 32"),
     case("null-read-d128-b32-nostats", "null:size=1T read 128 32 nostats"),
@@ -54,11 +52,11 @@ pub const CASES: &[Case] = &[
     },
     case("mapped-read-d128-b32", "null:size=1T read 128 32 mapped"),
     case("mapped-write-d128-b32", "null:size=1T write 128 32 mapped"),
-    // What is kept is what lies before the first unit, so that no data goes to it; the row before is the same device.
+    // `keep` covers all that lies before the first unit, so no data is copied. The row before is the same device.
     case("null-keep-read-d128-b32", "null:size=1G,keep=1088K read 128 32"),
     case("volume-read-d128-b32", "null:size=1G,keep=1088K read 128 32 volume"),
     case("volume-write-d128-b32", "null:size=1G,keep=1088K write 128 32 volume"),
-    // One in sixteen takes a unit of the pool, and all of them note what is written.
+    // One write in sixteen allocates a unit, and all of them record what is written.
     case("volume-first-write-4k-d128-b32", "null:size=1G,keep=1088K write 128 32 fresh seq 4k"),
     case("null-read-seq-d128-b32", "null:size=1T read 128 32 seq"),
     Case { margin_percent: MARGIN_COPYING, ..case("ram-read-d128-b32", "ram:size=64M read 128 32") },
@@ -66,27 +64,25 @@ pub const CASES: &[Case] = &[
     Case { margin_percent: MARGIN_KERNEL, ..case("file-read-4k-d1", "file:FILE read 1 1 4k sleep") },
 ];
 
-/// The arguments of cargo, but for the profile, that build what is counted: the command line as users build it, then
-/// the examples. The examples select the command line too, of which nothing is built for them: its dependencies want
-/// features that the library alone does not, and without them cargo would compile every floor once for the program and
-/// once for the examples.
+/// The arguments of cargo, without the profile, that build the counted programs: the command line as users build it,
+/// then the examples. The second build selects the command line too, although it builds nothing of it: its dependencies
+/// enable features that the library alone does not, and without them cargo would compile every floor once for the
+/// program and once for the examples.
 const BUILDS: [&str; 2] =
     ["build --quiet --bin sheave", "build --quiet -p sheave -p sheave-cli --example hot_loop --example interfaces"];
 
 /// The profiles of the programs that users run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
-    /// What `cargo build --release` makes.
     Release,
-    /// What packages have: optimized once more when it is linked.
+    /// The profile of packages, with link-time optimization.
     Dist,
 }
 
 impl Profile {
-    /// All of them.
     pub const ALL: [Profile; 2] = [Profile::Release, Profile::Dist];
 
-    /// The profile's name, which is that of its directory under `target` too.
+    /// Returns the profile's name, which is that of its directory under `target` too.
     pub fn name(self) -> &'static str {
         match self {
             Profile::Release => "release",
@@ -94,36 +90,36 @@ impl Profile {
         }
     }
 
-    /// The arguments of cargo that build what is counted, by this profile: of one call after the other.
+    /// Returns the arguments of cargo, call by call, that build the counted programs by this profile.
     pub fn builds(self) -> impl Iterator<Item = Vec<&'static str>> {
         BUILDS.into_iter().map(move |words| words.split(' ').chain(["--profile", self.name()]).collect())
     }
 }
 
-/// I/Os of a short and of a long run, whole batches of every case: the difference of their counts by the I/Os between
-/// is what one I/O costs, whatever start and end do.
+/// I/Os of a short and of a long run, in whole batches of every case. The difference of the two counts has no cost of
+/// start and end; divided by the difference of I/Os it is the cost of one.
 pub const SHORT_LONG: (u64, u64) = (12_800, 128_000);
 
 impl Case {
-    /// Whether the machine must give out kernel rings.
+    /// Returns true if the machine must give out kernel rings.
     pub fn needs_kernel_ring(&self) -> bool {
         self.words.starts_with("file:")
     }
 
-    /// The words with a file in the place of `FILE`.
+    /// Returns the words with `file` in the place of `FILE`.
     pub fn on(&self, file: &str) -> String {
         self.words.replace("FILE", file)
     }
 }
 
-/// The program's arguments: such words, with a number of I/Os (or what stands for one) where the program wants it.
+/// Returns the program's arguments: `words` with the number of I/Os, or a placeholder for it, in its place.
 pub fn arguments(words: &str, ios: &str) -> Vec<String> {
     let mut words: Vec<String> = words.split(' ').map(str::to_owned).collect();
     words.insert(4, ios.to_owned()); // SPEC RW DEPTH BATCH IOS [WORD]...
     words
 }
 
-/// What an I/O costs by the counts of a short and of a long run.
+/// Returns the cost of one I/O by the counts of a short and of a long run.
 pub fn per_io(short: u64, long: u64) -> f64 {
     let (few, many) = SHORT_LONG;
     (long as f64 - short as f64) / (many - few) as f64

@@ -1,12 +1,12 @@
-//! Installs the missing outside tools through apt-get, where that is allowed, in one go.
+//! Installs the missing outside tools through apt-get, where that is allowed, in one run.
 //!
-//! Owns the decision whether this machine may install (root, or sudo without a password; apt-get there) and the
-//! order of attempts. Called by `cargo xtask test --all --install` only (I1): a test that installs would surprise its
-//! reader.
+//! Owns the decision whether this machine may install (root, or sudo without a password; apt-get present) and the order
+//! of attempts. Called by `cargo xtask test --all --install` only (I1): a test that installs would surprise whoever
+//! runs it.
 //!
 //! Invariants:
 //! - I4: nothing here asks a question or waits for a terminal.
-//! - I5: package lists are fetched only when installing with the present ones failed.
+//! - I5: package lists are fetched only after installing with the present ones has failed.
 
 use std::env;
 use std::ffi::OsString;
@@ -15,14 +15,12 @@ use std::process::{Command, Stdio};
 
 use crate::tools::{self, Tool};
 
-/// What became of one tool.
+/// The outcome for one tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was there already.
     Present(PathBuf),
-    /// It is there now.
     Installed(PathBuf),
-    /// It is not there, because of this.
+    /// The tool is missing, for this reason.
     Skipped(String),
 }
 
@@ -32,13 +30,12 @@ pub struct Installer {
     quiet: bool,
 }
 
-/// apt-get waits for another apt-get, and gives up on a mirror that does not answer, within these bounds; its output
-/// is a log, not a screen.
+/// Bounds for waits of apt-get, for another apt-get and for a mirror; and output for a log, not for a terminal.
 const APT_OPTIONS: &[&str] =
     &["-q", "-o", "DPkg::Lock::Timeout=120", "-o", "Acquire::http::Timeout=30", "-o", "Dpkg::Use-Pty=0"];
 
 impl Installer {
-    /// The machine we run on.
+    /// Returns the installer for this machine.
     pub fn host() -> Self {
         Self { path: env::var_os("PATH").unwrap_or_default(), quiet: false }
     }
@@ -48,7 +45,7 @@ impl Installer {
         Self { path: path.into(), quiet: true }
     }
 
-    /// Which of `wanted` are here; the outcomes are in the order of `wanted`. Installs nothing.
+    /// Searches for the tools in `wanted`. The outcomes are in the order of `wanted`. Installs nothing.
     pub fn look(&self, wanted: &[Tool]) -> Vec<Outcome> {
         let outcome = |tool: &Tool| match self.find(tool.name) {
             Some(path) => Outcome::Present(path),
@@ -57,8 +54,8 @@ impl Installer {
         wanted.iter().map(outcome).collect()
     }
 
-    /// Makes each of `wanted` present if that is possible; the outcomes are in the order of `wanted`. What is going to
-    /// be installed is told before: the tools, then apt-get's own list of packages with their sizes.
+    /// Installs the missing ones of `wanted`, if possible. The outcomes are in the order of `wanted`. Before that it
+    /// prints what will be installed: the tools, then apt-get's own list of packages with their sizes.
     pub fn ensure(&self, wanted: &[Tool]) -> Vec<Outcome> {
         let before: Vec<Option<PathBuf>> = wanted.iter().map(|tool| self.find(tool.name)).collect();
         let missing: Vec<&Tool> = wanted.iter().zip(&before).filter(|(_, at)| at.is_none()).map(|(t, _)| t).collect();
@@ -94,7 +91,7 @@ impl Installer {
                 "packages of servers (Ceph, Prometheus, smartmontools) enable those: `systemctl disable` ends that"
             );
         }
-        // Lists what comes with them and the sizes, and installs nothing: its failure is none.
+        // A dry run that prints all packages with their sizes. It declines at the prompt, so its failure is expected.
         apt_install(missing, "--assume-no");
         if install(missing) {
             return Ok(());
@@ -103,14 +100,14 @@ impl Installer {
         if !self.run(&apt, &["update"]) {
             return Err("apt-get update failed (no network?)".into());
         }
-        // One package that this release does not have must not keep the others away.
+        // One by one, so that a package that this release lacks does not keep the others away.
         if install(missing) || missing.iter().filter(|tool| !install(&[tool])).count() == 0 {
             return Ok(());
         }
         Err("apt-get install failed (its output is above)".into())
     }
 
-    /// The words that start apt-get with the right to install, or why there are none.
+    /// Returns the command that runs apt-get with the right to install, or the reason for which there is none.
     fn apt_command(&self) -> Result<Vec<OsString>, String> {
         let apt = self.find("apt-get").ok_or("this system has no apt-get")?;
         if self.answer(Command::new("id").arg("-u")).is_some_and(|uid| uid.trim() == "0") {
@@ -123,7 +120,7 @@ impl Installer {
         Ok(vec![sudo.into(), "-n".into(), "DEBIAN_FRONTEND=noninteractive".into(), apt.into()])
     }
 
-    /// The standard output of a command that succeeds.
+    /// Returns the standard output of a command, if it succeeds.
     fn answer(&self, command: &mut Command) -> Option<String> {
         let output = command.env("PATH", &self.path).stdin(Stdio::null()).output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())

@@ -1,11 +1,11 @@
-//! What the tests of all crates share: outside tools (fio, strace, valgrind ...), loud skips, and seeds.
+//! Shared parts of the tests of all crates: outside tools (fio, strace, valgrind ...), loud skips, and seeds.
 //!
-//! Owns the one table of outside tools with their Debian packages ([`tools::TOOLS`]), the way to install them
-//! ([`install`]), what happens to a test that cannot run here ([`skip()`]), which seeds a randomized test runs
-//! ([`seeds`]), the form in which images of disks are kept ([`expand_runs`]), the cases in which instructions are
-//! counted ([`hot_loop::CASES`]), the allocator that counts ([`allocations::Counting`]), the filter that forbids a
-//! system call ([`seccomp::forbid`]), and, each behind a feature of its name, `certificates` for tests of TLS, a `ceph`
-//! cluster of one node, and a `systemd` in namespaces.
+//! Owns the one table of outside tools with their Debian packages ([`tools::TOOLS`]) and their installation
+//! ([`install`]), the skips of tests that cannot run here ([`skip()`]), the seeds of a randomized test ([`seeds`]), the
+//! form in which images of disks are kept ([`expand_runs`]), the cases in which instructions are counted
+//! ([`hot_loop::CASES`]), the allocator that counts ([`allocations::Counting`]), the filter that forbids a system call
+//! ([`seccomp::forbid`]), and, each behind a feature of its name, `certificates` for tests of TLS, a `ceph` cluster of
+//! one node, and a `systemd` in namespaces.
 //! Does not own any test data or devices.
 //!
 //! Invariants:

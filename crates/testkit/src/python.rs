@@ -1,7 +1,7 @@
-//! Modules of Python that tests use and Debian does not have: found, or put into the target directory by pip.
+//! Python modules that tests use and Debian does not have: found, or installed into the target directory by pip.
 //!
-//! Owns [`MODULES`], as [`crate::tools`] owns the programs: `cargo xtask test --all --install` installs what is
-//! missing, a test only asks. They go into a directory of their own, so that no Python of the machine is changed.
+//! Owns [`MODULES`], as [`crate::tools`] owns the programs: `cargo xtask test --all --install` installs missing ones, a
+//! test only searches. They have a directory of their own, so that no Python of the machine is changed.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -9,27 +9,24 @@ use std::process::{Command, Stdio};
 use crate::install::Outcome;
 use crate::skip;
 
-/// A module, and what the tests need it for. Its package has its name.
+/// A Python module. Its package has the same name.
 #[derive(Debug, Clone, Copy)]
 pub struct Module {
-    /// Its name.
     pub name: &'static str,
-    /// The version to install: another one is another peer.
+    /// The version to install. It is fixed because another version is another peer.
     pub version: &'static str,
-    /// What the tests need it for.
+    /// The purpose that the tests use it for.
     pub why: &'static str,
 }
 
-/// Every module that some test uses.
 pub const MODULES: &[Module] =
     &[Module { name: "varlink", version: "31.0.0", why: "calls the control socket as programs that others wrote do" }];
 
-/// Where they are put.
 fn directory() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/python"))
 }
 
-/// Python, which finds the modules.
+/// Returns a command for Python that finds the modules.
 #[must_use]
 pub fn python() -> Command {
     let mut command = Command::new("python3");
@@ -43,7 +40,7 @@ fn has(name: &str) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Which modules are here; the outcomes are in the order of [`MODULES`]. Installs nothing.
+/// Searches for the modules. The outcomes are in the order of [`MODULES`]. Installs nothing.
 #[must_use]
 pub fn look() -> Vec<Outcome> {
     let one = |module: &Module| match has(module.name) {
@@ -53,7 +50,7 @@ pub fn look() -> Vec<Outcome> {
     MODULES.iter().map(one).collect()
 }
 
-/// Makes each module present if that is possible; the outcomes are in the order of [`MODULES`].
+/// Installs each module that is missing, if possible. The outcomes are in the order of [`MODULES`].
 #[must_use]
 pub fn ensure() -> Vec<Outcome> {
     let one = |module: &Module| {
@@ -77,11 +74,11 @@ fn cure(module: &Module) -> String {
     format!("python3 -m pip install --target target/python {}", module.name)
 }
 
-/// Python with a module that the calling test needs, or `None` after a loud skip: then return from the test.
+/// Returns Python with a module that the calling test needs, or `None` after a loud skip: then return from the test.
 ///
 /// # Panics
 ///
-/// In CI when the module is missing, and always when it is not in [`MODULES`].
+/// Panics in CI if the module is missing, and always if it is not in [`MODULES`].
 #[must_use]
 pub fn require(name: &str) -> Option<Command> {
     let module = MODULES.iter().find(|module| module.name == name);

@@ -1,20 +1,20 @@
-//! Images of disks that are kept as test data, in a form that is small for what is mostly zeroes.
+//! Images of disks that are kept as test data, in a form that is small for images that are mostly zeroes.
 //!
-//! Owns the form: an image is its 8-byte words in runs. A run is a count of 4 bytes, little-endian, then so many words,
-//! or, if the highest bit of the count is set, one word that is repeated as often.
+//! Owns the form: an image is its 8-byte words in runs. A run is a count of 4 bytes, little-endian, then that many
+//! words, or, if the highest bit of the count is set, one word that is repeated that often.
 //!
 //! Called by tests that open old images.
 
 const WORD: usize = 8;
 const REPEATED: u32 = 1 << 31;
-/// Fewer equal words than this are written out.
+/// Shortest run of equal words that is stored as one word.
 const LEAST: usize = 3;
 
-/// The bytes of an image.
+/// Returns the bytes of an image.
 ///
 /// # Panics
 ///
-/// When the runs are cut off.
+/// Panics if the runs are cut off.
 pub fn expand_runs(runs: &[u8]) -> Vec<u8> {
     let (mut bytes, mut rest) = (Vec::new(), runs);
     while let Some((count, more)) = rest.split_first_chunk::<4>() {
@@ -28,7 +28,7 @@ pub fn expand_runs(runs: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The runs of an image of whole words.
+/// Returns the runs of an image, which consists of whole words.
 pub fn to_runs(bytes: &[u8]) -> Vec<u8> {
     let (words, _) = bytes.as_chunks::<WORD>();
     let (mut runs, mut literal, mut at) = (Vec::new(), 0, 0);

@@ -1,25 +1,25 @@
-//! Tests of kernels and containers that forbid a system call: a seccomp filter that does.
+//! A seccomp filter that forbids system calls, as some kernels and containers do.
 #![allow(unsafe_code)]
 
 /// Makes a system call fail with EPERM, as Docker's default profile does, for this thread and the threads and processes
-/// that it starts. That cannot be taken back: call it in a thread of its own.
+/// that it starts. A filter cannot be removed, so call this in a thread of its own.
 ///
-/// `call` is a number of libc's, `SYS_io_uring_setup` for one.
+/// `call` is one of libc's numbers, such as `SYS_io_uring_setup`.
 pub fn forbid(call: libc::c_long) {
     refuse(call, libc::EPERM);
 }
 
-/// As [`forbid`], of `io_uring_setup`: no ring can be made.
+/// Same as [`forbid`] for `io_uring_setup`, so that no ring can be made.
 pub fn forbid_rings() {
     forbid(libc::SYS_io_uring_setup);
 }
 
-/// As [`forbid`], with this errno.
+/// Same as [`forbid`], with this errno.
 pub fn refuse(call: libc::c_long, errno: i32) {
     let equals = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     let is_it = libc::sock_filter { code: equals as u16, jt: 0, jf: 1, k: call as u32 };
     let mut filter = [
-        // The number is the first word of seccomp's data.
+        // The number of the call is the first word of seccomp's data.
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
         is_it,
         statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32),
@@ -28,8 +28,8 @@ pub fn refuse(call: libc::c_long, errno: i32) {
     install(&mut filter);
 }
 
-/// Lets this thread, and the threads and processes that it starts, make these system calls alone; all others fail with
-/// EPERM. As [`forbid`], it cannot be taken back.
+/// Makes all system calls except these fail with EPERM, for this thread and the threads and processes that it starts.
+/// Cannot be undone, as with [`forbid`].
 pub fn allow_only(calls: &[libc::c_long]) {
     let equals = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     let mut filter = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0)];

@@ -1,24 +1,24 @@
-//! Which seeds a randomized test runs: the same few on every machine, one to reproduce, or new ones for hours.
+//! The seeds of a randomized test: the same few on every machine, one to reproduce a failure, or new ones for hours.
 //!
 //! Owns `SHEAVE_SEED` (one seed, to reproduce a failure) and `SHEAVE_ROUND` (set by `cargo xtask stress`, which runs
-//! the tests round after round). A test prints its seed when it fails, and draws everything from it.
+//! the tests round after round). A test draws everything from its seed, and prints the seed when it fails.
 
 use std::ops::Range;
 
 use crate::skip::under_sanitizer;
 
-/// Runs exactly this seed.
+/// Environment variable with the one seed to run.
 pub const SEED_ENV: &str = "SHEAVE_SEED";
 
-/// Names the round of a stress run: each has seeds of its own.
+/// Environment variable with the round of a stress run. Each round has seeds of its own.
 pub const ROUND_ENV: &str = "SHEAVE_ROUND";
 
-/// Seeds of one round of a stress run; more than any test takes in a round.
+/// Distance between the first seeds of two rounds: more than any test takes in a round.
 const ROUND: u64 = 1 << 20;
 
-/// The seeds for a randomized test that takes `count` of them in an ordinary run: `0..count`, the one seed of
+/// Returns the seeds for a randomized test that takes `count` of them in an ordinary run: `0..count`, the one seed of
 /// `SHEAVE_SEED`, or `count` new ones in each round of `cargo xtask stress` and of `cargo xtask nightly`. Under a
-/// sanitizer an ordinary run takes a quarter of them: it looks at memory, which all seeds touch in the same ways.
+/// sanitizer an ordinary run takes a quarter of them: it checks memory, which all seeds use in the same ways.
 ///
 /// ```
 /// for seed in sheave_testkit::seeds(16) {
@@ -29,7 +29,7 @@ const ROUND: u64 = 1 << 20;
 ///
 /// # Panics
 ///
-/// When one of the variables is set to what is no number: a silent default would not reproduce anything.
+/// Panics if one of the variables is not a number: a silent default would not reproduce anything.
 pub fn seeds(count: u64) -> Range<u64> {
     let number = |name: &str| {
         let text = std::env::var(name).ok()?;

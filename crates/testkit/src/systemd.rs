@@ -1,8 +1,8 @@
-//! A systemd of its own as PID 1 of namespaces: an init system on which a test may start, break and stop units, while
-//! the host's processes, mounts, network and systemd notice nothing.
+//! A systemd as PID 1 of namespaces: an init system on which a test may start, break and stop units, without effect on
+//! the host's processes, mounts, network and systemd.
 //!
-//! Owns the processes, which end with the value (and with the test, however that ends: `unshare --kill-child`), and
-//! the directory of control groups below the test's own. The root is an overlay over the host's, whose upper layer is
+//! Owns the processes, which end with the value (and with the test, even if that is killed: `unshare --kill-child`),
+//! and a directory of control groups below the test's own. The root is an overlay over the host's, whose upper layer is
 //! in memory. Of the host's units only the journal is started; a test adds its own.
 
 use std::fmt::Write as _;
@@ -17,11 +17,11 @@ use tempfile::TempDir;
 use crate::skip::skip;
 use crate::tools::require;
 
-/// How long anything in it may take: this is for loaded machines.
+/// Time limit of any operation, long enough for loaded machines.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Makes the root in `$1` and becomes its systemd. Runs in namespaces of its own; `$2` is the machine's programs, a
-/// directory whose files appear in its `/usr/bin`.
+/// A script that makes the root in `$1` and becomes its systemd. It runs in its own namespaces. The files in the
+/// directory `$2` appear in `/usr/bin` of the machine.
 const BOOT: &str = r#"
 set -e
 t=$1 r=$1/root programs=$2
@@ -59,26 +59,25 @@ exec chroot "$r" env -i container=test PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/s
     --log-target=console --log-level=info --show-status=false
 "#;
 
-/// The namespaces that the machine has for itself.
+/// Arguments of `unshare` for the namespaces of the machine.
 const NAMESPACES: &[&str] = &["--mount", "--pid", "--fork", "--uts", "--ipc", "--net", "--cgroup", "--kill-child"];
 
-/// The machine.
 #[derive(Debug)]
 pub struct Systemd {
     unshare: Child,
-    /// Its PID 1, as the host counts.
+    /// PID 1 of the machine, by its number on the host.
     init: u32,
     cgroup: PathBuf,
     dir: TempDir,
 }
 
 impl Systemd {
-    /// Boots a machine, with copies of `programs` in its `/usr/bin`; `None` after a loud skip where that cannot be: a
-    /// tool is missing, or this user makes no namespaces.
+    /// Boots a machine, with copies of `programs` in its `/usr/bin`. Returns `None` after a loud skip if a tool is
+    /// missing, or this user may not make namespaces.
     ///
     /// # Panics
     ///
-    /// When it does not come up: the message has what it said.
+    /// Panics if the machine does not come up, with its console.
     pub fn boot(programs: &[&Path]) -> Option<Systemd> {
         for tool in ["systemd", "unshare", "nsenter"] {
             require(tool)?;
@@ -106,7 +105,7 @@ impl Systemd {
         let cgroup = parent.join(format!("sheave-test-{name}"));
         fs::create_dir(&cgroup).expect("root makes a control group");
         let log = fs::File::create(dir.path().join("console")).expect("made");
-        // The namespace of control groups has for its root the group in which `unshare` is: the machine's own.
+        // A control-group namespace has as its root the group in which `unshare` is: the one made for this machine.
         let script = "echo $$ > \"$1/cgroup.procs\" && shift && exec unshare \"$@\"";
         let mut command = Command::new("sh");
         command.args(["-c", script, "sh"]).arg(&cgroup).args(NAMESPACES);
@@ -122,8 +121,8 @@ impl Systemd {
         Some(machine)
     }
 
-    /// A path of the machine, as the host names it. What is written there is there in the machine, and sockets that it
-    /// has bound can be connected to.
+    /// Returns the host's path for a path of the machine. Files written there appear in the machine, and sockets bound
+    /// by the machine can be connected to.
     pub fn path(&self, inside: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root", self.init)).join(inside.trim_start_matches('/'))
     }
@@ -132,43 +131,43 @@ impl Systemd {
     ///
     /// # Panics
     ///
-    /// When that fails.
+    /// Panics if that fails.
     pub fn write(&self, inside: &str, text: &str) {
         let path = self.path(inside);
         fs::create_dir_all(path.parent().expect("a directory")).expect("made");
         fs::write(path, text).expect("written");
     }
 
-    /// Runs a line of the shell in it.
+    /// Runs a shell command in the machine. Returns its output.
     ///
     /// # Errors
     ///
-    /// What it said, when it failed.
+    /// The output, if the command failed.
     pub fn run(&self, line: &str) -> Result<String, String> {
         let Output { status, stdout, stderr } = self.enter(line).output().expect("nsenter runs");
         let (out, err) = (String::from_utf8_lossy(&stdout).into_owned(), String::from_utf8_lossy(&stderr).into_owned());
         if status.success() { Ok(out) } else { Err(format!("{line}: {status}\n{out}{err}")) }
     }
 
-    /// Runs a line of the shell in it that must succeed. Returns its output.
+    /// Runs a shell command in the machine that must succeed. Returns its output.
     ///
     /// # Panics
     ///
-    /// When it fails: the message has the machine's console.
+    /// Panics if it fails, with the machine's console.
     pub fn ok(&self, line: &str) -> String {
         self.run(line).unwrap_or_else(|said| panic!("{said}\nThe console:\n{}", self.console()))
     }
 
-    /// A property of a unit, as `systemctl show` has it.
+    /// Returns a property of a unit, as `systemctl show` prints it.
     pub fn show(&self, unit: &str, property: &str) -> String {
         self.ok(&format!("systemctl show --value -p {property} {unit}")).trim().to_owned()
     }
 
-    /// Waits until `is_so`, and says `what` when that never comes.
+    /// Waits until `is_so` returns true. `what` names the condition in the panic message.
     ///
     /// # Panics
     ///
-    /// After two minutes.
+    /// Panics after two minutes.
     pub fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut Self) -> bool) {
         let until = Instant::now() + PATIENCE;
         while !is_so(self) {
@@ -177,7 +176,7 @@ impl Systemd {
         }
     }
 
-    /// What its systemd has said, and the journal as far as there is one.
+    /// Returns the output of the machine's systemd, and of the journal once that runs.
     pub fn console(&self) -> String {
         let mut said = String::new();
         if let Ok(mut file) = fs::File::open(self.dir.path().join("console")) {
@@ -203,12 +202,12 @@ impl Systemd {
 }
 
 impl Drop for Systemd {
-    /// Its PID 1 is killed, and the kernel ends all else: processes, mounts, network. The control groups are empty
-    /// then, and can be removed.
+    /// Kills PID 1, with which the kernel ends everything else: processes, mounts, network. Then removes the control
+    /// groups, which are empty.
     fn drop(&mut self) {
         let _ = self.unshare.kill();
         let _ = self.unshare.wait();
-        // The last process of the namespace goes a little after `unshare`.
+        // The last process of the namespaces ends a little after `unshare`.
         let until = Instant::now() + PATIENCE;
         while remove_cgroups(&self.cgroup).is_err() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(10));
@@ -216,7 +215,7 @@ impl Drop for Systemd {
     }
 }
 
-/// Removes a directory of control groups, the lowest first. One that is gone is no error.
+/// Removes a directory of control groups, the lowest first. A missing one is no error.
 fn remove_cgroups(dir: &Path) -> std::io::Result<()> {
     let Ok(entries) = fs::read_dir(dir) else { return Ok(()) };
     for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
@@ -225,7 +224,7 @@ fn remove_cgroups(dir: &Path) -> std::io::Result<()> {
     fs::remove_dir(dir)
 }
 
-/// The directory of the control group in which this process is, where the host has mounted the second version.
+/// Returns the directory of this process's control group, if the host has mounted cgroup2.
 fn own_cgroup() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "))?.split(' ').nth(4)?;

@@ -1,4 +1,4 @@
-//! Unit tests: the installer against fake machines (a directory with a few shell scripts), and who skips or fails.
+//! Unit tests: the installer against fake machines (directories with a few shell scripts), and the rules for skips.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::tools::{TOOLS, Tool, Verdict, find_in, verdict};
 
 const FAKE: Tool = Tool { name: "sheave-fake-tool", packages: &["fake-tool", "fake-dbg"], why: "tests" };
 
-/// A machine that has the given programs and nothing else; removed when dropped.
+/// A machine that has the given programs and nothing else. Removed when dropped.
 struct Machine(PathBuf);
 
 impl Machine {

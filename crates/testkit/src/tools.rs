@@ -1,7 +1,7 @@
-//! The table of outside tools that tests use, and the question "is it here?".
+//! The table of outside tools that tests use, and the search for them.
 //!
-//! Owns [`TOOLS`]: a tool that is not in the table cannot be asked for, so that `cargo xtask test` knows what to
-//! install before any test runs. Does not install ([`crate::install`] does).
+//! Owns [`TOOLS`]: a tool that is not in the table cannot be used, so that `cargo xtask test` knows what to install
+//! before any test runs. Does not install ([`crate::install`] does).
 
 use std::env;
 use std::ffi::OsStr;
@@ -10,19 +10,19 @@ use std::path::{Path, PathBuf};
 
 use crate::skip;
 
-/// One outside program, and the Debian packages that bring it.
+/// One outside program, and the Debian packages that have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tool {
     /// The program's name in `PATH`.
     pub name: &'static str,
     /// The packages to install; the first one holds the program.
     pub packages: &'static [&'static str],
-    /// What the tests need it for.
+    /// The purpose that the tests use it for.
     pub why: &'static str,
 }
 
 impl Tool {
-    /// The line that cures its absence by hand.
+    /// Returns the command that installs it by hand.
     pub fn cure(&self) -> String {
         format!("install with `apt-get install {}`", self.packages.join(" "))
     }
@@ -69,12 +69,13 @@ pub const TOOLS: &[Tool] = &[
     Tool { name: "valgrind", packages: &["valgrind", "libc6-dbg"], why: "counts instructions an I/O" },
 ];
 
-/// The table's row for `name`.
+/// Returns the row of the table for `name`.
 pub fn lookup(name: &str) -> Option<&'static Tool> {
     TOOLS.iter().find(|tool| tool.name == name)
 }
 
-/// The path of `name`, if it is an executable file in `PATH` (or in the sbin directories, which a user's `PATH` lacks).
+/// Returns the path of `name`, if it is an executable file in `PATH`, or in the sbin directories, which a user's `PATH`
+/// lacks.
 pub fn find(name: &str) -> Option<PathBuf> {
     find_in(name, &env::var_os("PATH").unwrap_or_default())
 }
@@ -90,7 +91,7 @@ fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-/// The path of a tool that the calling test needs, or `None` after a loud skip: then return from the test.
+/// Returns the path of a tool that the calling test needs, or `None` after a loud skip: then return from the test.
 ///
 /// ```
 /// # fn scenario() {
@@ -100,7 +101,7 @@ fn is_executable(path: &Path) -> bool {
 ///
 /// # Panics
 ///
-/// In CI when the tool is missing (I3), and always when `name` is not in [`TOOLS`].
+/// Panics in CI if the tool is missing (I3), and always if `name` is not in [`TOOLS`].
 pub fn require(name: &str) -> Option<PathBuf> {
     let tool = lookup(name).unwrap_or_else(|| panic!("`{name}` is not in sheave_testkit::tools::TOOLS: add a row"));
     match verdict(tool, find(name), skip::in_ci()) {
@@ -115,7 +116,6 @@ pub fn require(name: &str) -> Option<PathBuf> {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The tool is here.
     Use(PathBuf),
     /// The test cannot run, which is fine on a laptop.
     Skip(String),
