@@ -440,6 +440,7 @@ impl Control {
             let bytes = bytes.min(left - told);
             told += bytes;
             let zero = flags & u64::from(state::ZERO) != 0;
+            // An extent that continues the last one is merged into it, so it fits even into a full list.
             let is_full = extents.len() >= MAX_EXTENTS;
             match extents.last_mut() {
                 _ if kept + bytes != told => continue, // An earlier extent was dropped, and a gap must not be skipped.

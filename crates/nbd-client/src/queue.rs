@@ -194,6 +194,7 @@ impl NbdQueue {
     /// Starts the retry delay when all operations on lost connections have ended.
     fn settle(&mut self, rqs: &mut Polled<'_>) {
         let mut all = true;
+        // Not `all()`, which would stop at the first busy connection: each of them must settle.
         self.conns.iter_mut().for_each(|conn| all &= conn.settle());
         if self.link != Link::Closing || !all {
             return;

@@ -361,7 +361,7 @@ fn a_server_without_multi_conn_gets_one_ring_and_the_second_is_told_why() {
 }
 
 #[test]
-fn what_the_server_cannot_do_the_device_does_not_say() {
+fn a_device_announces_no_ability_that_its_server_lacks() {
     let server = Server::start(MIB, Mode::Structured);
     server.state().flags = tflag::HAS_FLAGS | tflag::READ_ONLY;
     let device = server.open("").expect("opened");
@@ -374,7 +374,7 @@ fn what_the_server_cannot_do_the_device_does_not_say() {
 }
 
 #[test]
-fn a_pool_lives_on_it_and_outlives_its_server() {
+fn a_pool_on_the_device_survives_the_death_of_its_server() {
     let server = Server::start(64 * MIB, Mode::Extended);
     let device = server.open("").expect("opened");
     let Some((ring_here, _)) = ring(&device) else { return };

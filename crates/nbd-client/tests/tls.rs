@@ -127,7 +127,7 @@ fn qemu_nbd_with_tls_wants_a_certificate_and_gets_it() {
 }
 
 #[test]
-fn what_does_not_agree_is_named_with_its_fix() {
+fn mismatched_settings_are_named_with_their_fix() {
     let (dir, authority, other) = (tempfile::tempdir().expect("a directory"), Authority::new(), Authority::new());
     let socket = dir.path().join("s");
     let Some(peer) = nbdkit(&socket, "--tls=require", &authority, &[]) else { return };

@@ -132,7 +132,7 @@ fn more_extents_than_are_kept_are_asked_for_again_and_none_is_missing() {
 }
 
 #[test]
-fn what_breaks_the_protocol_is_named() {
+fn a_violation_of_the_protocol_is_named() {
     let of = |cookie, done, kind, body: &[u8]| chunk_of(Mode::Structured, cookie, done, kind, body);
     let good = list(7, &[(4096, 0)]);
     for (answer, says) in [

@@ -27,7 +27,7 @@ fn ranges_are_bounded() {
 
 proptest! {
     #[test]
-    fn it_is_what_a_map_of_bytes_says(pieces in prop::collection::vec((0u32..64, 1u32..16), 0..40)) {
+    fn ranges_cover_the_same_bytes_as_a_plain_map(pieces in prop::collection::vec((0u32..64, 1u32..16), 0..40)) {
         let (mut covered, mut map) = (Covered::default(), [false; 80]);
         for (from, len) in pieces {
             let bytes = &mut map[from as usize..(from + len) as usize];

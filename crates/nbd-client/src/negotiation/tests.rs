@@ -121,7 +121,7 @@ fn blocks(min: u32, preferred: u32, max: u32) -> Vec<u8> {
 }
 
 #[test]
-fn older_servers_give_what_they_have() {
+fn older_servers_serve_an_export_by_the_options_they_support() {
     let no = |option| answer(option, rep::ERR_UNSUP, b"");
     let simple = [
         greeting(3),
@@ -146,7 +146,7 @@ fn older_servers_give_what_they_have() {
 }
 
 #[test]
-fn what_cannot_be_used_is_refused() {
+fn a_server_or_export_that_cannot_be_used_is_refused() {
     let until_go = [greeting(3), answer(opt::EXTENDED_HEADERS, rep::ACK, b"")];
     let with = |rest: &[Vec<u8>]| feed(&[until_go.as_slice(), rest].concat()).map(|_| ());
     let ack = answer(opt::GO, rep::ACK, b"");

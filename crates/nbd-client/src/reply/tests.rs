@@ -27,7 +27,7 @@ fn request(command: Command) -> Request {
 }
 
 #[test]
-fn what_our_server_says_is_understood_and_never_before_it_is_whole() {
+fn replies_of_our_server_decode_only_once_they_are_whole() {
     for mode in [Mode::Simple, Mode::Structured, Mode::Extended] {
         let session = session(mode);
         let mut place = [0; sheave_nbd::reply::MAX_READ_HEADER];
@@ -73,7 +73,7 @@ fn holes_and_errors_with_offsets_are_understood() {
 }
 
 #[test]
-fn what_is_wrong_is_refused() {
+fn a_malformed_reply_is_refused() {
     let zero_hole = [0u8; 12];
     let wrong = [
         chunk(1, 1, &[0; 8]),                                                     // data of no bytes

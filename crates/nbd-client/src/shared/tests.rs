@@ -76,7 +76,7 @@ fn writes_that_ended_and_were_not_flushed_fail_the_next_flush_of_each_ring_once(
 }
 
 #[test]
-fn a_loss_that_nobody_has_heard_of_is_told_to_a_ring_that_comes_later() {
+fn a_loss_that_failed_no_flush_yet_fails_one_of_a_ring_that_joins_later() {
     let shared = shared();
     shared.join().expect("room");
     assert!(shared.acked(0));
@@ -114,7 +114,7 @@ fn answers_by_connections_of_an_earlier_epoch_count_for_nothing() {
 }
 
 #[test]
-fn a_connection_comes_up_in_an_epoch_of_which_none_has_ended() {
+fn a_connection_comes_up_only_in_an_epoch_whose_connections_are_open() {
     let shared = shared();
     let pair = || UnixStream::pair().map(|(ours, theirs)| (Arc::new(ours.into()), theirs)).expect("a pair");
     let ((one, server), (two, _other)) = (pair(), pair());

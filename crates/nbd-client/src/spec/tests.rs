@@ -9,7 +9,7 @@ fn said(spec: &str) -> String {
 }
 
 #[test]
-fn a_spec_that_is_understood_fails_for_want_of_a_server_and_names_it() {
+fn an_accepted_spec_fails_for_want_of_a_server_and_names_it() {
     for (spec, names) in [
         ("nbd:unix:/nowhere/disk.sock", "NBD server /nowhere/disk.sock, export ''"),
         ("nbd:unix:/nowhere/disk.sock,export=a/b,timeout=2s,connections=2", "export 'a/b'"),
@@ -25,7 +25,7 @@ fn a_spec_that_is_understood_fails_for_want_of_a_server_and_names_it() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_what_is_right() {
+fn a_wrong_spec_gets_an_error_with_cause_and_fix() {
     let long = format!("nbd:unix:/{}", "x".repeat(120));
     for (spec, says) in [
         ("nbd:", "nbd:unix:/run/disk.sock or nbd:HOST:PORT/EXPORT"),
