@@ -122,7 +122,7 @@ fn appends_under_way_together_end_each_with_its_own() {
     assert_eq!(bytes, (1..=128).collect::<Vec<u8>>());
 }
 
-/// An append position follows the end, so a log needs no position of its own.
+/// Writes at the file's position follow each other, so a log is appended to without tracking offsets.
 #[test]
 fn writes_at_the_position_of_the_file_make_it_larger_one_after_the_other() {
     let (_device, pool) = pool(Checksum::None);
