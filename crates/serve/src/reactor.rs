@@ -10,8 +10,6 @@ mod arrivals;
 mod batch;
 mod conn;
 mod door;
-mod held_back;
-mod large_reads;
 mod movement;
 mod places;
 mod questions;

@@ -10,12 +10,12 @@
 mod begin;
 mod block_status;
 mod held_back;
+mod large_reads;
 mod negotiation;
 mod pieces;
 mod progress;
 mod replies;
 mod secure;
-mod waiting_reads;
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -29,8 +29,9 @@ use sheave_nbd::session::{Request, Session, Step};
 use sheave_nbd::wire::Errno;
 use sheave_uring::Fd;
 
+use self::large_reads::LargeReads;
+use self::pieces::Pieces;
 use super::batch::{Batch, Piece};
-use super::large_reads::{LargeReads, Pieces};
 use super::movement::{self, Progress};
 use super::questions::Asked;
 use super::raw;
@@ -511,7 +512,7 @@ impl Conn {
     /// requests for which there is no room before it.
     pub(super) fn has_time(&self, io: &Io) -> bool {
         let more = self.tls.as_ref().is_some_and(|tls| tls.has_to_write(&self.out)) || !self.out.is_empty();
-        !more && !self.large.wait() && self.takes_bytes(io)
+        !more && !self.large.is_waiting() && self.takes_bytes(io)
     }
 
     fn receive(&mut self, io: &mut Io) {

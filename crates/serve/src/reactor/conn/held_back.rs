@@ -1,15 +1,23 @@
-//! Requests that a limit of the export holds back until their time has come.
+//! Requests that a limit of the export holds back until their time has come, and the reactor's list of their connections.
+//!
+//! A connection that is held back is not received from, so nothing tells when its client hangs up: the reactor asks the
+//! sockets from time to time.
 
-use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Instant;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sheave_nbd::session::{Command, Request};
 
 use super::{Charge, Conn, Ending, Stage};
 use crate::limit::Bucket;
+use crate::reactor::Reactor;
+
+/// How often connections that are held back are asked whether their clients have hung up.
+const HANG_UPS: Duration = Duration::from_secs(1);
 
 impl Conn {
-    /// Whether the limit of the export lets a request begin now; keeps it otherwise, until its time has come.
+    /// Returns true if the limit of the export lets a request begin now; keeps the request until its time otherwise.
     pub(super) fn admits(&mut self, request: &Request) -> bool {
         let Stage::Transmission(chosen) = &self.life.stage else { return true };
         let paid = std::mem::replace(&mut self.charge, Charge::Due);
@@ -24,7 +32,7 @@ impl Conn {
         false
     }
 
-    /// When the request that a limit holds back may begin.
+    /// Returns when the request that a limit holds back may begin.
     pub(in crate::reactor) fn held_back_until(&self) -> Option<Instant> {
         match self.charge {
             Charge::HeldBack { until, .. } if self.ending == Ending::No => Some(until),
@@ -32,23 +40,23 @@ impl Conn {
         }
     }
 
-    /// The same, once for each request.
+    /// Returns the same as [`Conn::held_back_until`], once for each request.
     pub(in crate::reactor) fn newly_held_back(&mut self) -> Option<Instant> {
         let until = self.held_back_until()?;
         let Charge::HeldBack { told, .. } = &mut self.charge else { return None };
         if std::mem::replace(told, true) { None } else { Some(until) }
     }
 
-    /// The same, when others that were before it may have gone.
-    pub(in crate::reactor) fn still_held_back(&mut self) -> Option<Instant> {
+    /// Returns the new time of the request that is held back: clients that were before it may have gone.
+    fn still_held_back(&mut self) -> Option<Instant> {
         if let Charge::HeldBack { until, place, .. } = &mut self.charge {
             *until = place.begins().unwrap_or(*until);
         }
         self.held_back_until()
     }
 
-    /// The request that a limit holds back may begin.
-    pub(in crate::reactor) fn let_begin(&mut self, now: Instant) {
+    /// Lets the request begin that a limit holds back.
+    fn let_begin(&mut self, now: Instant) {
         match std::mem::replace(&mut self.charge, Charge::Paid) {
             Charge::HeldBack { since, place, .. } => {
                 place.begin();
@@ -57,9 +65,65 @@ impl Conn {
             other => self.charge = other,
         }
     }
+}
 
-    /// Its socket, to see whether the client has hung up: nothing is received from it while it is held back.
-    pub(in crate::reactor) fn socket(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+impl Reactor {
+    /// Lists a connection that has a request which is held back.
+    pub(in crate::reactor) fn hold_back(&mut self, until: Instant, number: usize) {
+        self.held_back.push((until, number));
+        self.hang_ups_at.get_or_insert_with(|| Instant::now() + HANG_UPS);
+    }
+
+    /// Lets requests begin whose time has come.
+    pub(in crate::reactor) fn begin_held_back(&mut self, now: Instant) {
+        let due = self.held_back.extract_if(.., |(until, _)| *until <= now).collect();
+        self.let_all_begin(due, now);
+    }
+
+    /// Lets all requests begin. Asks the connections, for a request that was charged in this turn is not in the list
+    /// yet.
+    pub(in crate::reactor) fn begin_all_held_back(&mut self) {
+        self.held_back.clear();
+        let conns = self.conns.iter().enumerate();
+        let all = conns.filter_map(|(number, conn)| Some((conn.as_ref()?.held_back_until()?, number))).collect();
+        self.let_all_begin(all, Instant::now());
+    }
+
+    /// Lets requests begin, the longest held back first, so that clients whose requests are due take turns.
+    fn let_all_begin(&mut self, mut due: Vec<(Instant, usize)>, now: Instant) {
+        due.sort_unstable_by(|one, other| other.cmp(one));
+        for (until, number) in due {
+            // The request may have ended with its client, and the number be another's.
+            if let Some(Some(conn)) = self.conns.get_mut(number)
+                && conn.held_back_until() == Some(until)
+            {
+                conn.let_begin(now);
+                // `touched` is a stack: the last that is pushed goes on first.
+                self.touched.push(number);
+            }
+        }
+    }
+
+    /// Ends the connections whose clients have hung up, and sets the new times of requests before which others, of this
+    /// reactor or of another one, have gone.
+    pub(in crate::reactor) fn look_for_hang_ups(&mut self, now: Instant) {
+        let socket = |&(_, number): &(Instant, usize)| Some((number, self.conns.get(number)?.as_ref()?.fd.as_fd()));
+        let look = |(number, socket)| (number, PollFd::from_borrowed_fd(socket, PollFlags::RDHUP));
+        let (numbers, mut looks): (Vec<_>, Vec<_>) = self.held_back.iter().filter_map(socket).map(look).unzip();
+        // A poll that fails has found nobody: the next one, a second later, will.
+        let _ = poll(&mut looks, Some(&Timespec::default()));
+        let hung_up = numbers.into_iter().zip(looks).filter(|(_, look)| !look.revents().is_empty());
+        for number in hung_up.map(|(number, _)| number).collect::<Vec<_>>() {
+            if let Some(Some(conn)) = self.conns.get_mut(number) {
+                conn.hang_up();
+                self.touched.push(number);
+            }
+        }
+        let conns = &mut self.conns;
+        self.held_back.retain_mut(|(until, number)| {
+            let still = conns.get_mut(*number).and_then(|conn| conn.as_mut()?.still_held_back());
+            still.inspect(|at| *until = *at).is_some()
+        });
+        self.hang_ups_at = (!self.held_back.is_empty()).then(|| now + HANG_UPS);
     }
 }

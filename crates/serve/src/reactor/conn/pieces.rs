@@ -9,13 +9,21 @@ use sheave_nbd::session::{Command, Request};
 
 use super::{Conn, Ending, NO_MEMORY, Stage};
 use crate::reactor::batch::Piece;
-use crate::reactor::large_reads::Pieces;
 use crate::reactor::requests::{Answer, Failed, Io};
+
+/// A read that is answered in pieces.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pieces {
+    whole: Request,
+    /// Bytes read.
+    done: u64,
+    in_ring: bool,
+}
 
 impl Conn {
     /// Answers in pieces a read that was refused its memory, when nothing else of the client is under way.
     pub(super) fn read_in_pieces(&mut self, io: &mut Io, request: &Request) -> bool {
-        let waits = self.large.len();
+        let waits = self.waiting_reads();
         let is_quiet = self.under_way == waits && self.gathering.is_none() && self.pieces.is_none();
         let is_read = request.command == Command::Read && self.ending == Ending::No;
         if !is_read

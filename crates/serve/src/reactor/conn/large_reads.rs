@@ -1,0 +1,96 @@
+//! Large reads of a device that carries reads out at once: one after the other, each sent before the next is read.
+//!
+//! Such a device (memory, or a volume that lies in memory) gains nothing from several reads at a time: it has copied all
+//! of them before the first is sent, and the data of sixteen reads of 256 KiB has left the processor's cache by then, so
+//! that sending fetches it from memory once more. So a large read waits, without memory, until little of what was read
+//! before is still to be sent. Requests of other kinds, and small reads, pass it. Where reads take time they all begin
+//! at once.
+
+use std::collections::VecDeque;
+
+use sheave_nbd::session::{Command, Request};
+
+use super::{Conn, Ending, Errno, NO_MEMORY, Stage};
+use crate::reactor::requests::Io;
+
+/// Bytes from which a read is large. Of smaller ones a whole batch is still in the cache when it is sent.
+const LARGE: u64 = 64 << 10;
+/// Memory of a client beyond which its next large read waits: a part of the second-level cache of any processor.
+const HOT: u64 = 256 << 10;
+
+/// The large reads of a client.
+#[derive(Debug, Default)]
+pub(super) struct LargeReads {
+    waiting: VecDeque<Request>,
+    /// The last large read ended in the turn of the loop in which it began.
+    end_at_once: bool,
+}
+
+impl LargeReads {
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Queues a request that has to wait, of a client that holds `held` bytes. Returns true if it has to.
+    pub(super) fn keep(&mut self, request: &Request, held: u64) -> bool {
+        let waits = request.command == Command::Read
+            && request.len >= LARGE
+            && (self.is_waiting() || (self.end_at_once && held >= HOT));
+        if waits {
+            self.waiting.push_back(*request);
+        }
+        waits
+    }
+
+    /// Returns the next read, if it may begin for a client that holds `held` bytes.
+    fn next(&self, held: u64) -> Option<&Request> {
+        self.waiting.front().filter(|_| !self.end_at_once || held < HOT)
+    }
+
+    /// Called when a read has ended; `at_once` says that it did so in the turn of the loop in which it began.
+    pub(super) fn ended(&mut self, request: &Request, at_once: bool) {
+        if request.len >= LARGE {
+            self.end_at_once = at_once;
+        }
+    }
+}
+
+impl Conn {
+    /// Returns the number of large reads that wait.
+    pub(super) fn waiting_reads(&self) -> u32 {
+        self.large.waiting.len() as u32
+    }
+
+    /// Begins the large reads that may begin now; forgets all when the client is gone.
+    pub(super) fn begin_large_reads(&mut self, io: &mut Io) {
+        if self.ending == Ending::Now {
+            self.under_way -= self.waiting_reads();
+            self.large.waiting.clear();
+        }
+        while let Some(&request) = self.large.next(io.shares.held(self.number))
+            && let Stage::Transmission(chosen) = &self.life.stage
+        {
+            if self.pieces.is_some() {
+                return;
+            }
+            let unaligned = chosen.unaligned(&request);
+            let shape = chosen.shape(&request, unaligned.as_ref());
+            let Some(memory) = io.ask(self.number, &request, &shape) else {
+                if self.read_in_pieces(io, &request) {
+                    // `read_in_pieces` counts the request as under way, which it was already while it waited.
+                    self.large.waiting.pop_front();
+                    self.under_way -= 1;
+                }
+                return;
+            };
+            self.large.waiting.pop_front();
+            if let Some(slot) = io.begin(self.number, chosen.fd, request, &shape, memory) {
+                unaligned.into_iter().for_each(|unaligned| _ = io.set_unaligned(slot, unaligned));
+                io.start(slot);
+            } else {
+                self.under_way -= 1;
+                self.failed(&request, Errno::NoMem, NO_MEMORY);
+            }
+        }
+    }
+}
