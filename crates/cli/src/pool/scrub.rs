@@ -92,8 +92,8 @@ fn words(report: &ScrubJson, seconds: f64) -> String {
     if report.mended_copies > 0 {
         let _ = writeln!(
             text,
-            "{} copies of metadata pages, or of the superblock, were damaged or unreadable, and were written anew from a \
-             good one: see to the device",
+            "{} copies of metadata pages, or of the superblock, were damaged or unreadable, and were written anew from \
+             a good one: see to the device",
             report.mended_copies
         );
     }

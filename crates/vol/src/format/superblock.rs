@@ -140,8 +140,8 @@ impl Lost {
     }
 }
 
-/// Copies lie at multiples of this, so that a search needs to look there alone; any allocation unit divides it. Those of
-/// a smaller first member than [`LEAST_ON_GRID`] lie at the beginning of any unit.
+/// Copies lie at multiples of this, so that a search needs to look there alone; any allocation unit divides it. Those
+/// of a smaller first member than [`LEAST_ON_GRID`] lie at the beginning of any unit.
 pub const COPY_GRID: u64 = 1 << 20;
 /// Smallest first member whose copies lie at multiples of [`COPY_GRID`].
 pub const LEAST_ON_GRID: u64 = 32 << 20;
@@ -149,8 +149,8 @@ pub const LEAST_ON_GRID: u64 = 32 << 20;
 pub const LEAST_COPIED: u64 = 128;
 
 /// Where the copies of a pool lie whose first member has so many bytes: in the middle, and near the end, where nothing
-/// else that lies at the end of a disk reaches (a second GPT, a superblock of md or ZFS). Those of a small member lie in
-/// the middle and at seven eighths. None if they would take too much of it.
+/// else that lies at the end of a disk reaches (a second GPT, a superblock of md or ZFS). Those of a small member lie
+/// in the middle and at seven eighths. None if they would take too much of it.
 pub fn copy_places(first_member: u64, unit_bytes: u64) -> Option<[u64; COPIES]> {
     if first_member >= LEAST_ON_GRID {
         let whole = first_member / COPY_GRID;
