@@ -40,6 +40,7 @@ pub use crate::finding::{Finding, FindingKind, Place};
 
 use crate::device::block_io::{BlockIo, DeviceIo};
 use crate::device::copies::{self, Copied};
+use crate::device::loose;
 use crate::error::PoolError;
 use crate::format::block::Block;
 use crate::format::damage::Damage;
@@ -134,7 +135,9 @@ struct Found {
 
 fn look(io: &dyn BlockIo, progress: &mut Progress<'_>) -> Result<Look, PoolError> {
     let mut report = CheckReport::default();
-    let Some((sb, alone)) = superblocks(io, &mut report) else { return Ok(Look { report, found: None }) };
+    let Some(Chosen { sb, alone, is_loose }) = superblocks(io, &mut report, progress) else {
+        return Ok(Look { report, found: None });
+    };
     let journal_bytes = u64::from(sb.journal_blocks) * BLOCK_BYTES;
     progress.more(journal_bytes);
     report.uuid = Some(sb.pool.iter().map(|byte| format!("{byte:02x}")).collect());
@@ -145,6 +148,11 @@ fn look(io: &dyn BlockIo, progress: &mut Progress<'_>) -> Result<Look, PoolError
     let mut walk = Walk::new(io, &sb);
     let mut model = walk.read(progress)?;
     walk.kept(&mut model);
+    if let Some(first) = walk.findings.first().filter(|_| is_loose) {
+        let means = format!("{first}. {NOT_WHOLE}");
+        report.findings = vec![of_slot(0, FindingKind::NoPool, means, None)];
+        return Ok(Look { report, found: None });
+    }
     let volumes_read = model.volumes.len();
     let replayed = replay::replay(io, &sb, &mut model)?;
     if alone && !sb.stands_for_both() {
@@ -243,9 +251,23 @@ fn claimed_units(model: &Model) -> Vec<u64> {
     units
 }
 
-/// Reads both slots; the newest superblock, if there is one, and whether it is the only good one. Adds findings about
-/// the other.
-fn superblocks(io: &dyn BlockIo, report: &mut CheckReport) -> Option<(Superblock, bool)> {
+/// The superblock that a check goes by.
+struct Chosen {
+    sb: Superblock,
+    /// It is the only good one, or a copy.
+    alone: bool,
+    /// It is a loose root: nothing may be wrong with its trees.
+    is_loose: bool,
+}
+
+/// What is said where a page of the newest loose root is not good.
+const NOT_WHOLE: &str = "Both superblocks and their copies are lost, and of the newest checkpoint that has a root not \
+                         all pages are there: it was cut off, or pages are damaged. Which state of the pool was the \
+                         last cannot be told, so nothing is repaired; --rescue shows what can be taken out";
+
+/// Reads both slots; the newest superblock, if there is one, else a copy, else a loose root. Adds findings about what
+/// is not good.
+fn superblocks(io: &dyn BlockIo, report: &mut CheckReport, progress: &mut Progress<'_>) -> Option<Chosen> {
     let slots = SUPERBLOCKS.map(|address| {
         let mut block: Block = [0; BLOCK];
         // The error of a read may pass; a repair rests on what is read here.
@@ -288,25 +310,36 @@ fn superblocks(io: &dyn BlockIo, report: &mut CheckReport) -> Option<(Superblock
                 report.findings.push(of_slot(slot, FindingKind::NoPool, format!("{what}. {fix}"), None));
                 return None;
             }
-            Some((sb, alone))
+            Some(Chosen { sb, alone, is_loose: false })
         }
         Err(damages) => {
-            if let Some(found) = copies::find(io).filter(|found| found.sb.missing_from(io.size_bytes()).is_none()) {
+            let fits = |found: &Copied| found.sb.missing_from(io.size_bytes()).is_none();
+            let copy = copies::find(io).filter(fits).map_or_else(|| loose_root(io, progress), |found| Ok(Some(found)));
+            if let Some(found) = copy.as_ref().ok().and_then(Option::as_ref).filter(|found| fits(found)) {
                 for (slot, damage) in damages.iter().enumerate() {
-                    let means = format!("{}. {}", words(slot, damage), the_copy(&found));
+                    let means = format!("{}. {}", words(slot, damage), the_copy(found));
                     let repair = Some(format!("Write it anew from the copy at byte {}", found.at));
                     report.findings.push(of_slot(slot, FindingKind::Superblock, means, repair));
                 }
-                return Some((found.sb, true));
+                return Some(Chosen { sb: found.sb.clone(), alone: true, is_loose: found.is_loose });
             }
+            let why = copy.err().map_or_else(String::new, |why| format!(". Its pages were looked through: {why}"));
             for (slot, damage) in damages.iter().enumerate() {
-                let means =
-                    format!("{}. Without a superblock there is no pool; restore it from a backup", words(slot, damage));
+                let means = format!(
+                    "{}{why}. Without a superblock there is no pool; restore it from a backup",
+                    words(slot, damage)
+                );
                 report.findings.push(of_slot(slot, FindingKind::NoPool, means, None));
             }
             None
         }
     }
+}
+
+/// Looks through all pages for a root.
+fn loose_root(io: &dyn BlockIo, progress: &mut Progress<'_>) -> Result<Option<Copied>, String> {
+    progress.more(io.size_bytes());
+    loose::find(io, &mut |bytes| progress.done(bytes))
 }
 
 /// A finding about one of the two superblocks.
@@ -317,8 +350,9 @@ fn of_slot(slot: usize, kind: FindingKind, means: String, repair: Option<String>
 
 /// What a copy is worth where both superblocks are lost.
 fn the_copy(found: &Copied) -> String {
+    let what = if found.is_loose { "All copies are lost too, but the root" } else { "A copy of the superblock" };
     let mut words = format!(
-        "A copy of the superblock at byte {} is intact, of checkpoint {}, and with the journal it has all that was \
+        "{what} at byte {} is intact, of checkpoint {}, and with the journal it has all that was \
          flushed. A repair writes to the beginning of the device: not if that belongs to something else by now",
         found.at, found.sb.generation
     );

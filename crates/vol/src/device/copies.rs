@@ -18,6 +18,8 @@ pub(crate) struct Copied {
     pub(crate) at: u64,
     /// There are copies of other pools too.
     pub(crate) others: bool,
+    /// It is a [loose root](super::loose): whether all that it refers to is there is not known.
+    pub(crate) is_loose: bool,
 }
 
 /// The newest copy on a device whose superblocks are lost: of the places where one of a pool of its size lies, else of
@@ -36,7 +38,7 @@ fn newest(io: &dyn BlockIo, places: impl Iterator<Item = u64>) -> Option<Copied>
     found.sort_by_key(|(_, sb)| (sb.created, sb.generation));
     let (at, sb) = found.pop()?;
     let others = found.iter().any(|(_, other)| other.pool != sb.pool);
-    Some(Copied { sb, at, others })
+    Some(Copied { sb, at, others, is_loose: false })
 }
 
 /// The copy at a place, if there is an intact one.

@@ -27,11 +27,13 @@ use sheave_base::sync::MutexGuard;
 use sheave_base::sync::atomic::Ordering;
 
 use crate::engine::inner::PoolInner;
+use crate::format::block::Block;
 use crate::format::page::index::build_around;
 use crate::format::page::{PagePlace, PageRef, free, index, leaf};
 use crate::format::superblock::{Geometry, Superblock};
 use crate::format::{BLOCK, MAX_FREE_RUNS};
 use crate::state::State;
+use crate::state::account::Spender;
 use crate::state::extent_map::{Entry, INDEX_SHIFT, Top, id_of};
 use crate::state::phase::{Event, Phase};
 use crate::state::plan::{Draft, Plan, Reached, Taken};
@@ -91,6 +93,7 @@ impl PoolInner {
         let labels = plan.labels();
         let mut runs = plan.draft.runs();
         runs.extend(labels.iter().map(|(at, block)| (*at, &block[..])));
+        runs.extend(plan.root.iter().map(|(at, block)| (*at, &block[..])));
         self.io.write_many(&runs)?;
         drop(runs);
         if let Some((at, block)) = &plan.free {
@@ -196,11 +199,24 @@ impl State {
             ..self.sb.clone()
         };
         sb.keep_twins();
+        let root = self.draft_root(&sb);
         // Behind everything that takes or gives back pages: no unit of the list is in this checkpoint.
         let mut block = Box::new([0; BLOCK]);
         let runs = self.tree.units.longest_free(MAX_FREE_RUNS);
         let free = free::encode(&mut block, &sb, &runs).map(|at| (at, block));
-        Ok(Plan { draft, sb, free, reached: Reached::Pages, replaced: self.tree.pages.take_given_up(), taken })
+        Ok(Plan { draft, sb, free, root, reached: Reached::Pages, replaced: self.tree.pages.take_given_up(), taken })
+    }
+
+    /// The loose root of a checkpoint, for which the pages of the two last ones are kept, if there is room.
+    fn draft_root(&mut self, sb: &Superblock) -> Option<(u64, Box<Block>)> {
+        if self.roots.is_none() && self.can_pay(2, Spender::Write) {
+            let State { tree, .. } = self;
+            self.roots = tree.pages.take(2, &mut tree.units).and_then(|pages| pages.try_into().ok());
+        }
+        let at = self.roots?[(sb.generation >> 1 & 1) as usize];
+        let mut block = Box::new([0; BLOCK]);
+        sb.encode_root(&mut block, at);
+        Some((at, block))
     }
 
     /// No page and no record may have what lies beyond the end of its volume: it would come back when the volume grows.

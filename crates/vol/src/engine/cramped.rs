@@ -40,6 +40,7 @@ use crate::format::page::second_address;
 use crate::format::superblock::Superblock;
 use crate::made_at;
 use crate::state::State;
+use crate::state::account::Spender;
 use crate::state::phase::{Event, Phase};
 use crate::state::sums::regions::Regions;
 
@@ -72,8 +73,13 @@ impl PoolInner {
                 return Ok(true);
             }
         }
-        // The last page that was tried may have had space, and that is not why there is no room.
-        if refused {
+        // The last page that was tried may have had space, and that is not why there is no room. Where the pool has
+        // enough free pages, it is the host that has no space for them.
+        let has_pages = {
+            let state = self.lock();
+            state.has_room(state.pages_due(), Spender::EndOfWrite)
+        };
+        if refused || has_pages {
             self.note_host(Status::NoSpc);
         }
         Ok(false)

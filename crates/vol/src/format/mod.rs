@@ -58,6 +58,8 @@ pub mod kind {
     pub const FREE: u16 = 9;
     /// Records about what lies behind damaged pages.
     pub const KEPT: u16 = 10;
+    /// The superblock of a checkpoint, in a page among its others, to which nothing refers.
+    pub const ROOT: u16 = 11;
 }
 
 /// Addresses of the two superblocks.

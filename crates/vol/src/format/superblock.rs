@@ -176,6 +176,17 @@ impl Superblock {
         places.map(encode).collect()
     }
 
+    /// Bytes into a block for a loose page at this address: the root of its checkpoint, for a search of the whole
+    /// device.
+    pub fn encode_root(&self, block: &mut Block, address: u64) {
+        self.encode_at(block, kind::ROOT, address);
+    }
+
+    /// The superblock in a loose page that was read from `address`.
+    pub fn decode_root(block: &Block, address: u64, device_bytes: u64) -> Result<Superblock, Damage> {
+        Superblock::decode_at(block, kind::ROOT, address, device_bytes)
+    }
+
     /// Units of the copies.
     pub fn copy_units(&self) -> impl Iterator<Item = u64> {
         let unit = u64::from(self.unit_bytes);

@@ -198,6 +198,7 @@ fn numbers() -> BTreeMap<&'static str, u64> {
         ("SUPERBLOCK_COPY", kind::SUPERBLOCK_COPY.into()),
         ("FREE", kind::FREE.into()),
         ("KEPT", kind::KEPT.into()),
+        ("ROOT", kind::ROOT.into()),
         ("MAX_FREE_RUNS", MAX_FREE_RUNS as u64),
         ("SET", record_kind::SET.into()),
         ("RUN", record_kind::RUN.into()),

@@ -46,6 +46,8 @@ pub(crate) struct Plan {
     pub(crate) sb: Superblock,
     /// The list of free units, and its place.
     pub(crate) free: Option<(u64, Box<Block>)>,
+    /// The loose root, and its place.
+    pub(crate) root: Option<(u64, Box<Block>)>,
     /// How far its writing has come, at best: what may be on the device of it.
     pub(crate) reached: Reached,
     pub(crate) replaced: Vec<u64>,

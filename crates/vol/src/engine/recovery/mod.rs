@@ -24,6 +24,7 @@ use sheave_base::sync::atomic::Ordering;
 
 use crate::device::block_io::BlockIo;
 use crate::device::copies::{self, Copied};
+use crate::device::loose;
 use crate::device::reader::read_again;
 use crate::error::PoolError;
 use crate::format::block::identify;
@@ -103,8 +104,10 @@ fn io_error(what: String) -> impl FnOnce(Status) -> PoolError {
 fn read_superblock(io: &dyn BlockIo, unsure: &mut Unsure) -> Result<(Superblock, bool), PoolError> {
     let (sb, alone) = match newest_superblock(io) {
         Err(error @ (PoolError::Format { .. } | PoolError::Damaged { .. } | PoolError::Io { .. })) => {
-            let found = copies::find(io).filter(|_| !is_too_new(&error));
-            let Some(found) = found else { return Err(error) };
+            if is_too_new(&error) {
+                return Err(error);
+            }
+            let Some(found) = copies::find(io).or_else(|| loose_root(io, unsure)) else { return Err(error) };
             (from_copy(found, error, unsure)?, true)
         }
         found => found?,
@@ -113,6 +116,12 @@ fn read_superblock(io: &dyn BlockIo, unsure: &mut Unsure) -> Result<(Superblock,
         None => Ok((sb, alone)),
         Some((what, fix)) => Err(PoolError::Members { what, fix }),
     }
+}
+
+/// The newest loose root, for a rescue: to look for it is to read the whole device.
+fn loose_root(io: &dyn BlockIo, unsure: &mut Unsure) -> Option<Copied> {
+    let found = unsure.is_rescue().then(|| loose::find(io, &mut |_| ()))?;
+    found.map_err(|why| unsure.add(vec![why])).ok().flatten()
 }
 
 /// Whether a newer program wrote the superblocks: nothing is wrong with them.

@@ -233,7 +233,8 @@ fn a_pool_that_grows_keeps_the_number_of_its_copies() {
         drop(pool.create_volume("b", 8 << 30).unwrap());
         pool.sync().unwrap();
         pool.add_member(&open_device("ram:size=8M").unwrap(), &crate::AddOptions::default()).unwrap();
-        write(&pool, "b", 0);
+        // More leaves than the unit of pages that there is has room for.
+        (0..20).for_each(|leaf| write(&pool, "b", leaf << 24));
         pool.sync().unwrap();
         pool.inner.checkpoint().unwrap();
         assert_eq!(pool.info().metadata_copies, copies);
