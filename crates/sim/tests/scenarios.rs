@@ -7,6 +7,7 @@ mod crash;
 mod create;
 mod cut;
 mod damage;
+mod double;
 mod extend;
 mod flushes;
 mod moved;

@@ -9,6 +9,7 @@
 //! | `walk` | understanding everything the superblock reaches |
 //! | `replay` | the journal |
 //! | `sums` | checksums of data: which are kept |
+//! | `double` | two copies of the metadata of a pool that has one |
 //! | `volumes`, `owners` | volumes against each other and their maps; who has which unit |
 //! | `repair` | writing what the findings have made of the pool |
 //!
@@ -22,6 +23,7 @@
 //! - C3: a repair that is interrupted at any point leaves the pool as it was, or repaired.
 
 mod ahead;
+mod double;
 mod kept;
 pub(crate) mod model;
 mod owners;
@@ -34,6 +36,7 @@ mod walk;
 
 use std::collections::{HashMap, HashSet};
 
+pub use double::{double_metadata, double_metadata_of};
 pub use report::{CheckOptions, CheckProgress, CheckReport, Totals};
 
 pub use crate::finding::{Finding, FindingKind, Place};
@@ -78,6 +81,7 @@ pub fn check_with(
             copies: &found.copies,
             labels: &found.labels,
             used: &used,
+            doubles: false,
         };
         repair.write_copies()?;
         if look.report.findings.iter().any(|finding| finding.kind != FindingKind::PageCopy) {

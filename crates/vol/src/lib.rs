@@ -40,7 +40,7 @@ pub mod volume;
 
 pub use check::{
     CheckOptions, CheckProgress, CheckReport, Finding, FindingKind, Place, Totals, check, check_device,
-    check_device_with, check_with,
+    check_device_with, check_with, double_metadata, double_metadata_of,
 };
 pub use device::block_io;
 pub use device::block_io::BlockIo;

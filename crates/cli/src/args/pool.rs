@@ -404,11 +404,15 @@ pub struct TrimArgs {
 const UPGRADE_EXAMPLES: &str = "\
 Opening a pool never changes its format, so the sheave that made it can still open it. An upgrade does: older programs
 refuse the pool from then on, and nothing takes that back. It writes one checkpoint, whatever the size of the pool.
+A second copy of the metadata is given only when it is asked for: it takes as much space again as the metadata has,
+wants a pool that nobody has open, and checks it before and after. Cut off, the pool has one copy as before, or two.
 
 Examples:
   sheave pool upgrade pool.img --dry-run
         what the pool lacks, and what an upgrade changes
-  sheave pool upgrade pool.img";
+  sheave pool upgrade pool.img
+  sheave pool upgrade pool.img --metadata-copies 2
+        a second copy of each page of metadata";
 
 /// `sheave pool upgrade`.
 #[derive(Debug, Args)]
@@ -417,6 +421,10 @@ pub struct UpgradeArgs {
     /// The pool.
     #[arg(value_name = "POOL")]
     pub pool: PoolPlace,
+
+    /// Give a closed pool a second copy of each page of metadata, and nothing else: COPIES is 2.
+    #[arg(long, value_name = "COPIES", value_parser = clap::value_parser!(u8).range(2..=2), conflicts_with = "dry_run")]
+    pub metadata_copies: Option<u8>,
 
     /// Only tell what would change.
     #[arg(long)]

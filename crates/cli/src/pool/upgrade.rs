@@ -5,14 +5,16 @@
 use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
+use sheave_blk::claim::Sharing;
 use sheave_daemon::api::types as t;
 use sheave_daemon::failure::{self, Failure};
 use sheave_daemon::place::Access;
-use sheave_vol::Upgrade;
+use sheave_vol::{Upgrade, double_metadata_of};
 
+use super::patience;
 use crate::args::pool::UpgradeArgs;
 use crate::control::opened::{By, Opened};
-use crate::control::remote::Holder;
+use crate::control::remote::{Holder, not_while_served, refuse_name};
 use crate::output;
 
 /// What became of it, for programs.
@@ -38,17 +40,40 @@ struct Reply {
     upgrades: Vec<PartJson>,
 }
 
+/// The second copy of the metadata.
+const PAIRS: Upgrade = Upgrade {
+    name: "pairs",
+    lacks: "each page of metadata is there once: a damaged one costs the volumes that need it, or the pool",
+    gives: "each page of metadata is there twice, and a damaged one costs nothing",
+};
+
+const ALONE: &str = "doubling the metadata wants a pool that nobody has open";
+
+/// Gives a closed pool a second copy of its metadata.
+fn double(args: &UpgradeArgs) -> Result<Vec<PartJson>, Failure> {
+    args.pool.refuse_volatile()?;
+    refuse_name(&args.pool, ALONE, "")?;
+    args.pool.expect_there()?;
+    let device = args.pool.open_device("")?;
+    let _claim = patience::until_free(|| device.claim(Sharing::Alone).map_err(failure::device))
+        .map_err(|busy| not_while_served(&args.pool, ALONE, "", busy))?;
+    let doubled = double_metadata_of(&device, &mut |_| ()).map_err(failure::pool)?;
+    Ok(if doubled { vec![part(&PAIRS)] } else { Vec::new() })
+}
+
+fn part(&Upgrade { name, lacks, gives, .. }: &Upgrade) -> PartJson {
+    PartJson { name: name.into(), lacks: lacks.into(), gives: gives.into() }
+}
+
 /// Does it.
 pub fn run(args: &UpgradeArgs) -> Result<(), Failure> {
+    if args.metadata_copies.is_some() {
+        return tell(args, double(args)?);
+    }
     let pool = Opened::open(&args.pool, if args.dry_run { Access::Look } else { Access::Change })?;
     let upgraded = match pool.by() {
         By::Us(pool) => {
             let upgraded = if args.dry_run { Ok(pool.upgrades()) } else { pool.upgrade().map_err(failure::pool) };
-            let part = |&Upgrade { name, lacks, gives, .. }: &Upgrade| PartJson {
-                name: name.into(),
-                lacks: lacks.into(),
-                gives: gives.into(),
-            };
             upgraded.map(|upgrades| upgrades.into_iter().map(part).collect())
         }
         By::Them(Holder { remote, pool }) => {
@@ -59,6 +84,10 @@ pub fn run(args: &UpgradeArgs) -> Result<(), Failure> {
     let closed = pool.close();
     let upgrades = upgraded?;
     closed?;
+    tell(args, upgrades)
+}
+
+fn tell(args: &UpgradeArgs, upgrades: Vec<PartJson>) -> Result<(), Failure> {
     if args.json {
         return output::json(&UpgradeJson { pool: args.pool.to_string(), dry_run: args.dry_run, upgrades });
     }

@@ -16,7 +16,7 @@ fn an_old_pool_stays_old_until_it_is_upgraded() {
     let dir = Dir::new();
     let runs = include_bytes!("../../../vol/tests/pools/summed-crashed.runs");
     fs::write(dir.path("p.img"), sheave_testkit::expand_runs(runs)).expect("the pool");
-    let upgrades = serde_json::json!(["marks", "identities", "owners"]);
+    let upgrades = serde_json::json!(["marks", "identities", "owners", "copies"]);
     assert_eq!(dir.ok("pool info p.img --json").json()["upgrades"], upgrades);
     assert!(dir.ok("pool info p.img").out.contains("sheave pool upgrade 'p.img' --dry-run"));
     let before = fs::read(dir.path("p.img")).expect("the pool");
@@ -31,6 +31,10 @@ fn an_old_pool_stays_old_until_it_is_upgraded() {
     assert_eq!((&told["upgrades"][0]["name"], &told["dry_run"]), (&"marks".into(), &false.into()), "{told}");
     assert_eq!(dir.ok("pool info p.img --json").json()["upgrades"], serde_json::json!([]));
     assert!(dir.ok("pool upgrade p.img").out.contains("p.img: it lacks nothing"));
+    dir.ok("pool check p.img");
+    assert!(dir.ok("pool upgrade p.img --metadata-copies 2").out.contains("it has pairs now"));
+    assert!(dir.ok("pool upgrade p.img --metadata-copies 2").out.contains("p.img: it lacks nothing"));
+    assert_eq!(dir.ok("pool info p.img --json").json()["metadata_copies"], 2);
     dir.ok("pool check p.img");
     assert_eq!(dir.ok("volume list p.img --json").json()["volumes"].as_array().map(Vec::len), Some(5));
 }

@@ -34,6 +34,8 @@ pub(super) struct Repair<'a> {
     pub labels: &'a [usize],
     /// Whether a unit is in use, by data, metadata of the newest superblock, or the pool itself.
     pub used: &'a dyn Fn(u64) -> bool,
+    /// The pool gets a second copy of each page.
+    pub doubles: bool,
 }
 
 /// Pages on their way to free units.
@@ -162,11 +164,14 @@ impl Repair<'_> {
         let (root, level) = volume_table(&entries, &place, &mut pages).ok_or_else(full)?;
         // A label's unit is its own, and so is that of a copy.
         let unit = |at: u64| at / u64::from(model.geometry.unit_bytes);
-        let with_label = |at: u64| {
+        let must_leave = |at: u64| {
+            if self.doubles {
+                return true;
+            }
             let labels = self.sb.members[1..].iter().map(|(start, _)| *start);
             labels.chain(self.sb.copies).any(|fixed| fixed != 0 && unit(fixed) == unit(at))
         };
-        let (sums, sums_level) = model.sums.write(self.io, self.sb, &place, &mut pages, &with_label)?;
+        let (sums, sums_level) = model.sums.write(self.io, self.sb, &place, &mut pages, &must_leave)?;
         if let Some((at, status)) = pages.failed {
             return Err(failed(at, status));
         }
@@ -182,6 +187,7 @@ impl Repair<'_> {
             sums,
             sums_level,
             kept: PageRef::NONE,
+            paired: self.sb.paired || self.doubles,
             ..self.sb.clone()
         };
         new.keep_twins();

@@ -96,7 +96,7 @@ impl PoolInner {
         runs.extend(plan.root.iter().map(|(at, block)| (*at, &block[..])));
         self.io.write_many(&runs)?;
         drop(runs);
-        if let Some((at, block)) = &plan.free {
+        for (at, block) in &plan.free {
             // The checkpoint is whole without the list, which only an opening with a damaged map reads. So nothing
             // fails because the block cannot be written: the host may have no space for it.
             let _ = self.io.write(*at, &block[..]);
@@ -201,9 +201,7 @@ impl State {
         sb.keep_twins();
         let root = self.draft_root(&sb);
         // Behind everything that takes or gives back pages: no unit of the list is in this checkpoint.
-        let mut block = Box::new([0; BLOCK]);
-        let runs = self.tree.units.longest_free(MAX_FREE_RUNS);
-        let free = free::encode(&mut block, &sb, &runs).map(|at| (at, block));
+        let free = free::encode(&sb, &self.tree.units.longest_free(MAX_FREE_RUNS));
         Ok(Plan { draft, sb, free, root, reached: Reached::Pages, replaced: self.tree.pages.take_given_up(), taken })
     }
 

@@ -71,6 +71,13 @@ impl Geometry {
         (0..level).fold(self.regions(self.total_units), |pages, _| pages.div_ceil(INDEX_CHILDREN as u64))
     }
 
+    /// Free units that data does not get in a pool with one copy of its pages.
+    pub(crate) fn reserve_units(&self) -> u64 {
+        let pages_per_unit = self.unit_blocks as u64;
+        let (least, most) = (128_u64.div_ceil(pages_per_unit).max(2), 65_536 / pages_per_unit);
+        (self.total_units / 64).clamp(least, most.max(least))
+    }
+
     /// Whether these words say that all blocks are written.
     pub fn is_full(&self, written: &[u64]) -> bool {
         written.iter().all(|&word| word == self.full_word())

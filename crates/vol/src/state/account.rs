@@ -20,7 +20,6 @@
 //! Called under the pool's lock by volumes and by changes of the table, before they change anything. Who lets the lock
 //! go between the question and the change asks again: others may have used meanwhile what there was.
 
-use crate::format::BLOCK;
 use crate::format::journal::Bounds;
 use crate::format::superblock::Geometry;
 use crate::state::sums::marks::Mismatch;
@@ -60,9 +59,7 @@ const MOST_DIRTY: u64 = Bounds::MOST_NODES / 2;
 
 /// Free units that data does not get, for a pool of this size.
 pub(crate) fn reserve_units(geometry: &Geometry) -> u64 {
-    let pages_per_unit = u64::from(geometry.unit_bytes) / BLOCK as u64;
-    let (least, most) = (128_u64.div_ceil(pages_per_unit).max(2), 65_536 / pages_per_unit);
-    (geometry.total_units / 64).clamp(least, most.max(least))
+    geometry.reserve_units()
 }
 
 impl State {

@@ -44,8 +44,8 @@ pub(crate) struct Draft {
 pub(crate) struct Plan {
     pub(crate) draft: Draft,
     pub(crate) sb: Superblock,
-    /// The list of free units, and its place.
-    pub(crate) free: Option<(u64, Box<Block>)>,
+    /// The list of free units, for each of its places.
+    pub(crate) free: Vec<(u64, Box<Block>)>,
     /// The loose root, and its place.
     pub(crate) root: Option<(u64, Box<Block>)>,
     /// How far its writing has come, at best: what may be on the device of it.

@@ -176,7 +176,8 @@ pub fn formatted() -> (Disk, Superblock) {
 /// Writes the model as a checkpoint does, in a pool that was not closed.
 pub fn checkpoint(disk: &Disk, sb: &Superblock, model: &Model) -> Superblock {
     let used = |unit: u64| !(600..650).contains(&unit);
-    let writer = Repair { io: disk, sb, alone: false, next_seq: 100, copies: &[], labels: &[], used: &used };
+    let writer =
+        Repair { io: disk, sb, alone: false, next_seq: 100, copies: &[], labels: &[], used: &used, doubles: false };
     let mut sb = writer.write(model).expect("there is room");
     disk.superblock(&sb);
     sb.generation += 1;

@@ -174,8 +174,8 @@ pub fn all(unit_bytes: u32) -> Vec<(&'static str, Block, Decode)> {
 
     let sb = superblock(unit_bytes);
     let first = sb.geometry().first_unit;
-    if let Some(at) = free::encode(&mut block, &sb, &[(first, 5), (first + 6, 1), (first + 100, 7)]) {
-        out.push(("free", block, Box::new(move |b| free::decode(b, at, &sb).map(drop))));
+    if let Some((at, block)) = free::encode(&sb, &[(first, 5), (first + 6, 1), (first + 100, 7)]).pop() {
+        out.push(("free", *block, Box::new(move |b| free::decode(b, at, &sb).map(drop))));
     }
 
     let mut commit = Commit::with_capacity(1);

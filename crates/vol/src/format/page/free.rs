@@ -1,10 +1,12 @@
 //! The list of free units: runs of units that are free in a checkpoint, for certain.
 //!
-//! Owns its encoding and its two places, which lie behind the journal in the last reserved unit. Nothing refers to it
-//! and nothing needs it, so it may be missing, damaged, or of another checkpoint: it counts only with the generation,
-//! incarnation and journal block of the superblock.
+//! Owns its encoding and its places: two behind the journal, in the last reserved unit, and two behind the first copy
+//! of the superblock, in the unit of that. Nothing refers to the list and nothing needs it, so it may be missing,
+//! damaged, or of another checkpoint: it counts only with the generation, incarnation and journal block of the
+//! superblock.
 //!
 //! - F1: two lists that follow each other lie in different places: the older one is whole until the newer one counts.
+//! - F2: a list is in both pairs of places, if the pool has both: what goes wrong at the beginning of a disk costs one.
 //!
 //! Written by checkpoints, read by openings that cannot derive which units are free.
 
@@ -20,12 +22,16 @@ const START: usize = HEADER + size_of::<FreeHead>();
 /// Runs of units: the first, and how many.
 pub type Runs = Vec<(u64, u64)>;
 
-/// The two places of the list; none in a pool whose last reserved unit has no two blocks to spare.
+/// The pairs of places of the list (F2): without the first in a pool whose last reserved unit has no two blocks to
+/// spare, without the second in one without copies of the superblock, or whose units have no room behind a copy.
 #[must_use]
-pub fn places(sb: &Superblock) -> Option<[u64; 2]> {
+pub fn places(sb: &Superblock) -> Vec<[u64; 2]> {
     let end = JOURNAL_START + u64::from(sb.journal_blocks) * BLOCK_BYTES;
     let units = sb.geometry().first_unit * u64::from(sb.unit_bytes);
-    (end + 2 * BLOCK_BYTES <= units).then_some([end, end + BLOCK_BYTES])
+    let behind_journal = (end + 2 * BLOCK_BYTES <= units).then_some(end);
+    let has_room = sb.copies[0] != 0 && u64::from(sb.unit_bytes) >= 3 * BLOCK_BYTES;
+    let behind_copy = has_room.then_some(sb.copies[0] + BLOCK_BYTES);
+    behind_journal.into_iter().chain(behind_copy).map(|at| [at, at + BLOCK_BYTES]).collect()
 }
 
 /// The place of the list of a checkpoint that begins with this generation (F1): each has two.
@@ -33,11 +39,19 @@ fn slot(generation: u64) -> usize {
     (generation >> 1 & 1) as usize
 }
 
-/// Encodes the list of `runs` for the checkpoint whose first superblock is `sb`. Returns the address of the list, or
-/// none if the pool has no place for one. `runs` ascend; those beyond `MAX_FREE_RUNS` are left out.
-pub fn encode(block: &mut Block, sb: &Superblock, runs: &[(u64, u64)]) -> Option<u64> {
+/// Encodes the list of `runs` for the checkpoint whose first superblock is `sb`, for each of its places. `runs` ascend;
+/// those beyond `MAX_FREE_RUNS` are left out.
+pub fn encode(sb: &Superblock, runs: &[(u64, u64)]) -> Vec<(u64, Box<Block>)> {
+    let encode = |places: [u64; 2]| {
+        let (address, mut block) = (places[slot(sb.generation)], Box::new([0; BLOCK]));
+        encode_at(&mut block, sb, runs, address);
+        (address, block)
+    };
+    places(sb).into_iter().map(encode).collect()
+}
+
+fn encode_at(block: &mut Block, sb: &Superblock, runs: &[(u64, u64)], address: u64) {
     let slot = slot(sb.generation);
-    let address = places(sb)?[slot];
     let runs = &runs[..runs.len().min(MAX_FREE_RUNS)];
     block.fill(0);
     let head = FreeHead { incarnation: sb.incarnation.into(), replay_seq: sb.replay_seq.into() };
@@ -56,7 +70,6 @@ pub fn encode(block: &mut Block, sb: &Superblock, runs: &[(u64, u64)]) -> Option
         count: runs.len() as u32,
     };
     seal(block, &head);
-    Some(address)
 }
 
 /// The runs of a list that was read from `address`, if it is of the checkpoint of this superblock: its first, or the

@@ -78,7 +78,7 @@ fn nothing_that_a_page_may_refer_to_is_given_to_others_before_its_volumes_are_de
 /// The places of the list of free units.
 fn lists(device: &Device) -> Vec<u64> {
     let (sb, _) = crate::engine::recovery::newest_superblock(&DeviceIo::new(device).unwrap()).unwrap();
-    free::places(&sb).unwrap().into()
+    free::places(&sb).into_iter().flatten().collect()
 }
 
 fn copy_of(device: &Device) -> Device {
@@ -181,6 +181,24 @@ fn a_full_pool_says_that_a_damaged_map_keeps_space() {
         matches!(error, PoolError::Full { .. }) && text.contains("volume 'a'") && text.contains("delete"),
         "{text}"
     );
+}
+
+/// F2: with either copy of the list a damaged map costs no space that was free; without both, all of it.
+#[test]
+fn one_copy_of_the_list_of_free_units_is_enough() {
+    let whole = four_volumes(UNIT);
+    let pairs: Vec<u64> = lists(&whole);
+    assert_eq!(pairs.len(), 4, "behind the journal and behind a copy of the superblock");
+    let leaf =
+        map_pages(&whole).into_iter().find(|page| page.1 == ["a"] && kind_at(&whole, page.0) == Some(kind::LEAF));
+    let at = leaf.unwrap().0;
+    for (lost, is_known) in [(&pairs[..2], true), (&pairs[2..], true), (&pairs[..], false)] {
+        let device = copy_of(&whole);
+        // Flipped where there is one: the first list of a pool has no other before it.
+        lost.iter().filter(|at| kind_at(&device, **at).is_some()).for_each(|at| flip(&device, *at));
+        let info = open(&device, &[at]).unwrap().info();
+        assert_eq!((info.damaged.len(), info.free_bytes > info.size_bytes / 2), (1, is_known), "{info:?}");
+    }
 }
 
 /// A list of another checkpoint, or of another time, says nothing of this one.

@@ -1,0 +1,66 @@
+//! Two copies of each page of metadata for a closed pool that has one.
+//!
+//! Owns what must be so before: nothing is wrong with the pool, and there is room. What is written is a
+//! [repair](super::repair) of which nothing is wrong: all pages anew, in pairs, into units that nothing uses, then both
+//! superblocks. So, cut off anywhere, the pool has one copy as before, or two (C3 of [`check`](super)).
+//!
+//! - D1: nothing is written unless the pool is clean, and unless it has as many free units afterwards as a pool with
+//!   two copies keeps for its metadata.
+
+use super::repair::Repair;
+use super::report::{CheckProgress, Progress};
+use super::{look, verify};
+use crate::device::block_io::{BlockIo, DeviceIo};
+use crate::error::PoolError;
+use crate::format::MAX_PAIRED_UNITS;
+
+/// Gives the pool that lies on these bytes a second copy of each page of metadata. False: it has two copies already.
+/// Nobody else may have the pool meanwhile. `tell` hears how far the check before it is, and the one behind it.
+pub fn double_metadata(io: &dyn BlockIo, tell: &mut dyn FnMut(CheckProgress)) -> Result<bool, PoolError> {
+    let mut progress = Progress { at: CheckProgress::default(), tell };
+    let look = look(io, &mut progress)?;
+    let found = look.found.filter(|_| look.report.findings.is_empty());
+    let Some(mut found) = found else {
+        let first = look.report.findings.first().map_or_else(String::new, ToString::to_string);
+        return Err(PoolError::Invalid {
+            what: format!("the pool is not clean ({first}), so that its metadata cannot be doubled"),
+            fix: "See what 'sheave pool check --dry-run' says, and repair it before".into(),
+        });
+    };
+    if found.sb.paired {
+        return Ok(false);
+    }
+    if found.sb.total_units > MAX_PAIRED_UNITS {
+        return Err(PoolError::Invalid {
+            what: "the pool has more units than one with two copies of its metadata can have".into(),
+            fix: "Make a pool with larger units, and copy the volumes to it".into(),
+        });
+    }
+    let (geometry, totals) = (found.sb.geometry(), look.report.totals);
+    let pages_per_unit = u64::from(geometry.unit_bytes) / crate::format::BLOCK_BYTES;
+    // The pages that there are stay until the new ones count; those of the table and above maps may become more.
+    let pages = 2 * (totals.pages.div_ceil(pages_per_unit) + 1);
+    if totals.free_units < pages + 2 * geometry.reserve_units() {
+        return Err(PoolError::Full { what: "doubling the metadata of the pool".into() });
+    }
+    found.model.geometry.paired = true;
+    let used = |unit: u64| found.in_use.contains(&unit);
+    let repair = Repair {
+        io,
+        sb: &found.sb,
+        alone: found.alone,
+        next_seq: found.next_seq,
+        copies: &[],
+        labels: &[],
+        used: &used,
+        doubles: true,
+    };
+    repair.write(&found.model)?;
+    verify(io, &mut progress)?;
+    Ok(true)
+}
+
+/// Gives the pool on a device a second copy of each page of metadata, as [`double_metadata`] does.
+pub fn double_metadata_of(device: &sheave_blk::Device, tell: &mut dyn FnMut(CheckProgress)) -> Result<bool, PoolError> {
+    double_metadata(&DeviceIo::new(device)?, tell)
+}
