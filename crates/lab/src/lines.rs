@@ -28,7 +28,7 @@ use crate::counters::{Counters, Way};
 use crate::drive::{self, Drive};
 use crate::exp::in_flight::{counting, design};
 use crate::exp::io_wq::design as io_wq;
-use crate::model::counted::{Counted, SEED};
+use crate::model::counted::{Counted, ONE_TASK, SEED};
 use crate::model::layout;
 use crate::model::machines::{self, Machine};
 use crate::wq::arms::OldPool;
@@ -72,14 +72,14 @@ pub fn in_flight(seed: u64, topology: Topology, way: Way, point: &Point) -> (Cou
     (outcome.counts, IOS * u64::from(point.threads))
 }
 
-/// So many submitters that flood a pool, which may have as many workers, with items that do nothing.
-pub fn flood(seed: u64, topology: Topology, arm: wq::Arm, pairs: u32) -> (Counts, u64) {
-    let point = io_wq::flood(u64::from(pairs));
+/// So many submitters that flood a pool, which may have so many workers, with items that do nothing.
+pub fn flood(seed: u64, topology: Topology, arm: wq::Arm, submitters: u32, workers: u32) -> (Counts, u64) {
+    let point = io_wq::flood(u64::from(workers));
     let flood = Flood {
         depth: point.depth,
         batch: point.batch,
-        workers: pairs,
-        submitters: pairs,
+        workers,
+        submitters,
         work: Work::Nop,
         hashed: 0,
         warm_up: Limit::Items(0),
@@ -92,9 +92,9 @@ pub fn flood(seed: u64, topology: Topology, arm: wq::Arm, pairs: u32) -> (Counts
     match arm {
         wq::Arm::Stealing | wq::Arm::Ring => {
             let options = PoolOptions {
-                max_workers: [pairs; 2],
+                max_workers: [workers; 2],
                 // As many as it would have on such a machine.
-                shards: (4 * pairs as usize).next_power_of_two().min(16),
+                shards: (4 * submitters as usize).next_power_of_two().min(16),
                 // On the simulated machine nobody needs another's CPU, wherever this process may run.
                 help: false,
                 ..PoolOptions::default()
@@ -120,7 +120,8 @@ fn flooded<P: Send + Sync + 'static, C: Client + 'static>(
     pool: Arc<P>,
     client: impl Fn(&P, Back) -> C + Clone + Send + 'static,
 ) -> (Counts, u64) {
-    let items = 2 * u64::from(flood.depth);
+    // As many for each worker, whoever submits them.
+    let items = 2 * u64::from(flood.depth) * u64::from(flood.workers / flood.submitters);
     let bodies = (0..flood.submitters).map(|_| {
         let (pool, client, depth, batch) = (Arc::clone(&pool), client.clone(), flood.depth, flood.batch);
         Box::new(move || {
@@ -136,7 +137,8 @@ fn flooded<P: Send + Sync + 'static, C: Client + 'static>(
     });
     let bodies: Vec<Body> = bodies.collect();
     drop(pool);
-    let outcome = sched::simulate(seed, topology, 4 * bodies.len() + 4, bodies);
+    let threads = (flood.submitters + flood.workers) as usize;
+    let outcome = sched::simulate(seed, topology, 2 * threads + 4, bodies);
     (outcome.counts, items * u64::from(flood.submitters))
 }
 
@@ -146,6 +148,8 @@ struct Place {
     arm: usize,
     machine: Machine,
     threads: u32,
+    /// One of the threads submits, as the task of the kernel's io-wq does, and not half of them.
+    one_task: bool,
 }
 
 /// The places of an experiment; none when nothing is predicted of it.
@@ -158,15 +162,21 @@ fn places(id: &str) -> Vec<Place> {
     let mut places = Vec::new();
     for &arm in arms {
         for &machine in machines {
-            places.extend(machine.cores.iter().map(|&threads| Place { experiment, arm, machine, threads }));
+            let at = |&threads: &u32| Place { experiment, arm, machine, threads, one_task: false };
+            places.extend(machine.cores.iter().map(at));
         }
+    }
+    if experiment == io_wq::ID {
+        let machine = machines::EPYC_ONE;
+        let at = |&threads: &u32| Place { experiment, arm: io_wq::BEFORE, machine, threads, one_task: true };
+        places.extend(machine.cores.iter().map(at));
     }
     places
 }
 
 impl Place {
     fn count(&self, seed: u64) -> Counted {
-        let Place { experiment, arm, machine, threads } = *self;
+        let Place { experiment, arm, machine, threads, one_task } = *self;
         let topology = Topology { complex: machine.complex, socket: machine.socket };
         let ((counts, ios), name) = match experiment {
             "in-flight" => {
@@ -175,7 +185,9 @@ impl Place {
             }
             _ => {
                 let Side::Ours(pool) = io_wq::SIDES[arm] else { return Counted::default() };
-                (flood(seed, topology, pool, threads / 2), io_wq::ARMS[arm].name)
+                let submitters = if one_task { 1 } else { threads / 2 };
+                let name = if one_task { ONE_TASK } else { io_wq::ARMS[arm].name };
+                (flood(seed, topology, pool, submitters, threads - submitters), name)
             }
         };
         Counted {

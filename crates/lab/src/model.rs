@@ -35,10 +35,31 @@ pub fn rate(machine: &Machine, counted: &Counted, private_ns: f64, factor: f64) 
     1e9 * queue::throughput(counted.threads, think, &demands).min(queue::at_most(counted.threads, think, &demands))
 }
 
-/// The share of their time that cores spend at the busiest line or lock, or waiting for it.
-pub fn share_at_busiest(machine: &Machine, counted: &Counted, private_ns: f64) -> f64 {
-    let (think, _) = network(machine, counted, private_ns, 1.0);
-    1.0 - rate(machine, counted, private_ns, 1.0) * think / 1e9 / f64::from(counted.threads.max(1))
+/// A task that queues items for workers, which take them under one lock: the kernel's io-wq, of which each task has
+/// one.
+#[derive(Clone, Copy, Debug)]
+pub struct Task {
+    /// Items in flight at most.
+    pub depth: u32,
+    /// Work of an item beside the lock, in ns.
+    pub item_ns: f64,
+    /// The part of that which is the task's own: queueing the item and seeing its end.
+    pub of_task: f64,
+}
+
+/// The share of CPU time that a task and its workers spend at the lock, if each hop takes `factor` times what was
+/// published.
+///
+/// A worker is there for each item in flight, as long as there are cores, because an item with IOSQE_ASYNC that finds
+/// no free worker gets one made. So items are the customers: each is served by the task, then visits the lock, and is
+/// worked on by a worker of its own. Workers without an item sleep, and take no CPU time.
+pub fn share_at_lock(machine: &Machine, counted: &Counted, task: Task, factor: f64) -> f64 {
+    let (stall, lock) = network(machine, counted, 0.0, factor);
+    let of_task = task.item_ns * task.of_task;
+    let of_worker = task.item_ns - of_task + stall;
+    let customers = task.depth.min(counted.threads.saturating_sub(1)).max(1);
+    let (rate, queues) = queue::solve(customers, of_worker, &[of_task, lock]);
+    queues[1] / (rate * (of_task + of_worker) + queues[1])
 }
 
 /// Thinking and demand of an I/O, in ns.

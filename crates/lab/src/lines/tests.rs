@@ -90,13 +90,24 @@ fn tags_of_a_word_for_each_ring_move_nothing_and_of_one_word_a_bounded_number() 
 
 #[test]
 fn an_item_of_the_pool_moves_less_than_one_line_and_one_of_a_list_many() {
-    let (sheave, items) = flood(1, NEAR, Arm::Stealing, 4);
-    let (list, list_items) = flood(1, NEAR, Arm::OneList, 4);
+    let (sheave, items) = flood(1, NEAR, Arm::Stealing, 4, 4);
+    let (list, list_items) = flood(1, NEAR, Arm::OneList, 4, 4);
     let (ours, theirs) = (per_io(moved(&sheave), items), per_io(moved(&list), list_items));
     assert!(ours < 1.0, "{ours} lines an item: {sheave:?}");
     assert!(theirs > 5.0, "{theirs} lines an item: {list:?}");
     let waits = (per_io(sheave.lock_waits, items), per_io(list.lock_waits, list_items));
     assert!(waits.0 < 0.05 && waits.1 > 0.5, "{waits:?} lock waits an item");
+}
+
+/// An item that finds no free worker gets one, so that a lock is waited for where one submitter has many workers.
+#[test]
+fn one_task_with_many_workers_waits_for_their_lock() {
+    let waits = |workers| {
+        let (counts, items) = flood(1, NEAR, Arm::OneList, 1, workers);
+        per_io(counts.lock_waits, items)
+    };
+    let (few, many) = (waits(1), waits(15));
+    assert!(many > few && many > 0.5, "{few} with one worker, {many} with 15");
 }
 
 #[test]

@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 /// The seed of every prediction.
 pub const SEED: u64 = 1;
 
+/// The arm before of io-wq as the kernel has it: each task has an io-wq of its own, so that one thread submits.
+pub const ONE_TASK: &str = "before, one task";
+
 /// Counts of one arm on one machine with so many threads.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Counted {

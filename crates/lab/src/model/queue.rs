@@ -11,6 +11,11 @@
 /// Rounds a second (in whatever unit the times are), of all customers together: each thinks for `think` on average,
 /// then visits each server once for its demand, one customer at a time. Exact mean value analysis.
 pub fn throughput(customers: u32, think: f64, demands: &[f64]) -> f64 {
+    solve(customers, think, demands).0
+}
+
+/// The same, and how many customers are at each server on average, waiting or served.
+pub fn solve(customers: u32, think: f64, demands: &[f64]) -> (f64, Vec<f64>) {
     let mut queues = vec![0.0; demands.len()];
     let mut rate = 0.0;
     for inside in 1..=customers {
@@ -20,7 +25,7 @@ pub fn throughput(customers: u32, think: f64, demands: &[f64]) -> f64 {
             *queue = rate * response;
         }
     }
-    rate
+    (rate, queues)
 }
 
 /// What no distribution of times can exceed: everybody without waiting, or the busiest server without a pause.

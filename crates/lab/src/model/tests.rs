@@ -47,11 +47,19 @@ fn two_cores_are_a_quadratic() {
 }
 
 #[test]
-fn a_lock_that_is_full_has_nearly_all_of_the_time() {
-    let full = counted(64, [0, 0, 100], [0, 0, 100]);
-    let share = share_at_busiest(&MACHINE, &full, 40.0);
-    assert!((share - (1.0 - 1.0 / 64.0)).abs() < 1e-3, "{share}");
-    assert!(share_at_busiest(&MACHINE, &counted(64, [0; 3], [0; 3]), 40.0).abs() < 1e-9);
+fn a_lock_has_the_time_that_one_task_leaves_it() {
+    let task = |item_ns| Task { depth: 1000, item_ns, of_task: 0.5 };
+    let share = |hops, item_ns| share_at_lock(&MACHINE, &counted(64, [0, 0, hops], [0, 0, hops]), task(item_ns), 1.0);
+    // 40 ns at the lock for each 400 that the task takes: a queue with one server that is busy for a tenth of its time.
+    let queue = 0.1 / 0.9;
+    assert!((share(100, 800.0) - queue / (2.0 + queue)).abs() < 1e-3, "{}", share(100, 800.0));
+    // The lock takes longer than the task, so that all but one or two of the 63 items wait for it.
+    assert!(share(100, 40.0) > 0.95, "{}", share(100, 40.0));
+    assert!(share(0, 40.0).abs() < 1e-9, "nothing moves");
+    assert!(share(200, 800.0) > share(100, 800.0) && share(100, 400.0) > share(100, 800.0));
+    let few = Task { depth: 1, ..task(800.0) };
+    let alone = share_at_lock(&MACHINE, &counted(64, [0, 0, 100], [0, 0, 100]), few, 1.0);
+    assert!(close(alone, 40.0 / 840.0), "one item at a time waits for nobody: {alone}");
 }
 
 #[test]

@@ -29,6 +29,15 @@ fn one_server_and_thinking_is_the_machine_repairman() {
 }
 
 #[test]
+fn customers_are_where_they_think_or_are_served() {
+    for customers in [1, 2, 8, 64] {
+        let (rate, queues) = solve(customers, 100.0, &[40.0, 15.0]);
+        assert!(close(rate * 100.0 + queues.iter().sum::<f64>(), f64::from(customers)), "Little's law: {queues:?}");
+        assert!(queues[0] > queues[1], "more wait at the slower one: {queues:?}");
+    }
+}
+
+#[test]
 fn equal_servers_without_thinking_share_evenly() {
     // n customers at k equal servers: X = n / (d (n + k - 1)).
     for (customers, servers) in [(1, 1), (1, 4), (5, 3), (100, 7)] {
