@@ -282,6 +282,7 @@ impl IoCtx {
         };
         if let Some(hctx) = &mut self.hctxs[index] {
             hctx.users += 1;
+            hctx.open_part(leg.part);
         }
         Ok(index as u16)
     }
@@ -489,18 +490,12 @@ impl IoCtx {
 
     /// Turns statistics on or off, also in the middle of I/O: what is in flight then counts from now.
     pub fn set_stats(&mut self, on: bool) {
-        if on && !self.core.stats {
-            let now = self.core.clock.coarse();
-            self.hctxs.iter_mut().flatten().for_each(|hctx| hctx.restart_times(now));
-        } else if !on && self.core.stats {
-            let now = self.core.clock.coarse();
-            self.hctxs.iter_mut().flatten().for_each(|hctx| hctx.stop_times(now));
-        }
+        self.hctxs.iter_mut().flatten().for_each(|hctx| hctx.set_ring_counts(&self.core, on));
         self.core.stats = on;
     }
 
-    /// Bounds the cache of bios: at most so many, and with 0 none is kept. Without this call it holds them all. False,
-    /// and nothing has changed, while I/O is on its way.
+    /// Bounds the cache of bios: at most so many, in the place of [`CACHE_MAX`], and with 0 none is kept. False, and
+    /// nothing has changed, while I/O is on its way.
     #[cfg(sheave_lab)]
     #[must_use]
     pub fn set_bio_cache(&mut self, max: u32) -> bool {

@@ -200,36 +200,58 @@ impl Device {
         all
     }
 
-    /// The queues under the device, each once, with the partitions on it that the device is made of.
     /// What was done since then that may have made I/O wait on it.
     pub fn beside(&self, since: CoarseTs) -> Beside {
         self.legs().iter().fold(Beside::default(), |all, leg| all.and(leg.queue.beside().since(since)))
     }
 
-    fn queues(&self) -> Vec<(&Arc<Queue>, Vec<u16>)> {
-        let mut queues: Vec<(&Arc<Queue>, Vec<u16>)> = Vec::new();
-        for leg in self.legs() {
-            match queues.iter_mut().find(|(queue, _)| Arc::ptr_eq(queue, &leg.queue)) {
-                Some((_, parts)) => parts.push(leg.part),
-                None => queues.push((&leg.queue, vec![leg.part])),
-            }
-        }
-        queues
-    }
-
-    /// Statistics of the queues under the device, over all rings and partitions; a queue that serves several pieces of
-    /// the device counts once.
+    /// Statistics of the device over all rings. Of a partition those of its own requests and of the partitions within
+    /// it; of a concatenation those of the devices that it is made of. Flushes and faults are the whole device's.
     pub fn stats(&self) -> Stats {
         let mut sum = Stats::default();
-        self.queues().iter().for_each(|(queue, _)| sum.add(&queue.stats()));
+        self.each_queue(|queue, is| sum.add(&queue.stats_of(is)));
         sum
+    }
+
+    /// Keeps statistics of the queues under the device from now on, or no more; they are kept at first. For all rings
+    /// that keep some: each learns of it with the next I/O that it sends there, also in the middle of others.
+    ///
+    /// What is counted stays. While it is off no clock is read for the I/O of the device, no latency, time in a stage
+    /// or busy time is counted, for its files and volumes neither, and nothing of it is slow or traced. What is in
+    /// flight when it is turned off counts nowhere if it ends after that; what is when it is turned on counts from
+    /// that moment. What is in flight, and faults that a health check looks at, are known in any case but for the
+    /// number of faults.
+    pub fn set_stats(&self, on: bool) {
+        self.each_queue(|queue, _| queue.set_stats(on));
+    }
+
+    /// Whether statistics are kept of all queues under the device.
+    pub fn keeps_stats(&self) -> bool {
+        let mut all = true;
+        self.each_queue(|queue, _| all &= queue.keeps_stats());
+        all
     }
 
     /// The faults of the queues under the device.
     pub fn faults(&self) -> Faults {
         let mut sum = Faults::default();
-        self.queues().iter().for_each(|(queue, _)| sum.add(queue.faults()));
+        self.each_queue(|queue, _| sum.add(queue.faults()));
         sum
+    }
+
+    /// Calls `with` for each queue under the device, once, with what tells which of the queue's partitions the device
+    /// is made of.
+    fn each_queue(&self, mut with: impl FnMut(&Arc<Queue>, &dyn Fn(u16) -> bool)) {
+        let legs = self.legs();
+        if let [leg] = legs {
+            return with(&leg.queue, &|part| part == leg.part);
+        }
+        for (at, leg) in legs.iter().enumerate() {
+            if !legs[..at].iter().any(|before| Arc::ptr_eq(&before.queue, &leg.queue)) {
+                let on_it = |have: &&Leg| Arc::ptr_eq(&have.queue, &leg.queue);
+                with(&leg.queue, &|part| legs.iter().filter(on_it).any(|have| have.part == part));
+            }
+        }
     }
 
     /// Requests of this device that are *in the drivers' hands*. For a partition only its own and those of the
@@ -245,22 +267,13 @@ impl Device {
     }
 
     fn count(&self, held_too: bool) -> InFlight {
-        let legs = self.legs();
-        if let [leg] = legs {
-            return leg.queue.count(|part| part == leg.part, held_too);
-        }
         let mut sum = InFlight::default();
-        for (at, leg) in legs.iter().enumerate() {
-            // Each queue once, with all the partitions on it that the device is made of.
-            if legs[..at].iter().any(|before| Arc::ptr_eq(&before.queue, &leg.queue)) {
-                continue;
-            }
-            let same = |part| legs.iter().any(|have| have.part == part && Arc::ptr_eq(&have.queue, &leg.queue));
-            let one = leg.queue.count(same, held_too);
+        self.each_queue(|queue, is| {
+            let one = queue.count(is, held_too);
             sum.reads += one.reads;
             sum.writes += one.writes;
             sum.other += one.other;
-        }
+        });
         sum
     }
 

@@ -17,7 +17,9 @@
 
 mod complete;
 mod contained;
+mod entry;
 mod gather;
+mod parts;
 mod sequence;
 mod stages;
 mod stall;
@@ -55,6 +57,7 @@ use crate::tag_set::{Freed, TagSet, Tags};
 use crate::timeout::TimeoutWalk;
 
 use self::contained::Contained;
+use self::parts::Parts;
 use self::stamps::Stamps;
 
 /// One ring's way into one device.
@@ -72,6 +75,11 @@ pub(crate) struct Hctx {
     /// Requests that hold a tag and are not gathered: in the driver's hands or refused.
     in_driver: u32,
     busy_edge: BusyEdge,
+    /// Statistics are kept: by the ring, and of the device.
+    counts: bool,
+    /// The gate as it is when it is open, for a device that is counted or not.
+    open_gate: Gate,
+    parts: Parts,
     /// Longest plain read or write that surely needs no cut; 0 when a boundary makes that depend on the place.
     plain_bytes: u32,
     /// Attached devices that lead here.
@@ -143,6 +151,9 @@ impl Hctx {
             bit: 1 << index,
             in_driver: 0,
             busy_edge: BusyEdge::default(),
+            counts: core.stats && queue.keeps_stats(),
+            open_gate: queue.gate().opened(),
+            parts: Parts::default(),
             plain_bytes,
             users: 0,
             stalled: true,
@@ -264,7 +275,7 @@ impl Hctx {
             return false;
         };
         self.tags.set_info(tag, self.tags.info_of(op, part));
-        let start = if core.stats { core.plug.now(&core.clock) } else { CoarseTs::default() };
+        let start = if self.counts { core.plug.now(&core.clock) } else { CoarseTs::default() };
         let generation = self.epoch;
         let head = RqHead { op, flags, nr_segs: nr_vecs, part, bytes, generation, start, ..RqHead::default() };
         self.rqs[tag].fill(id, sector, &head);
@@ -286,7 +297,7 @@ impl Hctx {
     /// Prepares the flush request and gathers it.
     pub(crate) fn gather_flush(&mut self, core: &mut Core) {
         let tag = self.flush_tag();
-        let start = if core.stats { core.plug.now(&core.clock) } else { CoarseTs::default() };
+        let start = if self.counts { core.plug.now(&core.clock) } else { CoarseTs::default() };
         let generation = self.rqs[tag].generation.wrapping_add(1);
         let head = RqHead { op: Op::Flush, flags: RQ_FLUSH_SEQ, start, generation, ..RqHead::default() };
         self.rqs[tag] = Request { head, ..Request::unused() };
@@ -317,12 +328,12 @@ impl Hctx {
         if !self.tags.publish() {
             self.publish_batch();
         }
-        if let Err(gate) = self.start_dispatch(core) {
+        if let Err(gate) = self.start_dispatch(core, self.gathered.len()) {
             let mut list = std::mem::take(&mut self.gathered);
-            self.begin_held(core, gate, list.len(), self.rqs[list.tags()[0]].start);
+            self.begin_held(core, gate, list.tags(), self.rqs[list.tags()[0]].start);
             return self.hold_back(core, &mut list, gate);
         }
-        self.begin_busy(core);
+        self.begin_busy();
         let (sent, before) = (self.stamp_sent(core), self.done.len());
         let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
         let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
@@ -338,24 +349,10 @@ impl Hctx {
         self.gathered.reset();
     }
 
-    /// The order of every call into the driver: the batch's tags are visible, its time ends, then the gate is looked
-    /// at. `Err` when it is closed.
-    #[inline(always)]
-    fn start_dispatch(&mut self, core: &mut Core) -> Result<(), Gate> {
-        core.plug.invalidate();
-        self.shared.start_dispatch();
-        let gate = self.queue.gate();
-        if gate.is_open() {
-            return Ok(());
-        }
-        self.shared.end_dispatch();
-        Err(gate)
-    }
-
     /// One call into the driver with a list of its own; true when it took everything.
     fn dispatch(&mut self, core: &mut Core, list: &mut RqList) -> bool {
         list.tags().iter().for_each(|&tag| self.set_held(tag, false));
-        if let Err(gate) = self.start_dispatch(core) {
+        if let Err(gate) = self.start_dispatch(core, 0) {
             self.hold_back(core, list, gate);
             return false;
         }
@@ -514,7 +511,7 @@ impl Hctx {
     pub(crate) fn shut_down_step(&mut self, core: &mut Core, of_others: u32, end: &mut impl EndIo) -> bool {
         let status = if self.hw.has_panicked() { Status::IoErr } else { Status::Canceled };
         self.in_driver += self.gathered.len() as u32;
-        self.begin_busy(core);
+        self.begin_busy();
         while let Some(rq) = self.gathered.pop() {
             self.done.push(rq, status);
         }

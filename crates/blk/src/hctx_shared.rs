@@ -46,8 +46,9 @@ pub struct RecordSeat {
 }
 
 impl RecordSeat {
-    pub(crate) fn new(shared: Arc<HctxShared>) -> RecordSeat {
-        RecordSeat { records: shared.stats.owners.come(), shared }
+    /// A seat for an owner whose records are those of this partition.
+    pub(crate) fn new(shared: Arc<HctxShared>, part: u16) -> RecordSeat {
+        RecordSeat { records: shared.stats.owners.come(part), shared }
     }
 
     /// The counts.

@@ -30,11 +30,13 @@ use crate::error::DeviceError;
 use crate::flush_alarm::Watches;
 use crate::hctx_shared::HctxShared;
 use crate::limits::{Capacity, Limits, MAX_DEPTH};
-use crate::stats::{Faults, Stats};
+use crate::stats::{Faults, Retired, Stats};
 use crate::tag_set::{InFlight, TagSet, TagWalk};
 
 const QUIESCE: u32 = 1 << 16;
 const FREEZE: u32 = 1;
+/// No statistics are kept of the device: rings read the gate before each call of its driver, and so learn of it there.
+const NO_STATS: u32 = 1 << 31;
 
 /// How long a request may take before the timeout walk asks its driver, unless the device says otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -54,7 +56,7 @@ pub struct Queue {
     partitions: Mutex<Vec<u16>>,
     /// By seat: a context that goes leaves its seat to the next one that comes.
     hctxs: Mutex<Vec<Option<Seat>>>,
-    retired: Mutex<Stats>,
+    retired: Mutex<Retired>,
     claims: Arc<Claims>,
     watches: Arc<Watches>,
     /// When it was frozen or quiesced.
@@ -90,7 +92,7 @@ impl Queue {
             host_tags,
             partitions: Mutex::new(Vec::new()),
             hctxs: Mutex::new(Vec::new()),
-            retired: Mutex::new(Stats::default()),
+            retired: Mutex::default(),
             claims: Arc::default(),
             watches: Arc::default(),
             beside: Activities::default(),
@@ -187,17 +189,25 @@ impl Queue {
         let is_it = |have: &Option<Seat>| have.as_ref().is_some_and(|have| Arc::ptr_eq(&have.shared, shared));
         if let Some(seat) = hctxs.iter().position(is_it) {
             hctxs[seat] = None;
-            shared.stats.read(seat, &mut retired);
+            shared.stats.retire(seat, &mut retired);
         }
     }
 
     /// Statistics of the device, over all rings, since it was opened.
     pub fn stats(&self) -> Stats {
+        self.stats_of(|part| part == 0)
+    }
+
+    /// Statistics of the partitions that `is` names, with those within them, over all rings, since the device was
+    /// opened. The faults are those of the device.
+    pub(crate) fn stats_of(&self, is: impl Fn(u16) -> bool) -> Stats {
+        let within = self.within(is);
+        let within = |part| within.contains(part);
         let hctxs = self.hctxs();
-        let mut sum = self.retired.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
+        let mut sum = self.retired.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).read(&within);
         for (seat, hctx) in hctxs.iter().enumerate() {
             if let Some(hctx) = hctx {
-                hctx.shared.stats.read(seat, &mut sum);
+                hctx.shared.stats.read(seat, &within, &mut sum);
             }
         }
         sum
@@ -268,6 +278,21 @@ impl Queue {
     pub(crate) fn gate(&self) -> Gate {
         // SeqCst: read behind the mark of `HctxShared::start_dispatch` (I1, I2); pairs with `freeze` and `quiesce`.
         Gate(self.gate.load(Ordering::SeqCst))
+    }
+
+    /// Keeps statistics of the device from now on, or no more: see [`Device::set_stats`](crate::Device::set_stats).
+    pub fn set_stats(&self, on: bool) {
+        // Relaxed, both: a ring learns of it with its next call of the driver, and nothing is ordered by it.
+        if on {
+            self.gate.fetch_and(!NO_STATS, Ordering::Relaxed);
+        } else {
+            self.gate.fetch_or(NO_STATS, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether statistics are kept of the device.
+    pub fn keeps_stats(&self) -> bool {
+        self.gate().keeps_stats()
     }
 
     /// What may have made I/O wait here.
@@ -384,7 +409,17 @@ pub(crate) struct Gate(u32);
 impl Gate {
     #[inline]
     pub(crate) fn is_open(self) -> bool {
-        self.0 == 0
+        self.0 & !NO_STATS == 0
+    }
+
+    /// The same gate when nobody closes it.
+    pub(crate) fn opened(self) -> Gate {
+        Gate(self.0 & NO_STATS)
+    }
+
+    /// Whether statistics are kept of the device.
+    pub(crate) fn keeps_stats(self) -> bool {
+        self.0 & NO_STATS == 0
     }
 
     pub(crate) fn is_frozen(self) -> bool {

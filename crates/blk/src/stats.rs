@@ -11,6 +11,7 @@
 //!   updates of a few histograms per distinct (operation, start), not per request.
 
 mod busy;
+mod part;
 mod records;
 mod split;
 
@@ -20,12 +21,14 @@ use sheave_base::clock::{Clock, CoarseTs};
 use sheave_base::status::Status;
 use sheave_base::sync::atomic::Ordering;
 use sheave_base::sync::count::AtomicU64;
+use sheave_base::sync::{Arc, Mutex};
 
 use self::busy::{BusyTime, Calendar};
 use self::split::add;
 use crate::bio::{NR_OPS, Op};
 
 pub(crate) use self::busy::BusyEdge;
+pub(crate) use self::part::{OpTallies, PartStats};
 pub(crate) use self::records::Owners;
 pub use self::records::{IoTally, OpCounts, RecordStats};
 pub use self::split::{
@@ -35,10 +38,10 @@ pub use self::split::{
 /// Statistics of one hardware context.
 #[derive(Debug)]
 pub struct HctxStats {
-    /// Requests with bios, and records of owners without counts of their own.
-    ops: [IoTally; NR_OPS],
-    merges: [AtomicU64; NR_OPS],
-    errors: [AtomicU64; NR_OPS],
+    /// Requests of the device itself with bios, and records of owners without counts of their own.
+    pub(crate) own: OpTallies,
+    /// The same of each partition that the ring has attached.
+    parts: Mutex<Vec<Arc<PartStats>>>,
     /// Of the errors, those that are faults of the device.
     faults: AtomicU64,
     /// The newest of them: a [`Status`] as a number.
@@ -52,9 +55,8 @@ pub struct HctxStats {
 impl HctxStats {
     pub(crate) fn new(clock: Clock) -> HctxStats {
         HctxStats {
-            ops: Default::default(),
-            merges: Default::default(),
-            errors: Default::default(),
+            own: OpTallies::default(),
+            parts: Mutex::default(),
             faults: Default::default(),
             last_fault: Default::default(),
             busy: BusyTime::default(),
@@ -63,16 +65,24 @@ impl HctxStats {
         }
     }
 
-    /// Counts completed requests that are alike in operation and stamps, none of which had neighbours in it.
-    #[inline(always)]
-    pub(crate) fn note(&self, op: Op, split: &Split, ios: u64, bytes: u64) {
-        self.ops[op as usize].note(split, ios, bytes);
+    fn parts(&self) -> impl std::ops::DerefMut<Target = Vec<Arc<PartStats>>> + '_ {
+        self.parts.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Counts the errors of requests that are counted beside it.
+    /// The counts of another partition.
+    pub(crate) fn open_part(&self, part: u16) -> Arc<PartStats> {
+        let stats = Arc::new(PartStats::new(part));
+        self.parts().push(Arc::clone(&stats));
+        stats
+    }
+
+    /// Counts an error: in these tallies of this context if its request is counted there, and a fault of the device in
+    /// any case.
     #[cold]
-    pub(crate) fn note_error(&self, op: Op, status: Status) {
-        add(&self.errors[op as usize], 1);
+    pub(crate) fn note_error(&self, tallies: Option<&OpTallies>, op: Op, status: Status) {
+        if let Some(tallies) = tallies {
+            tallies.note_error(op);
+        }
         if status.is_fault() {
             // Relaxed, as in `add`: a reader may see the count of this fault with the status of the one before.
             self.last_fault.store(status as u64, Ordering::Relaxed);
@@ -87,18 +97,80 @@ impl HctxStats {
         Faults { count: self.faults.load(Ordering::Relaxed), last }
     }
 
-    /// Adds what this hardware context has counted to `into`, a reading of its queue alone, in which it has this seat:
-    /// no other context of the queue has it at the same time.
-    pub fn read(&self, seat: usize, into: &mut Stats) {
-        into.read_busy(seat, &self.busy, &self.clock);
-        for (at, sum) in into.ops.iter_mut().enumerate() {
-            // Relaxed: see `add`.
-            sum.merges += self.merges[at].load(Ordering::Relaxed);
-            sum.errors += self.errors[at].load(Ordering::Relaxed);
-            sum.read(&self.ops[at]);
+    /// Adds what this hardware context has counted for the partitions that `within` names (0 is the device with all
+    /// its partitions) to `into`, a reading of its queue alone, in which it has this seat: no other context of the
+    /// queue has it at the same time. The faults are those of the device.
+    pub(crate) fn read(&self, seat: usize, within: &impl Fn(u16) -> bool, into: &mut Stats) {
+        let whole = within(0);
+        if whole {
+            self.own.read(&mut into.ops);
+            into.read_busy((seat, 0), &self.busy, &self.clock);
         }
-        self.owners.read(&mut into.ops);
+        for part in self.parts().iter().filter(|part| whole || within(part.part)) {
+            part.tallies.read(&mut into.ops);
+            // The device is busy whenever one of its partitions is.
+            if !whole {
+                into.read_busy((seat, part.part), &part.busy, &self.clock);
+            }
+        }
+        self.owners.read(&mut into.ops, |part| whole || within(part));
         into.faults.add(self.faults());
+    }
+
+    /// Adds the same to a reading of each partition, and to that of number 0, which is of what came through none.
+    pub(crate) fn retire(&self, seat: usize, into: &mut Retired) {
+        let own = into.of(0);
+        self.own.read(&mut own.ops);
+        own.read_busy((seat, 0), &self.busy, &self.clock);
+        own.faults.add(self.faults());
+        self.owners.read(&mut own.ops, |part| part == 0);
+        for part in self.parts().iter() {
+            let sum = into.of(part.part);
+            part.tallies.read(&mut sum.ops);
+            sum.read_busy((seat, part.part), &part.busy, &self.clock);
+            self.owners.read(&mut sum.ops, |of| of == part.part);
+        }
+    }
+}
+
+/// Partitions of which it is known by itself what rings that are gone have done there.
+const RETIRED_PARTS: usize = 1024;
+
+/// What the hardware contexts of a queue have done that are gone: by partition, 0 for what came through none.
+#[derive(Debug, Default)]
+pub(crate) struct Retired(Vec<(u16, Stats)>);
+
+impl Retired {
+    /// The reading of a partition; that of number 0 for those beyond [`RETIRED_PARTS`].
+    fn of(&mut self, part: u16) -> &mut Stats {
+        let part = if self.0.len() < RETIRED_PARTS || self.has(part) { part } else { 0 };
+        let at = self.0.iter().position(|(have, _)| *have == part).unwrap_or_else(|| {
+            self.0.push((part, Stats::default()));
+            self.0.len() - 1
+        });
+        &mut self.0[at].1
+    }
+
+    fn has(&self, part: u16) -> bool {
+        self.0.iter().any(|(have, _)| *have == part)
+    }
+
+    /// The sum of the partitions that `within` names, and the faults of the device.
+    pub(crate) fn read(&self, within: &impl Fn(u16) -> bool) -> Stats {
+        let whole = within(0);
+        let mut sum = Stats::default();
+        for (part, stats) in self.0.iter().filter(|(part, _)| whole || within(*part)) {
+            let busy = stats.busy.iter().filter(|busy| !whole || busy.part == 0 && *part == 0);
+            busy.for_each(|busy| sum.add_busy(*busy));
+            sum.add_all_but_busy(stats);
+        }
+        sum.faults = self.faults();
+        sum
+    }
+
+    /// The faults of the device.
+    pub(crate) fn faults(&self) -> Faults {
+        self.0.iter().find(|(part, _)| *part == 0).map_or_else(Faults::default, |(_, stats)| stats.faults)
     }
 }
 
@@ -128,7 +200,15 @@ struct BusyOf {
     queue: usize,
     /// Of the context, on its queue.
     seat: usize,
+    /// The partition; 0 is the device with all its partitions.
+    part: u16,
     ns: u64,
+}
+
+impl BusyOf {
+    fn is_like(&self, other: &BusyOf) -> bool {
+        (self.queue, self.seat, self.part) == (other.queue, other.seat, other.part)
+    }
 }
 
 /// A reading of the statistics of a device or of one hardware context.
@@ -136,7 +216,7 @@ struct BusyOf {
 pub struct Stats {
     ops: [OpCounts; NR_OPS],
     faults: Faults,
-    /// By queue, then by seat.
+    /// By queue, seat and partition.
     busy: Vec<BusyOf>,
     /// When some context was busy.
     calendar: Calendar,
@@ -172,21 +252,21 @@ impl Stats {
     }
 
     fn add_busy(&mut self, of: BusyOf) {
-        match self.busy.iter_mut().find(|have| (have.queue, have.seat) == (of.queue, of.seat)) {
+        match self.busy.iter_mut().find(|have| have.is_like(&of)) {
             Some(have) => have.ns += of.ns,
             None => self.busy.push(of),
         }
     }
 
-    fn read_busy(&mut self, seat: usize, busy: &BusyTime, clock: &Clock) {
+    fn read_busy(&mut self, (seat, part): (usize, u16), busy: &BusyTime, clock: &Clock) {
         let (ns, now) = busy.read(clock, &mut self.calendar);
         self.at = self.at.max(now);
-        self.add_busy(BusyOf { queue: 0, seat, ns });
+        self.add_busy(BusyOf { queue: 0, seat, part, ns });
     }
 
-    /// The busy times of the device's hardware contexts, in ns: for how long each had at least one request of which the
-    /// issue was counted and the end was not, now included. A context that a ring opens where another has gone goes on
-    /// with its figure.
+    /// The busy times of the device's hardware contexts, in ns, or of a partition there: for how long each had at
+    /// least one request of which the issue was counted and the end was not, now included. A context that a ring opens
+    /// where another has gone goes on with its figure.
     ///
     /// The times of several contexts overlap, so that their sum may be more than the time that has passed.
     pub fn busy_ns(&self) -> impl Iterator<Item = u64> {
@@ -201,7 +281,7 @@ impl Stats {
     /// of them together, and for no less time than the busiest. Ticks are known of the last 17 s; what was before is
     /// taken to have been alike.
     pub fn busy_ns_since(&self, earlier: &Stats) -> u64 {
-        let before = |of: &BusyOf| earlier.busy.iter().find(|have| (have.queue, have.seat) == (of.queue, of.seat));
+        let before = |of: &BusyOf| earlier.busy.iter().find(|have| have.is_like(of));
         let (mut longest, mut sum) = (0, 0_u64);
         for of in &self.busy {
             let ns = of.ns.saturating_sub(before(of).map_or(0, |before| before.ns));
@@ -260,20 +340,14 @@ impl<'a> BatchAccount<'a> {
         self.merges += u64::from(merged);
     }
 
-    pub(crate) fn error(&mut self, op: Op, status: Status) {
-        self.stats.note_error(op, status);
-    }
-
     /// Writes down what was gathered since the last change of operation or split.
     #[inline(never)]
     pub(crate) fn write(&mut self) {
         if self.ios == 0 {
             return;
         }
-        self.stats.note(self.op, &self.split, self.ios, self.bytes);
-        if self.merges != 0 {
-            add(&self.stats.merges[self.op as usize], self.merges);
-        }
+        self.stats.own.note(self.op, &self.split, self.ios, self.bytes);
+        self.stats.own.note_merges(self.op, self.merges);
         self.ios = 0;
         self.bytes = 0;
         self.merges = 0;

@@ -78,6 +78,9 @@ impl Core {
         let mut split = times.bio;
         if self.reqs[slot].rflags & REQ_TIMED != 0 {
             split.add(&self.cold[slot as usize].times.split);
+        } else if split.total_ns() == 0 {
+            // Its device keeps no statistics (`Device::set_stats`), and no worker had it.
+            return;
         }
         self.count_slot(slot, &split, res);
     }

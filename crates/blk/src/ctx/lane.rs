@@ -100,7 +100,7 @@ impl IoCtx {
     /// A place to count plain records of one owner that go this way; none when it leads nowhere.
     pub fn record_seat(&self, route: Route) -> Option<RecordSeat> {
         let hctx = self.hctxs.get(usize::from(route.hctx))?.as_ref()?;
-        (hctx.key() == route.key).then(|| RecordSeat::new(Arc::clone(&hctx.shared)))
+        (hctx.key() == route.key).then(|| RecordSeat::new(Arc::clone(&hctx.shared), hctx.known_part(route.part)))
     }
 
     /// Sends one I/O alone to its driver, as a plain record. Its range and its memory are as in [`Lane::submit`]. It

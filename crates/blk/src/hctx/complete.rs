@@ -25,11 +25,14 @@ impl Hctx {
     #[inline]
     pub(super) fn complete(&mut self, core: &mut Core, end: &mut impl EndIo) -> u32 {
         self.epoch = self.epoch.wrapping_add(1);
-        let now = core.stats.then(|| core.clock.coarse());
+        let now = self.counts.then(|| core.clock.coarse());
         core.batch_time = now;
         let many = self.end_records(core, 0, now, end);
         if many != self.done.len() {
             return self.complete_rest(core, many, now, end);
+        }
+        if !self.parts.is_empty() {
+            self.end_parts(now);
         }
         self.done.clear();
         self.stamps.clear_calls();
@@ -62,7 +65,7 @@ impl Hctx {
         rq.bio_head = BioId::NONE; // C1
         self.epoch = self.epoch.wrapping_add(1);
         self.in_driver -= 1;
-        if core.stats {
+        if self.counts {
             let now = core.clock.coarse().max(head.start);
             if self.in_driver == 0 {
                 self.shared.stats.busy.end_at(&mut self.busy_edge, now);
@@ -74,6 +77,9 @@ impl Hctx {
                 self.trace_run(core, (0, 1), &head, (&split, now), end);
             }
             core.look_if_due(now, end);
+        }
+        if !self.parts.is_empty() {
+            self.end_parts(self.counts.then_some(core.looked));
         }
         core.bios.release(1);
         self.done.clear();
@@ -160,7 +166,7 @@ impl Hctx {
         let slow = match end.records(first.tail_or_owner) {
             Some(records) => records.tally(first.op).note(split, many, bytes),
             None => {
-                self.shared.stats.note(first.op, split, many, bytes);
+                self.tallies_of(first.part).note(first.op, split, many, bytes);
                 false
             }
         };
@@ -210,6 +216,9 @@ impl Hctx {
             at += many;
         }
         let ended = self.done.len() as u32;
+        if !self.parts.is_empty() {
+            self.end_parts(now);
+        }
         self.in_driver -= ended;
         self.end_busy_if_idle(ended, now);
         if seq {
@@ -234,9 +243,10 @@ impl Hctx {
             let split = self.stamps.split_of(at, tag, &head, core.looked, now);
             self.count_run(tag, &head, &split, now, (1, head.bytes.into()), end);
             self.trace_run(core, (at, 1), &head, (&split, now), end);
-            if !status.is_ok() {
-                self.shared.stats.note_error(head.op, status);
-            }
+        }
+        if !status.is_ok() {
+            let tallies = now.map(|_| self.tallies_of(head.part));
+            self.shared.stats.note_error(tallies, head.op, status);
         }
         self.freed.add(tag);
     }
@@ -252,16 +262,23 @@ impl Hctx {
         seq: &mut bool,
         end: &mut impl EndIo,
     ) -> usize {
-        let Hctx { done, rqs, freed, shared, stamps, queue, index, in_driver, .. } = self;
+        let Hctx { done, rqs, freed, shared, stamps, queue, index, in_driver, parts, .. } = self;
         let mut account = BatchAccount::new(&shared.stats);
         while let Some(&tag) = done.tags().get(at) {
             let (rq, status) = (&mut rqs[tag], done.status(tag));
             if rq.is_plain() {
                 break;
             }
+            let part = parts.get(rq.part).map(|slot| &slot.stats.tallies);
             if let Some(now) = now {
                 let split = stamps.split_of(at, tag, rq, core.looked, now);
-                account.request(rq.op, &split, rq.bytes, rq.merged());
+                match part {
+                    None => account.request(rq.op, &split, rq.bytes, rq.merged()),
+                    Some(part) => {
+                        part.note(rq.op, &split, 1, rq.bytes.into());
+                        part.note_merges(rq.op, rq.merged().into());
+                    }
+                }
                 core.split = split;
                 if let Some(trace) = &mut core.trace {
                     traced::put(
@@ -273,12 +290,13 @@ impl Hctx {
                         now,
                     );
                 }
-                if !status.is_ok() {
-                    account.error(rq.op, status);
-                }
+            } else {
+                core.split = Split::default();
             }
             at += 1;
             if !status.is_ok() {
+                let tallies = now.map(|_| part.unwrap_or(&shared.stats.own));
+                shared.stats.note_error(tallies, rq.op, status);
                 *seq |= rq.flags & RQ_FUA != 0;
             }
             if rq.flags & RQ_FLUSH_SEQ != 0 {
@@ -286,7 +304,7 @@ impl Hctx {
                 continue;
             }
             let id = std::mem::replace(&mut rq.bio_head, BioId::NONE); // C1
-            end_bios(core, id, status, end);
+            end_bios(core, id, status, now.is_some(), end);
             freed.add(tag);
         }
         account.write();
@@ -371,7 +389,7 @@ fn that_succeeded<'a>(done: &DoneList, tags: &'a [u16]) -> &'a [u16] {
 
 /// Ends the bios of a request, which are linked.
 #[inline(always)]
-fn end_bios(core: &mut Core, mut id: BioId, status: Status, end: &mut impl EndIo) {
+fn end_bios(core: &mut Core, mut id: BioId, status: Status, timed: bool, end: &mut impl EndIo) {
     while id.is_some() {
         if core.bios[id].flags & BIO_SLOW_END == BIO_PLAIN && status.is_ok() {
             let owner = core.bios[id].owner;
@@ -389,7 +407,7 @@ fn end_bios(core: &mut Core, mut id: BioId, status: Status, end: &mut impl EndIo
                 Some(end)
             });
             if run.ios != 0 {
-                if core.stats {
+                if timed {
                     end.timed_plain(owner, &run);
                 }
                 continue;

@@ -40,7 +40,7 @@ impl Hctx {
     #[inline(always)]
     pub(crate) fn restart_lane(&mut self, core: &mut Core) {
         self.lane.forget_place();
-        if core.stats && !core.plug.is_time_due(self.gathered.end()) {
+        if self.counts && !core.plug.is_time_due(self.gathered.end()) {
             self.lane.time = core.plug.now(&core.clock);
         }
     }
@@ -105,7 +105,7 @@ impl Hctx {
 
     #[inline(always)]
     fn read_time_if_due(&mut self, core: &mut Core) {
-        if core.plug.is_time_due(self.gathered.end()) && core.stats {
+        if core.plug.is_time_due(self.gathered.end()) && self.counts {
             self.lane.time = core.plug.now(&core.clock);
         }
     }
@@ -147,15 +147,15 @@ impl Hctx {
             return Alone::No;
         }
         let Some(tag) = self.tags.take_alone(self.lane.info) else { return Alone::No };
-        let start = if core.stats { core.clock.coarse() } else { CoarseTs::default() };
+        let start = if self.counts { core.clock.coarse() } else { CoarseTs::default() };
         let rq = &mut self.rqs[tag];
         rq.fill_plain(&self.lane.head, io.sector + shift, io.base, io.cookie);
         // In the record, and not in the lane's head before it is copied: a copy that is wider than the stores before it
         // waits until they have left the processor.
         (rq.bytes, rq.tail_or_owner, rq.generation, rq.start) = (run.bytes, run.owner, self.epoch, start);
-        if let Err(gate) = self.start_dispatch(core) {
+        if let Err(gate) = self.start_dispatch(core, 0) {
             self.count_alone(core, tag, start);
-            self.begin_held(core, gate, 1, start);
+            self.begin_held(core, gate, &[tag], start);
             self.hold_back(core, &mut RqList::of(tag), gate);
             return Alone::Sent;
         }
@@ -172,12 +172,10 @@ impl Hctx {
                 debug_assert_eq!(ended, tag, "D2: a driver gives back the token that it got");
                 self.rqs[tag].bio_head = BioId::NONE; // C1 of `complete`
                 self.epoch = self.epoch.wrapping_add(1);
-                if core.stats {
+                if self.counts {
                     let now = core.clock.coarse().max(start);
                     let latency_ns = now.ns_since(start);
-                    if self.in_driver == 0 {
-                        self.shared.stats.busy.add_period(&mut self.busy_edge, start, now);
-                    }
+                    self.add_alone(start, now);
                     let head = RqHead { tail_or_owner: run.owner, bytes: run.bytes, ..self.lane.head };
                     let split = Split::in_driver(latency_ns);
                     self.count_run(tag, &head, &split, now, (1, run.bytes.into()), end);
@@ -189,13 +187,13 @@ impl Hctx {
             }
             Started::Taken => {
                 self.count_alone(core, tag, start);
-                self.begin_alone(core, start);
+                self.begin_alone(start);
                 Alone::Sent
             }
             Started::Ended(rq, status) => self.end_later(core, rq, status, start),
             Started::Refused(rq) => {
                 self.count_alone(core, tag, start);
-                self.begin_alone(core, start);
+                self.begin_alone(start);
                 self.refuse(core, &mut RqList::of(rq.into_tag()));
                 Alone::Sent
             }
@@ -221,7 +219,7 @@ impl Hctx {
     #[cold]
     fn end_later(&mut self, core: &mut Core, rq: Rq, status: Status, start: CoarseTs) -> Alone {
         self.count_alone(core, rq.tag(), start);
-        self.begin_alone(core, start);
+        self.begin_alone(start);
         self.done.push(rq, status);
         Alone::Sent
     }
@@ -447,7 +445,7 @@ impl Drop for Sending<'_> {
         self.hctx.shared.end_dispatch();
         self.hctx.hw.stop();
         self.hctx.count_sent(self.core);
-        self.hctx.begin_alone(self.core, self.core.clock.coarse());
+        self.hctx.begin_alone(self.core.clock.coarse());
         self.core.broken |= self.hctx.bit;
     }
 }

@@ -19,7 +19,7 @@ impl Hctx {
     /// What was gathered goes to the driver now; when that is.
     #[inline(always)]
     pub(super) fn stamp_sent(&mut self, core: &Core) -> CoarseTs {
-        if !core.stats {
+        if !self.counts {
             return CoarseTs::default();
         }
         let now = core.clock.coarse();
@@ -33,7 +33,7 @@ impl Hctx {
     /// The driver has returned from a call that began at `sent`, with so many requests ended before it.
     #[inline(always)]
     pub(super) fn stamp_call(&mut self, core: &Core, before: usize, sent: CoarseTs) {
-        if core.stats && self.done.len() != before {
+        if self.counts && self.done.len() != before {
             self.stamps.push_call((before, self.done.len()), sent, core.clock.coarse());
         }
     }
@@ -49,7 +49,7 @@ impl Hctx {
     /// What was held back goes to the driver now; when that is.
     #[cold]
     pub(super) fn stamp_sent_again(&mut self, core: &Core, tags: &[u16]) -> CoarseTs {
-        if !core.stats {
+        if !self.counts {
             return CoarseTs::default();
         }
         let now = core.clock.coarse();
@@ -60,7 +60,7 @@ impl Hctx {
     /// The bio waits from now on, or `since` then, if it did not before.
     #[cold]
     pub(super) fn stamp_waiting(&self, core: &mut Core, id: BioId, since: Option<CoarseTs>) {
-        if !core.stats || core.bios[id].flags & BIO_WAITED != 0 {
+        if !self.counts || core.bios[id].flags & BIO_WAITED != 0 {
             return;
         }
         let now = since.unwrap_or_else(|| core.plug.now(&core.clock));

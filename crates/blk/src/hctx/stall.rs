@@ -38,7 +38,7 @@ impl Hctx {
     #[cold]
     pub(super) fn refuse(&mut self, core: &Core, list: &mut RqList) {
         self.stalled = true;
-        let now = core.stats.then(|| core.clock.coarse());
+        let now = self.counts.then(|| core.clock.coarse());
         for &tag in list.tags() {
             self.set_held(tag, true);
             if let Some(now) = now {
@@ -72,7 +72,8 @@ impl Hctx {
     #[cold]
     pub(super) fn flush_behind_refused(&mut self, core: &mut Core) {
         self.publish_batch();
-        let now = core.stats.then(|| core.clock.coarse());
+        self.begin_gathered_parts();
+        let now = self.counts.then(|| core.clock.coarse());
         while let Some(rq) = self.gathered.pop() {
             self.set_held(rq.tag(), true);
             if let Some(now) = now {
@@ -116,6 +117,8 @@ impl Hctx {
             self.flush.unissue(&mut core.bios);
             return;
         }
+        let now = self.counts.then(|| core.clock.coarse());
+        self.parts.end(self.rqs[tag].part, now);
         self.make_bio(core, tag);
         // Its tag may be used again before a batch is completed.
         self.epoch = self.epoch.wrapping_add(1);

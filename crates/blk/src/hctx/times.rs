@@ -11,33 +11,48 @@ use sheave_base::clock::CoarseTs;
 use super::Hctx;
 use crate::queue::Gate;
 use crate::ring_core::Core;
+use crate::stats::OpTallies;
 
 impl Hctx {
     /// What was gathered is accounted from now on.
     #[inline(always)]
-    pub(super) fn begin_busy(&mut self, core: &Core) {
-        if core.stats
+    pub(super) fn begin_busy(&mut self) {
+        if self.counts
             && self.in_driver == self.gathered.len() as u32
             && let Some(&first) = self.gathered.tags().first()
         {
             self.shared.stats.busy.begin(self.busy_edge, self.rqs[first].start);
         }
+        if !self.parts.is_empty() {
+            self.begin_gathered_parts();
+        }
+    }
+
+    #[cold]
+    pub(super) fn begin_gathered_parts(&mut self) {
+        let gathered = std::mem::take(&mut self.gathered);
+        self.begin_parts(gathered.tags(), None);
+        self.gathered = gathered;
     }
 
     /// What was gathered, or sent alone at `start`, is accounted, and may not go to the driver.
     #[cold]
-    pub(super) fn begin_held(&mut self, core: &Core, gate: Gate, count: usize, start: CoarseTs) {
-        if core.stats && self.in_driver == count as u32 {
-            let start = if gate.is_frozen() { core.clock.coarse() } else { start };
-            self.shared.stats.busy.begin(self.busy_edge, start);
+    pub(super) fn begin_held(&mut self, core: &Core, gate: Gate, tags: &[u16], start: CoarseTs) {
+        let now = gate.is_frozen().then(|| core.clock.coarse());
+        if self.counts && self.in_driver == tags.len() as u32 {
+            self.shared.stats.busy.begin(self.busy_edge, now.unwrap_or(start));
         }
+        self.begin_parts(tags, now);
     }
 
     /// One request was sent alone, and counts as in the driver.
     #[inline(always)]
-    pub(super) fn begin_alone(&mut self, core: &Core, start: CoarseTs) {
-        if self.in_driver == 1 && core.stats {
+    pub(super) fn begin_alone(&mut self, start: CoarseTs) {
+        if self.in_driver == 1 && self.counts {
             self.shared.stats.busy.begin_at(start);
+        }
+        if !self.parts.is_empty() {
+            self.parts.begin(self.lane.head.part, self.counts.then_some(start));
         }
     }
 
@@ -55,25 +70,77 @@ impl Hctx {
     /// Requests were taken apart: if no other is accounted, the busy period is over.
     #[cold]
     pub(super) fn end_busy_if_apart(&mut self, core: &Core) {
-        let now = core.stats.then(|| core.clock.coarse());
+        let now = self.counts.then(|| core.clock.coarse());
         self.end_busy_if_idle(1, now);
     }
 
-    /// Statistics were turned on: what is in flight has no start, or one of an earlier use of its tag.
+    /// Keeps statistics from now on, or no more. What is in flight counts from the moment at which they were turned on;
+    /// what ends while they are off is counted nowhere. `new` requests of those that count as in the driver are of no
+    /// busy period yet.
     #[cold]
-    pub(crate) fn restart_times(&mut self, now: CoarseTs) {
-        self.rqs.all().iter_mut().for_each(|rq| rq.start = now);
-        self.restart_stamps(now);
-        if self.in_driver > 0 {
-            self.shared.stats.busy.begin(self.busy_edge, now);
+    pub(crate) fn set_counts(&mut self, core: &Core, on: bool, new: u32) {
+        if on == self.counts {
+            return;
+        }
+        self.counts = on;
+        let now = core.clock.coarse();
+        if on {
+            self.rqs.all().iter_mut().for_each(|rq| rq.start = now);
+            self.lane.time = now;
+            self.restart_stamps(now);
+        }
+        if self.in_driver > new {
+            let busy = &self.shared.stats.busy;
+            if on { busy.begin(self.busy_edge, now) } else { busy.end(&mut self.busy_edge, now) }
+        }
+        self.parts.turn(on, now);
+    }
+
+    /// The ring keeps statistics from now on, or no more.
+    pub(crate) fn set_ring_counts(&mut self, core: &Core, on: bool) {
+        self.set_counts(core, on && self.open_gate.keeps_stats(), 0);
+    }
+
+    /// One I/O was sent alone, and ended in its call.
+    #[inline(always)]
+    pub(super) fn add_alone(&mut self, start: CoarseTs, now: CoarseTs) {
+        if self.in_driver == 0 {
+            self.shared.stats.busy.add_period(&mut self.busy_edge, start, now);
+        }
+        if !self.parts.is_empty() {
+            self.parts.add_period(self.lane.head.part, start, now);
         }
     }
 
-    /// Statistics are turned off: nothing is counted from now on.
+    /// Counts what comes through this partition by itself from now on.
+    pub(crate) fn open_part(&mut self, part: u16) {
+        self.parts.open(part, &self.shared.stats);
+    }
+
+    /// The number under which records of a partition are counted: its own, or the device's.
+    pub(crate) fn known_part(&self, part: u16) -> u16 {
+        if self.parts.get(part).is_some() { part } else { 0 }
+    }
+
+    /// Where requests of this partition are counted.
+    #[inline]
+    pub(super) fn tallies_of(&self, part: u16) -> &OpTallies {
+        self.parts.get(part).map_or(&self.shared.stats.own, |slot| &slot.stats.tallies)
+    }
+
+    /// Requests with these tags are accounted, since their issue or since `start`.
     #[cold]
-    pub(crate) fn stop_times(&mut self, now: CoarseTs) {
-        if self.in_driver > 0 {
-            self.shared.stats.busy.end(&mut self.busy_edge, now);
+    pub(super) fn begin_parts(&mut self, tags: &[u16], start: Option<CoarseTs>) {
+        for &tag in tags {
+            let rq = &self.rqs[tag];
+            self.parts.begin(rq.part, self.counts.then(|| start.unwrap_or(rq.start)));
         }
+    }
+
+    /// What is done is accounted no more.
+    #[cold]
+    pub(super) fn end_parts(&mut self, now: Option<CoarseTs>) {
+        let Hctx { parts, done, rqs, .. } = self;
+        done.tags().iter().for_each(|&tag| parts.end(rqs[tag].part, now));
     }
 }

@@ -1,10 +1,10 @@
 //! The busy time of one hardware context, or of one partition there: for how long at least one of its requests was
 //! accounted, and in which ticks that was.
 //!
-//! Owns two words and a calendar. While no request is accounted, `word` holds the busy time so far, in ns. A busy period
-//! takes its start from the word when it begins, and adds its end when it ends; so in the middle of one the word is
-//! negative, and lacks the present time to be the busy time until now. An I/O or a batch in the middle of a period costs
-//! nothing. `since` is the start of the last period.
+//! Owns two words and a calendar. While no request is accounted, `word` holds the busy time so far, in ns. A busy
+//! period takes its start from the word when it begins, and adds its end when it ends; so in the middle of one the
+//! word is negative, and lacks the present time to be the busy time until now. An I/O or a batch in the middle of a
+//! period costs nothing. `since` is the start of the last period.
 //!
 //! The [calendar](Calendar) is for readers who put several contexts together: it has a bit for each tick of some 0.5 ms
 //! of the last 17 s, set if a period touched the tick. A period that ends in the tick in which the one before it ended
@@ -73,8 +73,8 @@ fn pages(from: CoarseTs, to: CoarseTs) -> impl Iterator<Item = Page> {
 
 /// The busy ticks of one or of several contexts: what a reading takes along.
 ///
-/// A page is a word: the number of the page, modulo 2^32, and a bit for each of its ticks. A page takes the place of one
-/// that is [`PAGES`] older, and its number tells them apart (until one is 2.3 years old).
+/// A page is a word: the number of the page, modulo 2^32, and a bit for each of its ticks. A page takes the place of
+/// one that is [`PAGES`] older, and its number tells them apart (until one is 2.3 years old).
 #[derive(Clone, Debug, Default)]
 pub(super) struct Calendar {
     /// Empty, or [`PAGES`].
@@ -137,8 +137,8 @@ impl Calendar {
     }
 }
 
-/// When the last busy period ended in which there may have been another plug, and the last tick that is in the calendar;
-/// its owner's alone.
+/// When the last busy period ended in which there may have been another plug, and the last tick that is in the
+/// calendar; its owner's alone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BusyEdge {
     ended: CoarseTs,

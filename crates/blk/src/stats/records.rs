@@ -125,9 +125,10 @@ impl RecordStats {
 
 #[derive(Debug, Default)]
 struct Seats {
-    seats: Vec<Arc<RecordStats>>,
-    /// What those have counted that are gone: reads and writes.
-    gone: Option<Box<[OpCounts; 2]>>,
+    /// Each with its partition.
+    seats: Vec<(u16, Arc<RecordStats>)>,
+    /// What those of a partition have counted that are gone: reads and writes.
+    gone: Vec<(u16, Box<[OpCounts; 2]>)>,
 }
 
 /// The owners that count their records themselves, of one hardware context. Not on a line that the ring writes.
@@ -141,30 +142,32 @@ impl Owners {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    pub(crate) fn come(&self) -> Arc<RecordStats> {
+    pub(crate) fn come(&self, part: u16) -> Arc<RecordStats> {
         let records = Arc::new(RecordStats::default());
-        self.seats().seats.push(Arc::clone(&records));
+        self.seats().seats.push((part, Arc::clone(&records)));
         records
     }
 
     pub(crate) fn go(&self, records: &Arc<RecordStats>) {
         let mut seats = self.seats();
-        if let Some(at) = seats.seats.iter().position(|have| Arc::ptr_eq(have, records)) {
-            seats.seats.swap_remove(at);
-            let gone = seats.gone.get_or_insert_default();
-            OPS.iter().zip(gone.iter_mut()).for_each(|(&op, gone)| gone.read(records.tally(op)));
-        }
+        let Some(at) = seats.seats.iter().position(|(_, have)| Arc::ptr_eq(have, records)) else { return };
+        let (part, _) = seats.seats.swap_remove(at);
+        let at = seats.gone.iter().position(|(have, _)| *have == part).unwrap_or_else(|| {
+            seats.gone.push((part, Box::default()));
+            seats.gone.len() - 1
+        });
+        let gone = &mut seats.gone[at].1;
+        OPS.iter().zip(gone.iter_mut()).for_each(|(&op, gone)| gone.read(records.tally(op)));
     }
 
-    /// Adds what was counted in the seats to these sums of the operations.
-    pub(super) fn read(&self, into: &mut [OpCounts]) {
+    /// Adds what was counted in the seats of some partitions to these sums of the operations.
+    pub(super) fn read(&self, into: &mut [OpCounts], within: impl Fn(u16) -> bool) {
         let seats = self.seats();
         for (at, &op) in OPS.iter().enumerate() {
             let Some(sum) = into.get_mut(op as usize) else { continue };
-            seats.seats.iter().for_each(|records| sum.read(records.tally(op)));
-            if let Some(gone) = &seats.gone {
-                sum.add(&gone[at]);
-            }
+            let here = seats.seats.iter().filter(|(part, _)| within(*part));
+            here.for_each(|(_, records)| sum.read(records.tally(op)));
+            seats.gone.iter().filter(|(part, _)| within(*part)).for_each(|(_, gone)| sum.add(&gone[at]));
         }
     }
 }

@@ -14,7 +14,7 @@ fn account(stats: &HctxStats, now: u64, requests: &[(Op, u64, u32, u16, bool)]) 
         let split = Split::between(CoarseTs(start), CoarseTs(start), CoarseTs(now), CoarseTs(now));
         account.request(op, &split, bytes, merged);
         if error {
-            account.error(op, Status::NoSpc);
+            stats.note_error(Some(&stats.own), op, Status::NoSpc);
         }
     }
     account.write();
@@ -22,7 +22,7 @@ fn account(stats: &HctxStats, now: u64, requests: &[(Op, u64, u32, u16, bool)]) 
 
 fn read(stats: &HctxStats) -> Stats {
     let mut sum = Stats::default();
-    stats.read(0, &mut sum);
+    stats.read(0, &|part| part == 0, &mut sum);
     sum
 }
 
@@ -67,7 +67,7 @@ fn readings_add_up() {
     let mut one = read(&a);
     one.add(&read(&b));
     let mut other = read(&a);
-    b.read(0, &mut other);
+    b.read(0, &|part| part == 0, &mut other);
     for op in Op::ALL {
         let (x, y) = (one.op(op), other.op(op));
         assert_eq!(
@@ -113,9 +113,9 @@ fn the_parts_of_a_split_add_up_whatever_the_stamps_are() {
 fn stages_are_counted_for_those_that_were_there() {
     let stats = self::stats();
     let all = Split { worker_ns: 0, tag_ns: 5, plugged_ns: 10, driver_ns: 100, reap_ns: 20 };
-    stats.note(Op::Write, &all, 3, 3 * 512);
-    stats.note(Op::Write, &Split::in_driver(1000), 2, 1024);
-    stats.note(Op::Write, &Split::default(), 1, 512);
+    stats.own.note(Op::Write, &all, 3, 3 * 512);
+    stats.own.note(Op::Write, &Split::in_driver(1000), 2, 1024);
+    stats.own.note(Op::Write, &Split::default(), 1, 512);
     let sum = read(&stats);
     let writes = &sum.op(Op::Write).split;
     assert_eq!((writes.ios(), writes.time_ns), (6, 3 * 135 + 2 * 1000));

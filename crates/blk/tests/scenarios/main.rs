@@ -16,6 +16,7 @@ mod lanes;
 mod life;
 mod merges;
 mod overdue;
+mod parts;
 mod refuse;
 mod stages;
 mod time;
