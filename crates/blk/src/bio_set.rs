@@ -35,7 +35,7 @@ use crate::bio::{
 };
 use crate::stack::MAX_LEVELS;
 
-/// Default bound of the owner's cache.
+/// Bound of the owner's cache.
 pub const CACHE_MAX: u32 = 512;
 /// How many bios leave an overfull cache at once.
 pub const CACHE_SLACK: u32 = 64;

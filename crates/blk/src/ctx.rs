@@ -38,7 +38,7 @@ use sheave_kring::Completed;
 use crate::bio::{BIO_USER, BVec, BioId, NO_FIXED_BUF, Op};
 #[cfg(sheave_lab)]
 use crate::bio_set::BioStore;
-use crate::bio_set::{BioList, BioSet};
+use crate::bio_set::{BioList, BioSet, CACHE_MAX};
 use crate::device::Device;
 use crate::error::DeviceError;
 use crate::hctx::Hctx;
@@ -164,7 +164,7 @@ impl IoCtx {
         let plug = Plug::new(&options.clock);
         Ok(IoCtx {
             core: Core {
-                bios: BioSet::new(options.bios, options.bios.max(crate::bio_set::CACHE_MAX)),
+                bios: BioSet::new(options.bios, CACHE_MAX),
                 plug,
                 clock: options.clock,
                 kring,

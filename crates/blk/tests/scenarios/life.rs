@@ -149,3 +149,21 @@ fn statistics_can_be_toggled_in_the_middle_of_io() {
     assert_eq!(stats.op(Op::Read).split.time_ns, 2000, "what is in flight counts from when statistics were turned on");
     assert_eq!(rig.take_ok(), [0, 1, 2]);
 }
+
+#[test]
+fn a_ring_with_many_bios_caches_some_of_them_and_loses_none() {
+    let puppet = Puppet::new().holding();
+    let mut rig = Rig::with(2_000, true, &[&puppet.device()]);
+    for round in 0..3 {
+        for owner in 0..1_500 {
+            assert!(rig.read(u64::from(owner) * 2, owner));
+        }
+        puppet.script().finish = u32::MAX;
+        rig.drain();
+        puppet.script().finish = 0;
+        assert_eq!(rig.take_ok().len(), 1_500, "round {round}");
+        let bios = rig.ctx.bios();
+        assert!((512..=576).contains(&bios.cached()), "{}", bios.cached());
+        assert_eq!((bios.available(), bios.live()), (2_000, 0));
+    }
+}
