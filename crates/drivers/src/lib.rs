@@ -22,11 +22,14 @@ pub mod fault;
 pub mod host;
 mod linear;
 pub mod null;
+#[doc(hidden)]
+pub mod partition_table;
 pub mod ram;
 pub mod reach;
 pub mod registry;
 pub mod safe;
 pub mod spec;
+mod whole_read;
 
 pub use reach::Reach;
 pub use registry::{Registry, open_device};

@@ -63,6 +63,8 @@ pub const TOOLS: &[Tool] = &[
         packages: &["ceph-common"],
         why: "makes images, and merges diffs that we wrote, for which it needs no cluster",
     },
+    Tool { name: "sfdisk", packages: &["fdisk"], why: "makes partition tables of both kinds" },
+    Tool { name: "sgdisk", packages: &["gdisk"], why: "makes partition tables with names" },
     Tool { name: "strace", packages: &["strace"], why: "counts system calls an I/O: `null:` makes none" },
     Tool { name: "systemd", packages: &["systemd"], why: "starts the unit, as PID 1 of namespaces" },
     Tool { name: "unshare", packages: &["util-linux"], why: "makes those namespaces" },
