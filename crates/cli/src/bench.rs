@@ -95,7 +95,8 @@ fn bring_in(crew: &Crew, subject: &Subject, traces: Vec<TraceWriter>) -> Result<
                             ring.trace_to(trace);
                             subject.attach(ring)
                         };
-                        SheaveEngine::built(ring, attach, &args.engine())
+                        let engine = SheaveEngine::built(ring, attach, &args.engine())?;
+                        Ok(if args.nop { engine.with_nops() } else { engine })
                     },
                     alive,
                 )

@@ -16,7 +16,7 @@ Devices:
   null:size=1T[,latency=10us]     instant, keeps nothing
   ram:size=1G                     sparse memory
   file:PATH[,size=1G][,direct=on] a file or block device; size= makes a new file
-  partition:start=1M,over=SPEC    a part of another device
+  partition:start=1M,over=SPEC    a part of another device; partition:2,over=SPEC by its table
   linear:over=SPEC+SPEC           devices end to end
   fault:KIND=SHARE,...,over=SPEC  another device with faults, as error=0.01
   vol:POOL#NAME                   a thin volume (sheave pool, sheave volume)
@@ -51,8 +51,8 @@ pub struct BenchArgs {
     /// Do what this fio job file says (docs/jobs.md has the options that are known). SPEC then takes the place of its
     /// filename, --runtime or --ios that of its length, --depth that of its depth, --cpu that of its CPUs.
     #[arg(long, value_name = "FILE", help_heading = "Work",
-          conflicts_with_all = ["rw", "bs", "mix", "range", "dsync", "seed", "batch", "threads", "poll",
-                                "fixed_buffers", "rate"])]
+          conflicts_with_all = ["rw", "bs", "mix", "range", "dsync", "seed", "batch", "batch_complete", "threads",
+                                "poll", "fixed_buffers", "rate"])]
     pub job: Option<PathBuf>,
 
     /// What to do to it.
@@ -87,6 +87,15 @@ pub struct BenchArgs {
     /// I/Os handed over in one submit, and waited for at once [default: a quarter of the depth, at most 32].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Ring")]
     pub batch: Option<u32>,
+
+    /// I/Os waited for at once, when no more may be in flight [default: as many as are handed over, or as the job
+    /// says].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), help_heading = "Ring")]
+    pub batch_complete: Option<u32>,
+
+    /// Send NOPs of the ring in place of reads, which no device gets: what the ring costs by itself (null: only).
+    #[arg(long, help_heading = "Ring")]
+    pub nop: bool,
 
     /// Threads, each with a ring of its own, each on a CPU of its own.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024),

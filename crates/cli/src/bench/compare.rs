@@ -219,7 +219,12 @@ impl Theirs {
         let setup = Setup { file, depth: args.depth(), batch, bs: args.bs, poll, workers: None };
         let ring = KernelRing::new(setup)?;
         let lane = std::sync::Arc::new(Lane::default());
-        Ok(Self::Kernel { looper: Box::new(Looper::new(ring, args.depth(), arena.plan.batch, 0, lane)), name })
+        Ok(Self::Kernel {
+            looper: Box::new(
+                Looper::new(ring, args.depth(), arena.plan.batch, 0, lane).completing(arena.plan.complete),
+            ),
+            name,
+        })
     }
 
     /// The device without the volume, written once, as the volume is. When that is cut short, the turns are, too: then
@@ -227,7 +232,9 @@ impl Theirs {
     fn raw(arena: &Arena<'_>, until: &Until, raw: &RawPeer) -> Result<Self, Failure> {
         let args = &arena.plan.args;
         let engine = SheaveEngine::built(args.ring(1), |ring| ring.attach(&raw.device), &args.engine())?;
-        let mut looper = Looper::new(engine, args.depth(), arena.plan.batch, 0, std::sync::Arc::new(Lane::default()));
+        let lane = std::sync::Arc::new(Lane::default());
+        let looper = Looper::new(engine, args.depth(), arena.plan.batch, 0, lane);
+        let mut looper = looper.completing(arena.plan.complete);
         let base = arena.part.base + raw.base;
         let mut all = Pattern::new(sheave_load::Rw::Write, 0, base, args.bs, arena.part.blocks, 0);
         let until = Until { runtime: None, ios: arena.part.blocks, ..until.clone() };

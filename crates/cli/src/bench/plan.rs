@@ -24,6 +24,8 @@ pub struct Plan {
     pub target: Target,
     /// I/Os a submit.
     pub batch: u32,
+    /// I/Os that are waited for at once.
+    pub complete: u32,
     /// Time limit; none when only I/Os limit the run.
     pub runtime: Option<Duration>,
     /// The CPU of each thread; empty when threads are not pinned.
@@ -53,6 +55,14 @@ impl Plan {
             Some(batch) => batch,
             None => (args.depth() / 4).clamp(1, 32),
         };
+        let complete = match args.batch_complete {
+            Some(complete) if complete > args.depth() => {
+                let cause = format!("--batch-complete {complete} is more than --depth {}", args.depth());
+                return Err(Failure::usage(cause).fix("no more can end at once than are in flight: lower it"));
+            }
+            Some(complete) => complete,
+            None => args.says.as_ref().map_or(batch, |says| says.complete),
+        };
         refuse_contradictions(args, &target)?;
         let ends = args.ios.is_some() || args.says.as_ref().is_some_and(|says| says.work.is_some());
         let runtime = args.runtime.or((!ends).then_some(Duration::from_secs(5)));
@@ -66,7 +76,7 @@ impl Plan {
         };
         let fill = !args.verify && (args.fill || fresh);
         refuse_to_overwrite(args, &target, fill)?;
-        Ok(Self { args: args.clone(), target, batch, runtime, cpus, fill })
+        Ok(Self { args: args.clone(), target, batch, complete, runtime, cpus, fill })
     }
 
     /// The bytes of the device the run uses: whole blocks of `bs`.
@@ -201,6 +211,16 @@ fn refuse_without_effect(args: &BenchArgs, target: &Target) -> Result<(), Failur
             args.vol.checksum.is_some() && !in_memory,
             &format!("--checksum {of_the_pool}"),
             "use vol:ram:size=1G, or leave --checksum out",
+        ),
+        (
+            args.nop && *target != Target::Null,
+            "--nop sends NOPs, which reach no device",
+            "name null:size=1T, or leave --nop out",
+        ),
+        (
+            args.nop && (writes(args) || args.trace.is_some()),
+            "--nop reads and writes nothing, and there is nothing to trace",
+            "leave --nop out, or the option that writes or traces",
         ),
         (args.dsync && !writes(args), "--dsync makes writes durable, and this run only reads", "add --rw randwrite"),
         (

@@ -30,6 +30,10 @@ pub struct Report {
     pub depth: u32,
     /// I/Os a submit.
     pub batch: u32,
+    /// I/Os waited for at once.
+    pub batch_complete: u32,
+    /// Whether all I/Os were NOPs.
+    pub nop: bool,
     /// Threads.
     pub threads: u32,
     /// Whether completions were polled for.
@@ -130,6 +134,8 @@ impl Report {
             bs: args.bs,
             depth: args.depth(),
             batch: plan.batch,
+            batch_complete: plan.complete,
+            nop: args.nop,
             threads: args.threads,
             poll: args.poll.is_on(),
             fixed_buffers: args.fixed_buffers.is_on(),
@@ -140,11 +146,11 @@ impl Report {
             }),
             seed: args.seed,
             ios: counts.ios,
-            reads: counts.ios.saturating_sub(counts.writes),
+            reads: if args.nop { 0 } else { counts.ios.saturating_sub(counts.writes) },
             writes: counts.writes,
             seconds,
             iops,
-            bytes_per_sec: iops * f64::from(args.bs),
+            bytes_per_sec: if args.nop { 0.0 } else { iops * f64::from(args.bs) },
             ns_per_io: per_io(spent.wall_ns),
             cpu_ns_per_io: per_io(spent.cpu_ns),
             ios_per_submit: per_call(counts.submits),
@@ -225,12 +231,17 @@ impl Report {
 
     fn work(&self) -> String {
         let switch = |on: bool, yes: &'static str, no: &'static str| if on { yes } else { no };
+        let what = match self.nop {
+            true => "NOPs".to_owned(),
+            false => format!("{} of {}", self.rw, fmt_bytes(u64::from(self.bs))),
+        };
+        let batch = match self.batch == self.batch_complete {
+            true => self.batch.to_string(),
+            false => format!("{} in, {} out", self.batch, self.batch_complete),
+        };
         let mut work = format!(
-            "{} of {}, depth {}, batch {}, {} thread{}, {}, {}, statistics {}",
-            self.rw,
-            fmt_bytes(u64::from(self.bs)),
+            "{what}, depth {}, batch {batch}, {} thread{}, {}, {}, statistics {}",
             self.depth,
-            self.batch,
             self.threads,
             switch(self.threads == 1, "", "s"),
             switch(self.poll, "polled", "not polled"),

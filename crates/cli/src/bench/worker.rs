@@ -189,9 +189,8 @@ fn measured<E: Driven>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Fa
     let plan = &crew.plan;
     let args = &plan.args;
     let lane = crew.board.lane(index);
-    let complete = args.says.as_ref().map_or(plan.batch, |says| says.complete);
     let looper = Looper::new(engine, args.depth(), plan.batch, args.max_errors.unwrap_or(0), lane);
-    let mut looper = looper.completing(complete);
+    let mut looper = looper.completing(plan.complete);
     let mut filled = Ok(());
     if plan.fill {
         crew.gate(true, || crew.board.enter(Phase::Fill, crew.fill_goal()));

@@ -37,6 +37,19 @@ fn what_was_turned_off_is_told() {
     assert_eq!(other["stamp_age"], "unbounded");
 }
 
+#[test]
+fn nops_and_separate_batches_are_told() {
+    let line = "bench null:size=1G --depth 32 --batch 32 --ios 10000 --json --progress none";
+    let plain = run(line).json();
+    assert_eq!((&plain["nop"], &plain["batch_complete"]), (&false.into(), &32.into()));
+    let nops = run(&format!("{line} --nop --batch-complete 16")).json();
+    assert_eq!((&nops["nop"], &nops["batch"], &nops["batch_complete"]), (&true.into(), &32.into(), &16.into()));
+    assert_eq!((&nops["ios"], &nops["errors"], &nops["reads"]), (&10_000.into(), &0.into(), &0.into()));
+    assert_eq!(nops["bytes_per_sec"], 0.0);
+    let text = run("bench null:size=1G --nop --depth 32 --batch 32 --batch-complete 16 --ios 1000 --progress none");
+    assert!(text.out.contains("NOPs, depth 32, batch 32 in, 16 out"), "{}", text.out);
+}
+
 /// It was told as 0 when the start of the program had taken more than the run.
 #[test]
 fn a_run_that_mostly_waits_has_a_cpu_time_of_its_own() {
