@@ -127,6 +127,9 @@ pub struct IoCtx {
     hctxs: Vec<Option<Box<Hctx>>>,
     bdevs: Vec<Option<Bdev>>,
     parker: Parker,
+    /// How much earlier a sleep with a time limit is asked to end than it is to: the thread's timer slack, by which the
+    /// kernel ends it later than it was asked to.
+    wake_early: Duration,
     /// For how many completions of other threads the ring sleeps.
     wanted: Arc<WakeCount>,
     /// How others wait for this ring.
@@ -150,6 +153,15 @@ pub struct IoCtx {
     shortage: Option<(PreciseTs, PreciseTs)>,
     /// Neither `Send` nor `Sync`, whatever the fields become.
     thread: PhantomData<*const ()>,
+}
+
+/// Most timer slack that is made up for. A thread with more wants to be late, to save power.
+const MOST_SLACK: Duration = Duration::from_millis(1);
+
+/// The timer slack of this thread: how late the kernel may end a sleep that is not a kernel ring's. 50 us unless
+/// somebody has set it.
+fn timer_slack() -> Duration {
+    Duration::from_nanos(rustix::thread::current_timer_slack().unwrap_or(0)).min(MOST_SLACK)
 }
 
 impl IoCtx {
@@ -184,6 +196,7 @@ impl IoCtx {
             hctxs: Vec::with_capacity(MAX_HCTXS),
             bdevs: Vec::new(),
             parker,
+            wake_early: timer_slack(),
             wanted: Arc::new(WakeCount::new()),
             outside: Outside::default(),
             next_look: NextLook::never(),

@@ -23,6 +23,10 @@ const MAX_ENTRIES: u32 = 32768;
 /// Messages from other rings that wait at most, beyond the size of the CQ.
 const MIN_MAILBOX: u32 = 64;
 
+/// How long before a device has something a polled ring is awake: longer than the kernel takes to end a sleep on an
+/// idle CPU.
+const POLLED_REST: Duration = Duration::from_micros(60);
+
 /// Builds a [`Ring`].
 ///
 /// ```
@@ -98,7 +102,10 @@ impl RingBuilder {
         self
     }
 
-    /// The caller polls: completions are looked for only when it asks (`completions`, `wait`), never by `submit`.
+    /// The caller polls: completions are looked for only when it asks (`completions`, `wait`), never by `submit`. A
+    /// wait polls in its place for the last 60 us before a device that says when it has something (`null:` with a
+    /// latency), and sleeps for what is further away, for workers and for the kernel ring (which polls the hardware
+    /// with [`RingBuilder::iopoll`]): a ring that waits for a second uses no CPU for it, polled or not.
     pub fn polled(mut self, polled: bool) -> Self {
         self.polled = polled;
         self
@@ -111,7 +118,9 @@ impl RingBuilder {
     }
 
     /// How long a wait polls before it sleeps; 10 us unless set. Waits for kernel I/O sleep at once, and so do those of
-    /// a ring whose last four polls were in vain, but for one in 64.
+    /// a ring whose last four polls were in vain, but for one in 64. A device that has something within that time is
+    /// polled for in any case. Sleeps with a time limit are asked to end earlier by the thread's timer slack (50 us
+    /// unless somebody has set it), which the kernel adds; the ring reads that when it is built, and never changes it.
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = spin;
         self
@@ -198,6 +207,10 @@ impl RingBuilder {
             stats: self.stats,
             clock,
         })?;
+        let near = if self.polled { self.spin.max(POLLED_REST) } else { self.spin };
+        if self.polled {
+            io.set_polled_rest(near);
+        }
         #[cfg(sheave_lab)]
         if let Some(bios) = self.bio_cache
             && !io.set_bio_cache(bios)
@@ -221,6 +234,7 @@ impl RingBuilder {
             task_work,
             io,
             spin_cycles,
+            near,
         }))
     }
 }

@@ -85,7 +85,7 @@ fn new_ring() -> Result<Ring, RingError> {
     let pool = IoWq::builder().stepped(true).build()?;
     let wq = RingWq::new(pool, task_work.done_queue(), ENTRIES, || None);
     let core = Core::new(Queues::new(ENTRIES, ENTRIES)?, ENTRIES, false, wq, None);
-    Ok(Ring::new(Inner { core, task_work, io, spin_cycles }))
+    Ok(Ring::new(Inner { core, task_work, io, spin_cycles, near: SPIN }))
 }
 
 impl WorkerRing {

@@ -2,10 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use sheave_base::status::Status;
 use sheave_blk::Device;
 use sheave_drivers::open_device;
+use sheave_iomap::mapping::{Intent, MapFlags};
+use sheave_iomap::{File, Mapping, MappingKind};
 use sheave_uring::sqe::{IOSQE_IO_LINK, Sqe, opcode};
-use sheave_uring::{Ring, Waited, prep};
+use sheave_uring::{IoWq, Ring, Waited, prep};
 
 use crate::support::{Puppet, buf, nop, push, reaped, ring, rw};
 
@@ -223,4 +226,87 @@ fn a_chain_goes_on_while_its_ring_waits_for_several() {
         assert_eq!(reaped(&mut ring).len(), 3);
     }
     assert!(took < Duration::from_millis(15), "its second read has waited for the end of the third: {took:?}");
+}
+
+/// Its writes complete in a worker.
+#[derive(Debug)]
+struct Worked(Device);
+
+impl File for Worked {
+    fn device(&self) -> &Device {
+        &self.0
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+
+    fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
+        Ok(Mapping::new(MappingKind::Mapped, pos, len, pos).flags(MapFlags::WORKER))
+    }
+}
+
+#[test]
+fn a_worker_on_the_rings_cpu_does_not_make_a_ring_sleep_for_its_device() {
+    const WRITES: u64 = 500;
+    let cpu = rustix::thread::sched_getcpu();
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set).unwrap();
+    let wq = IoWq::builder().cpus(&[cpu]).build().unwrap();
+    let mut ring = Ring::builder().entries(8).io_wq(&wq).build().unwrap();
+    let device = open_device("null:size=1M,latency=5us").unwrap();
+    let fd = ring.attach_file(std::sync::Arc::new(Worked(device))).unwrap();
+    let mut memory = Some(buf(4096));
+    let before = sleeps();
+    for _ in 0..WRITES {
+        ring.push(prep::write(fd, memory.take().unwrap())).unwrap();
+        ring.submit_and_wait(1).unwrap();
+        memory = ring.pop().unwrap().into_buf();
+    }
+    let slept = sleeps() - before;
+    assert!(wq.counts()[0].created > 0 && wq.counts()[0].helped == 0, "{:?}", wq.counts());
+    assert!(slept < WRITES * 5 / 4, "{slept} sleeps for {WRITES} writes: once for each, for its worker");
+}
+
+#[test]
+fn a_polled_ring_is_awake_when_its_device_has_something_soon_and_asleep_before() {
+    const READS: u64 = 200;
+    for (polled, latency, most) in [(true, "40us", READS / 4), (false, "5us", READS / 4), (false, "40us", 2 * READS)] {
+        let mut ring = Ring::builder().entries(8).polled(polled).build().unwrap();
+        let fd = ring.attach(&open_device(&format!("null:size=1M,latency={latency}")).unwrap()).unwrap();
+        let mut memory = Some(buf(512));
+        let before = sleeps();
+        for _ in 0..READS {
+            ring.push(prep::read(fd, memory.take().unwrap())).unwrap();
+            ring.submit_and_wait(1).unwrap();
+            memory = ring.pop().unwrap().into_buf();
+        }
+        let slept = sleeps() - before;
+        assert!(slept <= most, "polled {polled}, {latency}: {slept} sleeps in {READS} waits");
+        assert!(most < READS || slept > READS / 2, "polled {polled}, {latency}: {slept} sleeps in {READS} waits");
+    }
+}
+
+#[test]
+fn the_timer_slack_of_its_thread_does_not_make_a_ring_late() {
+    const SLACK: Duration = Duration::from_millis(1);
+    const LATENCY: Duration = Duration::from_millis(3);
+    // Of this thread alone, and tests have one each.
+    rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(SLACK.as_nanos() as u64)).unwrap();
+    let mut ring = Ring::builder().entries(8).build().unwrap();
+    let fd = ring.attach(&open_device("null:size=1M,latency=3ms").unwrap()).unwrap();
+    let mut times: Vec<Duration> = (0..40)
+        .map(|_| {
+            let start = Instant::now();
+            ring.push(prep::read(fd, buf(512))).unwrap();
+            ring.submit_and_wait(1).unwrap();
+            assert_eq!(ring.completions().count(), 1);
+            start.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    assert!(times[0] >= LATENCY, "{times:?}: never early");
+    assert!(times[times.len() / 3] < LATENCY + SLACK * 7 / 10, "{times:?}");
+    assert_eq!(rustix::thread::current_timer_slack(), Ok(SLACK.as_nanos() as u64), "it is the thread's own");
 }

@@ -17,6 +17,9 @@ use crate::ring_core::{ALL_THE_TIME, Core};
 /// How long a ring sleeps before it asks a driver again that refuses requests though it holds none.
 const RETRY_REFUSED: Duration = Duration::from_millis(1);
 
+/// The shortest sleep. The kernel ends it within the timer slack of the thread.
+const AT_ONCE: Duration = Duration::from_nanos(1);
+
 /// What the hardware contexts wait for, together.
 #[derive(Default)]
 struct Waits {
@@ -106,6 +109,20 @@ impl IoCtx {
         (outstanding > 0 && self.bell_armed && one && alarmed && hctx.waits_for_kernel()).then_some((outstanding, hctx))
     }
 
+    /// Sleeps with a time limit end so much before it from now on, and the caller polls for the rest.
+    pub fn set_polled_rest(&mut self, rest: Duration) {
+        self.wake_early = super::timer_slack() + rest;
+    }
+
+    /// Whether a driver will have something to do within this time.
+    pub fn is_due_within(&self, time: Duration) -> bool {
+        let mut now = None;
+        self.hctxs.iter().flatten().filter(|hctx| hctx.live() != 0).any(|hctx| match hctx.next_event() {
+            NextEvent::At(at) => at.left(*now.get_or_insert_with(|| self.core.clock.precise())) <= time,
+            _ => false,
+        })
+    }
+
     /// Waits for whatever there is to wait for.
     #[inline(never)]
     fn wait_for_all(&mut self, wanted: u32, remote: u32, timeout: Option<Duration>) {
@@ -161,8 +178,14 @@ impl IoCtx {
             }
             timeout = timeout.map(|timeout| timeout.saturating_sub(GATHER));
         }
-        self.parker.park(timeout);
+        self.parker.park(timeout.map(|timeout| self.time_to_ask_for(timeout)));
         self.wanted.awake();
+    }
+
+    /// The time that a sleep is to be asked for that is to last so long. No sleep where it is over: the kernel would
+    /// still take the slack.
+    fn time_to_ask_for(&self, timeout: Duration) -> Duration {
+        if timeout.is_zero() { timeout } else { timeout.saturating_sub(self.wake_early).max(AT_ONCE) }
     }
 
     /// After how many completions of other threads `wanted` I/Os may have ended, at the earliest; 1 where anything else

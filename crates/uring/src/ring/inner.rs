@@ -47,6 +47,8 @@ pub struct Inner {
     pub(crate) core: Core,
     pub(crate) task_work: TaskWork,
     pub(crate) spin_cycles: u64,
+    /// A device that has something within this time is polled for: a sleep would end later.
+    pub(crate) near: Duration,
 }
 
 /// The state of a ring, as the ring and the waits of its thread share it (I1).

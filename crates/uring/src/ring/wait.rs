@@ -7,6 +7,8 @@
 //! - I1: a ring that sleeps has nothing that could start: a reap goes on until nothing is ready, and what it gives to
 //!   workers it has handed over when it returns.
 //! - I2: a ring with nothing in flight that nobody else can reach does not sleep without a time limit.
+//! - I4: a device that says when it has something is polled for at that time, and never in vain: polls in vain are
+//!   those that nothing known would end (workers, other threads). So what workers take makes no ring late for devices.
 //! - I3: a wake ends one wait: the one that runs, or else the next that would sleep.
 
 use std::time::Duration;
@@ -101,15 +103,23 @@ impl Inner {
     /// Whether the ring has looked for completions long enough since `from`, which this sets when it is `None`, or has
     /// a reason to sleep at once.
     fn has_spun(&mut self, from: &mut Option<u64>) -> bool {
-        let now = self.io.clock().cycles();
-        let spun = now.wrapping_sub(*from.get_or_insert(now)) >= self.spin_cycles;
         // A worker on this CPU runs when this thread sleeps.
         let wq = &mut self.core.wq;
+        if wq.is_in_the_way() || wq.has_deferred() || wq.wants_steps() {
+            return true;
+        }
+        let now = self.io.clock().cycles();
+        if self.io.is_due_within(self.near) {
+            // I4: what it polls for after that, it has not polled for yet.
+            *from = Some(now);
+            return false;
+        }
+        let spun = now.wrapping_sub(*from.get_or_insert(now)) >= self.spin_cycles;
         if spun || wq.spins_in_vain() {
             wq.note_spin(false);
             return true;
         }
-        wq.is_in_the_way() || wq.has_deferred() || wq.wants_steps()
+        false
     }
 
     /// Sleeps until there may be something to reap, or does a worker's work where nobody else does. Nobody else wakes
