@@ -91,8 +91,8 @@ impl Model {
         }
     }
 
-    /// Returns the time at which the first of the reads and the call under way began. Entries that ended later are kept
-    /// for them.
+    /// Returns the time at which the first of the reads and the call under way began. Nothing that one of them may
+    /// still see is dropped.
     fn horizon(&self) -> u64 {
         let changing = self.changing.as_ref().map(|(_, since)| *since);
         self.readers.iter().copied().chain(changing).min().unwrap_or(u64::MAX)

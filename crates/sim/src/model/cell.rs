@@ -82,8 +82,8 @@ impl Cell {
         self.forget(horizon);
     }
 
-    /// Drops the entries before a durable one (I1). Those that ended after `horizon` stay, for the readers that began
-    /// then.
+    /// Drops the entries before a durable one that had ended by `horizon` (I1). All readers under way began at
+    /// `horizon` or later, so none of them may see those.
     fn forget(&mut self, horizon: u64) {
         let hides = |later: &Entry, one: &Entry| later.durable && later.ended <= horizon && one.is_before(later);
         let keep = |one: &Entry| !self.entries().any(|later| hides(later, one));
