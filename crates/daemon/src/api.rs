@@ -1,9 +1,9 @@
-//! The control socket as both ends know it.
+//! Definitions of the control socket that both ends share.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`types`] | what goes over the socket; the definition is `api/io.sheave.Control.varlink` |
-//! | [`paths`] | where the socket is |
+//! | [`types`] | messages; the interface is defined in `api/io.sheave.Control.varlink` |
+//! | [`paths`] | the location of sockets |
 
 pub mod paths;
 pub mod types;

@@ -1,6 +1,6 @@
-//! What exports serve: a volume or snapshot, or a device, as a file with what lies where in it.
+//! The data behind an export: a volume, snapshot or device as a [`File`], with the extents in it.
 //!
-//! A backend keeps open what it serves, and lets go of it when the server drops it.
+//! A backend keeps what it serves open until the server drops it.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::failure::{self, Failure};
 use crate::rights::Rights;
 use crate::{confine, contexts, devices};
 
-/// Opens what an export of a volume serves.
+/// Opens a volume as an export.
 pub fn volume(plan: &ExportPlan, pool: &Pool, name: &str) -> Result<Export, Failure> {
     let volume = pool.open_volume(name).map_err(failure::pool)?;
     let file: Arc<dyn File> = Arc::new(volume.clone());
@@ -29,7 +29,7 @@ pub fn volume(plan: &ExportPlan, pool: &Pool, name: &str) -> Result<Export, Fail
     Ok(export(plan, Box::new(ServedVolume { volume, file, unit_bytes })))
 }
 
-/// Opens what an export of a device serves; the file of the spec may have come with it, opened by somebody else.
+/// Opens a device as an export; `passed` is its file, if the caller sent it open.
 pub fn device(plan: &ExportPlan, spec: &str, passed: Option<Passed>, rights: Rights) -> Result<Export, Failure> {
     if !spec.contains(':') {
         return Err(Failure::usage(format!("{spec} names neither a volume nor a device"))
@@ -46,8 +46,7 @@ pub fn device(plan: &ExportPlan, spec: &str, passed: Option<Passed>, rights: Rig
     Ok(export(plan, Box::new(ServedDevice::new(device, sharing)?)))
 }
 
-/// Opens a device that somebody with these rights has named; the file of the spec may have come with it, opened by
-/// them.
+/// Opens a device for a caller with these `rights`; `passed` is its file, if the caller sent it open.
 pub fn open(spec: &str, passed: Option<Passed>, rights: Rights) -> Result<Device, Failure> {
     rights.expect(spec, passed.as_ref())?;
     let device = match passed {
@@ -63,8 +62,8 @@ pub fn open(spec: &str, passed: Option<Passed>, rights: Rights) -> Result<Device
     device.map_err(failure::device)
 }
 
-/// An export of this plan. Its description is for all who can connect, who need not know where it lies: paths and specs
-/// are told by the control socket and the log.
+/// Builds the export. Every client can read its description, so that contains no paths or specs; those are in the log
+/// and the replies of the control socket.
 fn export(plan: &ExportPlan, backend: Box<dyn Backend>) -> Export {
     let file = backend.file();
     let read_only = if file.is_read_only() { ", read-only" } else { "" };
@@ -74,7 +73,7 @@ fn export(plan: &ExportPlan, backend: Box<dyn Backend>) -> Export {
 }
 
 impl ExportPlan {
-    /// The pool that it is of, unless it is a device.
+    /// Returns the pool of the volume, or `None` for a device.
     pub fn pool(&self) -> Option<&str> {
         match &self.what {
             What::Volume { pool, .. } => Some(pool),
@@ -82,7 +81,7 @@ impl ExportPlan {
         }
     }
 
-    /// The spec of its device, unless it is a volume.
+    /// Returns the spec of the device, or `None` for a volume.
     pub fn spec(&self) -> Option<&str> {
         match &self.what {
             What::Device { spec } => Some(spec),
@@ -90,7 +89,7 @@ impl ExportPlan {
         }
     }
 
-    /// The volume that it is of, if it is of this pool.
+    /// Returns the volume, if it belongs to pool `of`.
     pub fn volume_of(&self, of: &str) -> Option<&str> {
         match &self.what {
             What::Volume { pool, volume } if pool == of => Some(volume),
@@ -98,7 +97,7 @@ impl ExportPlan {
         }
     }
 
-    /// What an export of it is and where it lies, for the log; `place` is where its pool is.
+    /// Describes the export and its location, for the log; `place` maps the name of a pool to its location.
     pub fn in_words(&self, export: &Export, place: impl Fn(&str) -> String) -> String {
         let what = match &self.what {
             What::Volume { pool, volume } => format!("{}#{volume}", place(pool)),
@@ -144,11 +143,11 @@ impl Backend for ServedVolume {
 #[derive(Debug)]
 struct ServedDevice {
     file: Arc<dyn File>,
-    /// When a flush has failed, no later one ends well: a kernel tells a writeback error to one of those who flush, and
-    /// each client, on any connection, is to hear that what it wrote may be lost.
+    /// After one flush has failed, all later ones fail. A kernel reports a writeback error to only one of the callers
+    /// that flush, but every client on every connection must learn that its writes may be lost.
     _watch: FlushWatch,
     alarm: Arc<FlushAlarm>,
-    /// Others may not use the device while this does.
+    /// Keeps other users in this process away from the device.
     _claim: Claim,
 }
 

@@ -1,4 +1,4 @@
-//! The command of `--run`, and the socket that is made for it.
+//! The command of `--run`, and a private socket for it.
 
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::ExitStatusExt;
@@ -10,11 +10,11 @@ use sheave_serve::Address;
 
 use crate::failure::Failure;
 
-/// A directory that only this user can look into, gone with its end.
+/// A directory with mode 0700, removed on drop.
 pub struct Directory(PathBuf);
 
 impl Directory {
-    /// Where the socket in it is.
+    /// Address of the socket in the directory.
     pub fn address(&self) -> Address {
         Address::Unix(self.0.join("nbd.sock"))
     }
@@ -22,12 +22,12 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // Who removed it before spared us that.
+        // Ignored: the directory may already have been removed.
         let _ = std::fs::remove_dir(&self.0);
     }
 }
 
-/// Makes one.
+/// Creates a directory with an unused name.
 pub fn private_directory() -> Result<Directory, Failure> {
     let base = std::env::temp_dir();
     let mut last = None;
@@ -43,14 +43,14 @@ pub fn private_directory() -> Result<Directory, Failure> {
         .fix("set TMPDIR to a directory that this user may write to, or give --nbd unix:PATH"))
 }
 
-/// A command under way.
+/// The running command.
 pub struct Captive {
     id: Option<rustix::process::Pid>,
     status: std::thread::JoinHandle<std::io::Result<ExitStatus>>,
 }
 
 impl Captive {
-    /// Starts it.
+    /// Starts `command` in a shell, with `$uri` set.
     pub fn start(command: &str, uri: &str, ender: &Ender) -> Result<Captive, Failure> {
         let started = Command::new("/bin/sh").arg("-c").arg(command).env("uri", uri).spawn();
         let mut child = started.map_err(|error| Failure::run(format!("cannot run /bin/sh: {error}")))?;
@@ -64,12 +64,13 @@ impl Captive {
         Ok(Captive { id, status })
     }
 
-    /// Waits for its end. Ctrl-C reaches it as it reaches this program; SIGTERM is passed on.
+    /// Waits until the command ends. Ctrl-C reaches the whole process group and so the command as well; SIGTERM is
+    /// forwarded.
     pub fn wait(self, ender: &Ender) -> Result<u8, Failure> {
         let mut interrupted = false;
         while ender.wait().map_err(ender_failed)? == End::Signal {
             if let Some(id) = self.id {
-                // One that has just ended is past hearing it.
+                // Fails if the command has just ended.
                 let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
             }
             if std::mem::replace(&mut interrupted, true) {
@@ -86,7 +87,7 @@ impl Captive {
     }
 }
 
-/// The signals cannot be waited for.
+/// The failure for an error while waiting for signals.
 pub fn ender_failed(error: std::io::Error) -> Failure {
     Failure::run(format!("cannot wait for the end: {error}"))
 }

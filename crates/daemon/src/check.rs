@@ -1,13 +1,13 @@
-//! A configuration is looked at as a start would look at it, and nothing is taken: no lock, no socket, no pool.
+//! Checks a configuration like a start of the daemon would, but takes nothing: no lock, socket or pool.
 //!
-//! Owns what is found, in three grades:
+//! Owns the findings, which have one of three grades:
 //!
-//! * F1. An *error* keeps a daemon from starting with this configuration, and a running one from taking it over.
-//! * F2. An *unserved* part is one without which the rest is served.
-//! * F3. A *warning* is about what is served all the same.
+//! * F1. An *error* keeps a daemon from starting with this configuration, and a running one from reloading it.
+//! * F2. An *unserved* part cannot be served; the other parts are.
+//! * F3. A *warning* concerns a part that is served all the same.
 //!
-//! What only opening tells stays unseen: a volume that its pool does not have, damage, a pool that another process
-//! uses, an address that another server has.
+//! Problems that only an open would reveal are not found: a volume that its pool does not have, damage, a pool that
+//! another process holds, a port that another server listens on.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, TcpListener, ToSocketAddrs};
@@ -28,9 +28,9 @@ use crate::place::is_missing;
 use crate::tls::RENEW;
 use crate::{devices, log};
 
-/// Longest path of a socket.
+/// Longest path of a unix socket: `sun_path` has 108 bytes, of which the last is a NUL.
 const MAX_SOCKET_PATH: usize = 107;
-/// The weight of a finding, the lightest first.
+/// Severity of a finding, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Grade {
@@ -42,51 +42,43 @@ pub enum Grade {
     Error,
 }
 
-/// What was found.
+/// One problem that the check found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The weight of the finding.
     pub grade: Grade,
-    /// The line of the configuration that is meant, if it is one.
+    /// Line of the configuration at fault, if a single line is.
     pub line: Option<usize>,
-    /// In words.
     pub cause: String,
-    /// What to do about it.
     pub fix: Option<String>,
 }
 
-/// An export as it would be.
+/// An export as the daemon would serve it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Would {
-    /// Its name.
     pub name: String,
-    /// `POOL#VOLUME`, or the spec of a device.
+    /// `POOL#VOLUME`, or the spec of a device with its secrets masked.
     pub of: String,
-    /// Clients may not change it.
     pub read_only: bool,
-    /// The limit of its speed, as it is written in the configuration.
+    /// Rate limit, as written in the configuration.
     pub limit: Option<String>,
-    /// Who may open it, a rule each; everybody, if there is none.
+    /// Access rules as text; `None` if every client may open the export.
     pub allow: Option<Vec<String>>,
 }
 
-/// What would be served, and what is wrong.
+/// Result of a check: everything that would be served, and the findings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// The file.
+    /// Path of the configuration.
     pub config: PathBuf,
-    /// Addresses.
     pub listen: Vec<String>,
-    /// Names of pools.
     pub pools: Vec<String>,
-    /// Exports.
     pub exports: Vec<Would>,
-    /// What was found, in the order of the lines.
+    /// Findings, ordered by line.
     pub findings: Vec<Finding>,
 }
 
 impl Report {
-    /// The worst that was found.
+    /// Returns the highest grade among the findings.
     #[must_use]
     pub fn worst(&self) -> Option<Grade> {
         self.findings.iter().map(|finding| finding.grade).max()
@@ -97,7 +89,7 @@ impl Report {
 ///
 /// # Errors
 ///
-/// When it cannot be read.
+/// The configuration cannot be read or parsed.
 pub fn configuration(path: &Path, overrides: &Overrides) -> Result<Report, Failure> {
     let (plan, lines) = config::read_with_lines(path)?;
     let plan = overrides.apply(plan);
@@ -129,7 +121,7 @@ pub fn configuration(path: &Path, overrides: &Overrides) -> Result<Report, Failu
     })
 }
 
-/// The rules of an export; `None` for everybody.
+/// Returns the access rules of an export as text, or `None` if every client may open it.
 pub(crate) fn in_words(allow: &Allow) -> Option<Vec<String>> {
     match allow {
         Allow::All => None,
@@ -137,10 +129,11 @@ pub(crate) fn in_words(allow: &Allow) -> Option<Vec<String>> {
     }
 }
 
-/// A warning that the start logs, too: its event, and its words.
+/// A warning that the start of the daemon also logs: the name of its event, and the message.
 pub(crate) type Advice = (&'static str, String);
 
-/// What is served although somebody may not have meant it. `clear` are the addresses that have no TLS, or need none.
+/// Returns warnings about parts of `plan` that are served but may not be intended. `clear` are the addresses at which a
+/// client needs no certificate.
 pub(crate) fn advice<'a>(plan: &Plan, clear: impl Iterator<Item = &'a Address>) -> Vec<Advice> {
     let mut advice = Vec::new();
     let writable = plan.exports.iter().find(|export| !export.read_only && export.allow.is_all());
@@ -171,7 +164,7 @@ pub(crate) fn advice<'a>(plan: &Plan, clear: impl Iterator<Item = &'a Address>) 
     advice
 }
 
-/// The addresses of a plan at which a client needs no certificate.
+/// Returns the addresses of `plan` at which a client needs no certificate.
 pub(crate) fn clear(plan: &Plan) -> impl Iterator<Item = &Address> {
     let asks = |address: &Address| {
         let its = |listen: &[Address]| listen.is_empty() || listen.contains(address);
@@ -181,7 +174,7 @@ pub(crate) fn clear(plan: &Plan) -> impl Iterator<Item = &Address> {
     plan.listen.iter().filter(move |address| !asks(address))
 }
 
-/// Whether other machines reach it.
+/// Returns true unless `address` is a unix socket or a loopback address.
 fn is_for_others(address: &Address) -> bool {
     let Address::Tcp(place) = address else { return false };
     let host = place.rsplit_once(':').map_or(place.as_str(), |(host, _)| host);
@@ -189,12 +182,11 @@ fn is_for_others(address: &Address) -> bool {
     host.parse::<IpAddr>().map_or(host != "localhost", |ip| !ip.is_loopback())
 }
 
-/// Whether every user can read a file.
 fn others_read(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.mode() & 0o004 != 0)
 }
 
-/// Who uses a file or device, and whether alone.
+/// First user of each file or device, by device and inode number, and true if it needs the file for itself.
 type Users = BTreeMap<(u64, u64), (String, bool)>;
 
 #[derive(Default)]
@@ -237,7 +229,7 @@ impl Look {
         }
     }
 
-    /// A unix socket that is to be made.
+    /// Checks that a unix socket can be created at `path`.
     fn socket(&mut self, path: &Path, line: Option<usize>) {
         let text = path.display();
         if path.as_os_str().len() > MAX_SOCKET_PATH {
@@ -258,10 +250,11 @@ impl Look {
         }
     }
 
-    /// An address of TCP that is to be listened on.
+    /// Checks that this machine has the TCP address `place`.
     fn port(&mut self, place: &str, line: Option<usize>) {
         let found = place.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
-        // A free port of the address: a port that is named stays with the server that has it.
+        // Binds port 0 of the address and not the named port: a server, perhaps this daemon itself, may be using that
+        // one.
         let is_ours = found.and_then(|found| {
             let free: Vec<_> = found.iter().map(|address| (address.ip(), 0).into()).collect();
             TcpListener::bind(free.as_slice())
@@ -303,7 +296,7 @@ impl Look {
                 self.failed(Grade::Unserved, line, &named(&format!("pool '{name}'"), &why));
                 continue;
             }
-            // The members that are not named are looked for, as a start does.
+            // As at a start, members that the configuration does not name are searched for.
             let whole = match place.whole() {
                 Ok(whole) => whole,
                 Err(why) => {
@@ -331,7 +324,8 @@ impl Look {
         }
     }
 
-    /// What a spec reaches is there, may be used, and is not used by something else of the configuration.
+    /// Checks that every file and socket that `spec` reaches exists, is accessible, and has no other user in the
+    /// configuration.
     fn device(&mut self, who: &str, spec: &str, read_only: bool, is_pool: bool, line: Option<usize>) {
         let reaches = match devices::reaches(spec) {
             Ok(reaches) => reaches,
@@ -347,7 +341,7 @@ impl Look {
                 _ => continue,
             };
             if is_missing(path) {
-                // A file with a size is made.
+                // The driver creates a file whose spec has a size.
                 if matches!(reach, Reach::Data(_)) && spec.contains("size=") && !read_only && !is_pool {
                     continue;
                 }
@@ -362,7 +356,7 @@ impl Look {
         }
     }
 
-    /// Somebody uses a file, alone or with others.
+    /// Records `who` as a user of the file `path`; reports a conflict if it or an earlier user needs the file `alone`.
     fn uses(&mut self, who: &str, path: &Path, alone: bool, line: Option<usize>) {
         let Ok(found) = std::fs::metadata(path) else { return };
         let id = node_of(&found);
@@ -395,12 +389,12 @@ impl Look {
     }
 }
 
-/// Whether this user may, by the rights that open files with.
+/// Checks `rights` against the effective user and groups, with which the daemon later opens files.
 fn may(path: &Path, rights: Access) -> Result<(), rustix::io::Errno> {
     rustix::fs::accessat(rustix::fs::CWD, path, rights, rustix::fs::AtFlags::EACCESS)
 }
 
-/// Returns the same failure with the name of the part before its cause.
+/// Returns the failure `why` with `who` before its cause.
 fn named(who: &str, why: &Failure) -> Failure {
     let named = Failure::run(format!("{who}: {}", why.cause()));
     match why.how_to_mend() {

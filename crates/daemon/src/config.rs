@@ -1,7 +1,7 @@
-//! The configuration of the daemon, and what it means: a [`Plan`].
+//! The configuration file of the daemon, and the [`Plan`] that it is parsed into.
 //!
-//! Whatever is wrong in the file is told with its line. `sheave serve SPEC` makes a plan of its arguments, so that
-//! there is one way from a plan to a server.
+//! Every error in the file is reported with its line. `sheave serve SPEC` builds a plan from its arguments, so both
+//! ways to start a server share the code behind the plan.
 
 pub(crate) mod allow;
 pub mod listen;
@@ -26,50 +26,46 @@ use crate::place::{PoolPlace, VolumePlace};
 use crate::tls::{TlsPlan, TlsTable};
 use crate::value;
 
-/// Most bytes of a configuration.
 const MAX_BYTES: u64 = 1 << 20;
-/// Name of the pool of `sheave serve POOL#VOLUME`.
+/// Name of the pool in the plan of `sheave serve POOL#VOLUME`.
 pub const ONLY_POOL: &str = "pool";
-/// Name of an export that is no volume.
+/// Default name of an export of a device.
 const DISK: &str = "disk";
 
-/// What is to be served, and how.
+/// Everything that the daemon is to serve, with its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Where.
+    /// Addresses that NBD clients connect to.
     pub listen: Vec<Address>,
-    /// Who may connect to unix sockets among these; of the others the umask decides.
+    /// Mode and owner of the unix sockets among these addresses. A socket without an entry gets its mode from the
+    /// umask.
     pub access: Vec<(Address, SocketAccess)>,
-    /// TLS of these addresses.
     pub tls: Vec<TlsPlan>,
-    /// Reactors; `None`: one for each CPU.
+    /// Number of reactor threads; `None` means one for each CPU.
     pub threads: Option<u16>,
-    /// Clients at a time.
     pub max_clients: u32,
-    /// I/O that takes longer is kept as slow, whatever is usual.
+    /// I/O that takes longer is recorded as slow, whatever the usual latency is.
     pub slow_limit: Duration,
-    /// The control socket.
     pub control: Option<Control>,
-    /// It locks itself in.
+    /// The daemon confines itself with Landlock.
     pub confine: bool,
-    /// Files and directories that it may reach beside what is named above.
+    /// Additional files and directories that stay accessible when confined.
     pub reach: Vec<PathBuf>,
-    /// How much is logged.
     pub log: Verbosity,
-    /// Where.
+    /// Destination of the log.
     pub log_to: Sink,
-    /// Where `/metrics` is: host and port.
+    /// Host and port of `/metrics`.
     pub metrics: Option<String>,
-    /// Where the status page is: host and port.
+    /// Host and port of the status page.
     pub web: Option<String>,
-    /// Pools, each with a name of its own.
+    /// Pools, with unique names.
     pub pools: Vec<PoolPlan>,
-    /// Exports, each with a name of its own.
+    /// Exports, with unique names.
     pub exports: Vec<ExportPlan>,
 }
 
 impl Plan {
-    /// Every pool that is not read only is waited for.
+    /// Returns the plan with `standby` set on every pool that is not read-only.
     #[must_use]
     pub fn all_standby(mut self) -> Plan {
         self.pools.iter_mut().for_each(|pool| pool.standby |= !pool.read_only);
@@ -77,14 +73,13 @@ impl Plan {
     }
 }
 
-/// What a command line says about a configuration that the file does not.
+/// Options of the command line that override the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
-    /// How much is logged.
     pub log: Option<Verbosity>,
-    /// Each pool that another host has is waited for.
+    /// Sets `standby` on every pool that is not read-only.
     pub standby: bool,
-    /// Where the status page is: host and port.
+    /// Host and port of the status page.
     pub web: Option<String>,
 }
 
@@ -96,64 +91,53 @@ impl Overrides {
     }
 }
 
-/// A control socket.
+/// Settings of the control socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Control {
-    /// Where it is.
     pub path: PathBuf,
-    /// Who may connect.
+    /// Permission bits of the socket.
     pub mode: u32,
-    /// Users that may change something.
+    /// Users that may call methods that change something.
     pub admin_uids: Vec<u32>,
-    /// Groups that may.
+    /// Groups whose members may call them.
     pub admin_gids: Vec<u32>,
-    /// Somebody has asked for it: without it there is no daemon.
+    /// The socket was asked for explicitly: the daemon does not start without it.
     pub wanted: bool,
 }
 
-/// A pool.
+/// A pool in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolPlan {
-    /// Its name.
     pub name: String,
-    /// Where it is.
+    /// UUID or members of the pool.
     pub place: PoolPlace,
-    /// It is only looked at.
     pub read_only: bool,
-    /// While another host has it, it is waited for; when its storage has cut this host off, it is waited for again.
+    /// Wait for the pool while another host holds it, and again after its storage fenced this host.
     pub standby: bool,
 }
 
-/// An export.
+/// An export in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportPlan {
-    /// Its name.
     pub name: String,
-    /// What it is.
     pub what: What,
-    /// It is not changed.
     pub read_only: bool,
-    /// The limit of its speed, if it has one.
     pub limit: Option<Limit>,
-    /// The rules that say which clients may open it.
+    /// Rules that decide which clients may open the export.
     pub allow: Allow,
 }
 
-/// What an export is.
+/// Source of an export's data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// A volume or snapshot of a pool.
     Volume {
-        /// The pool's name.
         pool: String,
-        /// Its own.
+        /// Name of the volume or snapshot.
         volume: String,
     },
-    /// A device.
-    Device {
-        /// Its spec.
-        spec: String,
-    },
+    /// A device outside of any pool.
+    Device { spec: String },
 }
 
 #[derive(Deserialize)]
@@ -218,14 +202,14 @@ struct ExportTable {
 }
 
 impl ExportTable {
-    /// The byte at which its first value stands.
+    /// Offset of the table's first value in the file.
     fn place(&self) -> usize {
         let given = [&self.name, &self.volume, &self.spec, &self.pool];
         given.iter().filter_map(|key| key.as_ref()).map(|key| key.span().start).min().unwrap_or(0)
     }
 }
 
-/// A file, and what is wrong in it.
+/// The text of a configuration and its path, from which error messages are made.
 struct Text<'a> {
     path: &'a Path,
     text: String,
@@ -244,7 +228,7 @@ impl Text<'_> {
     }
 }
 
-/// The lines in which parts of a configuration stand, each list as the plan has it.
+/// Line numbers of the parts of a configuration. Each list has the order of the corresponding list in the plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lines {
     pub(crate) listen: Vec<usize>,
@@ -257,7 +241,7 @@ pub(crate) struct Lines {
 }
 
 impl PoolTable {
-    /// Where it says which pool it is.
+    /// Offset of the value that identifies the pool.
     fn place(&self) -> usize {
         self.path.as_ref().or(self.uuid.as_ref()).unwrap_or(&self.name).span().start
     }
@@ -265,7 +249,8 @@ impl PoolTable {
 
 impl Lines {
     fn of(text: &Text<'_>, file: &File) -> Lines {
-        // Of thousands of exports each is found among the ends of lines, and not by a look at all before it.
+        // A binary search among the line ends: counting from the start of the file for each of thousands of exports is
+        // quadratic.
         let ends: Vec<usize> = text.text.match_indices('\n').map(|(at, _)| at).collect();
         let line = |at: usize| ends.partition_point(|end| *end < at) + 1;
         let of = |key: Option<&Spanned<String>>| key.map(|key| line(key.span().start));
@@ -282,12 +267,11 @@ impl Lines {
     }
 }
 
-/// Reads a configuration.
 pub fn read(path: &Path) -> Result<Plan, Failure> {
     Ok(read_with_lines(path)?.0)
 }
 
-/// Reads a configuration, and says in which lines its parts stand.
+/// Reads a configuration. Returns the plan, and the line numbers of its parts.
 pub(crate) fn read_with_lines(path: &Path) -> Result<(Plan, Lines), Failure> {
     let failed = |why: &dyn std::fmt::Display| {
         Failure::run(format!("cannot read the configuration {}: {why}", path.display()))
@@ -349,7 +333,7 @@ fn plan(text: &Text<'_>, file: File) -> Result<Plan, Failure> {
     })
 }
 
-/// A value that is written by its name, or the default.
+/// Parses a value that is given by name; returns the default if it is missing.
 fn named<T: Default + FromStr<Err = String>>(text: &Text<'_>, name: Option<&Spanned<String>>) -> Result<T, Failure> {
     let Some(name) = name else { return Ok(T::default()) };
     name.get_ref().parse().map_err(|why: String| text.wrong(name.span().start, why))
@@ -435,48 +419,44 @@ fn control(text: &Text<'_>, table: Option<ControlTable>) -> Result<Option<Contro
 }
 
 impl Control {
-    /// One that only this user and root reach.
+    /// Settings of a socket at `path` that only this user and root can connect to.
     fn at(path: PathBuf) -> Control {
         Control { path, mode: 0o600, admin_uids: Vec::new(), admin_gids: Vec::new(), wanted: false }
     }
 }
 
-/// What `sheave serve SPEC` is asked.
+/// Arguments of `sheave serve SPEC`.
 #[derive(Clone, Debug)]
 pub struct One {
-    /// The volume, snapshot or device.
+    /// Spec of the volume, snapshot or device.
     pub spec: String,
-    /// Where.
+    /// Addresses that NBD clients connect to.
     pub listen: Vec<Address>,
-    /// Who may connect to the unix sockets there; without it the umask decides.
+    /// Mode and owner of the unix sockets among `listen`; `None` leaves the mode to the umask.
     pub access: Option<SocketAccess>,
-    /// TLS there.
+    /// TLS on the addresses in `listen`.
     pub tls: Option<TlsPlan>,
-    /// It is not changed.
     pub read_only: bool,
-    /// The limit of its speed, if it has one.
     pub limit: Option<Limit>,
-    /// The export's name, unless the volume's.
+    /// Name of the export; by default the volume's name.
     pub name: Option<String>,
-    /// A command that gets the address; the server ends with it.
+    /// Shell command that gets the address of the export. The server ends with it.
     pub run: Option<String>,
-    /// Reactors; `None`: one for each CPU.
+    /// Number of reactor threads; `None` means one for each CPU.
     pub threads: Option<u16>,
-    /// Clients at a time.
     pub max_clients: u32,
-    /// The control socket, unless one in the runtime directory.
+    /// Path of the control socket; by default one in the runtime directory.
     pub control: Option<PathBuf>,
-    /// Where the status page is: host and port.
+    /// Host and port of the status page.
     pub web: Option<String>,
-    /// How much is logged.
     pub log: Verbosity,
 }
 
-/// The plan for one volume, snapshot or device.
+/// Builds the plan that serves a single volume, snapshot or device.
 ///
 /// # Errors
 ///
-/// When it makes no sense.
+/// The spec cannot be parsed.
 pub fn of_one(args: &One) -> Result<Plan, Failure> {
     let text = args.spec.as_str();
     let spec = text.strip_prefix("vol:").unwrap_or(text);
@@ -495,7 +475,7 @@ pub fn of_one(args: &One) -> Result<Plan, Failure> {
         None => paths::default_path(&format!("control-{}.sock", std::process::id())).map(Control::at),
     };
     let exports = vec![ExportPlan { name, what, read_only: args.read_only, limit: args.limit, allow: Allow::All }];
-    // A command that is run would be locked in, too.
+    // A command that the daemon runs would inherit the confinement.
     let confine = args.run.is_none();
     let (listen, max_clients) = (args.listen.clone(), args.max_clients);
     let tls = args.tls.iter().cloned().collect();

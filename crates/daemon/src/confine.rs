@@ -1,23 +1,23 @@
-//! The daemon locks itself in: from its start on, the kernel (Landlock) lets it reach what its configuration names, and
-//! nothing else, whatever a client makes of it.
+//! Confinement of the daemon with Landlock: after its start the kernel limits it to the files that its configuration
+//! names, whatever a client makes it do.
 //!
-//! | may be | what |
+//! | access | to |
 //! |---|---|
-//! | read and written | files and devices of pools, found by their labels or named, and of exports |
-//! | the same | directories of such files that are missing; `reach` |
-//! | locked | other ways to the bytes of these: loop devices, backing files, disks and partitions |
-//! | read | the directories of the configuration, of certificates, of `search`; block devices in `/sys` |
+//! | read and write | files and devices of pools, named or found by their labels, and of exports |
+//! | read and write | directories of such files that do not exist yet; `reach` |
+//! | lock | other paths to the same data: loop devices, backing files, disks and partitions |
+//! | read | directories of the configuration, of certificates, of `search`; block devices in `/sys` |
 //! | read | names of users; locks in `/proc` |
-//! | read, for devices on other machines | what their specs name (`conf=`, `keyring=`, `ca=` ...); `REMOTE` |
-//! | made and removed | sockets, in the directories of those that it listens on; traces, in their directory |
-//! | removed | the directory of traces, while it is empty |
+//! | read, for devices of servers | files that their specs name (`conf=`, `keyring=`, `ca=` ...); `REMOTE` |
+//! | create and remove | sockets, in the directories of those that it listens on; traces, in their directory |
+//! | remove | the directory of traces, while it is empty |
 //!
-//! * C1. It happens before any thread is started, for threads have the bounds of who starts them. Threads that looked
-//!   for members have ended; one that a disk holds up ends with its read.
-//! * C2. What is open stays open: sockets and descriptors that come over the control socket need no right here.
-//! * C3. A kernel that cannot is told of, once, and the daemon serves all the same.
+//! * C1. The daemon is confined before it starts any thread, because a thread inherits the restrictions of its creator.
+//!   The threads of the search for members have ended; one that is blocked on a disk ends after its read.
+//! * C2. Open descriptors stay usable: sockets, and files that are passed over the control socket, need no rule.
+//! * C3. If the kernel does not support Landlock, one warning is logged and the daemon serves unconfined.
 //!
-//! Not for `--run`: a command of the user would have the bounds, too.
+//! Not used with `--run`, since the user's command would inherit the restrictions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -38,21 +38,22 @@ use crate::failure::Failure;
 use crate::place::PoolPlace;
 use crate::trace;
 
-/// The newest set of rights that this knows. Of these the kernel takes what it has.
+/// Newest version of Landlock that is used; an older kernel ignores rights it does not know.
 const RIGHTS: ABI = ABI::V5;
 
-/// What may be read and written, once that is bounded.
+/// Files and directories that may be read and written; set once the process is confined.
 static REACH: OnceLock<BTreeSet<PathBuf>> = OnceLock::new();
 
-/// Why members of pools were not found before it was bounded: what a search tells later is less.
+/// Failures of the search for members before the confinement. A search after it sees less, so its message would be
+/// misleading.
 static UNFOUND: Mutex<BTreeMap<String, Failure>> = Mutex::new(BTreeMap::new());
 
 fn unfound() -> MutexGuard<'static, BTreeMap<String, Failure>> {
     UNFOUND.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The whole pool. Where members are missing it tells what was found when all could still be read; when it is asked for
-/// again, that they are looked for at the start.
+/// Returns the pool with all its members. If some are missing, the first call returns the failure of the search before
+/// the confinement, and a later one adds that the daemon searches everywhere only at its start.
 pub(crate) fn whole(place: &PoolPlace) -> Result<PoolPlace, Failure> {
     place.whole().map_err(|why| match unfound().remove(&place.to_string()) {
         Some(before) => before,
@@ -64,13 +65,13 @@ pub(crate) fn whole(place: &PoolPlace) -> Result<PoolPlace, Failure> {
     })
 }
 
-/// Does it (C1).
+/// Confines the process (C1).
 pub(crate) fn start(plan: &Plan, configuration: Option<&Path>) {
     if !plan.confine {
         return warn!(event = "not_confined", "the daemon may reach all that its user may: confine = false");
     }
-    // Members that are not named are looked for now, while all can be read. That one is missing is told when the pool
-    // is opened.
+    // Members that are not named are searched for now, while everything is readable. Missing members are reported when
+    // the pool is opened.
     let whole = |pool: &PoolPlan| {
         pool.place.whole().unwrap_or_else(|why| {
             unfound().insert(pool.place.to_string(), why);
@@ -79,18 +80,18 @@ pub(crate) fn start(plan: &Plan, configuration: Option<&Path>) {
     };
     let wholes: Vec<PoolPlace> = plan.pools.iter().map(whole).collect();
     let reaches = reaches(plan, &wholes);
-    // What their file systems can do shows on nameless files beside them, which cannot be made later. Pools on other
-    // machines have none, and to open them here would wait for each of those machines in turn, and start threads (C1).
+    // Opening a member probes its file system with an unnamed file, which cannot be created later. Pools on servers
+    // have no such probe; opening them here would wait for each server in turn, and start threads (C1).
     let is_local = |reach: &Reach| matches!(reach, Reach::Data(_));
     let is_probed = |pool: &PoolPlan, whole: &PoolPlace| {
         !pool.read_only && whole.reaches().iter().all(is_local) && whole.expect_pool().is_ok()
     };
     for (_, whole) in plan.pools.iter().zip(&wholes).filter(|(pool, whole)| is_probed(pool, whole)) {
-        // What is wrong with one is told when it is opened.
+        // Failures are reported when the pool is opened.
         drop(whole.open_members(""));
     }
     if specs(plan).any(|spec| spec.contains("rbd:")) {
-        // That a library is missing is told when the pool is opened. It starts no thread (C1).
+        // A missing library is reported when the pool is opened. Loading it starts no thread (C1).
         _ = sheave_rbd::load();
     }
     let files = reaches.iter().filter_map(|reach| match reach {
@@ -110,14 +111,14 @@ pub(crate) fn start(plan: &Plan, configuration: Option<&Path>) {
             if configuration.is_some() {
                 info!(event = "confined", "locked in: the daemon reaches the files of its configuration alone");
             }
-            // It is done once a process.
+            // Fails only on a second call in the process.
             let _ = REACH.set(reach);
         }
         Err(error) => warn!(event = "not_confined", "the daemon is not locked in: {error}"),
     }
 }
 
-/// Why what a spec reaches cannot be opened any more, if it cannot.
+/// Returns a failure if the confinement makes a file that the spec needs inaccessible.
 pub(crate) fn refusal(reaches: &[Reach]) -> Option<Failure> {
     let reach = REACH.get()?;
     let is_beyond = |path: &Path| {
@@ -138,8 +139,8 @@ pub(crate) fn refusal(reaches: &[Reach]) -> Option<Failure> {
     )
 }
 
-/// All that the specs of pools, with members that were found, and of exports reach. One that cannot be read adds
-/// nothing, for it does not open.
+/// Everything that the specs of pools (including members that were found) and exports access. An invalid spec is
+/// skipped, since it does not open.
 fn reaches(plan: &Plan, wholes: &[PoolPlace]) -> Vec<Reach> {
     let named = plan.pools.iter().map(|pool| &pool.place);
     let pools = named.chain(wholes).flat_map(PoolPlace::reaches);
@@ -150,7 +151,7 @@ fn reaches(plan: &Plan, wholes: &[PoolPlace]) -> Vec<Reach> {
     pools.chain(exports.flatten()).collect()
 }
 
-/// The file itself, or the directory in which it will be when somebody has put it there.
+/// Returns the file or, if it does not exist yet, the directory that it will be in.
 fn reachable(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).or_else(|_| std::fs::canonicalize(directory(path))).unwrap_or_else(|_| path.to_owned())
 }
@@ -188,7 +189,7 @@ fn restrict(
     for path in plan.pools.iter().flat_map(|pool| pool.place.search()) {
         rules = allow(rules, path, read)?;
     }
-    // Certificates that were renewed are other files, and links to them may lead elsewhere.
+    // The directories and not the files: a renewed certificate is a new file, and a link to it may point elsewhere.
     let secrets =
         plan.tls.iter().filter_map(|tls| tls.files.as_ref()).flat_map(|files| {
             [Some(&files.certificate), Some(&files.key), files.client_ca.as_ref()].into_iter().flatten()
@@ -218,7 +219,7 @@ fn restrict(
         rules = allow(rules, directory(path), sockets)?;
     }
     if let Some(control) = &plan.control {
-        // The directory of traces goes with the daemon while it is empty.
+        // The daemon removes its directory of traces at the end if it is empty.
         rules = allow(rules, directory(&control.path), sockets | AccessFs::RemoveDir)?;
         rules = allow(
             rules,
@@ -229,7 +230,7 @@ fn restrict(
     Ok(rules.restrict_self()?.ruleset)
 }
 
-/// What the libraries of devices on other machines read: Ceph's configuration, and how names of hosts become addresses.
+/// Files that the libraries of network devices read: Ceph's configuration, and the resolution of host names.
 const REMOTE: [&str; 7] = [
     "/etc/ceph",
     "/etc/hosts",
@@ -240,7 +241,7 @@ const REMOTE: [&str; 7] = [
     "/dev/urandom",
 ];
 
-/// The specs of pools and exports.
+/// Specs of all pools and exports.
 fn specs(plan: &Plan) -> impl Iterator<Item = String> {
     let pools = plan.pools.iter().map(|pool| pool.place.to_string());
     let exports = plan.exports.iter().filter_map(|export| match &export.what {
@@ -250,7 +251,8 @@ fn specs(plan: &Plan) -> impl Iterator<Item = String> {
     pools.chain(exports)
 }
 
-/// Rights below a path; on a file those that a file can have. What is not there needs none.
+/// Adds a rule for everything below `path`, or for a file with the rights that apply to files. A path that does not
+/// exist is skipped.
 fn allow(rules: RulesetCreated, path: &Path, rights: BitFlags<AccessFs>) -> Result<RulesetCreated, RulesetError> {
     let Ok(there) = PathFd::new(path) else { return Ok(rules) };
     rules.add_rule(PathBeneath::new(there, rights))

@@ -1,9 +1,9 @@
-//! The metadata contexts of a served volume: what is allocated, what is shared, what has changed since a snapshot.
+//! NBD metadata contexts of a volume: allocation, sharing, and changes since a snapshot.
 //!
-//! Answers come from the pool's maps, which are in memory, but for what has changed since a snapshot: blocks that a
-//! copy moved are read and compared, so those answers are [given on another thread](reads). A snapshot that is compared
-//! with is not kept open: it can be deleted at any time, and who asks afterwards gets an error. Its number is never
-//! used again, so another snapshot of that name is not taken for it.
+//! Answers come from the pool's maps, which are in memory, except for changes since a snapshot: blocks that a copy
+//! moved are read and compared, so those answers are [computed on another thread](reads). The snapshot of a comparison
+//! is not kept open. It can be deleted at any time; later queries then get an error. Numbers of snapshots are never
+//! reused, so another snapshot of the same name is not mistaken for it.
 
 use sheave_nbd::catalog::MAX_LISTED;
 use sheave_nbd::reply::MAX_EXTENTS;
@@ -11,36 +11,37 @@ use sheave_nbd::wire::state;
 use sheave_serve::{BASE_ALLOCATION, BASE_ALLOCATION_NUMBER, NoStatus, Question};
 use sheave_vol::{Differences, Extent, ExtentKind, PoolError, Volume};
 
-/// Units of a pool that one request for extents looks at: some milliseconds.
+/// Maximum number of units that one query examines; takes some milliseconds.
 const UNITS_AT_ONCE: u64 = 1 << 16;
-/// Units that are looked at before the extents that were found are counted: what bounds the memory of an answer.
+/// Units examined before the extents are counted again; bounds the memory of an answer.
 const UNITS_PER_STEP: u64 = 1 << 9;
-/// Batches of a comparison in one request, each of 4096 units, or of 1 MiB that is read of either side: as long as
-/// [`UNITS_AT_ONCE`] where nothing is read.
+/// Batches of a comparison in one query, each of 4096 units or of 1 MiB read from either side. As long as
+/// [`UNITS_AT_ONCE`] if nothing is read.
 const BATCHES_AT_ONCE: u32 = 8;
 
-/// Whether a range has space, and whose, in QEMU's numbers for chains of images.
+/// Allocation and sharing of a range, with the numbers that QEMU uses for backing chains.
 const ALLOCATION_DEPTH: &str = "qemu:allocation-depth";
 const DEPTH_NUMBER: u64 = 1;
 const DEPTH_NONE: u32 = 0;
 const DEPTH_OWN: u32 = 1;
 const DEPTH_SHARED: u32 = 2;
 
-/// What has changed since a snapshot, in the form of QEMU's bitmaps. The snapshot's name follows.
+/// Changes since the snapshot whose name follows, in the form of QEMU's dirty bitmaps.
 const SINCE: &str = "qemu:dirty-bitmap:since-";
-/// The number of such a context is this and the snapshot's, which has 32 bits.
+/// Added to the number of the snapshot, which has 32 bits, this gives the number of the context.
 const SINCE_NUMBER: u64 = 1 << 32;
 const CLEAN: u32 = 0;
 const DIRTY: u32 = 1;
 
-/// Tells the contexts of a volume: of those since snapshots the ones of its family that are older than it.
+/// Lists the contexts of a volume. Of those since snapshots, only snapshots of its family that are older than it are
+/// listed.
 pub fn tell(volume: &Volume, each: &mut dyn FnMut(&str)) {
     each(BASE_ALLOCATION);
     each(ALLOCATION_DEPTH);
     volume.bases(MAX_LISTED).iter().for_each(|name| each(&format!("{SINCE}{name}")));
 }
 
-/// The number of a context: since any snapshot of the pool, told or not.
+/// Returns the number of a context. Any snapshot of the pool is accepted, listed or not.
 pub fn number(volume: &Volume, name: &[u8]) -> Option<u64> {
     let name = str::from_utf8(name).ok()?;
     match name {
@@ -58,13 +59,13 @@ pub fn reads(context: u64) -> bool {
     context >= SINCE_NUMBER
 }
 
-/// The status of a range.
+/// Returns the status of a range.
 pub fn answer(volume: &Volume, unit_bytes: u64, question: &Question) -> Result<Vec<sheave_nbd::Extent>, NoStatus> {
     match question.context {
         BASE_ALLOCATION_NUMBER => {
             let mut found = allocated(volume, unit_bytes, question, allocation);
             if found.is_empty() {
-                // Beyond the end of the volume, which has become smaller: to read it is never wrong.
+                // The volume was shrunk. To report data, which the client then reads, is always correct.
                 add(&mut found, question.len, 0);
             }
             Ok(found)
@@ -75,7 +76,7 @@ pub fn answer(volume: &Volume, unit_bytes: u64, question: &Question) -> Result<V
     }
 }
 
-/// Adds a range to those that were found before it.
+/// Appends a range, merging it with the last one if the status is equal.
 fn add(extents: &mut Vec<sheave_nbd::Extent>, len: u64, status: u32) {
     match extents.last_mut() {
         _ if len == 0 => {}
@@ -100,7 +101,7 @@ fn depth(extent: &Extent) -> u32 {
     }
 }
 
-/// What the volume has in a range.
+/// Returns the allocation status of a range.
 fn allocated(
     volume: &Volume,
     unit_bytes: u64,
@@ -117,7 +118,7 @@ fn allocated(
         let covered: u64 = found.iter().map(|extent| extent.len).sum();
         found.iter().for_each(|extent| add(&mut extents, extent.len, status(extent)));
         if covered < step {
-            // Beyond the end of the volume, which has become smaller.
+            // The volume was shrunk, and the range is partly beyond its end.
             break;
         }
         at += step;

@@ -15,33 +15,33 @@ use crate::failure::{self, Failure};
 use crate::service::Control;
 use crate::trace;
 
-/// A control socket that is served.
+/// A running control socket.
 pub struct Running {
     server: Server,
-    /// Removes the socket's path when it goes.
+    /// Removes the path of the socket on drop.
     listener: Listener,
-    /// Where its traces are.
+    /// Directory of traces.
     traces: PathBuf,
 }
 
-/// Makes the runtime directory, if the socket is to be there, while the daemon may still make one.
+/// Creates the runtime directory (if the socket is in it) and the directory of traces before the daemon is confined.
 pub fn prepare(plan: &config::Plan) {
     let Some(wanted) = &plan.control else { return };
     let name = wanted.path.file_name().unwrap_or_default().to_string_lossy();
     if Some(&wanted.path) == default_path(&name).as_ref()
         && let Some(directory) = wanted.path.parent()
     {
-        // What is in the way is told by the bind.
+        // An error here is reported when the socket is bound.
         let _ = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(directory);
     }
     if plan.confine {
-        // One that cannot be made is told by the start of a trace.
+        // An error here is reported when a trace is started.
         let _ = trace::prepare(&trace::directory(&wanted.path));
     }
 }
 
 impl Running {
-    /// Begins to serve it.
+    /// Starts serving the socket.
     pub fn start(daemon: &Arc<Daemon>, wanted: &config::Control) -> Result<Running, Failure> {
         let address = Address::Unix(wanted.path.clone());
         let listener = Listener::bind_private(&address).map_err(failure::serve)?;
@@ -52,18 +52,19 @@ impl Running {
         let roles = Roles { admin_uids: wanted.admin_uids.clone(), admin_gids: wanted.admin_gids.clone() };
         let service = Arc::new(Control::new(daemon.clone()));
         let server = Server::start(socket, service, Limits::default(), roles).map_err(failed)?;
-        // Only now, so that nobody has connected who may not.
+        // Set after the bind, which creates the socket with mode 0600, so that nobody can connect before the mode is
+        // right.
         let mode = std::fs::Permissions::from_mode(wanted.mode);
         std::fs::set_permissions(&wanted.path, mode).map_err(failed)?;
         Ok(Running { server, listener, traces: trace::directory(&wanted.path) })
     }
 
-    /// Ends it; no call is handled any more when this returns.
+    /// Stops serving. No call is being handled when this returns.
     pub fn stop(self) {
         let Running { server, listener, traces } = self;
         server.stop();
         drop(listener);
-        // One with traces in it stays.
+        // Fails if there are traces in the directory, which then stays.
         let _ = std::fs::remove_dir(traces);
     }
 }

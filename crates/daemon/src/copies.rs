@@ -1,6 +1,6 @@
-//! Methods that take long, and tell how far they are: import, export, scrub, trim; and watching a pool.
+//! Control methods that run long and report their progress (import, export, scrub, trim), and `WatchPool`.
 //!
-//! Each ends early when its caller is gone: a bar that nobody sees is no reason to read a pool through.
+//! Each stops early when its caller disconnects: nobody would see the result of the reading.
 
 use std::fs::File;
 use std::ops::ControlFlow;
@@ -24,12 +24,12 @@ use crate::service::{Control, Reply, volume_json};
 use crate::shapes::report::ScrubJson;
 use crate::value;
 
-/// How often progress is told.
+/// Interval between progress reports.
 const TICK: Duration = Duration::from_millis(250);
-/// How often a watch looks whether its caller is still there.
+/// Interval at which a watch checks that its caller is still connected.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// How far a copy is, for another thread that looks now and then.
+/// Bytes copied so far, shared with the thread that reports the progress.
 #[derive(Debug, Default)]
 struct Told {
     done: AtomicU64,
@@ -37,7 +37,7 @@ struct Told {
 
 impl Told {
     fn done(&self) -> u64 {
-        // Relaxed: a number for people.
+        // Relaxed: a number for display.
         self.done.load(Ordering::Relaxed)
     }
 }
@@ -49,7 +49,7 @@ impl Meter for &Told {
     }
 }
 
-/// Tells the caller how far it is, now and then.
+/// Reports progress to the caller, at most once in [`TICK`].
 struct Teller<'a, 'b> {
     call: &'a Call<'b>,
     next: Instant,
@@ -60,7 +60,7 @@ impl<'a, 'b> Teller<'a, 'b> {
         Self { call, next: Instant::now() }
     }
 
-    /// False when the caller is gone.
+    /// Returns false when the caller has disconnected.
     fn tell(&mut self, done_bytes: u64, total_bytes: Option<u64>) -> bool {
         if Instant::now() < self.next {
             return true;
@@ -70,8 +70,8 @@ impl<'a, 'b> Teller<'a, 'b> {
     }
 }
 
-/// Copies, with a thread beside it that tells how far it is, and stops it when the caller is gone or the pool is lost:
-/// the copy itself may wait for a pipe.
+/// Runs `copy`. A thread beside it reports its progress, and stops it when the caller disconnects or the pool is lost:
+/// the copy itself may be blocked on a pipe.
 fn beside<T>(
     held: &Held,
     call: &Call<'_>,
@@ -177,7 +177,7 @@ impl Control {
         let open = held.pool()?;
         let place = volume_place(&held, &volume)?;
         let wanted = import::Wanted { place: &place, size: size_bytes };
-        // The command has asked.
+        // The command has asked its user already.
         let ask = &mut copy::agreed;
         let mut source = source(file, "the image", stream)?;
         let (total, exists) = (source.size(), open.volume_info(&volume).is_ok());
@@ -199,7 +199,7 @@ impl Control {
 
     /// `ExportVolume`.
     pub(super) fn export(&self, call: &mut Call<'_>) -> Reply {
-        // It reads all of a volume, and takes the time and the disk of the daemon.
+        // Reads a whole volume: costs the daemon time and disk bandwidth, so it is not for everybody who may look.
         call.admin_only()?;
         let of: t::Export = call.parameters()?;
         let file = File::from(call.take_fd()?);
@@ -259,7 +259,7 @@ impl Control {
             let mut done = self.daemon.change_alone(&pool, &[&volume], force.unwrap_or(false), |_, open| {
                 begun.into_pool(open, &wanted, &mut &*told)
             })?;
-            // Without the pool's turn: the volume is served again meanwhile.
+            // Without the pool's turn: the volume is already served again.
             begun.read_rest(&mut done, &mut &*told)?;
             Ok(done)
         })?;
@@ -275,17 +275,17 @@ impl Control {
     }
 }
 
-/// What a caller has opened to be read.
+/// Wraps a file that the caller opened for reading.
 fn source(file: File, name: &str, stream: Option<bool>) -> Result<Source, Failure> {
     if stream == Some(true) { Ok(Source::stream(file, name.into())) } else { Source::of(file, name.into()) }
 }
 
-/// What a caller has opened to be written.
+/// Wraps a file that the caller opened for writing.
 fn sink(file: File, name: &str, len: u64, stream: Option<bool>) -> Result<Sink, Failure> {
     if stream == Some(true) { Ok(Sink::stream(file, name.into())) } else { Sink::of(file, name.into(), len) }
 }
 
-/// A volume of a pool here, by a name that can be one.
+/// Returns the place of `volume` in the pool, after checking that the name is valid.
 fn volume_place(held: &Held, volume: &str) -> Result<VolumePlace, Failure> {
     let name = value::volume_name(volume).map_err(|why| Failure::usage(format!("volume: {why}")))?;
     Ok(VolumePlace { pool: held.place(), name })

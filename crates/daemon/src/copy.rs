@@ -1,13 +1,13 @@
-//! Images into volumes and out of them, by a command or by the daemon for one.
+//! Copies images into volumes and out of them, for a command or for the daemon on behalf of one.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`source`], [`sink`] | what is read, what is written |
-//! | [`lanes`] | a ring with the volume attached |
+//! | [`source`], [`sink`] | input and output of a copy |
+//! | [`lanes`] | a ring with the volume attached, and its buffers |
 //! | [`import`], [`export`] | raw images |
-//! | [`export_diff`], [`import_diff`], [`patch`] | what changed between snapshots |
-//! | [`interim`] | what an import fills before it is what was asked for |
-//! | [`rescue`] | an export of all that can be read |
+//! | [`export_diff`], [`import_diff`], [`patch`] | changes between snapshots |
+//! | [`interim`] | the temporary volume that an import fills |
+//! | [`rescue`] | an export that continues past unreadable blocks |
 
 pub mod export;
 pub mod export_diff;
@@ -22,16 +22,16 @@ pub mod source;
 
 use crate::failure::Failure;
 
-/// Who hears how far a copy is.
+/// Receives the progress of a copy.
 pub trait Meter {
-    /// So many bytes more are done.
+    /// Adds `bytes` to those done.
     fn advance(&mut self, bytes: u64);
 }
 
-/// Asks whether what the words say may be done; a refusal ends the copy before it has changed anything.
+/// Asks the user to confirm the question in the argument. An error ends the copy before it has changed anything.
 pub type Ask<'a> = &'a mut dyn FnMut(&str) -> Result<(), Failure>;
 
-/// The answer of who was asked before.
+/// An [`Ask`] that confirms everything, for callers that have asked already.
 ///
 /// # Errors
 ///

@@ -1,14 +1,15 @@
-//! The daemon: pools that it holds, exports of them, and the server.
+//! The daemon: its open pools, their exports, and the server.
 //!
-//! * D1. What changes the volumes of a pool, or what is exported of it, has the pool's turn ([`Held::turn`]). So no
-//!   export of a volume begins while the volume is rolled back, and changes that several ask for are done one after
-//!   the other. The turn is taken before the list of exports is locked, never after.
-//! * D2. A pool or export that cannot be opened is kept with the reason, and nothing else waits for it. A reload tries
-//!   again. At the start an export of a device that a server has is opened beside the others, and served when it is.
-//! * D3. When it ends, no client is served any more before the pools are closed, so that all that was acknowledged is
+//! * D1. Every change to the volumes of a pool, or to its exports, holds the pool's turn ([`Held::turn`]). So no export
+//!   of a volume begins while the volume is rolled back, and concurrent changes are serialized. The turn is acquired
+//!   before the lock of the list of exports, never after.
+//! * D2. A pool or export that cannot be opened is kept together with the reason, and nothing else waits for it. A
+//!   reload tries again. At the start, exports of devices that a server has are opened in parallel with the rest, and
+//!   served once they are open.
+//! * D3. The daemon closes its pools only after the last client was disconnected, so that all acknowledged writes are
 //!   in them.
-//! * D4. Who names no export gets the first of the configuration, and while that is not served none: a client that
-//!   comes back never finds another disk in the place of its own.
+//! * D4. A client that names no export gets the first one of the configuration, or none while that one is not served: a
+//!   client that reconnects never finds another disk in place of its own.
 
 mod changes;
 pub(crate) mod late;
@@ -39,47 +40,45 @@ use crate::problems::Health;
 use crate::rights::Rights;
 use crate::{backend, confine, descriptors, trace};
 
-/// How long a pool that another process has is waited for, and how often that is looked at.
+/// Time to wait for a pool that another process holds, and the interval between attempts.
 const BUSY_WAIT: Duration = Duration::from_secs(2);
 const BUSY_AGAIN: Duration = Duration::from_millis(20);
 
-/// A running daemon.
 pub struct Daemon {
-    /// What serves.
     pub server: Server,
     pools: Mutex<BTreeMap<String, Arc<Held>>>,
     exports: Mutex<Vec<Row>>,
-    /// The turn of exports of devices (D1).
+    /// Serializes changes to exports of devices (D1).
     devices: Mutex<()>,
-    /// Exports that were being opened when it began, until somebody serves them.
+    /// Exports that were still being opened when the server started; taken by the thread that serves them later.
     opening: Mutex<Option<Opening>>,
     since: Instant,
     health: Mutex<Arc<Health>>,
-    /// The last hour, for the status page.
+    /// Statistics of the last hour, for the status page.
     pub(crate) history: Mutex<History>,
-    /// Why the configuration could not be read again.
+    /// Reason why the last reload failed.
     reload_failure: Mutex<Option<Failure>>,
-    /// What of the configuration as it was read last counts from the next start on.
+    /// Keys that changed in the last reload, and take effect at the next start only.
     restart_keys: Mutex<String>,
-    /// What a reload does not change, as it was at the start.
+    /// Settings that a reload cannot change, with their values at the start.
     started: Vec<(&'static str, String)>,
-    /// Where its traces are, if there is a place for them.
+    /// Directory for traces, if there is one.
     pub traces: Option<PathBuf>,
 }
 
-/// A pool.
+/// A pool of the configuration, open or not.
 pub struct Held {
-    /// As the configuration has it.
+    /// The pool's entry in the configuration.
     pub plan: PoolPlan,
-    /// What it lies on now.
+    /// Current members.
     at: Mutex<At>,
     pool: Result<Pool, Failure>,
-    /// Another host has it, or may have it: nothing begins on it any more.
+    /// Another host has the pool, or may have it. No new operation begins on it.
     lost: AtomicBool,
     turn: Mutex<()>,
 }
 
-/// Where a pool lies: as the configuration has it, and on the members that were added since.
+/// Location of a pool: the configured members and those added since.
 #[derive(Clone, Debug)]
 struct At {
     place: PoolPlace,
@@ -87,15 +86,14 @@ struct At {
 }
 
 impl At {
-    /// On these members.
     fn of(whole: PoolPlace) -> At {
         let devices = ids(&whole);
         At { place: whole.spelled(), devices }
     }
 
-    /// With one member more, which has this identity if it came as a file.
+    /// Adds a member; `id` is its identity, if it was passed as an open file.
     fn add(&mut self, added: &PoolPlace, id: Option<DeviceId>) -> Result<(), Failure> {
-        // As `PoolPlace::with` has it: in a spec with a device under it a path is a spec too.
+        // As in `PoolPlace::with`: a path within a nested spec must be written as a spec.
         let nested = self.place.to_string().contains("over=");
         let named = match added.file_spec() {
             Some((path, options)) if options.is_empty() && !path.contains([',', '+', '"']) && !nested => path,
@@ -105,7 +103,8 @@ impl At {
         let unclear = |why| Failure::usage(format!("{added}: {why}")).fix("add it by a path without such signs");
         self.place = format!("{}+{named}", self.place).parse().map_err(unclear)?;
         match id {
-            // Without all of them no command finds the daemon by the pool's files, as of a pool on other devices.
+            // Commands find the daemon by the identities of all members. If one has none, as a device of a server, the
+            // list is left empty.
             None => self.devices = ids(&self.place),
             Some(_) if self.devices.is_empty() => {}
             Some(id) => self.devices.push(id),
@@ -115,7 +114,7 @@ impl At {
 }
 
 impl DeviceId {
-    /// Of a file or block device that was opened.
+    /// Returns the identity of an open file or block device.
     fn of(passed: &Passed) -> Result<DeviceId, Failure> {
         let meta = passed.file.metadata().map_err(|error| Failure::run(format!("looking at the file: {error}")))?;
         let (device, inode) = node_of(&meta);
@@ -123,38 +122,38 @@ impl DeviceId {
     }
 }
 
-/// By which other processes know what a pool lies on.
+/// Identities by which other processes recognise the members of a pool.
 fn ids(place: &PoolPlace) -> Vec<DeviceId> {
     place.identities().into_iter().map(|(device, inode)| DeviceId { device, inode }).collect()
 }
 
-/// What a look at a pool has told.
+/// Result of checking who owns a pool.
 pub(crate) enum Look {
-    /// It is this host's.
+    /// This host owns it.
     Own,
-    /// The storage does not answer: whose the pool is, it will tell.
+    /// The storage does not respond, so the owner is unknown for now.
     Unknown,
-    /// Another has it.
+    /// Another host owns it.
     Lost(Failure),
 }
 
-/// An export.
+/// An export, served or failed.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// What it is.
     pub plan: ExportPlan,
-    /// The configuration has it.
+    /// True if it comes from the configuration, false if a control method added it.
     pub configured: bool,
-    /// Why it is not served.
+    /// Reason why it is not served.
     pub failed: Option<Failure>,
 }
 
-/// A lock, also after a panic elsewhere: what is under these is whole between any two statements.
+/// Locks a mutex, ignoring poisoning. The data under these mutexes is consistent between any two statements, so a panic
+/// of another holder does no harm.
 pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Tells what a client has brought about: which one, and what it has.
+/// Logs an event that a client caused, with the client's identity.
 fn client_notice(notice: &Notice<'_>) {
     let (event, client, export) = match notice {
         Notice::Server(what) => return warn!(target: CLIENT, event = "server", "{what}"),
@@ -173,7 +172,7 @@ fn client_notice(notice: &Notice<'_>) {
 }
 
 impl Plan {
-    /// What stays as it was at the start, by the keys of the configuration, in a form that is compared.
+    /// Settings that a reload cannot change, by key, as text that can be compared.
     fn fixed(&self) -> Vec<(&'static str, String)> {
         let Plan { listen, access, threads, max_clients, control, confine, reach, log_to, metrics, web, .. } = self;
         vec![
@@ -189,14 +188,14 @@ impl Plan {
         ]
     }
 
-    /// What clients get that name no export (D4). What a command adds is for those that name it.
+    /// Export for clients that name none (D4). Exports added by a command are for clients that name them.
     fn default_export(&self) -> DefaultExport {
         self.exports.first().map_or(DefaultExport::Nobody, |first| DefaultExport::Named(first.name.clone()))
     }
 }
 
 impl PoolPlan {
-    /// Tells that it is waited for, and what it waits for. That it is not open is told by the health.
+    /// Logs that the daemon waits for this pool, and why. The health reports that it is not open.
     fn tell_waits(&self, why: &Failure) {
         if self.standby && why.is_busy() {
             let name = self.name.as_str();
@@ -213,7 +212,7 @@ impl Held {
         }
     }
 
-    /// One that is to be opened when it can be.
+    /// A pool that is opened later, by another thread.
     fn waiting(plan: &PoolPlan) -> Held {
         Held::unopened(plan, Failure::busy("it is being opened"))
     }
@@ -226,12 +225,12 @@ impl Held {
         Held { plan: plan.clone(), at: Mutex::new(at), pool, lost: AtomicBool::new(false), turn: Mutex::new(()) }
     }
 
-    /// How it is named, with the members that were added since it was opened.
+    /// Location as it is written in specs, including members that were added since the pool was opened.
     pub fn place(&self) -> PoolPlace {
         self.at().place
     }
 
-    /// What it lies on.
+    /// Identities of the members.
     pub fn devices(&self) -> Vec<DeviceId> {
         self.at().devices
     }
@@ -240,18 +239,18 @@ impl Held {
         locked(&self.at).clone()
     }
 
-    /// It lies on more from now on; in its turn (D1).
+    /// Records a new location. The caller holds the turn (D1).
     fn moved(&self, at: &At) {
         locked(&self.at).clone_from(at);
     }
 
-    /// Whether it is what a configuration asks for: as it was opened, or by any of its members.
+    /// Returns true if `plan` means this pool: an identical entry, or one that names any of its members.
     fn is(&self, plan: &PoolPlan) -> bool {
         let Self { plan: own, .. } = self;
         *plan == *own || (&plan.name, plan.read_only) == (&own.name, own.read_only) && self.has(plan)
     }
 
-    /// Whether the members that a plan names, or those to which its UUID leads, are of this pool.
+    /// Returns true if all members that `plan` names, or that its UUID leads to, belong to this pool.
     fn has(&self, plan: &PoolPlan) -> bool {
         let devices = self.devices();
         let mut named = ids(&plan.place);
@@ -261,7 +260,7 @@ impl Held {
         !named.is_empty() && named.iter().all(|id| devices.contains(id))
     }
 
-    /// The pool, if it is open.
+    /// Returns the open pool, or the reason why there is none.
     pub fn pool(&self) -> Result<&Pool, Failure> {
         if self.is_lost() {
             let what = format!("the pool '{}' was lost: another host has it, or may have it", self.plan.name);
@@ -273,26 +272,27 @@ impl Held {
         })
     }
 
-    /// Why it is not open.
+    /// Reason why it is not open.
     pub fn failed(&self) -> Option<&Failure> {
         self.pool.as_ref().err()
     }
 
-    /// Whether it was open and is not this host's any more. What was begun on it before is to end.
+    /// Returns true if the pool was open and no longer belongs to this host. Operations on it should end soon.
     pub(crate) fn is_lost(&self) -> bool {
-        // Acquire, with the exchange in `Daemon::lose`: who sees it finds in the log why.
+        // Acquire, with the exchange in `Daemon::lose`: a thread that sees the flag also sees the log entry with the
+        // reason.
         self.lost.load(Ordering::Acquire)
     }
 
-    /// Whether it is waited for.
+    /// Returns true if it is not open and the daemon stands by for it.
     fn is_waited_for(&self) -> bool {
         self.plan.standby && self.failed().is_some()
     }
 }
 
-/// Opens a pool. One that is in use is waited for, unless the daemon stands by and tries again later: the kernel ring
-/// of a daemon that was killed has its files for an instant longer than the daemon lives, and the next daemon is
-/// started at once.
+/// Opens a pool. Retries for a while if it is in use, because the kernel ring of a daemon that was killed keeps its
+/// files open for a moment longer than the daemon lives, and its successor may start at once. A standby pool is tried
+/// once here, and again later.
 fn open_when_free(plan: &PoolPlan) -> Result<(Pool, PoolPlace), Failure> {
     plan.place.expect_pool()?;
     if let Some(refused) = confine::refusal(&plan.place.reaches()) {
@@ -314,7 +314,7 @@ fn open_when_free(plan: &PoolPlan) -> Result<(Pool, PoolPlace), Failure> {
     }
 }
 
-/// Opens each of them on a thread of its own, so that none waits for another's recovery.
+/// Opens every pool on a thread of its own, so that none waits for the recovery of another.
 fn open_all(plans: &[PoolPlan]) -> Vec<Held> {
     std::thread::scope(|scope| {
         let open = |plan| std::thread::Builder::new().spawn_scoped(scope, move || Held::open(plan));
@@ -323,26 +323,26 @@ fn open_all(plans: &[PoolPlan]) -> Vec<Held> {
             Ok(thread) => {
                 thread.join().unwrap_or_else(|_| Held::unopened(plan, Failure::run("opening it ended by a bug")))
             }
-            // There is no thread to be had: one after the other, then.
+            // No thread could be started, so the pool is opened on this one.
             Err(_) => Held::open(plan),
         });
         held.collect()
     })
 }
 
-/// What is open, before it is served.
+/// Open pools and exports, before they are served.
 pub struct Opened {
     pools: BTreeMap<String, Arc<Held>>,
     rows: Vec<Row>,
-    /// In the order of the rows.
+    /// Parallel to `rows`.
     exports: Vec<Option<Export>>,
     opening: Opening,
 }
 
 impl Opened {
-    /// Opens everything of a plan that opens (D2). Pools that it stands by for are opened later, by the threads for
-    /// that: another host may have them, or the storage may be silent. Devices that may be silent are waited for with
-    /// some patience, or until all have opened or failed.
+    /// Opens every pool and export of `plan` that can be opened (D2). Standby pools are opened later by threads of
+    /// their own, since another host may have them or their storage may not respond. Devices of servers are waited for
+    /// until all have opened or failed, at most for `patience`.
     pub fn new(plan: &Plan, patience: Option<Duration>) -> Opened {
         let opening = Opening::begin(plan);
         let (waited, now): (Vec<_>, Vec<_>) = plan.pools.iter().cloned().partition(|plan| plan.standby);
@@ -364,7 +364,7 @@ impl Opened {
         opened
     }
 
-    /// Waits for devices that are being opened.
+    /// Waits for devices that are being opened, at most until `until`.
     fn wait(&mut self, until: Option<Instant>) {
         while let Some((plan, opened)) = self.opening.next(until) {
             let mut rows = self.rows.iter_mut().zip(&mut self.exports);
@@ -374,13 +374,13 @@ impl Opened {
         }
     }
 
-    /// The first reason why something did not open.
+    /// Returns the first reason why something did not open.
     pub fn failure(&self) -> Option<&Failure> {
         let pools = self.pools.values().find_map(|held| held.failed());
         pools.or_else(|| self.rows.iter().find_map(|row| row.failed.as_ref()))
     }
 
-    /// Tells what is waited for. What did not open is told by the health.
+    /// Logs the exports that are served later. The health reports those that failed.
     pub fn tell(&self) {
         for row in self.rows.iter().filter(|row| self.opening.has(&row.plan.name)) {
             let name = row.plan.name.as_str();
@@ -393,20 +393,20 @@ impl Opened {
         }
     }
 
-    /// What is served, in words.
+    /// Returns name and description of each export that is served.
     pub fn describe(&self) -> Vec<(String, String)> {
         let place = |pool: &str| self.pools.get(pool).map_or_else(String::new, |held| held.place().to_string());
         let served = self.rows.iter().zip(&self.exports).filter_map(|(row, export)| Some((row, export.as_ref()?)));
         served.map(|(row, export)| (export.name.clone(), row.plan.in_words(export, place))).collect()
     }
 
-    /// Lets go of everything.
+    /// Closes everything without serving it.
     pub fn close(self) -> Result<(), Failure> {
         drop(self.exports);
         close_all(self.pools)
     }
 
-    /// Serves it.
+    /// Starts the server.
     pub fn serve(self, listeners: Vec<Listener>, plan: &Plan) -> Result<Daemon, Failure> {
         let mut options = ServerOptions { slow_limit: plan.slow_limit, ..ServerOptions::default() };
         if let Some(threads) = plan.threads {
@@ -432,7 +432,7 @@ impl Opened {
                     started: plan.fixed(),
                     traces: plan.control.as_ref().map(|control| trace::directory(&control.path)),
                 };
-                // Those that are not served have none; they get it when they are.
+                // Only exports that are served get their limit here; the others get it when they are.
                 daemon.server.set_limits(&plan.exports.iter().map(|own| (own.name.as_str(), own.limit)).collect());
                 Ok(daemon)
             }
@@ -444,7 +444,7 @@ impl Opened {
     }
 }
 
-/// Closes pools, so that their next opening has nothing to recover.
+/// Closes the pools cleanly, so that opening them the next time needs no recovery.
 fn close_all(pools: BTreeMap<String, Arc<Held>>) -> Result<(), Failure> {
     let mut first = Ok(());
     for held in pools.into_values() {
@@ -455,12 +455,12 @@ fn close_all(pools: BTreeMap<String, Arc<Held>>) -> Result<(), Failure> {
     first
 }
 
-/// What is served, and why nothing is: one of them.
+/// Splits a result into the export or the failure.
 fn apart(opened: Result<Export, Failure>) -> (Option<Export>, Option<Failure>) {
     opened.map_or_else(|why| (None, Some(why)), |export| (Some(export), None))
 }
 
-/// Opens what an export serves.
+/// Opens the volume or device of an export.
 fn open_export(
     plan: &ExportPlan,
     passed: Option<Passed>,
@@ -476,76 +476,75 @@ fn open_export(
     }
 }
 
-/// There is no such pool.
 fn no_pool(name: &str) -> Failure {
     Failure::run(format!("the daemon has no pool '{name}'"))
         .fix("ask for its pools: ListPools, or look at its configuration")
 }
 
 impl Daemon {
-    /// When it began.
+    /// Time at which the daemon started.
     pub fn since(&self) -> Instant {
         self.since
     }
 
-    /// What a look has found.
+    /// Stores the result of the latest health check.
     pub(crate) fn note_health(&self, health: Health) {
         *locked(&self.health) = Arc::new(health);
     }
 
-    /// What is served and what is wrong, in a line.
+    /// One line with the number of exports and what is wrong.
     pub(crate) fn status_line(&self) -> String {
         self.health().with(self.server.exports().len())
     }
 
-    /// What is wrong, as the newest look has found it.
+    /// Problems found by the latest health check.
     pub(crate) fn health(&self) -> Arc<Health> {
         let newest = locked(&self.health).clone();
         newest.now()
     }
 
-    /// Why the configuration could not be read again.
+    /// Reason why the last reload failed.
     pub(crate) fn reload_failure(&self) -> Option<Failure> {
         locked(&self.reload_failure).clone()
     }
 
-    /// The keys of the configuration that count from the next start on; empty when all of it counts.
+    /// Configuration keys whose new values take effect at the next start; empty if none.
     pub(crate) fn restart_keys(&self) -> String {
         locked(&self.restart_keys).clone()
     }
 
-    /// How reading the configuration again has ended.
+    /// Stores the result of a reload.
     pub(crate) fn note_reload(&self, failure: Option<Failure>) {
         *locked(&self.reload_failure) = failure;
     }
 
-    /// All pools, by name.
+    /// All pools, ordered by name.
     pub fn pools(&self) -> Vec<Arc<Held>> {
         locked(&self.pools).values().cloned().collect()
     }
 
-    /// One of them.
+    /// Returns the pool of the configuration that is called `name`.
     pub fn held(&self, name: &str) -> Result<Arc<Held>, Failure> {
         locked(&self.pools).get(name).cloned().ok_or_else(|| no_pool(name))
     }
 
-    /// All exports, also those that are not served.
+    /// All exports, including those that are not served.
     pub fn rows(&self) -> Vec<Row> {
         locked(&self.exports).clone()
     }
 
-    /// Sets how fast an export may be, until a configuration says something else.
+    /// Sets the rate limit of an export; a reload with another limit overrides it.
     pub fn set_limit(&self, name: &str, limit: Option<Limit>) -> Result<(), Failure> {
         self.server.set_limit(name, limit).map_err(failure::serve)
     }
 
-    /// Sets how fast an export may be by its plan.
+    /// Sets the rate limit that the plan has for the export.
     fn limit(&self, plan: &ExportPlan) {
-        // One that is not served has none; it gets its limit when it is.
+        // Fails for an export that is not served, which gets its limit when it is.
         let _ = self.server.set_limit(&plan.name, plan.limit);
     }
 
-    /// Makes the pools durable, for an end that cannot close them.
+    /// Makes the pools durable, for an exit that cannot close them.
     pub fn sync(&self) {
         for held in self.pools() {
             if let Ok(pool) = held.pool()
@@ -557,7 +556,7 @@ impl Daemon {
         }
     }
 
-    /// Ends it (D3).
+    /// Stops the server, then closes the pools (D3).
     pub fn stop(self) -> Result<(), Failure> {
         let stopped = self.server.stop().map_err(failure::serve);
         let pools = self.pools.into_inner().unwrap_or_else(PoisonError::into_inner);

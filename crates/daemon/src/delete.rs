@@ -1,16 +1,16 @@
-//! Several volumes are deleted at once: all of them, or none if it can be known before the first is gone.
+//! Deletion of several volumes at once: of all, or of none if that can be known before the first one is deleted.
 
 use sheave_vol::Pool;
 
 use crate::failure::{self, Failure};
 
-/// Deletes volumes and snapshots, each named once; the bytes that came free. Refused as a whole while one of them is
-/// not there, or is open. One that fails all the same ends it: the failure then names what is gone, and `in_part` hears
-/// it.
+/// Deletes volumes and snapshots, and returns the number of bytes freed. Nothing is deleted if one of them is missing
+/// or open. If a deletion fails nevertheless, it stops there: the failure names the volumes that were deleted, and is
+/// also passed to `in_part`.
 ///
 /// # Errors
 ///
-/// The pool's.
+/// The pool refuses a deletion.
 pub fn delete_all(pool: &Pool, names: &[&str], in_part: impl FnOnce(&Failure)) -> Result<u64, Failure> {
     pool.can_delete(names).map_err(failure::pool)?;
     let free = || {

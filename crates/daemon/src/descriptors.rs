@@ -1,35 +1,36 @@
-//! Descriptors of the process: as many as its user may have, and some kept from clients for the daemon's own work.
+//! Limit of the process's file descriptors, and a reserve for the daemon's own work.
 //!
-//! Each client has one. A worker that flushes a volume for the first time makes a kernel ring, a control client and a
-//! scrape have theirs; with none left a flush would fail, and a guest's file system turn read-only, because of clients
-//! that do nothing. So fewer clients are taken where the limit of descriptors is short.
+//! Each client uses one. So does each control client and metrics scrape, and a worker that flushes a volume for the
+//! first time creates a kernel ring. Without free descriptors that flush would fail, and the file system of a guest
+//! turn read-only, because of idle clients. So the number of clients is reduced if the limit is low.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
-/// As many descriptors as `docs/systemd` has.
+/// Limit that the unit in `docs/systemd` sets.
 const DESCRIPTORS: u64 = 65536;
-/// Kept for the control socket (two for each of 64 clients), two addresses of HTTP (64 peers that ask, 8 that are
-/// answered), and clients that wait for a place.
+/// Reserved for the control socket (two for each of 64 clients), two HTTP addresses (64 waiting peers and 8 responses
+/// each), and clients waiting to be accepted.
 const OTHERS: u64 = 2 * 64 + 2 * 72 + 128;
-/// Kept for each thread that serves, and for each pool: the rings and eventfds of their workers.
+/// Reserved for each reactor and pool: rings and eventfds of their workers.
 const WORK: u64 = 16;
 
-/// Lets the process have as many descriptors as its user may: shells give 1024, and as many clients may come, beside
-/// the files of pools. Where that is refused, fewer clients are taken.
+/// Raises the soft limit of descriptors up to the hard limit: shells set 1024, which that many clients alone would use
+/// up. If that fails, fewer clients are accepted.
 pub fn raise() {
     let limit = getrlimit(Resource::Nofile);
-    // `None` is without a limit.
+    // `None` means no limit.
     let wanted = limit.maximum.map_or(DESCRIPTORS, |most| most.min(DESCRIPTORS));
     if limit.current.is_some_and(|now| now < wanted) {
         let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit });
     }
 }
 
-/// As many of the wanted clients as there are descriptors for, when all else that the daemon has from its start is
-/// open. Tells when these are fewer. `users` are the threads and pools, which need some later.
+/// Returns the number of clients for which there are descriptors, at most `wanted`; logs a warning if it is lower.
+/// Called when everything that the daemon opens at its start is open. `users` is the number of reactors and pools,
+/// which need some later.
 pub fn clients(wanted: u32, users: usize) -> u32 {
-    // Without /proc nobody can say how many are open.
+    // Without /proc the number of open descriptors is unknown.
     let (Some(limit), Ok(open)) = (getrlimit(Resource::Nofile).current, std::fs::read_dir("/proc/self/fd")) else {
         return wanted;
     };
@@ -44,7 +45,7 @@ pub fn clients(wanted: u32, users: usize) -> u32 {
     clients
 }
 
-/// As many of the wanted clients as leave what is kept for others, which is half of the descriptors at most.
+/// Returns at most `wanted`, leaving the reserve, which is at most half of the free descriptors.
 fn fitting(wanted: u32, limit: u64, open: u64, users: u64) -> u32 {
     let free = limit.saturating_sub(open);
     let kept = (OTHERS + WORK * users).min(free / 2);
@@ -58,7 +59,7 @@ mod tests {
     #[test]
     fn clients_leave_descriptors_to_others() {
         assert_eq!(fitting(1024, 65536, 40, 3), 1024);
-        // All of what others may need, or half of what there is.
+        // The reserve is complete in the first case, and half of the free descriptors in the second.
         assert_eq!(fitting(1024, 1024, 40, 3), 1024 - 40 - (OTHERS + 3 * WORK) as u32);
         assert_eq!(fitting(1024, 64, 24, 3), 20);
         assert_eq!(fitting(7, 64, 24, 3), 7);

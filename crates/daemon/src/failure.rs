@@ -1,7 +1,7 @@
-//! Why the command fails, in words for the person at the terminal: the cause, then the fix.
+//! Failures of commands, as text for the user: the cause, then the fix.
 //!
-//! Every error of the command line ends here. Owns the exit code that belongs to it, not the message
-//! of a lower floor: those arrive as text that already names cause and fix.
+//! Every error of the command line becomes one of these. Owns the exit code. The messages of lower layers arrive as
+//! text that names cause and fix already.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -13,34 +13,34 @@ use sheave_load::LoadError;
 use sheave_serve::ServeError;
 use sheave_vol::PoolError;
 
-/// What the exit code says about a failure.
+/// Category of a failure, which determines the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// The arguments or a device spec make no sense: exit code 2, as clap's own errors.
+    /// The arguments or a device spec are invalid: exit code 2, as for clap's own errors.
     Usage,
-    /// The arguments were fine, the run was not: exit code 1.
+    /// The arguments were valid, but the operation failed: exit code 1.
     Run,
-    /// Ctrl-C ended it before it was done, and what it had begun was undone: exit code 130.
+    /// Ctrl-C stopped it, and what it had begun was undone: exit code 130.
     Interrupted,
-    /// Somebody else has what it needs, and may let go of it: exit code 1.
+    /// Another process or client holds something it needs, and may release it: exit code 1.
     Busy,
-    /// It failed and its report has already said everything: this exit code, no message.
+    /// The output already explains the failure: this exit code, no message.
     Reported(u8),
-    /// A command that was run for the user has ended with this exit code, and said itself why: no message.
+    /// A command that was run for the user ended with this exit code and printed its own message.
     Command(u8),
 }
 
-/// A failed command.
+/// A failure of a command.
 #[derive(Clone, Debug)]
 pub struct Failure {
     kind: Kind,
     cause: String,
     fix: Option<String>,
-    /// An exit code that is not the one of its kind.
+    /// Overrides the exit code of the kind.
     code: Option<u8>,
 }
 
-/// A failure for programs.
+/// A failure as JSON.
 #[derive(Debug, Serialize)]
 pub struct FailureJson<'a> {
     error: ErrorJson<'a>,
@@ -56,68 +56,68 @@ struct ErrorJson<'a> {
 }
 
 impl Failure {
-    /// The arguments make no sense.
+    /// A failure because of invalid arguments.
     pub fn usage(cause: impl Into<String>) -> Self {
         Self { kind: Kind::Usage, cause: cause.into(), fix: None, code: None }
     }
 
-    /// The run failed.
+    /// A failure of an operation.
     pub fn run(cause: impl Into<String>) -> Self {
         Self { kind: Kind::Run, cause: cause.into(), fix: None, code: None }
     }
 
-    /// Somebody else has what it needs.
+    /// A failure because something is in use.
     pub fn busy(cause: impl Into<String>) -> Self {
         Self { kind: Kind::Busy, cause: cause.into(), fix: None, code: None }
     }
 
-    /// Whether trying again later may help.
+    /// Returns true if trying again later may help.
     pub fn is_busy(&self) -> bool {
         self.kind == Kind::Busy
     }
 
-    /// After a wait for it.
+    /// Adds how long it was waited for.
     pub fn after(self, waited: Duration) -> Self {
         Self { cause: format!("{}, also after {:.1} s", self.cause, waited.as_secs_f64()), ..self }
     }
 
-    /// Says what was done all the same.
+    /// Adds what was done nevertheless.
     pub fn but(self, done: &str) -> Self {
         Self { cause: format!("{}; {done}", self.cause), ..self }
     }
 
-    /// Ctrl-C ended it.
+    /// A failure because of Ctrl-C.
     pub fn interrupted(cause: impl Into<String>) -> Self {
         Self { kind: Kind::Interrupted, cause: cause.into(), fix: None, code: None }
     }
 
-    /// With an exit code of its own. What is printed stays.
+    /// Sets another exit code; the message stays.
     pub fn with_code(self, code: u8) -> Self {
         Self { code: Some(code), ..self }
     }
 
-    /// The run failed, and what was printed already says why.
+    /// A failure that the output has already explained.
     pub fn reported() -> Self {
         Self { kind: Kind::Reported(1), cause: String::new(), fix: None, code: None }
     }
 
-    /// What was asked for cannot be, and what was printed already says why: exit code 2.
+    /// A failure because of an impossible request that the output has already explained: exit code 2.
     pub fn reported_usage() -> Self {
         Self { kind: Kind::Reported(2), cause: String::new(), fix: None, code: None }
     }
 
-    /// A command that was run for the user has ended with this exit code, which is not 0.
+    /// A failure because a command that was run for the user ended with this exit code, which is not 0.
     pub fn command_ended(code: u8) -> Self {
         Self { kind: Kind::Command(code), cause: format!("the command ended with {code}"), fix: None, code: None }
     }
 
-    /// Says what to do about it.
+    /// Sets the advice on what to do about it.
     pub fn fix(mut self, fix: impl Into<String>) -> Self {
         self.fix = Some(fix.into());
         self
     }
 
-    /// The process's exit code.
+    /// Exit code of the process.
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.code())
     }
@@ -134,7 +134,7 @@ impl Failure {
         }
     }
 
-    /// For programs.
+    /// The failure as JSON.
     pub fn json(&self) -> FailureJson<'_> {
         let kind = match self.kind {
             Kind::Usage => "usage",
@@ -144,12 +144,12 @@ impl Failure {
         FailureJson { error: ErrorJson { kind, cause: &self.cause, fix: self.fix.as_deref(), exit_code: self.code() } }
     }
 
-    /// What can be done about it.
+    /// Advice on what to do about it.
     pub fn how_to_mend(&self) -> Option<&str> {
         self.fix.as_deref()
     }
 
-    /// Cause and fix in one line, for a log.
+    /// Cause and fix in one line, for the log.
     pub fn in_a_line(&self) -> String {
         match &self.fix {
             Some(fix) => format!("{}. {fix}", self.cause),
@@ -157,7 +157,7 @@ impl Failure {
         }
     }
 
-    /// Its kind in a word, as programs are told.
+    /// Name of the kind, as in messages of the control socket.
     pub fn word(&self) -> &'static str {
         match self.kind {
             Kind::Usage => "usage",
@@ -167,7 +167,7 @@ impl Failure {
         }
     }
 
-    /// What another process was refused, from what that told.
+    /// Rebuilds the failure that another process reported.
     pub fn told(word: &str, cause: String, fix: Option<String>) -> Self {
         let kind = match word {
             "usage" => Kind::Usage,
@@ -178,7 +178,7 @@ impl Failure {
         Self { kind, cause, fix, code: None }
     }
 
-    /// The cause alone, in one line, for reports that have a place for the fix of their own.
+    /// The cause alone, for reports that show the fix separately.
     pub fn cause(&self) -> &str {
         &self.cause
     }
@@ -204,7 +204,7 @@ impl From<LoadError> for Failure {
     }
 }
 
-/// A spec that cannot be read is a usage error; a device that cannot be opened is not.
+/// Converts an error of a device. An invalid spec is a usage error, all others are not.
 pub fn device(err: DeviceError) -> Failure {
     match err {
         DeviceError::Spec { .. } => Failure::usage(err.to_string()),
@@ -214,7 +214,7 @@ pub fn device(err: DeviceError) -> Failure {
     }
 }
 
-/// What a pool refuses: a name or size that cannot be is a usage error, all else is not.
+/// Converts an error of a pool. An invalid name or size is a usage error, all others are not.
 pub fn pool(err: PoolError) -> Failure {
     match err {
         PoolError::Device(err) => device(err),
@@ -230,7 +230,7 @@ pub fn pool(err: PoolError) -> Failure {
     }
 }
 
-/// What a server refuses: the cause, then the fix.
+/// Converts an error of the server, whose text has the cause, then the fix.
 pub fn serve(error: ServeError) -> Failure {
     use sheave::RingError;
     if let ServeError::Ring(RingError::Device(sheave::DeviceError::Host { fix, .. })) = &error {

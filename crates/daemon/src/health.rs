@@ -1,20 +1,21 @@
-//! Health: everything that is wrong with what the daemon serves, in one list, from which all reports are made.
+//! Health: a single list of all current problems, from which all reports are made.
 //!
-//! The log, `/metrics`, the status page, `sheave top`, `sheave status`, the status text of systemd and exit codes tell
-//! what [`Health`](crate::problems::Health) has, and look for nothing themselves.
+//! The log, `/metrics`, the status page, `sheave top`, `sheave status`, the status text of systemd and exit codes
+//! report what is in [`Health`](crate::problems::Health), and search for nothing themselves.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`model`] | problems, their kinds, and the health that they make |
-//! | [`signs`] | finds the problems of pools, exports and certificates |
-//! | [`watch`] | looks twice a second, and tells what begins and what is over |
+//! | [`problems`](crate::problems) | problems, their kinds, and the health that they make up |
+//! | [`signs`] | detection of problems of pools, exports and certificates |
+//! | [`watch`] | a check twice a second, and the log of what begins and ends |
 //!
-//! * H1. A problem has a kind and belongs to the server, a pool, an export or a file of certificates. There is at most
-//!   one of a kind for each of them, so a problem that lasts is told once, with the time at which it began.
-//! * H2. A problem names its cause and its fix.
-//! * H3. What came and went between two looks is told all the same: pools and devices count how often it happened.
-//! * H4. Whoever reads the health waits for no storage. When the thread that looks waits for one itself, that is a
-//!   problem too ([`Health::now`](crate::problems::Health::now)).
+//! * H1. A problem has a kind and belongs to the server, a pool, an export or a certificate file. There is at most one
+//!   of a kind for each of them, so a lasting problem is reported once, with the time at which it began.
+//! * H2. A problem has a cause and a fix.
+//! * H3. A condition that begins and ends between two checks is still reported, because pools and devices count its
+//!   occurrences.
+//! * H4. Reading the health never blocks on storage. If the checking thread itself blocks, that is a problem too
+//!   ([`Health::now`](crate::problems::Health::now)).
 
 mod signs;
 pub(crate) mod watch;

@@ -1,10 +1,10 @@
-//! The last hour of the daemon, for the status page: so that its lines do not begin when somebody opens the page.
+//! Statistics of the last hour, kept so that the charts of the status page do not begin only when somebody opens it.
 //!
-//! Owns a reading each [`EVERY`], [`MOST_POINTS`] of them. Counts nothing itself: a reading is what came since the one
-//! before.
+//! Owns up to [`MOST_POINTS`] samples, one every [`EVERY`]. A sample is the difference between counters that others
+//! maintain.
 //!
-//! * H1. At most [`MOST_NAMED`] exports and pools each have lines of their own, those that were served first; so the
-//!   memory is bounded: 720 readings of 8 bytes for each line, 3 MiB at most.
+//! * H1. At most [`MOST_NAMED`] exports and as many pools have lines of their own, in the order in which they are
+//!   served. That bounds the memory: 720 samples of 8 bytes for each line, 3 MiB in all.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant, SystemTime};
@@ -14,14 +14,14 @@ use sheave_blk::stats::quantile_ns;
 use sheave_iomap::io_stats::{IoCounts, IoKind};
 use sheave_serve::ExportStatus;
 
-/// The pause between two readings.
+/// Interval between samples.
 const EVERY: Duration = Duration::from_secs(5);
-/// Readings that are kept: an hour.
+/// Maximum number of samples: those of an hour.
 const MOST_POINTS: usize = 720;
-/// Exports and pools with lines of their own, each (H1).
+/// Maximum number of exports, and of pools, with lines of their own (H1).
 const MOST_NAMED: usize = 256;
 
-/// What came between two readings, on all exports.
+/// A sample: averages over one interval, of all exports together.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Point {
     /// Milliseconds since 1970.
@@ -29,11 +29,11 @@ struct Point {
     requests_per_second: f64,
     bytes_per_second: f64,
     p99_ns: u64,
-    /// In flight on average.
+    /// Average number of I/Os in flight.
     depth: f64,
 }
 
-/// What had been counted at the last reading.
+/// Counters at the time of the last sample.
 #[derive(Debug)]
 struct Last {
     when: Instant,
@@ -42,10 +42,9 @@ struct Last {
     ios: IoCounts,
 }
 
-/// Lines by name: the newest value last, as long as the points or shorter.
+/// Values by name, the newest last. A line is shorter than the list of points if its name is newer.
 type Lines = BTreeMap<String, VecDeque<f64>>;
 
-/// The last hour.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     last: Option<Last>,
@@ -54,12 +53,12 @@ pub(crate) struct History {
     pools: Lines,
 }
 
-/// The last hour, for programs.
+/// The history as JSON.
 #[derive(Debug, Serialize)]
 pub(crate) struct Told<'a> {
     every_seconds: u64,
     points: &'a VecDeque<Point>,
-    /// Requests per second of each export, the newest last: as many as there are points, or fewer of what came later.
+    /// Requests per second of each export.
     exports: &'a Lines,
     /// Free bytes of each pool.
     pools: &'a Lines,
@@ -72,7 +71,7 @@ fn put<T>(line: &mut VecDeque<T>, value: T) {
     }
 }
 
-/// Adds a value to the line of each name, and drops the lines of names that are gone.
+/// Appends a value to the line of each name, and removes the lines of names that are gone.
 fn grow(lines: &mut Lines, values: &BTreeMap<String, f64>) {
     lines.retain(|name, _| values.contains_key(name));
     for (name, &value) in values {
@@ -81,12 +80,12 @@ fn grow(lines: &mut Lines, values: &BTreeMap<String, f64>) {
 }
 
 impl History {
-    /// Whether it is time for a reading.
+    /// Returns true if a sample is due.
     pub(crate) fn is_due(&self) -> bool {
         self.last.as_ref().is_none_or(|last| last.when.elapsed() >= EVERY)
     }
 
-    /// Takes a reading: of all exports, of the I/O of all rings, and of the free bytes of pools.
+    /// Takes a sample from the counters of all exports, the I/O of all rings, and the free bytes of pools.
     pub(crate) fn take(&mut self, exports: &[ExportStatus], ios: IoCounts, pools: &[(String, u64)]) {
         let now = Instant::now();
         let requests: BTreeMap<String, (u64, u64)> = exports
@@ -101,7 +100,7 @@ impl History {
         let (Some(before), Some(last)) = (last, &self.last) else { return };
         let seconds = now.duration_since(before.when).as_secs_f64();
         let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
-        // What an export had done before it was seen is not of this time.
+        // A new export starts at a rate of zero: its earlier requests do not belong to this interval.
         let of = |name: &String, (now, bytes): &(u64, u64)| {
             let (was, had) = before.requests.get(name).copied().unwrap_or((*now, *bytes));
             (rate(*now, was), rate(*bytes, had))
@@ -123,13 +122,14 @@ impl History {
         grow(&mut self.pools, &free.collect());
     }
 
-    /// All of it.
+    /// Returns the history for output.
     pub(crate) fn told(&self) -> Told<'_> {
         Told { every_seconds: EVERY.as_secs(), points: &self.points, exports: &self.exports, pools: &self.pools }
     }
 }
 
-/// The p99 of the I/Os that ended between two readings, and how many were in flight on average.
+/// Returns the 99th percentile of the latency of I/Os that completed between two samples, and the average number in
+/// flight.
 fn between(before: &IoCounts, now: &IoCounts, seconds: f64) -> (u64, f64) {
     let (mut cells, mut time_ns) = (Vec::new(), 0_u64);
     for kind in IoKind::ALL {

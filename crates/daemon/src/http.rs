@@ -1,17 +1,18 @@
-//! The HTTP that the daemon speaks: `GET` of a few pages, made when they are asked for.
+//! The HTTP server of the daemon: answers `GET` for a few pages, which are rendered on request.
 //!
-//! Owns sockets and their bounds. What is asked for, and what is answered, a [`Site`] knows.
+//! Owns the sockets and their limits. A [`Site`] defines the pages.
 //!
-//! One thread accepts and reads the questions of all peers, so that a peer which says little and takes its time costs a
-//! descriptor and 8 KiB, and keeps nobody out. A whole question gets a thread that makes the answer and sends it.
+//! One thread accepts connections and reads the requests of all peers, so a slow peer costs one descriptor and 8 KiB
+//! and blocks nobody. A complete request gets a thread that renders and sends the response.
 //!
-//! * H1. A peer has two seconds to ask and be heard, and two for taking the answer; a question is at most 8 KiB.
-//! * H2. 64 peers ask at a time. One that comes when there are as many takes the place of the one that has been asking
-//!   for longest without an end to its question.
-//! * H3. Eight answers are made or sent at a time. A question that finds none free waits, and takes the place of the
-//!   answer that has been sent for longest, once that has had a tenth of a second.
-//! * H4. An address of this machine alone answers only who asks for it by such an address or as `localhost`: a page
-//!   from elsewhere, whose name somebody lets point here, gets nothing (DNS rebinding).
+//! * H1. A peer has two seconds from connecting until its response begins, and two for receiving it. A request has at
+//!   most 8 KiB.
+//! * H2. At most 64 peers are connected without a complete request. One more replaces the peer whose request has been
+//!   incomplete for longest.
+//! * H3. At most eight responses are rendered or sent at a time. When a request finds all eight taken, it waits, and
+//!   the response that has been sent for longest is aborted once it has had a tenth of a second.
+//! * H4. A loopback address answers only requests whose `Host` is a loopback address or `localhost`. A web page from
+//!   elsewhere whose domain resolves to this machine gets nothing (DNS rebinding).
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -26,67 +27,66 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use crate::daemon::{Daemon, locked};
 use crate::failure::Failure;
 
-/// Bytes of a question.
+/// Maximum size of a request.
 const MAX_QUESTION: usize = 8 << 10;
-/// How long a peer may take for either of both ways (H1).
+/// Time limit of a peer for its request, and for receiving the response (H1).
 const PEER: Duration = Duration::from_secs(2);
-/// Peers that ask at a time (H2).
+/// Maximum number of peers with incomplete requests (H2).
 const MAX_ASKING: usize = 64;
-/// Answers at a time (H3).
+/// Maximum number of responses at a time (H3).
 const MAX_ANSWERS: usize = 8;
-/// How long an answer may be sent before it gives way (H3).
+/// Time after which a response may be aborted in favour of another (H3).
 const SENT: Duration = Duration::from_millis(100);
-/// Questions of a peer that breaks H4 get this.
+/// Response to a request that H4 refuses.
 const NOT_HERE: &str = "ask by an address of this machine, such as 127.0.0.1";
 
-/// What an address answers.
+/// The pages at an address.
 #[derive(Clone, Copy)]
 pub struct Site {
-    /// What it is, for messages.
+    /// Name in error messages.
     pub name: &'static str,
-    /// The answer to a question.
+    /// Renders the response to a request.
     pub answer: fn(&Daemon, &Question<'_>) -> Answer,
 }
 
-/// A question, as far as answers depend on it.
+/// The parts of a request on which responses depend.
 pub struct Question<'a> {
-    /// What is asked for, without what follows a `?`.
+    /// Path without the query.
     pub path: &'a str,
-    /// The name under which the peer knows this machine.
+    /// The `Host` header.
     pub host: Option<&'a str>,
-    /// The kinds of answers that the peer takes.
+    /// The `Accept` header.
     pub accept: &'a str,
 }
 
-/// An answer.
+/// A response.
 pub struct Answer {
-    /// Number and words.
+    /// Status code and reason.
     pub status: &'static str,
     /// Media type.
     pub kind: &'static str,
-    /// Further lines of its head, each with its end.
+    /// Additional header lines, each with its CRLF.
     pub head: &'static str,
-    /// What was asked for.
     pub body: Vec<u8>,
 }
 
 impl Answer {
-    /// A sentence instead of a page.
+    /// A response of one sentence, for a request that gets no page.
     pub fn refused(status: &'static str, why: &str) -> Answer {
         Answer { status, kind: "text/plain; charset=utf-8", head: "", body: format!("{why}\n").into() }
     }
 }
 
-/// A server of pages.
+/// A running HTTP server.
 pub struct Http {
     thread: JoinHandle<()>,
-    /// Closed to end it.
+    /// Closing it stops the thread.
     ends: UnixStream,
     address: SocketAddr,
 }
 
 impl Http {
-    /// Begins to listen at a host and port.
+    /// Listens at a host and port.
     pub fn start(daemon: &Arc<Daemon>, address: &str, site: Site) -> Result<Http, Failure> {
         let failed = |error: io::Error| {
             Failure::run(format!("cannot serve {} at {address}: {error}", site.name))
@@ -101,35 +101,35 @@ impl Http {
         Ok(Http { thread, ends, address: at })
     }
 
-    /// Where it listens.
+    /// Address that the server listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Ends it, so that nobody but the caller has the daemon.
+    /// Stops the thread, which holds a reference to the daemon.
     pub fn stop(self) {
         drop(self.ends);
-        // A thread that has panicked has said so.
+        // A panic of the thread was already reported.
         let _ = self.thread.join();
     }
 }
 
-/// A peer that asks.
+/// A peer whose request is not yet answered.
 struct Asker {
     stream: TcpStream,
-    /// What it has said.
+    /// Bytes received so far.
     said: Vec<u8>,
     came: Instant,
 }
 
-/// Whether a peer is to be heard on.
+/// State of a peer's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Heard {
-    /// Its question has no end yet.
+    /// Incomplete.
     Part,
-    /// It has asked.
+    /// Complete.
     Whole,
-    /// It has closed, or said too much.
+    /// The peer disconnected, or its request is too long.
     Over,
 }
 
@@ -138,7 +138,7 @@ impl Asker {
         self.said.windows(4).any(|end| end == b"\r\n\r\n")
     }
 
-    /// Takes what has come.
+    /// Reads what has arrived.
     fn hear(&mut self) -> Heard {
         let mut bytes = [0; 1024];
         while !self.is_whole() {
@@ -157,23 +157,23 @@ impl Asker {
     }
 }
 
-/// The answers that are made or sent, by number.
+/// Responses that are being rendered or sent, by number.
 #[derive(Default)]
 struct Answers {
     last: u64,
     all: BTreeMap<u64, Sending>,
 }
 
-/// One of them.
+/// A response that is being rendered or sent.
 struct Sending {
-    /// Closed to end it.
+    /// Shutting it down aborts the response.
     stream: TcpStream,
-    /// Since when it is sent; not yet, while it is made.
+    /// Time at which sending began; `None` while it is rendered.
     since: Option<Instant>,
 }
 
 impl Answers {
-    /// A place for an answer, if one is free.
+    /// Reserves a slot for a response. Returns its number, or `None` if all are taken.
     fn take(&mut self, stream: TcpStream) -> Option<u64> {
         if self.all.len() >= MAX_ANSWERS {
             return None;
@@ -183,30 +183,30 @@ impl Answers {
         Some(self.last)
     }
 
-    /// Ends the answer that has been sent for longest, if it has had its time (H3).
+    /// Aborts the response that has been sent for longest, if it has had its minimum time (H3).
     fn end_longest(&mut self, now: Instant) {
         let sent = self.all.values().filter_map(|sending| Some((sending.since?, &sending.stream)));
         if let Some((since, stream)) = sent.min_by_key(|(since, _)| *since)
             && now.duration_since(since) >= SENT
         {
-            // Its thread gives the place back at once.
+            // The thread that sends it then frees its slot at once.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 }
 
-/// The place of an answer, which goes back when the thread that makes it ends.
+/// A slot for a response, which is freed on drop.
 struct Place<'a> {
     answers: &'a Mutex<Answers>,
     number: u64,
-    /// Wakes the thread that hears.
+    /// Wakes the thread that reads requests.
     wakes: &'a UnixStream,
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         locked(self.answers).all.remove(&self.number);
-        // It looks at most a moment later without.
+        // A failed wake-up only delays that thread until its next timeout.
         let _ = { self.wakes }.write(&[0]);
     }
 }
@@ -244,20 +244,20 @@ fn serve(daemon: &Daemon, listener: &TcpListener, site: Site, told: &UnixStream)
                     continue;
                 };
                 let place = Place { answers: &answers, number, wakes: &wakes };
-                // Without a thread the peer is dropped with its place, and asks again.
+                // If no thread can be started, the peer is disconnected and its slot freed; it may try again.
                 _ = std::thread::Builder::new().spawn_scoped(scope, move || {
-                    // Who breaks off has what it wanted.
+                    // An error here means that the peer disconnected.
                     let _ = converse(daemon, site, &place, asker);
                 });
             }
-            // Those who came first are first in turn, and the first to give way.
+            // Oldest first: first in line for a slot, and first to be replaced (H2).
             left.sort_by_key(|asker| asker.came);
             askers = left;
         }
     });
 }
 
-/// Waits until somebody comes, says something or has had its time; true when it is told to end.
+/// Waits until a peer connects, sends something or runs out of time. Returns true if the server is to stop.
 fn is_told(
     listener: &TcpListener,
     told: &UnixStream,
@@ -277,7 +277,7 @@ fn is_told(
         until = until.into_iter().chain([now + SENT]).min();
     }
     let left = until.map(|until| Timespec::try_from(until.saturating_duration_since(now)).unwrap_or_default());
-    // A failure is looked for by the calls that follow.
+    // On failure the calls that follow find nothing to do.
     let _ = rustix::event::poll(&mut polled, left.as_ref());
     let is_told = !polled[0].revents().is_empty();
     let mut bytes = [0; 64];
@@ -285,7 +285,7 @@ fn is_told(
     is_told
 }
 
-/// Takes those who have come (H2); false when it is better to wait a moment.
+/// Accepts waiting connections (H2). Returns false if accepting failed and should be paused for a moment.
 fn accept(listener: &TcpListener, askers: &mut Vec<Asker>) -> bool {
     for _ in 0..MAX_ASKING {
         match listener.accept() {
@@ -295,7 +295,7 @@ fn accept(listener: &TcpListener, askers: &mut Vec<Asker>) -> bool {
                     askers.remove(gives_way.unwrap_or(0));
                 }
                 let mut asker = Asker { stream, said: Vec::new(), came: Instant::now() };
-                // The question mostly comes with the peer, which then gives way to nobody.
+                // The request usually arrives with the connection, and a peer with a complete request is not replaced.
                 asker.hear();
                 askers.push(asker);
             }
@@ -348,7 +348,7 @@ fn names_this_machine(host: &str) -> bool {
         || address.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Sends an answer, in the time for all of it.
+/// Sends a response within the time limit.
 fn tell(stream: &mut TcpStream, mut answer: &[u8]) -> io::Result<()> {
     let until = Instant::now() + PEER;
     while !answer.is_empty() {
@@ -362,7 +362,7 @@ fn tell(stream: &mut TcpStream, mut answer: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// What is asked; `None` for what is neither `GET` nor `HEAD`.
+/// Parses a request; returns `None` unless its method is `GET` or `HEAD`.
 fn parse(asked: &str) -> Option<Question<'_>> {
     let mut lines = asked.split("\r\n");
     let asked = lines.next()?;

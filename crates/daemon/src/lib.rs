@@ -1,46 +1,47 @@
-//! The daemon behind `sheave serve`: owns pools, serves volumes and devices of them, and is told by a control socket.
+//! The daemon behind `sheave serve`: opens pools, serves their volumes and other devices over NBD, and is controlled by
+//! a socket.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`run`] | the order of start and end |
-//! | [`config`] | the configuration: a plan |
-//! | [`check`] | a configuration that is looked at, and not served |
-//! | [`confine`] | what the daemon may reach of the file system |
+//! | [`run`] | start and end of the process, in order |
+//! | [`config`] | the configuration, parsed into a plan |
+//! | [`check`] | checks of a configuration without serving it |
+//! | [`confine`] | confinement to the part of the file system that the daemon needs |
 //! | [`daemon`] | pools, exports and the server while it runs |
-//! | [`backend`], [`contexts`] | what an export serves |
-//! | [`opening`] | devices that may be silent, when it starts |
+//! | [`backend`], [`contexts`] | the data behind an export, and its metadata contexts |
+//! | [`opening`] | opening of devices that may not respond, at the start |
 //! | [`control`] | the control socket |
-//! | [`slow`] | what was slow, as the control socket tells it |
-//! | [`trace`] | traces of requests, and what they are exported as |
-//! | [`statistics`] | what was done until now, as the control socket tells it |
-//! | [`service`] | the methods that it has |
-//! | [`copies`] | those that take long: import, export, scrub, trim, watch |
+//! | [`slow`] | slow I/Os, for the control socket |
+//! | [`trace`] | traces of requests, and their export formats |
+//! | [`statistics`] | counters, for the control socket |
+//! | [`service`] | the control methods |
+//! | [`copies`] | control methods that run long: import, export, scrub, trim, watch |
 //! | [`history`] | the last hour, for the status page |
-//! | [`http`] | the sockets of the pages that it shows |
-//! | [`metrics`] | counters and gauges, for monitoring |
+//! | [`http`] | an HTTP server for the pages |
+//! | [`metrics`] | the metrics page, for monitoring |
 //! | [`web`] | the status page |
-//! | [`tls`] | which addresses have TLS, and with which files |
-//! | [`log`] | what operators are told meanwhile |
-//! | [`health`] | everything that is wrong: what the log, the pages and systemd tell of it |
-//! | [`retries`] | opens again what could not be opened |
-//! | [`standby`] | takes pools over from hosts that have died |
-//! | [`ticker`] | a thread that does something now and then |
-//! | [`systemd`] | sockets, readiness and the watchdog of systemd |
+//! | [`tls`] | addresses with TLS, and their certificates |
+//! | [`log`] | the log |
+//! | [`health`] | current problems, for the log, the pages and systemd |
+//! | [`retries`] | retries of pools and exports that failed to open |
+//! | [`standby`] | takeover of pools from hosts that have died |
+//! | [`ticker`] | a thread with a periodic task |
+//! | [`systemd`] | sockets, readiness and watchdog of systemd |
 //! | [`captive`] | the command of `--run`, and its socket |
 //!
-//! What a command does by itself when no daemon holds its pool is done by the same code, which therefore stands here:
+//! Commands share the following modules, with which they work on a pool themselves when no daemon holds it:
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`api`] | what goes over the control socket, and where that is |
+//! | [`api`] | messages and paths of the control socket |
 //! | [`devices`] | the kinds of devices that specs open |
-//! | [`look`] | members of pools, looked for in directories and among block devices |
-//! | [`place`] | where a pool or volume is, as written on a command line or in the configuration |
-//! | [`copy`] | images into volumes and out of them |
-//! | [`delete`] | several volumes go at once |
+//! | [`look`] | search for members of pools in directories and among block devices |
+//! | [`place`] | names of pools and volumes, as written on a command line or in the configuration |
+//! | [`copy`] | copies of images into volumes and out of them |
+//! | [`delete`] | deletion of several volumes at once |
 //! | [`together`] | snapshots of several volumes at one moment |
-//! | [`shapes`] | pools, volumes and reports as programs are told of them |
-//! | [`failure`] | why something fails: cause and fix |
+//! | [`shapes`] | JSON of pools, volumes and reports |
+//! | [`failure`] | failures with cause and fix |
 //! | [`value`] | parsers of single values |
 
 pub mod api;
@@ -85,12 +86,12 @@ mod web;
 
 use sheave_vol::{Pool, PoolError, VolumeInfo};
 
-/// Changes the size of a volume and how large writes may make it. A larger bound comes first, a smaller one last: the
-/// size is never beyond it.
+/// Changes the size of a volume and its maximum size. A larger maximum is set first, a smaller one last, so that the
+/// size never exceeds it.
 ///
 /// # Errors
 ///
-/// The pool's.
+/// The pool refuses one of the changes.
 pub fn resize_to(pool: &Pool, name: &str, now: &VolumeInfo, new: u64, max_size: Option<u64>) -> Result<(), PoolError> {
     let rises = max_size > now.max_size_bytes;
     if let Some(max_size) = max_size.filter(|_| rises) {

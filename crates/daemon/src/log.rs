@@ -1,15 +1,15 @@
-//! What operators are told while the daemon runs: events with fields, a line each, in the journal or on stderr.
+//! The log of the daemon: events with fields, one line each, in the journal or on stderr.
 //!
-//! * L1. The path of an I/O tells nothing. What is told here is what somebody would act on, or wants to find again.
-//! * L2. What peers bring about (the targets [`CLIENT`] and [`CONTROL`]) is bounded: [`BURST`] events of a kind at
-//!   once, then one each [`REST`]. How many were left out is told with the next one, so that nothing is lost unseen.
-//! * L3. A line is bounded, and no byte of a peer can begin another: control characters are written as escapes.
-//! * L4. Nobody listening is no reason to stop or to wait: the journal's socket never blocks, and what it does not take
-//!   goes to stderr. A stderr without room (a pipe that nobody reads, a terminal that is held) gets nothing; the next
-//!   line that it takes says how many are missing.
+//! * L1. The I/O path logs nothing. Events are conditions that somebody would act on or search for later.
+//! * L2. Events that peers can cause (the targets [`CLIENT`] and [`CONTROL`]) are rate-limited: a burst of [`BURST`] of
+//!   a kind, then one every [`REST`]. The next event of the kind has the number of those suppressed.
+//! * L3. Lines have a maximum length, and a peer cannot start a new line, since control characters are escaped.
+//! * L4. Logging never blocks or fails. The socket of the journal is non-blocking, and what it does not accept goes to
+//!   stderr. If stderr has no room (an unread pipe, a stopped terminal) the line is dropped; the next line that fits
+//!   has the number of dropped ones.
 //!
-//! A subscriber of its own, because spans, filters and formats for several programs are not wanted, and L2 is. Called
-//! by the macros of `tracing`.
+//! A subscriber of its own, because L2 is needed, and spans, filters and several formats are not. Called by the macros
+//! of `tracing`.
 
 mod bound;
 mod journal;
@@ -31,21 +31,21 @@ use self::journal::Journal;
 use self::line::Line;
 use crate::failure::Failure;
 
-/// Events that clients of exports bring about.
+/// Target of events that clients of exports cause.
 pub const CLIENT: &str = "client";
-/// Events that peers of the control socket bring about.
+/// Target of events that peers of the control socket cause.
 pub const CONTROL: &str = "control";
 
-/// Bytes of a line on stderr, at most. A pipe that has room at all takes as many without waiting.
+/// Maximum length of a line on stderr. A pipe that polls as writable takes this much without blocking.
 const AT_ONCE: usize = 4096;
 
-/// How much is told.
+/// Current level, as an index into [`LEVELS`].
 static LEVEL: AtomicU8 = AtomicU8::new(3);
 
-/// The levels, the quietest first; their place is what [`LEVEL`] has.
+/// Names of the levels, in ascending verbosity.
 pub const LEVELS: [&str; 5] = ["off", "error", "warn", "info", "debug"];
 
-/// A level, as it is written.
+/// A log level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verbosity(u8);
 
@@ -66,15 +66,13 @@ impl std::str::FromStr for Verbosity {
     }
 }
 
-/// Where lines go.
+/// Destination of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sink {
-    /// To the journal if it has stderr, as under systemd, else to stderr.
+    /// The journal if stderr is connected to it, as under systemd; otherwise stderr.
     #[default]
     Auto,
-    /// To the journal.
     Journal,
-    /// To stderr.
     Stderr,
 }
 
@@ -91,24 +89,24 @@ impl std::str::FromStr for Sink {
     }
 }
 
-/// Begins to tell; once a process, later calls set the level alone.
+/// Installs the logger. Later calls in the process only set the level.
 ///
 /// # Errors
 ///
-/// When there is no journal and it was asked for.
+/// The journal was asked for and is not reachable.
 pub fn start(level: Verbosity, sink: Sink) -> Result<(), Failure> {
     let journal = journal_of(sink)?;
     set(level);
-    // Somebody who has begun before goes on.
+    // Fails if a subscriber is already installed, which stays.
     let _ = tracing::subscriber::set_global_default(Log::new(journal));
     Ok(())
 }
 
-/// Whether it can be told there.
+/// Checks that the destination is reachable.
 ///
 /// # Errors
 ///
-/// As of [`start`].
+/// As for [`start`].
 pub(crate) fn can(sink: Sink) -> Result<(), Failure> {
     journal_of(sink).map(drop)
 }
@@ -125,7 +123,7 @@ fn journal_of(sink: Sink) -> Result<Option<Journal>, Failure> {
     })
 }
 
-/// From now on this much is told.
+/// Sets the level.
 pub fn set(level: Verbosity) {
     // Relaxed: a number, that carries nothing but itself.
     LEVEL.store(level.0, Ordering::Relaxed);
@@ -135,11 +133,11 @@ pub fn set(level: Verbosity) {
 struct Log {
     journal: Option<Journal>,
     bound: Mutex<Bound>,
-    /// Lines that stderr had no room for since it took one.
+    /// Lines dropped since the last one that stderr accepted.
     missing: AtomicU64,
 }
 
-/// The place of a level in [`LEVELS`].
+/// Index of a level in [`LEVELS`].
 fn place(level: &Level) -> u8 {
     match *level {
         Level::ERROR => 1,
@@ -198,12 +196,12 @@ impl Log {
         }
     }
 
-    /// Writes a line to where it may have no room (L4). Who calls this has the lock on it: two threads that see room
-    /// for one line do not both write.
+    /// Writes a line to a file that may have no room (L4). The caller holds the lock of that file, so that two threads
+    /// that both see room for one line do not both write.
     fn write_to(&self, to: &mut (impl Write + AsFd), words: &str) {
         let mut fds = [PollFd::new(&*to, PollFlags::OUT)];
         let no_time = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // A reader that is gone is told by the write. A call that was interrupted is as good as none.
+        // If the reader is gone, the write fails. An interrupted poll counts as no room.
         if !poll(&mut fds, Some(&no_time)).is_ok_and(|ready| ready > 0) {
             // Relaxed, here and below: a number, that carries nothing but itself.
             self.missing.fetch_add(1, Ordering::Relaxed);
@@ -220,7 +218,7 @@ impl Log {
             text.push_str("...");
         }
         text.push('\n');
-        // One write: what others write to the same place does not come between.
+        // A single write, so that output of other processes does not get in between.
         let _ = to.write_all(text.as_bytes());
     }
 }

@@ -1,13 +1,13 @@
-//! Looking for members of pools on this host: in directories, and among the block devices.
+//! Search for members of pools on this host, in directories and among the block devices.
 //!
-//! Owns what is opened for that, and the bounds. Reads the first 8 KiB of regular files and block devices, and writes
-//! nothing. Which candidate is taken is [`sheave_vol::members`]' matter.
+//! Reads the first 8 KiB of regular files and block devices, within the limits below, and writes nothing. The choice
+//! among the candidates is made by [`sheave_vol::members`].
 //!
-//! - K1: nothing but regular files and block devices is opened, so that no pipe, socket or terminal is waited for.
-//! - K2: a search ends after [`LONGEST`], whatever a disk or file server does: what has not answered by then is told,
-//!   and its thread ends when the kernel lets it go.
-//! - K3: of a directory at most [`MOST_ENTRIES`] names are looked at and [`MOST_FILES`] files read; directories in it
-//!   are not entered. Where that is not all of it, that is told.
+//! - K1: only regular files and block devices are opened, since opening a pipe, socket or terminal may block.
+//! - K2: a search ends after [`LONGEST`], whatever a disk or file server does. Places that have not responded are
+//!   reported, and their threads end when the kernel returns from the call.
+//! - K3: at most [`MOST_ENTRIES`] names of a directory are examined and [`MOST_FILES`] of its files read;
+//!   subdirectories are not entered. A directory that was not examined completely is reported.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, File, Metadata};
@@ -23,39 +23,38 @@ use rustix::fs::OFlags;
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use sheave_vol::members::{LEAST_MEMBER_BYTES, MemberTag, TAG_BYTES};
 
-/// How long a search takes at most: a disk that was asleep has begun to turn by then.
+/// Time limit of a search: enough for a sleeping disk to spin up.
 const LONGEST: Duration = Duration::from_secs(10);
-/// Names of a directory that are looked at, at most.
+/// Maximum number of names that are examined in a directory.
 const MOST_ENTRIES: usize = 200_000;
-/// Files of a directory that are read, at most.
+/// Maximum number of files that are read in a directory.
 const MOST_FILES: usize = 20_000;
-/// Block devices that are looked at, at most.
+/// Maximum number of block devices that are examined.
 const MOST_DEVICES: usize = 4096;
-/// Threads of a search: so many disks may hang without holding up the others.
+/// Number of threads of a search: fewer disks than this can hang without holding up the others.
 const THREADS: usize = 8;
-/// Block devices that never hold a pool, by their major number: memory disks, floppies and CD-ROMs, whose drives take
-/// seconds to say that they are empty.
+/// Major numbers of block devices that never hold a pool: RAM disks, floppies and CD-ROMs, whose drives take seconds to
+/// report that they are empty.
 const NEVER: [u32; 3] = [1, 2, 11];
 
-/// A member that was seen.
+/// A member that was found.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// Where.
     pub path: PathBuf,
-    /// What it says.
+    /// Its label.
     pub tag: MemberTag,
-    /// How long the file or device is.
+    /// Size of the file or device.
     pub size_bytes: u64,
-    /// By which it is told from others: of a file device and inode, of a block device its number and 0.
+    /// Identity: device and inode of a file; device number and 0 of a block device.
     pub node: (u64, u64),
-    /// The file of a loop device.
+    /// Identity of the file under a loop device.
     backing: Option<(u64, u64)>,
 }
 
-/// Where to look.
+/// A place to search.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
-    /// The files of a directory.
+    /// The files in a directory.
     Directory(PathBuf),
     /// A file or block device.
     File(PathBuf),
@@ -63,26 +62,26 @@ pub enum Source {
     Devices,
 }
 
-/// What a search has seen.
+/// Result of a search.
 #[derive(Debug, Default)]
 pub struct Sight {
-    /// Members of pools, each file and device once.
+    /// Members of pools, without duplicates.
     pub seen: Vec<Seen>,
-    /// Where it looked, in words.
+    /// Places that were searched, for messages.
     pub looked: Vec<String>,
-    /// What it could not look at, in words.
+    /// Places that could not be searched, for messages.
     pub failed: Vec<String>,
 }
 
 impl Sight {
-    /// What another has seen, too.
+    /// Adds the members of another result.
     pub fn add(&mut self, other: Sight) {
         self.seen.extend(other.seen);
         self.seen = each_once(std::mem::take(&mut self.seen));
     }
 
-    /// Reads the members of a pool once more, one right after the other. A pool that is in use writes checkpoints, so
-    /// what was read of its members at different moments may look like copies of different age.
+    /// Reads the members of a pool again, in quick succession. A pool in use writes checkpoints, so labels that were
+    /// read at different moments may look like copies of different age.
     pub fn refresh(&mut self, pool: &[u8; 16]) {
         let (own, rest) = std::mem::take(&mut self.seen).into_iter().partition(|seen| seen.tag.pool() == *pool);
         let own: Vec<Seen> = own;
@@ -90,7 +89,7 @@ impl Sight {
         self.add(search(&own.into_iter().map(|seen| Source::File(seen.path)).collect()));
     }
 
-    /// Where it looked and where it could not, in a line.
+    /// Describes where the search looked and what failed, in a line.
     pub fn in_words(&self) -> String {
         let looked = if self.looked.is_empty() { "nowhere".into() } else { self.looked.join(", ") };
         let failed = if self.failed.is_empty() { String::new() } else { format!("; {}", self.failed.join("; ")) };
@@ -98,12 +97,12 @@ impl Sight {
     }
 }
 
-/// By which a file or block device is told from others.
+/// Returns the identity of a file or block device.
 pub fn node_of(meta: &Metadata) -> (u64, u64) {
     if meta.file_type().is_block_device() { (meta.rdev(), 0) } else { (meta.dev(), meta.ino()) }
 }
 
-/// Which member of a pool a file or block device is; `None` for what is none.
+/// Reads the label of a file or block device; `None` if it has none.
 ///
 /// # Errors
 ///
@@ -118,7 +117,7 @@ pub fn seen_at(path: &Path) -> io::Result<Option<Seen>> {
         let flags = (flags | OFlags::NONBLOCK | OFlags::NOCTTY).bits();
         File::options().read(true).custom_flags(flags.cast_signed()).open(path)
     };
-    // Only its owner and root may leave the time of access alone.
+    // Only its owner and root may open a file with `O_NOATIME`.
     let file = open(OFlags::NOATIME).or_else(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => open(OFlags::empty()),
         _ => Err(error),
@@ -141,7 +140,8 @@ pub fn seen_at(path: &Path) -> io::Result<Option<Seen>> {
     Ok(Some(Seen { path: path.to_owned(), tag, size_bytes, node: node_of(&meta), backing }))
 }
 
-/// The file of a loop device, or the loop device over a file: another way to all of its bytes, if there is one.
+/// Returns the identity of the file under a loop device, or of the loop device over a file: a second way to the same
+/// data, if there is one.
 pub fn other_node(path: &Path) -> Option<(u64, u64)> {
     let meta = fs::metadata(path).ok()?;
     if meta.file_type().is_block_device() {
@@ -160,30 +160,30 @@ pub fn other_node(path: &Path) -> Option<(u64, u64)> {
     entries.filter(|entry| entry.file_name().as_bytes().starts_with(b"loop")).find_map(|entry| number(&entry.path()))
 }
 
-/// What sysfs says of a block device.
+/// Reads an attribute of a block device from sysfs.
 fn sysfs(number: u64, attribute: &str) -> Option<String> {
     let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
     let text = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{attribute}")).ok()?;
     Some(text.trim().to_owned())
 }
 
-/// What has come of a look at one place.
+/// Result of searching one place.
 struct Done {
     source: Source,
     seen: Vec<Seen>,
     failed: Option<String>,
-    /// A file or device that this user may not read.
+    /// True if this user may not read the file or device.
     is_denied: bool,
 }
 
-/// Looks at one place; ends early when the search is over.
+/// Searches one place; returns early when `over` is set.
 fn look(source: Source, over: &AtomicBool) -> Done {
     let mut is_denied = false;
     let (seen, failed) = match &source {
         Source::Directory(path) => directory(path, over),
         Source::File(path) => match seen_at(path) {
             Ok(seen) => (seen.into_iter().collect(), None),
-            // What is not there holds no pool.
+            // A file that does not exist is no error.
             Err(error) if error.kind() == io::ErrorKind::NotFound => (Vec::new(), None),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 is_denied = true;
@@ -207,7 +207,7 @@ fn directory(path: &Path, over: &AtomicBool) -> (Vec<Seen>, Option<String>) {
         if count >= MOST_ENTRIES || read >= MOST_FILES || over.load(Ordering::Relaxed) {
             return (seen, Some(format!("{} has more files than were looked at", path.display())));
         }
-        // What the directory itself calls something else is not even asked for its size (K1).
+        // Entries of other types, as far as the directory tells, are skipped without `stat` (K1).
         if entry.file_type().is_ok_and(|kind| !kind.is_file() && !kind.is_symlink() && !kind.is_block_device()) {
             continue;
         }
@@ -215,7 +215,7 @@ fn directory(path: &Path, over: &AtomicBool) -> (Vec<Seen>, Option<String>) {
         match seen_at(&entry.path()) {
             Ok(found) => seen.extend(found),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => unread += 1,
-            // It has gone meanwhile, or leads nowhere.
+            // The file was removed meanwhile, or is a dangling link.
             Err(_) => {}
         }
     }
@@ -223,7 +223,7 @@ fn directory(path: &Path, over: &AtomicBool) -> (Vec<Seen>, Option<String>) {
     (seen, failed)
 }
 
-/// The block devices that may hold a member by themselves: not those that others are made of.
+/// Block devices that may be a member themselves: without those that are part of another device.
 fn devices() -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir("/sys/dev/block") else { return Vec::new() };
     let may_hold = |dir: &Path| {
@@ -237,12 +237,12 @@ fn devices() -> Vec<PathBuf> {
     entries.flatten().take(MOST_DEVICES).filter_map(|entry| may_hold(&entry.path())).collect()
 }
 
-/// Looks at all of these places, for [`LONGEST`] at most (K2).
+/// Searches all of these places, for [`LONGEST`] at most (K2).
 pub fn search(sources: &BTreeSet<Source>) -> Sight {
     search_by(sources, LONGEST, look)
 }
 
-/// As [`search`], for so long at most, by this look at one place.
+/// [`search`] with its time limit and the function for one place as parameters, for tests.
 fn search_by(sources: &BTreeSet<Source>, longest: Duration, look: fn(Source, &AtomicBool) -> Done) -> Sight {
     let over = Arc::new(AtomicBool::new(false));
     let mut sight = Sight::default();
@@ -269,7 +269,7 @@ fn search_by(sources: &BTreeSet<Source>, longest: Duration, look: fn(Source, &At
     let (told, hear) = channel();
     for _ in 0..THREADS.min(waiting.len()) {
         let worker = worker(look, Arc::clone(&jobs), Arc::clone(&over), told.clone());
-        // With fewer threads it takes longer; with none the rest is said not to have answered.
+        // With fewer threads the search takes longer; with none every place is reported as not responding.
         let _ = std::thread::Builder::new().name("sheave-look".into()).spawn(worker);
     }
     drop(told);
@@ -310,13 +310,13 @@ fn worker(
         while !over.load(Ordering::Relaxed) {
             let next = jobs.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
             let Some(source) = next else { return };
-            // Nobody hears it when the search is over.
+            // Fails after the search has ended.
             let _ = told.send(look(source, &over));
         }
     }
 }
 
-/// Each file and device once, and of a loop device and its file, if both were seen, the file.
+/// Removes duplicates. Of a loop device and its file, if both were found, the file stays.
 fn each_once(mut seen: Vec<Seen>) -> Vec<Seen> {
     seen.sort_by(|a, b| a.path.cmp(&b.path));
     let nodes: BTreeSet<(u64, u64)> = seen.iter().map(|seen| seen.node).collect();

@@ -1,8 +1,8 @@
-//! `/metrics`: counters and gauges of the daemon, as OpenMetrics text for who asks for that, else in the older text
-//! format of Prometheus.
+//! `/metrics`: counters and gauges of the daemon, as OpenMetrics if the client accepts that, otherwise in the older
+//! text format of Prometheus.
 //!
-//! A page that is asked for is made then, from what reports tell; nothing is counted for it. Whoever reaches the
-//! address can read it.
+//! A page is rendered on request from values that exist for other reports; nothing is counted for it. Everybody who can
+//! connect to the address can read it.
 
 mod detail;
 mod families;
@@ -14,7 +14,7 @@ use self::families::page;
 use crate::daemon::Daemon;
 use crate::http::{Answer, Question, Site};
 
-/// `/metrics`, and nothing else.
+/// A site with `/metrics` only.
 pub const SITE: Site = Site { name: "metrics", answer: alone };
 
 fn alone(daemon: &Daemon, question: &Question<'_>) -> Answer {
@@ -25,7 +25,7 @@ fn alone(daemon: &Daemon, question: &Question<'_>) -> Answer {
     }
 }
 
-/// The page as it is now.
+/// Renders the page.
 pub(super) fn answer(daemon: &Daemon, question: &Question<'_>) -> Answer {
     let is_open = question.accept.to_ascii_lowercase().contains("application/openmetrics-text");
     let kind = if is_open {

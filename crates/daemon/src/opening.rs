@@ -1,7 +1,8 @@
-//! Exports of devices that a server or a cluster has, when the daemon starts: it may be silent, and holds nobody up.
+//! Opening of exports whose devices belong to a server or cluster, at the start of the daemon. Such a device may not
+//! respond, and must not delay the rest.
 //!
-//! Owns the threads that open them, one each. Who waits for them decides for how long; what opens later is served by
-//! `daemon::late`.
+//! Owns the threads that open them, one each. The caller decides how long to wait. Devices that open later are served
+//! by `daemon::late`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -14,28 +15,28 @@ use crate::failure::Failure;
 use crate::rights::Rights;
 use crate::{backend, devices};
 
-/// How long a daemon that begins waits for devices before it serves all others.
+/// Time for which the start waits for such devices before the other exports are served.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What an export has become.
+/// An export with the result of opening it.
 pub(crate) type Ended = (ExportPlan, Result<Export, Failure>);
 
 /// Exports that are being opened.
 pub(crate) struct Opening {
-    /// `None` ends who listens.
+    /// `None` stops the receiver.
     told: Receiver<Option<Ended>>,
     teller: Sender<Option<Ended>>,
-    /// Those that have not ended.
+    /// Exports that have neither opened nor failed.
     left: Vec<ExportPlan>,
 }
 
-/// Why an export is not served whose device is being opened.
+/// The failure of an export whose device is still being opened.
 pub(crate) fn not_yet() -> Failure {
     Failure::busy("its device is being opened, and has not answered yet").fix("check the server that has the device")
 }
 
 impl Opening {
-    /// Begins to open those of a plan.
+    /// Starts opening the exports of `plan` whose devices may not respond.
     pub(crate) fn begin(plan: &Plan) -> Opening {
         let (teller, told) = channel();
         let mut left = Vec::new();
@@ -48,10 +49,10 @@ impl Opening {
             let open = move || {
                 let opened = catch_unwind(AssertUnwindSafe(|| backend::device(&of, &spec, None, Rights::Own)));
                 let opened = opened.unwrap_or_else(|_| Err(Failure::run("opening it ended by a bug")));
-                // Nobody hears it when the daemon has ended.
+                // Fails if the daemon has ended.
                 let _ = tell.send(Some((of, opened)));
             };
-            // Without a thread it is opened as those are that answer at once.
+            // If no thread can be started, it is opened like a local device.
             if std::thread::Builder::new().name("sheave-open".into()).spawn(open).is_ok() {
                 left.push(plan.clone());
             }
@@ -59,12 +60,13 @@ impl Opening {
         Opening { told, teller, left }
     }
 
-    /// Whether this export has not ended.
+    /// Returns true if this export is still being opened.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.left.iter().any(|plan| plan.name == name)
     }
 
-    /// The next one that ends, until then if there is an end to that; `None` when all have, or who listens is to end.
+    /// Returns the next result, waiting at most until `until`. Returns `None` after that time, when there are no more,
+    /// or when the receiver was stopped.
     pub(crate) fn next(&mut self, until: Option<Instant>) -> Option<Ended> {
         if self.left.is_empty() {
             return None;
@@ -78,12 +80,12 @@ impl Opening {
         Some(ended)
     }
 
-    /// Whether all have ended.
+    /// Returns true if all have opened or failed.
     pub(crate) fn is_over(&self) -> bool {
         self.left.is_empty()
     }
 
-    /// Where `None` ends who listens.
+    /// Returns a sender; sending `None` stops the receiver.
     pub(crate) fn ends(&self) -> Sender<Option<Ended>> {
         self.teller.clone()
     }

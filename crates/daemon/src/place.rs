@@ -1,8 +1,8 @@
-//! Where a pool or volume is, as written on the command line, and opening it.
+//! Parsing of pool and volume names as users write them, and opening of pools.
 //!
-//! `POOL` is a device spec, a path, or several of them joined by `+`, of which one is enough; or `uuid:IDENTITY`. A
-//! volume is `POOL#NAME`. Owns how these are told apart; what a spec means is the device's matter, what is in a pool
-//! the pool's.
+//! `POOL` is a device spec, a path, or several of them joined by `+`, of which one is enough to find the others; or
+//! `uuid:IDENTITY`. A volume is `POOL#NAME`. This module tells these forms apart. The meaning of a spec is up to the
+//! device, the content of a pool up to `sheave_vol`.
 
 mod takes_back;
 pub mod whole;
@@ -23,7 +23,7 @@ use crate::devices::{self, open_device};
 use crate::failure::Failure;
 use crate::value;
 
-/// Whether this path leads to this open file, and not to another that was put there meanwhile.
+/// Returns true if `path` leads to the open `file`, and not to another file that was put there since.
 pub fn leads_to(path: &Path, file: &File) -> bool {
     let identity = |meta: Metadata| (meta.dev(), meta.ino());
     match (fs::metadata(path), file.metadata()) {
@@ -32,29 +32,29 @@ pub fn leads_to(path: &Path, file: &File) -> bool {
     }
 }
 
-/// Whether nothing is there; not so when that cannot be told, for want of a right.
+/// Returns true if nothing exists at `path`. Returns false if that cannot be determined, for lack of permission.
 pub fn is_missing(path: &Path) -> bool {
     let gone = [std::io::ErrorKind::NotFound, std::io::ErrorKind::NotADirectory];
     std::fs::metadata(path).is_err_and(|error| gone.contains(&error.kind()))
 }
 
-/// The kinds of specs; what begins otherwise is a path.
+/// Kinds of device specs; any other text is a path.
 const KINDS: [&str; 8] = ["null", "ram", "file", "fault", "partition", "linear", "nbd", "rbd"];
 
-/// What the name of a pool begins with that is named by its identity.
+/// Prefix of a pool that is named by its identity.
 const UUID: &str = "uuid:";
 
-/// Whether a spec may begin with it and a colon.
+/// Returns true if `kind:` may begin a spec.
 pub fn is_kind(kind: &str) -> bool {
     KINDS.contains(&kind)
 }
 
-/// A pool on the command line.
+/// A pool, as written on the command line or in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolPlace {
     text: String,
     members: Vec<Member>,
-    /// Where members that are not named are looked for, besides the usual places.
+    /// Directories to search for members that are not named, in addition to the usual ones.
     search: Vec<PathBuf>,
 }
 
@@ -67,8 +67,8 @@ enum Member {
 }
 
 impl PoolPlace {
-    /// Free bytes of the file systems that its files lie in, of the fullest; `None` for block devices, and for a pool
-    /// that has something else than files and block devices.
+    /// Free space of the file system with the least of it, among those with files of the pool. `None` if the pool is on
+    /// block devices only, or has members that are neither files nor block devices.
     pub fn host_free_bytes(&self) -> Option<u64> {
         let free = |path: &String| {
             let is_file = std::fs::metadata(path).is_ok_and(|found| found.is_file());
@@ -78,29 +78,27 @@ impl PoolPlace {
         self.file_paths().iter().filter_map(free).min()
     }
 
-    /// Whether one of its members may take long to answer, for a server or a cluster has it.
+    /// Returns true if a member is a device of a server or cluster, which may not respond for long.
     pub(crate) fn may_be_silent(&self) -> bool {
         self.members.iter().any(|member| devices::may_be_silent(&member.spec("")))
     }
 }
 
-/// A volume on the command line.
+/// A volume, as written on the command line or in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumePlace {
-    /// Its pool.
     pub pool: PoolPlace,
-    /// Its name.
     pub name: String,
 }
 
-/// What a command means to do with a pool.
+/// Kind of access that a command needs to a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Look only, and write nothing: what a crash left is recovered in memory.
+    /// Read only. Recovery after a crash is done in memory, and nothing is written.
     Look,
-    /// Look at as much of it as there is, though the pool does not open otherwise.
+    /// Read only, and open what is readable of a damaged pool.
     Rescue,
-    /// Change it.
+    /// Read and write.
     Change,
 }
 
@@ -138,7 +136,7 @@ impl FromStr for VolumePlace {
 }
 
 fn members_of(text: &str) -> Result<Vec<Member>, String> {
-    // A path that is there wins, whatever it is called; and `over=` takes the rest of a spec, pluses included.
+    // An existing path takes precedence, whatever its name. `over=` extends to the end of a spec, including any `+`.
     if Path::new(text).exists() {
         return Ok(vec![member(text)?]);
     }
@@ -154,7 +152,7 @@ fn members_of(text: &str) -> Result<Vec<Member>, String> {
     spec::split(text).into_iter().map(member).collect()
 }
 
-/// The identity that a text says: 32 hexadecimal digits, with dashes or without.
+/// Parses an identity: 32 hexadecimal digits, with or without dashes.
 pub fn parse_uuid(text: &str) -> Result<[u8; 16], String> {
     let wrong = || format!("'{text}' is no UUID: it has 32 hexadecimal digits, as sheave pool info prints them");
     let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'-').collect();
@@ -191,7 +189,7 @@ fn member(text: &str) -> Result<Member, String> {
     Ok(Member::Path(text.into()))
 }
 
-/// Whether a device that stands on no other keeps what it holds in the memory of this process, or nowhere.
+/// Returns true if a device without another under it keeps its data in the memory of this process, or nowhere.
 fn is_memory(leaf: &str) -> bool {
     leaf.starts_with("ram:") || leaf.starts_with("null:")
 }
@@ -204,12 +202,12 @@ impl Member {
         }
     }
 
-    /// The spec of the device, with options in a form that starts with a comma.
+    /// Spec of the device. `options` is empty or begins with a comma, and is added to a path.
     fn spec(&self, options: &str) -> String {
         match self {
             Self::Spec(spec) => spec.clone(),
             Self::Uuid(_) => self.text(),
-            // So that a '=' in a path is no parameter.
+            // The `./` keeps a '=' in the path from being read as a parameter.
             Self::Path(path) if path.starts_with(['/', '.']) => format!("file:{}{options}", spec::quoted(path)),
             Self::Path(path) => format!("file:{}{options}", spec::quoted(&format!("./{path}"))),
         }
@@ -229,27 +227,28 @@ impl fmt::Display for VolumePlace {
 }
 
 impl PoolPlace {
-    /// By which another process knows its files and block devices; empty when it has something else, too.
+    /// Identities of the pool's files and block devices, by which other processes recognise it. Empty if it has other
+    /// members.
     pub fn identities(&self) -> Vec<(u64, u64)> {
         let of = |path: &String| Some(crate::look::node_of(&fs::metadata(path).ok()?));
         self.file_paths().iter().map(of).collect::<Option<Vec<_>>>().unwrap_or_default()
     }
 
-    /// By which another process may know them that has them by another way: loop devices over its files, and the files
-    /// of its loop devices.
+    /// Identities of the loop devices over the pool's files, and of the files under its loop devices: a process that
+    /// opened the pool through these knows it by them.
     pub fn other_identities(&self) -> Vec<(u64, u64)> {
         let of = |path: &String| crate::look::other_node(Path::new(path));
         self.file_paths().iter().map(of).collect::<Option<Vec<_>>>().unwrap_or_default()
     }
 
-    /// It as the name of a pool that a daemon has, if it may be one: no slash, and nothing there that is called so.
+    /// Returns the text if it may be the name of a pool in a daemon: it has no slash, and no file is called so.
     pub fn as_name(&self) -> Option<&str> {
         let is_name = !self.text.contains('/') && is_missing(Path::new(&self.text));
         let may_be = matches!(self.members.as_slice(), [Member::Path(_)]) && is_name;
         may_be.then_some(self.text.as_str())
     }
 
-    /// The paths of its files and block devices; none when it has something else, too.
+    /// Paths of the pool's files and block devices. Empty if it has other members.
     pub fn file_paths(&self) -> Vec<String> {
         let of = |member: &Member| {
             let spec = member.spec("");
@@ -263,22 +262,24 @@ impl PoolPlace {
         self.members.iter().map(of).collect::<Option<Vec<_>>>().unwrap_or_default()
     }
 
-    /// All that opening it reaches by name. A member whose spec cannot be read adds nothing, for it does not open.
+    /// Everything that opening the pool accesses by path or address. A member with an invalid spec is skipped, since it
+    /// does not open.
     pub fn reaches(&self) -> Vec<Reach> {
         self.members.iter().flat_map(|member| devices::reaches(&member.spec("")).unwrap_or_default()).collect()
     }
 
-    /// The spec of each of its members.
+    /// Specs of the members.
     pub fn specs(&self) -> Vec<String> {
         self.members.iter().map(|member| member.spec("")).collect()
     }
 
-    /// Whether one of its files and devices takes no space back, as far as that shows without a try.
+    /// Returns true if a file or device of the pool is known not to support discard, as far as can be told without
+    /// writing.
     pub fn takes_nothing_back(&self) -> bool {
         self.file_paths().iter().any(|path| takes_back(Path::new(path)) == Some(false))
     }
 
-    /// The only path, when the pool is one file or device.
+    /// Returns the path if the pool is a single file or device.
     pub fn single_path(&self) -> Option<&Path> {
         match self.members.as_slice() {
             [Member::Path(path)] => Some(Path::new(path)),
@@ -286,7 +287,7 @@ impl PoolPlace {
         }
     }
 
-    /// The spec of its only member, with options in a form that starts with a comma if it is a path.
+    /// Returns the spec if the pool has a single member; `options` (beginning with a comma) are added to a path.
     pub fn single_spec(&self, options: &str) -> Option<String> {
         match self.members.as_slice() {
             [one] => Some(one.spec(options)),
@@ -294,7 +295,7 @@ impl PoolPlace {
         }
     }
 
-    /// Path and options (from their comma on) of a pool on one `file:` device.
+    /// Returns path and options (with their comma) if the pool has a single `file:` member. `size=` is left out.
     pub fn file_spec(&self) -> Option<(String, String)> {
         let spec = match self.members.as_slice() {
             [one] => one.spec(""),
@@ -313,11 +314,11 @@ impl PoolPlace {
         Some((path.to_owned(), options))
     }
 
-    /// The files that it is made of.
+    /// Paths of the files that make up the pool.
     ///
     /// # Errors
     ///
-    /// For a member that is a spec of something else than a file.
+    /// A member is a spec of something else than a file.
     pub fn paths(&self) -> Result<Vec<std::path::PathBuf>, Failure> {
         let path = |member: &Member| {
             let Member::Spec(text) = member else { return Ok(member.text().into()) };
@@ -328,7 +329,7 @@ impl PoolPlace {
         self.members.iter().map(path).collect()
     }
 
-    /// The specs of the devices that stand on no other, under all of its members.
+    /// Specs of the lowest devices under all members, on which no other is stacked.
     pub fn leaves(&self) -> Vec<String> {
         let of = |member: &Member| match member {
             Member::Spec(spec) => spec::leaves(spec).into_iter().map(str::to_owned).collect(),
@@ -337,12 +338,12 @@ impl PoolPlace {
         self.members.iter().flat_map(of).collect()
     }
 
-    /// Whether all of it is gone when this process ends.
+    /// Returns true if the pool is completely in memory, and gone when this process ends.
     pub fn is_volatile(&self) -> bool {
         self.leaves().iter().all(|leaf| is_memory(leaf))
     }
 
-    /// Refuses a pool with anything in memory, for commands whose work would be lost when they end.
+    /// Fails if any part of the pool is in memory, for commands whose result would be lost when they end.
     pub fn refuse_volatile(&self) -> Result<(), Failure> {
         let Some(lost) = self.leaves().into_iter().find(|leaf| is_memory(leaf)) else { return Ok(()) };
         if !self.is_volatile() {
@@ -354,52 +355,51 @@ impl PoolPlace {
         )))
     }
 
-    /// The devices of its members.
+    /// Opens the members, with `options` (beginning with a comma) added to paths.
     pub fn open_members(&self, options: &str) -> Result<Vec<Device>, Failure> {
         let open = |member: &Member| open_device(&member.spec(options)).map_err(crate::failure::device);
         self.members.iter().map(open).collect()
     }
 
-    /// The device under the [whole](PoolPlace::whole) pool, opened with options such as `,size=10G` for members that
-    /// are paths.
+    /// Opens the [whole](PoolPlace::whole) pool as one device, with `options` such as `,size=10G` added to paths.
     pub fn open_device(&self, options: &str) -> Result<Device, Failure> {
         sheave_vol::join(&self.text, &self.whole()?.open_members(options)?).map_err(crate::failure::pool)
     }
 
-    /// The device that is named, which becomes a member of a pool, whatever it is a member of.
+    /// Opens the single device that is named, which is to become a member, without looking at its label.
     pub fn open_alone(&self, options: &str) -> Result<Device, Failure> {
         let mut devices = self.open_members(options)?;
         devices.pop().ok_or_else(|| Failure::usage(format!("{self} names no device")))
     }
 
-    /// Members that are not named are looked for in these directories, too.
+    /// Sets additional directories to search for members that are not named.
     #[must_use]
     pub fn search_in(self, search: Vec<PathBuf>) -> PoolPlace {
         PoolPlace { search, ..self }
     }
 
-    /// Where they are looked for besides the usual places.
+    /// Additional directories to search for members.
     pub fn search(&self) -> &[PathBuf] {
         &self.search
     }
 
-    /// The pool, called by all of its members.
+    /// Returns the pool with the list of all its members as its text.
     #[must_use]
     pub fn spelled(self) -> PoolPlace {
         let text = match self.members.as_slice() {
-            // As it was written: a path that is there may have any name.
+            // Kept as written: an existing path may have any name, and could not be told from a spec otherwise.
             [Member::Path(_) | Member::Spec(_)] if !self.text.starts_with(UUID) => self.text.clone(),
             members => members.iter().map(Member::text).collect::<Vec<_>>().join("+"),
         };
         PoolPlace { text, ..self }
     }
 
-    /// A pool of one of its members.
+    /// The pool with only one of its members.
     fn only(&self, member: &Member) -> PoolPlace {
         PoolPlace { text: member.text(), members: vec![member.clone()], search: Vec::new() }
     }
 
-    /// The device that a new pool is made on, whatever was there before.
+    /// Opens the device on which a new pool is created, whatever it contains.
     pub fn new_device(&self, options: &str) -> Result<Device, Failure> {
         match self.open_members(options)?.as_slice() {
             [one] => Ok(one.clone()),
@@ -407,32 +407,32 @@ impl PoolPlace {
         }
     }
 
-    /// How the pool is named when this has become its last member.
+    /// Returns the text for the pool once `last` has become its last member.
     pub fn with(&self, last: &PoolPlace) -> String {
-        // In a spec with a device under it a path is a spec too.
+        // A path within a nested spec must be written as a spec.
         let nested = self.text.contains("over=");
         let names = last.members.iter().map(|member| if nested { member.spec("") } else { member.text() });
         std::iter::once(self.text.clone()).chain(names).collect::<Vec<_>>().join("+")
     }
 
-    /// With one member more, called as before.
+    /// Returns the pool with one more member, under the same text.
     #[must_use]
     pub fn and(&self, last: &PoolPlace) -> PoolPlace {
         PoolPlace { members: self.members.iter().chain(&last.members).cloned().collect(), ..self.clone() }
     }
 
-    /// Whether it names one file or device, or spec of one.
+    /// Returns true if it names a single file, device or spec.
     pub fn is_one(&self) -> bool {
         self.members.len() == 1
     }
 
-    /// Refuses what cannot be a pool that is there.
+    /// Fails if no existing pool can be meant.
     pub fn expect_pool(&self) -> Result<(), Failure> {
         self.refuse_volatile()?;
         self.expect_there()
     }
 
-    /// The pool, without waiting for one that is in use.
+    /// Opens the pool; fails if it is in use.
     pub fn open_now(&self, access: Access) -> Result<Pool, Failure> {
         let (options, rescue) = match access {
             Access::Change => ("", false),
@@ -444,13 +444,14 @@ impl PoolPlace {
         let device = sheave_vol::join(&self.text, &whole.open_members(options)?).map_err(crate::failure::pool)?;
         let pool = Pool::open(&device, &open).map_err(crate::failure::pool)?;
         if access == Access::Change {
-            // Without them a search finds what it finds; `grow` tells when it would not find all.
+            // The result is ignored: hints only speed up the search, and `grow` reports members that the search would
+            // miss.
             whole.leave_hints();
         }
         Ok(pool)
     }
 
-    /// The pool, to change it, if its devices keep another host from writing that had it before and comes back.
+    /// Opens the pool for writing, if its devices prevent writes of a host that held it before and comes back.
     pub fn open_fenced(&self) -> Result<Pool, Failure> {
         let device = self.open_device("")?;
         if !device.capabilities().fences {
@@ -463,7 +464,7 @@ impl PoolPlace {
         Pool::open(&device, &OpenOptions::default()).map_err(crate::failure::pool)
     }
 
-    /// The words for a pool that is not there, better than those of a device that could be made.
+    /// Fails if a path does not exist, with a better message than the device would give.
     pub fn expect_there(&self) -> Result<(), Failure> {
         for member in &self.members {
             if let Member::Path(path) = member

@@ -1,29 +1,28 @@
-//! Problems, and the health that they make.
+//! Problems, and the health that they make up.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::api::types as t;
 
-/// A health without a look for so long is old (H4).
+/// Age beyond which a health is reported as stale (H4).
 const STALE: Duration = Duration::from_secs(5);
-/// Problems that reports list; of more the most severe.
+/// Maximum number of problems in a report; the most severe come first.
 pub(crate) const MOST_PROBLEMS: usize = 256;
 
-/// The severity of a problem.
+/// Severity of a problem.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Severity {
-    /// Nothing is wrong.
     #[default]
     Ok,
-    /// Nothing fails yet, and something will unless somebody acts.
+    /// Nothing fails yet, but something will unless somebody acts.
     Warning,
-    /// Something is not served, fails or was lost.
+    /// Something is not served, fails, or was lost.
     Critical,
 }
 
 impl Severity {
-    /// `ok`, `warning` or `critical`.
+    /// Returns `ok`, `warning` or `critical`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Severity::Ok => "ok",
@@ -33,18 +32,18 @@ impl Severity {
     }
 }
 
-/// What a problem belongs to.
+/// Subject of a problem.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum About {
     Server,
     Pool(String),
     Export(String),
-    /// A file of certificates.
+    /// A certificate file.
     File(String),
 }
 
 impl About {
-    /// `server`, `pool`, `export` or `file`, and its name.
+    /// Returns `server`, `pool`, `export` or `file`, and the name.
     pub(crate) fn words(&self) -> (&'static str, &str) {
         match self {
             About::Server => ("server", ""),
@@ -55,7 +54,7 @@ impl About {
     }
 }
 
-/// The kinds of problems: the word for programs, and the meaning. `docs/operate.md` lists them.
+/// Kinds of problems. `docs/operate.md` explains them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Kind {
     PoolFailed,
@@ -85,7 +84,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The word for programs, and how bad it is.
+    /// Returns the name of the kind, and its severity.
     pub(crate) fn words(self) -> (&'static str, Severity) {
         use Severity::{Critical, Warning};
         match self {
@@ -125,24 +124,22 @@ impl Kind {
     }
 }
 
-/// Something that is wrong (H1, H2).
+/// A current problem (H1, H2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
     pub kind: Kind,
     pub about: About,
     pub cause: String,
     pub fix: String,
-    /// Since when.
     pub since: Instant,
 }
 
 impl Problem {
-    /// What it is told apart by (H1).
+    /// Returns what identifies the problem (H1).
     pub(crate) fn key(&self) -> (Kind, &About) {
         (self.kind, &self.about)
     }
 
-    /// Cause and fix.
     pub(crate) fn in_a_line(&self) -> String {
         format!("{}. {}", self.cause, self.fix)
     }
@@ -162,7 +159,7 @@ impl Problem {
     }
 }
 
-/// What one look has found, the most severe problem first.
+/// Result of a check, ordered by descending severity.
 #[derive(Clone, Debug)]
 pub(crate) struct Health {
     pub problems: Vec<Problem>,
@@ -170,7 +167,7 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// Of these problems, which were found now.
+    /// The health that consists of these problems, which were found just now.
     pub(crate) fn new(mut problems: Vec<Problem>) -> Health {
         problems.sort_by(|a, b| {
             let key =
@@ -180,7 +177,7 @@ impl Health {
         Health { problems, looked: Instant::now() }
     }
 
-    /// This health, or when it is too old that alone is told beside it (H4).
+    /// Returns this health; if it is stale, a copy with that problem added (H4).
     pub(crate) fn now(self: Arc<Health>) -> Arc<Health> {
         let age = self.looked.elapsed();
         if age < STALE {
@@ -202,12 +199,12 @@ impl Health {
         Arc::new(health)
     }
 
-    /// The worst of all.
+    /// Returns the highest severity among the problems.
     pub(crate) fn severity(&self) -> Severity {
         self.problems.iter().map(|problem| problem.kind.severity()).max().unwrap_or_default()
     }
 
-    /// For reports.
+    /// The health as a message of the control socket.
     pub(crate) fn told(&self) -> t::Health {
         t::Health {
             severity: self.severity().name().into(),
@@ -216,7 +213,7 @@ impl Health {
         }
     }
 
-    /// How many exports are served and what is wrong, in a line.
+    /// Describes the number of exports and the worst problem, in a line.
     pub(crate) fn with(&self, exports: usize) -> String {
         let serving = format!("serving {exports} exports");
         let Some(worst) = self.problems.first() else { return serving };

@@ -1,11 +1,11 @@
-//! Opens again what could not be opened: pools whose storage appears late, and exports whose device or volume does.
+//! Retries of pools and exports that failed to open, for storage, devices and volumes that appear late.
 //!
-//! A pool or export that failed is tried again after a pause that grows from [`FIRST`] to [`LONGEST`], and at
-//! once when the files that it is named by have changed: a disk that comes late is served within two seconds. What the
-//! daemon stands by for is not tried here (`standby`), nor what another host has: the storage of a network tells two
-//! hosts apart by who came first, and a daemon that was not told to take over does not.
+//! The delay between tries grows from [`FIRST`] to [`LONGEST`]. A change of the files that a pool or device is named by
+//! triggers a try at once, so a disk that appears late is served within two seconds. Standby pools are not retried here
+//! (see `standby`), nor pools on network storage that another host holds: such storage is owned by whoever came first,
+//! and a daemon that does not stand by must not take it over.
 //!
-//! Owns the pauses. Each try has a thread of its own, for storage may take as long as it likes to answer.
+//! Owns the delays. Each try has a thread of its own, because storage may take arbitrarily long to respond.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,20 +21,19 @@ use crate::failure::Failure;
 use crate::look::node_of;
 use crate::ticker::Ticker;
 
-/// How often it is looked what is due.
+/// Interval at which due tries are started.
 const TICK: Duration = Duration::from_secs(1);
-/// The pause after the first failure.
+/// Delay after the first failure.
 const FIRST: Duration = Duration::from_secs(1);
-/// The longest pause.
+/// Maximum delay.
 const LONGEST: Duration = Duration::from_secs(30);
-/// Tries under way at a time, so that thousands of exports of one silent server cost no thousand threads.
+/// Maximum number of tries at a time, so that thousands of exports of one dead server do not need as many threads.
 const MOST: usize = 16;
 
-/// The thread that begins tries.
+/// The thread that starts tries.
 pub(crate) struct Retries(Ticker);
 
 impl Retries {
-    /// Begins.
     pub(crate) fn start(daemon: &Arc<Daemon>) -> Result<Retries, Failure> {
         let failed =
             |error| Failure::run(format!("cannot start a thread: {error}")).fix("raise the limit of processes");
@@ -42,18 +41,18 @@ impl Retries {
         Ticker::start("sheave-retry", TICK, move || tries.begin()).map(Retries).map_err(failed)
     }
 
-    /// Ends it. What is being opened is opened first.
+    /// Stops, after waiting for the tries in progress.
     pub(crate) fn stop(self) {
         self.0.stop();
     }
 }
 
-/// Something that is tried again.
+/// A pool or export that is retried.
 struct Try {
     since: Instant,
     next: Instant,
     pause: Duration,
-    /// The files that a pool was named by, at the last try.
+    /// Identities of the files that it is named by, at the last try.
     files: Vec<(u64, u64)>,
     thread: Option<JoinHandle<()>>,
 }
@@ -68,7 +67,7 @@ impl Try {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Whether it is to be tried now; the next time is later then.
+    /// Returns true if a try is due, and schedules the next one.
     fn is_due(&mut self, files: Vec<(u64, u64)>) -> bool {
         let now = Instant::now();
         if files != self.files {
@@ -83,13 +82,13 @@ impl Try {
     }
 }
 
-/// All of them, by `pool` or `export` and the name.
+/// All retried pools and exports, by `pool` or `export` and name.
 struct Tries {
     daemon: Arc<Daemon>,
     all: BTreeMap<(&'static str, String), Try>,
 }
 
-/// The files and block devices that are there of those that a spec names.
+/// Returns the identities of those files and block devices in a spec that exist.
 fn files_of(spec: &str) -> Vec<(u64, u64)> {
     let identity = |reach: Reach| match reach {
         Reach::Data(path) => std::fs::metadata(path).ok().as_ref().map(node_of),
@@ -98,13 +97,13 @@ fn files_of(spec: &str) -> Vec<(u64, u64)> {
     reaches(spec).unwrap_or_default().into_iter().filter_map(identity).collect()
 }
 
-/// Whether a pool is to be opened again.
+/// Returns true if a pool should be retried.
 fn is_pool_wanted(held: &Held) -> bool {
     let Some(why) = held.failed() else { return false };
     !(held.plan.standby || why.is_busy() && held.plan.place.may_be_silent())
 }
 
-/// Whether an export is to be opened again. One whose device is being opened since the start is not.
+/// Returns true if an export should be retried. One whose device is still being opened since the start should not.
 fn is_row_wanted(row: &Row, is_open: impl Fn(&str) -> bool) -> bool {
     let Some(why) = &row.failed else { return false };
     match (row.plan.pool(), row.plan.spec()) {
@@ -141,7 +140,7 @@ impl Tries {
         }
     }
 
-    /// Does it on a thread, if it is due and nothing keeps it waiting.
+    /// Starts a try on a thread, if it is due and fewer than [`MOST`] are running.
     fn offer(
         &mut self,
         key: (&'static str, String),
@@ -165,7 +164,7 @@ impl Tries {
 impl Drop for Tries {
     fn drop(&mut self) {
         let threads = std::mem::take(&mut self.all).into_values().filter_map(|one| one.thread);
-        // A thread that has panicked has said so.
+        // A panic of the thread was already reported.
         threads.for_each(|thread| _ = thread.join());
     }
 }

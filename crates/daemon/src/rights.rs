@@ -1,13 +1,13 @@
-//! Whose rights it takes to open what a call names.
+//! Permission to open the devices that a call names.
 //!
-//! The daemon often runs as root, and a user may be listed to change what it serves without being root. So:
+//! The daemon often runs as root, and a user may be allowed to change its exports without being root. So:
 //!
-//! * P1. The configuration, root and the daemon's own user name what they like: they have the daemon's rights, or more.
-//! * P2. A device that any other user names is opened with that user's rights, by who called: the call brings the
-//!   descriptors. A spec by which the daemon would open a file, a socket or a server itself is refused, at whatever
-//!   depth of the spec that stands, and so is a kind of device that does not declare what it opens.
-//! * P3. A file that such a user passes is known by the path that the kernel has for it, and by no other: the daemon
-//!   looks at that path later, and shows it.
+//! * P1. The configuration, root and the daemon's own user may name anything: they have the daemon's rights, or more.
+//! * P2. A device that any other user names is opened with that user's rights, by the caller, who passes the
+//!   descriptors. A spec with which the daemon would open a file, socket or server itself is refused, at any depth of
+//!   the spec, and so is a kind of device that does not declare what it opens.
+//! * P3. The spec of a file that such a user passes must have the path that the kernel knows for the file, because the
+//!   daemon later opens and shows that path.
 
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
@@ -18,26 +18,23 @@ use sheave_drivers::reach::Reach;
 use crate::devices;
 use crate::failure::{self, Failure};
 
-/// Whose rights count.
+/// The rights with which a device is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rights {
     /// Those of the daemon (P1).
     Own,
-    /// Those of this user, who is neither root nor the daemon's (P2).
-    Of {
-        /// The user.
-        uid: u32,
-    },
+    /// Those of a user that is neither root nor the daemon's own (P2).
+    Of { uid: u32 },
 }
 
 impl Rights {
-    /// Those that count for what this user names.
+    /// Returns the rights for calls of this user.
     pub fn of_user(uid: u32) -> Rights {
         let own = rustix::process::geteuid().as_raw();
         if uid == 0 || uid == own { Rights::Own } else { Rights::Of { uid } }
     }
 
-    /// Refuses a spec that needs more than these rights. `passed` is the file that came with it, if one did.
+    /// Fails if `spec` needs more than these rights. `passed` is the file that the caller sent with it.
     pub fn expect(self, spec: &str, passed: Option<&Passed>) -> Result<(), Failure> {
         let Rights::Of { uid } = self else { return Ok(()) };
         let reaches = devices::reaches(spec).map_err(failure::device)?;
@@ -57,7 +54,7 @@ impl Rights {
     }
 }
 
-/// Refuses a file that is called something else than it is (P3).
+/// Fails if `path` is not the path that the kernel has for the file (P3).
 fn expect_name(path: &PathBuf, passed: &Passed) -> Result<(), Failure> {
     let link = format!("/proc/self/fd/{}", passed.file.as_raw_fd());
     let real = std::fs::read_link(link).map_err(|error| Failure::run(format!("looking at the file: {error}")))?;

@@ -1,7 +1,7 @@
-//! The daemon from start to end: until Ctrl-C, SIGTERM or the end of a command.
+//! The life of the daemon, until Ctrl-C, SIGTERM or the end of a command.
 //!
-//! Owns the order: pools and volumes are opened, then the sockets, then the reactors, then the control socket; at the
-//! end it is the other way round.
+//! Owns the order: pools and volumes are opened, then the sockets, then the reactors, then the control socket. At the
+//! end it is reversed.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -27,17 +27,17 @@ use crate::standby::Standby;
 use crate::ticker::Ticker;
 use crate::{check, confine, control, descriptors, log, metrics, systemd, tls, web};
 
-/// A line on stderr. Nobody listening, or no room, is no reason to stop.
+/// Prints a line to stderr, ignoring errors: a closed or full stderr must not stop the server.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
-/// Serves what a configuration says, until a signal; the exit code. What of it does not open is told, and the rest is
-/// served.
+/// Serves a configuration until a signal arrives. Returns the exit code. Parts that do not open are reported, and the
+/// rest is served.
 ///
 /// # Errors
 ///
-/// When nothing can be served, or the end has failed.
+/// Nothing can be served, or the shutdown failed.
 pub fn configured(path: &Path, overrides: Overrides) -> Result<u8, Failure> {
     let ender = Ender::new()?;
     let read = move |path: &Path| config::read(path).map(|plan| overrides.apply(plan));
@@ -93,7 +93,7 @@ pub fn configured(path: &Path, overrides: Overrides) -> Result<u8, Failure> {
     let ended = ender.wait().map_err(captive::ender_failed);
     info!(event = "stopping", "ending: clients are drained, pools are closed");
     systemd::stopping();
-    // First the copies that clients of the control socket have under way: a reload waits for the turn of their pools.
+    // First ends the copies of control clients: a reload may be waiting for the turn of their pools.
     controlled.into_iter().for_each(control::Running::stop);
     standby.stop();
     retries.stop();
@@ -106,10 +106,10 @@ pub fn configured(path: &Path, overrides: Overrides) -> Result<u8, Failure> {
     ended.map(|_| 0)
 }
 
-/// The thread that reads the configuration again at SIGHUP.
+/// The thread that reloads the configuration at SIGHUP.
 struct Reloads {
     thread: JoinHandle<()>,
-    /// Closed to end it.
+    /// Closing it stops the thread.
     ends: UnixStream,
 }
 
@@ -134,7 +134,8 @@ impl Reloads {
                         true
                     }
                     Err(why) => {
-                        // Each one, also when it says the same as the last: somebody has just asked for it.
+                        // Logged each time, even if the reason is unchanged, because somebody has just asked for the
+                        // reload.
                         let line = why.in_a_line();
                         warn!(event = "reload_failed", "the configuration stays as it was: {line}");
                         daemon.note_reload(Some(why));
@@ -153,16 +154,16 @@ impl Reloads {
 
     fn stop(self) {
         drop(self.ends);
-        // A reload that has panicked has said so.
+        // A panic of a reload was already reported.
         let _ = self.thread.join();
     }
 }
 
-/// Serves one volume, snapshot or device; the exit code.
+/// Serves one volume, snapshot or device. Returns the exit code.
 ///
 /// # Errors
 ///
-/// When it cannot be served, or the end has failed.
+/// It cannot be served, or the shutdown failed.
 pub fn one(args: &One) -> Result<u8, Failure> {
     let ender = Ender::new()?;
     log::start(args.log, Sink::Auto)?;
@@ -171,7 +172,7 @@ pub fn one(args: &One) -> Result<u8, Failure> {
     plan.listen.extend(directory.iter().map(captive::Directory::address));
     let tls = tls::load(&plan.tls)?;
     control::prepare(&plan);
-    // A command that is run would have that, too.
+    // A command that the daemon runs would inherit the confinement.
     if plan.confine {
         descriptors::raise();
         sheave_kring::restrict_rings();
@@ -183,7 +184,7 @@ pub fn one(args: &One) -> Result<u8, Failure> {
         return Err(why);
     }
     let described = opened.describe();
-    // Only now: who can connect is served.
+    // Bound only now, because clients can connect from here on and must then be served.
     let listeners = match listen(&plan) {
         Ok(listeners) => listeners,
         Err(why) => {
@@ -198,7 +199,7 @@ pub fn one(args: &One) -> Result<u8, Failure> {
         Ok(controlled) => {
             let code = begin_sites(&daemon, &plan).and_then(|sites| {
                 let watch = Watch::start(&daemon).map_err(captive::ender_failed);
-                // Whoever takes the pool on another machine ends its export here, too.
+                // If another host takes over the pool, its export here ends too.
                 let code = watch.and_then(|watch| {
                     let code = Standby::start(&daemon).and_then(|standby| {
                         let code = wait(args, &described[0].1, &names, &ender);
@@ -243,8 +244,7 @@ fn listen(plan: &Plan) -> Result<Vec<Listener>, Failure> {
     plan.listen.iter().map(bind).collect::<Result<Vec<_>, _>>().map_err(failure::serve)
 }
 
-/// Begins to listen on the control socket. One that nobody has asked for is a convenience: without it the server runs
-/// all the same.
+/// Starts the control socket. If nobody asked for it explicitly, the server runs without it on failure.
 fn begin_control(daemon: &Arc<Daemon>, plan: &Plan) -> Result<Option<control::Running>, Failure> {
     let Some(wanted) = &plan.control else { return Ok(None) };
     match control::Running::start(daemon, wanted) {
@@ -257,7 +257,7 @@ fn begin_control(daemon: &Arc<Daemon>, plan: &Plan) -> Result<Option<control::Ru
     }
 }
 
-/// Begins to show pages: all that are wanted, or none.
+/// Starts the HTTP servers: all that are configured, or none.
 fn begin_sites(daemon: &Arc<Daemon>, plan: &Plan) -> Result<Vec<Http>, Failure> {
     let wanted = [(metrics::SITE, &plan.metrics), (web::SITE, &plan.web)];
     let mut sites = Vec::new();
@@ -276,14 +276,14 @@ fn begin_sites(daemon: &Arc<Daemon>, plan: &Plan) -> Result<Vec<Http>, Failure> 
     Ok(sites)
 }
 
-/// Ends all of it: first those who could change it.
+/// Shuts down: first the control socket, whose clients could still change something.
 fn end(daemon: Arc<Daemon>, controlled: Option<control::Running>) -> Result<(), Failure> {
     if let Some(controlled) = controlled {
         controlled.stop();
     }
     Arc::try_unwrap(daemon).map_or_else(
         |shared| {
-            // A call that does not end has it.
+            // A call that has not ended holds a reference.
             shared.sync();
             Err(Failure::run("something of the server still runs; the pools are recovered when they are opened"))
         },

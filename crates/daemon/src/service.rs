@@ -1,6 +1,7 @@
 //! The methods of `io.sheave.Control`.
 //!
-//! Each reads its parameters, refuses who may not do it, and does it; what takes long is in [`copies`](crate::copies).
+//! Each parses its parameters, checks that the caller is allowed, and does its work. Methods that run long are in
+//! [`copies`](crate::copies).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -38,22 +39,22 @@ use crate::trace;
 use crate::value;
 use crate::value::check_low_water;
 
-/// Extents of one reply: bounds its memory.
+/// Maximum number of extents in a reply; bounds its memory.
 const MAX_EXTENTS: usize = 4096;
-/// Bytes of a volume that one reply looks at, at most.
+/// Maximum length of the range that one reply covers.
 const MAX_MAP: u64 = 16 << 30;
-/// Time for which one reply compares blocks, but for the batch that is under way then: a client hears of the progress
-/// of a long comparison, and can end it.
+/// Time limit for the comparison in one reply, excluding the batch in progress. A client can so show the progress of a
+/// long comparison, and stop it.
 const MAX_COMPARE: Duration = Duration::from_millis(200);
-/// Volumes of one call of `DeleteVolumes`.
+/// Maximum number of volumes in a call of `DeleteVolumes`.
 const MAX_DELETED: usize = 1024;
 
-/// The service.
+/// Implements the methods.
 pub struct Control {
     pub(super) daemon: Arc<Daemon>,
 }
 
-/// What a method gives.
+/// Result of a method.
 pub(super) type Reply = Result<Value, CallError>;
 
 impl From<Failure> for CallError {
@@ -85,7 +86,7 @@ impl Service for Control {
 }
 
 impl Control {
-    /// Handles a call.
+    /// Dispatches a call.
     fn answer(&self, call: &mut Call<'_>) -> Reply {
         let method = call.method.clone();
         match method.rsplit_once('.').map_or("", |(_, name)| name) {
@@ -108,7 +109,7 @@ impl Control {
             "ListVolumes" => look(call, |of: t::OfPool| self.volumes(&of.pool)),
             "GetVolume" => look(call, |of: t::OfVolume| self.volume(&of.pool, &of.volume)),
             "MapVolume" => look(call, |map| self.map(&map)),
-            // It reads what a copy has moved.
+            // For administrators, because it reads the data that a copy moved.
             "CompareVolumes" => change(call, |compare| self.compare(&compare)),
             "UpgradePool" => change(call, |upgrade| self.upgrade(&upgrade)),
             "AddExport" => {
@@ -152,7 +153,7 @@ impl Control {
     }
 }
 
-/// Methods that only look.
+/// Methods that change nothing, which need no entry in the log.
 const LOOKS: [&str; 11] = [
     "GetStatus",
     "ListPools",
@@ -166,11 +167,11 @@ const LOOKS: [&str; 11] = [
     "MapVolume",
     "GetHealth",
 ];
-/// Methods by which data of a volume is read.
+/// Methods that return data of a volume.
 const READ_OUT: [&str; 3] = ["ExportVolume", "ExportDiff", "CompareVolumes"];
 
-/// Tells who has changed something, read out a volume, or wanted to and may not. Who looks for the reason of a change
-/// finds it here; calls that failed changed nothing, or have said what.
+/// Logs calls that changed something or read out a volume, and those that were refused for lack of rights. Other failed
+/// calls changed nothing, or reported what they changed.
 fn audit(call: &Call<'_>, reply: &Reply) {
     let (method, peer) = (call.method.as_str(), call.peer);
     let name = method.rsplit_once('.').map_or("", |(_, name)| name);
@@ -194,12 +195,12 @@ fn audit(call: &Call<'_>, reply: &Reply) {
     }
 }
 
-/// A method that only looks.
+/// Runs a method that everybody may call.
 fn look<P: DeserializeOwned>(call: &Call<'_>, work: impl FnOnce(P) -> Result<Value, Failure>) -> Reply {
     Ok(work(call.parameters()?)?)
 }
 
-/// A method that changes something, or reads data.
+/// Runs a method that changes something or reads data, which only administrators may call.
 fn change<P: DeserializeOwned>(call: &Call<'_>, work: impl FnOnce(P) -> Result<Value, Failure>) -> Reply {
     call.admin_only()?;
     look(call, work)
@@ -213,13 +214,13 @@ fn object<T: Serialize>(value: T) -> Result<Value, Failure> {
     serde_json::to_value(value).map_err(|error| Failure::run(format!("a reply cannot be written: {error}")))
 }
 
-/// A volume, as `sheave volume info --json` has it.
+/// Returns a volume as `sheave volume info --json` shows it.
 pub(super) fn volume_json(held: &Held, pool: &Pool, name: &str) -> Result<Value, Failure> {
     let info = pool.volume_info(name).map_err(failure::pool)?;
     object(VolumeJson::new(&held.place(), &info))
 }
 
-/// The file that came with a call, if one did.
+/// Returns the file that was passed with a call, if any.
 fn passed(fds: Vec<OwnedFd>) -> Result<Option<Passed>, Failure> {
     let mut fds = fds.into_iter().map(File::from);
     match (fds.next(), fds.next(), fds.next()) {
@@ -230,7 +231,6 @@ fn passed(fds: Vec<OwnedFd>) -> Result<Option<Passed>, Failure> {
 }
 
 impl Control {
-    /// Of this daemon.
     pub fn new(daemon: Arc<Daemon>) -> Control {
         Control { daemon }
     }
@@ -317,14 +317,14 @@ impl Control {
         let is_over = || begun.elapsed() >= MAX_COMPARE;
         while at < last && extents.len() < MAX_EXTENTS {
             let len = step.min(last - at);
-            // A batch at least, so that who asks again gets on.
+            // At least one batch, so that each call makes progress.
             let mut go_on = |upto| upto == compare.offset_bytes || !is_over();
             let found = volume.differences_since(&since, at, len, &mut go_on).map_err(failure::pool)?;
             extents.extend(found.extents.iter().map(ExtentJson::new));
             let whole = found.upto >= at + len;
             at = found.upto;
             if at >= volume.size_bytes() {
-                // The volume ends here, or has become smaller.
+                // The volume ends here, or was shrunk.
                 at = end;
             }
             if !whole || is_over() {
@@ -357,7 +357,7 @@ impl Control {
             let covered: u64 = found.iter().map(|extent| extent.len).sum();
             extents.extend(found.iter().map(ExtentJson::new));
             if covered < len {
-                // It has become smaller.
+                // The volume was shrunk.
                 at = end;
                 break;
             }
@@ -456,7 +456,7 @@ impl Control {
         if size_bytes.is_some_and(|new| new < now.size_bytes) {
             self.daemon.change_alone(pool, &[volume], force.unwrap_or(false), |_, open| apply(open))?;
         } else {
-            // What has grown meanwhile is not cut off unseen: a size that is smaller than that of now is refused.
+            // If the volume has grown meanwhile, the new size would now cut off data, so it is refused.
             self.daemon.change(pool, |_, open| {
                 let then = open.volume_info(volume).map_err(failure::pool)?;
                 if size_bytes.is_some_and(|new| new < then.size_bytes) {

@@ -1,4 +1,4 @@
-//! What programs are told of pools and volumes, by `--json` and over the control socket.
+//! JSON of pools and volumes, for `--json` and the control socket.
 
 pub mod extent;
 pub mod pool;

@@ -1,7 +1,7 @@
-//! `ListSlowIos`: the slow I/Os that reactors keep, as the control socket tells them.
+//! `ListSlowIos`: the slow I/Os that reactors recorded.
 //!
-//! Owns the names: a volume is told as `POOL#VOLUME`, a device by its export. What is kept, and why, is in
-//! `sheave_iomap::slow`.
+//! Owns the names: a volume is shown as `POOL#VOLUME`, a device by the name of its export. `sheave_iomap::slow` decides
+//! what is recorded.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,7 +13,7 @@ use crate::api::types as t;
 use crate::config::What;
 use crate::daemon::{Daemon, Row};
 
-/// What is kept, from these numbers on.
+/// Returns the recorded I/Os, from the given sequence numbers on.
 pub(super) fn list(daemon: &Daemon, list: &t::ListSlow) -> t::SlowRows {
     let reading = daemon.server.slow_ios(list.since.as_deref().unwrap_or_default());
     let (rows, now) = (daemon.rows(), SystemTime::now());
@@ -54,7 +54,7 @@ fn row(slow: &SlowRequest, rows: &[Row], now: SystemTime) -> t::SlowRow {
     }
 }
 
-/// The name of what an export serves.
+/// Returns the name of the volume or device behind an export.
 fn name(export: Option<&str>, rows: &[Row]) -> String {
     let Some(export) = export else { return "what is served no more".into() };
     match rows.iter().find(|row| row.plan.name == export).map(|row| &row.plan.what) {

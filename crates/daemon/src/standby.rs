@@ -1,13 +1,13 @@
-//! The threads that open pools which another host has had, and that look whether pools are still this host's. What they
-//! do is in `daemon::standby`.
+//! Threads that take over pools of other hosts, and that check whether open pools still belong to this host. Their work
+//! is in `daemon::standby`.
 //!
-//! Each pool has a thread of its own for either, and one to be let go of, for storage may take as long as it likes to
-//! answer: a pool that is taken over is served though the storage of another is silent. Two tickers start those
-//! threads.
+//! Each pool has a thread of its own for either task, and one for giving it up, because storage may take arbitrarily
+//! long to respond: a takeover of one pool succeeds even if the storage of another does not respond. Two tickers start
+//! those threads.
 //!
-//! A daemon that stands by has a pool for as long as its storage has told so within [`LEASE`]. Storage that is silent
-//! to this host alone gives the pool to another, and what this one still answers (reads of space that was never
-//! written, or that it has in memory) would be of the past.
+//! A standby daemon owns a pool only as long as its storage confirmed that within the last [`LEASE`]. If storage is
+//! unreachable from this host alone, it grants the pool to another host, and data that this one still returns
+//! (unwritten space, or what is cached in memory) would be stale.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -21,20 +21,19 @@ use crate::daemon::{Daemon, Held, Look, locked};
 use crate::failure::Failure;
 use crate::ticker::Ticker;
 
-/// The pause between two tries to open a pool.
+/// Delay between tries to open a pool.
 const AGAIN: Duration = Duration::from_secs(1);
-/// The pause between two looks whose a pool is. Until then what needs no device, reads of space that was never written,
-/// is answered as before.
+/// Interval between checks of ownership. In between, reads that need no device, such as those of unwritten space, are
+/// answered as before.
 const LOOK: Duration = Duration::from_millis(500);
-/// How long the word of the storage that a pool is this host's lasts: less than the time after which Ceph gives the
-/// lock of a client that it does not hear of to another (`osd_client_watch_timeout`, 30 s).
+/// Ownership lease: how long one successful check is valid. Must be shorter than the time after which Ceph gives the
+/// lock of an unresponsive client to another (`osd_client_watch_timeout`, 30 s).
 const LEASE: Duration = Duration::from_secs(10);
 
-/// The threads.
+/// The two tickers.
 pub(crate) struct Standby([Ticker; 2]);
 
 impl Standby {
-    /// Begins.
     pub(crate) fn start(daemon: &Arc<Daemon>) -> Result<Standby, Failure> {
         let failed =
             |error| Failure::run(format!("cannot start a thread: {error}")).fix("raise the limit of processes");
@@ -49,7 +48,7 @@ impl Standby {
         }
     }
 
-    /// Ends all. A pool that is being opened is opened first.
+    /// Stops, after waiting for opens in progress.
     pub(crate) fn stop(self) {
         self.0.into_iter().for_each(Ticker::stop);
     }
@@ -60,10 +59,10 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Option<JoinHandle<
     started.map_err(|why| error!(event = "no_thread", "cannot start a thread, and tries again: {why}")).ok()
 }
 
-/// Pools that are waited for.
+/// Pools that the daemon waits for.
 struct Tries {
     daemon: Arc<Daemon>,
-    /// By the pool's name: since when it is waited for, and the thread that tries to open it.
+    /// By name of the pool: start of the wait, and the thread that tries to open it.
     waited: BTreeMap<String, (Instant, Option<JoinHandle<()>>)>,
 }
 
@@ -72,7 +71,7 @@ impl Tries {
         Tries { daemon: daemon.clone(), waited: BTreeMap::new() }
     }
 
-    /// Tries to open each pool that is waited for and is not being opened.
+    /// Starts a try for each waiting pool that is not being opened already.
     fn begin(&mut self) {
         let pools = self.daemon.waited_for();
         self.waited.retain(|name, (_, thread)| {
@@ -92,7 +91,7 @@ impl Tries {
 impl Drop for Tries {
     fn drop(&mut self) {
         let threads = std::mem::take(&mut self.waited).into_values().filter_map(|(_, thread)| thread);
-        // A thread that has panicked has said so.
+        // A panic of the thread was already reported.
         threads.for_each(|thread| _ = thread.join());
     }
 }
@@ -101,16 +100,16 @@ impl Drop for Tries {
 struct Looks {
     daemon: Arc<Daemon>,
     looked_at: Vec<LookedAt>,
-    /// The threads that let go of pools: each waits for clients whose requests the storage does not answer.
+    /// Threads that give up pools. Each may wait for clients whose requests the storage does not complete.
     losing: Vec<JoinHandle<()>>,
 }
 
-/// A pool with the thread that looks at it.
+/// A pool, with the thread that checks its owner.
 struct LookedAt {
     held: Arc<Held>,
-    /// When a look began that its storage has answered.
+    /// Start of the last check that the storage confirmed.
     own: Arc<Mutex<Instant>>,
-    /// Dropped to end the thread.
+    /// Dropping it stops the thread.
     _ends: Sender<()>,
     thread: Option<JoinHandle<()>>,
 }
@@ -120,7 +119,7 @@ impl Looks {
         Looks { daemon: daemon.clone(), looked_at: Vec::new(), losing: Vec::new() }
     }
 
-    /// Looks at each pool that has come, at none that has gone, and lets go of those whose storage is silent.
+    /// Starts checks for new pools, stops those of pools that are gone, and gives up pools whose lease has expired.
     fn begin(&mut self) {
         let pools = self.daemon.losable();
         self.looked_at.retain(|at| pools.iter().any(|held| Arc::ptr_eq(held, &at.held)));
@@ -136,7 +135,8 @@ impl Looks {
                 let silent = silent.as_secs_f64();
                 let why = format!("its storage has not answered for {silent:.1} s: another host may have it by now");
                 let (daemon, held) = (self.daemon.clone(), at.held.clone());
-                // A thread for each: the other pools are looked at meanwhile. Without one it is tried again.
+                // On a thread of its own, so that the other pools are still checked. If none can be started, the next
+                // tick tries again.
                 self.losing.extend(spawn("sheave-lose", move || daemon.lose(&held, Failure::busy(why))));
             }
         }
@@ -156,14 +156,14 @@ impl LookedAt {
     fn begin(daemon: &Arc<Daemon>, held: Arc<Held>) -> Option<LookedAt> {
         let (ends, told) = channel();
         let own = Arc::new(Mutex::new(Instant::now()));
-        // The daemon ends without a thread that waits for silent storage.
+        // A weak reference, so that the daemon can end while this thread is blocked on storage.
         let (of, daemon, since) = (held.clone(), Arc::downgrade(daemon), own.clone());
         let thread = spawn("sheave-look", move || look(&daemon, &of, &since, &told))?;
         Some(LookedAt { held, own, _ends: ends, thread: Some(thread) })
     }
 }
 
-/// Looks at a pool until it is lost, or until nobody wants to know any more.
+/// Checks the owner of a pool until it is lost, or until the check is stopped.
 fn look(daemon: &Weak<Daemon>, held: &Arc<Held>, own: &Mutex<Instant>, told: &Receiver<()>) {
     loop {
         let began = Instant::now();

@@ -1,8 +1,8 @@
-//! `GetStatistics`: what was done until now, as the control socket tells it.
+//! `GetStatistics`: the counters of exports, rings and pools.
 //!
-//! Owns how much of it one reply tells. Counts nothing: exports, rings and pools do. A reading waits for no I/O.
+//! Owns the limit of a reply. Counts nothing itself, and waits for no I/O.
 //!
-//! T1. A reply tells at most [`MOST`] exports, pools and clients each, and says how many there are.
+//! T1. A reply lists at most [`MOST`] exports, pools and clients each, and has their total numbers.
 
 use std::cmp::Reverse;
 use std::time::SystemTime;
@@ -16,10 +16,10 @@ use crate::api::types as t;
 use crate::config::What;
 use crate::daemon::{Daemon, Held, Row};
 
-/// Exports, pools and clients of a reply, each (T1).
+/// Maximum number of exports, pools and clients in a reply, each (T1).
 const MOST: usize = 256;
 
-/// All that was counted.
+/// Reads all counters.
 pub(super) fn read(daemon: &Daemon) -> t::Statistics {
     let uptime_ns = u64::try_from(daemon.since().elapsed().as_nanos()).unwrap_or(u64::MAX);
     let (served, rows, clients, pools) =
@@ -41,7 +41,7 @@ pub(super) fn read(daemon: &Daemon) -> t::Statistics {
     }
 }
 
-/// A pool; one that is not open has no figures.
+/// Statistics of a pool; zeroes if it is not open.
 fn pool(held: &Held) -> t::PoolStatistics {
     let (info, name) = (held.pool().map(Pool::info), held.plan.name.clone());
     match info {
@@ -68,7 +68,7 @@ fn pool(held: &Held) -> t::PoolStatistics {
     }
 }
 
-/// An export that is not served.
+/// Statistics of an export that is not served.
 fn failed_export(row: &Row) -> t::ExportStatistics {
     let (pool, volume) = of_volume(row);
     t::ExportStatistics {
@@ -85,7 +85,7 @@ fn failed_export(row: &Row) -> t::ExportStatistics {
     }
 }
 
-/// The pool and the volume of an export, unless it is a device.
+/// Returns pool and volume of an export, or `None` for a device.
 fn of_volume(row: &Row) -> (Option<String>, Option<String>) {
     match &row.plan.what {
         What::Volume { pool, volume } => (Some(pool.clone()), Some(volume.clone())),
@@ -93,8 +93,8 @@ fn of_volume(row: &Row) -> (Option<String>, Option<String>) {
     }
 }
 
-/// The exports with the most I/O, the first of them first, as many as a reply tells; of equals those that were served
-/// first.
+/// Returns the `most` exports with the most requests, in descending order. Among equals, those that were served first
+/// come first.
 fn busiest<'a>(daemon: &Daemon, served: &'a [ExportStatus], most: usize) -> Vec<(&'a ExportStatus, IoCounts)> {
     let mut groups: std::collections::HashMap<_, _> = daemon.server.io_groups().into_iter().collect();
     let mut found: Vec<_> = served.iter().map(|status| (status, groups.remove(&status.name))).collect();
@@ -131,7 +131,7 @@ fn queue(number: usize, io: &IoCounts) -> t::QueueStatistics {
     t::QueueStatistics { queue: number as u64, errors: io.errors(), kinds: kinds(io) }
 }
 
-/// The kinds of which there was some.
+/// Returns the kinds of I/O that occurred.
 fn kinds(io: &IoCounts) -> Vec<t::KindStatistics> {
     let kinds = IoKind::ALL.into_iter().map(|kind| (kind, io.kind(kind)));
     kinds.filter(|(_, counts)| counts.ios > 0).map(|(kind, counts)| of_kind(kind, counts)).collect()
@@ -161,7 +161,7 @@ fn stages(split: &SplitCounts) -> t::SplitRow {
     }
 }
 
-/// Clients, as replies tell them.
+/// Converts clients for a reply.
 pub(super) fn clients(clients: impl IntoIterator<Item = Client>) -> Vec<t::ClientRow> {
     let now = SystemTime::now();
     let row = |client: Client| t::ClientRow {

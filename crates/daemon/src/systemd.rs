@@ -1,7 +1,7 @@
-//! What systemd asks of a daemon: sockets that it has made, readiness, what goes on, and the watchdog.
+//! Interface to systemd: passed sockets, readiness, status and the watchdog.
 //!
-//! Without systemd none of it does anything. The watchdog is told that the daemon lives when each reactor has answered:
-//! one that is stuck is restarted.
+//! Without systemd these functions do nothing. The watchdog is notified only when every reactor has responded, so that
+//! a daemon with a stuck one is restarted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,39 +13,39 @@ use crate::daemon::Daemon;
 use crate::failure::{self, Failure};
 use crate::ticker::Ticker;
 
-/// The sockets that systemd listens on for this process.
+/// Returns the listening sockets that systemd passed to this process.
 pub fn listeners() -> Result<Vec<Listener>, Failure> {
     inherited::take().into_iter().map(Listener::inherited).collect::<Result<_, _>>().map_err(failure::serve)
 }
 
-/// Tells it; nobody there is nobody to tell.
+/// Sends a notification. Fails if there is no systemd, which is ignored.
 fn tell(states: &[NotifyState<'_>]) {
     let _ = sd_notify::notify(states);
 }
 
-/// All is served.
+/// Reports that everything is served.
 pub fn ready(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
-/// What is served and what is wrong, in a line.
+/// Updates the status text.
 pub fn status(status: &str) {
     tell(&[NotifyState::Status(status)]);
 }
 
-/// The configuration is read again: begin, then [`ready`].
+/// Reports the start of a reload, which ends with [`ready`].
 pub fn reloading() {
     if let Ok(now) = NotifyState::monotonic_usec_now() {
         tell(&[NotifyState::Reloading, now]);
     }
 }
 
-/// The end has begun.
+/// Reports that the shutdown has begun.
 pub fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
-/// Answers the watchdog, if systemd wants to hear from this process, until the ticker is stopped.
+/// Starts notifying the watchdog, if systemd expects that of this process, until the ticker is stopped.
 pub(crate) fn watchdog(daemon: &Arc<Daemon>) -> Option<Ticker> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     let for_us = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));

@@ -1,4 +1,4 @@
-//! A thread that does something now and then, until it is told to end.
+//! A thread that runs a task periodically, until it is stopped.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -10,19 +10,19 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 /// The thread.
 pub(crate) struct Ticker {
     thread: JoinHandle<()>,
-    /// Closed to end it.
+    /// Closing it stops the thread.
     ends: UnixStream,
 }
 
 impl Ticker {
-    /// Does it at once, and again after each pause.
+    /// Runs `work` at once, and again after each `pause`.
     pub(crate) fn start(name: &str, pause: Duration, mut work: impl FnMut() + Send + 'static) -> io::Result<Ticker> {
         let (ends, told) = UnixStream::pair()?;
         let pause = Timespec { tv_sec: pause.as_secs() as i64, tv_nsec: pause.subsec_nanos().into() };
         let run = move || {
             loop {
                 work();
-                // Readable: the other end is closed.
+                // Readable means that the other end was closed.
                 if matches!(rustix::event::poll(&mut [PollFd::new(&told, PollFlags::IN)], Some(&pause)), Ok(1..)) {
                     return;
                 }
@@ -32,10 +32,10 @@ impl Ticker {
         Ok(Ticker { thread, ends })
     }
 
-    /// Ends it; what it does is done when this returns.
+    /// Stops the thread, after waiting for the task in progress.
     pub(crate) fn stop(self) {
         drop(self.ends);
-        // A thread that has panicked has said so.
+        // A panic of the thread was already reported.
         let _ = self.thread.join();
     }
 }

@@ -1,4 +1,4 @@
-//! TLS as the configuration and the command line have it: which addresses have it, and with which files.
+//! TLS settings of the configuration and the command line: addresses with TLS, and their files.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,24 +9,24 @@ use toml::Spanned;
 
 use crate::failure::{self, Failure};
 
-/// A certificate that expires within this time is to be renewed.
+/// A certificate that expires within this time should be renewed.
 pub(crate) const RENEW: Duration = Duration::from_secs(14 * 86_400);
 
-/// TLS of some addresses.
+/// TLS settings of some addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsPlan {
-    /// The addresses; all of them, if there is none.
+    /// Addresses that they apply to; all, if empty.
     pub listen: Vec<Address>,
-    /// Clients must use it.
+    /// Clients must use TLS.
     pub required: bool,
-    /// Certificates and keys; these addresses have no TLS where there are none.
+    /// Certificates and keys; `None` switches TLS off for these addresses.
     pub files: Option<TlsFiles>,
 }
 
-/// TLS of some addresses (all of them, if none is named), with its files read; without, where it is switched off.
+/// Addresses (all, if empty) with their TLS after its files were read; `None` if it is switched off.
 pub type Loaded = (Vec<Address>, Option<Tls>);
 
-/// The same in the configuration.
+/// A `[[tls]]` table of the configuration.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsTable {
@@ -41,17 +41,18 @@ pub struct TlsTable {
 }
 
 impl TlsTable {
-    /// The byte at which its certificate is named.
+    /// Offset of its `certificate` in the file.
     pub(crate) fn place(&self) -> usize {
         self.certificate.span().start
     }
 
-    /// Whether it is switched off, and is for no address by name.
+    /// Returns true if it switches TLS off without naming an address, and so has no effect.
     pub(crate) fn means_nothing(&self) -> bool {
         self.listen.is_empty() && self.mode.as_ref().is_some_and(|mode| mode.get_ref() == "off")
     }
 
-    /// What it means, where these addresses are listened on; `None` when it means nothing. An error has its place.
+    /// Converts the table, given the addresses of `listen`. Returns `None` if it has no effect. An error has its offset
+    /// in the file.
     pub fn plan(self, addresses: &[Address]) -> Result<Option<TlsPlan>, (usize, String)> {
         let (on, required) = match &self.mode {
             None => (true, true),
@@ -66,7 +67,7 @@ impl TlsTable {
         let known = |text: &Spanned<String>| {
             let wrong = |why: String| (text.span().start, why);
             let address: Address = text.get_ref().parse().map_err(|why| wrong(format!("{why}")))?;
-            // Sockets that systemd makes are in no list.
+            // Without `listen`, systemd passes the sockets, and their addresses are not known yet.
             if addresses.is_empty() || addresses.contains(&address) {
                 return Ok(address);
             }
@@ -80,11 +81,11 @@ impl TlsTable {
     }
 }
 
-/// Reads the files of all of them.
+/// Reads the files of all plans.
 ///
 /// # Errors
 ///
-/// Which of them cannot be used.
+/// A file cannot be read or used.
 pub fn load(plans: &[TlsPlan]) -> Result<Vec<Loaded>, Failure> {
     let load = |plan: &TlsPlan| {
         let tls = plan.files.as_ref().map(|files| Tls::load(files, plan.required)).transpose()?;
@@ -93,14 +94,14 @@ pub fn load(plans: &[TlsPlan]) -> Result<Vec<Loaded>, Failure> {
     plans.iter().map(load).collect::<Result<_, _>>().map_err(failure::serve)
 }
 
-/// Gives each socket the TLS of its address: the first that names it, or names none. A socket at an address that is
-/// not among those of `listen`, and of which no TLS is, keeps what it has: it listens until the daemon ends, and who
-/// took its address out of the configuration did not mean to serve it to everybody.
+/// Sets the TLS of each socket: the first entry for its address, or for all addresses. A socket whose address is no
+/// longer in `listen`, and that has no entry, keeps its TLS: it stays open until the daemon ends, and removing the
+/// address from the configuration must not open it to everybody.
 ///
 /// # Errors
 ///
-/// TLS is for an address that no socket has: the socket that was meant would take clients without it. Nothing has
-/// changed then.
+/// An entry names an address without a socket; the intended socket would accept clients without TLS. Nothing is changed
+/// then.
 pub fn set(listeners: &[Listener], loaded: &[Loaded], listen: &[Address]) -> Result<(), Failure> {
     let names = |named: &Address, listener: &Listener| named == listener.asked_for() || named == listener.address();
     let named = loaded.iter().flat_map(|(listen, _)| listen);

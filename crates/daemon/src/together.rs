@@ -1,15 +1,15 @@
-//! Snapshots of several volumes at one moment, each called `VOLUME@SNAPSHOT`.
+//! Snapshots of several volumes at the same moment, each called `VOLUME@SNAPSHOT`.
 
 use sheave_vol::Pool;
 
 use crate::failure::{self, Failure};
 use crate::value;
 
-/// The names of the snapshots called `at` of these volumes.
+/// Returns the names of the snapshots called `at` of these volumes.
 ///
 /// # Errors
 ///
-/// One of them is a snapshot, whose own snapshots have no such names; or a name cannot be.
+/// One of `volumes` is a snapshot, for whose own snapshots there is no such name; or a name is invalid.
 pub fn names(volumes: &[String], at: &str) -> Result<Vec<String>, Failure> {
     let name = |volume: &String| {
         if value::split_snapshot(volume).is_some() {
@@ -24,11 +24,11 @@ pub fn names(volumes: &[String], at: &str) -> Result<Vec<String>, Failure> {
     volumes.iter().map(name).collect()
 }
 
-/// Makes them: all, or none. Their names.
+/// Creates all snapshots or none, and returns their names.
 ///
 /// # Errors
 ///
-/// The pool's, or those of [`names`].
+/// Those of the pool, and of [`names`].
 pub fn snapshot_all(pool: &Pool, volumes: &[String], at: &str) -> Result<Vec<String>, Failure> {
     let names = names(volumes, at)?;
     let pairs: Vec<_> = volumes.iter().map(String::as_str).zip(names.iter().map(String::as_str)).collect();

@@ -1,8 +1,8 @@
-//! Traces of a daemon: where they are, how they start and end, and what they are exported as.
+//! Traces of a daemon: their location, start, end and export formats.
 //!
-//! Owns the directory: beside the control socket, named like it, with one file a reactor. A start replaces what is
-//! there; the end of a trace, or of the daemon, leaves it, but for an empty directory. So there is one trace at most,
-//! of a size that was asked for. The file itself is in [`sheave_base::trace`].
+//! Owns the directory, which is beside the control socket and has its name, with one file for each reactor. Starting a
+//! trace replaces an earlier one. Ending it, or the daemon, leaves the files, and removes only an empty directory. So
+//! there is at most one trace, of the size that was requested. The file format is in [`sheave_base::trace`].
 
 pub mod blk;
 pub mod chrome;
@@ -22,16 +22,16 @@ use sheave_serve::Server;
 use crate::api::types as t;
 use crate::failure::Failure;
 
-/// Bytes of entries of a reactor, unless a start says otherwise.
+/// Default size of the entries of a reactor.
 pub const DEFAULT_BYTES: u64 = 2 << 20;
 
-/// Where the traces of the daemon with this control socket are.
+/// Returns the directory for traces of the daemon with this control socket.
 #[must_use]
 pub fn directory(control: &Path) -> PathBuf {
     control.with_extension(EXTENSION)
 }
 
-/// Makes that directory.
+/// Creates that directory.
 pub(crate) fn prepare(directory: &Path) -> io::Result<()> {
     match fs::DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
@@ -39,22 +39,22 @@ pub(crate) fn prepare(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes the trace of a ring in a directory.
+/// Creates the trace of a ring in a directory.
 ///
 /// # Errors
 ///
-/// The system's.
+/// The file cannot be created.
 pub fn create(directory: &Path, ring: u32, bytes: u64) -> Result<TraceWriter, Failure> {
     let path = directory.join(format!("{ring}.{EXTENSION}"));
     TraceWriter::create(&path, ring, bytes)
         .map_err(|error| Failure::run(format!("cannot make the trace {}: {error}", path.display())))
 }
 
-/// Makes the directory of traces, or empties it of those that are there.
+/// Creates the directory of traces, or removes the traces in it.
 ///
 /// # Errors
 ///
-/// The system's.
+/// The directory cannot be created, or a file not removed.
 pub fn clear(directory: &Path) -> Result<(), Failure> {
     let failed = |error| Failure::run(format!("cannot make the directory {}: {error}", directory.display()));
     prepare(directory).map_err(failed)?;
@@ -74,7 +74,7 @@ pub(crate) fn start(server: &Server, directory: Option<&Path>, start: &t::StartT
         return Err(Failure::usage(format!("a trace of {bytes} bytes a reactor cannot be"))
             .fix("take 16K at least, and 1G at most"));
     }
-    // What was traced before ends before its files go.
+    // An earlier trace is stopped before its files are removed.
     stop(server)?;
     clear(directory)?;
     let reactors = u32::try_from(server.reactors()).unwrap_or(u32::MAX);

@@ -1,16 +1,16 @@
-//! Parsers of single values, as command lines, configurations and calls have them. Each error says what was wrong with
-//! the value and what one looks like.
+//! Parsers of single values on command lines, in configurations and in calls. Each error tells what is wrong and gives
+//! an example.
 
 use sheave_base::units::{self, fmt_bytes};
 use sheave_vol::LowWater;
 
 use crate::failure::Failure;
 
-/// A size in bytes: `512`, `4k`, `1M`, `10G`, `1T` (powers of 1024).
+/// Parses a size in bytes: `512`, `4k`, `1M`, `10G`, `1T` (powers of 1024).
 ///
 /// # Errors
 ///
-/// What is wrong with it, in words.
+/// The reason, as text.
 pub fn size(text: &str) -> Result<u64, String> {
     match units::parse_size(text) {
         Ok(0) => Err("a size of 0 holds nothing; give for example 4k, 1M or 10G".into()),
@@ -19,11 +19,11 @@ pub fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A low-water mark: `10%`, `5G`, `off`.
+/// Parses a low-water mark: `10%`, `5G`, `off`.
 ///
 /// # Errors
 ///
-/// What is wrong with it, in words.
+/// The reason, as text.
 pub fn low_water(text: &str) -> Result<LowWater, String> {
     if text == "off" {
         return Ok(LowWater::Off);
@@ -40,21 +40,21 @@ pub fn low_water(text: &str) -> Result<LowWater, String> {
     }
 }
 
-/// The mode of a socket: `0660`.
+/// Parses the mode of a socket: `0660`.
 ///
 /// # Errors
 ///
-/// What is wrong with it, in words.
+/// The reason, as text.
 pub fn mode(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| mode & !0o777 == 0);
     mode.ok_or_else(|| "a mode is written as three octal digits, such as 0660".into())
 }
 
-/// Where the status page is: `HOST:PORT`, or a port of this machine alone.
+/// Parses the address of the status page: `HOST:PORT`, or a port on the loopback address.
 ///
 /// # Errors
 ///
-/// What is wrong with it, in words.
+/// The reason, as text.
 pub fn web_address(text: &str) -> Result<String, String> {
     let is_port = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let at = if is_port { format!("127.0.0.1:{text}") } else { text.to_owned() };
@@ -66,11 +66,11 @@ pub fn web_address(text: &str) -> Result<String, String> {
     }
 }
 
-/// The name of a volume or snapshot: `NAME`, or `VOLUME@SNAPSHOT`.
+/// Checks the name of a volume or snapshot: `NAME`, or `VOLUME@SNAPSHOT`.
 ///
 /// # Errors
 ///
-/// What is wrong with it, in words.
+/// The reason, as text.
 pub fn volume_name(text: &str) -> Result<String, String> {
     if text.is_empty() || text.len() > 255 {
         return Err(format!("a name has 1 to 255 characters, this one {}", text.len()));
@@ -102,11 +102,11 @@ fn part_of_name(part: &str, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A snapshot as it is named beside a volume: its whole name, or `@SNAPSHOT` of that volume ([`snapshot_of`]).
+/// Checks a snapshot that is named beside its volume: its full name, or `@SNAPSHOT` ([`snapshot_of`]).
 ///
 /// # Errors
 ///
-/// What is wrong with it, in words.
+/// The reason, as text.
 pub fn snapshot_name(text: &str) -> Result<String, String> {
     match text.strip_prefix('@') {
         Some(own) => own_name(own).map(|own| format!("@{own}")),
@@ -114,11 +114,11 @@ pub fn snapshot_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// What a snapshot is called within its volume, with or without the `@` before it.
+/// Checks the name of a snapshot within its volume, with or without a leading `@`, which is removed.
 ///
 /// # Errors
 ///
-/// What is wrong with it, in words.
+/// The reason, as text.
 pub fn own_name(text: &str) -> Result<String, String> {
     let own = text.strip_prefix('@').unwrap_or(text);
     match own.contains('@') {
@@ -127,12 +127,12 @@ pub fn own_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// The volume of a snapshot that has its name, and what the snapshot is called within it.
+/// Splits `VOLUME@SNAPSHOT` into the volume and the snapshot's own name.
 pub fn split_snapshot(name: &str) -> Option<(&str, &str)> {
     name.split_once('@')
 }
 
-/// The whole name of a snapshot that was named beside a volume, or beside another snapshot of that.
+/// Returns the full name of a snapshot that was named beside its volume, or beside another snapshot of the volume.
 pub fn snapshot_of(volume: &str, named: &str) -> String {
     let volume = split_snapshot(volume).map_or(volume, |(volume, _)| volume);
     match named.strip_prefix('@') {
@@ -141,11 +141,11 @@ pub fn snapshot_of(volume: &str, named: &str) -> String {
     }
 }
 
-/// The name of an export: what the protocol lets a name be, and a terminal does not obey.
+/// Checks the name of an export: within the limits of the protocol, and without control characters.
 ///
 /// # Errors
 ///
-/// What is wrong with it, in words.
+/// The reason, as text.
 pub fn export_name(text: &str) -> Result<String, String> {
     if text.is_empty() || text.len() > 4096 || text.chars().any(char::is_control) {
         return Err("the name of an export has 1 to 4096 bytes, and no control characters".into());
@@ -153,11 +153,11 @@ pub fn export_name(text: &str) -> Result<String, String> {
     Ok(text.into())
 }
 
-/// Refuses a mark that a pool of this size is below from the start.
+/// Checks that a pool of this size is not below the mark from the start.
 ///
 /// # Errors
 ///
-/// Such a mark.
+/// It is.
 pub fn check_low_water(mark: Option<LowWater>, size_bytes: u64) -> Result<(), Failure> {
     match mark {
         Some(LowWater::Bytes(mark)) if mark >= size_bytes => {

@@ -1,10 +1,10 @@
-//! The status page: what the daemon does now, as pictures that move.
+//! The status page: current activity of the daemon as charts that update themselves.
 //!
-//! One page without parts elsewhere (`web/page.html`), which asks for `/history` when it is opened, for `/statistics`
-//! each second and for `/slow` now and then, and draws what came between. The last two are what the control socket
-//! tells anybody who may read.
+//! A single self-contained page (`web/page.html`). It requests `/history` when it is opened, `/statistics` every second
+//! and `/slow` occasionally, and draws the differences. The latter two return what the control socket shows to
+//! everybody who may read.
 //!
-//! W1. The page loads nothing from elsewhere, and no page of elsewhere shows it in a frame.
+//! W1. The page loads nothing from other sites, and no other site can show it in a frame.
 
 use serde::Serialize;
 
@@ -13,12 +13,11 @@ use crate::daemon::{Daemon, locked};
 use crate::http::{Answer, Question, Site};
 use crate::{metrics, slow, statistics};
 
-/// The page, what it asks for, and `/metrics`.
+/// The page, the data that it requests, and `/metrics`.
 pub const SITE: Site = Site { name: "the status page", answer };
 
-/// The page.
 const PAGE: &str = include_str!("web/page.html");
-/// What browsers are told about it (W1).
+/// Headers that tell browsers to enforce W1.
 const POLICY: &str = "Content-Security-Policy: default-src 'none'; script-src 'unsafe-inline'; \
     style-src 'unsafe-inline'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
     frame-ancestors 'none'\r\n\

@@ -1,13 +1,13 @@
-//! Where control sockets are: in the runtime directory, which is `$SHEAVE_RUNTIME_DIR`, else `/run/sheave` for root,
+//! Location of control sockets: the runtime directory, which is `$SHEAVE_RUNTIME_DIR`, else `/run/sheave` for root,
 //! else `$XDG_RUNTIME_DIR/sheave`. An empty `$SHEAVE_RUNTIME_DIR` means that there is none. Sockets in it are named
 //! `control*.sock`.
 
 use std::path::{Path, PathBuf};
 
-/// The directory of the system's daemons.
+/// Runtime directory of root's daemons.
 const SYSTEM: &str = "/run/sheave";
 
-/// Where this user's daemons have their sockets, if there is a place for that.
+/// Runtime directory of this user's daemons, if there is one.
 fn own_directory() -> Option<PathBuf> {
     if let Some(chosen) = std::env::var_os("SHEAVE_RUNTIME_DIR") {
         return (!chosen.is_empty()).then(|| chosen.into());
@@ -19,15 +19,15 @@ fn own_directory() -> Option<PathBuf> {
     Some(Path::new(&runtime).join("sheave"))
 }
 
-/// Where a socket of this name is by default.
+/// Default path of a socket with this name.
 pub fn default_path(name: &str) -> Option<PathBuf> {
     Some(own_directory()?.join(name))
 }
 
-/// The directories in which commands look for sockets.
+/// Directories in which commands search for sockets.
 pub fn directories() -> Vec<PathBuf> {
     let own = own_directory();
-    // Who has chosen a directory means that one.
+    // An explicitly chosen directory is the only one.
     let chosen = std::env::var_os("SHEAVE_RUNTIME_DIR").is_some();
     let system = (!chosen).then(|| PathBuf::from(SYSTEM)).filter(|system| own.as_ref() != Some(system));
     own.into_iter().chain(system).collect()

@@ -1,4 +1,4 @@
-//! The definition of the interface, and the page about it.
+//! The definition of the interface, and the page generated from it.
 
 use super::types::{IDL, INTERFACE};
 

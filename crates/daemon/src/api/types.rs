@@ -1,27 +1,27 @@
-//! What goes over the control socket, as `io.sheave.Control.varlink` defines it.
+//! Messages of the control socket, as `io.sheave.Control.varlink` defines them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::shapes::pool::PoolJson;
 
-/// The interface.
+/// Name of the interface.
 pub const INTERFACE: &str = "io.sheave.Control";
-/// Its definition.
+/// Definition of the interface.
 pub const IDL: &str = include_str!("io.sheave.Control.varlink");
 
-/// A call without parameters.
+/// Parameters of a method that has none.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nothing {}
 
-/// A file or device under a pool.
+/// Identity of a file or device under a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceId {
     pub device: u64,
     pub inode: u64,
 }
 
-/// A pool.
+/// A pool, in the reply of `ListPools`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PoolRow {
     pub name: String,
@@ -38,7 +38,7 @@ pub struct Pools {
     pub pools: Vec<PoolRow>,
 }
 
-/// An export.
+/// An export, in the reply of `ListExports`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ExportRow {
     pub name: String,
@@ -61,7 +61,7 @@ pub struct ExportRows {
     pub exports: Vec<ExportRow>,
 }
 
-/// A client.
+/// A client, in the reply of `ListClients`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClientRow {
     pub id: u64,
@@ -112,7 +112,7 @@ pub struct RemoveExport {
     pub force: Option<bool>,
 }
 
-/// Where the time of an I/O went.
+/// Time that I/Os spent in each stage.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct SplitRow {
     pub worker_ns: u64,
@@ -122,14 +122,14 @@ pub struct SplitRow {
     pub reap_ns: u64,
 }
 
-/// I/Os whose latency is in one range.
+/// A bucket of a latency histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LatencyCell {
     pub from_ns: u64,
     pub ios: u64,
 }
 
-/// What was done of one kind of I/O.
+/// Statistics of one kind of I/O.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct KindStatistics {
     pub kind: String,
@@ -140,7 +140,7 @@ pub struct KindStatistics {
     pub latencies: Vec<LatencyCell>,
 }
 
-/// What clients had done: requests that were answered, also those that no device was asked for.
+/// Requests of clients that were answered, including those that needed no I/O on a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestCounts {
     pub reads: u64,
@@ -150,7 +150,7 @@ pub struct RequestCounts {
     pub others: u64,
 }
 
-/// What was done on an export.
+/// Statistics of an export.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ExportStatistics {
     pub name: String,
@@ -167,7 +167,7 @@ pub struct ExportStatistics {
     pub kinds: Vec<KindStatistics>,
 }
 
-/// What was done by the ring of a reactor.
+/// Statistics of the ring of a reactor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct QueueStatistics {
     pub queue: u64,
@@ -175,7 +175,7 @@ pub struct QueueStatistics {
     pub kinds: Vec<KindStatistics>,
 }
 
-/// The space of a pool.
+/// Space of a pool.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PoolStatistics {
     pub name: String,
@@ -190,7 +190,7 @@ pub struct PoolStatistics {
     pub failed: Option<String>,
 }
 
-/// Something that is wrong.
+/// A problem, in the reply of `GetHealth`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
     pub kind: String,
@@ -226,7 +226,7 @@ pub struct Statistics {
     pub health: Health,
 }
 
-/// A slow I/O.
+/// A slow I/O, in the reply of `ListSlowIos`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SlowRow {
     pub reactor: u64,
@@ -295,7 +295,7 @@ pub struct Disconnect {
     pub id: u64,
 }
 
-/// Parameters of what is done to a pool.
+/// Parameters of methods that concern a pool.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OfPool {
@@ -334,7 +334,7 @@ pub struct Grown {
     pub info: PoolJson,
 }
 
-/// Parameters of what is asked of a volume.
+/// Parameters of methods that concern a volume.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OfVolume {
@@ -472,8 +472,8 @@ pub struct Upgrade {
     pub dry_run: Option<bool>,
 }
 
-/// Parameters of `ImportVolume`. An older server knows no `stream`, so that is sent only where it could take
-/// the descriptor for something else.
+/// Parameters of `ImportVolume`. `stream` is sent only when the server could mistake the descriptor for a file or block
+/// device, because older servers reject the field.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Import {
@@ -506,14 +506,14 @@ pub struct Scrub {
     pub bytes_per_second: Option<u64>,
 }
 
-/// How far something is.
+/// Progress of a long operation.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Progress {
     pub done_bytes: u64,
     pub total_bytes: Option<u64>,
 }
 
-/// The parameters of `Refused`.
+/// Parameters of the error `Refused`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Refused {
     pub kind: String,

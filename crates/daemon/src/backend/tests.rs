@@ -1,4 +1,4 @@
-//! What a device that is served promises to all its clients.
+//! Guarantees of an exported device to all of its clients.
 
 use sheave::{Ring, op};
 use sheave_drivers::fault::{self, FaultKind, FaultPlan};
@@ -9,7 +9,7 @@ use super::*;
 fn after_a_flush_of_a_device_has_failed_none_ends_well() {
     let dir = tempfile::tempdir().expect("a directory");
     let disk = sheave::open_device(&format!("file:{}/disk,size=1M", dir.path().display())).expect("a device");
-    // Every second flush fails, by chance.
+    // Each flush fails with a probability of one half.
     let plan = FaultPlan::new(1).with(FaultKind::Error, 0.5);
     let (device, _) = fault::over("bad", &disk, &plan).expect("a device");
     let served = ServedDevice::new(device, Sharing::Alone).expect("claimed");

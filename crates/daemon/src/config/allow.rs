@@ -1,8 +1,8 @@
-//! `allow` of an export: who may open it.
+//! `allow` of an export: rules for which clients may open it.
 //!
-//! Owns names of users and groups: those of `/etc/passwd` and `/etc/group`. A daemon that has locked itself in reads
-//! these files all the same, for names in a configuration that a reload brings; what other directories of users (LDAP)
-//! have is written as a number.
+//! Owns the look-up of user and group names in `/etc/passwd` and `/etc/group`. A confined daemon can still read these
+//! files, for names in a configuration that is reloaded. Users and groups from other directories (LDAP) must be written
+//! as numbers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,12 @@ use toml::Spanned;
 
 use crate::tls::TlsPlan;
 
-/// Users, and groups.
+/// Files with the users and the groups of this machine.
 pub(crate) const DIRECTORIES: [&str; 2] = ["/etc/passwd", "/etc/group"];
 
-/// The numbers of names that were read, by their file.
+/// IDs that were looked up before, by file and name.
 static KNOWN: Mutex<BTreeMap<(PathBuf, String), u32>> = Mutex::new(BTreeMap::new());
 
-/// A user or group: its number, or its name.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Id {
@@ -28,7 +27,7 @@ pub(super) enum Id {
     Name(String),
 }
 
-/// A rule.
+/// An access rule, as written in the configuration.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AllowTable {
@@ -56,7 +55,7 @@ impl Id {
     }
 }
 
-/// The number of a name in a file of lines `NAME:x:NUMBER:...`; a text that is a number is that number.
+/// Returns the ID of `name` in `directory`, a file of lines `NAME:x:ID:...`. A `name` that is a number is that ID.
 pub(super) fn number_of(what: &str, name: &str, directory: &Path) -> Result<u32, String> {
     if let Ok(number) = name.parse() {
         return Ok(number);
@@ -64,7 +63,8 @@ pub(super) fn number_of(what: &str, name: &str, directory: &Path) -> Result<u32,
     let (fix, key) = ("write its number", (directory.to_owned(), name.to_owned()));
     let lines = match std::fs::read_to_string(directory) {
         Ok(lines) => lines,
-        // Who adds a user puts another file in its place, which a daemon that has locked itself in does not reach.
+        // `useradd` replaces /etc/passwd by a new file. The rules of a confined daemon name the old inode, so the read
+        // fails.
         Err(error) => {
             let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get(&key).copied();
             return known.ok_or_else(|| format!("{what} '{name}': {}: {error}; {fix}", directory.display()));
@@ -80,7 +80,8 @@ pub(super) fn number_of(what: &str, name: &str, directory: &Path) -> Result<u32,
     found.ok_or_else(|| format!("there is no {what} '{name}' in {}; {fix}", directory.display()))
 }
 
-/// Who may open an export, where these addresses are listened on, with this TLS. An error has its place.
+/// Parses the rules of an export, given the addresses and TLS settings of the plan. An error has its offset in the
+/// file.
 pub(super) fn allow(
     tables: Option<&Spanned<Vec<AllowTable>>>,
     listen: &[Address],
@@ -105,7 +106,7 @@ impl AllowTable {
         let address = self.address.as_ref().map(|address| address.parse()).transpose()?;
         let at = |text: &String| {
             let address: Address = text.parse().map_err(|why| format!("{why}"))?;
-            // Sockets that systemd makes are in no list.
+            // Without `listen`, systemd passes the sockets, and their addresses are not known yet.
             match listen.is_empty() || listen.contains(&address) {
                 true => Ok(address),
                 false => Err(format!("{address} is not among the addresses of 'listen'")),

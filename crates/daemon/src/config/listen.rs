@@ -1,4 +1,4 @@
-//! `listen`: an address, or one with who may connect to its unix socket.
+//! `listen`: an address, optionally with mode, owner and group of its unix socket.
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, Visitor, value::MapAccessDeserializer};
@@ -7,10 +7,10 @@ use sheave_serve::{Address, SocketAccess};
 use super::allow::Id;
 use crate::value;
 
-/// Of a socket that has an owner or a group: these may connect.
+/// Default mode of a unix socket for which an owner or group is set: both may connect.
 const BOTH: u32 = 0o660;
 
-/// An entry: the address alone, or a table.
+/// An entry of `listen`: a string with the address, or a table.
 #[derive(Clone, Debug)]
 pub(super) struct ListenEntry(ListenTable);
 
@@ -46,7 +46,7 @@ impl<'de> Deserialize<'de> for ListenEntry {
 }
 
 impl ListenEntry {
-    /// The address, and who may connect if that is said.
+    /// Parses the entry. Returns the address, and the access settings if it has any.
     pub(super) fn meaning(&self) -> Result<(Address, Option<SocketAccess>), String> {
         let ListenTable { address, mode, owner, group } = &self.0;
         let address: Address = address.parse().map_err(|why| format!("{why}"))?;
@@ -65,11 +65,11 @@ impl ListenEntry {
     }
 }
 
-/// Who may connect to the sockets of a command line, if anything is said of that.
+/// Builds the access settings of unix sockets from options of the command line; `None` if none is given.
 ///
 /// # Errors
 ///
-/// There is no such user or group.
+/// The user or group does not exist.
 pub fn access(mode: Option<u32>, owner: Option<&str>, group: Option<&str>) -> Result<Option<SocketAccess>, String> {
     if mode.is_none() && owner.is_none() && group.is_none() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! A configuration is read, and what is wrong in one is told with its line.
+//! Parsing of configurations, and error messages with their line.
 
 use super::*;
 

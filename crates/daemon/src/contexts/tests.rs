@@ -1,4 +1,4 @@
-//! What one answer looks at has a bound, which all contexts of a request share.
+//! The limit on what one answer examines, which is shared by all contexts of a request.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::*;
 
 const UNIT: u64 = 4096;
 
-/// How far an answer goes of a range in which all has changed, and lies together.
+/// Returns the length that one answer covers, in a range that has changed completely and is contiguous.
 fn covered(volume: &Volume, context: u64, among: u32) -> u64 {
     let question = Question { context, pos: 0, len: 300 << 20, among };
     let told = answer(volume, UNIT, &question).expect("an answer");

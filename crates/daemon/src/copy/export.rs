@@ -1,8 +1,8 @@
-//! The content of a volume becomes a raw image, with holes where it has no data.
+//! Exports a volume as a raw image, sparse where the volume has no data.
 //!
-//! The extents say what to read; reads are several ahead of what is written, and are written in order, so that a stream
-//! gets the same bytes as a file. A device gets whole blocks of its own: those that have data in a part are read as a
-//! whole, and so are holes where it cannot make zeroes itself.
+//! Only extents with data are read. Several reads are in flight ahead of the write position, and are written in order,
+//! so a stream gets the same bytes as a file. A device is written in whole blocks of its own: a block that has any data
+//! is read in full, and so are holes if the device cannot write zeroes itself.
 
 use std::collections::VecDeque;
 
@@ -16,28 +16,28 @@ use super::sink::Sink;
 use crate::failure::{self, Failure};
 use crate::place::VolumePlace;
 
-/// How much of the volume is asked for its extents at a time: bounds the memory for them.
+/// Length of the range whose extents are queried at a time; bounds the memory for them.
 const WINDOW: u64 = 16 << 30;
 
-/// What a copy came to.
+/// Result of an export.
 pub struct Copied {
-    /// What was read and written.
+    /// Bytes read and written.
     pub bytes: u64,
-    /// What could not be read, in a rescue.
+    /// Blocks that a rescue could not read.
     pub bad: Bad,
 }
 
-/// What is read ahead, or a hole.
+/// An item of the queue between reads and writes.
 enum Next {
     Read { lane: u16, pos: u64, len: usize },
     Hole { pos: u64, len: u64 },
 }
 
-/// Copies a volume of this size to a sink, in a rescue past what cannot be read.
+/// Copies the first `size` bytes of a volume to `sink`. With `rescue`, the copy continues past unreadable blocks.
 ///
 /// # Errors
 ///
-/// What of it failed, or that it was ended.
+/// A read or write failed, or `stop` was set.
 pub fn copy_to(
     pool: &Pool,
     place: &VolumePlace,
@@ -81,22 +81,22 @@ pub fn copy_to(
 struct Copy<'a> {
     sink: Sink,
     lanes: Lanes,
-    /// What comes next in the image, oldest first.
+    /// Items to write, in the order of their positions.
     ahead: VecDeque<Next>,
     meter: &'a mut dyn Meter,
     copied: u64,
-    /// The sink is a device, which the ring of the volume writes too.
+    /// The sink is a device that is written through the ring of the volume.
     to_device: bool,
-    /// What is put begins and ends at a multiple of this; 1 where the sink takes all bytes.
+    /// Alignment of everything that is written; 1 if the sink takes any length.
     block: u64,
-    /// The sink takes holes as such.
+    /// The sink can be told to make a range of zeroes.
     makes_zeroes: bool,
 }
 
 impl Copy<'_> {
-    /// False when it was stopped.
+    /// Returns false if it was stopped.
     fn run(&mut self, volume: &Volume, place: &VolumePlace, size: u64, stop: &AtomicBool) -> Result<bool, Failure> {
-        // All before `pos` was put. Windows begin at blocks.
+        // Everything before `pos` was put; windows begin on block boundaries.
         let (mut window, mut pos) = (0, 0);
         while window < size {
             let len = WINDOW.min(size - window);
@@ -110,7 +110,7 @@ impl Copy<'_> {
                 let end = extent.pos + extent.len;
                 let rest = end % self.block;
                 if extent.kind != ExtentKind::Data && self.makes_zeroes {
-                    // A hole's last block that is not whole goes with what follows it.
+                    // The partial block at the end of a hole is copied together with the extent behind it.
                     let end = end - rest;
                     if end > pos {
                         self.put(Next::Hole { pos, len: end - pos })?;
@@ -139,7 +139,7 @@ impl Copy<'_> {
         Ok(true)
     }
 
-    /// A lane that no read ahead is in.
+    /// Returns a lane that no read ahead occupies, after writing the oldest items if necessary.
     fn lane(&mut self) -> Result<u16, Failure> {
         loop {
             let ahead = &self.ahead;

@@ -1,10 +1,10 @@
-//! What changed between a snapshot and a later one, or the volume, as an RBD diff.
+//! Exports the changes between a snapshot and a later one, or the volume, as an RBD diff.
 //!
-//! Maps say what may have changed. Where a copy moved data, blocks are compared ([`Volume::differences_since`]); what
-//! differs is read, and a few reads are in flight ahead of what is written.
+//! The maps of the volumes tell which ranges may have changed. Ranges whose data a copy moved are compared block by
+//! block ([`Volume::differences_since`]). Changed data is read, with a few reads in flight ahead of the write position.
 //!
-//! A diff between any two volumes of the pool is right, whatever happened between them: it says what reads differently.
-//! So it may cross a rollback and a resize; whether it fits is the import's question.
+//! A diff between any two volumes of a pool is correct, whatever happened between them, since it lists the ranges that
+//! read differently. So it may cross a rollback or a resize; the import decides whether it applies.
 
 use std::collections::VecDeque;
 
@@ -19,26 +19,26 @@ use crate::failure::{self, Failure};
 use crate::place::VolumePlace;
 use crate::value;
 
-/// How much of the volume is compared at a time: bounds the memory for its extents, of which there is one for each
-/// second block at worst.
+/// Length of the range that is compared at a time; bounds the memory for its extents, at worst one for every second
+/// block.
 const WINDOW: u64 = 1 << 30;
 
-/// What a diff came to.
+/// Result of an export.
 #[derive(Clone, Copy, Debug)]
 pub struct Written {
-    /// What changed and is data: that much was read.
+    /// Bytes that changed and are data now.
     pub copied_bytes: u64,
-    /// What changed and reads as zeroes now.
+    /// Bytes that changed and read as zeroes now.
     pub zero_bytes: u64,
-    /// Read before that, of both sides, to tell what changed from what was copied as it was.
+    /// Bytes read from both sides for comparison, to tell changed data from data that a copy moved.
     pub compared_bytes: u64,
 }
 
-/// Writes the diff that leads to a volume, from a snapshot or from nothing.
+/// Writes the diff from the snapshot `from`, or from nothing, to the volume at `place`.
 ///
 /// # Errors
 ///
-/// What of it failed, or that it was ended.
+/// A read, comparison or write failed, or `stop` was set.
 pub fn write(
     pool: &Pool,
     place: &VolumePlace,
@@ -83,7 +83,7 @@ pub fn write(
             }
             None => data_alone(volume.extents(at, len).map_err(failure::pool)?),
         };
-        // Relaxed: as above. A comparison that was ended has not told all.
+        // Relaxed: as above. A comparison that was stopped has not returned all changes.
         if stop.load(Ordering::Relaxed) || !stream.extents(&changed, stop)? {
             return Err(Failure::interrupted(format!("the export was ended; {name} is not complete")));
         }
@@ -96,7 +96,8 @@ pub fn write(
     Ok(Written { copied_bytes: sums.0, zero_bytes: sums.1, compared_bytes })
 }
 
-/// What a snapshot is called in a diff. Version 1 is for Ceph, whose names are those within an image and have no `@`.
+/// Returns the name of a snapshot in the diff. Version 1 is read by Ceph, whose snapshot names are relative to an image
+/// and have no `@`.
 fn name_in(version: Version, name: &str) -> String {
     match (version, value::split_snapshot(name)) {
         (Version::V1, Some((_, own))) => own.into(),
@@ -104,13 +105,13 @@ fn name_in(version: Version, name: &str) -> String {
     }
 }
 
-/// Where nothing was before, holes are no change.
+/// Removes holes from `extents`: without a base, a hole is no change.
 fn data_alone(mut extents: Vec<Extent>) -> Vec<Extent> {
     extents.retain(|extent| extent.kind == ExtentKind::Data);
     extents
 }
 
-/// The snapshot to begin at: a volume would be another thing by the time of the import.
+/// Opens the snapshot that the diff begins at. A volume is refused, since it may change before the diff is imported.
 fn base_of(pool: &Pool, from: &str) -> Result<Volume, Failure> {
     if !pool.volume_info(from).map_err(failure::pool)?.snapshot {
         return Err(Failure::usage(format!("--from '{from}' is a volume, and a diff begins at a snapshot"))
@@ -122,21 +123,21 @@ fn base_of(pool: &Pool, from: &str) -> Result<Volume, Failure> {
 struct Stream {
     sink: Sink,
     version: Version,
-    /// Bytes written.
+    /// Bytes written so far.
     pos: u64,
     lanes: Lanes,
-    /// Reads in flight, oldest first: their lanes, places and lengths.
+    /// Reads in flight, oldest first: lane, position and length of each.
     ahead: VecDeque<(u16, u64, usize)>,
-    /// Bytes of data and of zeroes.
+    /// Total bytes of data, and of zeroes.
     sums: (u64, u64),
 }
 
 impl Stream {
-    /// False when it was stopped.
+    /// Returns false if it was stopped.
     fn extents(&mut self, changed: &[Extent], stop: &AtomicBool) -> Result<bool, Failure> {
         for extent in changed {
             if extent.kind != ExtentKind::Data {
-                // In the order of their places.
+                // Data that precedes the zeroes goes first: the records of a diff are ordered by position.
                 self.write_all_read()?;
                 self.put(&rbd_diff::zeroes(self.version, extent.pos, extent.len))?;
                 self.sums.1 += extent.len;
@@ -162,7 +163,7 @@ impl Stream {
         Ok(true)
     }
 
-    /// A lane that no read ahead is in; there is one when there are fewer of them than lanes.
+    /// Returns a lane that no read ahead occupies. One exists while there are fewer reads than lanes.
     fn free_lane(&self) -> u16 {
         let used = |lane: u16| self.ahead.iter().any(|(at, ..)| *at == lane);
         (0..LANES).find(|lane| !used(*lane)).unwrap_or(0)

@@ -1,10 +1,10 @@
-//! A raw image becomes the content of a volume; zeroes take no space.
+//! Imports a raw image into a volume; zeroes are not allocated.
 //!
-//! A volume that does not exist is made as an [interim](super::interim) one, `NAME.importing`, and gets its name when
-//! all of it is durable: nobody ever meets half an image. When the copy fails or is ended, that volume is deleted
-//! again.
+//! A volume that does not exist is created as an [interim](super::interim) one, `NAME.importing`, and renamed when all
+//! of it is durable, so half an image is never visible under the name. The interim volume is deleted when the copy
+//! fails or is stopped.
 //!
-//! Invariant I1: [`split`] finds every 4 KiB that is not all zeroes, and nothing else.
+//! Invariant I1: [`split`] finds every 4 KiB block that is not all zeroes, and no other.
 
 use std::collections::VecDeque;
 
@@ -20,36 +20,35 @@ use super::{Ask, Meter};
 use crate::failure::{self, Failure};
 use crate::place::VolumePlace;
 
-/// Size that a volume begins with when that of the image is not known.
+/// Initial size of a new volume when the size of the image is unknown.
 const UNKNOWN: u64 = 64 << 30;
-/// Reads of a device under way at a time; the other lanes are written from meanwhile.
+/// Reads of a device in flight at a time. The other half of the lanes is left for writes.
 const READ_AHEAD: usize = LANES as usize / 2;
-/// Ends the name of a volume that is being imported.
+/// Suffix of the interim volume's name.
 const SUFFIX: &str = ".importing";
 
-/// What is asked for.
+/// Target of an import.
 pub struct Wanted<'a> {
-    /// The volume.
     pub place: &'a VolumePlace,
-    /// The size of a new one, unless that of the image.
+    /// Size of a new volume; by default the size of the image.
     pub size: Option<u64>,
 }
 
-/// What a copy came to.
+/// Result of an import.
 pub struct Copied {
-    /// Bytes of the image.
+    /// Size of the image.
     pub image_bytes: u64,
-    /// What was not zeroes, and so was written.
+    /// Bytes written, which are those in blocks with data.
     pub copied_bytes: u64,
     stopped: bool,
 }
 
-/// Copies the image, into a volume that is there or a new one. A volume that has come to be there meanwhile is not
-/// written to: its name refuses the new one.
+/// Copies the image into the existing volume (`exists`) or into a new one. If another client creates the volume during
+/// the copy, the final rename fails, and that volume is not touched.
 ///
 /// # Errors
 ///
-/// What of it failed; a volume that it began to make is gone again.
+/// A read or write failed, or `stop` was set. A new volume that was begun is deleted again.
 pub fn into_pool(
     pool: &Pool,
     wanted: &Wanted<'_>,
@@ -63,7 +62,7 @@ pub fn into_pool(
     if exists { over(pool, wanted, ask, source, meter, stop) } else { anew(pool, wanted, source, meter, stop) }
 }
 
-/// Into a new volume.
+/// Imports into a new volume.
 fn anew(
     pool: &Pool,
     wanted: &Wanted<'_>,
@@ -109,7 +108,7 @@ fn anew(
     Ok(copied)
 }
 
-/// Into a volume that is there.
+/// Imports into an existing volume, whose content is replaced.
 fn over(
     pool: &Pool,
     wanted: &Wanted<'_>,
@@ -141,7 +140,7 @@ fn over(
     let mut lanes = Lanes::new(&volume, place)?;
     let has_data = info.written_bytes > 0;
     let copied = copy(&mut lanes, source, meter, stop, Some(info.size_bytes), &mut |_| Ok(()), has_data)?;
-    // What the image is too short for is zeroes, as in a new volume.
+    // The part of the volume behind the image becomes zeroes, as in a new volume.
     let end = copied.image_bytes.next_multiple_of(GRAIN);
     if has_data && !copied.stopped && end < info.size_bytes {
         lanes.punch(end, info.size_bytes - end)?;
@@ -154,8 +153,8 @@ fn over(
     Ok(copied)
 }
 
-/// Copies until the image ends. `limit` is the volume's size when it does not grow; `room` makes it grow; `has_data`
-/// tells that zeroes must be put where they are.
+/// Copies until the image ends. `limit` is the size of a volume that must not grow; `room` grows a new volume to the
+/// given size; `has_data` means that the volume has old data, which zeroes of the image must overwrite.
 fn copy(
     lanes: &mut Lanes,
     source: &mut Source,
@@ -210,7 +209,7 @@ fn fits(end: u64, limit: Option<u64>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Starts writing what a lane has of the image to its place in the volume, but for zeroes.
+/// Starts writing the `bytes` in `lane` to position `pos` of the volume, without blocks of zeroes.
 fn put(
     lanes: &mut Lanes,
     (lane, bytes, pos): (u16, usize, u64),
@@ -224,7 +223,7 @@ fn put(
         if run.zero && has_data {
             lanes.punch(at, run.len as u64)?;
         } else if !run.zero {
-            // The image may end within its last grain.
+            // The image may end within its last grain; the padding is not counted.
             copied.copied_bytes += run.len.min(bytes - run.start) as u64;
             lanes.write(lane, run.start..run.start + run.len, at)?;
         }
@@ -232,7 +231,7 @@ fn put(
     Ok(())
 }
 
-/// Copies a device, which the ring of the volume reads too: from its memory data goes on to the volume.
+/// Copies a device that the ring of the volume reads too: the buffer that a read filled is written to the volume.
 fn copy_device(
     lanes: &mut Lanes,
     device: &Device,
@@ -268,7 +267,7 @@ fn copy_device(
                 lanes.wait_for(lane)?;
                 put(lanes, (lane, bytes as usize, pos), has_data, copied)?;
             }
-            // A volume has whole grains, so the last one may be longer than the image.
+            // The volume has whole grains, so the last one may extend beyond the image.
             None if has_data => lanes.punch(pos, bytes.next_multiple_of(GRAIN))?,
             None => {}
         }
@@ -278,7 +277,7 @@ fn copy_device(
     lanes.drain()
 }
 
-/// A part of a device that is under way: it is read into a lane, or is a hole.
+/// A range of the device that is being read into a lane, or a hole.
 #[derive(Clone, Copy, Debug)]
 struct Ahead {
     lane: Option<u16>,
@@ -286,7 +285,7 @@ struct Ahead {
     pos: u64,
 }
 
-/// Neighbouring blocks that are all zeroes, or all not.
+/// A run of blocks that are all zeroes, or all not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     start: usize,
@@ -294,7 +293,7 @@ struct Run {
     zero: bool,
 }
 
-/// A piece of an image as runs (I1).
+/// Splits `bytes` into runs (I1).
 fn split(bytes: &[u8]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::with_capacity(8);
     for (number, block) in bytes.chunks(GRAIN as usize).enumerate() {
@@ -308,12 +307,12 @@ fn split(bytes: &[u8]) -> Vec<Run> {
 }
 
 fn is_zero(block: &[u8]) -> bool {
-    // The first word decides most blocks of data.
+    // Most blocks of data differ from zero in the first byte already.
     block.first().is_none_or(|first| *first == 0)
         && block.chunks(128).all(|part| part.iter().fold(0, |all, byte| all | byte) == 0)
 }
 
-/// One read of the source fills at most a lane.
+/// A lane holds whole grains, so `put` can pad a read of any length within its lane.
 const _: () = assert!(LANE_BYTES.is_multiple_of(GRAIN as usize));
 
 #[cfg(test)]

@@ -1,23 +1,25 @@
-//! A volume goes from one snapshot to the next, by a diff.
+//! Imports a diff: brings a volume from one snapshot to the next.
 //!
 //! ```text
 //!   base ──clone──> NAME.import-diff ──ranges──> synced ──snapshot──> TO ──rollback of NAME to TO──> done
 //!                   (interim)                                         (the original's identity)
 //! ```
 //!
-//! - I1: NAME is what base is, or what TO is, at any moment and after any crash; TO is there as a whole or not.
-//! - I2: what an import leaves that was killed is an [interim](super::interim) volume, which goes when the pool is
-//!   opened the next time; or TO as a whole, with NAME behind it, which the next one finishes.
-//! - I3: a diff goes onto what it begins at alone: the snapshot has the identity that the diff names, and the volume
-//!   differs from the snapshot in nothing. Where either has no random bits (version 1, older programs, a pool that was
-//!   not upgraded) names, times and places are compared, and a warning says that this proves nothing.
-//! - I4: TO has the identity of the original, so that the next diff finds it.
-//! - I5: a snapshot that has its volume's name, `V@S`, is `NAME@S` here. One that has not keeps its name, unless the
-//!   diff begins at a snapshot of NAME that is found as `NAME@S`. Both belong to NAME: it is their origin.
-//! - I6: where there was nothing to do, the rest of a stream is read all the same: who writes it into a pipe would fail
-//!   otherwise, and with it a whole pipeline that has done what it was to do.
+//! - I1: at any moment and after any crash, NAME has the content of base or of TO, and TO exists completely or not at
+//!   all.
+//! - I2: an import that is killed leaves either an [interim](super::interim) volume, which is deleted when the pool is
+//!   opened the next time, or the complete TO with NAME still at base, which the next import of the diff finishes.
+//! - I3: a diff is applied only to the snapshot it begins at: the snapshot has the identity that the diff names, and
+//!   the volume is unchanged since the snapshot. Where either has no random bits (version 1, older programs, a pool
+//!   that was not upgraded), names, times and allocated ranges are compared, and a warning says that this proves
+//!   nothing.
+//! - I4: TO gets the identity of the original, so that the next diff finds it.
+//! - I5: a snapshot that has its volume's name, `V@S`, becomes `NAME@S` here. One without keeps its name, unless the
+//!   diff begins at a snapshot that exists here as `NAME@S`. Both belong to NAME: it is their origin.
+//! - I6: when there is nothing to do, the rest of a stream is read all the same. The process that writes it into a pipe
+//!   would fail otherwise, and with it a pipeline that has achieved its purpose.
 //!
-//! A diff that begins at nothing makes the volume, which must not be there.
+//! A diff that begins at nothing creates the volume, which must not exist.
 
 use std::io::{self, BufReader, Read};
 
@@ -34,60 +36,57 @@ use crate::failure::{self, Failure};
 use crate::place::VolumePlace;
 use crate::value;
 
-/// Ends the name of a volume that a diff is put into.
+/// Suffix of the interim volume's name.
 const SUFFIX: &str = ".import-diff";
 
-/// Read at a time: most records are short.
+/// Size of the read buffer; most records are short.
 const BUFFER: usize = 64 << 10;
 
-/// What was done when all of the diff was needed.
+/// Value of [`Imported::done`] when all of the diff was applied.
 const IMPORTED: &str = "imported";
 
-/// What is asked for.
+/// Target of an import, with its options.
 pub struct Wanted<'a> {
-    /// What the diff is called, in words to people.
+    /// Name of the diff in error messages.
     pub file: &'a str,
-    /// The volume.
     pub place: &'a VolumePlace,
-    /// What the snapshot at the beginning is called here, if not as in the diff.
+    /// Local name of the snapshot that the diff begins at, if it differs from the one in the diff.
     pub base: Option<&'a str>,
-    /// What to call the snapshot at the end, if not as in the diff.
+    /// Name to give the snapshot that the diff leads to, if not the one in the diff.
     pub name: Option<&'a str>,
 }
 
-/// What came of it.
+/// Result of an import.
 #[derive(Debug)]
 pub struct Imported {
-    /// `imported`; `finished` or `present` when an import before had done it but for the end, or all of it.
+    /// `imported`; or `finished` if an earlier import had only the end left to do, `present` if it had done everything.
     pub done: &'static str,
-    /// The snapshot at the beginning.
+    /// Snapshot that the diff begins at.
     pub from: Option<String>,
-    /// The snapshot at the end.
+    /// Snapshot that the diff leads to.
     pub to: Option<String>,
-    /// The version of the format.
+    /// Version of the format.
     pub format: &'static str,
-    /// Bytes of data.
     pub copied_bytes: u64,
-    /// Bytes of zeroes.
     pub zero_bytes: u64,
-    /// What could not be verified.
+    /// Properties that could not be verified.
     pub warnings: Vec<String>,
 }
 
-/// A diff, and where it goes.
+/// The state of one import.
 struct Job<'a, R> {
     pool: &'a Pool,
     args: &'a Wanted<'a>,
     reader: &'a mut Reader<R>,
     header: &'a Header,
-    /// Names of its snapshots here.
+    /// Local names of the snapshots that the diff begins at and leads to.
     base: Option<String>,
     to: Option<String>,
     warnings: Vec<String>,
     stop: &'a AtomicBool,
 }
 
-/// A diff whose beginning was read.
+/// A diff whose header was read.
 pub struct Begun<'a> {
     reader: Reader<BufReader<Interruptible<'a>>>,
     header: Header,
@@ -95,11 +94,11 @@ pub struct Begun<'a> {
     stop: &'a AtomicBool,
 }
 
-/// Reads the beginning: whether it is a diff, and what its snapshots are called here.
+/// Reads the header, and checks the names of its snapshots.
 ///
 /// # Errors
 ///
-/// That it is none, or cannot be read.
+/// The source cannot be read, or is not a diff, or a name is invalid.
 pub fn begin<'a>(wanted: &Wanted<'_>, source: Source, stop: &'a AtomicBool) -> Result<Begun<'a>, Failure> {
     source.refuse_locked()?;
     let is_stream = source.size().is_none();
@@ -110,11 +109,11 @@ pub fn begin<'a>(wanted: &Wanted<'_>, source: Source, stop: &'a AtomicBool) -> R
 }
 
 impl Begun<'_> {
-    /// Puts it into the volume.
+    /// Applies the diff to the volume.
     ///
     /// # Errors
     ///
-    /// Why it does not fit, or what failed; the volume is as it was.
+    /// The diff does not apply, or a read or write failed. The volume is unchanged.
     pub fn into_pool(&mut self, pool: &Pool, wanted: &Wanted<'_>, meter: &mut dyn Meter) -> Result<Imported, Failure> {
         let Begun { reader, header, stop, .. } = self;
         let format = if reader.version() == Version::V1 { "v1" } else { "v2" };
@@ -125,12 +124,12 @@ impl Begun<'_> {
         Ok(Imported { done, from, to, format, copied_bytes, zero_bytes, warnings })
     }
 
-    /// Reads what is left of a stream of which nothing was needed (I6); that needs no pool. A diff that is cut off or
-    /// wrong there is a warning: what it leads to is here.
+    /// Reads the rest of a stream that was not needed (I6); no pool is involved. If that part of the diff is truncated
+    /// or corrupt, `imported` gets a warning only, since its result is already present.
     ///
     /// # Errors
     ///
-    /// That it was ended.
+    /// The import was stopped.
     pub fn read_rest(mut self, imported: &mut Imported, meter: &mut dyn Meter) -> Result<(), Failure> {
         if !self.is_stream || imported.done == IMPORTED {
             return Ok(());
@@ -149,7 +148,7 @@ impl Begun<'_> {
     }
 }
 
-/// Refuses names that cannot be here.
+/// Rejects snapshot names that are invalid here.
 fn check_names(args: &Wanted<'_>, header: &Header) -> Result<(), Failure> {
     if header.from.is_none() && args.base.is_some() {
         return Err(Failure::usage("--base is given, and the diff begins at nothing").fix("leave --base out"));
@@ -165,7 +164,7 @@ fn check_names(args: &Wanted<'_>, header: &Header) -> Result<(), Failure> {
     known(&header.to, args.name, "--as")
 }
 
-/// What the snapshots of the diff are called here (I5).
+/// Returns the local names of the diff's snapshots (I5).
 fn names(pool: &Pool, args: &Wanted<'_>, header: &Header) -> (Option<String>, Option<String>) {
     let volume = args.place.name.as_str();
     let own = |name: &str| format!("{volume}@{name}");
@@ -201,7 +200,7 @@ impl<'a, R: Read> Job<'a, R> {
         Ok((IMPORTED, patched))
     }
 
-    /// A pool that keeps no identities makes the copy one that no later diff can be sure of.
+    /// Adds a warning if the pool is too old to keep the identity of TO: no later diff can then be verified against it.
     fn warn_of_old_pool(&mut self) {
         if let Some(to) = &self.to
             && self.header.to_identity.is_some_and(|theirs| theirs.unique.is_some())
@@ -215,8 +214,8 @@ impl<'a, R: Read> Job<'a, R> {
         }
     }
 
-    /// What comparing two snapshots proves: an error in words for the caller if they differ, a warning if they only
-    /// look alike.
+    /// Returns true if the local snapshot `here` is the one with identity `theirs`. Adds a warning if they look alike,
+    /// but have no identity that would prove it.
     fn is_it(&mut self, theirs: &Identity, here: &str) -> Result<bool, Failure> {
         let ours = self.identity(here)?;
         let likeness = theirs.compare(&ours);
@@ -241,7 +240,7 @@ impl<'a, R: Read> Job<'a, R> {
         self.pool.open_volume(name).map(|volume| volume.identity()).map_err(failure::pool)
     }
 
-    /// Whether two volumes hold the same, by their maps.
+    /// Returns true if the maps of two volumes show the same content.
     fn same(&self, one: &str, other: &str) -> Result<bool, Failure> {
         let size = |name: &str| self.pool.volume_info(name).map(|info| info.size_bytes).map_err(failure::pool);
         let open = |name: &str| self.pool.open_volume(name).map_err(failure::pool);
@@ -252,7 +251,7 @@ impl<'a, R: Read> Job<'a, R> {
         Ok(one.changes_since(&other, 0, u64::MAX).map_err(failure::pool)?.is_empty())
     }
 
-    /// An import before this one made the snapshot, and was perhaps killed before the volume followed (I2).
+    /// Checks whether an earlier import created TO, and was perhaps killed before NAME followed (I2).
     fn went_before(&mut self) -> Result<Option<&'static str>, Failure> {
         let name = &self.args.place.name;
         let Some(to) = self.to.clone().filter(|to| self.exists(to)) else { return Ok(None) };
@@ -286,7 +285,8 @@ impl<'a, R: Read> Job<'a, R> {
         Err(Failure::run(format!("there is a snapshot or volume '{to}' already, and it is not this one")).fix(fix))
     }
 
-    /// Whether diffs have brought the volume on from a snapshot of it, to a later one.
+    /// Returns true if NAME equals a snapshot of it that is later than `snapshot`, so that further diffs were applied
+    /// since.
     fn went_on(&self, snapshot: &str) -> Result<bool, Failure> {
         let name = self.args.place.name.as_str();
         let first = self.pool.volume_info(snapshot).map_err(failure::pool)?.id;
@@ -299,7 +299,7 @@ impl<'a, R: Read> Job<'a, R> {
         Ok(false)
     }
 
-    /// Whether the diff goes onto what is here (I3).
+    /// Checks that the diff applies to the local snapshot and volume (I3).
     fn check_base(&mut self) -> Result<(), Failure> {
         let place = self.args.place;
         let Some(base) = self.base.clone() else {
@@ -342,7 +342,7 @@ impl<'a, R: Read> Job<'a, R> {
         Ok(())
     }
 
-    /// A volume to put the ranges into.
+    /// Creates the interim volume that the ranges are written to.
     fn begin(&self) -> Result<Interim<'a>, Failure> {
         let (name, size) = (&self.args.place.name, self.header.size);
         let interim = Interim::make(self.pool, name, SUFFIX, |interim| match &self.base {
@@ -359,7 +359,7 @@ impl<'a, R: Read> Job<'a, R> {
         Ok(interim)
     }
 
-    /// That a volume is made for this import.
+    /// Marks a volume as the interim volume of this import.
     fn mark(&self) -> sheave_vol::Interim {
         let owner = self.pool.volume_info(&self.args.place.name).map_or(0, |info| info.id);
         sheave_vol::Interim::new(Purpose::ImportDiff, owner)
@@ -388,7 +388,7 @@ impl<'a, R: Read> Job<'a, R> {
         Ok(patched)
     }
 
-    /// What was filled becomes the volume, in one step (I1).
+    /// Makes the filled volume the new content of NAME, in one step (I1).
     fn publish(&self, interim: Interim<'_>) -> Result<(), Failure> {
         let name = &self.args.place.name;
         let fail = failure::pool;
@@ -412,7 +412,7 @@ impl<'a, R: Read> Job<'a, R> {
                 self.pool.rollback(name, to).map_err(fail)?;
             }
             None => {
-                // A volume is rolled back to snapshots alone.
+                // `rollback` accepts snapshots only, so a temporary one is made.
                 let options = CopyOptions::default().interim(Some(self.mark()));
                 let make = |frozen: &str| self.pool.snapshot_with(interim.name(), frozen, &options);
                 let frozen = Interim::make(self.pool, name, SUFFIX, make)?;
@@ -425,7 +425,7 @@ impl<'a, R: Read> Job<'a, R> {
     }
 }
 
-/// An image as a stream that Ctrl-C ends.
+/// The diff as a stream whose reads fail once `stop` is set.
 struct Interruptible<'a> {
     source: Source,
     stop: &'a AtomicBool,

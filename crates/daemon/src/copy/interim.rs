@@ -1,35 +1,34 @@
-//! The volume that an import fills, before it is what was asked for.
+//! The temporary volume that an import fills before the volume gets its final name.
 //!
-//! Owns its name, and that it goes when the import does not come to its end: at once, or when the pool is opened the
-//! next time, if this process is killed ([`sheave_vol::Interim`]).
+//! Owns the name of that volume, and its deletion when the import does not complete: at once, or, if this process is
+//! killed, when the pool is opened the next time ([`sheave_vol::Interim`]).
 //!
-//! - N1: no volume is deleted or written for its name. One that is marked as interim and open nowhere is nobody's;
-//!   every other stays as it is, and the import takes another name.
+//! - N1: no volume is deleted or overwritten because of its name. A volume that is marked as interim and not open
+//!   belongs to nobody; every other stays, and the import takes another name.
 //!
-//! A pool that an older program made, and that was not upgraded, has no such marks. There a name that is taken refuses
-//! the import, for nothing says whose that volume is.
+//! A pool that an older program made, and that was not upgraded, cannot mark volumes. There an existing volume of that
+//! name makes the import fail, since nothing tells whose it is.
 
 use sheave_vol::{Pool, PoolError, Volume};
 
 use crate::failure::{self, Failure};
 
-/// Names that are tried.
 const MOST_NAMES: u32 = 100;
-/// Most bytes of a volume's name.
 const MAX_NAME: usize = 255;
 
-/// An interim volume; deleted with this unless it has become something else.
+/// An interim volume. Deleted on drop unless it has become the final volume.
 pub(super) struct Interim<'a> {
     pool: &'a Pool,
     name: String,
-    /// Open as long as it is needed: no sweep takes it.
+    /// Kept open so that [`Pool::sweep`] does not delete it.
     volume: Option<Volume>,
-    /// The pool knows it as interim.
+    /// The pool has the volume marked as interim.
     marked: bool,
 }
 
 impl<'a> Interim<'a> {
-    /// Made by `make` under the first name that is free of `NAME` and the suffix, and then a number.
+    /// Creates the volume with `make`, under the first free name of `name` + `suffix`, `name` + `suffix` + `-1`, and so
+    /// on.
     pub(super) fn make(
         pool: &'a Pool,
         name: &str,
@@ -59,16 +58,15 @@ impl<'a> Interim<'a> {
             .fix("rename or delete some of these volumes"))
     }
 
-    /// What it is called.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// It, open.
+    /// Returns the open volume.
     ///
     /// # Errors
     ///
-    /// The pool's.
+    /// The pool cannot open it.
     pub(super) fn volume(&self) -> Result<Volume, Failure> {
         match &self.volume {
             Some(volume) => Ok(volume.clone()),
@@ -76,23 +74,23 @@ impl<'a> Interim<'a> {
         }
     }
 
-    /// It gets its name, and is interim no more.
+    /// Gives the volume its final name, which also removes the mark.
     ///
     /// # Errors
     ///
-    /// The pool's; it is deleted then.
+    /// The pool cannot rename it; the interim volume is then deleted.
     pub(super) fn become_volume(mut self, name: &str) -> Result<(), Failure> {
         self.pool.rename(&self.name, name).map_err(failure::pool)?;
-        // The rest of this has nothing to delete.
+        // Leaves nothing for `drop` to delete.
         (self.marked, self.name) = (true, String::new());
         Ok(())
     }
 
-    /// It is needed no more.
+    /// Deletes the volume.
     ///
     /// # Errors
     ///
-    /// The pool's; what is marked goes with the next sweep then.
+    /// The pool cannot delete it. If it is marked, the next sweep does.
     pub(super) fn remove(mut self) -> Result<(), Failure> {
         let name = std::mem::take(&mut self.name);
         self.delete(&name).map_err(failure::pool)
@@ -108,18 +106,19 @@ impl Drop for Interim<'_> {
     fn drop(&mut self) {
         let name = std::mem::take(&mut self.name);
         if !name.is_empty() {
-            // The error that brought us here is the one worth telling; what is marked goes with the next sweep.
+            // Ignored, since the caller already returns the error that led here. A marked volume is deleted by the next
+            // sweep.
             let _ = self.delete(&name);
         }
     }
 }
 
-/// Whether an older program made the pool, and it was not upgraded.
+/// Returns true if an older program made the pool and it was not upgraded.
 pub(super) fn lacks_identities(pool: &Pool) -> bool {
     pool.upgrades().iter().any(|upgrade| upgrade.name == "identities")
 }
 
-/// A name beside that of the volume. Names are ASCII, so any byte is the end of a character.
+/// Returns a name derived from the volume's, cut to the maximum length. Names are ASCII, so it can be cut at any byte.
 fn interim_name(name: &str, suffix: &str, number: u32) -> String {
     let end = if number == 0 { suffix.to_owned() } else { format!("{suffix}-{number}") };
     format!("{}{end}", &name[..name.len().min(MAX_NAME - end.len())])

@@ -1,11 +1,11 @@
-//! Buffers and I/O in flight: a ring with a volume attached, as copies use it; and with the device that an image is, if
-//! it is one, so that data goes from the one to the other by the same buffer.
+//! A ring with a volume attached, and buffers for the copies. If the image is a device, it is attached too, and data
+//! moves between the two through the same buffer.
 //!
-//! A lane is a registered buffer. A copy takes a free one, fills it and writes parts of it, or reads into it and takes
-//! the bytes out; it is free again when nothing uses it. The first I/O that fails ends the copy.
+//! A lane is a registered buffer. A copy takes a free lane, fills it and writes parts of it, or reads into it and takes
+//! the bytes out. The lane is free again when no operation uses it. The first failed I/O ends the copy.
 //!
-//! * I1. At most [`MAX_OPS`] operations are in flight, so that the ring has an entry for each.
-//! * I2. A lane's bytes are touched only while no operation uses it (the ring refuses otherwise).
+//! * I1. At most [`MAX_OPS`] operations are in flight, so the ring always has an entry for the next.
+//! * I2. The bytes of a lane are accessed only while no operation uses it (the ring refuses otherwise).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,23 +17,23 @@ use sheave_vol::Volume;
 use crate::failure::Failure;
 use crate::place::VolumePlace;
 
-/// Buffers.
+/// Number of lanes.
 pub const LANES: u16 = 16;
-/// Bytes of a buffer: the largest I/O.
+/// Size of a lane, and of the largest I/O.
 pub const LANE_BYTES: usize = 1 << 20;
-/// Operations in flight at most (I1).
+/// Maximum number of operations in flight (I1).
 const MAX_OPS: usize = 128;
 
-/// What an operation does, for its errors and for the rest of one that came out short.
+/// An operation in flight, kept for error messages and to resubmit the rest after a short completion.
 #[derive(Clone, Copy, Debug)]
 struct Op {
     what: What,
     of: Of,
     lane: Option<u16>,
-    /// First byte in the lane; of a discard, its length.
+    /// First byte within the lane; the length, for a discard or zero operation.
     start: usize,
     pos: u64,
-    /// What it should end with.
+    /// Result of a complete success.
     expected: u32,
 }
 
@@ -46,30 +46,30 @@ enum What {
     Flush,
 }
 
-/// What an operation goes to.
+/// Target of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Of {
     Volume,
     Image,
 }
 
-/// A ring with a volume.
+/// A ring with a volume attached, and its buffers.
 pub struct Lanes {
     ring: Ring,
     fd: Fd,
     place: VolumePlace,
-    /// The image, where that is a device.
+    /// File descriptor and name of the image, if it is a device.
     image: Option<(Fd, String)>,
-    /// Operations that use each lane.
+    /// Number of operations in flight on each lane.
     users: [u32; LANES as usize],
-    /// In flight, by user data; the free places.
+    /// Operations in flight, by user data; and the free indices of that list.
     ops: Vec<Option<Op>>,
     free_ops: Vec<usize>,
     failed: Option<(Op, i32)>,
 }
 
 impl Lanes {
-    /// A ring on this thread with the volume attached.
+    /// Sets up a ring on this thread and attaches the volume.
     pub fn new(volume: &Volume, place: &VolumePlace) -> Result<Self, Failure> {
         let fail = |err: RingError| Failure::run(format!("{place}: cannot set a ring up: {err}"));
         let mut ring = Ring::builder().entries(2 * MAX_OPS as u32).build().map_err(fail)?;
@@ -89,7 +89,7 @@ impl Lanes {
         })
     }
 
-    /// Attaches the device that the image is.
+    /// Attaches the image, which is a device.
     pub fn attach_image(&mut self, device: &Device) -> Result<(), Failure> {
         let fail = |err| Failure::run(format!("{}: cannot be attached: {err}", device.name()));
         let fd = self.ring.attach(device).map_err(fail)?;
@@ -97,12 +97,12 @@ impl Lanes {
         Ok(())
     }
 
-    /// A lane that nothing uses; waits for one.
+    /// Returns a free lane; waits for one if necessary.
     pub fn take(&mut self) -> Result<u16, Failure> {
         self.take_but(&mut |_| false)
     }
 
-    /// A lane that nothing uses, other than those that are `kept`; waits for one. There is one that is not kept.
+    /// Returns a free lane that is not `kept`; waits for one if necessary. At least one lane must not be kept.
     pub fn take_but(&mut self, kept: &mut dyn FnMut(u16) -> bool) -> Result<u16, Failure> {
         loop {
             if let Some(lane) = (0..LANES).find(|&lane| self.users[usize::from(lane)] == 0 && !kept(lane)) {
@@ -112,41 +112,41 @@ impl Lanes {
         }
     }
 
-    /// A free lane's bytes, to fill.
+    /// Returns the buffer of a free lane, for filling.
     pub fn bytes_mut(&mut self, lane: u16) -> &mut [u8] {
         self.ring.buffer_mut(lane).expect("I2: the lane is free")
     }
 
-    /// A free lane's bytes, to take out.
+    /// Returns the contents of a free lane.
     pub fn bytes(&self, lane: u16) -> &[u8] {
         self.ring.buffer(lane).expect("I2: the lane is free")
     }
 
-    /// Starts writing a part of a lane to `pos` of the volume.
+    /// Starts writing `part` of a lane to `pos` of the volume.
     pub fn write(&mut self, lane: u16, part: Range<usize>, pos: u64) -> Result<(), Failure> {
         let expected = part.len() as u32;
         self.start(Op { what: What::Write, of: Of::Volume, lane: Some(lane), start: part.start, pos, expected })
     }
 
-    /// Starts writing the front of a lane to `pos` of the image.
+    /// Starts writing the first `len` bytes of a lane to `pos` of the image.
     pub fn write_image(&mut self, lane: u16, len: usize, pos: u64) -> Result<(), Failure> {
         let expected = len as u32;
         self.start(Op { what: What::Write, of: Of::Image, lane: Some(lane), start: 0, pos, expected })
     }
 
-    /// Starts reading `len` bytes from `pos` of the image to the front of a lane.
+    /// Starts reading `len` bytes from `pos` of the image to the start of a lane.
     pub fn read_image(&mut self, lane: u16, len: usize, pos: u64) -> Result<(), Failure> {
         let expected = len as u32;
         self.start(Op { what: What::Read, of: Of::Image, lane: Some(lane), start: 0, pos, expected })
     }
 
-    /// Starts reading `len` bytes from `pos` of the volume to the front of a lane.
+    /// Starts reading `len` bytes from `pos` of the volume to the start of a lane.
     pub fn read(&mut self, lane: u16, len: usize, pos: u64) -> Result<(), Failure> {
         let expected = len as u32;
         self.start(Op { what: What::Read, of: Of::Volume, lane: Some(lane), start: 0, pos, expected })
     }
 
-    /// Reads and waits for it; false when that failed. Nothing else is in flight.
+    /// Reads, and waits for completion. Returns false if the read failed. Nothing else may be in flight.
     pub fn try_read(&mut self, lane: u16, len: usize, pos: u64) -> Result<bool, Failure> {
         debug_assert_eq!(self.free_ops.len(), MAX_OPS, "who knows which one failed");
         let done = self.read(lane, len, pos).and_then(|()| self.wait_for(lane));
@@ -156,18 +156,18 @@ impl Lanes {
         }
     }
 
-    /// Starts giving the space of a range back.
+    /// Starts discarding a range of the volume.
     pub fn punch(&mut self, pos: u64, len: u64) -> Result<(), Failure> {
         self.range(What::Discard, Of::Volume, pos, len)
     }
 
-    /// Starts making a range of the image zeroes.
+    /// Starts writing zeroes to a range of the image.
     pub fn zero_image(&mut self, pos: u64, len: u64) -> Result<(), Failure> {
         self.range(What::Zero, Of::Image, pos, len)
     }
 
     fn range(&mut self, what: What, of: Of, mut pos: u64, mut len: u64) -> Result<(), Failure> {
-        /// Of one operation, so that Ctrl-C has not to wait for a discard of a TiB.
+        /// Length of a single operation. Bounds how long Ctrl-C has to wait when a TiB is discarded.
         const MOST: u64 = 1 << 30;
         while len > 0 {
             let piece = len.min(MOST);
@@ -177,12 +177,12 @@ impl Lanes {
         Ok(())
     }
 
-    /// Makes everything written to the volume durable; waits for it.
+    /// Makes everything written to the volume durable; waits for completion.
     pub fn sync(&mut self) -> Result<(), Failure> {
         self.flush(Of::Volume)
     }
 
-    /// Makes everything written to the image durable; waits for it.
+    /// Makes everything written to the image durable; waits for completion.
     pub fn sync_image(&mut self) -> Result<(), Failure> {
         self.flush(Of::Image)
     }
@@ -193,7 +193,7 @@ impl Lanes {
         self.drain()
     }
 
-    /// Waits until nothing uses a lane.
+    /// Waits until no operation uses the lane.
     pub fn wait_for(&mut self, lane: u16) -> Result<(), Failure> {
         while self.users[usize::from(lane)] > 0 {
             self.reap(1)?;
@@ -201,7 +201,7 @@ impl Lanes {
         Ok(())
     }
 
-    /// Waits until nothing is in flight.
+    /// Waits until no operation is in flight.
     pub fn drain(&mut self) -> Result<(), Failure> {
         while self.free_ops.len() < MAX_OPS {
             self.reap(1)?;
@@ -217,11 +217,11 @@ impl Lanes {
             self.users[usize::from(lane)] += 1;
         }
         self.push(op)?;
-        // Handed over at once: the file or pipe at the other end may take its time.
+        // Submitted at once, not batched: the caller may next block on the file or pipe at the other end.
         self.reap(0)
     }
 
-    /// There is a free number, and the lane is counted as used.
+    /// Queues an operation. The caller ensures that `free_ops` is not empty, and has counted the lane as used.
     fn push(&mut self, op: Op) -> Result<(), Failure> {
         let number = self.free_ops.pop().expect("I1: the caller has seen one, or given one back");
         let part = op.start..op.start + op.expected as usize;
@@ -243,7 +243,7 @@ impl Lanes {
             .map_err(|full| Failure::run(format!("{}: the ring refuses: {}", self.place, full.error)))
     }
 
-    /// Hands over what was pushed, waits for `wait` completions, and takes those that are there.
+    /// Submits what was queued, waits for `wait` completions, and processes all that have arrived.
     fn reap(&mut self, wait: u32) -> Result<(), Failure> {
         match self.ring.submit_and_wait(wait) {
             Ok(_) | Err(RingError::Busy) => {}
@@ -265,7 +265,7 @@ impl Lanes {
                 self.failed = Some((op, done.res));
             }
         }
-        // As far as the ring's bios went; the rest goes on.
+        // A completion is short when the ring ran out of bios; the rest is resubmitted.
         for (op, did) in short {
             let start = op.start + did as usize;
             self.push(Op { start, pos: op.pos + u64::from(did), expected: op.expected - did, ..op })?;

@@ -1,7 +1,7 @@
-//! Puts the ranges of a diff into a volume.
+//! Applies the ranges of a diff to a volume.
 //!
-//! Owns what becomes of ranges that do not begin and end at blocks: the blocks at their ends are read, changed in
-//! memory and written. All else is written as it comes, and zeroes become holes.
+//! Handles ranges that do not begin and end on block boundaries: the partial blocks at their ends are read, modified in
+//! memory and written back. Whole blocks are written as they arrive, and zeroes become holes.
 
 use std::io::Read;
 
@@ -13,10 +13,10 @@ use super::lanes::{LANE_BYTES, Lanes};
 use super::source::GRAIN;
 use crate::failure::Failure;
 
-/// Bytes that are passed over at a time.
+/// Size of the buffer for data that is skipped.
 const PASSED: usize = 64 << 10;
 
-/// What the ranges came to.
+/// Result of applying a diff.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Patched {
     pub copied_bytes: u64,
@@ -24,14 +24,14 @@ pub(super) struct Patched {
     pub stopped: bool,
 }
 
-/// A volume that is changed, `size` bytes large.
+/// A volume of `size` bytes, to which a diff is applied.
 pub(super) struct Patch<'a> {
     pub lanes: &'a mut Lanes,
     pub size: u64,
     pub stop: &'a AtomicBool,
 }
 
-/// A diff that is none, or cannot be read, in words.
+/// The failure for a diff that cannot be read or decoded.
 pub(super) fn failed(name: &str, err: &DiffError) -> Failure {
     let fix = match err.io {
         Some(_) => "look at the file or at the program that writes it, then import again",
@@ -40,7 +40,7 @@ pub(super) fn failed(name: &str, err: &DiffError) -> Failure {
     Failure::run(format!("{name}: {err}")).fix(fix)
 }
 
-/// Reads over the ranges that there are, up to the end of the stream; ends early when `stop` is set.
+/// Skips all remaining records of the stream; returns early when `stop` is set.
 pub(super) fn pass_over<R: Read>(
     reader: &mut Reader<R>,
     meter: &mut dyn Meter,
@@ -68,7 +68,7 @@ pub(super) fn pass_over<R: Read>(
 }
 
 impl Patch<'_> {
-    /// Puts in all ranges there are.
+    /// Applies all records of the diff.
     pub(super) fn all<R: Read>(
         &mut self,
         reader: &mut Reader<R>,
@@ -92,7 +92,7 @@ impl Patch<'_> {
                         if self.stop.load(Ordering::Relaxed) {
                             return Ok(Patched { stopped: true, ..sums });
                         }
-                        // Up to a block's end first, so that all that follows begins at one.
+                        // The first piece ends on a block boundary, so that all later ones begin on one.
                         let most = LANE_BYTES as u64 - pos % GRAIN;
                         let now = (end - pos).min(most) as usize;
                         self.data(pos, now, |bytes| fill(reader, bytes).map_err(fail))?;
@@ -105,7 +105,8 @@ impl Patch<'_> {
         }
     }
 
-    /// `len` bytes at `pos`, which with what stands before them in their block fit a lane.
+    /// Writes `len` bytes at `pos`, which `fill` provides. Together with the bytes before `pos` in its block they fit
+    /// in a lane.
     fn data(
         &mut self,
         pos: u64,
@@ -119,7 +120,8 @@ impl Patch<'_> {
         let lane = if from == 0 && to == whole {
             self.lanes.take()?
         } else {
-            // The rest of the first and last block stays: it may have been put there just now.
+            // Read-modify-write of the partial blocks at the ends. An earlier record may just have written to them, so
+            // those writes complete first.
             self.lanes.drain()?;
             let lane = self.lanes.take()?;
             self.lanes.read(lane, whole, start)?;
@@ -132,7 +134,7 @@ impl Patch<'_> {
 
     fn zeroes(&mut self, pos: u64, len: u64) -> Result<(), Failure> {
         let end = pos + len;
-        // The last block may be short, and is whole all the same.
+        // The volume's last block may be partial; a range up to the end of the volume covers it.
         let whole = if end == self.size { end } else { end - end % GRAIN };
         let (first, last) = (pos.next_multiple_of(GRAIN).min(end), whole.max(pos));
         if first > last || first == end {

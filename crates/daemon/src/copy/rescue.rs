@@ -1,10 +1,10 @@
-//! `sheave volume export --rescue`: all of a volume that can be read.
+//! `sheave volume export --rescue`: copies everything of a volume that can be read.
 //!
-//! Owns what becomes of a read that fails: it is made again block by block, and blocks that fail alone are listed.
-//! One read at a time, so that it is known which one failed.
+//! A read that fails is repeated block by block, and the blocks that fail again are listed. Only one read is in flight
+//! at a time, so that a failure identifies the blocks concerned.
 //!
-//! - R1: a block is listed if and only if it could not be read, by its own place in the volume; beyond a number of
-//!   ranges it is counted.
+//! - R1: a block is listed if and only if it could not be read, by its position in the volume. After [`MOST_LISTED`]
+//!   ranges the others are only counted.
 
 use serde::Serialize;
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
@@ -16,43 +16,40 @@ use super::sink::Sink;
 use super::source::GRAIN;
 use crate::failure::{self, Failure};
 
-/// How much of the volume is asked for its extents at a time: bounds the memory for them.
+/// Length of the range whose extents are queried at a time; bounds the memory for them.
 const WINDOW: u64 = 16 << 30;
-/// Bad ranges that are listed at most; the rest is counted.
+/// Maximum number of bad ranges in the list; the others are only counted.
 const MOST_LISTED: usize = 1 << 16;
 
-/// Neighbouring blocks that cannot be read.
+/// A range of adjacent unreadable blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct BadRange {
-    /// First byte in the volume.
     pub offset: u64,
-    /// Bytes.
     pub length: u64,
 }
 
-/// What is written in the place of a block that cannot be read.
+/// Replacement for a block that cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instead {
-    /// Zeroes.
     Zeroes,
-    /// Nothing: what is there stays.
+    /// Leaves the old content of the target in place.
     Nothing,
 }
 
-/// What could not be read.
+/// The blocks that could not be read.
 #[derive(Debug, Default)]
 pub struct Bad {
-    /// Where, the first of them.
+    /// The first ranges, in ascending order.
     pub listed: Vec<BadRange>,
-    /// How many ranges in all.
+    /// Number of all bad ranges.
     pub ranges: u64,
-    /// How much in all.
+    /// Bytes in all bad ranges.
     pub bytes: u64,
-    /// Where the last range ends.
+    /// End of the last range.
     end: u64,
 }
 
-/// A copy that goes on.
+/// State of a rescue.
 pub(super) struct Rescue<'a> {
     pub sink: &'a mut Sink,
     pub lanes: &'a mut Lanes,
@@ -63,7 +60,7 @@ pub(super) struct Rescue<'a> {
 }
 
 impl Rescue<'_> {
-    /// False when it was stopped.
+    /// Returns false if it was stopped.
     pub fn run(&mut self, volume: &Volume, size: u64, stop: &AtomicBool) -> Result<bool, Failure> {
         let mut window = 0;
         while window < size {
@@ -106,7 +103,7 @@ impl Rescue<'_> {
         Ok(())
     }
 
-    /// Whether it could be read.
+    /// Returns false if the range could not be read.
     fn try_copy(&mut self, pos: u64, len: u64) -> Result<bool, Failure> {
         if !self.lanes.try_read(0, len as usize, pos)? {
             return Ok(false);
@@ -126,7 +123,7 @@ impl Rescue<'_> {
 }
 
 impl Bad {
-    /// One more, which begins where the last one ends, or behind that.
+    /// Adds a bad block. Blocks come in ascending order.
     fn add(&mut self, pos: u64, len: u64) {
         let is_new = self.ranges == 0 || self.end != pos;
         let is_listed = self.ranges == self.listed.len() as u64;
@@ -138,7 +135,7 @@ impl Bad {
         }
     }
 
-    /// For people: what could not be read.
+    /// Describes the bad ranges for the user.
     pub fn words(&self) -> String {
         use std::fmt::Write;
         let mut text = String::new();

@@ -1,14 +1,14 @@
-//! An image to write: a new or replaced file with holes, a block device, or a stream.
+//! The output of an export: a new or replaced sparse file, a block device, a device of a server, or a stream.
 //!
-//! Owns what a hole becomes: nothing in a file that begins empty, zeroes elsewhere. A file that this made is removed
-//! again unless it was finished.
+//! Decides how a hole is written: not at all in a file that begins empty, as zeroes elsewhere. A file that was created
+//! here is removed again unless the export finishes.
 //!
-//! - S0: a file with something in it is replaced when all of the new one is durable, by one rename; until then, and if
-//!   that does not come to be, it is as it was. The new one is written beside it without a name, so that nothing of it
-//!   is left whatever ends the process, where the file system can do that; elsewhere as `.sheave-export-PID-N`. It gets
-//!   the old one's mode, and its owner if this process may give that. A file that is empty is written in place.
-//! - S1: a file or block device that this opened by its path is locked until it is dropped, so that no other copy
-//!   writes to it. What is removed is the file that was made here, and no other that has its name now.
+//! - S0: a file with content is replaced by one rename when all of the new file is durable. Until then, or if the
+//!   export fails, the old file is unchanged. The new file is written beside it without a name (`O_TMPFILE`) if the
+//!   file system supports that, so that nothing is left however the process ends; otherwise as `.sheave-export-PID-N`.
+//!   It gets the mode of the old file, and its owner if this process may set it. An empty file is written in place.
+//! - S1: a file or block device opened here by its path stays locked until it is dropped, so that no other copy writes
+//!   to it. A file is removed only if it is still the one that was created here under that name.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -30,38 +30,38 @@ use crate::devices;
 use crate::failure::{self, Failure};
 use crate::place::leads_to;
 
-/// Bytes that a pipe with room takes at once (pipe(7)).
+/// A pipe that polls as writable takes this many bytes without blocking (pipe(7)).
 const PIPE_BUF: usize = 4096;
 
-/// An image.
+/// An output.
 pub struct Sink {
     name: String,
     to: To,
-    /// What was made by us, and is not finished.
+    /// Cleanup if the export does not finish.
     made: Made,
-    /// Who reads a stream is not waited for any more once this is set.
+    /// When set, a write to a stream that nobody reads is given up.
     stop: Option<Arc<AtomicBool>>,
 }
 
-/// What becomes of the file when it is finished, and when it is not.
+/// Effect of finishing or not finishing on the file.
 enum Made {
-    /// It is what it is.
+    /// No effect.
     Nothing,
-    /// It was made under this name, and is removed unless it is finished.
+    /// The file was created under this name; it is removed unless the export finishes.
     New(PathBuf),
-    /// It was there and empty, and is emptied again.
+    /// The file existed and was empty; it is truncated again unless the export finishes.
     Emptied,
-    /// It takes the place of another (S0).
+    /// The file replaces another when the export finishes (S0).
     Beside(Beside),
 }
 
-/// A file that is to take the place of another.
+/// A new file that is to replace another.
 struct Beside {
-    /// The other, open and locked.
+    /// The file to be replaced, open and locked.
     old: File,
-    /// Its path, without symbolic links.
+    /// Path of the old file, with symbolic links resolved.
     path: PathBuf,
-    /// What the new one is called until then; none: it has no name.
+    /// Temporary name of the new file; `None` while it has no name (`O_TMPFILE`).
     name: Option<PathBuf>,
 }
 
@@ -69,16 +69,16 @@ enum To {
     File(File),
     Block(File),
     Stream(File),
-    /// Written by the ring that reads the volume ([`Sink::device`]).
+    /// A device that is written through the ring of the volume ([`Sink::device`]).
     Device {
         device: Device,
-        /// Nobody else of this process uses it.
+        /// Keeps other users in this process away from the device.
         _claim: Claim,
     },
 }
 
 impl Sink {
-    /// Opens or makes it for an image of `len` bytes; `-` is stdout.
+    /// Opens or creates the output for an image of `len` bytes; `-` is stdout.
     pub fn open(path: &Path, len: u64, ask: Ask<'_>) -> Result<Self, Failure> {
         if path == Path::new("-") {
             let stream = io::stdout().as_fd().try_clone_to_owned().map_err(|err| failed("stdout", &err))?;
@@ -91,7 +91,8 @@ impl Sink {
         let fail = |err: io::Error| failed(&name, &err).fix("check the path, its permissions, and free space");
         match OpenOptions::new().write(true).create_new(true).open(path) {
             Ok(file) => {
-                // Another process may come across it at once; then it is that one's, and stays.
+                // Another process may open and lock the new file before this one does; it then belongs to that process
+                // and is not removed.
                 lock(&file, &name)?;
                 return Ok(Self { name, to: To::File(file), made: Made::New(path.to_owned()), stop: None });
             }
@@ -109,7 +110,8 @@ impl Sink {
         if block || meta.len() > 0 {
             ask(&format!("{name} exists; the export replaces what is in it"))?;
         }
-        // Who had made it may have removed it before that lock, and anybody while the question was thought about.
+        // The file may have been removed before it was locked here (by the export that created it), or while the user
+        // considered the question.
         if !leads_to(path, &file) {
             return Err(Failure::run(format!("{name} is in use: a process has just removed or replaced it"))
                 .fix("try again, or choose another file"));
@@ -125,18 +127,18 @@ impl Sink {
         Ok(Self { name, to: To::Block(file), made: Made::Nothing, stop: None })
     }
 
-    /// What is written in order from where it stands, whatever it is.
+    /// Wraps a file that is written sequentially from its current position, whatever its type.
     pub fn stream(file: File, name: String) -> Self {
         Self { name, to: To::Stream(file), made: Made::Nothing, stop: None }
     }
 
-    /// An open file that is empty, block device or pipe, for an image of `len` bytes.
+    /// Wraps an open empty file, block device or pipe, for an image of `len` bytes.
     pub fn of(file: File, name: String, len: u64) -> Result<Self, Failure> {
         let meta = file.metadata().map_err(|err| failed(&name, &err))?;
         if meta.is_file() && meta.len() > 0 {
             return Err(Failure::usage(format!("{name} is not empty")).fix("cut it to nothing first"));
         }
-        // The kernel puts every write at its end, wherever it is to be.
+        // With `O_APPEND` the kernel appends every write, whatever its offset.
         let flags = rustix::fs::fcntl_getfl(&file).map_err(|err| failed(&name, &err.into()))?;
         if flags.contains(OFlags::APPEND) && meta.is_file() {
             return Err(Failure::usage(format!("{name} was opened to append to"))
@@ -152,13 +154,13 @@ impl Sink {
         Ok(Self::stream(file, name))
     }
 
-    /// What it is called.
+    /// Name of the output in messages.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// A device that a server has.
+    /// Opens a device of a server as the output.
     fn on_device(name: String, len: u64, ask: Ask<'_>) -> Result<Self, Failure> {
         let device = devices::open_device(&name).map_err(failure::device)?;
         if device.capabilities().read_only {
@@ -179,12 +181,12 @@ impl Sink {
             .fix("resize the volume, or let the server take smaller blocks"));
         }
         ask(&format!("{name} exists; the export replaces what is in it"))?;
-        // Nobody else of this process has it; only its server knows of its other clients.
+        // Excludes other users in this process. Other clients of the same server are not known here.
         let claim = device.claim(Sharing::Alone).map_err(failure::device)?;
         Ok(Self { name, to: To::Device { device, _claim: claim }, made: Made::Nothing, stop: None })
     }
 
-    /// The device that it is, if it is one.
+    /// Returns the device, if the output is one.
     pub fn device(&self) -> Option<&Device> {
         match &self.to {
             To::Device { device, .. } => Some(device),
@@ -192,11 +194,11 @@ impl Sink {
         }
     }
 
-    /// What it is written to, for the process that holds the pool.
+    /// Returns the file to pass to the process that holds the pool.
     ///
     /// # Errors
     ///
-    /// A device cannot be passed on.
+    /// A device of a server cannot be passed.
     pub fn file(&self) -> Result<&File, Failure> {
         match &self.to {
             To::File(file) | To::Block(file) | To::Stream(file) => Ok(file),
@@ -204,7 +206,7 @@ impl Sink {
         }
     }
 
-    /// What the process that holds the pool must be told of a stream, beside the descriptor.
+    /// Value of `stream` in the request to the process that holds the pool.
     pub fn told_as_stream(&self) -> Option<bool> {
         match &self.to {
             To::Stream(stream) => source::told_as_stream(stream),
@@ -212,16 +214,16 @@ impl Sink {
         }
     }
 
-    /// Somebody else has written all of it, and made it durable.
+    /// Called after another process has written the whole image and made it durable.
     ///
     /// # Errors
     ///
-    /// It could not be put in the place of the one that was there.
+    /// The old file could not be replaced.
     pub fn was_finished(mut self) -> Result<(), Failure> {
         self.publish()
     }
 
-    /// What was written gets its name, if it has not.
+    /// Replaces the old file by the new one, if the output is to replace one.
     fn publish(&mut self) -> Result<(), Failure> {
         match (std::mem::replace(&mut self.made, Made::Nothing), &self.to) {
             (Made::Beside(beside), To::File(new)) => beside.publish(new, &self.name),
@@ -229,17 +231,17 @@ impl Sink {
         }
     }
 
-    /// A stream that nobody reads is given up when `stop` is set.
+    /// Gives up writing to a stream that nobody reads when `stop` is set.
     #[must_use]
     pub fn stopped_by(mut self, stop: &Arc<AtomicBool>) -> Self {
-        // A file or block device takes bytes without anybody who reads them.
+        // Writes to a file or block device do not wait for a reader.
         if self.told_as_stream().is_none() {
             self.stop = Some(stop.clone());
         }
         self
     }
 
-    /// Puts data at `pos`; pieces come in order.
+    /// Writes data at `pos`. Pieces must come in ascending order.
     pub fn data(&mut self, pos: u64, bytes: &[u8]) -> Result<(), Failure> {
         let done = match &mut self.to {
             To::File(file) | To::Block(file) => file.write_all_at(bytes, pos),
@@ -252,7 +254,7 @@ impl Sink {
         done.map_err(|err| failed(&self.name, &err))
     }
 
-    /// Puts zeroes at `pos`.
+    /// Writes zeroes at `pos`, or leaves a hole in a file.
     pub fn hole(&mut self, pos: u64, len: u64) -> Result<(), Failure> {
         static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
         if matches!(self.to, To::File(_)) {
@@ -267,7 +269,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Gives a file its length, and makes all of it durable.
+    /// Sets the length of a file, and makes all of it durable.
     pub fn finish(mut self, len: u64) -> Result<(), Failure> {
         let done = match &mut self.to {
             To::File(file) => file.set_len(len).and_then(|()| file.sync_all()),
@@ -283,7 +285,7 @@ impl Sink {
 impl Drop for Sink {
     fn drop(&mut self) {
         let To::File(file) = &self.to else { return };
-        // The error that brought us here is the one worth telling.
+        // Ignored, since the caller already returns the error that led here.
         let _ = match &self.made {
             Made::New(path) if leads_to(path, file) => std::fs::remove_file(path),
             Made::Emptied => file.set_len(0),
@@ -293,7 +295,7 @@ impl Drop for Sink {
 }
 
 impl Beside {
-    /// A new file beside one that is open.
+    /// Creates a new file beside the open file `old`.
     fn new(path: &Path, old: File, name: &str) -> Result<(File, Beside), Failure> {
         let fail = |err: io::Error| {
             failed(name, &err).fix(format!(
@@ -308,17 +310,18 @@ impl Beside {
         let give = |uid: u32, gid: u32| {
             rustix::fs::fchown(&new, Some(rustix::fs::Uid::from_raw(uid)), Some(rustix::fs::Gid::from_raw(gid)))
         };
-        // Only root may give files away. The mode comes behind it, for a new owner takes bits of it away.
+        // Only root may change the owner. The mode is set after it, since a change of owner clears the set-user-ID
+        // bits.
         let _ = give(meta.uid(), meta.gid());
         rustix::fs::fchmod(&new, Mode::from_raw_mode(meta.mode() & 0o777)).map_err(|err| fail(err.into()))?;
         Ok((new, beside))
     }
 
-    /// A file in the directory of another, and its name if it had to get one.
+    /// Creates a file in the directory of `path`. Returns its name if it needed one.
     fn file_beside(path: &Path) -> io::Result<(File, Option<PathBuf>)> {
         let dir = path.parent().unwrap_or(Path::new("/"));
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        // By /proc it gets its name when it is finished.
+        // An unnamed file is linked through /proc when it is finished.
         if Path::new("/proc/self/fd").exists()
             && let Ok(file) = rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR)
         {
@@ -333,7 +336,7 @@ impl Beside {
         Ok((file, name))
     }
 
-    /// Puts the new file in the place of the old one.
+    /// Replaces the old file by the new one.
     fn publish(mut self, new: &File, name: &str) -> Result<(), Failure> {
         let fail = |err: io::Error| failed(name, &err).fix("what was there before is as it was; try again");
         if !leads_to(&self.path, &self.old) {
@@ -359,13 +362,14 @@ impl Beside {
 impl Drop for Beside {
     fn drop(&mut self) {
         if let Some(name) = &self.name {
-            // As for the sink.
+            // Ignored, as in the drop of `Sink`.
             let _ = std::fs::remove_file(name);
         }
     }
 }
 
-/// A name in the directory of a file that no other export has.
+/// Returns an unused name in the directory of `path`: unique among the exports of this process by number, and among
+/// others by PID.
 fn free_name(path: &Path) -> PathBuf {
     static LAST: AtomicU64 = AtomicU64::new(0);
     // Relaxed: only the number counts.
@@ -373,7 +377,7 @@ fn free_name(path: &Path) -> PathBuf {
     path.with_file_name(format!(".sheave-export-{}-{number}", std::process::id()))
 }
 
-/// Writes to a pipe or socket for as long as it takes, unless it is stopped.
+/// Writes all of `bytes` to a pipe or socket, however long its reader takes, until `stop` is set.
 fn write_stream(stream: &mut File, mut bytes: &[u8], stop: Option<&AtomicBool>) -> io::Result<()> {
     let Some(stop) = stop else { return stream.write_all(bytes) };
     while !bytes.is_empty() {
@@ -387,7 +391,7 @@ fn write_stream(stream: &mut File, mut bytes: &[u8], stop: Option<&AtomicBool>) 
             Ok(_) => {}
             Err(err) => return Err(err.into()),
         }
-        // So much a pipe takes without waiting when it takes anything.
+        // A writable pipe takes this much without blocking, so `stop` is checked again soon.
         match stream.write(&bytes[..bytes.len().min(PIPE_BUF)]) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(written) => bytes = &bytes[written..],
@@ -398,18 +402,18 @@ fn write_stream(stream: &mut File, mut bytes: &[u8], stop: Option<&AtomicBool>) 
     Ok(())
 }
 
-/// Refuses what another process writes to or has as a pool, and keeps others from doing so.
+/// Takes an exclusive lock on the file. Fails if another process writes to it or has it open as a pool.
 fn lock(file: &File, name: &str) -> Result<(), Failure> {
-    // A pool that is open holds such a lock, this one's own included, and so does another export.
+    // Open pools (also the exported one) and other exports hold such a lock.
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
         Err(Errno::WOULDBLOCK) => Err(Failure::run(format!("{name} is in use: a process holds a lock on it"))
             .fix("choose another file; it may be that of a pool, even of this one, or another export writes it")),
-        // A file system without such locks has none that could be in the way.
+        // On a file system without `flock` nobody can hold a lock.
         _ => Ok(()),
     }
 }
 
-/// Refuses a block device that is too small.
+/// Checks that a block device has room for `len` bytes.
 fn expect_room(file: &File, name: &str, len: u64) -> Result<(), Failure> {
     let room = io::Seek::seek(&mut &*file, io::SeekFrom::End(0)).map_err(|err| failed(name, &err))?;
     if room < len {

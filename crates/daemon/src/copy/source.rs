@@ -1,9 +1,9 @@
-//! An image to read from: a file with its holes, a block device, or a stream.
+//! The input of an import: a file with its holes, a block device, a device of a server, or a stream.
 //!
-//! Owns where data is: a file tells with SEEK_DATA and SEEK_HOLE, a device of a server by its extents ([`Spans`]),
-//! everything else is read. Pieces begin and end at
-//! multiples of [`GRAIN`] from the start of the image, but for the last; what is short of one is filled up with zeroes.
-//! A read from a pipe waits in small steps, so that Ctrl-C is seen.
+//! Finds the ranges with data: by SEEK_DATA and SEEK_HOLE in a file, by its extents for a device of a server
+//! ([`Spans`]); everything else is read completely. All pieces except the last begin and end at multiples of [`GRAIN`]
+//! from the start of the image; a shorter read is padded with zeroes. A read from a pipe polls in short steps, so that
+//! Ctrl-C is noticed.
 
 use std::collections::VecDeque;
 use std::fs::{File, FileType};
@@ -20,23 +20,22 @@ use sheave_base::sync::atomic::{AtomicBool, Ordering};
 use crate::devices;
 use crate::failure::{self, Failure};
 
-/// What is tracked as written or not.
+/// Block size at which a volume tracks whether data is present.
 pub const GRAIN: u64 = 4096;
 
-/// The next piece of an image.
+/// Result of reading the next piece of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// So many bytes were put into the buffer.
+    /// This many bytes were read into the buffer.
     Data(usize),
-    /// So many bytes are zeroes, by what the file system says.
+    /// This many bytes are a hole of the file.
     Hole(u64),
-    /// There is no more.
     End,
-    /// Ctrl-C.
+    /// Ctrl-C was pressed, or the caller of the import went away.
     Stopped,
 }
 
-/// An image.
+/// An input.
 #[derive(Debug)]
 pub struct Source {
     name: String,
@@ -54,14 +53,14 @@ enum From {
     Stream {
         stream: File,
     },
-    /// Read by the ring that writes the volume ([`Source::device`]).
+    /// A device that is read through the ring of the volume ([`Source::device`]).
     Device {
         device: Device,
     },
 }
 
 impl Source {
-    /// Opens a file or block device, or takes stdin for `-`.
+    /// Opens a file or block device; `-` is stdin.
     pub fn open(path: &Path) -> Result<Self, Failure> {
         if path == Path::new("-") {
             let stream = io::stdin().as_fd().try_clone_to_owned().map_err(|err| failed("stdin", &err))?;
@@ -76,12 +75,12 @@ impl Source {
         Self::of(file, name)
     }
 
-    /// What is read in order from where it stands, whatever it is.
+    /// Wraps a file that is read sequentially from its current position, whatever its type.
     pub fn stream(stream: File, name: String) -> Self {
         Self { name, from: From::Stream { stream }, pos: 0 }
     }
 
-    /// An open file, block device or pipe.
+    /// Wraps an open file, block device or pipe.
     pub fn of(mut file: File, name: String) -> Result<Self, Failure> {
         let meta = file.metadata().map_err(|err| failed(&name, &err))?;
         if meta.is_dir() {
@@ -98,7 +97,7 @@ impl Source {
         Ok(Self { name, from: From::File { file, len, has_holes: meta.is_file() }, pos: 0 })
     }
 
-    /// The device that it is, if it is one.
+    /// Returns the device, if the input is one.
     pub fn device(&self) -> Option<&Device> {
         match &self.from {
             From::Device { device } => Some(device),
@@ -106,11 +105,11 @@ impl Source {
         }
     }
 
-    /// What it is read from, for the process that holds the pool.
+    /// Returns the file to pass to the process that holds the pool.
     ///
     /// # Errors
     ///
-    /// A device cannot be passed on.
+    /// A device of a server cannot be passed.
     pub fn file(&self) -> Result<&File, Failure> {
         match &self.from {
             From::File { file, .. } | From::Stream { stream: file } => Ok(file),
@@ -118,7 +117,7 @@ impl Source {
         }
     }
 
-    /// What the process that holds the pool must be told of a stream, beside the descriptor.
+    /// Value of `stream` in the request to the process that holds the pool.
     pub fn told_as_stream(&self) -> Option<bool> {
         match &self.from {
             From::Stream { stream } => told_as_stream(stream),
@@ -126,7 +125,7 @@ impl Source {
         }
     }
 
-    /// Its bytes; `None` for a stream.
+    /// Size in bytes; `None` for a stream.
     pub fn size(&self) -> Option<u64> {
         match &self.from {
             From::File { len, .. } => Some(*len),
@@ -135,10 +134,10 @@ impl Source {
         }
     }
 
-    /// Refuses an image that somebody has locked: the file of a pool that is open, this one's own included.
+    /// Fails if the image is locked, as the file of an open pool is (also of the pool that is imported into).
     pub fn refuse_locked(&self) -> Result<(), Failure> {
         let Ok(file) = self.file() else { return Ok(()) };
-        // A file system without such locks has none that could be in the way.
+        // On a file system without `flock` nobody can hold a lock.
         match rustix::fs::flock(file, FlockOperation::NonBlockingLockShared) {
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 Err(Failure::run(format!("{} is in use: a process holds a lock on it", self.name))
@@ -148,7 +147,7 @@ impl Source {
         }
     }
 
-    /// The error for an image without a single byte.
+    /// The failure for an image of zero bytes.
     pub fn empty(&self) -> Failure {
         let fix = match &self.from {
             From::File { .. } | From::Device { .. } => {
@@ -159,7 +158,7 @@ impl Source {
         Failure::run(format!("{} is empty: there is nothing to import", self.name)).fix(fix)
     }
 
-    /// Its next bytes, holes as zeroes; an error when `stop` is set. For what is no raw image.
+    /// Reads the next bytes of a diff, with holes as zeroes. Fails when `stop` is set.
     pub fn read(&mut self, buf: &mut [u8], stop: &AtomicBool) -> io::Result<usize> {
         let bytes = match &mut self.from {
             // Relaxed: as in `next`.
@@ -176,12 +175,12 @@ impl Source {
         Ok(bytes)
     }
 
-    /// Where the next piece begins.
+    /// Position of the next piece.
     pub fn pos(&self) -> u64 {
         self.pos
     }
 
-    /// The next piece; `buf` has a multiple of [`GRAIN`] bytes.
+    /// Reads the next piece. The length of `buf` is a multiple of [`GRAIN`].
     pub fn next(&mut self, buf: &mut [u8], stop: &AtomicBool) -> Result<Piece, Failure> {
         // Relaxed: the flag carries nothing but itself.
         if stop.load(Ordering::Relaxed) {
@@ -204,40 +203,41 @@ impl Source {
     }
 }
 
-/// Where data of a device is, as far as the device knows; asked for as a copy goes on.
+/// Iterator over data and holes of a device, from its start. Extents are queried as the copy proceeds.
 #[derive(Debug)]
 pub struct Spans<'a> {
     device: &'a Device,
-    /// What pieces begin and end at, but for the last.
+    /// Alignment of all spans but the last.
     grain: u64,
     known: VecDeque<Extent>,
-    /// Where the first of them begins.
+    /// Position of the first extent in `known`.
     at: u64,
-    /// The device knows no more.
+    /// The device reports no more extents; the rest is read completely.
     reads_all: bool,
 }
 
-/// A part of a device.
+/// A range of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Span {
-    /// So many bytes are to be read, or more.
+    /// At least this many bytes must be read.
     Data(u64),
-    /// So many bytes are zeroes, by what the device says.
+    /// This many bytes are zeroes, according to the device.
     Hole(u64),
 }
 
 impl<'a> Spans<'a> {
-    /// Those of a device that is copied from its start.
+    /// Spans of a device that is copied from its start.
     pub fn of(device: &'a Device) -> Spans<'a> {
         let grain = GRAIN.max(u64::from(device.limits().logical_block));
         Spans { device, grain, known: VecDeque::new(), at: 0, reads_all: false }
     }
 
-    /// What begins at `pos`, which is a multiple of the grain, before the end, and not before that of the last call.
+    /// Returns the span at `pos`, which must be a multiple of the grain, less than the size, and not less than in the
+    /// last call.
     ///
     /// # Errors
     ///
-    /// What the device says of itself cannot be right.
+    /// The extents that the device reports are inconsistent.
     pub fn next(&mut self, pos: u64) -> Result<Span, Failure> {
         let size = self.device.size_bytes();
         while let Some(first) = self.known.front()
@@ -252,7 +252,7 @@ impl<'a> Spans<'a> {
         }
         let Some(first) = self.known.front() else { return Ok(Span::Data(size - pos)) };
         let end = (self.at + first.len).min(size);
-        // A hole that does not fill the grain is read with its neighbour.
+        // The partial grain at the end of a hole is read together with the extent behind it.
         let hole_end = if end == size { size } else { end - end % self.grain };
         if first.zero && hole_end > pos {
             return Ok(Span::Hole(hole_end - pos));
@@ -261,19 +261,19 @@ impl<'a> Spans<'a> {
     }
 }
 
-/// A device is read by a ring, in blocks.
+/// A device is read by the ring in blocks, and not as a stream.
 fn no_stream() -> io::Error {
     io::Error::other("a device is no file to read in order")
 }
 
-/// True of a stream that is a file or block device: stdin and stdout can be one, with a place where they stand. Of what
-/// can be nothing but a stream there is nothing to tell.
+/// Returns true if a stream is a file or block device, as stdin and stdout can be: the receiver must then use it from
+/// its current position. Returns `None` for a pipe or socket, which cannot be anything but a stream.
 pub(super) fn told_as_stream(stream: &File) -> Option<bool> {
     let is_other = |kind: FileType| !kind.is_file() && !kind.is_block_device();
     if stream.metadata().is_ok_and(|meta| is_other(meta.file_type())) { None } else { Some(true) }
 }
 
-/// The error for a device where a file must be handed to the server that holds the pool.
+/// The failure for a device of a server, where a file must be passed to the process that holds the pool.
 pub(super) fn not_passed(name: &str) -> Failure {
     Failure::usage(format!("{name} cannot be passed to the server that holds the pool"))
         .fix("close the pool there first, or copy through a pipe: nbdcopy URI - | sheave volume import - POOL#NAME")
@@ -283,18 +283,17 @@ fn failed(name: &str, err: &io::Error) -> Failure {
     Failure::run(format!("cannot read {name}: {err}"))
 }
 
-/// What an image is in that is not raw, and how it becomes raw.
+/// A format other than raw, with the information needed to convert it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Other {
-    /// A format of images, as `qemu-img` calls it.
+    /// An image format, by its name in `qemu-img`.
     Image(&'static str),
-    /// A compressed file, and the program that unpacks it to stdout.
+    /// A compressed file: its format, and the command that unpacks it to stdout.
     Packed(&'static str, &'static str),
-    /// An encrypted container.
     Luks,
 }
 
-/// By where they are and what they are: bytes that begin what is no raw image.
+/// Signatures of formats other than raw: offset, bytes, format.
 const MAGICS: [(usize, &[u8], Other); 16] = [
     (0, b"QFI\xfb", Other::Image("qcow2")),
     (0, b"KDMV", Other::Image("vmdk")),
@@ -314,7 +313,7 @@ const MAGICS: [(usize, &[u8], Other); 16] = [
     (0, b"PK\x03\x04", Other::Packed("zip", "unzip -p")),
 ];
 
-/// What begins so, if that is no raw image.
+/// Returns the format whose signature `head` has.
 fn other_format(head: &[u8]) -> Option<Other> {
     let is = |at: usize, magic: &[u8]| head.get(at..).is_some_and(|head| head.starts_with(magic));
     let known = |(at, magic, other): &(usize, &[u8], Other)| match other {
@@ -324,11 +323,11 @@ fn other_format(head: &[u8]) -> Option<Other> {
     MAGICS.iter().find(|row| known(row)).map(|row| row.2)
 }
 
-/// An image of another format would become a volume that no guest understands.
+/// Refuses images of other formats: imported as raw, they would be of no use to a guest.
 fn refuse_other_formats(file: &File, name: &str) -> Result<(), Failure> {
     let mut head = [0; 96];
     let mut have = 0;
-    // Files that end before are told by their first read.
+    // A read error ends the loop only; the first read of the copy reports it.
     while have < head.len() {
         match file.read_at(&mut head[have..], have as u64) {
             Ok(0) => break,
@@ -365,7 +364,7 @@ fn next_of_file(file: &File, pos: u64, len: u64, has_holes: bool, buf: &mut [u8]
         data = match rustix::fs::seek(file, SeekFrom::Data(pos)) {
             Ok(at) => at & !(GRAIN - 1),
             Err(rustix::io::Errno::NXIO) => len,
-            // A file system that knows no holes.
+            // The file system does not support SEEK_DATA.
             Err(rustix::io::Errno::INVAL) => pos,
             Err(err) => return Err(err.into()),
         };

@@ -1,4 +1,4 @@
-//! Exports that come and go, and changes of volumes that exports serve.
+//! Adding and removing exports while the daemon runs, and changes to volumes that are exported.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -17,7 +17,7 @@ use crate::rights::Rights;
 use crate::value;
 
 impl Daemon {
-    /// The turn of what an export is of (D1), held while the result of `work` is made.
+    /// Runs `work` while holding the turn of the pool, or of the devices (D1).
     fn in_turn<T>(&self, what: &What, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
         match what {
             What::Device { .. } => {
@@ -32,8 +32,8 @@ impl Daemon {
         }
     }
 
-    /// Serves one more, which somebody with these rights has named; of a file it may come with the file, which is then
-    /// not opened by its path.
+    /// Adds an export for a caller with these `rights`. If the caller passed the open file of a device, its path is not
+    /// opened.
     pub fn add_export(
         &self,
         plan: ExportPlan,
@@ -48,7 +48,8 @@ impl Daemon {
                 false => Ok(()),
             };
             let opened = match plan.what {
-                // Its storage may take as long as it likes to answer: the list is not locked meanwhile (D2).
+                // The list of exports is not locked meanwhile, since the storage of a device may take long to respond
+                // (D2).
                 What::Device { .. } => {
                     is_free(&locked(&self.exports))?;
                     Some(open_export(&plan, passed, rights, |_| None)?)
@@ -69,12 +70,12 @@ impl Daemon {
         })
     }
 
-    /// Ends an export.
+    /// Removes an export; with `force` even if it has clients.
     pub fn remove_export(&self, name: &str, force: bool) -> Result<(), Failure> {
         loop {
             let found = locked(&self.exports).iter().find(|row| row.plan.name == name).cloned();
             let row = found.ok_or_else(|| failure::serve(ServeError::NoExport { name: name.into() }))?;
-            // The pool of an export that failed may be none.
+            // An export that failed may belong to a pool that does not exist, so there is no turn to take.
             let done = match &row.failed {
                 Some(_) => self.remove_row(&row, force),
                 None => self.in_turn(&row.plan.what, || self.remove_row(&row, force)),
@@ -85,7 +86,7 @@ impl Daemon {
         }
     }
 
-    /// Ends the export of a row, unless it has come to be served, or ended, since the row was looked at: false then.
+    /// Removes the export of a row. Returns false if it began or ceased to be served since the caller looked at it.
     fn remove_row(&self, row: &Row, force: bool) -> Result<bool, Failure> {
         let name = row.plan.name.as_str();
         let mut rows = locked(&self.exports);
@@ -94,7 +95,7 @@ impl Daemon {
             return Ok(false);
         }
         if row.failed.is_none() {
-            // Clients may take their time to end.
+            // Unlocked, since disconnecting the clients may take a while.
             drop(rows);
             self.server.take_export(name, force).map_err(failure::serve)?;
             self.server.forget_export(name);
@@ -104,7 +105,7 @@ impl Daemon {
         Ok(true)
     }
 
-    /// Changes a pool in its turn.
+    /// Runs `work` on a pool while holding its turn.
     pub fn change<T>(
         &self,
         pool: &str,
@@ -115,9 +116,9 @@ impl Daemon {
         work(&held, held.pool()?)
     }
 
-    /// Does something to volumes in the pool's turn while nobody has them: their exports are taken out, which is
-    /// refused while they have clients unless `force`, and come back afterwards as far as their volumes are still
-    /// there.
+    /// Runs `work` on volumes of a pool while holding its turn, without clients of these volumes. Their exports are
+    /// taken out, which fails while they have clients unless `force`. Afterwards those whose volumes still exist are
+    /// served again.
     pub fn change_alone<T>(
         &self,
         pool: &str,
@@ -147,9 +148,10 @@ impl Daemon {
         })
     }
 
-    /// Serves again what was taken out, or forgets it when its volume is gone.
+    /// Serves an export again that was taken out, or removes it if its volume no longer exists.
     fn put_back(&self, plan: &ExportPlan, pool: &Pool) {
-        // First, so that a pool which is lost meanwhile is seen to be, or ends this export, too.
+        // Locked first: `lose`, which may run at the same time, then either ran before, and opening fails, or runs
+        // after and ends this export as well.
         let mut rows = locked(&self.exports);
         let failed = match open_export(plan, None, Rights::Own, |name| self.held(name).ok()) {
             Ok(export) => {
@@ -178,7 +180,7 @@ impl Daemon {
         }
     }
 
-    /// Makes a device the last member of a pool, in its turn: what the pool is called then, and what it is.
+    /// Adds a device as the last member of a pool. Returns the new location and state of the pool.
     pub fn add_member(
         &self,
         pool: &str,
@@ -187,7 +189,7 @@ impl Daemon {
         rights: Rights,
         overwrite: bool,
     ) -> Result<(PoolPlace, PoolInfo), Failure> {
-        // First: to read the spec as a place looks whether there is a file of such a name.
+        // Checked first, because parsing the spec already tests whether a file of that name exists.
         rights.expect(spec, passed.as_ref())?;
         let wrong =
             |why| Failure::usage(format!("{spec}: {why}")).fix("name one file or device, such as file:/srv/more.img");
@@ -204,10 +206,11 @@ impl Daemon {
             let before = open.info().members.len();
             let done = open.add_member(&device, &AddOptions::default().overwrite(overwrite));
             let info = open.info();
-            // It may be a member although making that durable has failed: then the next commit does.
+            // It can be a member although making that durable failed. The next commit then makes it durable.
             if info.members.len() > before {
                 held.moved(&at);
-                // By its path, which the kernel lets be marked also where the file cannot be opened any more.
+                // Sets the attribute by path, which a confined process may do even for a file that it can no longer
+                // open.
                 at.place.leave_hints();
                 held.tell_beyond_search();
             }
@@ -215,7 +218,7 @@ impl Daemon {
         })
     }
 
-    /// Renames a volume: exports of it follow, and so do those of its snapshots that get its new name.
+    /// Renames a volume. Exports of it follow, and so do exports of snapshots that are renamed with it.
     pub fn rename(&self, pool: &str, volume: &str, name: &str) -> Result<(), Failure> {
         self.change(pool, |_, open| {
             open.rename(volume, name).map_err(failure::pool)?;
@@ -227,7 +230,8 @@ impl Daemon {
                 if what == volume {
                     *what = name.into();
                 } else if let Some((_, own)) = value::split_snapshot(what).filter(|(of, _)| *of == volume)
-                    // Those of a volume that had the name before keep theirs.
+                    // A snapshot that still exists under its old name belonged to an earlier volume of that name, and
+                    // keeps it.
                     && open.volume_info(what).is_err()
                 {
                     *what = format!("{name}@{own}");
@@ -239,13 +243,13 @@ impl Daemon {
 }
 
 impl Held {
-    /// The members that the next start would not find, for neither does the configuration name them nor is anything
-    /// known by which they are found.
+    /// Returns the members that the next start would not find: the configuration does not name them, and neither hints
+    /// nor searched directories lead to them.
     pub(crate) fn beyond_search(&self) -> Vec<String> {
         self.plan.place.does_not_find(&self.place())
     }
 
-    /// Tells of them, as long as that can be mended at leisure.
+    /// Logs a warning about such members while the pool is open and the configuration can still be fixed.
     pub(super) fn tell_beyond_search(&self) {
         let lost = self.beyond_search();
         if lost.is_empty() {
@@ -261,13 +265,13 @@ impl Held {
         );
     }
 
-    /// Its turn (D1).
+    /// Acquires the turn (D1).
     pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
         locked(&self.turn)
     }
 }
 
-/// The volume of an export has clients.
+/// The failure for an operation on a volume whose export has clients.
 fn in_use(row: &Row, pool: &str, error: ServeError) -> Failure {
     let ServeError::ExportInUse { name, clients } = error else { return failure::serve(error) };
     let volume = row.plan.volume_of(pool).unwrap_or_default();

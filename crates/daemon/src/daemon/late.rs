@@ -1,6 +1,7 @@
-//! Exports whose devices had not opened when the daemon began to serve: they are served when they have.
+//! Exports of devices that were not yet open when the server started; each is served as soon as its device is open.
 //!
-//! Until then an export has its place among the others, and neither its name nor no name leads to another one.
+//! Until then the export has its place in the list, so that neither its name nor an empty name leads a client to
+//! another export.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -17,14 +18,14 @@ use crate::opening::Ended;
 use crate::rights::Rights;
 
 impl Row {
-    /// Whether it is what was to be opened; how fast it may be, and for whom it is, does not matter.
+    /// Returns true if the row has the same name and source as `plan`; limit and access rules may differ.
     pub(super) fn is(&self, plan: &ExportPlan) -> bool {
         ExportPlan { limit: plan.limit, allow: plan.allow.clone(), ..self.plan.clone() } == *plan
     }
 }
 
 impl Daemon {
-    /// Begins to serve what opens from now on.
+    /// Starts a thread that serves each export as soon as its device is open. Returns `None` if all are open or failed.
     pub(crate) fn begin_late(self: &Arc<Daemon>) -> Result<Option<Late>, Failure> {
         let Some(mut opening) = locked(&self.opening).take().filter(|opening| !opening.is_over()) else {
             return Ok(None);
@@ -41,7 +42,8 @@ impl Daemon {
         Ok(Some(Late { thread: started.map_err(failed)?, ends }))
     }
 
-    /// Tries once more to serve an export that failed. A device is opened without a turn (D1), for it may be silent.
+    /// Tries again to serve an export that failed. A device is opened without the turn (D1), since its server may not
+    /// respond.
     pub(crate) fn open_again(&self, row: &Row) {
         match &row.plan.what {
             What::Device { spec } => self.has_opened(&row.plan, backend::device(&row.plan, spec, None, Rights::Own)),
@@ -53,7 +55,7 @@ impl Daemon {
         }
     }
 
-    /// Keeps why an export that failed has failed again, if it is still there and not served.
+    /// Records the new reason of an export that failed again, if it still exists and is not served.
     pub(super) fn keep_failure(&self, plan: &ExportPlan, why: Failure) {
         let mut rows = locked(&self.exports);
         if let Some(row) = rows.iter_mut().find(|row| row.is(plan) && row.failed.is_some()) {
@@ -61,9 +63,9 @@ impl Daemon {
         }
     }
 
-    /// Serves an export that was being opened, or keeps why it cannot be. A reload or a command may have ended it
-    /// meanwhile, or opened it, or another one of its name. The list is locked all the while, so it takes no turn (D1):
-    /// who has that may wait for the same device.
+    /// Serves an export whose device has been opened, or records why that failed. Meanwhile a reload or a command may
+    /// have removed it, opened it, or put another export under its name. The list stays locked throughout, so the turn
+    /// (D1) is not needed; its holder may be waiting for the same device.
     fn has_opened(&self, plan: &ExportPlan, opened: Result<Export, Failure>) {
         let name = plan.name.as_str();
         let mut rows = locked(&self.exports);
@@ -75,7 +77,7 @@ impl Daemon {
         };
         match opened {
             Ok(export) => {
-                // A reload may have said for whom it is since it began to be opened.
+                // The access rules may have changed in a reload since the open began.
                 let export = Export { allow: row.plan.allow.clone(), ..export };
                 let description = plan.in_words(&export, str::to_owned);
                 self.server.put_export(export);
@@ -92,18 +94,18 @@ impl Daemon {
     }
 }
 
-/// The thread that serves what opens while the daemon runs.
+/// Handle of the thread that serves exports whose devices open late.
 pub(crate) struct Late {
     thread: JoinHandle<()>,
     ends: Sender<Option<Ended>>,
 }
 
 impl Late {
-    /// Ends it. What is being opened is not waited for.
+    /// Stops the thread, without waiting for opens in progress.
     pub(crate) fn stop(self) {
-        // One that has served all has ended.
+        // Fails if the thread has already ended, with all exports served.
         let _ = self.ends.send(None);
-        // A thread that has panicked has said so.
+        // A panic of the thread was already reported.
         let _ = self.thread.join();
     }
 }

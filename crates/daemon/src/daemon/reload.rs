@@ -1,8 +1,8 @@
-//! A new configuration, while the daemon runs.
+//! Reload of the configuration while the daemon runs.
 //!
-//! Pools and exports come and go; what failed to open is tried again. What stays as it was at the start, such as the
-//! addresses and the number of threads, is compared with what runs, at each reload: who sees no warning has all of the
-//! configuration.
+//! Pools and exports are added and removed, and those that failed to open are tried again. Settings that are fixed at
+//! the start, such as addresses and the number of threads, are compared with the running values on every reload:
+//! without a warning, all of the configuration is in effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::rights::Rights;
 use crate::{failure, tls};
 
 impl Daemon {
-    /// Does what a configuration says that is not so yet. Who would act on what cannot be done is told.
+    /// Brings the daemon to the state that `plan` describes. Problems are logged and do not stop the reload.
     pub fn reload(&self, plan: &Plan) {
         let wanted = plan.fixed();
         let others = self.started.iter().zip(&wanted).filter(|(runs, wanted)| runs != wanted);
@@ -29,7 +29,7 @@ impl Daemon {
         }
         self.server.set_slow_limit(plan.slow_limit);
         self.reload_tls(plan);
-        // First what goes, so that a pool can move and an export can be of another one.
+        // Removals come first, so that a pool can move and an export name can be reused.
         let wanted: BTreeMap<&str, &ExportPlan> = plan.exports.iter().map(|own| (own.name.as_str(), own)).collect();
         let is_configured = |row: &Row| wanted.get(row.plan.name.as_str()).is_some_and(|own| row.is(own));
         for row in self.rows().iter().filter(|row| row.configured && !is_configured(row)) {
@@ -38,7 +38,8 @@ impl Daemon {
                 warn!(event = "export_stays", export = name, "export '{name}' stays: {}", why.in_a_line());
             }
         }
-        // Not earlier, while an export that goes may have its name; not later, for opening pools takes its time.
+        // Set after the removals, since a removed export may have the same name, and before pools are opened, which may
+        // take long.
         self.server.set_default_export(plan.default_export());
         for held in self.pools() {
             let is_open = held.failed().is_none() || held.is_waited_for();
@@ -55,7 +56,8 @@ impl Daemon {
             locked(&self.pools).insert(held.plan.name.clone(), Arc::new(held));
         }
         self.set_allowed(plan);
-        // Thousands of them are looked at once. What a command ends or adds meanwhile is seen below, or was its wish.
+        // One snapshot of the list, since there may be thousands of exports. An export that a command removes or adds
+        // meanwhile is handled below, or was meant to stay as the command left it.
         let rows = self.rows();
         let served: BTreeSet<&str> =
             rows.iter().filter(|row| row.failed.is_none()).map(|row| row.plan.name.as_str()).collect();
@@ -64,7 +66,8 @@ impl Daemon {
         for wanted in come {
             if let Err(why) = self.add_export(wanted.clone(), None, Rights::Own, true) {
                 let mut rows = locked(&self.exports);
-                // A command has added it meanwhile: it is served, whatever else the configuration says of it.
+                // A command added an export of that name meanwhile. It stays, even if the configuration describes it
+                // differently.
                 if rows.iter().any(|row| row.plan.name == wanted.name && row.failed.is_none()) {
                     continue;
                 }
@@ -74,8 +77,8 @@ impl Daemon {
         }
     }
 
-    /// Sets who may open exports, of those that are served too, so that a volume which comes back after a rollback is
-    /// for the same.
+    /// Sets the access rules of all exports, including those already served, so that a volume which is served again
+    /// after a rollback has the new rules too.
     fn set_allowed(&self, plan: &Plan) {
         let allowed: BTreeMap<&str, _> =
             plan.exports.iter().map(|own| (own.name.as_str(), own.allow.clone())).collect();
@@ -83,7 +86,7 @@ impl Daemon {
         for row in rows.iter_mut().filter(|row| row.configured) {
             allowed.get(row.plan.name.as_str()).into_iter().for_each(|allow| row.plan.allow = (*allow).clone());
         }
-        // What a command has added under a name of the configuration is for whom that says, too.
+        // Rules of the configuration also apply to an export that a command added under a configured name.
         let keep = self.server.set_allowed(&allowed);
         drop(rows);
         for client in keep {
@@ -106,7 +109,8 @@ impl Daemon {
         }
     }
 
-    /// Closes a pool that the configuration does not have any more, unless something of it is served.
+    /// Removes a pool that is no longer in the configuration, or that failed and is to be opened again, unless a volume
+    /// of it is served.
     fn let_go(&self, held: &Arc<Held>) {
         let _turn = held.turn();
         let is_of = |row: &Row| row.failed.is_none() && row.plan.volume_of(&held.plan.name).is_some();

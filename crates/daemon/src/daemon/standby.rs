@@ -1,14 +1,15 @@
-//! Pools that another host has, or takes: they are waited for, opened when that host has died, and let go of when this
-//! one was cut off. The threads that do so are in [`standby`](crate::standby).
+//! Pools that another host holds or takes over: the daemon waits for them, opens them when that host has died, and
+//! gives them up when this host was fenced. The threads that do so are in [`standby`](crate::standby).
 //!
-//! Owns neither who may have a pool nor what keeps two hosts apart: both are the storage's. A device that *fences*
-//! gives its claim to another client only when it takes nothing any more from the one before
-//! ([`Capabilities::fences`](sheave_blk::driver::Capabilities)), and it is claimed before anything of the pool is read.
+//! Who may have a pool, and what keeps two hosts apart, is up to the storage. A device that *fences* grants its claim
+//! to another client only after it has stopped accepting I/O from the previous one
+//! ([`Capabilities::fences`](sheave_blk::driver::Capabilities)); it is claimed before anything of the pool is read.
 //!
-//! * S1. A pool of which a device does not fence is never opened by a daemon that stands by (`PoolPlace::open_fenced`).
-//! * S2. When a pool was lost its exports end before it is waited for again, and nothing begins on it from the moment
-//!   on at which it is marked so. What is under way on it, a copy say, is not waited for.
-//! * S3. Who opens a pool beside a reload puts it in the place of what it was opened for, or lets go of it.
+//! * S1. A standby daemon never opens a pool if one of its devices does not fence (`PoolPlace::open_fenced`).
+//! * S2. When a pool is lost, its exports end before the daemon waits for it again, and no operation begins on it once
+//!   it is marked as lost. Operations in progress, such as a copy, are not waited for.
+//! * S3. A thread that opens a pool while a reload may run either puts it in place of the entry it was opened for, or
+//!   closes it.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,7 +24,7 @@ use crate::failure::{self, Failure};
 use crate::rights::Rights;
 
 impl Held {
-    /// Looks whether a pool is still this host's, for as long as its storage takes to tell.
+    /// Asks the storage whether this host still owns the pool. Blocks until the storage responds.
     pub(crate) fn look_at_owner(&self) -> Look {
         let pool = match self.pool() {
             Ok(pool) => pool,
@@ -41,18 +42,18 @@ impl Held {
 }
 
 impl Daemon {
-    /// The pools that are waited for.
+    /// Pools that the daemon is waiting for.
     pub(crate) fn waited_for(&self) -> Vec<Arc<Held>> {
         self.pools().into_iter().filter(|held| held.is_waited_for()).collect()
     }
 
-    /// The open pools whose storage can cut this host off.
+    /// Open pools that another host can take over.
     pub(crate) fn losable(&self) -> Vec<Arc<Held>> {
         let is = |held: &Arc<Held>| !held.plan.read_only && held.pool().is_ok_and(|pool| pool.fences());
         self.pools().into_iter().filter(is).collect()
     }
 
-    /// Tries to open a pool that has been waited for since then.
+    /// Tries to open a pool that the daemon has been waiting for since `since`.
     pub(crate) fn take_over(&self, before: &Arc<Held>, since: Instant) {
         let (opened, name) = (Arc::new(Held::open(&before.plan)), before.plan.name.as_str());
         if let (Some(now), Some(then)) = (opened.failed(), before.failed())
@@ -74,18 +75,18 @@ impl Daemon {
         }
     }
 
-    /// Puts a pool in the place of another, if that is still there.
+    /// Replaces the entry `before` by `now`, if it is still in the list.
     fn replace(&self, before: &Arc<Held>, now: &Arc<Held>) -> bool {
         let mut pools = locked(&self.pools);
         let place = pools.get_mut(&before.plan.name).filter(|held| Arc::ptr_eq(held, before));
         place.map(|held| *held = now.clone()).is_some()
     }
 
-    /// Ends the exports of a pool that another host has now, or may have, and waits for the pool if the daemon stands
-    /// by (S2). It takes no turn of the pool (D1): who has it may wait for the storage. Exports that come are seen all
-    /// the same, for their list is locked while they come.
+    /// Ends the exports of a pool that another host has or may have, and waits for the pool if the daemon stands by
+    /// (S2). The turn (D1) is not taken, since its holder may be blocked on the storage. Exports that are being added
+    /// are still seen, because the list is locked while they are added.
     pub(crate) fn lose(&self, held: &Arc<Held>, why: Failure) {
-        // Pairs with the load in `Held::is_lost`, and with itself: one caller goes on.
+        // Pairs with the load in `Held::is_lost`, and with itself: a single caller proceeds.
         if held.lost.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -99,10 +100,10 @@ impl Daemon {
         error!(event = "pool_lost", pool = name, "pool '{name}' is lost: {}", why.in_a_line());
         let is_served = |row: &Row| row.failed.is_none() && row.plan.volume_of(name).is_some();
         let served: Vec<Row> = self.rows().into_iter().filter(is_served).collect();
-        // At once: each may wait for clients whose requests the storage does not answer.
+        // In parallel, since each may wait for clients whose requests the storage does not complete.
         std::thread::scope(|scope| {
             for row in &served {
-                // With clients that do not end at once it is taken out all the same.
+                // It is taken out even if its clients do not disconnect in time.
                 let take = || _ = self.server.take_export(&row.plan.name, true);
                 if std::thread::Builder::new().spawn_scoped(scope, take).is_err() {
                     take();

@@ -1,4 +1,4 @@
-//! What is left after a deletion of several volumes that fails.
+//! State after a deletion of several volumes that fails.
 
 use sheave_vol::{CreateOptions, OpenOptions};
 
@@ -36,7 +36,7 @@ fn none_is_deleted_while_one_of_them_is_open_or_not_there() {
 fn a_failure_after_the_first_is_gone_names_what_is_gone() {
     let pool = pool();
     let mut heard = None;
-    // What is named twice is found before the first is deleted, and not before the second.
+    // Naming 'a' twice passes the check before the first deletion, and fails at the third.
     let why = delete_all(&pool, &["a", "c", "a"], |why| heard = Some(why.in_a_line())).expect_err("there is one 'a'");
     assert!(why.cause().ends_with("; deleted before that: 'a', 'c'"), "{why}");
     assert_eq!(heard, Some(why.in_a_line()));

@@ -1,7 +1,7 @@
-//! The problems of pools, exports and certificates, as they are now.
+//! Detection of current problems of pools, exports and certificates.
 //!
-//! Each function makes problems of what it is given, and remembers nothing but what [`Memory`] has of the last looks:
-//! when a device last had a fault, and since when it has answered nothing.
+//! The functions keep no state except [`Memory`]: when a device had its last fault, and since when it has completed
+//! nothing.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,34 +18,34 @@ use crate::daemon::{Held, Row};
 use crate::problems::{About, Kind, Problem};
 use crate::tls::RENEW;
 
-/// For so long after its last fault a device counts as faulty.
+/// Time after its last fault during which a device counts as faulty.
 pub(super) const FAULTY: Duration = Duration::from_secs(60);
-/// A device that has requests and has ended none for so long is silent.
+/// A device with requests in flight that completes none for this long counts as silent.
 pub(super) const SILENT: Duration = Duration::from_secs(5);
-/// Names that a cause lists.
+/// Maximum number of names in a cause.
 const MOST_NAMES: usize = 5;
 
 const MORE_SPACE: &str = "Delete snapshots, or give it more: sheave pool grow";
 
-/// The last faults of a device, and whether it answers.
+/// Earlier observations of a device.
 #[derive(Debug)]
 pub(super) struct DeviceMemory {
     faults: u64,
     last_fault: Option<Instant>,
-    /// I/Os that had ended, and since when no further one has although some were under way.
+    /// Number of completed I/Os, and the time since which it has not grown although some were in flight.
     ended: u64,
     silent_since: Option<Instant>,
 }
 
-/// What was seen of devices, by what they are under.
+/// Observations of devices, by the pool or export on them.
 pub(super) type Memory = BTreeMap<About, DeviceMemory>;
 
-/// A problem that is there now.
+/// A problem that begins now.
 pub(super) fn problem(kind: Kind, about: &About, cause: String, fix: impl Into<String>) -> Problem {
     Problem { kind, about: about.clone(), cause, fix: fix.into(), since: Instant::now() }
 }
 
-/// Some names, and how many more there are.
+/// Lists some names, and the number of the others.
 fn names(all: &[&str]) -> String {
     let some = all.iter().take(MOST_NAMES).map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ");
     match all.len().saturating_sub(MOST_NAMES) {
@@ -54,12 +54,12 @@ fn names(all: &[&str]) -> String {
     }
 }
 
-/// The problems of a device.
+/// Adds the problems of a device.
 pub(super) fn of_device(device: &Device, about: &About, what: &str, memory: &mut Memory, found: &mut Vec<Problem>) {
     let now = Instant::now();
     let Faults { count, last, .. } = device.faults();
     let seen = memory.entry(about.clone()).or_insert_with(|| DeviceMemory {
-        // What had failed before the first look is told too.
+        // Zero, and not the current count, so that faults before the first check are reported too.
         faults: 0,
         last_fault: None,
         ended: 0,
@@ -94,7 +94,7 @@ pub(super) fn of_device(device: &Device, about: &About, what: &str, memory: &mut
     }
 }
 
-/// The problems of a pool that is not open.
+/// Adds the problem of a pool that is not open, unless it is waited for.
 fn of_closed_pool(held: &Held, rows: &[Row], found: &mut Vec<Problem>) {
     let name = held.plan.name.as_str();
     let Some(why) = held.failed().filter(|why| !(held.plan.standby && why.is_busy())) else { return };
@@ -110,7 +110,7 @@ fn of_closed_pool(held: &Held, rows: &[Row], found: &mut Vec<Problem>) {
     found.push(problem(Kind::PoolFailed, &About::Pool(name.to_owned()), cause, fix));
 }
 
-/// The problems of the space of a pool.
+/// Adds the problems with the space of a pool.
 fn of_space(name: &str, info: &PoolInfo, host_free: Option<u64>, found: &mut Vec<Problem>) {
     let about = &About::Pool(name.to_owned());
     let mut put = |kind, cause, fix: &str| found.push(problem(kind, about, cause, fix));
@@ -125,7 +125,7 @@ fn of_space(name: &str, info: &PoolInfo, host_free: Option<u64>, found: &mut Vec
         put(Kind::MetadataLow, cause, "Delete volumes or snapshots");
     }
     const HOST: &str = "Make room in the file system, or give back what is free in the pool: sheave pool trim";
-    // A file system that has room again is not full, although nobody has written to new space since.
+    // `host_full` stays set until the next write to new space, so the free space is checked as well.
     let has_room = host_free.is_some_and(|free| free >= 4 * info.unit_bytes.max(1 << 20));
     if info.host_full && !has_room {
         let cause = format!("the file system that holds pool '{name}' is full, and writes to new space fail");
@@ -144,7 +144,7 @@ fn of_space(name: &str, info: &PoolInfo, host_free: Option<u64>, found: &mut Vec
     }
 }
 
-/// The problems of what a pool holds.
+/// Adds the problems with the content of a pool.
 fn of_content(name: &str, info: &PoolInfo, found: &mut Vec<Problem>) {
     let about = &About::Pool(name.to_owned());
     let mut put = |kind, cause, fix: &str| found.push(problem(kind, about, cause, fix));
@@ -180,7 +180,7 @@ fn of_content(name: &str, info: &PoolInfo, found: &mut Vec<Problem>) {
     }
 }
 
-/// The problems of a pool.
+/// Adds all problems of a pool. Returns its state if it is open.
 pub(super) fn of_pool(held: &Held, rows: &[Row], memory: &mut Memory, found: &mut Vec<Problem>) -> Option<PoolInfo> {
     let Ok(pool) = held.pool() else {
         of_closed_pool(held, rows, found);
@@ -194,7 +194,7 @@ pub(super) fn of_pool(held: &Held, rows: &[Row], memory: &mut Memory, found: &mu
     Some(info)
 }
 
-/// The problems of an export whose pool is open, or that is a device.
+/// Adds the problem of an export that is not served, unless its pool is not open, which is reported instead.
 pub(super) fn of_row(row: &Row, is_pool_open: impl Fn(&str) -> bool, found: &mut Vec<Problem>) {
     let Some(why) = row.failed.as_ref().filter(|_| row.plan.pool().is_none_or(is_pool_open)) else { return };
     let (name, kind) = (row.plan.name.as_str(), if why.is_busy() { Kind::ExportWaits } else { Kind::ExportFailed });
@@ -203,7 +203,7 @@ pub(super) fn of_row(row: &Row, is_pool_open: impl Fn(&str) -> bool, found: &mut
     found.push(problem(kind, &About::Export(name.to_owned()), cause, fix));
 }
 
-/// The problem of an export of a device of which a flush has failed.
+/// Adds the problem of an exported device of which a flush has failed.
 pub(super) fn of_flush(name: &str, status: Status, found: &mut Vec<Problem>) {
     found.push(problem(
         Kind::FlushFailed,
@@ -213,7 +213,7 @@ pub(super) fn of_flush(name: &str, status: Status, found: &mut Vec<Problem>) {
     ));
 }
 
-/// The problem of a certificate.
+/// Adds the problem of a certificate that has expired or soon will.
 pub(super) fn of_certificate(expiry: &Expiry, now: SystemTime, found: &mut Vec<Problem>) {
     let path = expiry.path.as_path();
     let about = About::File(path.display().to_string());

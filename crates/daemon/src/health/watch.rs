@@ -1,7 +1,7 @@
-//! Looks for problems twice a second, and tells what begins and what is over.
+//! Checks for problems twice a second, and logs those that begin and end.
 //!
-//! Owns what was told. A look waits for the storage of pools, in a thread of its own; everybody else reads the newest
-//! [`Health`].
+//! Owns the record of what was logged. A check may block on the storage of a pool, so it has a thread of its own; all
+//! others read the latest [`Health`].
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -17,19 +17,19 @@ use crate::problems::{About, Health, Kind, Problem, Severity};
 use crate::systemd;
 use crate::ticker::Ticker;
 
-/// The pause between two looks.
+/// Interval between checks.
 const TICK: Duration = Duration::from_millis(500);
-/// A problem whose cause has changed is told again after so long.
+/// A problem whose cause changes is logged again after this time.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// Who looks.
+/// The thread that checks, and its state.
 pub(crate) struct Watch {
     watcher: Arc<Mutex<Watcher>>,
     ticker: Ticker,
 }
 
 impl Watch {
-    /// Looks once, and then again and again on a thread.
+    /// Checks once, then starts a thread that checks periodically.
     pub(crate) fn start(daemon: &Arc<Daemon>) -> std::io::Result<Watch> {
         let watcher: Arc<Mutex<Watcher>> = Arc::default();
         look(&watcher, daemon);
@@ -41,18 +41,17 @@ impl Watch {
         Ok(Watch { watcher, ticker: Ticker::start("sheave-health", TICK, tick)? })
     }
 
-    /// Who looks, for threads that end before it does.
+    /// Returns the state, for threads that end before the check does.
     pub(crate) fn looker(&self) -> Arc<Mutex<Watcher>> {
         self.watcher.clone()
     }
 
-    /// Ends it.
     pub(crate) fn stop(self) {
         self.ticker.stop();
     }
 }
 
-/// Looks, unless another thread does so at the moment.
+/// Checks now, unless another thread is checking.
 pub(crate) fn look(watcher: &Mutex<Watcher>, daemon: &Daemon) {
     if let Ok(mut watcher) = watcher.try_lock() {
         let health = watcher.look(daemon, false);
@@ -60,13 +59,13 @@ pub(crate) fn look(watcher: &Mutex<Watcher>, daemon: &Daemon) {
     }
 }
 
-/// Looks after a reload, whose result somebody waits for: what has changed is told at once.
+/// Checks after a reload, whose caller waits for the result. Changes are logged without delay.
 pub(crate) fn look_after_reload(watcher: &Mutex<Watcher>, daemon: &Daemon) {
     let health = locked(watcher).look(daemon, true);
     daemon.note_health(health);
 }
 
-/// Takes a reading for the history of the page.
+/// Records a sample for the history on the status page.
 fn remember(daemon: &Daemon) {
     let mut history = locked(&daemon.history);
     if history.is_due() {
@@ -78,14 +77,14 @@ fn remember(daemon: &Daemon) {
     }
 }
 
-/// A problem that was told, and when it was told last.
+/// A problem that was logged, and when it was logged last.
 #[derive(Debug)]
 struct Told {
     problem: Problem,
     at: Instant,
 }
 
-/// How often things have happened to a pool that may be over before anybody looks (H3).
+/// Counters of conditions that may be over before the next check (H3).
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     times_full: u64,
@@ -105,18 +104,18 @@ impl Counts {
     }
 }
 
-/// What the looks until now have found.
+/// Record of what earlier checks found and logged.
 #[derive(Debug, Default)]
 pub(crate) struct Watcher {
     told: BTreeMap<(Kind, About), Told>,
     memory: Memory,
     counts: BTreeMap<String, Counts>,
-    /// The status of the unit, as systemd was told.
+    /// Status text that systemd was last given.
     status: String,
 }
 
 impl Watcher {
-    /// Looks at everything; tells what is new and what is over.
+    /// Checks everything, and logs what began and ended. With `at_once`, changed causes are logged without delay.
     pub(crate) fn look(&mut self, daemon: &Daemon, at_once: bool) -> Health {
         let mut found = Vec::new();
         let (rows, pools) = (daemon.rows(), daemon.pools());
@@ -163,7 +162,7 @@ impl Watcher {
         health
     }
 
-    /// Tells what has come and gone since the last look, for no problem is found of it (H3).
+    /// Logs conditions that began and ended since the last check, for which no problem is found (H3).
     fn passed(&mut self, name: &str, info: &PoolInfo, found: &mut [Problem]) {
         let now = Counts::of(info);
         let before = self.counts.insert(name.to_owned(), now).unwrap_or_default();
@@ -203,7 +202,7 @@ impl Watcher {
         }
     }
 
-    /// Tells which problems are new and which are over; all that are there, with the times at which they began.
+    /// Logs the problems that began and ended. Returns all current ones, with the times at which they began.
     fn tell(&mut self, found: Vec<Problem>, at_once: bool) -> Vec<Problem> {
         let now = Instant::now();
         let mut problems = Vec::with_capacity(found.len());
@@ -235,7 +234,7 @@ impl Watcher {
         problems
     }
 
-    /// Tells systemd what is served and what is wrong, when that has changed.
+    /// Updates the status text of systemd if it has changed.
     fn tell_systemd(&mut self, daemon: &Daemon, health: &Health) {
         let status = health.with(daemon.server.exports().len());
         if status != self.status {
@@ -245,7 +244,7 @@ impl Watcher {
     }
 }
 
-/// Tells that a problem has begun, unless a reload has found it, which has told it itself.
+/// Logs that a problem began. Problems of a reload are skipped, since the reload logs them itself.
 fn say(problem: &Problem) {
     if matches!(problem.kind, Kind::ReloadFailed | Kind::RestartNeeded) {
         return;
@@ -261,7 +260,7 @@ fn say(problem: &Problem) {
     }
 }
 
-/// Tells that a problem is over.
+/// Logs that a problem is over.
 fn over(problem: &Problem, after: &str) {
     let (kind, cause) = (problem.kind.name(), &problem.cause);
     match &problem.about {

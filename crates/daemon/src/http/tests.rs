@@ -1,4 +1,4 @@
-//! Bounds of peers, and which questions are answered.
+//! Limits of peers, and which requests are answered.
 
 use std::sync::mpsc::RecvTimeoutError;
 
@@ -9,7 +9,8 @@ fn who_reads_slowly_has_no_more_time_than_who_does_not() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
     let mut reader = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
     let (mut stream, _) = listener.accept().expect("a peer");
-    // It takes something every tenth of a second, so that no single write takes long, and never gets all of it.
+    // Reads a little every tenth of a second: no single write blocks for long, but the response is never received
+    // completely.
     let (told, hears) = std::sync::mpsc::channel::<()>();
     let reads = std::thread::spawn(move || {
         let mut bytes = [0; 64 << 10];
@@ -46,7 +47,7 @@ fn names_of_this_machine_are_known() {
     }
 }
 
-/// H3: answers that nobody takes give way, and those that are made or have just begun do not.
+/// H3: responses that nobody reads are aborted; those being rendered, or just begun, are not.
 #[test]
 fn the_answer_that_is_sent_for_longest_gives_way_once_it_has_had_its_time() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
@@ -77,7 +78,7 @@ fn the_answer_that_is_sent_for_longest_gives_way_once_it_has_had_its_time() {
     assert_eq!(ended, [3], "the longest");
 }
 
-/// H2: who has asked keeps its place, and of the others the oldest gives way.
+/// H2: a peer with a complete request keeps its place; the oldest of the others is replaced.
 #[test]
 fn the_oldest_peer_without_a_whole_question_gives_way() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bound");

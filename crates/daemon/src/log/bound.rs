@@ -1,16 +1,16 @@
-//! How often events of a kind are told (L2): a bucket for each place in the code that tells one.
+//! Rate limit of events (L2): a token bucket for each place in the code that logs one.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use tracing::callsite::Identifier;
 
-/// Events of a kind at once.
+/// Tokens of a full bucket.
 pub const BURST: u32 = 20;
-/// Afterwards one in so long a time.
+/// Interval after which a token is added.
 pub const REST: Duration = Duration::from_secs(5);
 
-/// What is left of a kind.
+/// Tokens left, and events suppressed.
 #[derive(Debug)]
 struct Bucket {
     left: u32,
@@ -18,12 +18,13 @@ struct Bucket {
     left_out: u64,
 }
 
-/// The buckets; there are no more of them than places in the code.
+/// The buckets. Their number is bounded by the places in the code.
 #[derive(Debug, Default)]
 pub(super) struct Bound(HashMap<Identifier, Bucket>);
 
 impl Bound {
-    /// Whether one more is told now, and then how many were not since the last.
+    /// Takes a token. Returns the number of events suppressed since the last one, or `None` if this one is to be
+    /// suppressed.
     pub(super) fn ask(&mut self, kind: Identifier, now: Instant) -> Option<u64> {
         let bucket = self.0.entry(kind).or_insert(Bucket { left: BURST, since: now, left_out: 0 });
         let rests = (now.saturating_duration_since(bucket.since).as_millis() / REST.as_millis()) as u32;

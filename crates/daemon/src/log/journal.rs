@@ -1,7 +1,7 @@
-//! The journal of systemd: a datagram an event, with its fields by name.
+//! The journal of systemd: one datagram for each event, with named fields.
 //!
-//! The form is that of systemd's "Native Journal Protocol": `NAME=value` and a newline, for values without newlines;
-//! ours have none (L3).
+//! The format is systemd's "Native Journal Protocol": `NAME=value` and a newline, for values without newlines, which
+//! ours never have (L3).
 
 use std::io;
 use std::os::fd::AsFd;
@@ -10,13 +10,12 @@ use std::path::Path;
 
 use super::line::Line;
 
-/// Where it listens.
 pub(super) const SOCKET: &str = "/run/systemd/journal/socket";
 
-/// The journal.
+/// A connection to the journal.
 pub(super) struct Journal(UnixDatagram);
 
-/// Whether stderr goes to the journal, by what systemd says of it.
+/// Returns true if stderr is connected to the journal, according to `$JOURNAL_STREAM`.
 pub(super) fn has_stderr() -> bool {
     let Ok(told) = std::env::var("JOURNAL_STREAM") else { return false };
     let stderr = std::io::stderr();
@@ -31,19 +30,19 @@ impl Journal {
         Ok(Journal(socket))
     }
 
-    /// Tells it; `place` is that of the level.
+    /// Sends an event; `place` is the index of its level.
     pub(super) fn send(&self, place: u8, line: &Line) -> io::Result<()> {
         self.0.send(datagram(place, line).as_bytes()).map(drop)
     }
 }
 
-/// The text of an event. Names of fields are capital letters there; ours get a prefix of their own.
+/// Formats an event. Field names of the journal are upper-case; ours have the prefix `SHEAVE_`.
 pub(super) fn datagram(place: u8, line: &Line) -> String {
-    // Of syslog: 3 is an error, 4 a warning, 6 information, 7 for debugging.
+    // Priorities of syslog: 3 is an error, 4 a warning, 6 information, 7 debugging.
     let priority = [3, 3, 4, 6, 7][usize::from(place.min(4))];
     let mut text = format!("PRIORITY={priority}\nSYSLOG_IDENTIFIER=sheave\nMESSAGE={}\n", line.message);
     for (name, value) in &line.fields {
-        // Names in the code are of letters and `_`; a dot of a nested one is no letter of the journal's.
+        // Field names of `tracing` consist of letters, `_` and dots; the journal does not allow dots.
         text += &format!("SHEAVE_{}={value}\n", name.to_ascii_uppercase().replace('.', "_"));
     }
     text

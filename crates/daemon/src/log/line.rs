@@ -1,16 +1,15 @@
-//! An event as it is written: a message and fields, bounded, without control characters (L3 of the log).
+//! An event ready for output: message and fields, of bounded length, without control characters (L3 of the log).
 
 use std::fmt::{self, Write};
 
 use tracing::Level;
 use tracing::field::{Field, Visit};
 
-/// Bytes of a message or field, at most (L3).
+/// Maximum length of a message or field (L3).
 pub(super) const MAX_BYTES: usize = 2048;
-/// Fields of an event, at most.
+/// Maximum number of fields.
 const MAX_FIELDS: usize = 16;
 
-/// An event as it is written.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Line {
     pub(super) message: String,
@@ -18,7 +17,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// For people.
+    /// Formats the event for stderr.
     pub(super) fn words(&self, level: Level) -> String {
         let grade = match level {
             Level::ERROR => "error: ",
@@ -39,7 +38,7 @@ impl Line {
     }
 }
 
-/// A text without control characters, of bounded length (L3).
+/// Escapes control characters and limits the length (L3).
 fn clean(text: &str) -> String {
     let mut clean = String::with_capacity(text.len().min(MAX_BYTES));
     for letter in text.chars() {

@@ -1,4 +1,4 @@
-//! What a line looks like, and that peers can neither flood the log nor write lines of their own into it.
+//! Format of lines, and protection against peers that flood the log or inject lines.
 
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tracing::{error, info, warn};
 use super::line::MAX_BYTES;
 use super::*;
 
-/// A log to a socket that stands for the journal, and what came over it.
+/// Runs `work` with a log to a socket that stands for the journal. Returns the datagrams.
 fn with_journal(work: impl FnOnce()) -> Vec<String> {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("journal");
@@ -46,8 +46,8 @@ fn an_event_is_one_datagram_with_its_fields() {
 #[test]
 fn peers_cannot_flood_it_and_what_was_left_out_is_told() {
     let flood = |count: u32| (0..count).for_each(|_| warn!(target: CLIENT, "a client was dropped"));
-    // Each call of `flood` is the same place in the code, so it has one bucket in all. A datagram socket holds about a
-    // dozen: what it does not take goes to stderr.
+    // `flood` is one place in the code, so all its calls share a bucket. A datagram socket holds about a dozen; the
+    // rest goes to stderr.
     let mut bound = Bound::default();
     let kind = tracing::callsite!(name: "x", kind: tracing::metadata::Kind::EVENT, fields: message);
     let kind = tracing::Callsite::metadata(kind).callsite();
@@ -61,7 +61,7 @@ fn peers_cannot_flood_it_and_what_was_left_out_is_told() {
     assert_eq!(told, BURST as usize, "a long rest gives no more than a burst");
     let all = with_journal(|| flood(1000));
     assert!(!all.is_empty() && all.len() <= BURST as usize, "{}", all.len());
-    // What the daemon itself brings about is not bounded.
+    // Events of the daemon itself are not limited.
     let all = with_journal(|| {
         (0..BURST + 5).for_each(|_| info!(target: "sheave::pool", "opened"));
     });
@@ -92,7 +92,7 @@ fn on_stderr_a_line_has_its_grade_and_its_fields() {
 fn a_pipe_that_nobody_reads_makes_nobody_wait_and_what_is_missing_is_told() {
     let (mut from, mut to) = std::io::pipe().expect("a pipe");
     let log = Log::new(None);
-    // More than a pipe holds.
+    // More lines than a pipe holds.
     for number in 0..20_000 {
         log.write_to(&mut to, &format!("line {number}"));
     }
@@ -100,14 +100,14 @@ fn a_pipe_that_nobody_reads_makes_nobody_wait_and_what_is_missing_is_told() {
     let got = std::io::Read::read(&mut from, &mut bytes).expect("read");
     let lines = String::from_utf8_lossy(&bytes[..got]).lines().count();
     assert!((100..20_000).contains(&lines), "{lines}");
-    // The longest line there is, without a character cut in two, and how many are missing before it.
+    // The longest possible line: it is cut between characters, and preceded by the number of dropped lines.
     log.write_to(&mut to, &"\u{20ac}".repeat(AT_ONCE));
     let got = std::io::Read::read(&mut from, &mut bytes).expect("read");
     let told = std::str::from_utf8(&bytes[..got]).expect("whole characters");
     assert!(got <= AT_ONCE && told.ends_with("\u{20ac}...\n"), "{got}");
     let missing = format!("sheave: warning: {} lines are missing here", 20_000 - lines);
     assert!(told.starts_with(&missing), "{}", &told[..200]);
-    // A reader that has gone away is nothing to end for.
+    // A reader that has disconnected is not an error.
     drop(from);
     log.write_to(&mut to, "gone");
 }

@@ -1,4 +1,4 @@
-//! A search reads files and block devices alone, each once, and comes to an end.
+//! A search reads only regular files and block devices, each once, and terminates.
 
 use std::os::unix::net::UnixListener;
 use std::process::Command;
@@ -24,7 +24,7 @@ fn nothing_but_files_is_opened_and_each_is_seen_once() {
     std::os::unix::fs::symlink(at("pool.img"), at("a-link")).expect("a link");
     std::os::unix::fs::symlink(at("nowhere"), at("dangling")).expect("a link");
     std::os::unix::fs::symlink(at("loop"), at("loop")).expect("a link");
-    // To open it would wait for a writer, for ever.
+    // Opening a FIFO would block until it gets a writer.
     assert!(Command::new("mkfifo").arg(at("fifo")).status().expect("it runs").success());
     std::os::unix::fs::symlink(at("fifo"), at("link-to-fifo")).expect("a link");
     std::os::unix::fs::symlink("/dev/zero", at("link-to-zero")).expect("a link");
@@ -41,7 +41,7 @@ fn nothing_but_files_is_opened_and_each_is_seen_once() {
     assert!(missing.seen.is_empty() && missing.failed[0].contains("cannot be read"), "{missing:?}");
 }
 
-/// The bound on a directory is told, so that nobody takes a part of it for all.
+/// The limit on a directory is reported, so that nobody takes a part of it for the whole.
 #[test]
 fn a_directory_of_more_files_than_are_read_is_told() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -61,12 +61,12 @@ fn a_loop_device_over_a_file_that_is_seen_is_not_another_candidate() {
     let over = |backing| Seen { path: "/dev/loop9".into(), node: (7 << 8 | 9, 0), backing, ..seen.clone() };
     let both = each_once(vec![over(Some(seen.node)), seen.clone()]);
     assert!(both.len() == 1 && both[0].path == path, "{both:?}");
-    // Its file is not seen, as one that has no name any more: then the device is all there is.
+    // The file under the loop device was not found (it may have been unlinked), so the device stays.
     assert_eq!(each_once(vec![over(Some((1, 1))), seen.clone()]).len(), 2);
     assert_eq!(each_once(vec![seen.clone(), Seen { path: "/other/name".into(), ..seen }]).len(), 1);
 }
 
-/// A disk that does not answer holds up neither the other places nor the end of the search.
+/// A disk that does not respond delays neither the search of other places nor its end.
 #[test]
 fn what_hangs_is_told_and_not_waited_for() {
     fn hang(source: Source, over: &AtomicBool) -> Done {
@@ -79,7 +79,7 @@ fn what_hangs_is_told_and_not_waited_for() {
     }
     let dir = tempfile::tempdir().expect("a directory");
     pool(&dir.path().join("pool.img"));
-    // One thread less than all hang: the last one does what is left.
+    // All threads but one hang; the last one does the rest.
     let mut sources: BTreeSet<Source> =
         (1..THREADS).map(|number| Source::File(format!("/hangs/{number}").into())).collect();
     sources.insert(Source::Directory(dir.path().into()));
@@ -91,7 +91,7 @@ fn what_hangs_is_told_and_not_waited_for() {
     assert_eq!(sight.failed.len(), THREADS - 1, "{sight:?}");
 }
 
-/// The members of a pool that was in use while they were read are read once more.
+/// Members of a pool that was in use while they were read are read again.
 #[test]
 fn members_are_read_once_more() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -1,21 +1,22 @@
-//! Families of what rings count of the I/O of each export: operations, bytes, errors, latencies and stages.
+//! Metrics of the I/O of each export, as its rings count it: operations, bytes, errors, latencies and stages.
 //!
-//! H1. At most [`MOST_IN_DETAIL`] exports have values of their own, in the order in which they are served; what the
-//! others have together has the empty name. So there are at most some 7,000 values, whatever is served.
-//! H2. The bounds of latencies never change: each is a power of four nanoseconds, where a cell of the counts ends, too.
-//! An I/O that took exactly as long as a bound counts above it.
+//! H1. At most [`MOST_IN_DETAIL`] exports have values of their own, in the order in which they are served. The sum of
+//! all others has the empty name. That limits the page to about 7,000 values.
+//!
+//! H2. The bucket bounds of latencies never change: each is a power of four nanoseconds, which is a bucket bound of the
+//! counts as well. An I/O that took exactly as long as a bound is counted above it.
 
 use sheave_blk::stats::{Latencies, Stage};
 use sheave_iomap::io_stats::{IoCounts, IoKind};
 
 use super::page::Page;
 
-/// Exports whose I/O is told by name (H1).
+/// Number of exports whose I/O is listed by name (H1).
 pub(super) const MOST_IN_DETAIL: usize = 100;
-/// Logarithms of the bounds of latencies: from 1 microsecond to 17 seconds (H2).
+/// Binary logarithms of the bucket bounds: from 1 microsecond to 17 seconds (H2).
 pub(super) const BOUNDS: [u32; 13] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34];
 
-/// All families of I/O.
+/// Writes all metrics of I/O.
 pub(super) fn families<'a>(page: &mut Page, exports: impl Iterator<Item = (&'a str, IoCounts)>) {
     let (mut named, mut others) = (Vec::new(), None);
     for (at, (export, counts)) in exports.enumerate() {
@@ -67,7 +68,7 @@ fn latencies(page: &mut Page, export: &str, kind: IoKind, counts: &IoCounts) {
     page.value(&format!("{name}_sum"), &labels[..2], seconds(split.time_ns));
 }
 
-/// Nanoseconds in seconds, exactly.
+/// Formats nanoseconds as seconds, without rounding.
 fn seconds(ns: u64) -> String {
     let text = format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
     let short = text.trim_end_matches('0');

@@ -1,4 +1,4 @@
-//! The families of the page of metrics, but for those of I/O.
+//! All metrics except those of I/O.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::config::What;
 use crate::daemon::{Daemon, Held, Row};
 use crate::problems::{Health, MOST_PROBLEMS};
 
-/// The page as it is now.
+/// Renders the page.
 pub(super) fn page(daemon: &Daemon, is_open: bool) -> String {
     let mut page = Page { text: String::new(), is_open };
     let version = (env!("CARGO_PKG_VERSION").to_owned(), 1);
@@ -51,7 +51,7 @@ fn exports(page: &mut Page, rows: &[Row], served: &[ExportStatus]) {
     page.family("sheave_export_size_bytes", "gauge", "Bytes of an export.", "export", &of(|export| export.size_bytes));
 }
 
-/// What clients have had done, since each export is served.
+/// Requests of clients, since each export began to be served.
 pub(super) fn requests(page: &mut Page, served: &[ExportStatus]) {
     type Value = fn(&IoCounts) -> u64;
     let families: [(&str, &str, Value); 11] = [
@@ -73,7 +73,7 @@ pub(super) fn requests(page: &mut Page, served: &[ExportStatus]) {
     }
 }
 
-/// Everything that is wrong. A problem has the value of its severity, 1 or 2.
+/// Current problems. The value of a problem is its severity, 1 or 2.
 fn health(page: &mut Page, health: &Health) {
     page.single("sheave_health", "The worst problem: 0 none, 1 a warning, 2 critical.", health.severity() as u64);
     page.head("sheave_problem", "gauge", "A problem, as labels: 1 a warning, 2 critical.");

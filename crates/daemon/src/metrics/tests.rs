@@ -1,4 +1,4 @@
-//! Tests of the page: how large it becomes, and what its histograms say.
+//! Size of the page, and its histograms.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::detail::{self, BOUNDS, MOST_IN_DETAIL};
 use super::families::requests;
 use super::page::{MOST_NAMED, Page};
 
-/// Counts of reads that took these times, in the driver.
+/// Counts of reads with these latencies, spent in the driver.
 fn reads(latencies: &[u64]) -> IoCounts {
     let group = Arc::new(IoGroup::default());
     let seat = IoSeat::new(None, None, [group.clone()]);
@@ -20,7 +20,7 @@ fn reads(latencies: &[u64]) -> IoCounts {
     group.counts()
 }
 
-/// The value of a line.
+/// Returns the value of a series.
 fn value(page: &Page, series: &str) -> Option<f64> {
     let line = page.text.lines().find(|line| line.strip_prefix(series).is_some_and(|rest| rest.starts_with(' ')))?;
     line.rsplit_once(' ')?.1.parse().ok()
@@ -60,7 +60,7 @@ fn ten_thousand_exports_make_no_larger_page_than_a_thousand() {
 
 #[test]
 fn a_latency_counts_below_the_bounds_that_are_longer() {
-    // Just below each bound, just at it, and beyond the last.
+    // Just below each bound, exactly at it, and beyond the last.
     let times: Vec<u64> =
         BOUNDS.iter().flat_map(|bound| [(1 << bound) - 1, 1 << bound]).chain([60_000_000_000]).collect();
     let mut page = Page { text: String::new(), is_open: true };

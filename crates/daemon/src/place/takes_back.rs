@@ -1,14 +1,14 @@
-//! Whether what holds a pool takes space back, as far as that can be told without writing.
+//! Tells whether a file or device supports discard, as far as that is possible without writing.
 //!
-//! Who opens a pool to write tries it, on a nameless file beside the pool. Who looks at a pool changes nothing, so this
-//! goes by what the kernel says of a block device, and by the kind of a file system.
+//! A process that opens a pool for writing tries it, on an unnamed file beside the pool. Read-only commands must change
+//! nothing, so this module goes by what the kernel reports for a block device, and by the type of a file system.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// File systems whose files cannot have holes made in them, by the magic numbers of statfs(2): 9p, exFAT, FAT, HFS and
-/// HFS+, JFS, minix (four), NILFS, ramfs, ReiserFS, UDF.
+/// File systems without support for holes, by their magic numbers in statfs(2): 9p, exFAT, FAT, HFS and HFS+, JFS,
+/// minix (four), NILFS, ramfs, ReiserFS, UDF.
 const WITHOUT_HOLES: [u64; 14] = [
     0x0102_1997,
     0x2011_bab0,
@@ -26,13 +26,13 @@ const WITHOUT_HOLES: [u64; 14] = [
     0x1501_3346,
 ];
 
-/// Whether it does; `None` when only a try would tell.
+/// Returns whether `path` supports discard; `None` if only a write would tell.
 pub fn takes_back(path: &Path) -> Option<bool> {
     let meta = fs::metadata(path).ok()?;
     if meta.file_type().is_block_device() {
         let (major, minor) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
         let dir = format!("/sys/dev/block/{major}:{minor}");
-        // The queue of a partition is that of its disk.
+        // A partition has no queue directory; its disk, one level up, has.
         let read = |queue: &str| fs::read_to_string(format!("{dir}/{queue}/write_zeroes_max_bytes")).ok();
         let most: u64 = read("queue").or_else(|| read("../queue"))?.trim().parse().ok()?;
         return Some(most > 0);

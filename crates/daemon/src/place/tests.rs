@@ -1,4 +1,4 @@
-//! How places are read.
+//! Parsing of places.
 
 use super::*;
 
@@ -104,7 +104,7 @@ fn the_fix_for_a_missing_pool_is_a_command_that_works() {
     }
 }
 
-/// A path of which nobody can tell what is there is not one where nothing is.
+/// A path that cannot be examined is not reported as missing.
 #[test]
 fn what_cannot_be_looked_at_is_not_missing() {
     let dir = tempfile::tempdir().expect("a directory");

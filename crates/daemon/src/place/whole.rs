@@ -1,15 +1,16 @@
-//! The whole of a pool of which only a part is named: one member, or its UUID.
+//! Completes a pool that is named by one member or by its UUID.
 //!
-//! Labels say which members belong together ([`sheave_vol::members`]). Where the others may be is told, in this order,
-//! by
+//! Labels tell which members belong together ([`sheave_vol::members`]). The other members are searched for in this
+//! order:
 //!
-//! 1. this process, which found them before, and the *hint* that a file of the pool has: the paths at which the
-//!    members lay when they were last opened to be written, in the extended attribute [`HINT`]. What lies there is
-//!    verified as any candidate is, so a hint that is old, lost or forged leads to nothing else;
-//! 2. the directories of the members that are named, the block devices of this host, and the directories of `search`.
+//! 1. where this process found them before, and at the paths in the *hint* of a file of the pool: the extended
+//!    attribute [`HINT`] with the paths of all members when the pool was last opened for writing. A file found this way
+//!    is verified like any other candidate, so a stale, missing or forged hint cannot lead to a wrong member;
+//! 2. in the directories of the named members, among the block devices of this host, and in the directories of
+//!    `search`.
 //!
-//! A hint is an attribute of files, and nothing in the pool's format: it is about this host, a pool on another host has
-//! other paths, and programs that know no hints go on opening the pool.
+//! Hints are attributes of files and not part of the pool's format: they concern this host only, paths on another host
+//! differ, and programs that do not know hints can still open the pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -25,38 +26,38 @@ use super::{Member, PoolPlace};
 use crate::failure::{self, Failure};
 use crate::look::{Seen, Sight, Source, search, seen_at};
 
-/// The extended attribute of a file that says where the members of its pool lay: absolute paths, each ended by a NUL.
+/// Extended attribute with the paths of the pool's members: absolute paths, each terminated by a NUL.
 const HINT: &str = "user.sheave.members";
-/// Most bytes of it that are read: what extended attributes may have.
+/// Maximum length of the attribute that is read: the kernel's limit for extended attributes.
 const MOST_HINTED: usize = 64 << 10;
 
-/// Where members of pools were found by this process.
+/// Paths at which this process found members, by pool.
 static FOUND: Mutex<BTreeMap<[u8; 16], BTreeSet<PathBuf>>> = Mutex::new(BTreeMap::new());
 
-/// Directories that a command line has named for all its searches.
+/// Directories from the command line, for all searches of this process.
 static ALSO: OnceLock<Vec<PathBuf>> = OnceLock::new();
 
-/// Searches of this process look there, too.
+/// Adds directories to all searches of this process.
 pub fn search_also(directories: &[PathBuf]) {
-    // The command line is read once.
+    // Fails only on a second call; the command line is parsed once.
     let _ = ALSO.set(directories.to_vec());
 }
 
-/// What a member that is named says of itself.
+/// A named member, and its label.
 struct Named {
     member: Member,
     seen: Seen,
 }
 
 impl PoolPlace {
-    /// This pool with all of its members, in order. It is called as before.
+    /// Returns the pool with all of its members, in order, under the same text.
     ///
-    /// A pool on something else than files and block devices is as it is named, and so is one of which a member says
-    /// nothing, or belongs to no pool: opening it tells what is wrong.
+    /// A pool on other devices than files and block devices is returned unchanged, and so is one with a member that has
+    /// no readable label or belongs to another pool: opening it reports what is wrong.
     ///
     /// # Errors
     ///
-    /// Members are missing, or not certain. A path that is not there is the matter of [`PoolPlace::expect_there`].
+    /// Members are missing or ambiguous. A path that does not exist is reported by [`PoolPlace::expect_there`].
     pub fn whole(&self) -> Result<PoolPlace, Failure> {
         if let [Member::Uuid(uuid)] = self.members.as_slice() {
             return self.found(uuid, &[]);
@@ -68,7 +69,7 @@ impl PoolPlace {
         }
         let first = named.iter().find(|one| one.seen.tag.number() == 0);
         let count = first.map(|first| first.seen.tag.members().len() as u64);
-        // With superblocks that cannot be used, or with a device that is no member yet.
+        // Superblocks are unreadable, or a device is not a member yet.
         if count.is_some_and(|count| count == 0 || named.iter().any(|one| one.seen.tag.number() >= count)) {
             return Ok(self.clone());
         }
@@ -82,7 +83,7 @@ impl PoolPlace {
         self.found(&pool, &named)
     }
 
-    /// What its members say; `None` when one is no file or block device, or says nothing.
+    /// Reads the labels of the named members; `None` if one is not a file or block device, or has no label.
     fn named(&self) -> Option<Vec<Named>> {
         let of = |member: &Member| {
             let (path, _) = self.only(member).file_spec()?;
@@ -91,7 +92,7 @@ impl PoolPlace {
         self.members.iter().map(of).collect()
     }
 
-    /// The pool with this identity, of which these members are named.
+    /// Searches for the other members of the pool.
     fn found(&self, pool: &[u8; 16], named: &[Named]) -> Result<PoolPlace, Failure> {
         let known = known(pool).into_iter().chain(named.iter().flat_map(|one| hinted(&one.seen.path)));
         let near = search(&known.map(Source::File).collect());
@@ -107,14 +108,14 @@ impl PoolPlace {
         }
         let mut sight = search(&sources);
         sight.add(near);
-        // Those that were found may know more.
+        // The members found so far may have hints that lead to more.
         let of_pool = sight.seen.iter().filter(|seen| seen.tag.pool() == *pool);
         let more: BTreeSet<Source> = of_pool.flat_map(|seen| hinted(&seen.path)).map(Source::File).collect();
         sight.add(search(&more));
         if let Ok(whole) = self.gathered(pool, named, &sight) {
             return Ok(whole);
         }
-        // What was named, too: the pool may be in use.
+        // The named members are read again as well: a pool in use changes its labels between reads.
         let named = self.named().filter(|_| !named.is_empty()).unwrap_or_default();
         sight.refresh(pool);
         self.gathered(pool, &named, &sight).map_err(|why| {
@@ -132,12 +133,12 @@ impl PoolPlace {
     fn gathered(&self, pool: &[u8; 16], named: &[Named], sight: &Sight) -> Result<PoolPlace, Failure> {
         let own: BTreeSet<_> = named.iter().map(|one| one.seen.node).collect();
         let pair = |seen: &Seen| (seen.path.display().to_string(), seen.tag.clone());
-        // A path that no spec can say is none to open.
+        // A path with a quote cannot be written as a spec, so it cannot be opened.
         let is_new = |seen: &&Seen| !own.contains(&seen.node) && !seen.path.to_string_lossy().contains('"');
         let found: Vec<(String, MemberTag)> = sight.seen.iter().filter(is_new).map(pair).collect();
         let tagged: Vec<(String, MemberTag)> = named.iter().map(|one| pair(&one.seen)).collect();
         let all = gather(pool, &tagged, &found).map_err(failure::pool)?;
-        // Those that are found are opened as the one that is named: with its options.
+        // Members that were found are opened with the options of the named one.
         let options = named.iter().find_map(|one| match &one.member {
             Member::Spec(_) => self.only(&one.member).file_spec(),
             _ => None,
@@ -152,14 +153,13 @@ impl PoolPlace {
         Ok(PoolPlace { members: all.into_iter().map(member).collect(), ..self.clone() })
     }
 
-    /// The paths of members by which the others may be found when the pool is opened the next time, of those that are
-    /// named: what the hints of its files say.
+    /// Paths in the hints of the named files, by which the other members may be found at the next open.
     pub(crate) fn hinted(&self) -> Vec<PathBuf> {
         self.file_paths().iter().flat_map(|path| hinted(Path::new(path))).collect()
     }
 
-    /// Writes down at its files where all of its members are, so that any one of them leads to the others. Whether the
-    /// files took it; block devices and some file systems have no place for it.
+    /// Stores the paths of all members in a hint on each file, so that any one leads to the others. Returns false if a
+    /// file did not accept it; block devices and some file systems cannot store one.
     pub fn leave_hints(&self) -> bool {
         let paths = self.file_paths();
         if paths.len() < 2 {
@@ -174,11 +174,11 @@ impl PoolPlace {
             }
             path.is_file() && rustix::fs::setxattr(path, HINT, &value, XattrFlags::empty()).is_ok()
         };
-        // Each has its own, whatever has become of the others.
+        // A fold and not `all`, which would stop at the first failure.
         whole.iter().map(leave).fold(true, |all, left| all & left)
     }
 
-    /// The files and devices of the whole pool which a search that begins with what is named here would not find.
+    /// Returns the files and devices of `whole` that a search starting from the members named here would not find.
     pub fn does_not_find(&self, whole: &PoolPlace) -> Vec<String> {
         let (found, rest): (Vec<String>, Vec<String>) =
             whole.file_paths().into_iter().partition(|path| self.leads_to(Path::new(path)));
@@ -187,14 +187,14 @@ impl PoolPlace {
         rest.into_iter().filter(|path| !is_hinted(path)).collect()
     }
 
-    /// Whether a search that begins with what is named here comes to this file without being told more.
+    /// Returns true if a search starting from the members named here finds `path` without further options.
     fn leads_to(&self, path: &Path) -> bool {
         let whole = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let path = whole(path);
         let is_device = std::fs::metadata(&path).is_ok_and(|meta| node_is_device(&meta));
         let paths: Vec<PathBuf> = self.file_paths().into_iter().map(PathBuf::from).collect();
         let near = paths.iter().flat_map(|path| directories_of(path)).chain(self.search.iter().cloned());
-        // Where a pool that is named by its identity alone is looked for.
+        // A pool that is named by its identity alone is also searched for in the current directory.
         let near = near.chain((paths.is_empty() && self.search.is_empty()).then(|| PathBuf::from(".")));
         let is_near = near.map(|directory| whole(&directory)).any(|directory| path.parent() == Some(&*directory));
         is_device || is_near || paths.iter().any(|named| whole(named) == path) || self.hinted().contains(&path)
@@ -219,7 +219,7 @@ fn not_found(pool: &[u8; 16], sight: &Sight) -> Failure {
         .fix("name the directory that it is in: --search DIR, or search = [\"DIR\"] in a configuration")
 }
 
-/// Where members of this pool were found before, by this process.
+/// Paths at which this process found members of the pool before.
 fn known(pool: &[u8; 16]) -> Vec<PathBuf> {
     let found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
     found.get(pool).into_iter().flatten().cloned().collect()
@@ -229,7 +229,7 @@ fn remember(pool: &[u8; 16], paths: impl Iterator<Item = PathBuf>) {
     FOUND.lock().unwrap_or_else(PoisonError::into_inner).insert(*pool, paths.collect());
 }
 
-/// What the hint of a file says; what is no absolute path in it counts for nothing.
+/// Returns the absolute paths in the hint of a file; other content is ignored.
 pub fn hinted(path: &Path) -> Vec<PathBuf> {
     let mut value = vec![0; MOST_HINTED];
     let Ok(len) = rustix::fs::getxattr(path, HINT, &mut value[..]) else { return Vec::new() };
@@ -237,14 +237,14 @@ pub fn hinted(path: &Path) -> Vec<PathBuf> {
     texts.take(sheave_vol::format::MAX_MEMBERS).map(|text| PathBuf::from(OsStr::from_bytes(text))).collect()
 }
 
-/// The directory in which a path lies, and that of the file to which it leads.
+/// Returns the directory of a path and, if it is a symbolic link, that of its target.
 fn directories_of(path: &Path) -> Vec<PathBuf> {
     let of = |path: &Path| match path.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Some(PathBuf::from(".")),
         parent => parent.map(Path::to_owned),
     };
     let real = std::fs::canonicalize(path).ok().and_then(|path| of(&path));
-    // Device nodes are found among the block devices.
+    // Device nodes are found by the search of block devices, so /dev is not searched.
     let all = real.into_iter().chain(of(path).filter(|_| path.is_symlink()));
     all.filter(|directory| !directory.starts_with("/dev") || directory.starts_with("/dev/shm")).collect()
 }

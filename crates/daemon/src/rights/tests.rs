@@ -1,4 +1,4 @@
-//! Specs and files of users whose rights are not the daemon's.
+//! Specs and files of users without the daemon's rights.
 
 use std::fs::File;
 
@@ -13,7 +13,7 @@ fn root_and_the_daemons_own_user_have_its_rights_and_nobody_else() {
     assert_eq!(Rights::of_user(own + 4242), Rights::Of { uid: own + 4242 });
 }
 
-/// Each kind of device that there is, at each depth.
+/// Every kind of device, at several depths.
 #[test]
 fn nothing_is_opened_by_name_for_another_user() {
     let cases = [
@@ -41,7 +41,7 @@ fn nothing_is_opened_by_name_for_another_user() {
     }
 }
 
-/// A kind that is forgotten would shut out the users for whom its devices are harmless.
+/// A kind that declares nothing would be refused even where its devices are harmless.
 #[test]
 fn every_kind_declares_what_it_opens() {
     for kind in ["null", "ram", "file", "fault", "partition", "linear", "nbd", "rbd"] {

@@ -1,34 +1,33 @@
-//! A range of a volume as programs are told of it: the shape of `qemu-img map --output=json`, and two fields more.
+//! JSON of a range of a volume: the format of `qemu-img map --output=json`, with two additional fields.
 
 use serde::{Deserialize, Serialize};
 use sheave_vol::{Extent, ExtentKind};
 
-/// A range with one state.
+/// A range with a single state.
 #[derive(Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub struct ExtentJson {
-    /// Its first byte.
+    /// First byte in the volume.
     pub start: u64,
-    /// Its bytes.
     pub length: u64,
-    /// Always 0.
+    /// Always 0; kept for compatibility with `qemu-img`.
     pub depth: u32,
-    /// It has space.
+    /// The range is allocated.
     pub present: bool,
-    /// It reads as zeroes.
+    /// The range reads as zeroes.
     pub zero: bool,
-    /// It was written.
+    /// The range was written.
     pub data: bool,
-    /// It has space and was never written.
+    /// The range is allocated, and was never written.
     pub unwritten: bool,
-    /// Others have the same space.
+    /// The space is shared with other volumes or snapshots.
     pub shared: bool,
-    /// Where it lies in the pool.
+    /// Position in the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offset: Option<u64>,
 }
 
 impl ExtentJson {
-    /// From what the volume tells.
+    /// Converts an extent of the volume.
     pub fn new(extent: &Extent) -> Self {
         let data = extent.kind == ExtentKind::Data;
         let present = extent.kind != ExtentKind::Hole;
@@ -45,7 +44,7 @@ impl ExtentJson {
         }
     }
 
-    /// Adds what comes next to what was found before it: a daemon tells a map in pieces.
+    /// Appends the next extent, merging it with the last one if possible: a daemon sends a map in pieces.
     pub fn add(all: &mut Vec<ExtentJson>, next: ExtentJson) {
         let state = |extent: &ExtentJson| (extent.present, extent.data, extent.unwritten, extent.shared);
         match all.last_mut() {

@@ -1,4 +1,4 @@
-//! A pool as programs are told of it; the names of the fields are an interface.
+//! JSON of a pool. The field names are an interface.
 
 use serde::{Deserialize, Serialize};
 use sheave_base::units::fmt_bytes;
@@ -6,116 +6,114 @@ use sheave_vol::{DiscardState, MapDamage, MemberInfo, PoolInfo};
 
 use crate::place::PoolPlace;
 
-/// A pool, for programs.
+/// A pool as JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PoolJson {
-    /// As it was named.
+    /// Name that was given on the command line.
     pub pool: String,
-    /// Identity.
     pub uuid: String,
     /// Bytes of the device that the pool uses.
     pub size_bytes: u64,
     /// Allocation unit.
     pub block_bytes: u64,
-    /// Bytes of volumes' data; what several share counts once.
+    /// Bytes of data of volumes; shared data counts once.
     pub data_bytes: u64,
-    /// Superblocks, journal, pages.
+    /// Bytes of superblocks, journal and pages.
     pub metadata_bytes: u64,
-    /// What volumes may still take.
+    /// Bytes that volumes may still allocate.
     pub free_bytes: u64,
-    /// Freed, and back after the next commit.
+    /// Bytes that were freed, and become available after the next commit.
     pub pending_bytes: u64,
-    /// Free, and kept from use since a damaged map may have it.
+    /// Free bytes that are not used, because a damaged map may refer to them.
     pub quarantined_bytes: u64,
-    /// Kept for metadata.
+    /// Bytes reserved for metadata.
     pub reserve_bytes: u64,
-    /// `ok`, `low` or `full`: free space against the low-water mark.
+    /// `ok`, `low` or `full`: free space compared with the low-water mark.
     pub state: String,
-    /// Metadata runs short: soon no volume can be created or copied.
+    /// Space for metadata runs short: soon no volume can be created or copied.
     pub metadata_low: bool,
     /// The low-water mark as it was set: `10%`, a number of bytes, or `off`.
     pub low_water: String,
-    /// The low-water mark in bytes; 0 without one.
+    /// The low-water mark in bytes; 0 if there is none.
     pub low_water_bytes: u64,
-    /// Whether what becomes free goes back to the file system or device below: `on`, `off`, `failed`, or `unsupported`
-    /// (on, and the device takes nothing back).
+    /// State of discarding freed space on the file system or device below: `on`, `off`, `failed`, or `unsupported` (on,
+    /// but the device does not support it).
     pub discard: String,
-    /// The journal.
+    /// Size of the journal.
     pub journal_bytes: u64,
-    /// The devices that it is made of, in order.
+    /// Devices that the pool consists of, in order.
     pub members: Vec<MemberJson>,
     /// `none` or `crc32c`.
     pub checksum: String,
-    /// Volumes and snapshots.
+    /// Number of volumes and snapshots.
     pub volumes: u32,
-    /// Units of volumes that have space; leaves of maps that snapshots share count once.
+    /// Number of allocated units of volumes; map leaves that snapshots share count once.
     pub entries: u64,
-    /// Memory that its maps take while it is open.
+    /// Memory for the maps while the pool is open.
     pub memory_bytes: u64,
-    /// Number of the newest checkpoint.
+    /// Number of the latest checkpoint.
     pub generation: u64,
-    /// This opening replayed the journal.
+    /// The journal was replayed when the pool was opened this time.
     pub recovered: bool,
-    /// What the file system that holds the pool's files has free: if it is less than `free_bytes`, writes fail before
-    /// the pool is full. `null` for devices.
+    /// Free space of the file system with the pool's files: if it is less than `free_bytes`, writes fail before the
+    /// pool is full. `null` for devices.
     pub host_free_bytes: Option<u64>,
-    /// Volumes that may have lost acknowledged data, because a flush failed; until that is acknowledged.
+    /// Volumes that may have lost acknowledged data because a flush failed, until that is acknowledged.
     pub lost: Vec<String>,
-    /// What a pool of an older program lacks, by name: `sheave pool upgrade` gives it that.
+    /// Features that a pool of an older program lacks; `sheave pool upgrade` adds them.
     pub upgrades: Vec<String>,
-    /// Volumes whose maps are damaged: they do not open, and can be deleted. The others go on.
+    /// Volumes whose maps are damaged: they cannot be opened, but deleted. The others remain usable.
     pub damaged: Vec<DamageJson>,
-    /// Volumes are read-only and nothing but deletes is taken: the first checkpoint of this opening cannot be written,
-    /// for want of space or for a damaged map.
+    /// Volumes are read-only and only deletes are accepted, because the first checkpoint after opening cannot be
+    /// written, for lack of space or because of a damaged map.
     pub deletes_only: bool,
-    /// Copies of each page of metadata.
+    /// Number of copies of each metadata page.
     pub metadata_copies: u8,
-    /// Pages of metadata of which one copy was found damaged or unreadable, and not written anew since.
+    /// Metadata pages with one copy that was found damaged or unreadable and was not rewritten since.
     pub bad_copies: u64,
 }
 
-/// A volume with a damaged map, for programs.
+/// A volume with a damaged map, as JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DamageJson {
-    /// Its name.
     pub volume: String,
-    /// First byte of the first damaged page in the pool.
+    /// Position of the first damaged page in the pool.
     pub address: u64,
-    /// First byte of the volume whose place that page had.
+    /// First byte of the range of the volume that this page maps.
     pub offset: u64,
-    /// How many.
+    /// Length of that range.
     pub length: u64,
-    /// How many pages are damaged.
+    /// Number of damaged pages.
     pub pages: u64,
-    /// What is wrong with the first.
+    /// Damage of the first page.
     pub why: String,
 }
 
 impl DamageJson {
-    /// From what the pool tells.
+    /// Converts a report of the pool.
     pub fn new(volume: &str, damage: &MapDamage) -> Self {
         let MapDamage { at, why, range: (offset, length), pages, .. } = damage.clone();
         Self { volume: volume.to_owned(), address: at, offset, length, pages, why }
     }
 }
 
-/// A member, for programs.
+/// A member as JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MemberJson {
-    /// Where it begins in the pool.
+    /// Position in the pool at which the member begins.
     pub start_bytes: u64,
-    /// What the pool has of it.
+    /// Bytes of the member that the pool uses.
     pub size_bytes: u64,
 }
 
 impl MemberJson {
-    /// From what the pool tells.
+    /// Converts a report of the pool.
     pub fn new(member: &MemberInfo) -> Self {
         Self { start_bytes: member.start_bytes, size_bytes: member.size_bytes }
     }
 }
 
-/// A pool that was opened to be looked at has not tried whether anything takes space back.
+/// Corrects the state of a pool that was opened read-only, which has not tried whether discard works.
 fn discard(place: &PoolPlace, told: DiscardState) -> DiscardState {
     match told {
         DiscardState::On if place.takes_nothing_back() => DiscardState::Unsupported,
@@ -124,7 +122,7 @@ fn discard(place: &PoolPlace, told: DiscardState) -> DiscardState {
 }
 
 impl PoolJson {
-    /// From what the pool tells.
+    /// Converts a report of the pool.
     pub fn new(place: &PoolPlace, info: &PoolInfo) -> Self {
         Self {
             pool: place.to_string(),
@@ -160,7 +158,7 @@ impl PoolJson {
         }
     }
 
-    /// A line.
+    /// Describes the pool in a line.
     pub fn in_short(&self) -> String {
         format!(
             "{} in units of {}, {} free, checksums {}",

@@ -1,33 +1,33 @@
-//! What a check and a scrub have found, as programs are told of it; the names of the fields are an interface.
+//! JSON of the results of a check and a scrub. The field names are an interface.
 
 use serde::{Deserialize, Serialize};
 use sheave_vol::{Finding, Place, ScrubReport};
 
 use crate::place::PoolPlace;
 
-/// Something that is wrong, for programs.
+/// A finding as JSON.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct FindingJson {
-    /// What kind of thing it is.
+    /// Kind of the finding.
     pub kind: String,
-    /// Where, in words.
+    /// Description of the place.
     pub place: String,
-    /// The first byte in the pool.
+    /// First byte in the pool.
     pub address: Option<u64>,
-    /// The volume that has it.
+    /// Affected volume.
     pub volume: Option<String>,
-    /// The first byte in that volume.
+    /// First affected byte in that volume.
     pub offset: Option<u64>,
-    /// Bytes from there.
+    /// Number of affected bytes.
     pub length: Option<u64>,
-    /// What it means for users.
+    /// Consequence for users.
     pub means: String,
-    /// What a repair would do.
+    /// Effect of a repair.
     pub repair: Option<String>,
 }
 
 impl FindingJson {
-    /// From what the check tells.
+    /// Converts a finding of the check.
     #[must_use]
     pub fn new(finding: &Finding) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl FindingJson {
         }
     }
 
-    /// Where and what, for people.
+    /// Describes place and consequence.
     #[must_use]
     pub fn words(&self) -> String {
         let place = Place::new(&self.place)
@@ -53,34 +53,33 @@ impl FindingJson {
     }
 }
 
-/// What was found, for programs.
+/// Result of a scrub as JSON.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ScrubJson {
-    /// As it was named.
+    /// Name that was given on the command line.
     pub pool: String,
     /// `none` or `crc32c`.
     pub checksum: String,
-    /// Whether data could be verified; else it was read only.
+    /// True if data was verified against checksums; false if it was only read.
     pub data_verified: bool,
-    /// Copies of pages of metadata that were not good, and were written anew from the other copy.
+    /// Bad copies of metadata pages that were rewritten from the other copy.
     #[serde(default)]
     pub mended_copies: u64,
-    /// Metadata that was read.
     pub metadata_read_bytes: u64,
-    /// Data that was read; what several share once.
+    /// Bytes of data that were read; shared data counts once.
     pub data_read_bytes: u64,
-    /// Data that is not what was written, or cannot be read.
+    /// Bytes of data that are corrupt or unreadable.
     pub bad_bytes: u64,
-    /// Ended before its end.
+    /// The scrub was stopped before its end.
     pub interrupted: bool,
-    /// Findings, those beyond the list included.
+    /// Number of findings, including those beyond the list.
     pub found: u64,
-    /// The first of them.
+    /// The first findings.
     pub findings: Vec<FindingJson>,
 }
 
 impl ScrubJson {
-    /// From what the pool tells.
+    /// Converts a report of the pool.
     pub fn new(place: &PoolPlace, report: &ScrubReport) -> Self {
         Self {
             pool: place.to_string(),

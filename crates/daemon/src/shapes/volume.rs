@@ -1,4 +1,4 @@
-//! A volume or snapshot as programs are told of it; the names of the fields are an interface.
+//! JSON of a volume or snapshot. The field names are an interface.
 
 use serde::{Deserialize, Serialize};
 use sheave_base::units::fmt_bytes;
@@ -7,43 +7,42 @@ use sheave_vol::VolumeInfo;
 use super::pool::DamageJson;
 use crate::place::PoolPlace;
 
-/// A volume or snapshot, for programs.
+/// A volume or snapshot as JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct VolumeJson {
-    /// Its pool, as named.
+    /// Name of the pool that was given on the command line.
     pub pool: String,
-    /// Name.
     pub name: String,
     /// Number within the pool.
     pub id: u32,
-    /// Cannot be written.
+    /// True for a snapshot, which is read-only.
     pub snapshot: bool,
-    /// What it was made of.
+    /// Volume or snapshot that it was made from.
     pub origin: Option<String>,
-    /// Size that users see.
+    /// Size as its users see it.
     pub size_bytes: u64,
-    /// How large writes may make it; null when they do not.
+    /// Size up to which writes extend it; null if they do not.
     pub max_size_bytes: Option<u64>,
-    /// Space it has.
+    /// Bytes that are allocated.
     pub allocated_bytes: u64,
-    /// Of that, shared with others.
+    /// Allocated bytes that are shared with others.
     pub shared_bytes: u64,
-    /// Of that, its own: what deleting it gives back.
+    /// Allocated bytes of its own, which deleting it frees.
     pub unique_bytes: u64,
-    /// Data written.
+    /// Bytes that were written.
     pub written_bytes: u64,
-    /// Seconds since 1970.
+    /// Time of creation, in seconds since 1970.
     pub created: u64,
-    /// Random bits that tell it from all others but its copies in other pools, as 32 hexadecimal digits.
+    /// Random bits, as 32 hexadecimal digits, that only its copies in other pools share.
     pub identity: Option<String>,
-    /// What it is being made for, when it goes again: `import` or `import-diff`. `null` as a rule.
+    /// Purpose of an interim volume, which is deleted later: `import` or `import-diff`. Usually `null`.
     pub interim: Option<String>,
-    /// Pages of its map are damaged: it does not open, and what it takes is not known. `null` as a rule.
+    /// Damage of its map, with which it cannot be opened and its allocation is unknown. Usually `null`.
     pub damaged: Option<DamageJson>,
 }
 
 impl VolumeJson {
-    /// From what the pool tells.
+    /// Converts a report of the pool.
     pub fn new(place: &PoolPlace, info: &VolumeInfo) -> Self {
         Self {
             pool: place.to_string(),
@@ -64,23 +63,23 @@ impl VolumeJson {
         }
     }
 
-    /// With the pool as this command was told its name.
+    /// Replaces the name of the pool by the one given to this command.
     pub fn named(self, place: &PoolPlace) -> Self {
         Self { pool: place.to_string(), ..self }
     }
 
-    /// `volume` or `snapshot`.
+    /// Returns `volume` or `snapshot`.
     pub fn kind(&self) -> &'static str {
         if self.snapshot { "snapshot" } else { "volume" }
     }
 
-    /// A line.
+    /// Describes the volume in a line.
     pub fn in_short(&self) -> String {
         let origin = self.origin.as_ref().map_or(String::new(), |origin| format!(" of {origin}"));
         format!("{} {}{origin}, {}", self.kind(), self.name, self.size())
     }
 
-    /// Its size, and how far it goes.
+    /// Describes its size and the limit up to which it grows.
     pub fn size(&self) -> String {
         let most = self.max_size_bytes.filter(|_| !self.snapshot);
         let most = most.map_or(String::new(), |most| format!(", grows to {}", fmt_bytes(most)));

@@ -1,18 +1,18 @@
-//! A trace as records of `blk_io_trace`, which blkparse, btt and fio's `read_iolog` take.
+//! Export of a trace as `blk_io_trace` records, which blkparse, btt and fio's `read_iolog` can read.
 //!
-//! Owns which events a request becomes, and their layout: 48 bytes in host order (magic and version 7, sequence, time
-//! in ns, sector, bytes, action, process, device, CPU, error, bytes that follow).
+//! Owns the events of a request, and their layout: 48 bytes in host byte order (magic and version 7, sequence, time in
+//! ns, sector, bytes, action, process, device, CPU, error, length of the following payload).
 //!
-//! | event | when |
+//! | event | time |
 //! |---|---|
-//! | Q, queued | it began |
-//! | G, it has a request | the wait for a tag was over |
+//! | Q, queued | the request began |
+//! | G, got a request | it got its tag |
 //! | I, inserted | the same |
-//! | D, issued | the driver got it |
-//! | C, completed | the device had done it; that the ring looked later does not show |
+//! | D, issued | the driver received it |
+//! | C, completed | the device completed it; the time until the ring reaped it is not shown |
 //!
-//! A ring is a CPU: its records are a file of their own, as the tools want it. What a ring knows as a device has a
-//! number by its name, from 240:0 on.
+//! A ring is represented as a CPU: its records are a separate file, as the tools require. A device gets a number by its
+//! name, from 240:0 on.
 
 use std::io::{self, Write};
 
@@ -21,13 +21,13 @@ use sheave_base::trace::reader::Trace;
 use sheave_base::trace::{Entry, TraceOp};
 
 const MAGIC: u32 = 0x6561_7400 | 7;
-/// Bytes of a record.
+/// Size of a record.
 pub const RECORD_BYTES: usize = 48;
-/// Of the numbers that nobody else has: those for local use.
+/// Major number from the range for local and experimental use.
 const MAJOR: u32 = 240;
 const MINOR_BITS: u32 = 20;
 
-/// The low half of an action: what happens.
+/// Low half of an action: the event.
 mod event {
     pub(super) const QUEUE: u32 = 1;
     pub(super) const GET_REQUEST: u32 = 4;
@@ -36,7 +36,7 @@ mod event {
     pub(super) const INSERT: u32 = 12;
 }
 
-/// The upper half: bits that tools filter by.
+/// High half of an action: flags that tools filter by.
 mod class {
     pub(super) const READ: u32 = 1 << 16;
     pub(super) const WRITE: u32 = 1 << 17;
@@ -49,7 +49,6 @@ mod class {
     pub(super) const DISCARD: u32 = 1 << 29;
 }
 
-/// An event of a request.
 #[derive(Clone, Copy)]
 struct Event {
     time: u64,
@@ -82,13 +81,14 @@ fn events(entry: &Entry, at: usize) -> [Event; 5] {
     ]
 }
 
-/// The moment that times of an export count from: the first of all.
+/// Returns the origin of time for an export: the earliest start of all requests.
 #[must_use]
 pub fn first_ns(traces: &[Trace]) -> u64 {
     traces.iter().flat_map(|trace| &trace.entries).map(Entry::began_ns).min().unwrap_or(0)
 }
 
-/// The names of all devices of these traces, each once: their places are their numbers.
+/// Returns the names of all devices in these traces, sorted and without duplicates. Their indices are their minor
+/// numbers.
 #[must_use]
 pub fn devices(traces: &[Trace]) -> Vec<String> {
     let mut names: Vec<_> = traces.iter().flat_map(|trace| &trace.devices).filter(|name| !name.is_empty()).collect();
@@ -97,14 +97,14 @@ pub fn devices(traces: &[Trace]) -> Vec<String> {
     names.into_iter().cloned().collect()
 }
 
-/// Writes the records of one ring, whose times count from `first_ns`.
+/// Writes the records of one ring, with times relative to `first_ns`.
 ///
 /// # Errors
 ///
-/// Those of `out`.
+/// Writing to `out` failed.
 pub fn write(trace: &Trace, devices: &[String], first_ns: u64, out: &mut impl Write) -> io::Result<()> {
     let mut events: Vec<Event> = trace.entries.iter().enumerate().flat_map(|(at, entry)| events(entry, at)).collect();
-    // What a request goes through at one moment stays in order.
+    // The sort is stable: events of a request at the same time keep their order.
     events.sort_by_key(|event| event.time);
     let number = |device: u8| {
         let name = trace.devices.get(usize::from(device)).filter(|name| !name.is_empty());
@@ -133,7 +133,7 @@ fn errno(status: u8) -> u16 {
     Status::from_u8(status).errno().0 as u16
 }
 
-/// What is written.
+/// Fields of a record.
 #[derive(Default)]
 struct Record {
     sequence: u32,

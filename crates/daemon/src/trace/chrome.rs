@@ -1,8 +1,9 @@
-//! A trace as JSON of the trace event format, which Perfetto and Chrome show.
+//! Export of a trace as JSON in the trace event format, which Perfetto and Chrome display.
 //!
-//! Owns the layout: a process is a ring, a thread is a lane of it. A lane shows requests that do not overlap, each as a
-//! complete event (`X`) with one for each of its stages within; a new request takes the lane that is free for longest.
-//! The depth of each device is a counter (`C`), as the trace has it when requests end. Times are in microseconds.
+//! Owns the layout: a process is a ring, and a thread is one of its lanes. A lane shows requests that do not overlap,
+//! each as a complete event (`X`) that contains one for each of its stages. A new request takes the lane that has been
+//! free for longest. The queue depth of each device is a counter (`C`), as recorded when requests ended. Times are in
+//! microseconds.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,11 +14,11 @@ use sheave_base::status::Status;
 use sheave_base::trace::reader::Trace;
 use sheave_base::trace::{Entry, STAGES};
 
-/// Writes all rings, with times from `first_ns` on.
+/// Writes all rings, with times relative to `first_ns`.
 ///
 /// # Errors
 ///
-/// Those of `out`.
+/// Writing to `out` failed.
 pub fn write(traces: &[Trace], first_ns: u64, out: &mut impl Write) -> io::Result<()> {
     let mut page = Page { first_ns, any: false, out };
     page.out.write_all(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
@@ -71,7 +72,7 @@ impl<W: Write> Page<'_, W> {
         let mut last = None;
         for entry in entries {
             let common = &entry.common;
-            // Requests that ended together say it once.
+            // Requests that ended together have the same depth, which is written once.
             if last.replace((common.ended_ns, common.device)) == Some((common.ended_ns, common.device)) {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Tests of the exports: each field of each event, for any entries.
+//! The export formats: each field of each event, for any entries.
 
 use proptest::prelude::*;
 use serde_json::Value;
@@ -36,7 +36,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 #[test]
 fn a_request_is_queued_gets_a_request_is_inserted_issued_and_completed() {
     let bytes = blk_bytes(&trace(vec![entry(100_000, TraceOp::Write, 0)]));
-    // The name of the process comes first.
+    // The first record has the name of the process.
     let (name, records) = bytes.split_at(blk::RECORD_BYTES + 16);
     assert_eq!((half(name, 28), half(name, 32), &name[48..54]), (1 << 26, 42, &b"sheave"[..]));
     assert_eq!(records.len(), 5 * blk::RECORD_BYTES);
@@ -68,7 +68,7 @@ fn chrome_events(trace: Trace) -> Vec<Value> {
     page["traceEvents"].as_array().expect("a list").clone()
 }
 
-/// What the trace event format asks of each event, by its phase.
+/// Checks the fields that the trace event format requires, by phase.
 fn check_fields(event: &Value) {
     let number = |field: &str| assert!(event[field].as_f64().is_some_and(|n| n >= 0.0), "{field} of {event}");
     assert!(event["name"].is_string() && event["pid"].is_u64(), "{event}");
@@ -113,11 +113,11 @@ fn a_request_is_a_slice_with_its_stages_within_and_lanes_do_not_overlap() {
     assert_eq!(events.iter().filter(|event| event["ph"] == "C").count(), 3);
 }
 
-/// End, stages, what is common, place and length.
+/// End, stages, common fields, place and length.
 type Drawn = (u64, [u64; 5], (u16, u16, u8, u8), (u64, u32));
 
 proptest! {
-    /// Whatever a file holds, an export ends, and is what it should be.
+    /// Whatever a file contains, the export terminates and is well-formed.
     #[test]
     fn any_entries_can_be_exported(
         entries in prop::collection::vec(

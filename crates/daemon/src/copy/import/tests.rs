@@ -1,4 +1,4 @@
-//! Zeroes and data told apart.
+//! Splitting into runs of zeroes and of data.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn runs_of_zeroes_and_of_data() {
     let grain = GRAIN as usize;
     let mut bytes = vec![0; 8 * grain];
     assert_eq!(split(&bytes), [Run { start: 0, len: 8 * grain, zero: true }]);
-    // The last byte of a block counts as the first does.
+    // Also a block whose only nonzero byte is its last counts as data.
     bytes[2 * grain - 1] = 1;
     bytes[2 * grain] = 1;
     bytes[7 * grain + 1000] = 1;

@@ -1,4 +1,4 @@
-//! Names, whose volumes are left alone, and what goes.
+//! Names of interim volumes, volumes that must stay, and volumes that a sweep deletes.
 
 use sheave_vol::{CreateOptions, OpenOptions, Purpose};
 

@@ -1,4 +1,4 @@
-//! What is listed of bad blocks, and what is counted.
+//! The list of bad ranges, and the counts beyond it.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn ranges_beyond_the_list_are_counted() {
         bad.add(number * 2 * GRAIN, GRAIN);
     }
     assert_eq!((bad.listed.len(), bad.ranges, bad.bytes), (MOST_LISTED, last + 1, (last + 1) * GRAIN));
-    // What follows the range that is not listed is no other one, and does not lengthen one that is.
+    // A block adjacent to the last, unlisted range belongs to that range, and does not extend a listed one.
     bad.add((last * 2 + 1) * GRAIN, GRAIN);
     let at_end = bad.listed.last().map(|range| (range.offset, range.length));
     assert_eq!((bad.ranges, at_end), (last + 1, Some(((last - 1) * 2 * GRAIN, GRAIN))));

@@ -1,4 +1,4 @@
-//! Files that two copies want, and which of them removes one.
+//! Locking, replacement and removal of output files.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -34,12 +34,12 @@ fn what_was_not_finished_is_removed_but_no_other_file_of_its_name() {
     fs::rename(dir.path().join("new"), &path).expect("renamed");
     drop(sink);
     assert_eq!(fs::read(&path).expect("it is there"), b"new");
-    // One that was there before stays, too.
+    // A file that existed before is not removed either.
     drop(open(&path).expect("opened"));
     assert!(path.exists());
 }
 
-/// Nobody would find what is written to it.
+/// Data written to such a file would be lost.
 #[test]
 fn a_file_that_has_lost_its_name_since_it_was_opened_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -59,7 +59,7 @@ fn a_file_that_has_lost_its_name_since_it_was_opened_is_refused() {
     }
 }
 
-/// Names in a directory.
+/// Names in a directory, sorted.
 fn names(dir: &Path) -> Vec<String> {
     let of = |entry: io::Result<fs::DirEntry>| entry.expect("read").file_name().into_string().expect("UTF-8");
     let mut names: Vec<String> = fs::read_dir(dir).expect("a directory").map(of).collect();
@@ -67,7 +67,7 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// S0, through a symbolic link too.
+/// S0, also through a symbolic link.
 #[test]
 fn what_was_there_is_whole_until_the_new_one_is_and_nothing_else_is_left() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -90,7 +90,7 @@ fn what_was_there_is_whole_until_the_new_one_is_and_nothing_else_is_left() {
         assert!(fs::symlink_metadata(&link).expect("there").is_symlink());
         assert_eq!(names(dir.path()), ["image", "link"]);
     }
-    // By another process, which has the file that was opened here.
+    // Another process writes to the file that was opened here, and finishes.
     let sink = open(&path).expect("opened");
     sink.file().expect("a file").write_all_at(b"new", 0).expect("written");
     sink.was_finished().expect("finished");
@@ -110,7 +110,7 @@ fn another_file_that_has_come_meanwhile_is_not_replaced() {
     assert_eq!((fs::read(&path).expect("read"), names(dir.path())), (b"another".to_vec(), vec!["image".to_owned()]));
 }
 
-/// Where a file cannot be without a name.
+/// The fallback for file systems without `O_TMPFILE`.
 #[test]
 fn a_new_file_with_a_name_is_removed_or_takes_the_place() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -28,7 +28,7 @@ fn a_file_with_holes() {
     let found = pieces(&mut source, 1 << 20);
     let wanted = [Piece::Hole(1 << 20), Piece::Data(8192), Piece::Hole((1 << 20) - 8192 + 100)];
     if found != wanted {
-        // A file system without holes reads it all.
+        // On a file system without holes everything is data.
         assert_eq!(found, [Piece::Data(1 << 20), Piece::Data(1 << 20), Piece::Data(100)]);
     }
     assert_eq!(source.pos(), (2 << 20) + 100);
@@ -94,7 +94,7 @@ fn images_of_other_formats_are_refused() {
         let told = error.to_string();
         assert!(error.cause().contains(format) && told.contains(fix), "{error}");
         assert!(told.contains("import - ... <"), "how it is taken as it is: {error}");
-        // As a stream it is.
+        // As a stream any content is accepted.
         let stream = File::open(&path).expect("opened");
         assert!(Source::stream(stream, "stdin".into()).size().is_none());
     }
