@@ -1,36 +1,35 @@
-//! What a server tells about its exports, and what it looks up for a client.
+//! Exports of a server, as the handshake looks them up for a client.
 
 use crate::wire::tflag;
 
-/// Most metadata contexts that one client can select.
+/// Maximum number of metadata contexts that a client can select.
 pub const MAX_CONTEXTS: usize = 32;
-/// Most metadata contexts that one answer to LIST_META_CONTEXT tells.
+/// Maximum number of metadata contexts in one reply to LIST_META_CONTEXT.
 pub const MAX_LISTED: usize = 512;
 
-/// What a client is told about an export.
+/// Properties of an export that a client is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportInfo {
-    /// The server's own number of it.
+    /// Number that the server uses for the export.
     pub id: u32,
-    /// Its name.
     pub name: String,
-    /// A line for people.
+    /// One-line description for users.
     pub description: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Writes, trims and zeroes are refused.
     pub read_only: bool,
-    /// Zeroes are written without sending any, quickly, to ranges in whole blocks.
+    /// Ranges of whole blocks can be zeroed quickly, without writing data.
     pub fast_zero: bool,
-    /// Bytes of the smallest block, a power of two up to 65536. Reads, writes, trims and zeroes of clients that have
-    /// asked for it lie in whole ones.
+    /// Minimum block size in bytes, a power of two up to 65536. Clients that asked for block sizes align reads, writes,
+    /// trims and zeroes to it.
     pub min_block: u32,
-    /// Bytes of requests that need nothing read first, or more. A power of two.
+    /// Request size in bytes, a power of two, from which on no read-modify-write is necessary.
     pub preferred_block: u32,
 }
 
 impl ExportInfo {
-    /// The transmission flags, but for those that depend on what else was negotiated.
+    /// Returns the transmission flags, without those that depend on negotiated options.
     pub(crate) fn flags(&self) -> u16 {
         let always = tflag::HAS_FLAGS | tflag::SEND_FLUSH | tflag::SEND_FUA | tflag::CAN_MULTI_CONN | tflag::SEND_CACHE;
         if self.read_only {
@@ -40,25 +39,25 @@ impl ExportInfo {
     }
 }
 
-/// The exports of a server, as the handshake asks for them.
+/// The exports of a server. Called by the handshake.
 pub trait Catalog {
-    /// The export of this name; an empty one asks for the default, if there is one.
+    /// Returns the export of this name. An empty name means the default export, if there is one.
     fn find(&self, name: &[u8]) -> Option<ExportInfo>;
 
-    /// Tells name and description of each export.
+    /// Calls `each` with name and description of every export.
     fn list(&self, each: &mut dyn FnMut(&str, &str));
 
-    /// How many exports there are, about.
+    /// Approximate number of exports.
     fn exports(&self) -> usize;
 
-    /// Tells the names of the metadata contexts of an export, those of most use first. What comes after the first
-    /// [`MAX_LISTED`] is not told to clients. There may be others that only [`Catalog::context`] finds.
+    /// Calls `each` with the names of the metadata contexts of an export, the most useful ones first. Clients are told
+    /// the first [`MAX_LISTED`]. There may be more that only [`Catalog::context`] finds.
     fn contexts(&self, export: u32, each: &mut dyn FnMut(&str));
 
-    /// The server's own number of a metadata context of an export, if the export has one of this name.
+    /// Returns the number that the server uses for a metadata context of an export, if it exists.
     fn context(&self, export: u32, name: &[u8]) -> Option<u64>;
 
-    /// Whether the server is about to end.
+    /// Returns true if the server is shutting down.
     fn is_ending(&self) -> bool {
         false
     }

@@ -1,13 +1,13 @@
 //! The handshake of fixed newstyle: from the greeting to the choice of an export.
 //!
-//! Owns what was negotiated so far, and the answer to each option. Does not own the bytes: who has them keeps what was
-//! not consumed, and sends what was written.
+//! Owns what was negotiated so far, and the reply to each option. Does not own the buffers: the caller keeps the bytes
+//! that were not consumed, and sends the bytes that were written.
 //!
 //! Invariants:
-//! - H1: data of an option is looked at only when all of it is there, and none is longer than [`MAX_OPTION_BYTES`].
-//! - H2: what an option asks for counts until the next of its kind, and all of it ends when TLS begins
-//!   ([`Handshake::tls_started`]): nothing that was said in the clear counts afterwards.
-//! - H3: after [`Step::StartTls`] nothing is taken from the client until TLS has begun.
+//! - H1: data of an option is parsed only when it is complete, and is at most [`MAX_OPTION_BYTES`] long.
+//! - H2: an option is in effect until the next of its kind. All end when TLS begins ([`Handshake::tls_started`]):
+//!   nothing that was negotiated in the clear remains in effect.
+//! - H3: after [`Step::StartTls`] nothing is accepted from the client until TLS has begun.
 
 use zerocopy::byteorder::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
@@ -19,70 +19,69 @@ use crate::wire::{
     OPTION_MAGIC, OPTION_REPLY_MAGIC, OptionHeader, OptionReply, info, opt, rep, tflag,
 };
 
-/// Longest data of an option that is looked at. Longer data is skipped, and the option refused.
+/// Maximum length of an option's data. Longer data is skipped, and the option refused.
 pub const MAX_OPTION_BYTES: u32 = 32 << 10;
-/// Longest data of an option that is skipped; a client that announces more is dropped.
+/// Maximum length of data that is skipped; a client that announces more is disconnected.
 const MAX_SKIPPED_BYTES: u32 = 1 << 20;
-/// Most options of one handshake that are about no export; beside them each export has [`EXPORT_OPTIONS`].
+/// Maximum number of options in a handshake, apart from [`EXPORT_OPTIONS`] for each export.
 const MAX_OPTIONS: u32 = 4096;
-/// Options that a client may use for each export that there is: one that lists them all asks two or three times about
-/// each.
+/// Additional options for each export: a client that lists all exports sends two or three options about each.
 const EXPORT_OPTIONS: u32 = 4;
-/// Zeroes behind the answer to EXPORT_NAME, for clients that do not do without.
+/// Number of zero bytes after the reply to EXPORT_NAME, unless the client has negotiated NO_ZEROES.
 const ZEROES: usize = 124;
 
-/// Which replies the transmission phase has.
+/// Format of replies in the transmission phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// Simple replies only.
     #[default]
     Simple,
-    /// Structured replies to what has data.
+    /// Structured replies to requests that return data.
     Structured,
-    /// 64-bit lengths in requests and replies.
+    /// Requests and replies with 64-bit lengths.
     Extended,
 }
 
-/// Whether a client may, must or does use TLS.
+/// State of TLS, and whether it is required.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tls {
-    /// There is no TLS.
+    /// The server has no TLS.
     #[default]
     Off,
-    /// The client may begin TLS, and get an export without.
+    /// The client may start TLS, but can get an export without it.
     Allowed,
-    /// The client gets nothing before TLS has begun.
+    /// The client must start TLS before anything else.
     Required,
-    /// TLS has begun.
+    /// TLS has been started.
     Started,
 }
 
-/// What the handshake came to.
+/// Result of the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Negotiated {
     /// The export that the client chose.
     pub export: ExportInfo,
-    /// Which replies it gets.
+    /// Format of replies.
     pub mode: Mode,
-    /// The metadata contexts that it selected, as the catalog numbers them. Their places here are the numbers that the
-    /// client was told.
+    /// Metadata contexts that the client selected, by the numbers of the catalog. Their indices here are the IDs that
+    /// the client was given.
     pub contexts: Vec<u64>,
-    /// The client asked for the block sizes of the export, and keeps to them.
+    /// The client asked for the block sizes of the export, and must align its requests to them.
     pub keeps_to_blocks: bool,
 }
 
-/// What came of a step.
+/// Result of a step.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
     /// More bytes are needed.
     More,
-    /// Something was done; there may be more to do with the bytes that are there.
+    /// A message was processed; there may be more in the buffer.
     Done,
-    /// Something was done for which the catalog went through all contexts of an export: a server gives other clients
-    /// their turn before the next step.
+    /// A message was processed, for which the catalog listed all contexts of an export. The server should serve other
+    /// clients before the next step, since that may take long.
     Searched,
-    /// TLS begins: send what was written in the clear, then begin TLS and call [`Handshake::tls_started`]. Bytes of the
-    /// client behind those that were consumed are a breach of the protocol, for they were sent before the answer.
+    /// TLS begins: send what was written in the clear, then start TLS and call [`Handshake::tls_started`]. Further
+    /// bytes of the client in the buffer are a violation of the protocol, because they were sent before the reply.
     StartTls,
     /// The transmission phase begins.
     Negotiated(Box<Negotiated>),
@@ -92,29 +91,29 @@ pub enum Step {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The client's flags come next.
+    /// Expects the flags of the client.
     Flags,
-    /// An option comes next.
+    /// Expects an option.
     Option,
-    /// Data of an option that was refused comes next.
+    /// Skips the data of an option that was refused.
     Skip { left: u32 },
-    /// TLS comes next (H3).
+    /// Expects TLS (H3).
     Tls,
-    /// It has ended.
+    /// The handshake is over.
     Ended,
 }
 
-/// What the client has asked for so far (H2).
+/// Options in effect (H2).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Asked {
     mode: Mode,
-    /// The export for which contexts were selected, and which.
+    /// The export for which contexts were selected, and their numbers.
     contexts: Option<(u32, Vec<u64>)>,
-    /// The export whose block sizes were asked for.
+    /// The export whose block sizes the client asked for.
     block_sizes: Option<u32>,
 }
 
-/// A client on its way to an export.
+/// A handshake in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handshake {
     state: State,
@@ -125,7 +124,7 @@ pub struct Handshake {
 }
 
 impl Handshake {
-    /// A handshake; writes the greeting.
+    /// Begins a handshake, and writes the greeting.
     pub fn new(tls: Tls, out: &mut Vec<u8>) -> Handshake {
         let flags = U16::new(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES);
         let greeting = Greeting { magic: U64::new(INIT_MAGIC), option_magic: U64::new(OPTION_MAGIC), flags };
@@ -133,8 +132,7 @@ impl Handshake {
         Handshake { state: State::Flags, client_flags: 0, asked: Asked::default(), options: 0, tls }
     }
 
-    /// Takes the next thing that the client says from the front of `input`, and writes the answer. Gives how many bytes
-    /// it was.
+    /// Processes the next message at the front of `input`, and writes the reply. Returns the number of bytes consumed.
     pub fn step(&mut self, input: &[u8], catalog: &dyn Catalog, out: &mut Vec<u8>) -> (usize, Step) {
         match self.state {
             State::Flags => self.flags(input),
@@ -150,7 +148,7 @@ impl Handshake {
         }
     }
 
-    /// TLS has begun: forgets all that was said in the clear (H2).
+    /// Called once TLS has started. Forgets everything that was negotiated in the clear (H2).
     pub fn tls_started(&mut self) {
         self.asked = Asked::default();
         self.options = 0;
@@ -183,7 +181,7 @@ impl Handshake {
             return (0, self.end());
         }
         if len > MAX_OPTION_BYTES {
-            // What cannot be answered with an error ends the session.
+            // EXPORT_NAME has no error reply, so the connection is closed.
             if option == opt::EXPORT_NAME {
                 return (0, self.end());
             }
@@ -203,7 +201,7 @@ impl Handshake {
             return refuse(option, rep::ERR_SHUTDOWN, "the server is about to end", out);
         }
         if self.tls == Tls::Required && !matches!(option, opt::ABORT | opt::STARTTLS) {
-            // What cannot be answered with an error ends the session.
+            // EXPORT_NAME has no error reply, so the connection is closed.
             if option == opt::EXPORT_NAME {
                 return self.end();
             }
@@ -246,7 +244,7 @@ impl Handshake {
         acknowledge(option, out)
     }
 
-    /// EXPORT_NAME has no way to say no but to close.
+    /// Handles EXPORT_NAME, which can only be refused by closing the connection.
     fn export_name(&mut self, data: &[u8], catalog: &dyn Catalog, out: &mut Vec<u8>) -> Step {
         let named = data.len() <= MAX_STRING && self.asked.mode != Mode::Extended && !catalog.is_ending();
         let Some(export) = named.then(|| catalog.find(data)).flatten() else { return self.end() };
@@ -281,7 +279,8 @@ impl Handshake {
         let export = &negotiated.export;
         let (size, flags) = (U64::new(export.size), U16::new(negotiated.flags()));
         put(option, rep::INFO, &[InfoExport { kind: U16::new(info::EXPORT), size, flags }.as_bytes()], out);
-        // Told without being asked for, too: smaller blocks cost a read, or are refused to those who have asked.
+        // Sent even if the client did not ask: requests that are not aligned cost a read-modify-write, or are refused
+        // if the client did ask.
         let sizes = InfoBlockSize {
             kind: U16::new(info::BLOCK_SIZE),
             min: U32::new(export.min_block),
@@ -339,7 +338,7 @@ impl Handshake {
 }
 
 impl Negotiated {
-    /// The transmission flags.
+    /// Returns the transmission flags.
     #[must_use]
     pub fn flags(&self) -> u16 {
         let df = if self.mode == Mode::Simple { 0 } else { tflag::SEND_DF };
@@ -348,13 +347,13 @@ impl Negotiated {
     }
 }
 
-/// Most options of one handshake.
+/// Maximum number of options in a handshake.
 fn most_options(catalog: &dyn Catalog) -> u32 {
     let exports = u32::try_from(catalog.exports()).unwrap_or(u32::MAX);
     MAX_OPTIONS.saturating_add(exports.saturating_mul(EXPORT_OPTIONS))
 }
 
-/// Name and kinds of information in the data of INFO or GO.
+/// Parses the data of INFO or GO: the name, and the kinds of information.
 fn info_requests(mut data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
     let name = meta::string(&mut data)?;
     let (many, kinds) = data.split_first_chunk::<2>()?;
@@ -365,7 +364,7 @@ fn info_requests(mut data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
     Some((name, kinds.collect()))
 }
 
-/// Writes one reply to an option.
+/// Writes a reply to an option.
 fn put(option: u32, reply: u32, parts: &[&[u8]], out: &mut Vec<u8>) {
     let len = parts.iter().map(|part| part.len()).sum::<usize>() as u32;
     let magic = U64::new(OPTION_REPLY_MAGIC);

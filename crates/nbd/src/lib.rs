@@ -1,27 +1,28 @@
-//! Sheave floor 5: the NBD protocol of a server, as a state machine over bytes.
+//! Sheave floor 5: the server side of the NBD protocol, as a state machine over bytes.
 //!
-//! No part of what the crate `sheave` promises: what is public here may change with any version.
+//! Not part of the stable interface of the crate `sheave`: public items may change in any version.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`wire`] | numbers and layouts of the protocol |
-//! | [`catalog`] | what a server tells about its exports |
-//! | [`handshake`] | from the greeting to the choice of an export: all options |
+//! | [`wire`] | constants and layouts of the protocol |
+//! | [`catalog`] | the exports of a server |
+//! | [`handshake`] | all options, from the greeting to the choice of an export |
 //! | `meta` | queries of metadata contexts |
-//! | [`session`] | the transmission phase: bytes become checked requests |
-//! | [`reply`] | replies become bytes: simple, structured, extended |
-//! | [`tls`] | records of TLS, for both sides of a connection; certificates and keys |
+//! | [`session`] | the transmission phase: parses and checks requests |
+//! | [`reply`] | encodes replies: simple, structured, extended |
+//! | [`tls`] | TLS records, for both sides of a connection; certificates and keys |
 //!
-//! Nothing here does I/O, waits, or knows a clock. Who has a connection feeds [`Handshake::step`] with the bytes that
-//! came, sends what it wrote, and goes on with [`Session::next`] when it says [`handshake::Step::Negotiated`].
+//! Nothing here does I/O, blocks, or uses a clock. The owner of a connection passes received bytes to
+//! [`Handshake::step`], sends what it wrote, and continues with [`Session::next`] after
+//! [`handshake::Step::Negotiated`].
 //!
-//! Units: offsets, lengths and sizes are in bytes. Errors: what a client does wrong within a request is answered with
-//! an [`Errno`] of the protocol; after what leaves no way to find the next request, the connection is to be closed.
+//! Units: offsets, lengths and sizes are in bytes. Errors: an invalid request is answered with an [`Errno`] of the
+//! protocol. If the start of the next request cannot be determined, the connection is to be closed.
 //!
 //! Invariants:
-//! - N1: however a client's bytes are cut into pieces, the requests and the replies are the same.
-//! - N2: no bytes panic this crate, and none make it allocate more than [`handshake::MAX_OPTION_BYTES`] asks for.
-//! - N3: a request that [`Session::next`] gives lies within its export, and all sums of it are below 2^64.
+//! - N1: however the bytes of a client are split into pieces, requests and replies are the same.
+//! - N2: no input makes this crate panic, or allocate more than [`handshake::MAX_OPTION_BYTES`] permits.
+//! - N3: a request returned by [`Session::next`] lies within its export, and offset + length is below 2^64.
 
 pub mod catalog;
 pub mod handshake;

@@ -1,38 +1,37 @@
 //! Queries of metadata contexts: the data of LIST_META_CONTEXT and SET_META_CONTEXT.
 //!
-//! A query names a context (`base:allocation`). In LIST, one that ends with a colon (`base:`) asks for all that begin
-//! like it. Queries of other namespaces are ignored.
+//! A query is the name of a context (`base:allocation`). In LIST, a query that ends with a colon (`base:`) matches all
+//! contexts with that prefix. Queries in unknown namespaces are ignored.
 
 use crate::catalog::{Catalog, MAX_CONTEXTS, MAX_LISTED};
 use crate::wire::MAX_STRING;
 
-/// Most queries of one option.
+/// Maximum number of queries in an option.
 pub(crate) const MAX_QUERIES: u32 = 128;
 
-/// Why the data of an option cannot be read.
+/// Reasons why the data of an option is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bad {
-    /// Lengths do not fit each other, or a query has no namespace.
+    /// Lengths are inconsistent, or a query has no namespace.
     Syntax,
-    /// More queries than [`MAX_QUERIES`].
     TooMany,
 }
 
-/// The data of an option, cut into its parts.
+/// Parsed data of an option.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Queries<'a> {
     pub(crate) export: &'a [u8],
     pub(crate) queries: Vec<&'a [u8]>,
 }
 
-/// Takes a number from the front.
+/// Removes a number from the front.
 fn number(data: &mut &[u8]) -> Option<u32> {
     let (number, rest) = data.split_first_chunk::<4>()?;
     *data = rest;
     Some(u32::from_be_bytes(*number))
 }
 
-/// Takes a string with its length before it.
+/// Removes a string with a preceding length from the front.
 pub(crate) fn string<'a>(data: &mut &'a [u8]) -> Option<&'a [u8]> {
     let len = number(data)? as usize;
     if len > MAX_STRING {
@@ -43,7 +42,7 @@ pub(crate) fn string<'a>(data: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(string)
 }
 
-/// Reads the data of LIST_META_CONTEXT or SET_META_CONTEXT.
+/// Parses the data of LIST_META_CONTEXT or SET_META_CONTEXT.
 pub(crate) fn parse(mut data: &[u8]) -> Result<Queries<'_>, Bad> {
     let export = string(&mut data).ok_or(Bad::Syntax)?;
     let many = number(&mut data).ok_or(Bad::Syntax)?;
@@ -55,8 +54,8 @@ pub(crate) fn parse(mut data: &[u8]) -> Result<Queries<'_>, Bad> {
     if data.is_empty() { Ok(Queries { export, queries }) } else { Err(Bad::Syntax) }
 }
 
-/// Tells the contexts of an export that queries of LIST name; all of them where there is no query. Whether the catalog
-/// had to go through all contexts for that.
+/// Calls `tell` with the contexts that the queries of LIST match, or with all if there is no query. Returns true if the
+/// catalog had to list all contexts for that.
 pub(crate) fn listed(catalog: &dyn Catalog, export: u32, queries: &[&[u8]], tell: &mut dyn FnMut(&[u8])) -> bool {
     let is_wide = |query: &&[u8]| query.ends_with(b":");
     let looks = queries.is_empty() || queries.iter().any(is_wide);
@@ -76,13 +75,13 @@ pub(crate) fn listed(catalog: &dyn Catalog, export: u32, queries: &[&[u8]], tell
             }
         });
     }
-    // A context may be there without being among those that the catalog tells.
+    // A context can exist without being listed by the catalog.
     left.iter().filter(|name| catalog.context(export, name).is_some()).for_each(|name| tell(name));
     looks
 }
 
-/// The contexts that queries of SET name: their names, and the numbers that the catalog has of them. `None`: more than
-/// a client can select.
+/// Returns names and numbers of the contexts that the queries of SET name, or `None` if they are more than a client can
+/// select.
 pub(crate) fn selected<'a>(catalog: &dyn Catalog, export: u32, queries: &[&'a [u8]]) -> Option<Vec<(&'a [u8], u64)>> {
     let mut found: Vec<(&[u8], u64)> = Vec::new();
     for &name in queries {

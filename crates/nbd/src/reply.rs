@@ -1,7 +1,7 @@
-//! Replies become bytes, in the form that the client has negotiated.
+//! Encoding of replies, in the format that was negotiated.
 //!
-//! Simple replies are used for all that succeeds without data where the client has structured replies, as it may be:
-//! they are the shortest. Errors go with a text where there is a place for one.
+//! With structured replies negotiated, a success without data is still sent as a simple reply, which the protocol
+//! permits and which is the shortest. Errors include a text if the format has a field for it.
 
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::network_endian::{U16, U32, U64};
@@ -13,28 +13,27 @@ use crate::wire::{
     StructuredReply, chunk,
 };
 
-/// Most descriptors of one reply to BLOCK_STATUS.
+/// Maximum number of extents in a reply to BLOCK_STATUS.
 pub const MAX_EXTENTS: usize = 4096;
 
-/// The longest header before the data of a read.
+/// Maximum length of the header before the data of a read.
 pub const MAX_READ_HEADER: usize = size_of::<ExtendedReply>() + 8;
 
-/// A range and its status in a metadata context.
+/// A range with its status in a metadata context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Bytes, more than 0.
+    /// Length in bytes, not 0.
     pub len: u64,
-    /// Its status.
     pub status: u32,
 }
 
 impl Session {
-    /// Writes what stands before the data of a read that succeeded to the end of `place`, and says how many bytes it
-    /// is. The data follows at once.
+    /// Writes the header for the data of a successful read to the end of `place`, and returns its length. The data must
+    /// follow immediately.
     ///
     /// # Panics
     ///
-    /// When `place` is shorter than [`MAX_READ_HEADER`].
+    /// If `place` is shorter than [`MAX_READ_HEADER`].
     pub fn read_header(&self, request: &Request, place: &mut [u8]) -> usize {
         let mut header = [0; MAX_READ_HEADER];
         let len = self.write_read_header(request, &mut header);
@@ -47,7 +46,7 @@ impl Session {
     fn write_read_header(&self, request: &Request, to: &mut [u8; MAX_READ_HEADER]) -> usize {
         let cookie = U64::new(request.cookie);
         let offset = U64::new(request.offset);
-        // A chunk has at least one byte of data; without any, the reply is an empty one.
+        // A data chunk must not be empty, so an empty read is answered without one.
         let (kind, more) = if request.len == 0 { (chunk::NONE, 0) } else { (chunk::OFFSET_DATA, 8) };
         let (flags, kind) = (U16::new(chunk::DONE), U16::new(kind));
         let head = match self.mode {
@@ -74,7 +73,7 @@ impl Session {
         end
     }
 
-    /// Writes the reply to a request without data that succeeded.
+    /// Writes the reply to a successful request without data.
     pub fn done(&self, request: &Request, out: &mut Vec<u8>) {
         if self.mode == Mode::Extended {
             return self.chunk(chunk::NONE, chunk::DONE, request.cookie, request.offset, &[], out);
@@ -98,8 +97,9 @@ impl Session {
         self.chunk(chunk::ERROR, chunk::DONE, refused.cookie, refused.offset, &parts, out);
     }
 
-    /// Writes the status of a range in one metadata context; `last` of those that the request asked for. At least one
-    /// extent, at most [`MAX_EXTENTS`], from the request's offset on; what they cover beyond its end is cut off.
+    /// Writes the status of a range in one metadata context. `last` marks the last context of the request. `extents`
+    /// has at least one entry and at most [`MAX_EXTENTS`], and begins at the request's offset; what extends beyond the
+    /// request's end is cut off.
     pub fn status(&self, request: &Request, context: u32, extents: &[Extent], last: bool, out: &mut Vec<u8>) {
         let mut left = request.len;
         let mut list = Vec::with_capacity(extents.len() * 16);
@@ -116,7 +116,7 @@ impl Session {
                 list.extend_from_slice(&len.to_be_bytes());
                 list.extend_from_slice(&u64::from(extent.status).to_be_bytes());
             } else {
-                // A compact request is no longer than its 32 bits.
+                // Fits, because the length of a compact request has 32 bits.
                 list.extend_from_slice(&(len as u32).to_be_bytes());
                 list.extend_from_slice(&extent.status.to_be_bytes());
             }

@@ -1,12 +1,13 @@
-//! The transmission phase: bytes of a client become requests that are right, or refusals.
+//! The transmission phase: parses the bytes of a client into valid requests or refusals.
 //!
-//! Owns the rules for requests: which flags a command has, what lies within the export, what of it may be written, and
-//! how long a payload may be. A client that did not ask for block sizes may ask for any bytes, for the protocol's
-//! smallest block is one byte then. Does not own payloads: [`Session::next`] says which bytes are data of the last
-//! write, and who has them puts them where they belong; or receives them there, and says so ([`Session::received`]).
+//! Owns the rules for requests: the flags of each command, the range of the export, what may be written, and the length
+//! of payloads. A client that did not ask for block sizes may send unaligned requests, since the minimum block size of
+//! the protocol is then one byte. Does not own payloads: [`Session::next`] tells which bytes are data of the last
+//! write, and the caller moves them to their destination; or it receives them there directly, and reports that
+//! ([`Session::received`]).
 //!
-//! A request that is refused is answered like any other, after its data was skipped. After what leaves no way to find
-//! the next request (a wrong magic, data beyond [`MAX_PAYLOAD`]) the connection is to be closed.
+//! A refused request is answered like any other, after its data was skipped. If the start of the next request cannot be
+//! determined (wrong magic, data beyond [`MAX_PAYLOAD`]), the connection is to be closed.
 
 use zerocopy::FromBytes;
 
@@ -16,48 +17,46 @@ use crate::wire::{
     CompactRequest, EXTENDED_REQUEST_MAGIC, Errno, ExtendedRequest, MAX_PAYLOAD, REQUEST_MAGIC, cflag, cmd,
 };
 
-/// Bytes of a metadata context's number in the payload of BLOCK_STATUS, and those before them.
+/// Size of the ID of a metadata context in the payload of BLOCK_STATUS, and of the length field before the IDs.
 const CONTEXT_BYTES: u64 = 4;
 const STATUS_PAYLOAD_HEAD: u64 = 8;
 
-/// What a client may ask for.
+/// Commands of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Data of a range.
+    /// Read a range.
     Read,
-    /// Data for a range; its payload follows.
+    /// Write a range; its payload follows.
     Write,
-    /// All that was answered before becomes durable.
+    /// Make everything that was answered before durable.
     Flush,
-    /// A range is not needed any more.
+    /// Discard a range.
     Trim,
-    /// A range will be read soon.
+    /// Prefetch a range, which will be read soon.
     Cache,
-    /// A range reads as zeroes from now on.
+    /// Make a range read as zeroes.
     WriteZeroes,
-    /// The status of a range in metadata contexts.
+    /// Return the status of a range in metadata contexts.
     BlockStatus,
 }
 
-/// A request that may be carried out: it lies within the export, and its flags belong to it.
+/// A valid request: it lies within the export, and its flags are permitted for the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What is asked for.
     pub command: Command,
     /// Flags of the protocol ([`cflag`]).
     pub flags: u16,
-    /// Comes back in the reply.
+    /// Copied into the reply.
     pub cookie: u64,
-    /// First byte.
     pub offset: u64,
-    /// Bytes; also those of a write's payload.
+    /// Length in bytes, also of the payload of a write.
     pub len: u64,
-    /// Of BLOCK_STATUS: the metadata contexts asked for, a bit for each number.
+    /// Metadata contexts of a BLOCK_STATUS, as a bitmap of their IDs.
     pub contexts: u32,
 }
 
 impl Request {
-    /// Whether it has this flag.
+    /// Returns true if `flag` is set.
     #[must_use]
     pub fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
@@ -67,43 +66,40 @@ impl Request {
 /// A request that is answered with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// Of the request.
     pub cookie: u64,
-    /// Of the request.
     pub offset: u64,
-    /// What is wrong with it.
     pub errno: Errno,
-    /// What is wrong with it, in words.
+    /// Reason as text.
     pub why: &'static str,
 }
 
-/// What comes next from the client.
+/// Result of parsing the next bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// More bytes are needed; nothing was consumed.
+    /// More bytes are needed; none were consumed.
     More,
-    /// A request. Of a write, the payload comes next.
+    /// A request. The payload of a write follows.
     Request(Request),
     /// All consumed bytes are payload of the last write.
     Payload,
-    /// Consumed bytes belong to a request that was refused, and are nothing to anybody.
+    /// The consumed bytes belong to a request that was refused, and are dropped.
     Skipped,
-    /// A request that gets an error.
+    /// A request to be answered with an error.
     Refused(Refused),
-    /// The client says goodbye: what it asked for is finished, then the connection closed.
+    /// The client disconnects: complete its outstanding requests, then close the connection.
     Disconnect,
-    /// What the client sends is not the protocol: close the connection.
+    /// The bytes violate the protocol: close the connection.
     Broken(&'static str),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Incoming {
     Header,
-    /// Data of a write.
+    /// Receiving the payload of a write.
     Payload {
         left: u64,
     },
-    /// Data of a request that is refused when all of it was skipped.
+    /// Skipping the payload of a request, which is refused after that.
     Skip {
         left: u64,
         refused: Refused,
@@ -111,21 +107,21 @@ enum Incoming {
     Ended,
 }
 
-/// A client in the transmission phase.
+/// The transmission phase of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
     pub(crate) mode: Mode,
     size: u64,
     min_block: u32,
-    /// Reads, writes, trims and zeroes must lie in whole blocks.
+    /// Requests that transfer or change data must be aligned to blocks.
     keeps_to_blocks: bool,
     read_only: bool,
-    /// The selected contexts, a bit for each number.
+    /// Selected metadata contexts, as a bitmap of their IDs.
     contexts: u32,
     incoming: Incoming,
 }
 
-/// A request as it was sent.
+/// A request header.
 #[derive(Clone, Copy)]
 struct Raw {
     flags: u16,
@@ -133,12 +129,12 @@ struct Raw {
     cookie: u64,
     offset: u64,
     len: u64,
-    /// Bytes of its header.
+    /// Length of the header.
     header: usize,
 }
 
 impl Session {
-    /// The session of a client that has chosen its export.
+    /// Begins the transmission phase on the export that was chosen.
     #[must_use]
     pub fn new(negotiated: &Negotiated) -> Session {
         let export = &negotiated.export;
@@ -153,19 +149,19 @@ impl Session {
         }
     }
 
-    /// Which replies it gets.
+    /// Format of replies.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Bytes of the smallest block of the export.
+    /// Minimum block size of the export, in bytes.
     #[must_use]
     pub fn block_bytes(&self) -> u32 {
         self.min_block
     }
 
-    /// Bytes of the last write's payload that have not come yet.
+    /// Number of payload bytes of the last write that are still to come.
     #[must_use]
     pub fn payload_left(&self) -> u64 {
         match self.incoming {
@@ -174,7 +170,7 @@ impl Session {
         }
     }
 
-    /// So many bytes of the payload were received elsewhere, at most [`Session::payload_left`].
+    /// Reports that `bytes` of the payload, at most [`Session::payload_left`], were received directly.
     pub fn received(&mut self, bytes: u64) {
         if let Incoming::Payload { left } = self.incoming {
             let left = left.saturating_sub(bytes);
@@ -182,7 +178,7 @@ impl Session {
         }
     }
 
-    /// Takes the next thing that the client says from the front of `input`; how many bytes it was.
+    /// Parses the front of `input`. Returns the number of bytes consumed.
     #[inline]
     pub fn next(&mut self, input: &[u8]) -> (usize, Step) {
         match self.incoming {
@@ -250,7 +246,7 @@ impl Session {
         (raw.header, Step::Skipped)
     }
 
-    /// The header, if it is there.
+    /// Parses the header, if it is complete.
     #[inline]
     fn raw(&self, input: &[u8]) -> Result<Option<Raw>, &'static str> {
         const WRONG: &str = "that is no request";
@@ -272,15 +268,15 @@ impl Session {
         Ok(Some(Raw { flags, command, cookie, offset, len, header: size_of::<CompactRequest>() }))
     }
 
-    /// Bytes of data behind the header.
+    /// Returns the length of the payload after the header.
     fn payload(&self, raw: &Raw) -> u64 {
-        // A write has data, also one with an extended header and without the flag that it must have: QEMU sends such.
+        // A write has a payload even if its extended header lacks the mandatory flag; QEMU omits it.
         let marked = self.mode == Mode::Extended && raw.flags & cflag::PAYLOAD_LEN != 0;
         let follows = marked || raw.command == cmd::WRITE;
         if follows { raw.len } else { 0 }
     }
 
-    /// BLOCK_STATUS whose payload names the contexts that are wanted, and the range's length.
+    /// Handles BLOCK_STATUS with a payload that selects contexts and has the length of the range.
     fn filtered_status(&mut self, raw: &Raw, payload: u64, input: &[u8]) -> (usize, Step) {
         const WRONG: &str = "the contexts asked for were not selected, or are named twice";
         let most = STATUS_PAYLOAD_HEAD + CONTEXT_BYTES * u64::from(u32::BITS);
@@ -308,7 +304,7 @@ impl Session {
         }
     }
 
-    /// The rules for a request.
+    /// Checks a request.
     #[inline]
     fn check(&self, raw: &Raw, payload: u64) -> Result<Request, (Errno, &'static str)> {
         const INVAL: Errno = Errno::Inval;

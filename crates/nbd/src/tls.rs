@@ -1,12 +1,12 @@
-//! TLS of one connection, as a state machine over bytes: what both sides of NBD have in common.
+//! TLS on a connection, as a state machine over bytes; shared by server and client.
 //!
-//! rustls is driven without buffers of its own: records are decrypted where they lie, and what is encrypted is written
-//! where it is sent from. Owns the state of rustls, the bytes that wait to be sent, and the reading of PEM files. Does
-//! not own the bytes that were received, nor which certificates count: those are of who has the connection.
+//! rustls is used without its own buffers: records are decrypted in place, and encrypted into the buffer that is sent.
+//! Owns the rustls session, the bytes waiting to be sent, and the reading of PEM files. Does not own received bytes,
+//! nor the choice of trusted certificates, which are up to the owner of the connection.
 //!
 //! Invariants:
-//! - T1. Bytes leave in the order in which they were encrypted: all go through [`Records::out`].
-//! - T2. A file that is longer than [`MAX_FILE`], or is not what it should be, is an error, never a part of one.
+//! - T1. Bytes are sent in the order in which they were encrypted: all go through [`Records::out`].
+//! - T2. A file that is longer than [`MAX_FILE`], or has the wrong content, is an error, and never used in part.
 
 use std::io::{ErrorKind, Read};
 use std::path::Path;
@@ -19,27 +19,27 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, EncryptError, UnbufferedStatus, WriteTraffic};
 
-/// Longest file of certificates or keys.
+/// Maximum size of a file with certificates or keys.
 pub const MAX_FILE: u64 = 1 << 20;
-/// Longest data of a record.
+/// Maximum length of the plaintext in a record.
 pub const MAX_PLAIN: usize = 16 << 10;
-/// What a record has beside its data, at most: header, nonce, type and tag.
+/// Upper bound of a record's overhead: header, nonce, type and tag.
 pub const RECORD: usize = 64;
-/// Bytes of the memory that is sent from: a little more than sixteen of the longest records.
+/// Size of the send buffer: a little more than sixteen records of maximum length.
 pub const OUT_BYTES: usize = 16 * (MAX_PLAIN + RECORD) + RECORD;
-/// Most bytes that are no whole record, or no whole message of a handshake: the longest message that rustls takes, and
-/// what was received with its end.
+/// Maximum length of an incomplete record or handshake message: the longest message that rustls accepts, plus what was
+/// received together with its end.
 pub const MAX_INCOMING: usize = 256 << 10;
 
-/// One side of TLS: the server's, or the client's.
+/// The side-specific part of rustls, for server and client.
 pub trait Side {
-    /// What rustls keeps for this side.
+    /// Data that rustls keeps for this side.
     type Data;
 
-    /// Takes records from the front of `bytes`, and says what is to be done.
+    /// Processes records at the front of `bytes`, and returns what to do next.
     fn process<'c, 'i>(&'c mut self, bytes: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
 
-    /// Whether there is something that rustls itself has to say.
+    /// Returns true if rustls itself has something to send.
     fn has_to_say(&self) -> bool;
 }
 
@@ -67,26 +67,25 @@ impl Side for UnbufferedClientConnection {
     }
 }
 
-/// What came of records.
+/// State of the connection after processing records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fed {
-    /// More may come.
+    /// The peer may send more.
     Open,
-    /// The peer has closed.
+    /// The peer has closed its direction.
     Closed,
 }
 
-/// Bytes that wait to be sent, in memory of [`OUT_BYTES`] or more, or none.
+/// Buffer of bytes waiting to be sent. Its size is 0 until it is used, then at least [`OUT_BYTES`].
 #[derive(Debug, Default)]
 pub struct Outgoing {
-    /// The memory; the first `len` bytes of it wait.
+    /// The buffer, of which the first `len` bytes are waiting.
     pub memory: Vec<u8>,
-    /// Bytes that wait.
     pub len: usize,
 }
 
 impl Outgoing {
-    /// The room that is left, at least `least`.
+    /// Returns the free part of the buffer, which has at least `least` bytes.
     pub fn room(&mut self, least: usize) -> &mut [u8] {
         let wanted = (self.len + least).max(OUT_BYTES);
         if self.memory.len() < wanted {
@@ -95,13 +94,13 @@ impl Outgoing {
         &mut self.memory[self.len..]
     }
 
-    /// Adds bytes that are not encrypted, before the first record.
+    /// Appends bytes in the clear, before the first record.
     pub fn put(&mut self, bytes: &[u8]) {
         self.room(bytes.len())[..bytes.len()].copy_from_slice(bytes);
         self.len += bytes.len();
     }
 
-    /// Takes what rustls itself has to say.
+    /// Appends a message of rustls itself.
     fn encode<Data>(&mut self, data: &mut EncodeTlsData<'_, Data>) -> Result<(), String> {
         let mut encoded = data.encode(self.room(RECORD));
         if let Err(EncodeError::InsufficientSize(short)) = encoded {
@@ -112,29 +111,29 @@ impl Outgoing {
     }
 }
 
-/// The records of a connection.
+/// The TLS records of a connection.
 pub struct Records<S: Side> {
-    /// The state of rustls.
+    /// The rustls session.
     pub session: S,
-    /// Waits to be sent.
+    /// Bytes waiting to be sent.
     pub out: Outgoing,
     established: bool,
     words: fn(&rustls::Error) -> String,
 }
 
 impl<S: Side> Records<S> {
-    /// Those of a session that begins; `words` tells why TLS ended.
+    /// Wraps a new session; `words` formats errors of rustls.
     pub fn new(session: S, words: fn(&rustls::Error) -> String) -> Records<S> {
         Records { session, out: Outgoing::default(), established: false, words }
     }
 
-    /// Whether the handshake of TLS is done.
+    /// Returns true if the TLS handshake is complete.
     pub fn is_established(&self) -> bool {
         self.established
     }
 
-    /// Takes records from the front of `bytes`; how many bytes they were. What the peer says goes to `says`; when
-    /// nothing more can be taken and something may be written, `write` is called.
+    /// Processes records at the front of `bytes`. Returns the number of bytes consumed. `says` is called with decrypted
+    /// data. Once no more records can be processed, `write` is called if data may be sent.
     pub fn turn(
         &mut self,
         bytes: &mut [u8],
@@ -157,7 +156,7 @@ impl<S: Side> Records<S> {
                 },
                 Ok(ConnectionState::EncodeTlsData(mut data)) => self.out.encode(&mut data).map(|()| true),
                 Ok(ConnectionState::TransmitTlsData(data)) => {
-                    // It is in `out`, and goes before all that comes later (T1).
+                    // The message is already in `out`, ahead of everything that comes later (T1).
                     data.done();
                     Ok(true)
                 }
@@ -170,7 +169,7 @@ impl<S: Side> Records<S> {
                     let written = write(&mut traffic, &mut self.out);
                     return (used + discard, written.map(|()| fed).map_err(|error| error.to_string()));
                 }
-                // More bytes are needed, or none will come. Early data is not offered, so none is accepted.
+                // More bytes are needed, or the connection is closed. Early data is never offered, so it cannot arrive.
                 Ok(_) => Ok(false),
                 Err(error) => Err((self.words)(&error)),
             };
@@ -185,8 +184,9 @@ impl<S: Side> Records<S> {
 }
 
 impl<S: Side> Records<S> {
-    /// After an error: what rustls has to say about it waits to be sent, and rustls is not used any more. It gets no
-    /// bytes: those that were an error would be one again, and it may know places in bytes that are gone.
+    /// Called after an error. Appends the alert that rustls wants to send; the session must not be used after that. It
+    /// is called with an empty input, since the bytes that caused the error would cause it again, and rustls may hold
+    /// offsets into bytes that are gone.
     pub fn say_why(&mut self) {
         while self.session.has_to_say() {
             match self.session.process(&mut []).state {
@@ -202,7 +202,8 @@ impl<S: Side> Records<S> {
     }
 }
 
-/// What ring has, but for the order of what it offers: AES with 128 bits is the fastest where the processor has it.
+/// Cryptography of ring, with a different preference: AES-128 first, which is the fastest on processors with AES
+/// instructions.
 pub fn provider() -> CryptoProvider {
     let mut provider = rustls::crypto::ring::default_provider();
     let first = [suite::TLS13_AES_128_GCM_SHA256, suite::TLS13_AES_256_GCM_SHA384];
@@ -213,20 +214,20 @@ pub fn provider() -> CryptoProvider {
     provider
 }
 
-/// Why a file cannot be used.
+/// Kind of problem with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fix {
-    /// Its content is wrong, or it is not there.
+    /// It is missing, or its content is wrong.
     Content,
-    /// It may not be read.
+    /// Permission denied.
     Permission,
 }
 
-/// Reads a file of certificates or keys.
+/// Reads a file with certificates or keys.
 ///
 /// # Errors
 ///
-/// Why it cannot be used, and what kind of fix there is.
+/// The reason why it cannot be used, and the kind of problem.
 pub fn read(path: &Path) -> Result<Vec<u8>, (String, Fix)> {
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path);
@@ -238,11 +239,11 @@ pub fn read(path: &Path) -> Result<Vec<u8>, (String, Fix)> {
     }
 }
 
-/// The certificates in a PEM file: at least one.
+/// Reads the certificates in a PEM file, of which there must be at least one.
 ///
 /// # Errors
 ///
-/// As of [`read`], and what is wrong with the content.
+/// Those of [`read`]; the content is not valid PEM, or has no certificate.
 pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, (String, Fix)> {
     let bytes = read(path)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
@@ -253,16 +254,16 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, (String
     }
 }
 
-/// How to mend a key that cannot be used. Which kinds there are is said here, for the error of one that is not among
-/// them says only that it cannot be parsed.
+/// Advice for a key that cannot be used. It lists the supported kinds, because the error of rustls for an unsupported
+/// one only says that it cannot be parsed.
 pub const KEY_FIX: &str = "Give a PEM file with the key of the certificate, without a password: RSA of 2048, 3072 or \
     4096 bits, ECDSA on the curve P-256 or P-384, or Ed25519";
 
-/// The key in a PEM file.
+/// Reads the key in a PEM file.
 ///
 /// # Errors
 ///
-/// As of [`read`], and what is wrong with the content.
+/// Those of [`read`]; the content is not valid PEM, or has no key.
 pub fn key(path: &Path) -> Result<PrivateKeyDer<'static>, (String, Fix)> {
     PrivateKeyDer::from_pem_slice(&read(path)?).map_err(|error| (no_pem(&error, "key"), Fix::Content))
 }

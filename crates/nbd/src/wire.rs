@@ -1,13 +1,14 @@
-//! Numbers and layouts of the protocol, as its text (`proto.md` of the NBD project) gives them. All are big-endian.
+//! Constants and layouts of the protocol, according to its specification (`proto.md` of the NBD project). All numbers
+//! are big-endian.
 
 use zerocopy::byteorder::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Opens the greeting: "NBDMAGIC".
+/// First word of the greeting: "NBDMAGIC".
 pub const INIT_MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// Opens the second word of the greeting, and each option: "IHAVEOPT".
+/// Second word of the greeting, and first of each option: "IHAVEOPT".
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// Opens each reply to an option.
+/// First word of each reply to an option.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
@@ -15,12 +16,13 @@ pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 pub const EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
 pub const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
 
-/// Longest string that the protocol allows.
+/// Maximum length of a string, according to the protocol.
 pub const MAX_STRING: usize = 4096;
-/// Longest data of one request or reply: what the protocol asks of a server that says nothing else.
+/// Maximum payload of a request or reply: the minimum that the protocol demands of a server that does not state another
+/// limit.
 pub const MAX_PAYLOAD: u32 = 32 << 20;
 
-/// Handshake flags, and those of the client.
+/// Handshake flags of the server, and of the client.
 pub const FLAG_FIXED_NEWSTYLE: u16 = 1 << 0;
 pub const FLAG_NO_ZEROES: u16 = 1 << 1;
 
@@ -109,15 +111,15 @@ pub mod chunk {
     pub const ERROR: u16 = (1 << 15) + 1;
 }
 
-/// Status of an extent in `base:allocation`.
+/// Status of an extent in the context `base:allocation`.
 pub mod state {
-    /// Nothing is allocated for it.
+    /// Nothing is allocated for the range.
     pub const HOLE: u32 = 1 << 0;
-    /// It reads as zeroes.
+    /// The range reads as zeroes.
     pub const ZERO: u32 = 1 << 1;
 }
 
-/// The errors that a reply may carry.
+/// Errors of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Errno {
@@ -132,7 +134,7 @@ pub enum Errno {
 }
 
 impl Errno {
-    /// The error for an errno of the system.
+    /// Maps an errno of the system to an error of the protocol.
     #[must_use]
     pub fn of_system(errno: i32) -> Errno {
         match errno {
@@ -150,7 +152,7 @@ impl Errno {
     }
 }
 
-/// What the server says first.
+/// The first message of the server.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Greeting {

@@ -1,4 +1,4 @@
-//! However the bytes of a client are cut into pieces, the server does and says the same (N1); and no bytes panic it.
+//! However the bytes of a client are split, the server processes them identically (N1); and no bytes make it panic.
 
 use proptest::prelude::*;
 use sheave_nbd::handshake::{self, Handshake, Tls};
@@ -45,12 +45,12 @@ enum State {
     Over,
 }
 
-/// A server in memory: keeps what was not consumed, as a connection does.
+/// A server in memory. Like a connection, it keeps the bytes that were not consumed.
 struct Server {
     state: State,
     unread: Vec<u8>,
     out: Vec<u8>,
-    /// What was written, byte by byte.
+    /// Payloads of writes, concatenated.
     payload: Vec<u8>,
 }
 
@@ -153,7 +153,7 @@ fn any_request(wide: bool) -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// All bytes of a client.
+/// Generates all bytes of a client.
 fn client() -> impl Strategy<Value = Vec<u8>> {
     (proptest::collection::vec(any_option(), 0..6), 0..3usize).prop_flat_map(|(options, mode)| {
         let mut bytes = vec![0, 0, 0, 3];
@@ -162,7 +162,7 @@ fn client() -> impl Strategy<Value = Vec<u8>> {
             1 => bytes.extend(option(opt::STRUCTURED_REPLY, vec![])),
             _ => bytes.extend(option(opt::EXTENDED_HEADERS, vec![])),
         }
-        // Options of the test may choose extended headers as well.
+        // Generated options can negotiate extended headers as well.
         let wide = mode == 2 || options.iter().any(|bytes| bytes.starts_with(b"IHAVEOPT\0\0\0\x0b\0\0\0\0"));
         bytes.extend(options.concat());
         bytes.extend(option(opt::GO, b"\0\0\0\x01x\0\0".to_vec()));
@@ -202,7 +202,7 @@ proptest! {
         server.feed(&client[..at]);
         server.feed(&bytes);
         server.feed(&client[at..]);
-        // Bounded by what a question can ask for: 64 KiB a read, and a handful of bytes else.
+        // Bounded by the largest requests: 64 KiB for a read, and a few bytes for others.
         prop_assert!(server.out.len() <= (bytes.len() + client.len()) / 28 * ((1 << 16) + 64) + 100_000);
     }
 }

@@ -1,4 +1,4 @@
-//! The handshake byte by byte, as the protocol's text has it.
+//! The handshake, byte by byte according to the protocol specification.
 
 use super::*;
 
@@ -40,7 +40,7 @@ impl Catalog for Two {
         each("qemu:dirty-bitmap:x");
     }
 
-    /// Those that are told, and `n:0` to `n:99`, which are not.
+    /// Finds the listed contexts and `n:0` to `n:99`, which are not listed.
     fn context(&self, _: u32, name: &[u8]) -> Option<u64> {
         match name {
             b"base:allocation" => Some(1000),
@@ -74,18 +74,18 @@ impl Catalog for Ending {
     }
 }
 
-/// An option as a client sends it.
+/// Encodes an option.
 fn option(number: u32, data: &[u8]) -> Vec<u8> {
     [b"IHAVEOPT".as_slice(), &number.to_be_bytes(), &(data.len() as u32).to_be_bytes(), data].concat()
 }
 
-/// A reply to an option.
+/// Encodes a reply to an option.
 fn reply(number: u32, kind: u32, data: &[u8]) -> Vec<u8> {
     let head = [0x0003_e889_0455_65a9u64.to_be_bytes().as_slice(), &number.to_be_bytes(), &kind.to_be_bytes()].concat();
     [&head, (data.len() as u32).to_be_bytes().as_slice(), data].concat()
 }
 
-/// A client that has sent its flags.
+/// A handshake after the client's flags.
 fn begun(flags: u32) -> Handshake {
     begun_with(Tls::Off, flags)
 }
@@ -96,7 +96,7 @@ fn begun_with(tls: Tls, flags: u32) -> Handshake {
     handshake
 }
 
-/// Sends one option; what came of it, and the reply.
+/// Sends one option. Returns the step and the reply.
 fn send(handshake: &mut Handshake, bytes: &[u8]) -> (Step, Vec<u8>) {
     let mut out = Vec::new();
     let (used, step) = handshake.step(bytes, &Two, &mut out);
@@ -110,7 +110,7 @@ fn ask(handshake: &mut Handshake, number: u32, data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Number and kind of the only reply.
+/// Returns the type of the first reply.
 fn only_kind(out: &[u8]) -> u32 {
     u32::from_be_bytes([out[12], out[13], out[14], out[15]])
 }
@@ -188,7 +188,7 @@ fn tls_and_what_nobody_knows_are_not_supported() {
     for unknown in [0, 4, 12, u32::MAX] {
         assert_eq!(only_kind(&ask(&mut client, unknown, b"abc")), rep::ERR_UNSUP, "{unknown}");
     }
-    // And the next option is understood.
+    // The following option is processed normally.
     assert_eq!(only_kind(&ask(&mut client, opt::LIST, b"")), rep::SERVER);
 }
 
@@ -225,10 +225,10 @@ fn who_asks_for_block_sizes_of_its_export_keeps_to_them() {
     let goes = |kinds: &[u16]| option(opt::GO, &go("one", kinds));
     assert!(chosen(&[], goes(&[info::BLOCK_SIZE])) && chosen(&[], goes(&[1, 2, info::BLOCK_SIZE])));
     assert!(!chosen(&[], goes(&[])) && !chosen(&[], goes(&[1, 2])));
-    // There are no questions in EXPORT_NAME, but there may have been one before.
+    // EXPORT_NAME itself cannot ask for information, but an INFO before it can.
     assert!(!chosen(&[], option(opt::EXPORT_NAME, b"one")));
     assert!(chosen(&[info("one", &[info::BLOCK_SIZE])], option(opt::EXPORT_NAME, b"one")));
-    // The last question counts, of this export, and none that was asked in the clear.
+    // Only the last INFO counts, for the same export, and not if it was sent in the clear.
     assert!(!chosen(&[info("one", &[info::BLOCK_SIZE])], goes(&[])));
     assert!(!chosen(&[info("two", &[info::BLOCK_SIZE])], option(opt::EXPORT_NAME, b"one")));
     let in_the_clear = [info("one", &[info::BLOCK_SIZE]), option(opt::STARTTLS, b"")];
@@ -237,7 +237,7 @@ fn who_asks_for_block_sizes_of_its_export_keeps_to_them() {
 
 #[test]
 fn info_and_go_refuse_wrong_lengths_and_names() {
-    // CVE-2022-26495 and -26496 of nbd-server: lengths of names beyond the data, or about to overflow.
+    // CVE-2022-26495 and -26496 of nbd-server: lengths of names that exceed the data or overflow.
     let mut huge = go("one", &[]);
     huge[..4].copy_from_slice(&u32::MAX.to_be_bytes());
     let mut many = go("one", &[1]);
@@ -249,7 +249,7 @@ fn info_and_go_refuse_wrong_lengths_and_names() {
             assert_eq!(only_kind(&ask(&mut begun(3), option, data)), rep::ERR_INVALID, "{data:?}");
         }
         assert_eq!(only_kind(&ask(&mut begun(3), option, &go("three", &[]))), rep::ERR_UNKNOWN);
-        // CVE-2017-15118 of QEMU: a name longer than a string may be.
+        // CVE-2017-15118 of QEMU: a name longer than the maximum length of strings.
         assert_eq!(only_kind(&ask(&mut begun(3), option, &go(&"x".repeat(4097), &[]))), rep::ERR_INVALID);
         assert_eq!(only_kind(&ask(&mut begun(3), option, &go(&"x".repeat(4096), &[]))), rep::ERR_UNKNOWN);
     }
@@ -316,7 +316,7 @@ fn contexts_that_are_not_told_are_found_by_their_names() {
     let (step, out) = send(&mut client, &option(list, &mixed));
     let both = [told(list, 0, "base:allocation"), told(list, 0, "n:3"), reply(list, 1, b"")].concat();
     assert_eq!((step, out), (Step::Searched, both), "each once, and the search is told");
-    // The numbers that the client gets are places; the catalog's are kept beside them.
+    // The client gets indices as IDs; the numbers of the catalog are kept in that order.
     let several = queries("one", &["n:9", "qemu:dirty-bitmap:x", "n:100", "n:9", "base:allocation"]);
     let names = [(0, "n:9"), (1, "qemu:dirty-bitmap:x"), (2, "base:allocation")];
     let expected: Vec<_> = names.iter().map(|(id, name)| told(set, *id, name)).chain([reply(set, 1, b"")]).collect();
@@ -339,7 +339,7 @@ fn a_client_selects_no_more_contexts_than_there_are_bits() {
     }
 }
 
-/// An export with more contexts than one answer tells.
+/// An export with more contexts than one reply lists.
 struct Many;
 
 impl Catalog for Many {
@@ -420,8 +420,8 @@ fn long_options_are_skipped_and_huge_ones_end_it() {
 
 #[test]
 fn what_was_said_before_tls_does_not_count() {
-    // CVE-2021-3716 of nbdkit: somebody between the two puts options before STARTTLS, and the client knows nothing of
-    // them.
+    // CVE-2021-3716 of nbdkit: an attacker in the middle inserts options before STARTTLS, without the client's
+    // knowledge.
     let mut client = begun_with(Tls::Allowed, 3);
     ask(&mut client, opt::STRUCTURED_REPLY, b"");
     ask(&mut client, opt::SET_META_CONTEXT, &queries("one", &["base:allocation"]));
@@ -435,7 +435,7 @@ fn what_was_said_before_tls_does_not_count() {
 
 #[test]
 fn nothing_is_taken_between_starttls_and_tls() {
-    // The bytes behind STARTTLS were sent in the clear: they are neither answered nor what TLS has brought (H3).
+    // Bytes after STARTTLS were sent in the clear: they are not answered, and are not data received through TLS (H3).
     for tls in [Tls::Allowed, Tls::Required] {
         let mut client = begun_with(tls, 3);
         let first = option(opt::STARTTLS, b"");
@@ -465,7 +465,7 @@ fn where_tls_is_required_nothing_is_answered_without() {
         client.tls_started();
         assert_ne!(only_kind(&send(&mut client, &option(number, data)).1), rep::ERR_TLS_REQD, "option {number}");
     }
-    // There is no way to say no to this one.
+    // EXPORT_NAME has no error reply.
     assert_eq!(send(&mut begun_with(Tls::Required, 3), &option(opt::EXPORT_NAME, b"one")), (Step::Close, vec![]));
     let (step, out) = send(&mut begun_with(Tls::Required, 3), &option(opt::ABORT, b""));
     assert_eq!((step, out), (Step::Close, reply(opt::ABORT, rep::ACK, b"")));
@@ -478,7 +478,7 @@ fn tls_begins_once() {
     assert_eq!(send(&mut client, &option(opt::STARTTLS, b"")).0, Step::StartTls);
     client.tls_started();
     assert_eq!(only_kind(&ask(&mut client, opt::STARTTLS, b"")), rep::ERR_INVALID);
-    // Where it may be left out, it may be left out.
+    // With `Allowed`, a client may do without TLS.
     assert!(matches!(send(&mut begun_with(Tls::Allowed, 3), &option(opt::GO, &go("one", &[]))).0, Step::Negotiated(_)));
 }
 

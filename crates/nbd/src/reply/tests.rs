@@ -1,4 +1,4 @@
-//! Replies byte by byte.
+//! Replies, byte by byte.
 
 use super::*;
 use crate::session::Command;
@@ -61,7 +61,7 @@ fn errors_have_words_where_there_is_a_place_for_them() {
 
 #[test]
 fn extents_never_go_beyond_the_question() {
-    // CVE-2025-47711 of nbdkit: an extent longer than 32 bits hold.
+    // CVE-2025-47711 of nbdkit: an extent whose length exceeds 32 bits.
     let long = [Extent { len: 512, status: 3 }, Extent { len: 1 << 33, status: 0 }];
     let status = |session: &Session, out: &mut Vec<u8>| {
         session.status(&request(Command::BlockStatus, 0xffff_fe00), 0, &long, true, out)

@@ -1,4 +1,4 @@
-//! Requests byte by byte: which are right, which are refused with what, which end the connection.
+//! Requests, byte by byte: those that are valid, those that are refused, and those that end the connection.
 
 use super::*;
 use crate::catalog::ExportInfo;
@@ -33,7 +33,7 @@ fn extended(command: u16, flags: u16, offset: u64, len: u64) -> Vec<u8> {
 
 const COOKIE: u64 = u64::from_be_bytes(*b"cookie!!");
 
-/// What the session makes of a whole request.
+/// Returns the final step for a complete request.
 fn step(session: &Session, bytes: &[u8]) -> Step {
     let mut session = session.clone();
     let (mut used, mut step) = session.next(bytes);
@@ -90,7 +90,7 @@ fn ranges_beyond_the_end_are_refused_without_an_overflow() {
         let write = [compact(cmd::WRITE, 0, offset, len), vec![0; len as usize]].concat();
         assert_eq!(errno(&simple, &write), Errno::NoSpc);
     }
-    // CVE-2025-47712 of nbdkit: lengths that overflow when they are rounded up.
+    // CVE-2025-47712 of nbdkit: lengths that overflow when rounded up.
     let wide = session(Mode::Extended, false, vec![0]);
     for command in [cmd::TRIM, cmd::CACHE, cmd::BLOCK_STATUS, cmd::READ] {
         assert_eq!(errno(&wide, &extended(command, 0, 512, u64::MAX - 511)), Errno::Inval);
@@ -185,7 +185,7 @@ fn what_is_no_request_ends_the_connection() {
     wrong[0] ^= 1;
     assert!(matches!(simple.next(&wrong), (0, Step::Broken(_))));
     assert_eq!(simple.next(&compact(cmd::READ, 0, 0, 512)), (0, Step::Disconnect), "and it stays so");
-    // The header of the other form.
+    // A header in the format that was not negotiated.
     let mut wide = session(Mode::Extended, false, vec![]);
     assert!(matches!(wide.next(&[compact(cmd::READ, 0, 0, 512), vec![0; 4]].concat()), (0, Step::Broken(_))));
 }
@@ -214,7 +214,7 @@ fn extended_writes_have_data_also_without_their_flag() {
         assert!(matches!(wide.next(&extended(cmd::WRITE, flags, 0, 512)), (32, Step::Request(_))));
         assert_eq!(wide.payload_left(), 512);
     }
-    // Data that nobody asked for is skipped, and refused.
+    // An unexpected payload is skipped, and the request refused.
     let read = [extended(cmd::READ, cflag::PAYLOAD_LEN, 0, 512), vec![0; 512]].concat();
     assert_eq!(errno(&wide, &read), Errno::Inval);
 }
