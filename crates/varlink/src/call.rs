@@ -1,4 +1,4 @@
-//! One call: its parameters, its replies, its errors.
+//! One call: its parameters, replies and errors.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,16 +12,16 @@ use sheave_base::peer::Peer;
 
 use crate::channel::Channel;
 
-/// What a peer may do.
+/// Rights of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// Look.
+    /// May call methods that change nothing.
     ReadOnly,
-    /// Everything.
+    /// May call all methods.
     Admin,
 }
 
-/// A call as it came over the socket. Fields that are not known are ignored, as the protocol wants it.
+/// A call as received. Unknown fields are ignored, as the protocol demands.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Request {
     pub(crate) method: String,
@@ -35,45 +35,45 @@ pub(crate) struct Request {
     pub(crate) upgrade: bool,
 }
 
-/// Why a call failed, as its caller is told.
+/// Failure of a call, as reported to the caller.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Failed {
-    /// The interface `org.varlink.service` has errors for what fits no method.
+    /// An error of the interface `org.varlink.service`, for calls that match no method.
     Service {
-        /// Its name without the interface.
+        /// Name without the interface.
         error: &'static str,
-        /// The one parameter: name and value.
+        /// Name and value of its only parameter.
         parameter: Option<(&'static str, String)>,
     },
-    /// An error of the interface itself.
+    /// An error of the called interface.
     Own {
-        /// With its interface.
+        /// Name with the interface.
         error: String,
-        /// As the definition has them.
+        /// Parameters according to the definition.
         parameters: Value,
     },
 }
 
 impl Failed {
-    /// A parameter is missing, superfluous, or makes no sense.
+    /// A parameter is missing, unknown or invalid.
     #[must_use]
     pub fn parameter(name: impl Into<String>) -> Failed {
         Failed::Service { error: "InvalidParameter", parameter: Some(("parameter", name.into())) }
     }
 
-    /// There is no such method.
+    /// The method does not exist.
     #[must_use]
     pub fn no_method(method: &str) -> Failed {
         Failed::Service { error: "MethodNotFound", parameter: Some(("method", method.into())) }
     }
 
-    /// The call wants `more`.
+    /// The call must be made with `more`.
     #[must_use]
     pub fn expected_more() -> Failed {
         Failed::Service { error: "ExpectedMore", parameter: None }
     }
 
-    /// The peer's role does not have it.
+    /// The peer's role does not permit the method.
     #[must_use]
     pub fn forbidden() -> Failed {
         Failed::Service { error: "PermissionDenied", parameter: None }
@@ -91,12 +91,12 @@ impl Failed {
     }
 }
 
-/// What ends the handling of a call before its time.
+/// Reason to stop handling a call.
 #[derive(Debug)]
 pub enum CallError {
-    /// The caller is told.
+    /// An error that is reported to the caller.
     Failed(Failed),
-    /// The caller is gone.
+    /// The caller has disconnected.
     Gone(io::Error),
 }
 
@@ -106,7 +106,7 @@ impl From<Failed> for CallError {
     }
 }
 
-/// Tells a caller how far a call is, beside the thread that handles it.
+/// Reports the progress of a call from a thread beside the one that handles it.
 #[derive(Debug)]
 pub struct Teller {
     channel: Channel,
@@ -115,11 +115,11 @@ pub struct Teller {
 }
 
 impl Teller {
-    /// Sends a reply after which others follow, to a caller that takes several.
+    /// Sends an intermediate reply, if the caller asked for several.
     ///
     /// # Errors
     ///
-    /// [`CallError::Gone`]: the caller does not take it in time, or has closed.
+    /// [`CallError::Gone`]: the caller does not receive it in time, or has disconnected.
     pub fn progress<T: Serialize>(&self, parameters: &T) -> Result<(), CallError> {
         if !self.tells {
             let gone = self.channel.is_gone();
@@ -138,38 +138,38 @@ pub struct Call<'a> {
     pub(crate) more: bool,
     pub(crate) oneway: bool,
     pub(crate) send: Duration,
-    /// What the caller may do.
+    /// Rights of the caller.
     pub role: Role,
-    /// The caller, as it was when it connected.
+    /// Process and user of the caller at the time it connected.
     pub peer: Peer,
-    /// The method, with its interface.
+    /// Name of the method, with its interface.
     pub method: String,
 }
 
 impl Call<'_> {
-    /// Its parameters.
+    /// Parses the parameters.
     ///
     /// # Errors
     ///
-    /// `InvalidParameter`, which names the first that does not fit.
+    /// `InvalidParameter`, with the first one that is wrong.
     pub fn parameters<T: DeserializeOwned>(&self) -> Result<T, Failed> {
         serde_json::from_value(Value::Object(self.parameters.clone()))
             .map_err(|error| Failed::parameter(error.to_string()))
     }
 
-    /// Its parameters in short, for a log.
+    /// Returns the beginning of the parameters as JSON, for a log.
     #[must_use]
     pub fn what(&self) -> String {
         Value::Object(self.parameters.clone()).to_string().chars().take(512).collect()
     }
 
-    /// Whether the caller takes several replies.
+    /// Returns true if the caller asked for several replies.
     #[must_use]
     pub fn wants_more(&self) -> bool {
         self.more
     }
 
-    /// Takes the descriptor that came with the call.
+    /// Takes the descriptor that was passed with the call.
     ///
     /// # Errors
     ///
@@ -181,12 +181,12 @@ impl Call<'_> {
         }
     }
 
-    /// Takes all descriptors that came with the call, in order.
+    /// Takes all descriptors that were passed with the call, in order.
     pub fn take_fds(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.fds)
     }
 
-    /// Refuses a caller that may only look.
+    /// Checks that the caller is an administrator.
     ///
     /// # Errors
     ///
@@ -195,27 +195,27 @@ impl Call<'_> {
         if self.role == Role::Admin { Ok(()) } else { Err(Failed::forbidden()) }
     }
 
-    /// A way to tell the caller how far it is from another thread, which must have ended before the call does.
+    /// Returns a handle that reports progress from another thread. It must not be used after the call has ended.
     ///
     /// # Errors
     ///
-    /// When there is no descriptor to be had.
+    /// The descriptor of the socket cannot be duplicated.
     pub fn teller(&self) -> io::Result<Teller> {
         let channel = Channel::new(self.channel.stream().try_clone()?, 0)?;
         Ok(Teller { channel, tells: self.more && !self.oneway, send: self.send })
     }
 
-    /// Whether the caller has gone, and nobody waits for what comes of it.
+    /// Returns true if the caller has disconnected, so that nobody receives the result.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.channel.is_gone()
     }
 
-    /// Sends a reply after which others follow. For a caller that does not take several it is nothing.
+    /// Sends an intermediate reply; does nothing if the caller did not ask for several.
     ///
     /// # Errors
     ///
-    /// [`CallError::Gone`]: the caller does not take it in time, or has closed.
+    /// [`CallError::Gone`]: the caller does not receive it in time, or has disconnected.
     pub fn progress<T: Serialize>(&self, parameters: &T) -> Result<(), CallError> {
         if !self.more || self.oneway {
             return if self.is_gone() { Err(CallError::Gone(io::ErrorKind::BrokenPipe.into())) } else { Ok(()) };

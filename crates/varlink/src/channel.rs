@@ -1,8 +1,8 @@
-//! A connection: messages and descriptors, sent and received within a time.
+//! A connection: messages and descriptors, sent and received with a deadline.
 //!
-//! Descriptors travel beside the bytes (`SCM_RIGHTS`), and belong to the next whole message; what nobody takes is
-//! closed.
-//! A deadline holds for a whole message: a peer that sends or takes one byte now and then gains nothing.
+//! Descriptors are sent as `SCM_RIGHTS` beside the bytes, and belong to the next complete message. Descriptors that
+//! nobody takes are closed. A deadline applies to a complete message, so a peer gains nothing by sending or receiving
+//! single bytes from time to time.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -18,17 +18,17 @@ use rustix::net::{
 
 use crate::framer::Framer;
 
-/// Most descriptors that wait for the end of their message.
+/// Maximum number of descriptors that wait for the end of their message.
 pub const MAX_FDS: usize = 4;
-/// Bytes that are received at a time.
+/// Size of the receive buffer.
 const AT_ONCE: usize = 16 << 10;
 
-/// A message as it came.
+/// A received message.
 #[derive(Debug)]
 pub struct Received {
-    /// Without its NUL.
+    /// The message without its NUL.
     pub bytes: Vec<u8>,
-    /// What came with it.
+    /// Descriptors that were passed with it.
     pub fds: Vec<OwnedFd>,
 }
 
@@ -41,11 +41,11 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Takes messages of up to `message_bytes`.
+    /// Wraps a socket, for messages of at most `message_bytes`.
     ///
     /// # Errors
     ///
-    /// When the socket cannot be set up.
+    /// The socket cannot be made non-blocking.
     pub fn new(stream: UnixStream, message_bytes: usize) -> io::Result<Channel> {
         stream.set_nonblocking(true)?;
         Ok(Channel { stream, framer: Framer::new(message_bytes), fds: Vec::new() })
@@ -57,7 +57,7 @@ impl Channel {
         &self.stream
     }
 
-    /// Whether the other end is gone.
+    /// Returns true if the other end has disconnected.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         let mut polled = [PollFd::new(&self.stream, PollFlags::RDHUP)];
@@ -66,19 +66,19 @@ impl Channel {
         found.is_ok() && polled[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
     }
 
-    /// Whether a message has begun and has not been taken.
+    /// Returns true if a message was received in part, or was not taken yet.
     #[must_use]
     pub fn has_begun(&self) -> bool {
         self.framer.has_begun()
     }
 
-    /// The next message; `None` when the other end has closed between messages. It may take `idle` to begin, and
-    /// `whole` from then on.
+    /// Receives the next message; returns `None` if the other end disconnected between messages. The message must begin
+    /// within `idle`, and be complete within `whole` after that.
     ///
     /// # Errors
     ///
-    /// What breaks the connection: a time that is over, a message that is too long, too many descriptors, an end
-    /// within a message.
+    /// Those that end the connection: a timeout, a message that is too long, too many descriptors, a disconnect within
+    /// a message.
     pub fn receive(&mut self, idle: Option<Duration>, whole: Duration) -> io::Result<Option<Received>> {
         let mut until = idle.map(|idle| Instant::now() + idle);
         let mut begun = self.framer.has_begun();
@@ -123,11 +123,11 @@ impl Channel {
         Ok(got)
     }
 
-    /// Sends a message, which the other end must have taken within `whole`.
+    /// Sends a message, which the other end must receive within `whole`.
     ///
     /// # Errors
     ///
-    /// What breaks the connection.
+    /// Those that end the connection.
     pub fn send(&self, message: &[u8], fds: &[BorrowedFd<'_>], whole: Duration) -> io::Result<()> {
         let until = Some(Instant::now() + whole);
         let bytes = [message, &[0]].concat();
@@ -153,7 +153,7 @@ impl Channel {
     }
 }
 
-/// Waits for the socket.
+/// Waits until the socket is ready, or until the deadline.
 fn wait(fd: BorrowedFd<'_>, flags: PollFlags, until: Option<Instant>) -> io::Result<()> {
     loop {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));

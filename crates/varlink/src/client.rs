@@ -1,4 +1,4 @@
-//! Calls from the other end.
+//! The calling side of a connection.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -12,28 +12,28 @@ use thiserror::Error;
 
 use crate::channel::Channel;
 
-/// A reply may be longer than a call: lists of volumes are.
+/// Maximum length of a reply. Larger than for calls, since lists of volumes can be long.
 const MESSAGE_BYTES: usize = 64 << 20;
-/// How long a message may take, once it has begun, either way.
+/// Time limit for sending a message, and for receiving one that has begun.
 const MESSAGE: Duration = Duration::from_secs(30);
-/// How often a call that waits for its replies is asked whether to go on.
+/// Interval at which a call that waits for replies checks whether to continue.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Why a call has no result.
+/// Failure of a call.
 #[derive(Debug, Error)]
 pub enum ClientError {
-    /// The connection.
+    /// An I/O error on the connection.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// What came is no reply.
+    /// The server sent an invalid reply.
     #[error("the server sends what is no reply: {0}")]
     Protocol(#[from] serde_json::Error),
-    /// The server refuses it.
+    /// An error reply of the server.
     #[error("{error}: {parameters}")]
     Refused {
-        /// With its interface.
+        /// Name with the interface.
         error: String,
-        /// As the definition has them.
+        /// Parameters according to the definition.
         parameters: Value,
     },
 }
@@ -56,33 +56,33 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects.
+    /// Connects to the socket at `path`.
     ///
     /// # Errors
     ///
-    /// When nobody listens there.
+    /// Nobody listens there.
     pub fn connect(path: &Path) -> io::Result<Client> {
         Ok(Client { channel: Channel::new(UnixStream::connect(path)?, MESSAGE_BYTES)?, patience: None })
     }
 
-    /// How long a reply may take to begin; at first as long as it wants.
+    /// Sets how long a reply may take to begin; unlimited by default.
     pub fn set_patience(&mut self, patience: Option<Duration>) {
         self.patience = patience;
     }
 
-    /// The process at the other end.
+    /// Process at the other end.
     #[must_use]
     pub fn peer_pid(&self) -> Option<u32> {
         Some(sheave_base::peer::peer(self.channel.stream()).ok()?.pid?.get())
     }
 
-    /// The user of the process at the other end.
+    /// User of the process at the other end.
     #[must_use]
     pub fn peer_uid(&self) -> Option<u32> {
         Some(sheave_base::peer::peer(self.channel.stream()).ok()?.uid)
     }
 
-    /// Calls, and takes the one reply.
+    /// Calls a method with a single reply.
     ///
     /// # Errors
     ///
@@ -93,7 +93,8 @@ impl Client {
         Ok(self.reply()?.0)
     }
 
-    /// Calls for several replies: `each` hears all but the last, and ends it by an error.
+    /// Calls a method with several replies. `each` is called with all but the last, which is returned. An error of
+    /// `each` ends the call.
     ///
     /// # Errors
     ///
@@ -114,12 +115,12 @@ impl Client {
         }
     }
 
-    /// As `call_more` for replies that come as seldom as they want: `goes_on` is asked after each, and twice a second
+    /// [`Client::call_more`] for replies that may be rare: `goes_on` is called after each reply, and twice a second
     /// while there is none.
     ///
     /// # Errors
     ///
-    /// [`ClientError`]; `Interrupted` when it does not go on.
+    /// [`ClientError`]; `Interrupted` if `goes_on` returned false.
     pub fn call_more_while<T: Serialize>(
         &mut self,
         method: &str,
@@ -133,7 +134,7 @@ impl Client {
         ended
     }
 
-    /// Sends a call that several replies answer.
+    /// Sends a call that may have several replies.
     fn ask_for_more<T: Serialize>(
         &mut self,
         method: &str,
@@ -156,7 +157,7 @@ impl Client {
             match self.reply() {
                 Ok((parameters, true)) => each(parameters)?,
                 Ok((parameters, false)) => return Ok(parameters),
-                // One that has begun and does not end is a failure; else there is nothing to tell yet.
+                // A timeout within a reply is an error; before it begins, the wait continues.
                 Err(ClientError::Io(error)) if error.kind() == io::ErrorKind::TimedOut && !self.channel.has_begun() => {
                 }
                 Err(error) => return Err(error),

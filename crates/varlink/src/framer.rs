@@ -1,41 +1,42 @@
-//! A stream of bytes cut into messages: each ends with a NUL. Without I/O, so that any cut of the stream can be tested.
+//! Splits a stream of bytes into messages, each terminated by a NUL. Does no I/O, so that any split of the stream can
+//! be tested.
 
 use thiserror::Error;
 
-/// A message is longer than one may be.
+/// The error for a message that exceeds the maximum length.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("a message has more than {most} bytes")]
 pub struct TooLong {
-    /// How many there may be.
+    /// Maximum length.
     pub most: usize,
 }
 
-/// Bytes that have come, and are no whole message yet.
+/// Received bytes that do not form a complete message yet.
 #[derive(Debug)]
 pub struct Framer {
     bytes: Vec<u8>,
-    /// So many of them are known to have no NUL.
+    /// Length of the prefix that is known to contain no NUL.
     looked_at: usize,
     most: usize,
 }
 
 impl Framer {
-    /// For messages of up to so many bytes, the NUL not among them.
+    /// A framer for messages of at most `most` bytes, without the NUL.
     #[must_use]
     pub fn new(most: usize) -> Framer {
         Framer { bytes: Vec::new(), looked_at: 0, most }
     }
 
-    /// Adds bytes that have come.
+    /// Appends received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next whole message, without its NUL.
+    /// Returns the next complete message, without its NUL.
     ///
     /// # Errors
     ///
-    /// When what has come is longer than a message may be, whether its end has come or not.
+    /// The message is too long, whether it is complete or not.
     pub fn take(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
         let too_long = TooLong { most: self.most };
         let Some(at) = self.bytes[self.looked_at..].iter().position(|byte| *byte == 0) else {
@@ -53,7 +54,7 @@ impl Framer {
         Ok(Some(message))
     }
 
-    /// Whether a message has begun.
+    /// Returns true if there are bytes of an incomplete message, or of one that was not taken yet.
     #[must_use]
     pub fn has_begun(&self) -> bool {
         !self.bytes.is_empty()

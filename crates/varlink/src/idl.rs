@@ -1,34 +1,32 @@
-//! Interface definitions: read, checked, made into a page of documentation.
+//! Parser of interface definitions, and generator of a documentation page.
 //!
-//! Reads what the definitions of this repository use of the language: types of structs and enums, methods, errors, and
-//! the comments above them. The definition is what clients see; the page says the same, and is made from it.
+//! Supports the subset of the language that the definitions of this repository use: types of structs and enums,
+//! methods, errors, and the comments above them. Clients can query the definition; the page is generated from it.
 
 use std::fmt::Write;
 
 use thiserror::Error;
 
-/// Why a definition cannot be read.
+/// The error for an invalid definition.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("line {line}: {what}")]
 pub struct IdlError {
-    /// Counted from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// What is wrong.
     pub what: String,
 }
 
-/// A definition.
+/// A parsed definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name.
     pub name: String,
-    /// The comment above it.
+    /// Comment above it.
     pub doc: String,
-    /// What it defines, in order.
+    /// Types, methods and errors, in order.
     pub members: Vec<Member>,
 }
 
-/// What a member is.
+/// Kind of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `type`
@@ -42,30 +40,27 @@ pub enum Kind {
 /// A type, method or error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Which of these.
     pub kind: Kind,
-    /// Its name.
     pub name: String,
-    /// The comment above it.
+    /// Comment above it.
     pub doc: String,
-    /// Its fields, or its parameters; names alone for an enum.
+    /// Fields of a struct or error, names of an enum, or parameters of a method.
     pub input: Vec<Field>,
-    /// What a method gives back.
+    /// Fields of the reply of a method.
     pub output: Vec<Field>,
 }
 
-/// A field, with the comment above it.
+/// A field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Its name.
     pub name: String,
-    /// Its type as written; empty in an enum.
+    /// Type as written; empty in an enum.
     pub kind: String,
-    /// The comment above it.
+    /// Comment above it.
     pub doc: String,
 }
 
-/// A word or sign, with its line and the comment that stood before it.
+/// A token, with the comment before it.
 #[derive(Clone, Debug)]
 struct Token {
     text: String,
@@ -78,11 +73,11 @@ struct Reader {
     at: usize,
 }
 
-/// Reads a definition.
+/// Parses a definition.
 ///
 /// # Errors
 ///
-/// What is wrong with it, and where.
+/// A syntax error, or a type that is not defined, with its line.
 pub fn parse(text: &str) -> Result<Interface, IdlError> {
     let mut reader = Reader { tokens: tokens(text), at: 0 };
     let first = reader.take("interface")?;
@@ -207,7 +202,7 @@ impl Reader {
 }
 
 impl Interface {
-    /// Each type that is named is there.
+    /// Checks that all types in use are defined.
     fn check(&self) -> Result<(), IdlError> {
         let known = |kind: &str| {
             let kind = kind.trim_start_matches(['?', '[', ']']).trim_start_matches("string]");
@@ -225,7 +220,7 @@ impl Interface {
         Ok(())
     }
 
-    /// A page about it.
+    /// Generates the documentation page in Markdown.
     #[must_use]
     pub fn page(&self) -> String {
         let mut page = format!("# {}\n\n{}\n", self.name, self.doc);

@@ -1,26 +1,27 @@
 //! Sheave floor 5: varlink over unix sockets.
 //!
-//! No part of what the crate `sheave` promises: what is public here may change with any version.
+//! Not part of the stable interface of the crate `sheave`: public items may change in any version.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`server`] | threads, clients, their roles and bounds |
-//! | [`client`] | calls from the other end |
-//! | [`call`] | one call: its parameters, its replies, its errors |
-//! | [`idl`] | interface definitions: read, checked, made into a page of documentation |
-//! | `channel` | a connection: messages and descriptors, within a time |
-//! | [`framer`] | a stream of bytes cut into messages |
+//! | [`server`] | threads, clients, their roles and limits |
+//! | [`client`] | the calling side |
+//! | [`call`] | one call: its parameters, replies and errors |
+//! | [`idl`] | parser of interface definitions, and generator of a documentation page |
+//! | `channel` | a connection: messages and descriptors, with a deadline |
+//! | [`framer`] | splits a stream of bytes into messages |
 //!
-//! Varlink is JSON objects with a NUL after each. It was written by hand over `serde_json`, because the crates for it
-//! want an async runtime, or read a message of any length; this is small, and a peer may be hostile. What it leaves
-//! out: `upgrade`. What it adds is systemd's: descriptors that travel with a message.
+//! Varlink messages are JSON objects, each terminated by a NUL. This is a small implementation over `serde_json`,
+//! because the existing crates need an async runtime or accept messages of any length, and a peer may be hostile.
+//! `upgrade` is not supported. As an extension of systemd's, descriptors can be passed with a message.
 //!
 //! Invariants:
-//! - V1. A peer holds at most [`server::Limits::message_bytes`] and [`channel::MAX_FDS`] descriptors of this process
-//!   for messages, and one thread; there are at most [`server::Limits::clients`] of them.
-//! - V2. Nobody waits for a peer longer than a deadline: for the rest of a message that it has begun, for its taking of
-//!   a reply, for its next call.
-//! - V3. A peer that may not change anything cannot keep those out who may: it takes a share of the places only.
+//! - V1. A peer occupies at most [`server::Limits::message_bytes`] for messages, [`channel::MAX_FDS`] descriptors and
+//!   one thread of this process. There are at most [`server::Limits::clients`] peers.
+//! - V2. Waiting for a peer always has a deadline: for the rest of a message, for it to receive a reply, for its next
+//!   call.
+//! - V3. Peers without the right to change anything cannot lock out those with it: they get only a part of the
+//!   connections.
 
 pub mod call;
 pub mod channel;

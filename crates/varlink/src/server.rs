@@ -1,7 +1,7 @@
-//! A server: a thread that accepts, and one for each client, of which there are few.
+//! A server: one thread that accepts connections, and one for each of the few clients.
 //!
-//! A client's thread reads a call, hands it to the service, and sends what comes of it, until the client closes or
-//! breaks a bound (V1, V2). Which bounds, [`Limits`] says; who may do what, [`Roles`].
+//! A client's thread reads a call, passes it to the service and sends the replies, until the client disconnects or
+//! exceeds a limit (V1, V2). [`Limits`] has the limits, [`Roles`] the permissions.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,46 +19,46 @@ use sheave_base::sync::{Arc, Mutex, MutexGuard};
 use crate::call::{Call, CallError, Failed, Request, Role};
 use crate::channel::{Channel, Received};
 
-/// The interface that every service has.
+/// The interface that every service implements.
 pub const SERVICE: &str = "org.varlink.service";
-/// Its definition.
+/// Definition of [`SERVICE`].
 pub const SERVICE_IDL: &str = include_str!("org.varlink.service.varlink");
-/// How long nothing is accepted after a failure of it, such as no free descriptor.
+/// Pause after accepting failed, for example for lack of descriptors.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
-/// How long the end waits for calls that are being handled.
+/// Time that the shutdown waits for calls in progress.
 const END_WAIT: Duration = Duration::from_secs(10);
 
-/// What is offered.
+/// The methods of a server.
 pub trait Service: Send + Sync {
-    /// Product, version and address of its documentation.
+    /// Returns product, version and URL of the documentation.
     fn about(&self) -> [&str; 3];
 
-    /// Names and definitions of its interfaces, [`SERVICE`] not among them.
+    /// Returns names and definitions of the interfaces, without [`SERVICE`].
     fn interfaces(&self) -> &[(&str, &str)];
 
-    /// Handles a call of a method of these.
+    /// Handles a call of a method.
     ///
     /// # Errors
     ///
-    /// What the caller is told, or that it is gone.
+    /// The error reply, or the fact that the caller has disconnected.
     fn call(&self, call: &mut Call<'_>) -> Result<Value, CallError>;
 
-    /// Hears what an operator would act on.
+    /// Called with a message for the operator.
     fn notice(&self, text: &str);
 }
 
-/// What a peer may take.
+/// Limits of clients.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Bytes of a call.
+    /// Maximum length of a call.
     pub message_bytes: usize,
-    /// Clients at a time.
+    /// Maximum number of clients.
     pub clients: usize,
-    /// Of them, clients that may only look (V3).
+    /// Maximum number of clients without the right to change anything (V3).
     pub readers: usize,
-    /// How long a client may be silent between calls.
+    /// Maximum time between the calls of a client.
     pub idle: Duration,
-    /// How long a message may take, once it has begun, either way.
+    /// Time limit for receiving a message that has begun, and for sending one.
     pub message: Duration,
 }
 
@@ -74,17 +74,17 @@ impl Default for Limits {
     }
 }
 
-/// Who may change something. Who may connect at all, the mode of the socket decides.
+/// Peers that may change something. The mode of the socket decides who can connect at all.
 #[derive(Clone, Debug, Default)]
 pub struct Roles {
-    /// Users, beside root and the user of this process.
+    /// Users, in addition to root and the user of this process.
     pub admin_uids: Vec<u32>,
-    /// Groups: of a peer its primary one counts.
+    /// Groups; only the primary group of a peer counts.
     pub admin_gids: Vec<u32>,
 }
 
 impl Roles {
-    /// What a peer may do, and who that is.
+    /// Returns the role of a peer, and its identity.
     fn of(&self, stream: &UnixStream) -> io::Result<(Role, Peer)> {
         let peer = sheave_base::peer::peer(stream)?;
         let own = rustix::process::geteuid().as_raw();
@@ -96,11 +96,11 @@ impl Roles {
     }
 }
 
-/// A running server. Dropping it ends it.
+/// A running server; stopped on drop.
 pub struct Server {
     shared: Arc<Shared>,
     accepts: Option<JoinHandle<()>>,
-    /// Closed to wake the thread that accepts.
+    /// Closing it wakes the accepting thread.
     wakes: Option<UnixStream>,
 }
 
@@ -112,7 +112,7 @@ struct Shared {
     clients: Mutex<Clients>,
 }
 
-/// Those who are connected.
+/// The connected clients.
 #[derive(Default)]
 struct Clients {
     next: u64,
@@ -121,11 +121,11 @@ struct Clients {
 }
 
 impl Server {
-    /// Serves on a socket that listens.
+    /// Starts serving on a listening socket.
     ///
     /// # Errors
     ///
-    /// When there is no thread or socket to be had.
+    /// A thread or socket cannot be created.
     pub fn start(
         listener: UnixListener,
         service: Arc<dyn Service>,
@@ -142,8 +142,8 @@ impl Server {
         Ok(Server { shared, accepts: Some(accepts), wakes: Some(wakes) })
     }
 
-    /// Ends it: disconnects all clients, and waits until no call is handled any more; for a call that does not end,
-    /// such as a write to a pipe that nobody reads, not longer than some seconds.
+    /// Stops the server: disconnects all clients, and waits for calls in progress, at most for some seconds if one does
+    /// not end, such as a write to a pipe that nobody reads.
     pub fn stop(mut self) {
         self.end();
     }
@@ -152,11 +152,11 @@ impl Server {
         // Release: pairs with the load in `accept_all`.
         self.shared.ends.store(true, Ordering::Release);
         drop(self.wakes.take());
-        // A thread that has panicked has said so, and there is nothing to be had of it.
+        // A panic of the thread was already reported, and does not stop the shutdown.
         let _ = self.accepts.take().map(JoinHandle::join);
         let mut clients = self.shared.lock();
         for (_, stream) in clients.all.values() {
-            // One that is closed already has what it is to get.
+            // Fails if the client has disconnected already.
             let _ = stream.shutdown(Shutdown::Both);
         }
         let threads = std::mem::take(&mut clients.threads);
@@ -183,7 +183,7 @@ impl Shared {
 fn accept_all(shared: &Arc<Shared>, listener: &UnixListener, woken: &UnixStream) {
     loop {
         let mut polled = [PollFd::new(listener, PollFlags::IN), PollFd::new(woken, PollFlags::IN)];
-        // A failure is looked for by the accept below.
+        // On failure the accept below has nothing to do, or reports the problem.
         let _ = rustix::event::poll(&mut polled, None);
         // Acquire: pairs with the store in `Server::end`.
         if shared.ends.load(Ordering::Acquire) {
@@ -201,7 +201,7 @@ fn accept_all(shared: &Arc<Shared>, listener: &UnixListener, woken: &UnixStream)
     }
 }
 
-/// Gives a client a thread, if there is a place for it; else it is closed.
+/// Starts a thread for a client, or disconnects it if there are too many.
 fn come(shared: &Arc<Shared>, stream: UnixStream) {
     let Ok((role, peer)) = shared.roles.of(&stream) else { return };
     let Ok(other) = stream.try_clone() else { return };
@@ -218,11 +218,12 @@ fn come(shared: &Arc<Shared>, stream: UnixStream) {
     clients.all.insert(id, (role, other));
     let (place, serving) = (Place { shared: shared.clone(), id }, shared.clone());
     let run = move || {
-        // Dropped last, also by a panic.
+        // Dropped last, also on panic.
         let _place = place;
         serve(&serving, stream, role, peer);
     };
-    // Without a thread its place goes with the closure, which is dropped: not under the lock.
+    // If no thread can be started, the closure is dropped and with it its `Place`, whose drop takes the lock; so it is
+    // released before.
     let spawned = std::thread::Builder::new().name("sheave-control-c".into());
     drop(clients);
     if let Ok(thread) = spawned.spawn(run) {
@@ -230,7 +231,7 @@ fn come(shared: &Arc<Shared>, stream: UnixStream) {
     }
 }
 
-/// The place of a client.
+/// The slot of a client, which is freed on drop.
 struct Place {
     shared: Arc<Shared>,
     id: u64,
@@ -242,11 +243,11 @@ impl Drop for Place {
     }
 }
 
-/// Handles the calls of a client until its end.
+/// Handles the calls of a client until it disconnects.
 fn serve(shared: &Shared, stream: UnixStream, role: Role, peer: Peer) {
     let limits = &shared.limits;
     let Ok(mut channel) = Channel::new(stream, limits.message_bytes) else { return };
-    // Whatever breaks the connection ends it; a peer that breaks a bound is told by that.
+    // Any error ends the connection; a peer that exceeds a limit sees it closed.
     while let Ok(Some(received)) = channel.receive(Some(limits.idle), limits.message) {
         if handle(shared, &channel, role, peer, received).is_err() {
             return;

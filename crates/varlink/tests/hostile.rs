@@ -1,4 +1,4 @@
-//! Peers that are hostile, slow, or have no rights; and one that is none of that.
+//! Peers that are hostile, slow or without rights; and a well-behaved one.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -13,7 +13,7 @@ use sheave_varlink::{Call, CallError, Client, ClientError, Failed, Limits, Role,
 
 const IDL: &str = "interface org.example.test\nmethod Echo(text: string) -> (text: string)\n";
 
-/// Answers, and counts the streams that it has given up.
+/// Answers calls, and counts the streams that it has given up.
 #[derive(Default)]
 struct Test {
     ended: AtomicU64,
@@ -88,7 +88,7 @@ impl Rig {
         stream
     }
 
-    /// That a well-behaved client is served now.
+    /// Checks that a well-behaved client is served.
     fn serves(&self) {
         let until = Instant::now() + Duration::from_secs(10);
         loop {
@@ -141,7 +141,7 @@ fn a_descriptor_travels_with_a_call() {
     let mut seen = String::new();
     here.read_to_string(&mut seen).expect("the server has closed its descriptor");
     assert_eq!(seen, "seen");
-    // Two are one too many; they are closed, too.
+    // Only one is allowed; both are closed.
     let (mut here, there) = UnixStream::pair().expect("a pair");
     client.call_more(method, &json!({}), &[there.as_fd(), there.as_fd()], &mut |_| Ok(())).expect_err("two");
     drop(there);
@@ -154,7 +154,7 @@ fn who_sends_descriptors_without_end_is_dropped() {
     let (mut here, there) = UnixStream::pair().expect("a pair");
     let channel = sheave_varlink::channel::Channel::new(rig.connect(), 1024).expect("set up");
     let fds = [there.as_fd(); 3];
-    // No message ends: a NUL stands at the end of each, so the bytes go around the channel.
+    // No message is ever complete. The bytes bypass `Channel::send`, which would append a NUL.
     let mut sent = 0;
     while sent < 100 && send_part(channel.stream(), &fds) {
         sent += 1;
@@ -184,7 +184,7 @@ fn a_message_without_end_is_not_taken() {
     }
     assert!(sent < 1 << 20, "it took {sent} bytes");
     assert!(is_closed(&mut stream));
-    // JSON that nests without end, and what is no JSON.
+    // Deeply nested JSON, and input that is not JSON.
     for message in [vec![b'['; 60_000], b"\xff\xfe".to_vec(), b"{}".to_vec(), b"[1,2]".to_vec()] {
         let mut stream = rig.connect();
         stream.write_all(&[message, vec![0]].concat()).expect("sent");
@@ -217,7 +217,7 @@ fn who_does_not_read_its_stream_is_dropped_in_time() {
         assert!(Instant::now() < until, "the stream goes on for nobody");
         std::thread::sleep(Duration::from_millis(5));
     }
-    // Without `more` nothing is sent, and the end of the caller is seen all the same.
+    // Without `more` nothing is sent, but the disconnect of the caller is noticed nevertheless.
     let mut other = rig.connect();
     other.write_all(b"{\"method\":\"org.example.test.Flood\"}\0").expect("sent");
     std::thread::sleep(Duration::from_millis(50));

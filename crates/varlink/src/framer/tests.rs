@@ -1,4 +1,4 @@
-//! Messages come out whole, however the stream was cut, and none that is too long.
+//! Messages are returned complete however the stream was split, and those that are too long are refused.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! Definitions are read with their comments, and wrong ones are refused where they are wrong.
+//! Definitions are parsed with their comments, and errors are reported with their line.
 
 use super::*;
 
