@@ -1,16 +1,16 @@
-//! `sheave bench`: drives a device and tells how fast it was, or whether it keeps what is written to it.
+//! `sheave bench`: measures the speed of a device, or verifies that it keeps what is written to it.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`storage`] | what kind of thing a spec names |
-//! | [`content`] | what a file holds that a run would overwrite |
-//! | [`plan`] | the arguments judged together: what will be done |
-//! | [`subject`] | what a run drives: a device, or a volume in its pool |
-//! | [`worker`] | threads in step through fill, run, read back |
-//! | [`compare`] | two sides in turns |
-//! | [`board`], [`progress`], [`report`](mod@report), [`io_error`] | showing, and the result |
+//! | [`storage`] | the kind of thing that a spec names |
+//! | [`content`] | checks of files that a run would overwrite |
+//! | [`plan`] | the arguments, checked in combination |
+//! | [`subject`] | the device, or the volume and its pool, that a run drives |
+//! | [`worker`] | threads that fill, run and read back in step |
+//! | [`compare`] | alternating turns of two sides |
+//! | [`board`], [`progress`], [`report`](mod@report), [`io_error`] | progress and result |
 //!
-//! The loops, and the engines that they drive, are `sheave-load`'s.
+//! The loops, and the engines that they drive, belong to `sheave-load`.
 
 mod board;
 mod compare;
@@ -42,7 +42,7 @@ use crate::args::BenchArgs;
 use crate::output;
 use crate::space::Warner;
 
-/// Runs it: plan, device, threads, report.
+/// Runs the command: plan, device, threads, report.
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     let mut plan = Plan::new(&args.clone().with_job()?)?;
     let subject = Subject::open(&plan)?;
@@ -61,12 +61,12 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     // Relaxed: all threads are joined, and the flag carries nothing but itself.
     let outcome = harvests.and_then(|harvests| report(&crew, &subject, harvests, stop.load(Ordering::Relaxed)));
     warner.iter_mut().for_each(Warner::look);
-    // A run that failed has the better words.
+    // If the run failed too, its error is returned, since it explains more.
     let closed = subject.close();
     outcome.and(closed)
 }
 
-/// A trace for each thread, if they were asked for.
+/// Creates a trace for each thread, if traces were asked for.
 fn traces(args: &BenchArgs) -> Result<Vec<TraceWriter>, Failure> {
     let Some(directory) = &args.trace else { return Ok(Vec::new()) };
     trace::clear(directory)?;
@@ -78,7 +78,7 @@ fn bring_in(crew: &Crew, subject: &Subject, traces: Vec<TraceWriter>) -> Result<
     let args = &crew.plan.args;
     let (alive, finished) = mpsc::channel();
     let mut traces = traces.into_iter();
-    // This thread shows the progress from now on; what it has used until now is not the run's either.
+    // From here on this thread shows the progress. Its CPU time up to now does not count for the run either.
     crew.meter.note_reporter();
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
@@ -117,14 +117,14 @@ fn bring_in(crew: &Crew, subject: &Subject, traces: Vec<TraceWriter>) -> Result<
     })
 }
 
-/// Ends the process: the threads already started wait at the gate for all of them.
+/// Ends the process when a thread cannot be started: those already running wait at the gate for all of them.
 fn no_thread(err: &std::io::Error) -> ! {
     let failure = Failure::run(format!("cannot start a thread: {err}"));
     output::say(format_args!("{}", failure.fix("raise the limit of processes (ulimit -u), or use fewer --threads")));
     std::process::exit(1);
 }
 
-/// A thread that panics would leave the others waiting at the gate for ever.
+/// Ends the process when a thread panics, since the others would wait for it at the gate for ever.
 struct ExitOnPanic;
 
 impl Drop for ExitOnPanic {
@@ -173,7 +173,7 @@ fn report(crew: &Crew, subject: &Subject, harvests: Vec<Harvest>, interrupted: b
     }
 }
 
-/// The device's size as it is after the run; a driver may not have noticed that its file was cut.
+/// Returns the size of the device after the run; a driver may not have noticed that its file was truncated.
 fn size_now(crew: &Crew, subject: &Subject) -> u64 {
     let known = subject.size_bytes();
     match &crew.plan.target {
@@ -185,7 +185,7 @@ fn size_now(crew: &Crew, subject: &Subject) -> u64 {
     }
 }
 
-/// Tells the blocks of one verified run from those of another.
+/// Random identity of a verified run, by which its blocks are told from those of other runs.
 fn run_id() -> u64 {
     let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     Rng::new(since_epoch.as_nanos() as u64 ^ (u64::from(std::process::id()) << 40)).draw()

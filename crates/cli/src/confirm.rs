@@ -1,6 +1,6 @@
-//! Asking before something is destroyed.
+//! Confirmation before something is destroyed.
 //!
-//! On a terminal the person is asked; elsewhere nothing is destroyed without `--yes`, so that a script says so.
+//! On a terminal the user is asked. Elsewhere nothing is destroyed without `--yes`, so that a script has to state it.
 
 use std::io::{BufRead, IsTerminal};
 
@@ -8,7 +8,8 @@ use sheave_daemon::failure::Failure;
 
 use crate::output;
 
-/// Returns when it may be done: `what` says what will be lost, in a sentence without its full stop.
+/// Asks for confirmation. `what` describes the loss, in a sentence without its full stop. Returns an error unless it is
+/// confirmed.
 pub fn destroy(yes: bool, what: &str) -> Result<(), Failure> {
     if yes {
         return Ok(());

@@ -1,9 +1,9 @@
-//! The control of a daemon, as commands use it. What answers them is [`sheave_daemon`].
+//! Control of a daemon by commands. The daemon is [`sheave_daemon`].
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`remote`] | a daemon as a command sees it |
-//! | [`opened`] | a pool that a command has opened itself, or that a daemon holds |
+//! | [`remote`] | connection to a daemon |
+//! | [`opened`] | a pool that a command opened itself, or that a daemon holds |
 //! | [`passed`] | files that a command opens and passes to a daemon |
 //! | [`commands`] | `sheave export` and `sheave client` |
 //! | [`slow`] | `sheave slow` |

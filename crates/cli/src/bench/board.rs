@@ -1,7 +1,7 @@
-//! What the threads of a run show to the one that reports: phase, goal, counts and latencies.
+//! State that the threads of a run share with the progress display: phase, goal, counts and latencies.
 //!
-//! * I1. The phase changes only while every thread waits at the gate, so that counts belong to one phase; the
-//!   reporter may look in between and shows a line that is a moment old.
+//! * I1. The phase changes only while every thread waits at the gate, so that counts belong to one phase. The display
+//!   may read in between, and then shows a state that is a moment old.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,23 +12,22 @@ use sheave_base::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use sheave_load::live::{Counts, report_histogram};
 use sheave_load::looper::Lane;
 
-/// What the threads are doing.
+/// Phase of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Opening rings, registering buffers.
+    /// Rings are set up and buffers registered.
     Setup,
-    /// Writing the range before the run.
+    /// The range is written before the run.
     Fill,
-    /// The run.
+    /// The measured run.
     Run,
-    /// Turns of both sides.
+    /// Turns of both sides alternate.
     Compare,
-    /// Reading back what was written.
+    /// What was written is read back.
     ReadBack,
 }
 
 impl Phase {
-    /// For the progress line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Setup => "setup",
@@ -40,38 +39,35 @@ impl Phase {
     }
 }
 
-/// What ends a phase, for the bar and its ETA.
+/// End of a phase, for the bar and its ETA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
-    /// A number of I/Os.
+    /// Number of I/Os.
     Ios(u64),
-    /// A time.
+    /// Duration.
     Time(Duration),
 }
 
-/// A phase, since when, and what ends it.
+/// A phase with its start and end.
 #[derive(Clone, Copy, Debug)]
 pub struct Stage {
-    /// The phase.
     pub phase: Phase,
-    /// Its end.
     pub goal: Goal,
-    /// Its start.
     pub since: Instant,
-    /// Counts up with each stage.
+    /// Incremented with each stage.
     pub number: u32,
 }
 
-/// Shared by the threads of a run and the reporter.
+/// Shared by the threads of a run and the progress display.
 pub struct Board {
     lanes: Vec<Arc<Lane>>,
     stage: Mutex<Stage>,
-    /// Pairs of turns done, for comparisons.
+    /// Pairs of turns that a comparison has completed.
     pub pairs_done: AtomicU64,
     turns: Mutex<Turns>,
 }
 
-/// Of a comparison: the time of our turns that have ended, and since when one goes on.
+/// Total time of our completed turns in a comparison, and start of the current one.
 #[derive(Clone, Copy, Debug, Default)]
 struct Turns {
     ended: Duration,
@@ -79,7 +75,7 @@ struct Turns {
 }
 
 impl Board {
-    /// A board with a lane a thread.
+    /// A board for this number of threads, with a lane for each.
     pub fn new(threads: u32) -> Self {
         let stage = Stage { phase: Phase::Setup, goal: Goal::Ios(0), since: Instant::now(), number: 0 };
         Self {
@@ -90,35 +86,33 @@ impl Board {
         }
     }
 
-    /// A thread's lane.
     pub fn lane(&self, index: u32) -> Arc<Lane> {
         Arc::clone(&self.lanes[index as usize])
     }
 
-    /// A new phase begins (I1).
+    /// Begins a new phase (I1).
     pub fn enter(&self, phase: Phase, goal: Goal) {
         let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
         *stage = Stage { phase, goal, since: Instant::now(), number: stage.number + 1 };
     }
 
-    /// The current stage.
     pub fn stage(&self) -> Stage {
         *self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Our turn of a comparison begins.
+    /// Begins our turn of a comparison.
     pub fn turn_begins(&self) {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner).since = Some(Instant::now());
     }
 
-    /// It has ended; theirs is next.
+    /// Ends our turn; the other side is next.
     pub fn turn_ends(&self) {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         let took = turns.since.take().map_or(Duration::ZERO, |since| since.elapsed());
         turns.ended += took;
     }
 
-    /// For how long the counts of this stage have been counted: in a comparison our turns alone count.
+    /// Time during which the counts of this stage were collected: in a comparison, only our turns.
     pub fn counted_for(&self) -> Duration {
         let stage = self.stage();
         if stage.phase != Phase::Compare {
@@ -128,13 +122,13 @@ impl Board {
         turns.ended + turns.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// A comparison has done one more pair of turns.
+    /// Counts a completed pair of turns.
     pub fn pair_done(&self) {
         // Relaxed: shown, nothing depends on it.
         self.pairs_done.fetch_add(1, Relaxed);
     }
 
-    /// All lanes together.
+    /// Sum of the counts of all lanes.
     pub fn counts(&self) -> Counts {
         let mut sum = Counts::default();
         for lane in &self.lanes {

@@ -1,9 +1,9 @@
-//! Two sides in turns on one core: ours, theirs, ours, theirs.
+//! Comparison of two sides in alternating turns on one core: ours, theirs, ours, theirs.
 //!
-//! Each pair gives one ratio of IOPS and one of CPU time an I/O; what is reported is the median over the pairs, so
-//! that a disturbance of one turn (another guest on the host, a page cache flush) does not decide. Ratios are ours
-//! divided by theirs: IOPS above 1 and CPU below 1 are in our favour. With each median goes its 95 % interval, if there
-//! are pairs enough for one ([`interval`]).
+//! Each pair gives a ratio of IOPS and one of CPU time per I/O. The median over the pairs is reported, so that a
+//! disturbance of one turn (another guest on the host, a page cache flush) does not matter. Ratios are ours divided by
+//! theirs: IOPS above 1 and CPU below 1 are in our favour. Each median has its 95 % interval, if there are enough pairs
+//! for one ([`interval`]).
 //!
 //! * I1. Both sides run on the calling thread, with the same seed and the same number of I/Os in flight.
 
@@ -29,12 +29,11 @@ use crate::bench::plan::{Part, Plan, open_peer_file};
 use crate::bench::storage::{self, Target};
 use crate::bench::subject::RawPeer;
 
-/// One turn of one side.
+/// Result of one turn of one side.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Turn {
-    /// I/Os done.
     pub ios: u64,
-    /// What they took.
+    /// Wall and CPU time.
     pub spent: Spent,
 }
 
@@ -52,41 +51,42 @@ impl Turn {
     }
 }
 
-/// The outcome of a comparison.
+/// Result of a comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// The peer.
+    /// Name of the peer.
     pub name: String,
-    /// Pairs of turns that counted.
+    /// Number of completed pairs.
     pub pairs: usize,
     /// Median over the peer's turns.
     pub iops: f64,
     /// Median over the peer's turns.
     pub cpu_ns_per_io: f64,
-    /// Wall time an I/O: median over the peer's turns.
+    /// Wall time per I/O: median over the peer's turns.
     pub ns_per_io: f64,
-    /// How many ns more of wall time an I/O takes here: ours less theirs, median of the pairs.
+    /// Wall time per I/O, ours minus theirs: median over the pairs.
     pub more_ns_per_io: f64,
-    /// How many ns more of CPU time an I/O takes here: ours less theirs, median of the pairs.
+    /// CPU time per I/O, ours minus theirs: median over the pairs.
     pub more_cpu_ns_per_io: f64,
-    /// Ours divided by theirs, median of the pairs.
+    /// IOPS, ours divided by theirs: median over the pairs.
     pub ratio_iops: f64,
-    /// Ours divided by theirs, median of the pairs.
+    /// CPU time per I/O, ours divided by theirs: median over the pairs.
     pub ratio_cpu: f64,
-    /// The smallest and largest ratio of IOPS among the pairs.
+    /// Smallest and largest ratio of IOPS among the pairs.
     pub ratio_iops_range: [f64; 2],
-    /// The 95 % interval of `ratio_iops`; none of fewer than six pairs.
+    /// 95 % interval of `ratio_iops`; `None` with fewer than six pairs.
     pub ratio_iops_95: Option<[f64; 2]>,
-    /// The 95 % interval of `ratio_cpu`.
+    /// 95 % interval of `ratio_cpu`.
     pub ratio_cpu_95: Option<[f64; 2]>,
-    /// How probably such an interval covers the true median: 0.95, or the little more that so many pairs give.
+    /// Probability that such an interval covers the true median: the smallest value of at least 0.95 that this number
+    /// of pairs allows.
     pub interval_coverage: Option<f64>,
-    /// How the intervals are found.
+    /// Method of calculating the intervals.
     pub interval_method: &'static str,
 }
 
 impl Comparison {
-    /// Judges pairs of (ours, theirs); `None` without a single pair.
+    /// Evaluates pairs of (ours, theirs); returns `None` if there is none.
     pub fn of(name: String, pairs: &[(Turn, Turn)]) -> Option<Self> {
         let over = |figure: fn(&(Turn, Turn)) -> f64| median(pairs.iter().map(figure).collect());
         let iops = |(ours, theirs): &(Turn, Turn)| ours.iops() / theirs.iops();
@@ -115,7 +115,7 @@ impl Comparison {
     }
 }
 
-/// The middle value; the mean of the two middle ones of an even number.
+/// Returns the middle value, or the mean of the two middle ones.
 fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let half = values.len() / 2;
@@ -126,33 +126,29 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     }
 }
 
-/// Everything the two sides share.
+/// Parameters that both sides share.
 pub struct Arena<'a> {
-    /// The run.
     pub plan: &'a Plan,
-    /// The blocks.
+    /// Range of blocks.
     pub part: Part,
-    /// Whether the file is opened with O_DIRECT.
+    /// The file is opened with O_DIRECT.
     pub direct: bool,
     /// The raw device beside a volume.
     pub raw: Option<&'a RawPeer>,
-    /// The bytes of a ram device.
+    /// Memory of a ram device.
     pub memory: Option<&'a RamMemory>,
-    /// Measures CPU time.
     pub meter: &'a CpuMeter,
-    /// Shows the pairs done.
+    /// Shows the number of completed pairs.
     pub board: &'a Board,
 }
 
-/// What our turns took, and the comparison (`None` when it was stopped before the first pair ended).
+/// Time of our turns, and the comparison (`None` if it was stopped before the first pair was complete).
 pub struct Outcome {
-    /// What our turns took.
     pub spent: Spent,
-    /// The comparison.
     pub comparison: Option<Comparison>,
 }
 
-/// Our side and theirs, in turns.
+/// Runs our side and theirs in alternating turns.
 pub fn run<E: Driven>(arena: &Arena<'_>, ours: &mut Looper<E>, until: &Until, peer: Peer) -> Result<Outcome, Failure> {
     let args = &arena.plan.args;
     let total = arena.plan.runtime.unwrap_or(Duration::from_secs(5));
@@ -189,7 +185,7 @@ pub fn run<E: Driven>(arena: &Arena<'_>, ours: &mut Looper<E>, until: &Until, pe
     Ok(Outcome { spent, comparison: Comparison::of(theirs.name(), &pairs) })
 }
 
-/// The peer.
+/// The other side.
 enum Theirs {
     Kernel { looper: Box<Looper<KernelRing>>, name: &'static str },
     Raw { looper: Box<Looper<SheaveEngine>>, name: String },
@@ -227,8 +223,8 @@ impl Theirs {
         })
     }
 
-    /// The device without the volume, written once, as the volume is. When that is cut short, the turns are, too: then
-    /// there is no pair.
+    /// Opens the raw device, and writes its range once, as was done for the volume. If that is interrupted, so are the
+    /// turns, and there is no pair.
     fn raw(arena: &Arena<'_>, until: &Until, raw: &RawPeer) -> Result<Self, Failure> {
         let args = &arena.plan.args;
         let engine = SheaveEngine::built(args.ring(1), |ring| ring.attach(&raw.device), &args.engine())?;

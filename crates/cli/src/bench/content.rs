@@ -1,14 +1,14 @@
-//! Whether a run would overwrite what somebody needs: what its files hold, looked at before one is opened to write.
+//! Protection of data that a run would overwrite: checks the content of files before one is opened for writing.
 //!
-//! Files that bench wrote itself may be written again: their blocks prove themselves ([`block::left`]). Anything else
-//! in a file needs `--overwrite`. So does what a run of reads and writes that is not verified made of blocks larger
-//! than its own: it writes parts of them elsewhere. Owns how much of a file is looked at, and the words.
+//! Files that bench wrote itself may be written again, because their blocks can be recognised ([`block::left`]). Any
+//! other content requires `--overwrite`. So do blocks larger than its own that an unverified run of reads and writes
+//! has partly overwritten. Owns the extent of the check, and the messages.
 //!
-//! * C1. A file of up to [`WHOLE`] bytes is read from end to end. Of a larger one the first [`MAX_LEN`] bytes are, then
-//!   a piece at each of up to [`PLACES`] places, evenly spread, where blocks of every usual length begin, and one where
-//!   each of up to [`PLACES`] stretches of data begins in a file with holes.
-//! * C2. What lies on a block device, or on another machine, is not looked at: it is never overwritten without being
-//!   asked to, under whatever other devices it lies.
+//! * C1. A file of at most [`WHOLE`] bytes is read completely. Of a larger file, the first [`MAX_LEN`] bytes are read,
+//!   then a piece at each of up to [`PLACES`] evenly spaced positions, at which blocks of every usual length begin, and
+//!   one at the start of each of up to [`PLACES`] data extents if the file has holes.
+//! * C2. Block devices and devices of servers are not checked: they are never overwritten without `--overwrite`,
+//!   whatever devices are stacked on them.
 
 use std::fs::File;
 use std::io;
@@ -24,23 +24,23 @@ use sheave_load::verify::block::{self, Left, MAX_LEN, MIN_LEN};
 
 use crate::pool::signature;
 
-/// Read from end to end (C1).
+/// Maximum size of a file that is read completely (C1).
 const WHOLE: u64 = 256 << 20;
-/// Most places in a larger file (C1).
+/// Maximum number of positions in a larger file (C1).
 const PLACES: u64 = 4096;
-/// What is read at once, and at each place: more than the longest block.
+/// Length of a read, and of the piece at each position: more than the longest block.
 const WINDOW: usize = 2 * MAX_LEN;
 const PIECE: usize = 64 << 10;
-/// Kinds of devices that hold nothing before a run, or whose files are looked at (C2); the last three hold what is
-/// under them, and do not open without that.
+/// Kinds of devices that are empty before a run, or whose files are checked (C2). The last three contain other devices,
+/// which are checked.
 const LOOKED_AT: [&str; 6] = ["null", "ram", "file", "fault", "partition", "linear"];
 
-/// The file or block device of a spec `file:...`.
+/// Returns the file or block device of a spec `file:...`.
 pub fn file_of(text: &str) -> Option<PathBuf> {
     split_file(text).map(|(path, _)| PathBuf::from(path))
 }
 
-/// Its path and its options.
+/// Splits a spec `file:...` into path and options.
 pub fn split_file(text: &str) -> Option<(&str, &str)> {
     let rest = text.strip_prefix("file:")?;
     Some(match spec::take_quoted(rest) {
@@ -49,12 +49,12 @@ pub fn split_file(text: &str) -> Option<(&str, &str)> {
     })
 }
 
-/// The files and block devices that a spec names, also under other devices.
+/// Returns the files and block devices that a spec names at any depth.
 fn files_of(text: &str) -> Vec<PathBuf> {
     spec::leaves(text).into_iter().filter_map(file_of).collect()
 }
 
-/// Refuses to overwrite a file that holds anything that bench did not write, and all that it does not look at (C2).
+/// Fails if the run would overwrite a file with content that bench did not write, or a device that is not checked (C2).
 pub fn refuse_to_overwrite(text: &str) -> Result<(), Failure> {
     if let Some(far) = spec::leaves(text).into_iter().find(|leaf| is_far(leaf)) {
         return Err(Failure::usage(format!("this run would overwrite what is stored at {}", spec::masked(far)))
@@ -67,7 +67,7 @@ pub fn refuse_to_overwrite(text: &str) -> Result<(), Failure> {
                 .fix("add --overwrite if nothing on the device is needed, or use a file"));
         }
         let is_file = found.is_ok_and(|meta| meta.is_file());
-        // One that cannot be read cannot be opened for the run either, which says why.
+        // A file that cannot be read cannot be opened for the run either, and that failure explains why.
         let found = File::open(&path).ok().filter(|_| is_file).map(|file| look(&file)).transpose();
         let found = found.map_err(|err| {
             Failure::run(format!("cannot read {}, which this run would overwrite: {err}", path.display()))
@@ -80,8 +80,8 @@ pub fn refuse_to_overwrite(text: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether a device that stands on no other keeps its bytes where they are not looked at. A spec of no kind that there
-/// is does not open, which has the better words.
+/// Returns true if a device without another under it stores its data where it is not checked. A spec of an unknown kind
+/// is let through: it fails to open, with a better message.
 fn is_far(leaf: &str) -> bool {
     leaf.split_once(':').is_some_and(|(kind, _)| place::is_kind(kind) && !LOOKED_AT.contains(&kind))
 }
@@ -91,7 +91,7 @@ fn refused(path: &Path, what: &str) -> Failure {
         .fix("add --overwrite if nothing in it is needed, or name a file that does not exist yet, with its size=")
 }
 
-/// What a file holds that bench did not write, in words.
+/// Describes the content of a file that bench did not write.
 fn look(file: &File) -> io::Result<Option<String>> {
     let len = file.metadata()?.len();
     let Some(at) = foreign(file, len)? else { return Ok(None) };
@@ -100,7 +100,7 @@ fn look(file: &File) -> io::Result<Option<String>> {
     Ok(Some(signature::known(&head).unwrap_or_else(|| format!("data that bench did not write (at byte {at})"))))
 }
 
-/// Where something foreign is found first (C1).
+/// Returns the position of the first foreign content (C1).
 fn foreign(file: &File, len: u64) -> io::Result<Option<u64>> {
     if len <= WHOLE {
         return foreign_within(file, 0, len);
@@ -117,7 +117,7 @@ fn foreign(file: &File, len: u64) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
-/// Where stretches of data begin, behind the holes of a file; nowhere if its file system does not tell.
+/// Positions at which data extents of a file begin; empty if its file system does not report holes.
 fn data_of(file: &File) -> impl Iterator<Item = u64> + '_ {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -127,8 +127,7 @@ fn data_of(file: &File) -> impl Iterator<Item = u64> + '_ {
     })
 }
 
-/// Has the kernel forget the first `range` bytes of a file that is read through its page cache, as far as they are not
-/// to be written yet.
+/// Drops the first `range` bytes of a file that is read through the page cache from it, except dirty pages.
 pub fn drop_pages(path: &Path, range: u64) -> Result<(), Failure> {
     let drop =
         || rustix::fs::fadvise(File::open(path)?, 0, NonZeroU64::new(range), Advice::DontNeed).map_err(Into::into);
@@ -138,7 +137,7 @@ pub fn drop_pages(path: &Path, range: u64) -> Result<(), Failure> {
     })
 }
 
-/// How many of the first `range` bytes of a file are data, as far as its file system tells of holes.
+/// Returns the number of data bytes among the first `range` bytes of a file, as far as its file system reports holes.
 pub fn data_bytes(file: &File, range: u64) -> io::Result<u64> {
     let (mut at, mut bytes) = (0, 0);
     while at < range {
@@ -153,7 +152,7 @@ pub fn data_bytes(file: &File, range: u64) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// The first block with foreign content of those that begin at `from` or later and before `to`.
+/// Returns the first block with foreign content that begins at `from` or later, and before `to`.
 fn foreign_within(file: &File, from: u64, to: u64) -> io::Result<Option<u64>> {
     let (mut pos, mut window, mut start) = (from, Vec::new(), from);
     let mut want = usize::try_from(to - from).unwrap_or(WINDOW).clamp(PIECE, WINDOW);
@@ -168,7 +167,7 @@ fn foreign_within(file: &File, from: u64, to: u64) -> io::Result<Option<u64>> {
             Left::Foreign => MIN_LEN,
             Left::More(bytes) => bytes,
         };
-        // A block that the end of the file cuts is not one that a run has left.
+        // A block that is cut off by the end of the file cannot be one that a run has written.
         want = want.max(more);
         (start, window) = (pos, read(file, pos, want)?);
         if window.len() < more {
@@ -178,7 +177,7 @@ fn foreign_within(file: &File, from: u64, to: u64) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
-/// Up to so many bytes; fewer at the end of the file.
+/// Reads up to `len` bytes; fewer at the end of the file.
 fn read(file: &File, pos: u64, len: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; len];
     let mut have = 0;

@@ -1,10 +1,10 @@
-//! A failed I/O in words: what, where, the device's answer, and what to do about it.
+//! Description of a failed I/O: operation, position, result, and advice.
 
 use sheave_base::status::Errno;
 use sheave_daemon::failure::Failure;
 use sheave_load::looper::IoError;
 
-/// Puts an error into words; `size_bytes` is the device's size now.
+/// Describes an error; `size_bytes` is the current size of the device.
 pub fn explain(error: IoError, bs: u32, size_bytes: u64) -> Failure {
     let what = if error.write { "write" } else { "read" };
     let place = format!("{what} of {bs} bytes at byte {}", error.offset);

@@ -1,4 +1,4 @@
-//! The run as it will be done: arguments judged together, then against the device.
+//! The plan of a run: arguments checked in combination, then against the device.
 //!
 //! Everything that can be refused is refused here, before a byte is written.
 
@@ -15,36 +15,35 @@ use crate::args::{BenchArgs, Peer};
 use crate::bench::content;
 use crate::bench::storage::Target;
 
-/// A run whose parts fit together.
+/// A consistent plan of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The arguments as given.
     pub args: BenchArgs,
-    /// What the spec names.
+    /// The thing that the spec names.
     pub target: Target,
-    /// I/Os a submit.
+    /// I/Os per submission.
     pub batch: u32,
-    /// I/Os that are waited for at once.
+    /// I/Os that a wait waits for.
     pub complete: u32,
-    /// Time limit; none when only I/Os limit the run.
+    /// Time limit; `None` if only the number of I/Os limits the run.
     pub runtime: Option<Duration>,
-    /// The CPU of each thread; empty when threads are not pinned.
+    /// CPU of each thread; empty if threads are not pinned.
     pub cpus: Vec<usize>,
     /// Write the range before the run.
     pub fill: bool,
 }
 
-/// A part of the device for one thread.
+/// The part of the device that one thread uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// First byte.
     pub base: u64,
-    /// Blocks of `bs` bytes.
+    /// Length in blocks of `bs` bytes.
     pub blocks: u64,
 }
 
 impl Plan {
-    /// Judges the arguments.
+    /// Checks the arguments.
     pub fn new(args: &BenchArgs) -> Result<Self, Failure> {
         let target = Target::of(&args.spec)?;
         let batch = match args.batch {
@@ -67,7 +66,8 @@ impl Plan {
         let ends = args.ios.is_some() || args.says.as_ref().is_some_and(|says| says.work.is_some());
         let runtime = args.runtime.or((!ends).then_some(Duration::from_secs(5)));
         let cpus = if args.pin.is_on() { place(args)? } else { Vec::new() };
-        // Blocks that were never written cost little to read, and the first write of each costs extra.
+        // Reading blocks that were never written is cheap, and the first write of each is expensive; both would falsify
+        // the result.
         let fresh = match &target {
             Target::Ram => args.rw.reads(),
             Target::File(path) => !path.exists() && (args.rw != Rw::Write || args.compare.is_some()),
@@ -79,7 +79,7 @@ impl Plan {
         Ok(Self { args: args.clone(), target, batch, complete, runtime, cpus, fill })
     }
 
-    /// The bytes of the device the run uses: whole blocks of `bs`.
+    /// Returns the length of the range that the run uses, in whole blocks of `bs`.
     pub fn range(&self, size_bytes: u64, logical_block: u32) -> Result<u64, Failure> {
         let bs = self.args.bs;
         if !bs.is_multiple_of(logical_block) {
@@ -112,15 +112,15 @@ impl Plan {
         Ok(blocks * u64::from(bs))
     }
 
-    /// How much of a job file's work there is over a range, once that is known.
+    /// Sets the number of I/Os from the work of a job file, once the range is known.
     pub fn take_work(&mut self, range: u64) {
         let Some(work) = self.args.says.as_ref().and_then(|says| says.work) else { return };
         let each = work.ios(range, self.args.bs);
         self.args.ios = each.map(|ios| ios.saturating_mul(u64::from(self.args.threads)));
     }
 
-    /// The part of thread `index` out of a range. Random threads share the range unless they verify: two threads
-    /// that write the same block could not know whose data must be there.
+    /// Returns the part of thread `index` of the range. Threads with random I/O share the range unless they verify: if
+    /// two wrote the same block, neither would know which data it must contain.
     pub fn part(&self, range: u64, index: u32) -> Part {
         let blocks = range / u64::from(self.args.bs);
         if self.args.rw.random() && !self.args.verify {
@@ -129,7 +129,7 @@ impl Plan {
         self.slice(blocks, index)
     }
 
-    /// The part that thread `index` fills.
+    /// Returns the part that thread `index` fills.
     pub fn fill_part(&self, range: u64, index: u32) -> Part {
         self.slice(range / u64::from(self.args.bs), index)
     }
@@ -141,14 +141,14 @@ impl Plan {
         Part { base: from * u64::from(self.args.bs), blocks: to - from }
     }
 
-    /// How many I/Os thread `index` does at most.
+    /// Returns the maximum number of I/Os of thread `index`.
     pub fn ios(&self, index: u32) -> u64 {
         let Some(total) = self.args.ios else { return u64::MAX };
         let threads = u64::from(self.args.threads);
         total / threads + u64::from(u64::from(index) < total % threads)
     }
 
-    /// A word of warning when the run read holes: of the first `range` bytes of a file.
+    /// Returns a warning if the run reads holes among the first `range` bytes of a file.
     pub fn holes(&self, range: u64) -> Option<String> {
         let Target::File(path) = &self.target else { return None };
         path.metadata().ok().filter(|meta| meta.is_file() && self.args.rw.reads())?;
@@ -159,12 +159,12 @@ impl Plan {
         })
     }
 
-    /// Whether anything is written.
+    /// Returns true if anything is written.
     pub fn writes(&self) -> bool {
         self.fill || writes(&self.args)
     }
 
-    /// The pace of one thread, from now on.
+    /// Returns the pace of one thread, starting now.
     pub fn pace(&self, clock: &Clock) -> Pace {
         match self.args.rate {
             Some(rate) => Pace::rate(clock, (rate / u64::from(self.args.threads)).max(1)),
@@ -173,7 +173,7 @@ impl Plan {
     }
 }
 
-/// A part of a range in percent, rounded down.
+/// Returns a part of a range in percent, rounded down.
 pub fn percent_of(part: u64, range: u64) -> u64 {
     (u128::from(part) * 100 / u128::from(range.max(1))) as u64
 }
@@ -182,8 +182,8 @@ fn writes(args: &BenchArgs) -> bool {
     args.rw.writes() || args.verify || args.fill
 }
 
-/// Refuses to overwrite what the spec names. A pool that is made for the run is written by that alone. What a volume of
-/// a pool that is there holds, the pool tells when it is open.
+/// Fails if the run would overwrite existing data. A pool in memory is created for the run. The data of a volume in an
+/// existing pool is checked when the pool is open.
 fn refuse_to_overwrite(args: &BenchArgs, target: &Target, fill: bool) -> Result<(), Failure> {
     match target {
         _ if args.overwrite => Ok(()),
@@ -196,7 +196,7 @@ fn refuse_to_overwrite(args: &BenchArgs, target: &Target, fill: bool) -> Result<
     }
 }
 
-/// Options that would change nothing: whoever gives one expects something of it.
+/// Refuses options without effect: a user who gives one expects an effect.
 fn refuse_without_effect(args: &BenchArgs, target: &Target) -> Result<(), Failure> {
     let in_memory = matches!(target, Target::Volume(place) if place.pool.is_volatile());
     let of_the_pool = "is for the pool that a run makes for vol: in memory";
@@ -240,13 +240,13 @@ fn refuse_without_effect(args: &BenchArgs, target: &Target) -> Result<(), Failur
     }
 }
 
-/// The refusal to poll a device that cannot be polled.
+/// The failure for a device that cannot be polled.
 pub fn no_poll(what: &str) -> Failure {
     Failure::usage(format!("--poll: {what} cannot be polled for completions"))
         .fix("leave it out; null: and ram: can be polled, and block devices with poll queues of the kernel's")
 }
 
-/// Options that exclude each other.
+/// Refuses combinations of options that exclude each other.
 fn refuse_contradictions(args: &BenchArgs, target: &Target) -> Result<(), Failure> {
     let forgets = match target {
         Target::Null => true,
@@ -306,8 +306,8 @@ fn refuse_contradictions(args: &BenchArgs, target: &Target) -> Result<(), Failur
     }
 }
 
-/// A CPU for each thread: of --cpu in its order, else of those allowed from the last down, since interrupts and
-/// other programs prefer the first.
+/// Returns a CPU for each thread: those of --cpu in their order, otherwise the allowed CPUs from the last downward,
+/// since interrupts and other programs prefer the first.
 fn place(args: &BenchArgs) -> Result<Vec<usize>, Failure> {
     let choice = match &args.cpu {
         Some(list) => list.allowed()?.to_vec(),
@@ -318,11 +318,11 @@ fn place(args: &BenchArgs) -> Result<Vec<usize>, Failure> {
         return Err(Failure::usage(format!("--cpu names {} CPU(s) for {threads} threads", choice.len()))
             .fix("name a CPU for each thread, or leave --cpu out"));
     }
-    // More threads than CPUs share them without being pinned.
+    // If there are more threads than CPUs, they are not pinned.
     Ok(if choice.len() < threads { Vec::new() } else { choice[..threads].to_vec() })
 }
 
-/// The open flags that make the peer's file behave as the device does.
+/// Opens the peer's file with the flags that make it behave like the device.
 pub fn open_peer_file(path: &Path, write: bool, direct: bool, dsync: bool) -> Result<std::fs::File, Failure> {
     use std::os::unix::fs::OpenOptionsExt;
     std::fs::OpenOptions::new()

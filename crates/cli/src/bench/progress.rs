@@ -1,6 +1,6 @@
-//! How a run looks while it goes on, always on stderr: a bar on a terminal, else a line now and then.
+//! Progress of a run, always on stderr: a bar on a terminal, otherwise a line from time to time.
 //!
-//! Runs on the main thread and only reads the [`Board`]; its own CPU time is taken out of the run's.
+//! Runs on the main thread and only reads the [`Board`]; its CPU time is subtracted from that of the run.
 
 use std::io::{IsTerminal, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -16,13 +16,13 @@ use crate::progress::bar;
 use sheave_load::cpu::CpuMeter;
 use sheave_load::live::Counts;
 
-/// How often a bar is drawn, and a line written.
+/// Interval between updates of the bar, and between lines.
 const BAR_TICK: Duration = Duration::from_millis(250);
 const LINE_TICK: Duration = Duration::from_secs(5);
-/// Shorter than this, a rate says more about when the counts were published than about the run.
+/// Over a shorter time, a rate depends more on when the counts were published than on the run.
 const SHORTEST: Duration = Duration::from_millis(20);
 
-/// Shows the run until all senders of `finished` are gone.
+/// Shows the run until all senders of `finished` are dropped.
 pub fn watch(args: &BenchArgs, board: &Board, meter: &CpuMeter, finished: &Receiver<()>) {
     let style = resolve(args);
     let bar = (style == ProgressStyle::Bar).then(|| bar::new(1000));
@@ -34,12 +34,12 @@ pub fn watch(args: &BenchArgs, board: &Board, meter: &CpuMeter, finished: &Recei
             break;
         }
         let sample = Sample::take(board);
-        // Rates are differences within one stage.
+        // Rates are calculated within one stage only.
         let before = last.as_ref().filter(|last| last.stage.number == sample.stage.number);
         if before.is_none() {
             speed = None;
         }
-        // While the other side of a comparison has its turn, ours is as fast as it was.
+        // During the other side's turn of a comparison, our last rate remains.
         speed = before.and_then(|last| sample.since(last)).or(speed);
         match &bar {
             Some(bar) => {
@@ -71,15 +71,15 @@ fn resolve(args: &BenchArgs) -> ProgressStyle {
     }
 }
 
-/// The counts at one moment.
+/// Counts at one moment.
 struct Sample {
     stage: Stage,
     counts: Counts,
-    /// How long these were counted for.
+    /// Time during which the counts were collected.
     counted: Duration,
 }
 
-/// The difference of two samples.
+/// Rates between two samples.
 #[derive(Clone, Copy, Debug)]
 struct Speed {
     iops: f64,
@@ -92,7 +92,8 @@ impl Sample {
         Self { stage: board.stage(), counts: board.counts(), counted: board.counted_for() }
     }
 
-    /// `None` when nothing was counted between: in a comparison, the other side had its turn.
+    /// Returns the rates since an earlier sample; `None` if nothing was counted in between, because the other side of a
+    /// comparison had its turn.
     fn since(&self, last: &Self) -> Option<Speed> {
         let time = self.counted.saturating_sub(last.counted);
         if time < SHORTEST {
@@ -107,7 +108,7 @@ impl Sample {
         })
     }
 
-    /// How much of the stage is done, in thousandths.
+    /// Returns the completed share of the stage, in thousandths.
     fn permille(&self, board: &Board, args: &BenchArgs) -> u64 {
         if self.stage.phase == Phase::Compare {
             // Relaxed: shown, nothing depends on it.
@@ -122,7 +123,7 @@ impl Sample {
         (share * 1000.0).clamp(0.0, 1000.0) as u64
     }
 
-    /// Time left at the pace so far.
+    /// Estimates the remaining time, from the pace so far.
     fn eta(&self, permille: u64) -> Option<Duration> {
         let elapsed = self.stage.since.elapsed();
         match permille {
@@ -139,7 +140,7 @@ fn draw(bar: &ProgressBar, args: &BenchArgs, board: &Board, sample: &Sample, spe
     bar.set_message(bar::fitting(&words(args, board, sample, speed, permille), bar::room()));
 }
 
-/// The words, those that matter most first.
+/// Returns the parts of the message, the most important first.
 fn words(args: &BenchArgs, board: &Board, sample: &Sample, speed: Option<&Speed>, permille: u64) -> Vec<String> {
     let mut words = Vec::new();
     words.extend(speed.map(|speed| format!("IOPS={}", fmt_count(speed.iops as u64))));
@@ -158,7 +159,7 @@ fn words(args: &BenchArgs, board: &Board, sample: &Sample, speed: Option<&Speed>
     words
 }
 
-/// A line of progress for programs.
+/// A line of progress as JSON.
 #[derive(Serialize)]
 struct JsonLine<'a> {
     phase: &'a str,
@@ -203,7 +204,7 @@ fn write_line(style: ProgressStyle, args: &BenchArgs, board: &Board, sample: &Sa
         }
         ProgressStyle::Auto | ProgressStyle::Bar | ProgressStyle::None => return,
     };
-    // Progress that nobody can read is not worth failing a run.
+    // A failure to show the progress must not fail the run.
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 

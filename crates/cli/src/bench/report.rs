@@ -1,4 +1,4 @@
-//! The result of a run: one set of figures, as a table or as one JSON object.
+//! The result of a run, as a table or as one JSON object.
 //!
 //! The names of the JSON fields are an interface: scripts and the tests of this repository read them.
 
@@ -17,89 +17,89 @@ use sheave_load::verify::{Tally, wrong::WrongJson};
 
 mod bars;
 
-/// Everything that is known after a run.
+/// All results of a run.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// The device's name.
+    /// Name of the device.
     pub device: String,
-    /// Kind of work.
+    /// Access pattern.
     pub rw: &'static str,
-    /// Bytes of an I/O.
+    /// Bytes per I/O.
     pub bs: u32,
-    /// I/Os in flight a thread.
+    /// I/Os in flight per thread.
     pub depth: u32,
-    /// I/Os a submit.
+    /// I/Os per submission.
     pub batch: u32,
-    /// I/Os waited for at once.
+    /// I/Os that a wait waits for.
     pub batch_complete: u32,
-    /// Whether all I/Os were NOPs.
+    /// All I/Os were NOPs.
     pub nop: bool,
-    /// Threads.
+    /// Number of threads.
     pub threads: u32,
-    /// Whether completions were polled for.
+    /// Completions were polled for.
     pub poll: bool,
-    /// Whether buffers were registered.
+    /// Buffers were registered.
     pub fixed_buffers: bool,
-    /// Whether the ring kept statistics.
+    /// The ring kept statistics.
     pub stats: bool,
-    /// How old a shared stamp may be, if that was given: a time, or `unbounded`.
+    /// Maximum age of a shared timestamp, if given: a time, or `unbounded`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stamp_age: Option<String>,
-    /// Seed of the pattern.
+    /// Seed of the access pattern.
     pub seed: u64,
-    /// I/Os done, those that failed included.
+    /// Completed I/Os, including failed ones.
     pub ios: u64,
-    /// Of these, reads.
+    /// Completed reads.
     pub reads: u64,
-    /// Of these, writes.
+    /// Completed writes.
     pub writes: u64,
     /// Wall time of the run.
     pub seconds: f64,
-    /// I/Os a second that did not fail.
+    /// Successful I/Os per second.
     pub iops: f64,
-    /// Bytes a second that these moved.
+    /// Bytes per second of successful I/Os.
     pub bytes_per_sec: f64,
-    /// Wall time an I/O: 1e9 / iops.
+    /// Wall time per successful I/O: 1e9 / iops.
     pub ns_per_io: f64,
-    /// CPU time of the process by such I/Os, without showing progress.
+    /// CPU time of the process per successful I/O, without that of the progress display.
     pub cpu_ns_per_io: f64,
-    /// I/Os a call that submits.
+    /// I/Os per submitting call.
     pub ios_per_submit: f64,
-    /// I/Os a call that finds completions.
+    /// I/Os per call that found completions.
     pub ios_per_reap: f64,
     /// Mean latency.
     pub mean_ns: f64,
-    /// Half of the I/Os took at most this.
+    /// Median latency.
     pub p50_ns: u64,
-    /// 99 % took at most this.
+    /// 99th percentile of the latency.
     pub p99_ns: u64,
-    /// 99.9 % took at most this.
+    /// 99.9th percentile of the latency.
     pub p999_ns: u64,
-    /// The longest.
+    /// Maximum latency.
     pub max_ns: u64,
     /// Failed I/Os.
     pub errors: u64,
-    /// The first failure, in words.
+    /// Description of the first failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_error: Option<String>,
-    /// Ctrl-C ended the run.
+    /// The run was ended by Ctrl-C.
     pub interrupted: bool,
-    /// What the device wants its user to know.
+    /// Notices of the device for its user.
     pub notices: Vec<String>,
-    /// What --verify looked at.
+    /// Result of --verify.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verify: Option<VerifyReport>,
-    /// What --compare found.
+    /// Result of --compare.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compare: Option<Comparison>,
     #[serde(skip)]
     latency: Histogram<u64>,
 }
 
-/// What --verify looked at.
+/// Result of --verify.
 #[derive(Debug, Serialize)]
 pub struct VerifyReport {
-    /// Counts of blocks.
+    /// Numbers of blocks.
     #[serde(flatten)]
     pub tally: Tally,
     /// The wrong block.
@@ -107,23 +107,21 @@ pub struct VerifyReport {
     pub wrong_block: Option<WrongJson>,
 }
 
-/// What a run measured, before it is put into words.
+/// Raw measurements of a run.
 pub struct Measured {
     /// Counts of the run phase.
     pub counts: Counts,
-    /// Its time.
     pub spent: Spent,
-    /// Its latencies.
     pub latency: Histogram<u64>,
 }
 
 impl Report {
-    /// Works the figures out.
+    /// Calculates the figures.
     pub fn new(plan: &Plan, device: String, measured: Measured) -> Self {
         let Measured { counts, spent, latency } = measured;
         let args = &plan.args;
         let seconds = spent.wall_ns as f64 / 1e9;
-        // An I/O that failed has moved nothing, and is often fast.
+        // Failed I/Os moved no data and are often fast, so they would falsify the rates.
         let good = counts.good();
         let iops = if spent.wall_ns == 0 { 0.0 } else { good as f64 / seconds };
         let per_io = |total: u64| if good == 0 { 0.0 } else { total as f64 / good as f64 };
@@ -170,7 +168,7 @@ impl Report {
         }
     }
 
-    /// The table and the histogram.
+    /// Formats the table and the histogram.
     pub fn table(&self) -> String {
         let mut rows: Vec<(&str, String)> = vec![
             ("device", self.device.clone()),
@@ -290,7 +288,7 @@ fn compare_rows(compare: &Comparison) -> [(&'static str, String); 4] {
     [("beside it", theirs), ("Sheave does", ratio), ("95 % interval", interval_words(compare)), ("which is", more)]
 }
 
-/// The 95 % intervals of both ratios, or how to get them.
+/// Describes the 95 % intervals of both ratios, or how to get them.
 fn interval_words(compare: &Comparison) -> String {
     let (Some([low, high]), Some([least, most]), Some(coverage)) =
         (compare.ratio_iops_95, compare.ratio_cpu_95, compare.interval_coverage)

@@ -1,4 +1,4 @@
-//! What a device spec names, as far as a run of `sheave bench` cares: no device is opened here.
+//! Classification of device specs for a run of `sheave bench`, without opening a device.
 //!
 //! The module is not called target, since version control ignores folders of that name.
 
@@ -9,25 +9,25 @@ use sheave_daemon::place::{PoolPlace, VolumePlace};
 
 use crate::bench::content;
 
-/// Name of a volume that is made for the run.
+/// Name of the volume that is created for a run.
 const TEMPORARY: &str = "bench";
-/// What kind of device a spec names, as far as the run cares.
+/// Kind of device that a spec names, as far as a run distinguishes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Keeps nothing.
+    /// Keeps no data.
     Null,
-    /// Memory that starts empty with each run.
+    /// Memory that is empty at the start of each run.
     Ram,
     /// A file or block device.
     File(PathBuf),
     /// A thin volume.
     Volume(VolumePlace),
-    /// A stack of devices; only its driver knows.
+    /// Any other device, such as a stack of devices.
     Other,
 }
 
 impl Target {
-    /// Reads the kind off a spec; whether the rest of it makes sense is for the device to say.
+    /// Determines the kind from a spec. The rest of the spec is checked when the device is opened.
     pub fn of(spec: &str) -> Result<Self, Failure> {
         if let Some(path) = content::file_of(spec) {
             return Ok(Self::File(path));
@@ -41,25 +41,25 @@ impl Target {
         })
     }
 
-    /// Whether it is a block device that is there.
+    /// Returns true if it is an existing block device.
     pub fn is_block_device(&self) -> bool {
         use std::os::unix::fs::FileTypeExt;
         matches!(self, Self::File(path) if path.metadata().is_ok_and(|meta| meta.file_type().is_block_device()))
     }
 }
 
-/// The `size=` of the spec of a file, when it has one that can be read.
+/// Returns the value of `size=` in the spec of a file, if it is valid.
 pub fn size_of(spec: &str) -> Option<u64> {
     let size = spec.rsplit(',').find_map(|item| item.strip_prefix("size="))?;
     sheave_base::units::parse_size(size).ok()
 }
 
-/// Whether the spec of a file makes every write to it durable.
+/// Returns true if every write to the file of the spec is durable.
 pub fn is_sync(spec: &str) -> bool {
     content::split_file(spec).is_some_and(|(_, options)| options.split(',').any(|item| item == "sync=on"))
 }
 
-/// Reads `POOL#NAME` behind `vol:`; a pool in memory needs no name.
+/// Parses `POOL#NAME` after `vol:`; a pool in memory needs no name.
 fn place_of(text: &str) -> Result<VolumePlace, Failure> {
     let bad = |why: String| {
         Failure::usage(format!("vol:{text}: {why}")).fix("write vol:POOL#NAME, or vol:ram:size=1G for one in memory")
@@ -69,7 +69,7 @@ fn place_of(text: &str) -> Result<VolumePlace, Failure> {
         if pool.is_volatile() {
             return Ok(VolumePlace { pool, name: TEMPORARY.into() });
         }
-        // A pool that is in memory in part cannot be there, and to make it would overwrite the other part.
+        // A pool that is partly in memory cannot exist yet, and creating it would overwrite the other part.
         pool.refuse_volatile()?;
     }
     text.parse().map_err(bad)

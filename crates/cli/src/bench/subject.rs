@@ -1,8 +1,8 @@
-//! What a run drives: a device, or a volume in a pool (`vol:POOL#NAME`).
+//! The device that a run drives, or the volume in its pool (`vol:POOL#NAME`).
 //!
-//! A pool in memory (`vol:ram:size=1G`, `vol:null:size=1T`) is made for the run, with one volume. Any other must be
-//! there. Also owns the raw device that `--compare raw` puts beside the volume: one of the same kind, never the pool's
-//! own.
+//! A pool in memory (`vol:ram:size=1G`, `vol:null:size=1T`) is created for the run, with one volume. Any other pool
+//! must exist. Also owns the raw device that `--compare raw` uses beside the volume: one of the same kind as under the
+//! pool, never that one itself.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,18 +21,17 @@ use crate::bench::plan::{self, Plan};
 use crate::bench::storage::{self, Target};
 use crate::space::Warner;
 
-/// Longest journal of a pool on a null device.
+/// Maximum size of the journal of a pool on a null device.
 const MAX_JOURNAL: u64 = 16 << 20;
 
 /// A device or volume.
 pub enum Subject {
-    /// A device, held against others while the run writes to it.
+    /// A device, claimed if the run writes to it.
     Device(Device, Claim),
-    /// A volume.
     Volume(InPool),
 }
 
-/// A volume, with its pool open around it.
+/// A volume and its open pool.
 pub struct InPool {
     pool: Pool,
     volume: Volume,
@@ -42,7 +41,7 @@ pub struct InPool {
 }
 
 impl Subject {
-    /// Opens what the plan names.
+    /// Opens the device or volume that the plan names.
     pub fn open(plan: &Plan) -> Result<Self, Failure> {
         match &plan.target {
             Target::Volume(place) if place.pool.is_volatile() => make(&plan.args, place).map(Self::Volume),
@@ -56,7 +55,7 @@ impl Subject {
         }
     }
 
-    /// Opens a ring's way into it.
+    /// Attaches it to a ring.
     pub fn attach(&self, ring: &mut Ring) -> Result<Fd, RingError> {
         match self {
             Self::Device(device, _) => ring.attach(device),
@@ -64,7 +63,7 @@ impl Subject {
         }
     }
 
-    /// For the report.
+    /// Name in the report.
     pub fn name(&self) -> String {
         match self {
             Self::Device(device, _) => device.name().to_owned(),
@@ -72,7 +71,7 @@ impl Subject {
         }
     }
 
-    /// Bytes, now.
+    /// Current size.
     pub fn size_bytes(&self) -> u64 {
         match self {
             Self::Device(device, _) => device.size_bytes(),
@@ -80,7 +79,8 @@ impl Subject {
         }
     }
 
-    /// Bytes that the run may use: what is there, or, before anything is read, what its own writes may make of it.
+    /// Returns the number of bytes that the run may use: the current size, or the maximum size of a growing volume if
+    /// the run writes before it reads.
     pub fn room(&self, plan: &Plan) -> Result<u64, Failure> {
         let size = self.size_bytes();
         let Self::Volume(within) = self else { return Ok(size) };
@@ -96,7 +96,7 @@ impl Subject {
             .fix("add --fill, which writes the range first and makes the volume as large, or use a smaller --range"))
     }
 
-    /// Bytes of the smallest block.
+    /// Size of the smallest block.
     pub fn block_bytes(&self) -> u32 {
         match self {
             Self::Device(device, _) => device.limits().logical_block,
@@ -104,7 +104,7 @@ impl Subject {
         }
     }
 
-    /// In how many pieces an I/O of `bytes` may lie.
+    /// Returns the maximum number of pieces that an I/O of `bytes` may be split into.
     pub fn pieces(&self, bytes: u32) -> u32 {
         match self {
             Self::Device(..) => 1,
@@ -112,7 +112,7 @@ impl Subject {
         }
     }
 
-    /// The device, or that under the pool.
+    /// Returns the device, or the one under the pool.
     pub fn device(&self) -> &Device {
         match self {
             Self::Device(device, _) => device,
@@ -120,7 +120,7 @@ impl Subject {
         }
     }
 
-    /// What its user should know after a run over `range` bytes.
+    /// Returns notices for the user, after a run over `range` bytes.
     pub fn notices(&self, reads: bool, range: u64) -> Vec<String> {
         let mut notices = self.device().notices();
         if let (Self::Volume(within), true) = (self, reads)
@@ -136,7 +136,7 @@ impl Subject {
         notices
     }
 
-    /// Who warns of a pool with little space, if the run may take of it.
+    /// Returns a monitor that warns when the pool runs low, if the run may allocate from it.
     pub fn warner(&self, plan: &Plan) -> Option<Warner> {
         match self {
             Self::Volume(within) if plan.writes() && !within.place.pool.is_volatile() => {
@@ -146,7 +146,7 @@ impl Subject {
         }
     }
 
-    /// Lets go of it: a pool is closed, so that its next opening has nothing to recover.
+    /// Closes it. A pool is closed cleanly, so that opening it the next time needs no recovery.
     pub fn close(self) -> Result<(), Failure> {
         match self {
             Self::Device(device, claim) => {
@@ -162,13 +162,13 @@ impl Subject {
 }
 
 impl InPool {
-    /// How many of the volume's first `range` bytes were written.
+    /// Returns how many of the volume's first `range` bytes were written.
     fn written_bytes(&self, range: u64) -> Result<u64, PoolError> {
         let all = self.pool.volume_info(&self.place.name)?.written_bytes;
         if all == 0 || range >= sheave::File::size_bytes(&self.volume) {
             return Ok(all);
         }
-        // A piece at a time: the extents of a large volume take memory.
+        // In pieces, because the extents of a large volume need much memory.
         const AT_ONCE: u64 = 1 << 30;
         let (mut pos, mut bytes) = (0, 0);
         while pos < range {
@@ -181,7 +181,8 @@ impl InPool {
     }
 }
 
-/// Refuses to poll what cannot be polled: the run would look for completions that come by themselves.
+/// Fails if `--poll` is used with a device that cannot be polled: the run would search for completions that arrive by
+/// themselves.
 fn refuse_poll(args: &BenchArgs, device: &Device) -> Result<(), Failure> {
     match args.poll.is_on() && !device.capabilities().polled {
         true => Err(plan::no_poll(device.name())),
@@ -189,8 +190,8 @@ fn refuse_poll(args: &BenchArgs, device: &Device) -> Result<(), Failure> {
     }
 }
 
-/// The spec of the device. A run that only reads opens a file to read it only: it must neither grow nor need permission
-/// to be written.
+/// Returns the spec of the device. A run that only reads opens a file read-only: the file must not grow, and need not
+/// be writable.
 fn spec_of(plan: &Plan) -> Result<String, Failure> {
     let spec = &plan.args.spec;
     let Target::File(path) = &plan.target else { return Ok(spec.clone()) };
@@ -211,7 +212,7 @@ fn spec_of(plan: &Plan) -> Result<String, Failure> {
     Ok(format!("{spec},readonly=on"))
 }
 
-/// A pool and a volume in memory, for this run.
+/// Creates a pool and a volume in memory for this run.
 fn make(args: &BenchArgs, place: &VolumePlace) -> Result<InPool, Failure> {
     let memory = InMemory::of(&place.pool.to_string())?;
     let device = open_device(&memory.spec).map_err(failure::device)?;
@@ -232,7 +233,7 @@ fn make(args: &BenchArgs, place: &VolumePlace) -> Result<InPool, Failure> {
     Ok(InPool { pool, volume, place: place.clone(), device })
 }
 
-/// The volume of a pool that is there.
+/// Opens a volume of an existing pool.
 fn open(plan: &Plan, place: &VolumePlace) -> Result<InPool, Failure> {
     place.pool.expect_pool()?;
     let device = place.pool.open_device("")?;
@@ -253,19 +254,19 @@ fn open(plan: &Plan, place: &VolumePlace) -> Result<InPool, Failure> {
     Ok(InPool { pool, volume, place: place.clone(), device })
 }
 
-/// A device in memory, as a pool can lie on it.
+/// A device in memory for a pool.
 #[derive(Debug, PartialEq, Eq)]
 struct InMemory {
     spec: String,
-    /// Bytes of the pool's journal, where they are not the pool's own choice.
+    /// Size of the pool's journal, if it differs from the default.
     journal: Option<u64>,
-    /// Where the raw side begins: behind what is kept, as the volume's data is.
+    /// Start of the raw side: behind the part that a null device keeps, like the data of the volume.
     base: u64,
 }
 
 impl InMemory {
-    /// A null device gets to keep superblocks and journal, exactly: then all data is behind what is kept. A ram device
-    /// has all its memory from the start, so that a first write does not pay for pages of the host.
+    /// A null device keeps exactly superblocks and journal, so that all data lies behind that part. A ram device
+    /// touches all its memory at the start, so that first writes do not include page faults of the host.
     fn of(spec: &str) -> Result<Self, Failure> {
         let as_it_is = |spec: String| Ok(Self { spec, journal: None, base: 0 });
         if let Some(rest) = spec.strip_prefix("ram:").filter(|rest| !rest.contains("touch=")) {
@@ -284,17 +285,17 @@ impl InMemory {
     }
 }
 
-/// The raw device of a comparison. A file that was made for it has no name any more: it is gone when this is, or when
-/// the process ends, however it does.
+/// The raw device of a comparison. A file that was created for it is unlinked at once, so that it disappears with this
+/// value or the process, however that ends.
 pub struct RawPeer {
-    /// The device.
     pub device: Device,
     /// First byte to use.
     pub base: u64,
 }
 
 impl RawPeer {
-    /// One of the same kind as under the pool, of `range` bytes at least; `None` unless the plan compares with it.
+    /// Opens a device of the same kind as under the pool, of at least `range` bytes; `None` unless the plan compares
+    /// with it.
     pub fn of(plan: &Plan, range: u64) -> Result<Option<Self>, Failure> {
         let (Some(Peer::Raw), Target::Volume(place)) = (plan.args.compare, &plan.target) else { return Ok(None) };
         let pool = place.pool.to_string();
@@ -321,7 +322,7 @@ impl RawPeer {
         };
         let device = open_device(&spec).map_err(failure::device)?;
         if let Some(path) = made {
-            // It was made for the run, which has it open; who removed it before spared us that.
+            // Ignored: the file, which is open, may already have been removed.
             let _ = std::fs::remove_file(path);
         }
         Ok(Some(Self { device, base }))

@@ -1,12 +1,13 @@
-//! The threads of a run: each with its ring, in step through the phases.
+//! The threads of a run, which go through the phases in step, each with its own ring.
 //!
 //! ```text
 //! setup -> [fill] -> run (or compare) -> [read back]
 //! ```
 //!
-//! * I1. Every thread passes every gate, whether its phase went well or not; after a gate that one of them did not
-//!   pass well, none goes on. So no thread waits for one that has left.
-//! * I2. The run's time is taken between two gates: from when all are ready until the last has reaped its last I/O.
+//! * I1. Every thread passes every gate, whether its phase succeeded or not. After a gate at which one reported a
+//!   failure, none continues. So no thread waits for one that has left.
+//! * I2. The run is timed between two gates: from the moment at which all are ready until the last has reaped its last
+//!   I/O.
 
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
@@ -31,23 +32,22 @@ use crate::bench::compare::{self, Arena, Comparison};
 use crate::bench::plan::{Part, Plan};
 use crate::bench::subject::RawPeer;
 
-/// What all threads of a run share.
+/// State that all threads of a run share.
 pub struct Crew {
-    /// The run.
     pub plan: Plan,
-    /// Bytes of the device that are used.
+    /// Length of the range in use.
     pub range: u64,
-    /// Whether the peer's file is opened with O_DIRECT.
+    /// The peer's file is opened with O_DIRECT.
     pub direct: bool,
-    /// What the volume is compared with.
+    /// The raw device that the volume is compared with.
     pub raw: Option<RawPeer>,
     /// The memory that a ram device is compared with.
     pub memory: Option<RamMemory>,
     /// Identity of a verified run.
     pub run_id: u64,
-    /// Shown to the reporter.
+    /// State for the progress display.
     pub board: Board,
-    /// CPU time.
+    /// Measures CPU time.
     pub meter: CpuMeter,
     /// Set by Ctrl-C.
     pub stop: Arc<AtomicBool>,
@@ -55,27 +55,25 @@ pub struct Crew {
     failed: AtomicBool,
     watch: Mutex<Option<Watch>>,
     spent: Mutex<Spent>,
-    /// Latencies of the run phase; what comes after it counts anew.
+    /// Latencies of the run phase. Stored because the next phase resets the counters.
     latency: Mutex<Option<Histogram<u64>>>,
 }
 
-/// What one thread brings home.
+/// Results of one thread.
 #[derive(Default)]
 pub struct Harvest {
     /// Counts of the run phase.
     pub counts: Counts,
     /// The first failed I/O.
     pub first_error: Option<IoError>,
-    /// What was checked.
+    /// Numbers of verified blocks.
     pub tally: Tally,
     /// The wrong block that ended the run.
     pub wrong: Option<Wrong>,
-    /// The comparison.
     pub comparison: Option<Comparison>,
 }
 
 impl Crew {
-    /// A crew for a plan.
     pub fn new(
         plan: Plan,
         range: u64,
@@ -108,12 +106,12 @@ impl Crew {
         *lock(&self.spent)
     }
 
-    /// Latencies of the run phase, or of the phase before it that a run ended in.
+    /// Latencies of the run phase, or of the earlier phase in which the run ended.
     pub fn latency(&self) -> Histogram<u64> {
         lock(&self.latency).take().unwrap_or_else(|| self.board.latency())
     }
 
-    /// Waits for all threads; true when all are well and shall go on (I1). The last one to arrive runs `then`.
+    /// Waits for all threads. Returns true if all succeeded and are to continue (I1). One of them runs `then`.
     fn gate(&self, well: bool, then: impl FnOnce()) -> bool {
         if !well {
             // Release: pairs with the acquire load below; the barrier orders it anyway.
@@ -166,7 +164,7 @@ impl Crew {
     }
 }
 
-/// One thread's life. Holding `_alive` tells the reporter that the run goes on.
+/// The body of a thread. `_alive` is held to tell the progress display that the run continues.
 pub fn work<E: Driven>(
     crew: &Crew,
     index: u32,
@@ -236,7 +234,7 @@ fn measured<E: Driven>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Fa
     };
     crew.gate(outcome.is_ok(), || crew.end_run());
     if let Some(spent) = outcome? {
-        // The run's time is that of our turns only.
+        // Only our turns count as time of the run.
         *lock(&crew.spent) = spent;
     }
     harvest.counts = looper.counts();
@@ -244,7 +242,7 @@ fn measured<E: Driven>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Fa
     Ok(harvest)
 }
 
-/// Fills if there will be reads, runs, and reads back if there were writes; every block is checked.
+/// Fills if the run reads, runs, and reads back if it wrote; every block is verified.
 fn verified<E: Engine>(crew: &Crew, index: u32, engine: E) -> Result<Harvest, Failure> {
     let plan = &crew.plan;
     let args = &plan.args;

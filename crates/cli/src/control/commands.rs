@@ -1,4 +1,4 @@
-//! `sheave export` and `sheave client`: what a daemon serves, and to whom.
+//! `sheave export` and `sheave client`: exports of a daemon, and their clients.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -80,7 +80,7 @@ pub fn export(args: &ExportArgs) -> Result<(), Failure> {
     }
 }
 
-/// Tells what was done, to a program or a person.
+/// Prints the result, as JSON or text.
 pub fn done(as_json: bool, value: &Value, words: &str) -> Result<(), Failure> {
     if as_json {
         return output::json(value);
@@ -89,7 +89,8 @@ pub fn done(as_json: bool, value: &Value, words: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is to be added: a volume of a pool of the daemon, by the pool's place or its name there, or a device.
+/// Builds the request for an export: of a volume, whose pool is given by its location or its name in the daemon, or of
+/// a device.
 fn added(remote: &Remote, spec: &str, name: Option<&str>, read_only: bool) -> Result<t::AddExport, Failure> {
     let read_only = Some(read_only);
     let Some((pool, volume)) = spec.rsplit_once('#').filter(|_| !std::path::Path::new(spec).exists()) else {
@@ -147,7 +148,7 @@ pub fn client(args: &ClientArgs) -> Result<(), Failure> {
     }
 }
 
-/// The daemon that was named, or the only one.
+/// Connects to the daemon at `named`, or to the only one.
 pub fn connect(named: Option<&std::path::Path>) -> Result<Remote, Failure> {
     let remote = Remote::only(named)?;
     remote.be_patient();

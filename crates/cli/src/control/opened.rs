@@ -1,4 +1,4 @@
-//! A pool that a command has opened itself, or that a daemon holds: the same commands for both.
+//! A pool that a command opened itself or that a daemon holds, with the same operations for both.
 
 use serde::Deserialize;
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
@@ -17,17 +17,15 @@ use crate::output;
 use crate::patience;
 use crate::progress::Progress;
 
-/// One of them.
+/// An open pool.
 pub struct Opened {
     place: PoolPlace,
     by: By,
 }
 
-/// Who has it open.
+/// The process that has the pool open.
 pub enum By {
-    /// This process.
     Us(Pool),
-    /// A daemon.
     Them(Holder),
 }
 
@@ -53,7 +51,7 @@ struct Extents {
 }
 
 impl Opened {
-    /// Opens a pool, or finds the daemon that has it, and says so.
+    /// Opens a pool, or finds the daemon that holds it, and reports that.
     pub fn open(place: &PoolPlace, access: Access) -> Result<Opened, Failure> {
         const RESCUE: &str = "a rescue reads a pool that nobody has open";
         if let Some(holder) = named(place)? {
@@ -69,7 +67,7 @@ impl Opened {
                 whole = found;
                 Ok(By::Us(pool))
             }
-            // A member that is not found here may be known to the daemon, too.
+            // The pool may be held by a daemon that knows a member which was not found here.
             Err(why) if access != Access::Rescue => {
                 holder(place).map(By::Them).ok_or_else(|| look_elsewhere(not_all_of_it(place, why)))
             }
@@ -85,14 +83,14 @@ impl Opened {
         }
     }
 
-    /// A pool that a daemon holds; says so.
+    /// A pool that a daemon holds; reports that to the user.
     fn by_them(place: &PoolPlace, holder: Holder) -> Opened {
         output::note(format_args!("sheave: {place} is served: asking {}\n", holder.remote.describe()));
         holder.remote.be_patient();
         Opened { place: place.clone(), by: By::Them(holder) }
     }
 
-    /// A pool that a daemon holds, if one does now.
+    /// Returns the pool if a daemon holds it now.
     pub fn held(place: &PoolPlace) -> Result<Option<Opened>, Failure> {
         if let Some(holder) = named(place)? {
             return Ok(Some(Opened::by_them(place, holder)));
@@ -101,17 +99,15 @@ impl Opened {
         Ok(holder(place).map(|holder| Opened::by_them(place, holder)))
     }
 
-    /// Who has it open.
     pub fn by(&self) -> &By {
         &self.by
     }
 
-    /// Where it is.
     pub fn place(&self) -> &PoolPlace {
         &self.place
     }
 
-    /// Closes it, if it was opened here.
+    /// Closes the pool if it was opened here.
     pub fn close(self) -> Result<(), Failure> {
         match self.by {
             By::Us(pool) => pool.close().map_err(failure::pool),
@@ -119,7 +115,7 @@ impl Opened {
         }
     }
 
-    /// Does it here, or has the daemon do it, whose reply has the volume.
+    /// Performs a change with `here`, or calls `method` of the daemon, whose reply has the volume.
     fn change<P: serde::Serialize>(
         &self,
         name: &str,
@@ -139,7 +135,7 @@ impl Opened {
         }
     }
 
-    /// What it is and how full.
+    /// Returns properties and usage of the pool.
     pub fn info(&self) -> Result<PoolJson, Failure> {
         match &self.by {
             By::Us(pool) => Ok(PoolJson::new(&self.place, &pool.info())),
@@ -150,7 +146,7 @@ impl Opened {
         }
     }
 
-    /// Changes the low-water mark, whether what becomes free goes back, or acknowledges a loss.
+    /// Sets the low-water mark, switches discard, or acknowledges a loss of data.
     pub fn set(
         &self,
         low_water: Option<LowWater>,
@@ -176,7 +172,7 @@ impl Opened {
         }
     }
 
-    /// What an opening that rescues has passed over.
+    /// Returns the damage that an open with rescue has ignored.
     pub fn unsure(&self) -> Vec<String> {
         match &self.by {
             By::Us(pool) => pool.info().unsure,
@@ -184,7 +180,6 @@ impl Opened {
         }
     }
 
-    /// All volumes and snapshots.
     pub fn volumes(&self) -> Result<Vec<VolumeJson>, Failure> {
         match &self.by {
             By::Us(pool) => Ok(pool.volumes().iter().map(|info| VolumeJson::new(&self.place, info)).collect()),
@@ -195,7 +190,7 @@ impl Opened {
         }
     }
 
-    /// One of them.
+    /// Returns one volume or snapshot.
     pub fn volume(&self, name: &str) -> Result<VolumeJson, Failure> {
         match &self.by {
             By::Us(pool) => Ok(VolumeJson::new(&self.place, &pool.volume_info(name).map_err(failure::pool)?)),
@@ -207,7 +202,7 @@ impl Opened {
         }
     }
 
-    /// Makes a volume.
+    /// Creates a volume.
     pub fn create(&self, name: &str, size_bytes: u64, max_size_bytes: Option<u64>) -> Result<VolumeJson, Failure> {
         let here = |pool: &Pool| match max_size_bytes {
             Some(most) => pool.create_growing_volume(name, size_bytes, most).map(drop),
@@ -217,7 +212,7 @@ impl Opened {
         self.change(name, here, "CreateVolume", there)
     }
 
-    /// Changes the size of a volume, as `here` does it.
+    /// Changes the size of a volume; `here` does it for a pool that is open here.
     pub fn resize(
         &self,
         name: &str,
@@ -229,19 +224,18 @@ impl Opened {
         self.change(name, here, "ResizeVolume", there)
     }
 
-    /// Gives a volume another name.
     pub fn rename(&self, name: &str, new: &str) -> Result<VolumeJson, Failure> {
         let there = |pool| t::Named { pool, volume: name.into(), name: new.into() };
         self.change(new, |pool| pool.rename(name, new), "RenameVolume", there)
     }
 
-    /// Freezes the state of a volume.
+    /// Creates a snapshot.
     pub fn snapshot(&self, name: &str, new: &str) -> Result<VolumeJson, Failure> {
         let there = |pool| t::Named { pool, volume: name.into(), name: new.into() };
         self.change(new, |pool| pool.snapshot(name, new), "CreateSnapshot", there)
     }
 
-    /// Freezes the states of several volumes at one moment, each as `VOLUME@at`.
+    /// Creates snapshots of several volumes at the same moment, each called `VOLUME@at`.
     pub fn snapshot_together(&self, volumes: &[String], at: &str) -> Result<Vec<VolumeJson>, Failure> {
         match &self.by {
             By::Us(pool) => {
@@ -257,19 +251,19 @@ impl Opened {
         }
     }
 
-    /// Makes a writable copy.
+    /// Creates a writable copy.
     pub fn clone_volume(&self, name: &str, new: &str) -> Result<VolumeJson, Failure> {
         let there = |pool| t::Named { pool, volume: name.into(), name: new.into() };
         self.change(new, |pool| pool.clone_volume(name, new), "CloneVolume", there)
     }
 
-    /// Makes a volume what a snapshot is.
+    /// Resets a volume to a snapshot.
     pub fn rollback(&self, name: &str, snapshot: &str, force: bool) -> Result<VolumeJson, Failure> {
         let there = |pool| t::Rollback { pool, volume: name.into(), snapshot: snapshot.into(), force: Some(force) };
         self.change(name, |pool| pool.rollback(name, snapshot), "RollbackVolume", there)
     }
 
-    /// Deletes volumes; the bytes that came free.
+    /// Deletes volumes. Returns the number of bytes freed.
     pub fn delete(&self, names: &[&str], force: bool) -> Result<u64, Failure> {
         match &self.by {
             By::Us(pool) => delete_all(pool, names, |_| {}),
@@ -282,7 +276,7 @@ impl Opened {
         }
     }
 
-    /// Where a volume of `size` bytes reads differently from another.
+    /// Returns the ranges in which a volume of `size` bytes reads differently from another.
     pub fn changes(
         &self,
         name: &str,
@@ -318,7 +312,7 @@ impl Opened {
         }
     }
 
-    /// What lies where in a volume.
+    /// Returns the extents of a range of a volume.
     pub fn map(&self, name: &str, offset: u64, len: u64) -> Result<Vec<ExtentJson>, Failure> {
         match &self.by {
             By::Us(pool) => {
@@ -334,7 +328,7 @@ impl Opened {
     }
 }
 
-/// Extents that a daemon tells in pieces.
+/// Collects extents that a daemon returns in several replies.
 fn pages(
     offset: u64,
     len: u64,

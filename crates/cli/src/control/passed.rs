@@ -1,6 +1,6 @@
 //! Files that a command opens and passes to a daemon.
 //!
-//! The command has the rights of its user; the daemon may not reach the file, or know another one by that path.
+//! The command has the rights of its user. The daemon may lack access to the file, or find another one at that path.
 
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -12,20 +12,20 @@ use sheave_daemon::place::PoolPlace;
 
 use crate::made::Made;
 
-/// The file of a device.
+/// A device whose file is passed.
 #[derive(Debug, Default)]
 pub struct Passed {
-    /// The spec that names it for the daemon, whose directory is another.
+    /// The spec for the daemon, which has another working directory.
     pub spec: Option<String>,
-    /// Nothing, or the same file twice: for reads and writes, and for the lock.
+    /// Empty, or the same file opened twice: for reads and writes, and for the lock.
     pub files: Vec<File>,
-    /// The file, if it was made here; gone again unless it was kept. Dropped last, for the lock keeps it.
+    /// The file, if it was created here; removed unless it is kept. Dropped last, because the lock protects it.
     made: Option<Made>,
 }
 
 impl Passed {
-    /// Opens the file of a `file:` spec with the rights of this user, or makes it, if the spec has a size. What is
-    /// within another device is left to the daemon, which refuses it unless this user has its rights.
+    /// Opens the file of a `file:` spec with the rights of this user, or creates it if the spec has a size. A file
+    /// under another device is left to the daemon, which refuses it unless this user has the daemon's rights.
     pub fn open(spec: &str, read_only: bool) -> Result<Passed, Failure> {
         let place: Option<PoolPlace> = spec.starts_with("file:").then(|| spec.parse().ok()).flatten();
         let file = place.and_then(|place| place.file_spec());

@@ -1,4 +1,4 @@
-//! The latency histogram in characters: one line for each doubling of time, with its share of the I/Os.
+//! The latency histogram as text: a line with its share of the I/Os for each doubling of the latency.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use sheave_base::units::fmt_ns;
 /// Width of the longest bar.
 const WIDTH: usize = 50;
 
-/// Draws it; nothing when nothing was recorded.
+/// Draws the histogram; returns an empty text if nothing was recorded.
 pub fn draw(latency: &Histogram<u64>) -> String {
     let rows = rows(latency);
     let most = rows.iter().map(|row| row.1).max().unwrap_or(0);
@@ -19,7 +19,7 @@ pub fn draw(latency: &Histogram<u64>) -> String {
     text.push_str("\n      latency up to    share\n");
     for (limit, count) in rows {
         let share = count as f64 * 100.0 / latency.len() as f64;
-        // Whatever happened at all gets a mark.
+        // A row with any I/Os at all gets a mark.
         let len = (count as f64 * WIDTH as f64 / most as f64).round() as usize;
         let bar = if count > 0 && len == 0 { ".".to_owned() } else { "#".repeat(len) };
         // Writing to a String does not fail.
@@ -28,7 +28,7 @@ pub fn draw(latency: &Histogram<u64>) -> String {
     text
 }
 
-/// (upper bound, count) for each doubling, without the empty ones at both ends.
+/// Returns (upper bound, count) for each doubling, without empty ones at both ends.
 fn rows(latency: &Histogram<u64>) -> Vec<(u64, u64)> {
     let mut rows = Vec::new();
     if latency.is_empty() {
