@@ -1,8 +1,8 @@
-//! `sheave doctor`: what this machine, and a path on it, offer to Sheave, and how to get what is missing.
+//! `sheave doctor`: checks what this machine, and a path on it, provide for Sheave, with advice on what is missing.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`check`] | one check and how it went |
+//! | [`check`] | a check and its result |
 //! | [`ring`] | kernel version, io_uring and what forbids it |
 //! | [`machine`] | limits, CPUs, clock source |
 //! | [`path`] | direct I/O, alignment and polling of a file or device |
@@ -24,7 +24,7 @@ use sheave_daemon::failure::Failure;
 use crate::args::DoctorArgs;
 use crate::output;
 
-/// The whole examination.
+/// Result of all checks.
 #[derive(Debug, Serialize)]
 struct Examination {
     /// The worst verdict.
@@ -33,7 +33,7 @@ struct Examination {
     checks: Vec<Check>,
 }
 
-/// Examines, prints, and fails when something keeps `file:` from working.
+/// Runs the checks and prints the result; fails if something keeps `file:` from working.
 pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let mut checks = ring::checks();
     checks.extend(machine::checks());

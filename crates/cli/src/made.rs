@@ -1,4 +1,4 @@
-//! A file that a command makes on the way to something else, and that goes again when that fails.
+//! A file that a command creates as a step of an operation, and removes if that fails.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,31 +10,31 @@ use sheave_drivers::host::make_name_durable;
 
 use crate::pool::signature;
 
-/// A file that this made; gone again unless what it was made for came to be.
+/// A file that was created here; removed on drop unless it is kept.
 ///
-/// Another process may come across the file, make a pool of it first and be done before this fails. So it goes only if
-/// it is the file that was made here, nobody has it, and no pool is in it.
+/// Another process may find the file and make a pool of it before this operation fails. So it is removed only if it is
+/// still the file that was created here, nobody has locked it, and it contains no pool.
 #[derive(Debug)]
 pub struct Made {
     made: Option<(PathBuf, File)>,
 }
 
 impl Made {
-    /// Makes the file of a pool of one file, if that is missing; before it is opened with the size that it is to have.
-    /// Without a size none is made. What is wrong with the place is told by the opening, which follows.
+    /// Creates the file of a pool in a single file, if it is missing and `sized`. Problems with the path are reported
+    /// by the open that follows.
     ///
     /// # Errors
     ///
-    /// The name is not durable, which it is to be when the pool is.
+    /// The name cannot be made durable, which it must be before the pool is.
     pub fn begin(place: &PoolPlace, sized: bool) -> Result<Self, Failure> {
         place.single_path().filter(|_| sized).map_or(Ok(Self { made: None }), Self::file)
     }
 
-    /// Makes this file, if it is missing.
+    /// Creates this file, if it is missing.
     ///
     /// # Errors
     ///
-    /// As those of [`Made::begin`].
+    /// Those of [`Made::begin`].
     pub fn file(path: &Path) -> Result<Self, Failure> {
         let open = || File::options().read(true).write(true).create_new(true).open(path).ok();
         let made = (!path.exists()).then(open).flatten().map(|file| (path.to_owned(), file));
@@ -48,7 +48,7 @@ impl Made {
         Ok(made)
     }
 
-    /// It is needed.
+    /// Keeps the file.
     pub fn keep(mut self) {
         self.made = None;
     }
@@ -57,10 +57,10 @@ impl Made {
 impl Drop for Made {
     fn drop(&mut self) {
         let Some((path, file)) = self.made.take() else { return };
-        // Nobody else can claim it from here on.
+        // With this lock nobody else can claim the file.
         let is_free = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
         if leads_to(&path, &file) && is_free && !signature::is_of_pool(&path) {
-            // The error that brought us here is the one worth telling.
+            // Ignored, since the caller already returns the error that led here.
             let _ = fs::remove_file(path);
         }
     }

@@ -46,14 +46,14 @@ fn main() -> ExitCode {
     let outcome = match moved::refuse(args.iter().cloned()) {
         Ok(()) => match args::parse(&args) {
             Ok(cli) => run(cli),
-            // Help, or the version: a result.
+            // Help and version are results, and go to stdout.
             Err(page) if !page.use_stderr() => {
                 output::text(&args::page(&page));
                 Ok(())
             }
             Err(refused) => {
                 let failure = args::command_line(&refused);
-                // clap's words are the better ones for a person: they have colours, and show the usage.
+                // clap's own output is better for people: it has colours and shows the usage.
                 let _ = refused.print();
                 output::failure_json(&failure, wants_json);
                 return failure.exit_code();

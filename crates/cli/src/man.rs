@@ -1,8 +1,8 @@
-//! `sheave man` and `sheave completions`: what other programs show of the commands, from the definition of the
+//! `sheave man` and `sheave completions`: manual pages and shell completions, generated from the definition of the
 //! arguments.
 //!
-//! A page has what `--help` has. What stands at the end of that becomes sections of their own: the examples, in which
-//! each line stays a line, the exit code, and notes.
+//! A page has the content of `--help`. The end of that is split into sections: examples, whose lines are kept, the exit
+//! code, and notes.
 
 use std::fs;
 use std::path::Path;
@@ -67,7 +67,7 @@ fn page(man: &Man, command: &clap::Command) -> std::io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// The paragraphs at the end of a help text under their headings, examples first.
+/// Splits the end of a help text into sections, examples first.
 fn sections(after: &str) -> Vec<(&'static str, String)> {
     let (mut examples, mut exit, mut notes) = (String::new(), String::new(), String::new());
     for paragraph in after.split("\n\n").filter(|paragraph| !paragraph.trim().is_empty()) {

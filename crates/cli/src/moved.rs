@@ -1,12 +1,12 @@
-//! Commands that this program does not have, and somebody may look for here: they are those of `sheave-lab`.
+//! Commands of `sheave-lab` that a user may look for here.
 //!
-//! Looked at before the command line is parsed, for the options of such a command are unknown here too.
+//! Checked before the command line is parsed, because the options of such a command are unknown here too.
 
 use std::ffi::OsString;
 
 use sheave_daemon::failure::Failure;
 
-/// Refuses a command of the lab, in words that name the command to use.
+/// Refuses a command of the lab, with a message that names the right command.
 pub fn refuse(args: impl Iterator<Item = OsString>) -> Result<(), Failure> {
     let args: Vec<String> = args.skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
     match args.split_first() {

@@ -1,6 +1,6 @@
-//! Results on stdout, as all programs here write them ([`sheave_load::output`]); a failure is one of this command.
+//! Output of results on stdout, as in all programs here ([`sheave_load::output`]), with the failures of this command.
 //!
-//! O1. With `--json` stdout gets exactly one JSON value: the result, or the failure when there was no result.
+//! O1. With `--json`, stdout gets exactly one JSON value: the result, or the failure if there was no result.
 
 use std::fmt;
 use std::io::Write;
@@ -22,7 +22,7 @@ pub fn json<T: Serialize>(value: &T) -> Result<(), Failure> {
     Ok(sheave_load::output::json(value)?)
 }
 
-/// Returns a time in the unit that suits it.
+/// Formats a time in the unit that suits it.
 pub fn span(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s"),
@@ -32,12 +32,12 @@ pub fn span(seconds: u64) -> String {
     }
 }
 
-/// Returns a name without the control characters that a terminal would obey.
+/// Replaces control characters, which a terminal would execute.
 pub fn plain(name: &str) -> String {
     name.chars().map(|sign| if sign.is_control() { '?' } else { sign }).collect()
 }
 
-/// Writes to stderr. Nobody listening, or no room, is no reason to stop, nor to panic.
+/// Writes to stderr, ignoring errors: a closed or full stderr must not stop or panic the command.
 pub fn say(text: impl fmt::Display) {
     let _ = write!(std::io::stderr().lock(), "{text}");
 }
@@ -45,35 +45,35 @@ pub fn say(text: impl fmt::Display) {
 /// `--quiet` was given.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// From now on notes are not told.
+/// Suppresses notes from now on.
 pub fn be_quiet() {
     // Relaxed: the main thread alone sets it, before it does anything else.
     QUIET.store(true, Ordering::Relaxed);
 }
 
-/// Whether notes are told.
+/// Returns true if notes are suppressed.
 pub fn is_quiet() -> bool {
     // Relaxed: as above.
     QUIET.load(Ordering::Relaxed)
 }
 
-/// Writes to stderr what goes well, and is told for people who look on.
+/// Writes a note to stderr: information for a user who watches, not a problem.
 pub fn note(text: impl fmt::Display) {
     if !is_quiet() {
         say(text);
     }
 }
 
-/// Warnings, a line each, to stderr.
+/// Writes warnings to stderr, one line each.
 pub fn warn(words: &[String]) {
     words.iter().for_each(|word| say(format_args!("sheave: warning: {word}\n")));
 }
 
-/// Tells programs why the command failed, if JSON was asked for and there is none yet (O1).
+/// Writes the failure as JSON, if JSON was asked for and nothing was written yet (O1).
 pub fn failure_json(failure: &Failure, wants_json: bool) {
     // Relaxed: as above.
     if wants_json && !WRITTEN.load(Ordering::Relaxed) {
-        // What stdout does not take is told by the exit code all the same.
+        // If stdout cannot be written, the exit code still reports the failure.
         let _ = sheave_load::output::json(&failure.json());
     }
 }

@@ -1,7 +1,7 @@
-//! `--wait`: how long a command waits for a pool that another process has.
+//! `--wait`: how long a command waits for a pool that another process holds.
 //!
-//! Owns the time, which is set once, before the command does anything. Looks again and again: nobody tells when a lock
-//! on a file comes free, and a queue would be one more thing that a killed process leaves behind.
+//! Owns the time limit, which is set once, before the command does anything. Polls, because there is no notification
+//! when the lock of a file is released, and a queue would be something that a killed process could leave behind.
 
 use std::sync::OnceLock;
 use std::thread;
@@ -13,20 +13,20 @@ use sheave_load::signals;
 
 use crate::output;
 
-/// How often it looks.
+/// Polling interval.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 static LONGEST: OnceLock<Duration> = OnceLock::new();
 
-/// Waits so long from now on; `None`: not at all.
+/// Sets the time limit; `None` means not to wait.
 pub fn set(longest: Option<Duration>) {
     if let Some(longest) = longest {
-        // The command line is read once.
+        // Fails only on a second call; the command line is parsed once.
         let _ = LONGEST.set(longest);
     }
 }
 
-/// Tries until nobody else has what it needs, or the time is over; then the error says who has it.
+/// Repeats `attempt` until it no longer fails as busy, or the time is over; the failure then names the holder.
 pub fn until_free<T>(mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
     let first = attempt();
     let (Some(longest), Err(busy)) = (LONGEST.get(), &first) else { return first };
@@ -46,7 +46,7 @@ pub fn until_free<T>(mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<
             Err(busy) if busy.is_busy() && since.elapsed() < *longest => {}
             Err(busy) if busy.is_busy() => return Err(busy.after(since.elapsed())),
             done => {
-                // What follows may look at no flag.
+                // The operation that follows may not check the flag, so Ctrl-C must end the process again.
                 signals::stop_unheard();
                 return done;
             }

@@ -1,12 +1,12 @@
-//! `sheave pool`: makes pools and looks after them.
+//! `sheave pool`: creation and maintenance of pools.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`signature`] | what lies on a device before it is formatted |
+//! | [`signature`] | detection of content on a device before it is formatted |
 //! | [`create`], [`scan`], [`info`], [`check`], [`grow`], [`set`] | the commands |
-//! | [`scrub`], [`trim`], [`upgrade`], [`watch`] | more of them |
+//! | [`scrub`], [`trim`], [`upgrade`], [`watch`] | further commands |
 //!
-//! What a pool is, `docs/volumes.md` says; every rule about its content is the pool's.
+//! `docs/volumes.md` explains pools. All rules about their content are in `sheave_vol`.
 
 mod allocate;
 mod check;
@@ -27,7 +27,7 @@ use sheave_daemon::place::whole::search_also;
 use crate::args::pool::{PoolArgs, PoolCommand};
 use crate::control::remote;
 
-/// Runs one of them.
+/// Runs the subcommand.
 pub fn run(args: &PoolArgs) -> Result<(), Failure> {
     crate::patience::set(args.wait);
     search_also(&args.search);

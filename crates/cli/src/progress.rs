@@ -1,5 +1,5 @@
-//! How far a copy, a scrub or a check is, always on stderr: a bar on a terminal, else a line now and then, as JSON if
-//! the result is JSON.
+//! Progress of a copy, scrub or check, always on stderr: a bar on a terminal, otherwise a line from time to time, as
+//! JSON if the result is JSON.
 
 pub mod bar;
 
@@ -15,29 +15,29 @@ use crate::args::ProgressStyle;
 use crate::output;
 use crate::space::Warner;
 
-/// How often a bar is drawn, and a line written.
+/// Interval between updates of the bar, and between lines.
 const BAR_TICK: Duration = Duration::from_millis(250);
 const LINE_TICK: Duration = Duration::from_secs(5);
 
-/// The progress of one of them.
+/// Progress of one operation.
 pub struct Progress {
     what: &'static str,
     style: ProgressStyle,
     bar: Option<ProgressBar>,
-    /// Bytes of all, when that is known.
+    /// Total bytes, if known.
     total: Option<u64>,
     done: u64,
     since: Instant,
     next: Instant,
-    /// Of the pool that is written to.
+    /// Monitor of the pool that is written to.
     warner: Option<Warner>,
 }
 
-/// A line for programs.
+/// A line of progress as JSON.
 #[derive(Serialize)]
 struct JsonLine {
     phase: &'static str,
-    /// From 0 to 1; null when the length of the whole is not known.
+    /// From 0 to 1; null if the total is unknown.
     done: Option<f64>,
     eta_s: Option<f64>,
     bytes: u64,
@@ -68,7 +68,7 @@ impl Progress {
         Self { what, style, bar, total, done: 0, since, next: since + tick, warner: None }
     }
 
-    /// Warns of a pool that has little space, now or in the course of the copy.
+    /// Sets a monitor that warns of a pool with little space, now and during the copy.
     pub fn warn(&mut self, warner: Warner) {
         self.warner = Some(warner);
         self.look();
@@ -82,13 +82,13 @@ impl Progress {
         }
     }
 
-    /// So many bytes are done, of about so many, both as they are known now.
+    /// Sets the number of bytes done and the estimated total.
     pub fn set(&mut self, done: u64, total: u64) {
         (self.done, self.total) = (done, Some(total));
         self.show();
     }
 
-    /// So many bytes are done, of so many when that is known.
+    /// Sets the number of bytes done, and the total if known.
     pub fn reach(&mut self, done: u64, total: Option<u64>) {
         self.done = done;
         self.total = total.or(self.total);
@@ -114,7 +114,7 @@ impl Progress {
         }
     }
 
-    /// Ends, and gives the time that it took.
+    /// Ends the display, and returns the elapsed time.
     pub fn finish(mut self) -> Duration {
         self.look();
         if let Some(bar) = &self.bar {
@@ -131,14 +131,14 @@ impl Progress {
         self.done as f64 / self.since.elapsed().as_secs_f64().max(1e-9)
     }
 
-    /// Time left at the pace so far.
+    /// Estimates the remaining time, from the pace so far.
     fn eta(&self) -> Option<Duration> {
         let left = self.total?.saturating_sub(self.done) as f64;
         let speed = self.speed();
         (speed > 0.0).then(|| Duration::try_from_secs_f64(left / speed).unwrap_or(Duration::MAX))
     }
 
-    /// The words, those that matter most first.
+    /// Returns the parts of the message, the most important first.
     fn words(&self) -> Vec<String> {
         let of = self.total.map_or(String::new(), |total| format!(" of {}", fmt_bytes(total)));
         let mut words = vec![format!("{}{of}", fmt_bytes(self.done))];
@@ -166,7 +166,7 @@ impl Progress {
             },
             _ => return,
         };
-        // Nobody listening is no reason to stop.
+        // A failure to show the progress must not stop the operation.
         let _ = writeln!(std::io::stderr().lock(), "{line}");
     }
 }

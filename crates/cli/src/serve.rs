@@ -1,4 +1,4 @@
-//! `sheave serve`: what its arguments ask of [`sheave_daemon`].
+//! `sheave serve`: passes its arguments to [`sheave_daemon`].
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use sheave_serve::TlsFiles;
 use crate::args::serve::{ServeArgs, TlsMode};
 use crate::output;
 
-/// Does it.
+/// Runs the command.
 pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     search_also(&args.search);
     let code = match (&args.config, &args.spec) {
@@ -25,7 +25,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     if code == 0 { Ok(()) } else { Err(Failure::command_ended(code)) }
 }
 
-/// Checks a configuration, and prints what was found.
+/// Checks a configuration, and prints the findings.
 fn checked(args: &ServeArgs, path: &Path) -> Result<(), Failure> {
     let report = check::configuration(path, &overrides(args))?;
     if args.json {

@@ -1,6 +1,6 @@
-//! How much space a pool has left, in words; and the warning, once a command, when that is little.
+//! Description of a pool's free space; and a warning, once in a command, when it is low.
 //!
-//! Owns the words. When a pool is low or full is the pool's own matter.
+//! Owns the messages. The pool decides when it is low or full.
 
 use sheave_base::units::fmt_bytes;
 use sheave_daemon::place::PoolPlace;
@@ -9,7 +9,7 @@ use sheave_vol::{Pool, SpaceNotice, SpaceState, Watch};
 
 use crate::output;
 
-/// What to do about it.
+/// Advice for a pool that is low.
 fn fix(place: &PoolPlace) -> String {
     format!(
         "delete volumes or snapshots (sheave volume list '{place}'), discard what is not needed, or give it more: \
@@ -33,7 +33,7 @@ pub fn words(place: &PoolPlace, info: &PoolJson) -> String {
     }
 }
 
-/// Warns on stderr, once, of a pool that is low or full.
+/// Warns on stderr, once, about a pool that is low or full.
 pub struct Warner {
     place: PoolPlace,
     watch: Watch,
@@ -41,12 +41,12 @@ pub struct Warner {
 }
 
 impl Warner {
-    /// Of this pool; of what it is now, too, at the first look.
+    /// A monitor of this pool. Its first check reports the current state too.
     pub fn new(place: &PoolPlace, pool: &Pool) -> Self {
         Self { place: place.clone(), watch: pool.watch(), said: false }
     }
 
-    /// Looks, and warns if there is something to warn of and nothing was said before.
+    /// Checks the pool, and warns if necessary and not done before.
     pub fn look(&mut self) {
         if let Some(warning) = self.next() {
             output::say(format_args!("{warning}\n"));
@@ -61,7 +61,7 @@ impl Warner {
     }
 }
 
-/// The warning that belongs to a notice.
+/// Returns the warning for a notice.
 fn warning(place: &PoolPlace, notice: &SpaceNotice) -> Option<String> {
     let free = fmt_bytes(notice.free_bytes);
     let what = match notice.state {

@@ -1,24 +1,24 @@
-//! A command line as somebody types it first, in the form in which it is read.
+//! Rewrites common spellings of a command line into the form that is parsed.
 //!
-//! Owns spellings alone: what is rewritten could mean nothing else. Each rule has a row in the tests.
+//! Handles spellings only: a rewritten command line could have no other meaning. Each rule has a row in the tests.
 //!
-//! * W1. An option whose value may be left out takes it behind a blank, too, if what stands there is such a value.
-//! * W2. `--json` may stand before the command.
+//! * W1. An option with an optional value also takes it as the next word, if that is a valid value.
+//! * W2. `--json` may precede the command.
 //! * W3. A size or time may have a blank before its unit.
 //! * W4. `-v` and `version` alone ask for the version.
-//! * W5. `volume resize` takes its size as `--size`, as `create` does.
+//! * W5. `volume resize` takes its size as `--size`, like `create`.
 
 use std::ffi::OsString;
 
 use crate::args::value;
 
-/// Units that may stand behind a number (W3).
+/// Units that may follow a number (W3).
 const UNITS: [&str; 25] = [
     "B", "k", "K", "kB", "KB", "KiB", "M", "MB", "MiB", "G", "GB", "GiB", "T", "TB", "TiB", "P", "PB", "PiB", "ns",
     "us", "ms", "s", "m", "min", "h",
 ];
 
-/// Whether an option may have this value behind a blank (W1).
+/// Returns true if `value` may follow `option` as the next word (W1).
 fn takes(option: &str, value: &str) -> bool {
     match option {
         "--wait" => value::patience(value).is_ok(),
@@ -28,7 +28,7 @@ fn takes(option: &str, value: &str) -> bool {
     }
 }
 
-/// Rewrites a command line, of which the first word is the program.
+/// Rewrites a command line, whose first word is the program.
 pub fn rewrite(args: Vec<OsString>) -> Vec<OsString> {
     let Some(words) = args.iter().map(|arg| arg.to_str()).collect::<Option<Vec<&str>>>() else { return args };
     let Some((program, words)) = words.split_first() else { return args };

@@ -1,14 +1,14 @@
-//! `sheave top`: what a daemon does now.
+//! `sheave top`: current activity of a daemon.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`rates`] | what happened between two readings |
-//! | [`screen`] | what is shown, and what keys do to it |
-//! | [`draw`] | the picture of it |
+//! | [`rates`] | differences between two readings |
+//! | [`screen`] | state of the display, and its keys |
+//! | [`draw`] | drawing of the display |
 //! | [`text`] | the same as text, for `--once` |
 //!
-//! Asks for `GetStatistics` each interval; the daemon counts nothing for it. The terminal is as it was before when this
-//! ends: by a key, by a failure, and by a panic.
+//! Calls `GetStatistics` in each interval; the daemon counts nothing for it. The terminal is restored at the end: after
+//! a key, a failure, or a panic.
 
 mod draw;
 mod rates;
@@ -31,7 +31,7 @@ use crate::control::commands::connect;
 use crate::control::remote::Remote;
 use crate::output;
 
-/// The command.
+/// Runs the command.
 pub fn run(args: &TopArgs) -> Result<(), Failure> {
     let remote = connect(args.control.as_deref())?;
     if args.once {
@@ -60,7 +60,7 @@ fn read(remote: &Remote) -> Result<t::Statistics, Failure> {
     remote.call("GetStatistics", &t::Nothing {})
 }
 
-/// Shows it until a key ends it.
+/// Shows the display until a key ends it.
 fn watch(
     args: &TopArgs,
     remote: &Remote,

@@ -1,13 +1,13 @@
-//! `sheave volume`: thin volumes and snapshots, and copying into and out of them.
+//! `sheave volume`: thin volumes and snapshots, and copies into them and out of them.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`manage`] | create, resize, rename, snapshot, clone, rollback, delete |
 //! | [`show`] | list and info |
-//! | [`map`] | where the parts of a volume lie |
-//! | [`import`], [`export`] | copies from and to raw images, as [`sheave_daemon::copy`] makes them |
-//! | [`diff`] | what differs between volumes |
-//! | [`export_diff`], [`import_diff`] | what changed between snapshots, as a stream |
+//! | [`map`] | extents of a volume |
+//! | [`import`], [`export`] | copies from and to raw images, by [`sheave_daemon::copy`] |
+//! | [`diff`] | differences between volumes |
+//! | [`export_diff`], [`import_diff`] | changes between snapshots, as a stream |
 
 mod diff;
 pub mod export;
@@ -25,7 +25,7 @@ use crate::args::volume::{VolumeArgs, VolumeCommand as C};
 use crate::control::remote;
 use crate::patience;
 
-/// Runs one of them.
+/// Runs the subcommand.
 pub fn run(args: &VolumeArgs) -> Result<(), Failure> {
     patience::set(args.wait);
     search_also(&args.search);

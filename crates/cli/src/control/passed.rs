@@ -29,7 +29,7 @@ impl Passed {
     pub fn open(spec: &str, read_only: bool) -> Result<Passed, Failure> {
         let place: Option<PoolPlace> = spec.starts_with("file:").then(|| spec.parse().ok()).flatten();
         let file = place.and_then(|place| place.file_spec());
-        // What else it may be, the daemon tells: to open a pipe would wait.
+        // Other types are left to the daemon, which reports them: opening a pipe here could block.
         let is_other = |path: &String| std::fs::metadata(path).is_ok_and(|meta| !meta.is_file() && !is_block(&meta));
         let Some((path, options)) = file.filter(|(path, _)| !is_other(path)) else { return Ok(Passed::default()) };
         let failed = |error: std::io::Error| {
@@ -50,7 +50,7 @@ impl Passed {
         Ok(Passed { spec: Some(spec), files, made })
     }
 
-    /// The daemon has it: a file that was made for it stays.
+    /// Called when the daemon has accepted the device: a file that was created for it stays.
     pub fn keep(self) {
         self.made.into_iter().for_each(Made::keep);
     }

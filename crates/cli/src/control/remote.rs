@@ -1,8 +1,7 @@
-//! A daemon as a command sees it: found, and called.
+//! The calling side of the control socket: finds a daemon, and calls its methods.
 //!
-//! A command sends it nothing but what it was asked to do, and descriptors of files that it has opened itself. So it
-//! trusts no daemon but one of root, of its own user, or of the owner of the pool's file: another one could answer in
-//! the place of the pool's owner.
+//! A command sends its request, and descriptors of files that it opened itself. So it trusts only daemons of root, of
+//! its own user, or of the owner of the pool's file: any other could answer in place of the owner's.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -26,42 +25,41 @@ use sheave_varlink::{Client, ClientError};
 use crate::output;
 use crate::progress::Progress;
 
-/// Sockets of a directory that are tried, at most.
+/// Maximum number of sockets that are tried in a directory.
 const MAX_SOCKETS: usize = 256;
-/// How long a daemon may take to say which pools it holds.
+/// Time limit for a daemon's list of pools.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A daemon.
+/// A connection to a daemon.
 pub struct Remote {
     client: RefCell<Client>,
     socket: PathBuf,
 }
 
-/// What to do when no daemon answers.
+/// Advice if no daemon responds.
 const FIX: &str = "start one: sheave serve --config FILE; or name its control socket: --control PATH";
 
 /// A daemon that holds a pool.
 pub struct Holder {
-    /// It.
     pub remote: Remote,
-    /// Its name of the pool.
+    /// Name of the pool in the daemon.
     pub pool: String,
 }
 
-/// The socket that `--control` of this command names.
+/// The socket named with `--control`.
 static NAMED: OnceLock<PathBuf> = OnceLock::new();
 
-/// Pools are asked for at this socket alone, if there is one. Whoever names it trusts who listens there.
+/// Restricts the search for pools to the daemon at this socket, if given. It is trusted, whoever it belongs to.
 pub fn name(path: Option<PathBuf>) -> Result<(), Failure> {
     let Some(path) = path else { return Ok(()) };
-    // One that is not there is told now, and not as a pool that is in use.
+    // Connects once, so that a missing socket is reported as such, and not as a pool in use.
     Remote::only(Some(&path))?;
-    // The command line is read once.
+    // Fails only on a second call; the command line is parsed once.
     let _ = NAMED.set(path);
     Ok(())
 }
 
-/// A pool that somebody has open, and no daemon that was asked: where else one may be.
+/// Adds advice to the failure of a pool in use that no known daemon holds: a daemon may be at another socket.
 pub fn look_elsewhere(busy: Failure) -> Failure {
     if !busy.is_busy() {
         return busy;
@@ -73,7 +71,7 @@ pub fn look_elsewhere(busy: Failure) -> Failure {
     }
 }
 
-/// Control sockets that may be there.
+/// Paths of control sockets that may exist.
 fn sockets() -> Vec<PathBuf> {
     if let Some(named) = NAMED.get() {
         return vec![named.clone()];
@@ -92,10 +90,10 @@ fn sockets() -> Vec<PathBuf> {
     found
 }
 
-/// The daemons that can be asked, and their pools.
+/// Connects to the trusted daemons, and returns each with its list of pools.
 pub fn daemons(owners: &[u32]) -> impl Iterator<Item = (Remote, Vec<t::PoolRow>)> {
     sockets().into_iter().filter_map(move |path| {
-        // One that is gone, or does not answer this user, does not hold up the others.
+        // A socket whose daemon is gone, or does not respond to this user, is skipped.
         let is_wanted = |remote: &Remote| NAMED.get().is_some() || remote.is_trusted(owners);
         let remote = Remote::connect(&path).ok().filter(is_wanted)?;
         let pools = remote.call::<_, t::Pools>("ListPools", &t::Nothing {}).ok()?;
@@ -103,13 +101,13 @@ pub fn daemons(owners: &[u32]) -> impl Iterator<Item = (Remote, Vec<t::PoolRow>)
     })
 }
 
-/// By which a daemon knows the members of one of its pools.
+/// Returns the identities of the members of a pool.
 pub fn nodes(row: &t::PoolRow) -> BTreeSet<(u64, u64)> {
     row.devices.iter().map(|id| (id.device, id.inode)).collect()
 }
 
-/// The daemon that holds this pool, if there is one that can be asked: all that is named are members of its pool, by
-/// whatever name. A loop device is known by its file, too, and a file by its loop device.
+/// Returns the daemon that holds this pool, if it can be found: all named members must belong to one of its pools. A
+/// loop device also matches its file, and a file its loop device.
 pub fn holder(place: &PoolPlace) -> Option<Holder> {
     let owners = owners(place);
     let mut found = None;
@@ -125,11 +123,11 @@ pub fn holder(place: &PoolPlace) -> Option<Holder> {
     found
 }
 
-/// The daemon that has a pool of this name: a name without a slash, where there is no file or device of this name.
+/// Returns the daemon with a pool of this name. A name has no slash, and no file or device is called so.
 ///
 /// # Errors
 ///
-/// Several daemons have one, or the pool is not open.
+/// Several daemons have such a pool, or the pool is not open.
 pub fn named(place: &PoolPlace) -> Result<Option<Holder>, Failure> {
     let Some(name) = place.as_name() else { return Ok(None) };
     let mut found = Vec::new();
@@ -153,12 +151,12 @@ pub fn named(place: &PoolPlace) -> Result<Option<Holder>, Failure> {
     }
 }
 
-/// Refuses a pool that is named as a daemon has it, for what wants it closed.
+/// Fails if the pool is named as in a daemon, for operations that need it closed.
 pub fn refuse_name(place: &PoolPlace, what: &str, instead: &str) -> Result<(), Failure> {
     named(place)?.map_or(Ok(()), |holder| Err(refused_by(&holder, place, what, instead)))
 }
 
-/// Says of a pool that is in use, and of which a daemon has a part of what was named, which pool that is.
+/// Explains the failure of a pool in use if a daemon's pool has only some of the named members.
 pub fn not_all_of_it(place: &PoolPlace, busy: Failure) -> Failure {
     let wanted = place.identities();
     if !busy.is_busy() || wanted.len() < 2 {
@@ -177,7 +175,7 @@ pub fn not_all_of_it(place: &PoolPlace, busy: Failure) -> Failure {
     }
 }
 
-/// A pool that was found in use, for what a daemon that holds it cannot do: then the refusal names the way.
+/// Explains the failure of a pool in use, for operations that the daemon holding it cannot do.
 pub fn not_while_served(place: &PoolPlace, what: &str, instead: &str, busy: Failure) -> Failure {
     match holder(place).filter(|_| busy.is_busy()) {
         Some(holder) => refused_by(&holder, place, what, instead),
@@ -185,7 +183,7 @@ pub fn not_while_served(place: &PoolPlace, what: &str, instead: &str, busy: Fail
     }
 }
 
-/// The refusal of what wants a pool closed that a daemon has open.
+/// The failure for an operation that needs the pool closed, which a daemon has open.
 pub fn refused_by(Holder { remote, pool }: &Holder, place: &PoolPlace, what: &str, instead: &str) -> Failure {
     let who = remote.describe();
     Failure::busy(format!("{what}, and {who} serves {place} (its pool '{pool}')")).fix(format!(
@@ -195,14 +193,14 @@ pub fn refused_by(Holder { remote, pool }: &Holder, place: &PoolPlace, what: &st
 }
 
 impl Remote {
-    /// The daemon at this socket.
+    /// Connects to the daemon at a socket.
     fn connect(path: &Path) -> io::Result<Remote> {
         let mut client = Client::connect(path)?;
         client.set_patience(Some(PATIENCE));
         Ok(Remote { client: RefCell::new(client), socket: path.to_owned() })
     }
 
-    /// The daemon that somebody has named, or the only one that there is.
+    /// Connects to the daemon at `named`, or to the only one.
     pub fn only(named: Option<&Path>) -> Result<Remote, Failure> {
         if let Some(path) = named {
             return Remote::connect(path)
@@ -220,7 +218,7 @@ impl Remote {
         }
     }
 
-    /// All daemons that answer this user; one at least.
+    /// Connects to all daemons that respond to this user; fails if there is none.
     pub fn all() -> Result<Vec<Remote>, Failure> {
         let found = Remote::answering();
         if found.is_empty() {
@@ -235,7 +233,6 @@ impl Remote {
         found
     }
 
-    /// Its control socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -246,7 +243,7 @@ impl Remote {
         peer.is_some_and(|peer| peer == 0 || peer == own || owners.contains(&peer))
     }
 
-    /// Who it is, in words.
+    /// Describes the daemon in messages.
     pub fn describe(&self) -> String {
         match self.client.borrow().peer_pid() {
             Some(pid) => format!("'sheave serve' (process {pid})"),
@@ -257,12 +254,12 @@ impl Remote {
     /// Calls a method.
     pub fn call<P: Serialize, R: DeserializeOwned>(&self, method: &str, parameters: &P) -> Result<R, Failure> {
         let method = format!("{INTERFACE}.{method}");
-        // The words of a failure look at the client, too.
+        // In a statement of its own: formatting the failure borrows the client again.
         let reply = self.client.borrow_mut().call(&method, parameters);
         read(reply.map_err(|error| self.failure(error))?)
     }
 
-    /// Calls a method that takes files, which this process has opened.
+    /// Calls a method, and passes files that this process has opened.
     pub fn call_with<P: Serialize, R: DeserializeOwned>(
         &self,
         method: &str,
@@ -274,12 +271,12 @@ impl Remote {
         read(reply.map_err(|error| self.failure(error))?)
     }
 
-    /// From now on an answer may take as long as it wants.
+    /// Removes the time limit for replies.
     pub fn be_patient(&self) {
         self.client.borrow_mut().set_patience(None);
     }
 
-    /// Calls a method that tells how far it is; ends it when `stop` is set.
+    /// Calls a method that reports progress; ends it when `stop` is set.
     pub fn long<P: Serialize, R: DeserializeOwned>(
         &self,
         method: &str,
@@ -309,7 +306,7 @@ impl Remote {
         }
     }
 
-    /// Calls a method that replies again and again, until it fails, or nobody reads stdout any more.
+    /// Calls a method with an unlimited number of replies, until it fails or the reader of stdout is gone.
     pub fn stream<P: Serialize>(
         &self,
         method: &str,
@@ -361,7 +358,7 @@ fn read<R: DeserializeOwned>(reply: Value) -> Result<R, Failure> {
     })
 }
 
-/// Users that own the files of a pool.
+/// Returns the owners of the pool's files.
 fn owners(place: &PoolPlace) -> Vec<u32> {
     place.file_paths().iter().filter_map(|path| Some(std::fs::metadata(path).ok()?.uid())).collect()
 }

@@ -1,4 +1,4 @@
-//! `sheave slow`: which I/Os of a daemon were slow, and why.
+//! `sheave slow`: shows slow I/Os of a daemon, with the reasons.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use super::commands::connect;
 use crate::args::control::SlowArgs;
 use crate::output;
 
-/// How often `--follow` asks.
+/// Interval of queries with `--follow`.
 const EVERY: Duration = Duration::from_millis(500);
 
-/// The command.
+/// Runs the command.
 pub fn run(args: &SlowArgs) -> Result<(), Failure> {
     let remote = connect(args.control.as_deref())?;
     if let Some(limit) = args.limit {
@@ -50,12 +50,12 @@ pub fn run(args: &SlowArgs) -> Result<(), Failure> {
     }
 }
 
-/// When it ended, and what there is to say.
+/// Formats an entry: time and explanation.
 fn line(row: &t::SlowRow) -> String {
     format!("{}  {}\n", time_of_day(row.ended_ms), row.explained)
 }
 
-/// `12:34:56.789`, UTC.
+/// Formats a time of day as `12:34:56.789Z`, in UTC.
 fn time_of_day(ms: u64) -> String {
     let (s, ms) = (ms / 1000 % 86_400, ms % 1000);
     format!("{:02}:{:02}:{:02}.{ms:03}Z", s / 3600, s / 60 % 60, s % 60)

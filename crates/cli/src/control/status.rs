@@ -1,4 +1,4 @@
-//! `sheave status`: everything about the servers of this machine on one screen, and their health as the exit code.
+//! `sheave status`: state of all servers of this machine on one screen, with their health as the exit code.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::args::StatusArgs;
 use crate::output;
 use crate::output::{plain, span};
 
-/// Pools and exports that are listed, each; those that are not well come first.
+/// Maximum number of pools, and of exports, that are listed; those with problems come first.
 const MOST_ROWS: usize = 12;
 
 /// The reply of `GetStatus`.
@@ -24,12 +24,11 @@ struct Server {
     listeners: Vec<String>,
 }
 
-/// A server with all that it tells of itself.
+/// State of a server.
 #[derive(Debug, Serialize)]
 struct ServerStatus {
     #[serde(flatten)]
     server: Server,
-    /// Its control socket.
     control: String,
     health: t::Health,
     pools: Vec<t::PoolStatistics>,
@@ -39,7 +38,7 @@ struct ServerStatus {
     clients: u64,
 }
 
-/// An export, without what it has done.
+/// An export without its statistics.
 #[derive(Debug, Serialize)]
 struct ExportState {
     name: String,
@@ -50,15 +49,15 @@ struct ExportState {
     failed: Option<String>,
 }
 
-/// All of it.
+/// The complete output.
 #[derive(Debug, Serialize)]
 struct Status {
-    /// The worst of all servers.
+    /// Highest severity among the servers.
     severity: String,
     servers: Vec<ServerStatus>,
 }
 
-/// The command.
+/// Runs the command.
 pub fn run(args: &StatusArgs) -> Result<(), Failure> {
     let status = read(args.control.as_deref()).map_err(|why| why.with_code(UNKNOWN))?;
     if args.json {
@@ -72,10 +71,10 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
     }
 }
 
-/// No server could be asked.
+/// Exit code if no server could be queried.
 const UNKNOWN: u8 = 3;
 
-/// The exit code of a severity, as checks of Nagios have it.
+/// Exit code of a severity, as for Nagios checks.
 fn code(severity: &str) -> u8 {
     match severity {
         "ok" => 0,
@@ -147,7 +146,7 @@ fn of_server(status: &ServerStatus) -> String {
     text + &pools(status) + &exports(status)
 }
 
-/// The health in words.
+/// Describes the health.
 fn words(health: &t::Health) -> String {
     let of = |severity: &str| health.problems.iter().filter(|problem| problem.severity == severity).count();
     match (of("critical"), of("warning")) {
@@ -185,7 +184,7 @@ fn exports(status: &ServerStatus) -> String {
     table(["EXPORT", "STATE", "SIZE", "CLIENTS", "WHAT"], rows.collect(), status.exports_total)
 }
 
-/// Rows under their heads, each column as wide as its longest cell; nothing without rows.
+/// Formats a table with aligned columns; empty if there are no rows.
 fn table(heads: [&str; 5], rows: Vec<[String; 5]>, total: u64) -> String {
     if rows.is_empty() {
         return String::new();

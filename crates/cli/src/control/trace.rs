@@ -1,4 +1,4 @@
-//! `sheave trace`: begins and ends traces of a daemon, and exports what is in their files, with or without one.
+//! `sheave trace`: starts and stops traces of a daemon, and exports their files, with or without a daemon.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -14,7 +14,7 @@ use sheave_daemon::trace::{blk, chrome, directory};
 use super::commands::{connect, done};
 use crate::args::trace::{TraceArgs, TraceCommand};
 
-/// The command.
+/// Runs the command.
 pub fn run(args: &TraceArgs) -> Result<(), Failure> {
     let control = args.control.as_deref();
     match &args.command {
@@ -51,7 +51,7 @@ fn unreadable(why: &TraceError) -> Failure {
         .fix("name a trace, or a directory of them, with --from; 'sheave trace start' makes one")
 }
 
-/// Where the daemon with this socket has its traces, or the only one that has some.
+/// Returns the directory of traces of the daemon with this socket, or the only directory that has some.
 fn of_daemon(control: Option<&Path>) -> Result<PathBuf, Failure> {
     if let Some(control) = control {
         return Ok(directory(control));
@@ -71,7 +71,7 @@ fn of_daemon(control: Option<&Path>) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Tells what was in traces, and the files that were written.
+/// Prints what the traces contained, and the files that were written.
 fn told(as_json: bool, traces: &[Trace], files: &[PathBuf]) -> Result<(), Failure> {
     let of = |trace: &Trace| json!({ "ring": trace.ring, "entries": trace.entries.len(), "lost": trace.lost });
     let value = json!({ "done": "exported", "traces": traces.iter().map(of).collect::<Vec<_>>(), "files": files });
@@ -84,7 +84,7 @@ fn told(as_json: bool, traces: &[Trace], files: &[PathBuf]) -> Result<(), Failur
     done(as_json, &value, &words)
 }
 
-/// A file for each ring.
+/// Writes a file for each ring.
 fn export_blk(traces: &[Trace], base: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
     let (devices, first) = (blk::devices(traces), blk::first_ns(traces));
     for (number, trace) in traces.iter().enumerate() {

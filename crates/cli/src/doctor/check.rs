@@ -1,8 +1,8 @@
-//! One check of the doctor: what was looked at, what was found, and how to mend it.
+//! A check: its subject, result and advice.
 
 use serde::Serialize;
 
-/// How a check went.
+/// Verdict of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -14,32 +14,31 @@ pub enum Verdict {
     Fail,
 }
 
-/// One check.
+/// A check with its result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
-    /// What was looked at.
+    /// Subject of the check.
     pub name: &'static str,
-    /// How it went.
     pub status: Verdict,
-    /// What was found.
+    /// Observed value.
     pub found: String,
-    /// How to mend it, in one line.
+    /// Advice, in one line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
 }
 
 impl Check {
-    /// As it should be.
+    /// A check without a problem.
     pub fn ok(name: &'static str, found: impl Into<String>) -> Self {
         Self { name, status: Verdict::Ok, found: found.into(), fix: None }
     }
 
-    /// Could be better.
+    /// A check with room for improvement.
     pub fn warn(name: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Self {
         Self { name, status: Verdict::Warn, found: found.into(), fix: Some(fix.into()) }
     }
 
-    /// Does not work.
+    /// A failed check.
     pub fn fail(name: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Self {
         Self { name, status: Verdict::Fail, found: found.into(), fix: Some(fix.into()) }
     }

@@ -1,4 +1,4 @@
-//! Limits, CPUs, the clock and barriers.
+//! Checks of limits, CPUs, clock source and membarrier.
 
 use std::fs;
 
@@ -8,12 +8,12 @@ use sheave_base::units::fmt_bytes;
 
 use super::check::Check;
 
-/// Registered buffers are locked memory: enough for a few rings with deep queues.
+/// Sufficient limit of locked memory, which registered buffers need: a few rings with deep queues.
 const GOOD_MEMLOCK: u64 = 64 << 20;
-/// A ring takes a descriptor, a device one or two, an export one a client.
+/// Sufficient limit of descriptors: a ring needs one, a device one or two, an export one per client.
 const GOOD_NOFILE: u64 = 1024;
 
-/// All checks of this module.
+/// Runs the checks of this module.
 pub fn checks() -> Vec<Check> {
     vec![memlock(), nofile(), cpus(), clock(), judge_membarrier(other_side_pays())]
 }
@@ -23,7 +23,7 @@ fn memlock() -> Check {
     judge_memlock(limit, ignores_memlock())
 }
 
-/// Judges the soft limit (`None` is unlimited).
+/// Evaluates the soft limit (`None` means unlimited).
 pub(super) fn judge_memlock(limit: Option<u64>, ignored: bool) -> Check {
     const NAME: &str = "memlock";
     match limit {
@@ -38,7 +38,7 @@ pub(super) fn judge_memlock(limit: Option<u64>, ignored: bool) -> Check {
     }
 }
 
-/// CAP_IPC_LOCK, bit 14 of the effective capabilities, lifts the limit.
+/// Returns true if the process has CAP_IPC_LOCK (bit 14 of the effective capabilities), which lifts the limit.
 fn ignores_memlock() -> bool {
     const CAP_IPC_LOCK: u32 = 14;
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -80,7 +80,7 @@ fn clock() -> Check {
     )
 }
 
-/// Judges the kernel's clock source, and whether we read the cycle counter ourselves.
+/// Evaluates the kernel's clock source, and the direct use of the cycle counter.
 pub(super) fn judge_clock(source: &str, cycle_counter: bool) -> Check {
     const NAME: &str = "clock";
     let ours = if cycle_counter { "statistics read the cycle counter" } else { "statistics ask the system" };
@@ -94,7 +94,7 @@ pub(super) fn judge_clock(source: &str, cycle_counter: bool) -> Check {
     }
 }
 
-/// Judges whether who freezes a device has the kernel run a barrier on all processors.
+/// Evaluates whether freezing a device can use membarrier to run a barrier on all processors.
 pub(super) fn judge_membarrier(works: bool) -> Check {
     const NAME: &str = "membarrier";
     if works {

@@ -1,4 +1,4 @@
-//! What a file, directory or block device offers: direct I/O, its alignment, polling.
+//! Checks of a file, directory or block device: direct I/O, its alignment, polling.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -9,7 +9,7 @@ use sheave_base::units::fmt_bytes;
 
 use super::check::{Check, Verdict};
 
-/// All checks of a path.
+/// Runs the checks of a path.
 pub fn checks(path: &Path) -> Vec<Check> {
     let meta = match fs::metadata(path) {
         Ok(meta) => meta,
@@ -141,7 +141,7 @@ fn iopoll(meta: &Metadata) -> Check {
     )
 }
 
-/// The queue directory of a disk, or of the disk that a partition is part of.
+/// Returns the queue directory of a disk, or of the disk that a partition is on.
 fn queue_dir(device: &Path) -> Option<PathBuf> {
     let real = fs::canonicalize(device).ok()?;
     [Some(real.as_path()), real.parent()].into_iter().flatten().map(|dir| dir.join("queue")).find(|dir| dir.is_dir())

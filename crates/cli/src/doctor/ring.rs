@@ -1,7 +1,6 @@
-//! The kernel and its io_uring: there or not, and if not, who forbids it.
+//! Checks of the kernel and its io_uring, with the reason if it is forbidden.
 //!
-//! `sheave serve` needs io_uring. `file:` devices have an engine without it, which costs more; `null:` and `ram:` have
-//! no use for it.
+//! `sheave serve` needs io_uring. `file:` devices can do without, at a higher cost; `null:` and `ram:` do not use it.
 
 use std::fs;
 
@@ -10,17 +9,17 @@ use sheave_blk::driver::Engine;
 use sheave_drivers::host::usual_engine;
 use sheave_load::kernel::{Probe, probe};
 
-/// Oldest kernel whose io_uring serves `file:`.
+/// Oldest kernel whose io_uring can be used for `file:`.
 const OLDEST: (u32, u32) = (5, 11);
-/// From here on a ring has a single issuer and deferred task work.
+/// First kernel with single-issuer rings and deferred task work.
 const GOOD: (u32, u32) = (6, 1);
 
-/// All checks of this module.
+/// Runs the checks of this module.
 pub fn checks() -> Vec<Check> {
     vec![kernel(), ring(), engine()]
 }
 
-/// How `file:` devices reach the kernel here, unless their spec says it.
+/// Default engine of `file:` devices on this machine.
 fn engine() -> Check {
     const NAME: &str = "file: engine";
     match usual_engine() {
@@ -38,7 +37,7 @@ fn kernel() -> Check {
     judge_kernel(&release)
 }
 
-/// Judges a release such as `6.18.44-generic`.
+/// Evaluates a release such as `6.18.44-generic`.
 pub(super) fn judge_kernel(release: &str) -> Check {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
     let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
@@ -59,7 +58,7 @@ pub(super) fn judge_kernel(release: &str) -> Check {
     }
 }
 
-/// Sets rings up, a plain one and then one as `file:` wants it.
+/// Sets up a plain ring, and then one with the features that `file:` uses.
 fn ring() -> Check {
     const NAME: &str = "io_uring";
     if let Err(err) = probe(Probe::Plain) {
@@ -75,7 +74,7 @@ fn ring() -> Check {
     }
 }
 
-/// Why a ring cannot be set up.
+/// Finds out why a ring cannot be set up.
 fn refused(name: &'static str, err: &std::io::Error) -> Check {
     let facts = Facts {
         errno: err.raw_os_error().unwrap_or(0),
@@ -88,20 +87,20 @@ fn refused(name: &'static str, err: &std::io::Error) -> Check {
     facts.judge(name, err)
 }
 
-/// What is known about a refusal.
+/// Facts about a refusal.
 pub(super) struct Facts {
-    /// Of io_uring_setup.
+    /// Error of io_uring_setup.
     pub errno: i32,
     /// The sysctl kernel.io_uring_disabled.
     pub disabled: Option<u32>,
     /// The sysctl kernel.io_uring_group.
     pub group: Option<i64>,
-    /// A seccomp filter is on this process.
+    /// The process has a seccomp filter.
     pub seccomp: bool,
 }
 
 impl Facts {
-    /// Names who forbids it, and what to change.
+    /// Determines what forbids io_uring, and how to change that.
     pub(super) fn judge(&self, name: &'static str, err: &std::io::Error) -> Check {
         let sysctl_fix = "sysctl -w kernel.io_uring_disabled=0 (as root, on the host)";
         let seccomp = || {
@@ -154,7 +153,7 @@ impl Facts {
     }
 }
 
-/// Whether /proc/self/status tells of a seccomp filter (mode 2).
+/// Returns true if /proc/self/status shows a seccomp filter (mode 2).
 pub(super) fn filtered(status: &str) -> bool {
     status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2"))
 }

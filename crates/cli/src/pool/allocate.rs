@@ -1,4 +1,4 @@
-//! Space of the host that the files of a pool have, whether they are written or not.
+//! Preallocation of the files of a pool.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -9,13 +9,12 @@ use rustix::io::Errno;
 use sheave_daemon::failure::Failure;
 use sheave_daemon::place::PoolPlace;
 
-/// Takes the space of all members now; what is in them stays as it is.
+/// Allocates all members now; their content is kept.
 pub fn all(pool: &PoolPlace) -> Result<(), Failure> {
     pool.paths()?.iter().try_for_each(|path| file(path, None))
 }
 
-/// Takes the space of a file, of `size` bytes if it is to become so large. When there is not as much, the file is as
-/// it was.
+/// Allocates a file, up to `size` bytes if given. If there is not enough space, the file is left as it was.
 pub fn file(path: &Path, size: Option<u64>) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::run(format!("{}: taking its space: {error}", path.display()));
     let file = File::options().write(true).open(path).map_err(failed)?;
@@ -27,7 +26,7 @@ pub fn file(path: &Path, size: Option<u64>) -> Result<(), Failure> {
     let size = size.unwrap_or(meta.len());
     rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, size).map_err(|errno| {
         if size > meta.len() {
-            // Gives back what it got beyond its end; the error that is told is the one above.
+            // Releases what was allocated beyond the end. Ignored on failure: the error above is the one to report.
             let _ = file.set_len(meta.len());
         }
         let fix = match errno {
@@ -38,7 +37,7 @@ pub fn file(path: &Path, size: Option<u64>) -> Result<(), Failure> {
     })
 }
 
-/// Whether all members are files that have all of their space.
+/// Returns true if all members are files without holes.
 pub fn is_full(pool: &PoolPlace) -> bool {
     let has_all = |path: &std::path::PathBuf| {
         path.metadata().is_ok_and(|meta| meta.is_file() && meta.blocks().saturating_mul(512) >= meta.len())

@@ -1,4 +1,4 @@
-//! `sheave pool check`: verifies a closed pool, tells each finding, and repairs only what it showed before.
+//! `sheave pool check`: verifies a closed pool, reports the findings, and repairs only what it has reported before.
 //!
 //! The names of the JSON fields are an interface.
 
@@ -22,7 +22,7 @@ use crate::{confirm, output};
 struct ReportJson {
     pool: String,
     uuid: Option<String>,
-    /// Nothing is wrong, or nothing is any more.
+    /// There are no problems, or none are left after the repair.
     clean: bool,
     repaired: bool,
     findings: Vec<FindingJson>,
@@ -35,13 +35,13 @@ struct ReportJson {
 struct TotalsJson {
     size_bytes: u64,
     block_bytes: u64,
-    /// As `pool info` has it: of volumes, what several share once.
+    /// As in `pool info`: data of volumes, shared data once.
     data_bytes: u64,
-    /// The part of it that several share.
+    /// The part of the data that is shared.
     shared_bytes: u64,
-    /// As `pool info` has it: superblocks, labels, journal, pages.
+    /// As in `pool info`: superblocks, labels, journal, pages.
     metadata_bytes: u64,
-    /// The rest: what `pool info` tells apart as free, pending and reserve.
+    /// The rest, which `pool info` divides into free, pending and reserve.
     unused_bytes: u64,
     pages: u64,
     volumes: u64,
@@ -71,7 +71,7 @@ impl TotalsJson {
 
 const ALONE: &str = "a check wants a pool that nobody changes";
 
-/// Does it.
+/// Runs the command.
 pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     args.pool.refuse_volatile()?;
     let instead = format!("sheave pool scrub '{}' verifies a pool that is served; or ", args.pool);
@@ -96,7 +96,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
         report.map_err(failure::pool)
     };
     let mut report = look(false)?;
-    // A pool is repaired as a whole: half a repair would be one more thing to understand.
+    // A pool is repaired completely or not at all: a half-repaired one would be harder to understand.
     let wants_repair = args.repair && !report.is_clean() && report.is_repairable();
     if wants_repair {
         if !args.json {
@@ -105,7 +105,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
         confirm::destroy(args.yes, "the repairs shown above change the pool, and cannot be undone")?;
         report = look(true)?;
     }
-    // What was repaired is looked at once more, by what is there now.
+    // After a repair the pool is checked again, and that result counts.
     let left = match report.repaired {
         true => look(false)?,
         false => report.clone(),
@@ -114,7 +114,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     if left.is_clean() { Ok(()) } else { Err(Failure::reported()) }
 }
 
-/// Prints what was found, and what is left of it.
+/// Prints the findings, and those that are left after a repair.
 fn tell(args: &CheckArgs, report: &CheckReport, left: &CheckReport, repaired: bool) -> Result<(), Failure> {
     if args.json {
         return output::json(&ReportJson {
@@ -136,7 +136,7 @@ fn tell(args: &CheckArgs, report: &CheckReport, left: &CheckReport, repaired: bo
     Ok(())
 }
 
-/// The findings one by one, then the sum.
+/// Lists the findings, then the totals.
 fn words(args: &CheckArgs, report: &CheckReport) -> String {
     let mut text = String::new();
     for (number, finding) in report.findings.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! `sheave pool create`: looks before it formats.
+//! `sheave pool create`: checks the devices for content, then formats them.
 
 use std::path::Path;
 
@@ -14,10 +14,10 @@ use crate::args::pool::{AllocateArg, CreateArgs};
 use crate::made::Made;
 use crate::{confirm, output};
 
-/// The smallest file that is worth a pool: metadata and a few units.
+/// Minimum size of a pool: metadata and a few units.
 const MIN_SIZE: u64 = 4 << 20;
 
-/// What was made, for programs.
+/// Result as JSON.
 #[derive(Serialize)]
 struct Created {
     created: String,
@@ -25,7 +25,7 @@ struct Created {
     pool: PoolJson,
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(args: &CreateArgs) -> Result<(), Failure> {
     args.pool.refuse_volatile()?;
     if args.allocate == AllocateArg::Full && args.discard == Some(Switch::On) {
@@ -65,22 +65,22 @@ pub fn run(args: &CreateArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Looks, asks, formats, and opens what it made.
+/// Checks for content, asks for confirmation, formats, and opens the new pool.
 fn format(args: &CreateArgs, options: &str) -> Result<(Option<String>, Pool), Failure> {
     let mut found = Vec::new();
     match args.pool.single_path().filter(|path| path.is_file()) {
-        // With a size the device would be opened larger than the file is: nobody has agreed to that yet.
+        // Opened as a device with --size, the file would be extended before the user has confirmed.
         Some(path) => {
             found.extend(signature::find_in_file(path)?.map(|what| format!("{} holds {what}", path.display())))
         }
-        // One member after the other: each may have had another life.
+        // Each member is checked, since each may have been used for something else before.
         None => {
             for device in args.pool.open_members(options)? {
                 if let Some(what) = signature::find(&device)? {
                     found.push(format!("{} holds {what}", device.name()));
                 }
             }
-            // A file is searched here by its data alone, for a device made of it does not tell data from holes.
+            // Files are also searched by their data extents, which a device on top of them does not expose.
             for path in args.pool.file_paths().iter().map(Path::new).filter(|path| path.is_file()) {
                 if let Some(what) = signature::find_in_file(path)?.filter(|_| found.is_empty()) {
                     found.push(format!("{} holds {what}", path.display()));

@@ -1,4 +1,4 @@
-//! `sheave pool info`: how large, how full, and a picture of it.
+//! `sheave pool info`: size and usage of a pool, with a chart.
 //!
 //! The names of the JSON fields are an interface.
 
@@ -15,10 +15,10 @@ use crate::control::opened::Opened;
 use crate::output;
 use crate::space;
 
-/// Cells of the picture.
+/// Width of the chart.
 const CELLS: usize = 64;
 
-/// Does it.
+/// Runs the command.
 pub fn run(args: &InfoArgs) -> Result<(), Failure> {
     let pool = Opened::open(&args.pool, Access::Look)?;
     let told = pool.info().and_then(|info| Ok((info, pool.volumes()?)));
@@ -65,7 +65,7 @@ fn table(pool: &PoolJson, volumes: &[VolumeJson], space: &str) -> String {
     text
 }
 
-/// What somebody should know or do.
+/// Adds notes about things that need attention.
 fn notes(pool: &PoolJson, rows: &mut Vec<(&str, String)>) {
     if let Some(free) = pool.host_free_bytes.filter(|free| *free < pool.free_bytes) {
         let free = fmt_bytes(free);
@@ -138,7 +138,7 @@ fn percent(part: u64, whole: u64) -> u64 {
     (u128::from(part) * 100 / u128::from(whole.max(1))) as u64
 }
 
-/// What the pool's bytes are for; together they are its size.
+/// Use of the pool's bytes; the sum is its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Use {
     data: u64,
@@ -150,7 +150,7 @@ struct Use {
 
 impl Use {
     fn of(pool: &PoolJson, volumes: &[VolumeJson]) -> Self {
-        // What is nobody's alone is shared by some.
+        // Data that does not belong to a single volume is shared.
         let unique: u64 = volumes.iter().map(|volume| volume.unique_bytes).sum();
         let shared = pool.data_bytes.saturating_sub(unique);
         let free = pool.free_bytes + pool.pending_bytes;
@@ -164,7 +164,7 @@ impl Use {
     }
 }
 
-/// A bar with a cell for each 1/64 of the pool, and its legend.
+/// Draws a bar with a cell for each 1/64 of the pool, and its legend.
 fn picture(used: &Use) -> String {
     let parts = [
         ('#', "data", used.data),
@@ -185,7 +185,7 @@ fn picture(used: &Use) -> String {
     text
 }
 
-/// Shares the cells out: what there is any of gets one at least, and the largest gives what is over or lacking.
+/// Distributes the cells: every part that is not empty gets at least one, and the largest one absorbs the rounding.
 fn cells(parts: &[u64; 5], total: u64) -> [usize; 5] {
     let share = |bytes: u64| match bytes {
         0 => 0,

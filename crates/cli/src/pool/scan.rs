@@ -1,6 +1,6 @@
-//! `sheave pool scan`: the pools on this host, by the labels of their members.
+//! `sheave pool scan`: lists the pools on this host, by the labels of their members.
 //!
-//! Reads the first 8 KiB of files and block devices, and the kernel's list of locks; takes no lock and writes nothing.
+//! Reads the first 8 KiB of files and block devices, and the kernel's list of locks. Takes no lock and writes nothing.
 //!
 //! The names of the JSON fields are an interface.
 
@@ -26,13 +26,13 @@ struct ScanJson {
     not_looked_at: Vec<String>,
 }
 
-/// A pool.
+/// A pool that was found.
 #[derive(Serialize)]
 struct FoundJson {
     uuid: String,
     /// `complete`, `incomplete`, `ambiguous` or `refused`.
     state: &'static str,
-    /// Why it is not complete, in words.
+    /// Reason why it is not complete.
     problem: Option<String>,
     size_bytes: Option<u64>,
     format_version: u16,
@@ -44,7 +44,7 @@ struct FoundJson {
     served_by: Option<ServedJson>,
 }
 
-/// A file or device that belongs to one.
+/// A file or device that belongs to a pool.
 #[derive(Serialize)]
 struct FoundMemberJson {
     path: String,
@@ -56,14 +56,14 @@ struct FoundMemberJson {
     in_use_by: Option<String>,
 }
 
-/// The daemon that has it open.
+/// The daemon that holds a pool.
 #[derive(Serialize)]
 struct ServedJson {
     server: String,
     pool: String,
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(args: &ScanArgs) -> Result<(), Failure> {
     let here = [PathBuf::from(".")];
     let directories = if args.directories.is_empty() { &here[..] } else { &args.directories };
@@ -72,7 +72,7 @@ pub fn run(args: &ScanArgs) -> Result<(), Failure> {
         sources.insert(Source::Devices);
     }
     let mut sight = search(&sources);
-    // Members elsewhere, of which the files that were found know.
+    // Members in other places, to which hints of the files found lead.
     let more: BTreeSet<Source> = sight.seen.iter().flat_map(|seen| hinted(&seen.path)).map(Source::File).collect();
     sight.add(search(&more));
     for pool in incomplete(&sight) {
@@ -87,7 +87,7 @@ pub fn run(args: &ScanArgs) -> Result<(), Failure> {
         output::warn(&scan.not_looked_at);
     }
     match unread {
-        // The warning above has said it, and the object.
+        // The warning above, or the JSON object, has reported it already.
         Some(_) => Err(Failure::reported()),
         None => Ok(()),
     }
@@ -105,7 +105,7 @@ fn tagged(seen: &[&Seen]) -> Vec<(String, MemberTag)> {
     seen.iter().map(|seen| (seen.path.display().to_string(), seen.tag.clone())).collect()
 }
 
-/// The pools whose members do not make a whole.
+/// Returns the pools without a complete set of members.
 fn incomplete(sight: &Sight) -> Vec<[u8; 16]> {
     let is_not = |(pool, seen): &([u8; 16], Vec<&Seen>)| gather(pool, &[], &tagged(seen)).is_err();
     by_pool(sight).into_iter().filter(is_not).map(|(pool, _)| pool).collect()
@@ -156,12 +156,12 @@ fn found(pool: &[u8; 16], seen: &[&Seen], served_by: Option<ServedJson>) -> Foun
     }
 }
 
-/// A candidate beside the newest first member.
+/// Classifies a candidate, given the newest first member.
 fn member(seen: &Seen, newest: Option<&Seen>) -> FoundMemberJson {
     let tag = &seen.tag;
     let state = match newest {
         _ if tag.refused().is_some() => "refused",
-        // Nothing tells whether it is one.
+        // Without a first member, nothing contradicts the label.
         None => "member",
         Some(first) if first.node == seen.node => "member",
         Some(first) if tag.number() == 0 && first.tag.checkpoint() > tag.checkpoint() => "older-copy",

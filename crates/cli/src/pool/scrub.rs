@@ -1,7 +1,7 @@
-//! `sheave pool scrub`: reads a pool through, metadata and data, and tells what has rotted.
+//! `sheave pool scrub`: reads a whole pool, metadata and data, and reports damage.
 //!
-//! What is looked at, and when something is a finding, is the pool's matter ([`sheave_vol::scrub`]). The names of the
-//! JSON fields are an interface.
+//! [`sheave_vol::scrub`] decides what is checked and what counts as a finding. The names of the JSON fields are an
+//! interface.
 
 use std::fmt::Write;
 use std::ops::ControlFlow;
@@ -22,7 +22,7 @@ use crate::control::remote::Holder;
 use crate::output;
 use crate::progress::Progress;
 
-/// Does it.
+/// Runs the command.
 pub fn run(args: &ScrubArgs) -> Result<(), Failure> {
     let stop = signals::stop_flag()?;
     let pool = Opened::open(&args.pool, Access::Look)?;
@@ -62,7 +62,7 @@ struct Reply {
     report: ScrubJson,
 }
 
-/// In the daemon that holds the pool, beside its work.
+/// Runs the scrub in the daemon that holds the pool, while it serves.
 fn there(holder: &Holder, args: &ScrubArgs, progress: &mut Progress, stop: &AtomicBool) -> Result<ScrubJson, Failure> {
     let scrub = t::Scrub { pool: holder.pool.clone(), bytes_per_second: args.rate };
     let reply: Reply = holder.remote.long("ScrubPool", &scrub, &[], progress, stop)?;

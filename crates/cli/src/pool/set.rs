@@ -1,4 +1,4 @@
-//! `sheave pool set`: changes what can be changed of a pool.
+//! `sheave pool set`: changes settings of a pool.
 
 use serde::Serialize;
 use sheave_daemon::failure::Failure;
@@ -9,7 +9,7 @@ use crate::control::opened::Opened;
 use crate::output;
 use crate::space;
 
-/// What became of it, for programs.
+/// Result as JSON.
 #[derive(Serialize)]
 struct Changed {
     pool: String,
@@ -21,7 +21,7 @@ struct Changed {
     lost: Vec<String>,
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(args: &SetArgs) -> Result<(), Failure> {
     let pool = Opened::open(&args.pool, Access::Change)?;
     let set = pool.info().and_then(|info| {

@@ -1,8 +1,8 @@
-//! What lies on a device already: so that formatting it is a decision and not an accident.
+//! Detection of content on a device, so that formatting it is a decision and not an accident.
 //!
-//! Owns the list of signatures that are looked for, and the places: the first and the last MiB, where copies of
-//! superblocks lie, and samples between them. A small device is read as a whole, and of a file all that is no hole.
-//! Reads through a ring, as a device of any kind is read. What no signature names and is not all zeroes counts as data.
+//! Owns the list of signatures, and the positions that are examined: the first and the last MiB, copies of superblocks,
+//! and samples in between. A small device is read completely, and of a file everything that is not a hole. Reads
+//! through a ring, like devices of any kind. Content without a known signature that is not all zeroes counts as data.
 
 use std::fs::File;
 use std::io::Read;
@@ -17,20 +17,20 @@ use sheave_daemon::failure::Failure;
 use sheave_vol::block;
 use sheave_vol::format::{BLOCK, kind};
 
-/// How much of the device is looked at.
+/// Length of the examined start and end of a device.
 pub const LOOK: u64 = 1 << 20;
 
-/// A device of so many bytes is read as a whole.
+/// Maximum size of a device that is read completely.
 const WHOLE: u64 = 256 << 20;
-/// So much data of a file is read to see that it is all zeroes.
+/// Maximum amount of data of a file that is read to find out that it is all zeroes.
 const MOST_DATA: u64 = 1 << 30;
-/// Places that are looked at between the ends of a large device, and how much at each.
+/// Number of samples between the ends of a large device, and their length.
 const SAMPLES: u64 = 256;
 const SAMPLE: u64 = 4 << 10;
-/// Where btrfs has copies of its superblock.
+/// Positions of btrfs's copies of its superblock.
 const MIRRORS: [u64; 2] = [64 << 20, 256 << 30];
 
-/// Signatures: what, where, bytes.
+/// Signatures: description, position, bytes.
 const KNOWN: &[(&str, usize, &[u8])] = &[
     ("a LUKS encrypted volume", 0, b"LUKS\xba\xbe"),
     ("an XFS file system", 0, b"XFSB"),
@@ -54,11 +54,11 @@ const KNOWN: &[(&str, usize, &[u8])] = &[
     ("an ISO 9660 image", 32769, b"CD001"),
     ("a btrfs file system", 65600, b"_BHRfS_M"),
     ("a ZFS pool", 128 << 10, b"\x0c\xb1\xba\x00\x00\x00\x00\x00"),
-    // Last: a boot sector stands in front of many of the above.
+    // Last, because many of the formats above begin with a boot sector.
     ("a partition table", 510, b"\x55\xaa"),
 ];
 
-/// What is on the device, in words; `None` when there are only zeroes in all places that are looked at.
+/// Describes the content of the device; `None` if all examined positions are zero.
 pub fn find(device: &Device) -> Result<Option<String>, Failure> {
     let size = device.size_bytes();
     let mut reader = Reader::new(device)?;
@@ -73,7 +73,7 @@ pub fn find(device: &Device) -> Result<Option<String>, Failure> {
     Ok(None)
 }
 
-/// What is looked at behind the first MiB of a device of this size: whole blocks.
+/// Returns the ranges that are examined behind the first MiB of a device of this size, in whole blocks.
 fn places(size: u64) -> Vec<Range<u64>> {
     let size = size - size % 512;
     if size <= WHOLE {
@@ -87,7 +87,7 @@ fn places(size: u64) -> Vec<Range<u64>> {
     std::iter::once(last..size).chain(mirrors).chain(samples).collect()
 }
 
-/// What is in a file, as it is before anything opens it as a device, which may make it larger.
+/// Describes the content of a file, before anything opens it as a device, which could extend it.
 pub fn find_in_file(path: &Path) -> Result<Option<String>, Failure> {
     look_into(path).map_err(|err| {
         Failure::run(format!("cannot read {}, to see what is in it: {err}", path.display()))
@@ -119,7 +119,7 @@ fn look_into(path: &Path) -> std::io::Result<Option<String>> {
     Ok(None)
 }
 
-/// The next part of a file that is no hole; all of it where the file system does not tell.
+/// Returns the next data extent of a file; all of it if the file system does not report holes.
 fn next_data(file: &File, at: u64, size: u64) -> std::io::Result<Option<Range<u64>>> {
     if at >= size {
         return Ok(None);
@@ -135,7 +135,7 @@ fn next_data(file: &File, at: u64, size: u64) -> std::io::Result<Option<Range<u6
     }
 }
 
-/// What bytes far from the start of a device are, which begin at `start`; `None` when all of them are zero.
+/// Describes bytes at `start`, far from the start of a device; `None` if all of them are zero.
 fn name_far(start: u64, bytes: &[u8], size: u64) -> Option<String> {
     let at = start + bytes.iter().position(|byte| *byte != 0)? as u64;
     const RAID: &[u8] = b"\xfc\x4e\x2b\xa9";
@@ -158,7 +158,7 @@ fn name_far(start: u64, bytes: &[u8], size: u64) -> Option<String> {
     Some(found.map_or_else(|| format!("data: byte {at} is not zero"), |(what, ..)| (*what).to_owned()))
 }
 
-/// Whether a file holds a pool of Sheave, or is a member of one.
+/// Returns true if a file contains a Sheave pool, or is a member of one.
 pub fn is_of_pool(path: &Path) -> bool {
     head_of(path).is_ok_and(|bytes| sheave_block(&bytes).is_some())
 }
@@ -169,19 +169,19 @@ fn head_of(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What is on a device, by its first bytes; `None` when all of them are zero.
+/// Describes a device by its first bytes; `None` if all of them are zero.
 fn name(bytes: &[u8]) -> Option<String> {
     let at = bytes.iter().position(|byte| *byte != 0)?;
     Some(known(bytes).unwrap_or_else(|| format!("data: byte {at} is not zero")))
 }
 
-/// What the first bytes of a device are the signature of.
+/// Returns the description of the signature in the first bytes of a device.
 pub fn known(bytes: &[u8]) -> Option<String> {
     let found = || KNOWN.iter().find(|(_, at, magic)| bytes.get(*at..*at + magic.len()) == Some(*magic));
     sheave_block(bytes).or_else(|| found().map(|(what, ..)| (*what).to_owned()))
 }
 
-/// A pool is told by either of its superblocks, also by one that is damaged.
+/// Recognises a pool by either of its superblocks, even by a damaged one.
 fn sheave_block(bytes: &[u8]) -> Option<String> {
     let head = |at: usize| bytes.get(at..at + BLOCK)?.try_into().ok().map(block::identify);
     for slot in [0, BLOCK] {
@@ -198,7 +198,7 @@ fn sheave_block(bytes: &[u8]) -> Option<String> {
     None
 }
 
-/// A ring with a device, for several reads of whole blocks of it.
+/// A ring with a device attached, for reads of whole blocks.
 struct Reader<'a> {
     device: &'a Device,
     ring: Ring,

@@ -1,4 +1,4 @@
-//! `sheave pool trim`: free space goes back to the file system or device below.
+//! `sheave pool trim`: discards free space on the file system or device below.
 
 use std::ops::ControlFlow;
 
@@ -16,19 +16,19 @@ use crate::control::remote::Holder;
 use crate::output;
 use crate::progress::Progress;
 
-/// What came of it, for programs.
+/// Result as JSON.
 #[derive(Serialize)]
 struct Trimmed {
     pool: String,
-    /// Free bytes that were given back.
+    /// Free bytes that were discarded.
     trimmed_bytes: u64,
-    /// Free bytes that were not, because little is free.
+    /// Free bytes that were kept allocated, because little is free.
     left_bytes: u64,
     completed: bool,
     seconds: f64,
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(args: &TrimArgs) -> Result<(), Failure> {
     let stop = signals::stop_flag()?;
     let pool = Opened::open(&args.pool, Access::Change)?;
@@ -54,7 +54,7 @@ pub fn run(args: &TrimArgs) -> Result<(), Failure> {
     )
 }
 
-/// What a trim came to.
+/// Result of a trim.
 #[derive(Deserialize)]
 struct Done {
     trimmed_bytes: u64,
@@ -62,7 +62,7 @@ struct Done {
     completed: bool,
 }
 
-/// In the daemon that holds the pool, beside its work.
+/// Runs the trim in the daemon that holds the pool, while it serves.
 fn there(holder: &Holder, args: &TrimArgs, mut progress: Progress, stop: &AtomicBool) -> Result<(), Failure> {
     let of = t::OfPool { pool: holder.pool.clone() };
     let done: Done = holder.remote.long("TrimPool", &of, &[], &mut progress, stop)?;

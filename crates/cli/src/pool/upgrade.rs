@@ -1,6 +1,6 @@
-//! `sheave pool upgrade`: gives a pool that an older program made what it lacks.
+//! `sheave pool upgrade`: adds to a pool of an older program the features that it lacks.
 //!
-//! The names of the JSON fields are an interface. What there is to upgrade is the pool's own matter.
+//! The names of the JSON fields are an interface. The pool decides what there is to upgrade.
 
 use std::fmt::Write;
 
@@ -11,23 +11,22 @@ use sheave_daemon::failure::{self, Failure};
 use sheave_daemon::place::Access;
 use sheave_vol::{Upgrade, double_metadata_of};
 
-use super::patience;
 use crate::args::pool::UpgradeArgs;
 use crate::control::opened::{By, Opened};
 use crate::control::remote::{Holder, not_while_served, refuse_name};
 use crate::output;
+use crate::patience;
 
-/// What became of it, for programs.
+/// Result as JSON.
 #[derive(Serialize)]
 struct UpgradeJson {
     pool: String,
-    /// It was only looked at.
     dry_run: bool,
-    /// What was changed, or would be.
+    /// Features that were added, or would be.
     upgrades: Vec<PartJson>,
 }
 
-/// A part of it.
+/// A feature.
 #[derive(Serialize, Deserialize)]
 struct PartJson {
     name: String,
@@ -65,7 +64,7 @@ fn part(&Upgrade { name, lacks, gives, .. }: &Upgrade) -> PartJson {
     PartJson { name: name.into(), lacks: lacks.into(), gives: gives.into() }
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(args: &UpgradeArgs) -> Result<(), Failure> {
     if args.metadata_copies.is_some() {
         return tell(args, double(args)?);

@@ -1,8 +1,8 @@
-//! `sheave pool watch`: the space of a pool, and each change of it, until Ctrl-C, which ends it as it ends any reader,
-//! or until nobody reads what it tells.
+//! `sheave pool watch`: prints the space of a pool and each change of it, until Ctrl-C (with its default effect), or
+//! until nobody reads the output.
 //!
-//! Of a pool that a daemon holds it is the daemon that tells. A pool that nobody has does not change; it is opened to
-//! be looked at, and told once.
+//! If a daemon holds the pool, its `WatchPool` is used. A pool that nobody holds does not change; it is opened
+//! read-only, and printed once.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -15,7 +15,7 @@ use crate::args::pool::WatchArgs;
 use crate::control::opened::{By, Opened};
 use crate::output;
 
-/// The space of a pool.
+/// Space of a pool as JSON.
 #[derive(Debug, Serialize, Deserialize)]
 struct SpaceJson {
     state: String,
@@ -24,7 +24,7 @@ struct SpaceJson {
     low_water_bytes: u64,
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(args: &WatchArgs) -> Result<(), Failure> {
     let pool = Opened::open(&args.pool, Access::Look)?;
     let By::Them(holder) = pool.by() else {

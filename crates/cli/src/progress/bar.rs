@@ -1,16 +1,16 @@
-//! The bar of a long command on a terminal, in a line that never breaks.
+//! The progress bar on a terminal, in a line that never wraps.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Columns of what stands in front of the words: name, bar, and the blanks and brackets around them.
+/// Columns before the message: name, bar, blanks and brackets.
 const FRONT: usize = 9 + 2 + BAR + 2;
 /// Columns of the bar itself.
 const BAR: usize = 12;
 const TEMPLATE: &str = "{prefix:>9} [{bar:12}] {msg}";
-/// Columns when the terminal does not tell how many it has.
+/// Assumed width of a terminal that does not report it.
 const USUAL: usize = 80;
 
-/// A bar of so many steps, on stderr.
+/// A bar of this number of steps, on stderr.
 pub fn new(steps: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr());
     let style = ProgressStyle::with_template(TEMPLATE).expect("a constant, tried by a test");
@@ -18,16 +18,16 @@ pub fn new(steps: u64) -> ProgressBar {
     bar
 }
 
-/// Columns that the terminal has for the words behind the bar.
+/// Columns that are left for the message behind the bar.
 pub fn room() -> usize {
     let size = rustix::termios::tcgetwinsize(std::io::stderr()).ok();
     let columns = size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(USUAL);
-    // The last column stays free: some terminals go to the next line when it is written.
+    // The last column stays empty, because some terminals wrap as soon as it is written.
     columns.saturating_sub(FRONT + 1)
 }
 
-/// The first of the words, as many as fit into so many columns, joined by commas. A word that does not fit ends them,
-/// so that what matters most is shown.
+/// Joins as many words with commas as fit into `columns`. The first one that does not fit ends the message, since the
+/// most important words come first.
 pub fn fitting(words: &[String], columns: usize) -> String {
     let mut line = String::new();
     for word in words {

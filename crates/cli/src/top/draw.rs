@@ -1,4 +1,4 @@
-//! The picture of `sheave top`.
+//! The display of `sheave top`.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -13,13 +13,13 @@ use super::rates::{ExportRate, QueueRate, Rate, Shares};
 use super::screen::{Screen, View};
 use super::text::{self, MOST_PROBLEMS, bar, cells, head, not_served, numbers, space};
 
-/// Pools that are shown below exports.
+/// Maximum number of pools below the exports.
 const POOLS_BELOW: usize = 3;
 
-/// Draws it.
+/// Draws the display.
 pub fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
     let pools = if screen.view == View::Pools { 0 } else { screen.board.pools.len().min(POOLS_BELOW) };
-    // At most a quarter of the screen is problems.
+    // Problems take at most a quarter of the screen.
     let most = (usize::from(frame.area().height) / 4).min(MOST_PROBLEMS);
     let problems = text::problems(&screen.board.health, most);
     let height = 1 + problems.len() as u16 + u16::from(problems.is_empty());
@@ -53,13 +53,13 @@ pub fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
     frame.render_widget(Paragraph::new(Line::from(line)), keys);
 }
 
-/// The widths of a name, five numbers and a split.
+/// Widths of a name, five numbers and a split.
 fn widths() -> [Constraint; 7] {
     let [iops, rate, time, depth] = [8, 8, 9, 6].map(Constraint::Length);
     [Constraint::Min(16), iops, rate, time, time, depth, Constraint::Fill(1)]
 }
 
-/// The columns that are left for the split.
+/// Columns that are left for the split.
 fn bar_width(area: Rect) -> usize {
     usize::from(area.width).saturating_sub(40 + 6) / 2
 }
@@ -103,7 +103,7 @@ fn exports(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
     frame.render_stateful_widget(table, area, &mut state);
 }
 
-/// One row for the ring of each reactor.
+/// Draws a row for the ring of each reactor.
 fn queues(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
     let width = bar_width(area);
     let row = |queue: &QueueRate| rate_row(queue.queue.to_string(), &queue.rate, width);
@@ -166,7 +166,7 @@ fn clients(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
     frame.render_stateful_widget(table.row_highlight_style(Modifier::REVERSED), area, &mut state);
 }
 
-/// A bar, each stage in its colour; the letters tell them apart without colours.
+/// Draws a bar with a colour for each stage; the letters distinguish them without colours.
 fn split(shares: &Shares, width: usize) -> Line<'static> {
     Line::from_iter(bar(shares, width).chars().map(|letter| Span::styled(letter.to_string(), colour(letter))))
 }

@@ -1,24 +1,24 @@
-//! What happened between two readings of a daemon's statistics.
+//! Differences between two readings of a daemon's statistics.
 //!
-//! R1. A number that became smaller, or that the earlier reading did not have (its export was not among those that a
-//! reply tells), counts as no change: no picture shows what was done before somebody looked.
+//! R1. A counter that decreased, or that is missing in the earlier reading (its export was not among those in the
+//! reply), counts as unchanged: activity before the first reading is never shown.
 
 use std::collections::VecDeque;
 
 use serde::Serialize;
 use sheave_daemon::api::types as t;
 
-/// Over how many readings the space of pools is looked at: what a pool takes comes in steps.
+/// Number of readings over which the space of pools is averaged, since pools allocate in steps.
 const SPACE_READINGS: usize = 60;
 
-/// Readings.
+/// Earlier readings.
 pub struct History {
     last: t::Statistics,
-    /// When, and the pools then; the oldest first.
+    /// Times, and the pools at those times; the oldest first.
     pools: VecDeque<(u64, Vec<t::PoolStatistics>)>,
 }
 
-/// Where the time of I/O went, in parts that add up to 1; all 0 without I/O.
+/// Shares of the time of I/O by stage. The sum is 1, or 0 without I/O.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Shares {
     pub worker: f64,
@@ -28,19 +28,19 @@ pub struct Shares {
     pub reap: f64,
 }
 
-/// How fast I/O was.
+/// Rates and latencies of I/O.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Rate {
     pub iops: f64,
     pub bytes_per_second: f64,
     pub p50_ns: u64,
     pub p99_ns: u64,
-    /// In flight on average.
+    /// Average number in flight.
     pub depth: f64,
     pub split: Shares,
 }
 
-/// One kind of I/O.
+/// Rates of one kind of I/O.
 #[derive(Clone, Debug, Serialize)]
 pub struct KindRate {
     pub kind: String,
@@ -48,7 +48,7 @@ pub struct KindRate {
     pub rate: Rate,
 }
 
-/// An export.
+/// Rates of an export.
 #[derive(Clone, Debug, Serialize)]
 pub struct ExportRate {
     pub name: String,
@@ -56,13 +56,13 @@ pub struct ExportRate {
     pub volume: Option<String>,
     pub size_bytes: u64,
     pub clients: u32,
-    /// Since it is served: I/Os that ended with an error, and requests that were answered with one.
+    /// Totals since it began to be served: failed I/Os, and requests that were answered with an error.
     pub errors: u64,
     pub failed_requests: u64,
-    /// Why it is not served.
+    /// Reason why it is not served.
     pub failed: Option<String>,
-    /// Requests of clients that were answered, and the bytes of reads and writes among them: also what no device was
-    /// asked for, such as reads of holes, which is in no other rate.
+    /// Rates of answered requests, and of the bytes of reads and writes among them. They include requests that needed
+    /// no I/O on a device, such as reads of holes, which no other rate includes.
     pub requests_per_second: f64,
     pub request_bytes_per_second: f64,
     #[serde(flatten)]
@@ -70,18 +70,18 @@ pub struct ExportRate {
     pub kinds: Vec<KindRate>,
 }
 
-/// The ring of a reactor.
+/// Rates of the ring of a reactor.
 #[derive(Clone, Debug, Serialize)]
 pub struct QueueRate {
     pub queue: u64,
-    /// Since the start: I/Os that ended with an error.
+    /// Failed I/Os since the start.
     pub errors: u64,
     #[serde(flatten)]
     pub rate: Rate,
     pub kinds: Vec<KindRate>,
 }
 
-/// A client.
+/// Rates of a client.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClientRate {
     pub id: u64,
@@ -92,25 +92,25 @@ pub struct ClientRate {
     pub failed_requests: u64,
 }
 
-/// A pool.
+/// Space of a pool.
 #[derive(Clone, Debug, Serialize)]
 pub struct PoolRate {
     pub name: String,
     pub size_bytes: u64,
     pub free_bytes: u64,
-    /// `ok`, `low` or `full`; `closed` of a pool that is not open.
+    /// `ok`, `low` or `full`; `closed` if the pool is not open.
     pub state: String,
-    /// Why it is not open.
+    /// Reason why it is not open.
     pub failed: Option<String>,
-    /// What the file system that holds its files has free.
+    /// Free space of the file system with its files.
     pub host_free_bytes: Option<u64>,
-    /// How much less is free each second, over the last readings.
+    /// Decrease of the free space per second, over the last readings.
     pub fills_bytes_per_second: f64,
-    /// When it is full if that goes on.
+    /// Time until it is full at that rate.
     pub full_in_seconds: Option<u64>,
 }
 
-/// All of it.
+/// Everything that is displayed.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Board {
     pub seconds: f64,
@@ -122,18 +122,18 @@ pub struct Board {
     pub clients_total: u64,
     pub pools: Vec<PoolRate>,
     pub pools_total: u64,
-    /// Everything that is wrong.
+    /// Current problems.
     pub health: t::Health,
 }
 
 impl History {
-    /// From a first reading on.
+    /// Begins with a first reading.
     pub fn new(first: t::Statistics) -> History {
         let pools = VecDeque::from([(first.uptime_ns, first.pools.clone())]);
         History { last: first, pools }
     }
 
-    /// What happened from the last reading to this one.
+    /// Returns the differences between the last reading and this one.
     pub fn next(&mut self, now: t::Statistics) -> Board {
         let seconds = between(self.last.uptime_ns, now.uptime_ns);
         let mut exports: Vec<_> = now.exports.iter().map(|export| self.export(export, seconds)).collect();
@@ -214,7 +214,7 @@ impl History {
     }
 }
 
-/// The requests between two readings, and the bytes of reads and writes among them (R1).
+/// Returns the number of requests between two readings, and the bytes of reads and writes among them (R1).
 fn requests(before: &t::ExportStatistics, now: &t::ExportStatistics) -> (u64, u64) {
     let (before, now) = (&before.requests, &now.requests);
     let all = |counts: &t::RequestCounts| counts.reads + counts.writes + counts.others;
@@ -222,7 +222,8 @@ fn requests(before: &t::ExportStatistics, now: &t::ExportStatistics) -> (u64, u6
     (all(now).saturating_sub(all(before)), bytes(now).saturating_sub(bytes(before)))
 }
 
-/// All kinds together, and each; nothing of what the earlier reading did not have (R1).
+/// Returns the rates of all kinds together, and of each. Kinds that are missing in the earlier reading are left out
+/// (R1).
 fn rates(before: Option<&[t::KindStatistics]>, now: &[t::KindStatistics], seconds: f64) -> (Rate, Vec<KindRate>) {
     let (mut all, mut kinds) = (Change::default(), Vec::new());
     for kind in now {
@@ -234,23 +235,23 @@ fn rates(before: Option<&[t::KindStatistics]>, now: &[t::KindStatistics], second
     (all.rate(seconds), kinds)
 }
 
-/// Seconds between two times; never 0, by which rates are divided.
+/// Returns the seconds between two times; never 0, because rates are divided by it.
 fn between(from_ns: u64, to_ns: u64) -> f64 {
     (to_ns.saturating_sub(from_ns) as f64 / 1e9).max(1e-6)
 }
 
-/// What was done between two readings.
+/// Activity between two readings.
 #[derive(Default)]
 struct Change {
     ios: u64,
     bytes: u64,
     time_ns: u64,
     stages: [u64; 5],
-    /// By the smallest latency of a cell.
+    /// By the smallest latency of a bucket.
     latencies: std::collections::BTreeMap<u64, u64>,
 }
 
-/// The times in the stages, in order.
+/// Times by stage, in order.
 fn stages(split: &t::SplitRow) -> [u64; 5] {
     [split.worker_ns, split.tag_ns, split.plugged_ns, split.driver_ns, split.reap_ns]
 }
@@ -300,7 +301,7 @@ impl Change {
         }
     }
 
-    /// The smallest latency of the cell in which this part of the I/Os ends.
+    /// Returns the lower bound of the bucket that contains this quantile.
     fn quantile(&self, part: f64) -> u64 {
         let total: u64 = self.latencies.values().sum();
         let rank = ((total as f64 * part).ceil() as u64).max(1);

@@ -1,4 +1,4 @@
-//! What is shown, and what keys do to it.
+//! State of the display, and the effect of keys.
 
 use std::cmp::Ordering;
 use std::ops::ControlFlow;
@@ -7,7 +7,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::rates::{Board, ExportRate};
 
-/// Which list.
+/// Selected list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum View {
     #[default]
@@ -17,7 +17,7 @@ pub enum View {
     Queues,
 }
 
-/// By what exports are sorted: the most first, names from the start of the alphabet.
+/// Order of exports: descending, except names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sort {
     #[default]
@@ -29,7 +29,7 @@ pub enum Sort {
 }
 
 impl Sort {
-    /// The head of its column.
+    /// Heading of its column.
     pub fn name(self) -> &'static str {
         match self {
             Sort::Iops => "IOPS",
@@ -62,20 +62,20 @@ impl Sort {
     }
 }
 
-/// The state of the picture.
+/// State of the display.
 #[derive(Default)]
 pub struct Screen {
     pub board: Board,
     pub view: View,
     pub sort: Sort,
-    /// The row that is chosen.
+    /// Selected row.
     pub chosen: usize,
-    /// The export of which all is shown, by its name: rows move.
+    /// Export whose details are shown; by name, because rows move.
     pub detail: Option<String>,
 }
 
 impl Screen {
-    /// Shows this from now on.
+    /// Shows new values.
     pub fn show(&mut self, board: Board) {
         self.board = board;
         self.sorted();
@@ -95,13 +95,13 @@ impl Screen {
         }
     }
 
-    /// The export of which all is shown, while it is there.
+    /// Returns the export whose details are shown, while it exists.
     pub fn detailed(&self) -> Option<&ExportRate> {
         let name = self.detail.as_ref()?;
         self.board.exports.iter().find(|export| export.name == *name)
     }
 
-    /// A key; `Break` ends it.
+    /// Handles a key; `Break` ends the command.
     pub fn key(&mut self, key: KeyEvent) -> ControlFlow<()> {
         if key.kind == KeyEventKind::Release {
             return ControlFlow::Continue(());

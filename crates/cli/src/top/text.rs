@@ -1,4 +1,4 @@
-//! `sheave top --once`: a table each of exports, queues, clients and pools; and the words that the picture has, too.
+//! `sheave top --once`: tables of exports, queues, clients and pools; and texts that the display shares.
 
 use sheave_base::units::{fmt_bytes, fmt_ns};
 
@@ -8,12 +8,12 @@ use crate::output::{plain, span};
 
 use super::rates::{Board, ExportRate, PoolRate, Rate, Shares};
 
-/// Problems that are shown.
+/// Maximum number of problems.
 pub const MOST_PROBLEMS: usize = 5;
-/// Columns of the split.
+/// Width of the split.
 const BAR: usize = 20;
 
-/// All of it.
+/// Formats everything.
 pub fn page(board: &Board) -> String {
     let mut text = format!("{}\n", head(board));
     problems(&board.health, MOST_PROBLEMS).iter().for_each(|(_, line)| text += &format!("{line}\n"));
@@ -38,7 +38,7 @@ pub fn page(board: &Board) -> String {
     text
 }
 
-/// The heads of the columns of [`row`].
+/// Headings of the columns of [`row`].
 fn heading(first: &str) -> String {
     row(first, ["IOPS", "MiB/s", "p50", "p99", "DEPTH"].map(str::to_owned), "SPLIT")
 }
@@ -47,14 +47,14 @@ fn row(name: &str, [iops, rate, p50, p99, depth]: [String; 5], split: &str) -> S
     format!("{name:18}  {iops:>8}  {rate:>8}  {p50:>9}  {p99:>9}  {depth:>6}  {split}\n")
 }
 
-/// How many there are of all.
+/// Formats the total numbers.
 pub fn head(board: &Board) -> String {
     let shown = |shown: usize, total: u64| match total > shown as u64 {
         true => format!("{total} ({shown} shown)"),
         false => total.to_string(),
     };
     let health = match board.health.severity.as_str() {
-        // A server of an older version tells none.
+        // A server of an older version reports no health.
         "" => String::new(),
         severity => format!("; {severity}"),
     };
@@ -67,7 +67,7 @@ pub fn head(board: &Board) -> String {
     )
 }
 
-/// IOPS, MiB/s, p50, p99 and depth.
+/// Formats IOPS, MiB/s, p50, p99 and depth.
 pub fn cells(rate: &Rate) -> [String; 5] {
     let ns = |ns: u64| if rate.iops == 0.0 { "-".into() } else { fmt_ns(ns) };
     [
@@ -79,13 +79,13 @@ pub fn cells(rate: &Rate) -> [String; 5] {
     ]
 }
 
-/// The reason why an export is not served, in words.
+/// Returns the reason why an export is not served.
 pub fn not_served(export: &ExportRate) -> Option<String> {
     export.failed.as_ref().map(|why| format!("not served: {}", plain(why)))
 }
 
-/// The cells of an export, empty when it is not served. Its rates are those of requests, which also count what no
-/// device was asked for.
+/// Formats the cells of an export, empty if it is not served. Its rates are those of requests, which include those that
+/// needed no I/O on a device.
 pub fn numbers(export: &ExportRate) -> [String; 5] {
     if export.failed.is_some() {
         return [const { String::new() }; 5];
@@ -96,7 +96,7 @@ pub fn numbers(export: &ExportRate) -> [String; 5] {
     numbers
 }
 
-/// The problems in lines, the most severe first, and how many more there are; each with true when it is critical.
+/// Formats the problems, the most severe first, and the number of the others; each line with true if it is critical.
 pub fn problems(health: &t::Health, most: usize) -> Vec<(bool, String)> {
     let line = |problem: &t::Problem| {
         let severity = problem.severity.to_uppercase();
@@ -110,7 +110,7 @@ pub fn problems(health: &t::Health, most: usize) -> Vec<(bool, String)> {
     lines
 }
 
-/// A bar in which each stage has as many of its letters as is its part of the time; empty without I/O.
+/// Draws a bar in which each stage has a number of its letters in proportion to its time; empty without I/O.
 pub fn bar(split: &Shares, width: usize) -> String {
     let parts = [('w', split.worker), ('t', split.tag), ('p', split.plugged), ('d', split.driver), ('r', split.reap)];
     let (mut bar, mut until) = (String::new(), 0.0);
@@ -124,7 +124,7 @@ pub fn bar(split: &Shares, width: usize) -> String {
     bar
 }
 
-/// How full a pool is, and when it is full.
+/// Describes the usage of a pool, and when it will be full.
 pub fn space(pool: &PoolRate) -> String {
     if let Some(why) = &pool.failed {
         return format!("{}: not open: {}", plain(&pool.name), plain(why));
@@ -135,7 +135,7 @@ pub fn space(pool: &PoolRate) -> String {
         None => String::new(),
     };
     let (used, size, free) = (fmt_bytes(used), fmt_bytes(pool.size_bytes), fmt_bytes(pool.free_bytes));
-    // What the pool still may take, and its file system does not have.
+    // Shown if the file system has less than the pool may still allocate.
     let host = pool.host_free_bytes.filter(|host| *host < pool.free_bytes);
     let host = host.map_or(String::new(), |host| format!(" ({} in its file system)", fmt_bytes(host)));
     format!("{}: {used} of {size} used, {free} free{host}, {}{full}", plain(&pool.name), pool.state)

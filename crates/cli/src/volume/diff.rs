@@ -1,4 +1,4 @@
-//! `sheave volume diff`: the extents of a volume as far as they differ from those of another of its pool.
+//! `sheave volume diff`: the extents in which a volume differs from another of its pool.
 
 use sheave_daemon::failure::Failure;
 use sheave_daemon::place::Access;
@@ -10,7 +10,7 @@ use crate::control::opened::Opened;
 use crate::output;
 use crate::progress::Progress;
 
-/// Does it.
+/// Runs the command.
 pub fn run(args: &DiffArgs) -> Result<(), Failure> {
     let (before, after) = (&args.before, &args.after);
     if before.pool != after.pool {

@@ -1,6 +1,6 @@
-//! `sheave volume export`: the content of a volume becomes a raw image, with holes where it has no data.
+//! `sheave volume export`: writes a volume to a raw image, sparse where it has no data.
 //!
-//! How it is copied is the matter of [`sheave_daemon::copy::export`].
+//! The copy is made by [`sheave_daemon::copy::export`].
 
 use std::os::fd::AsFd;
 
@@ -23,29 +23,29 @@ use crate::control::remote::Holder;
 use crate::progress::Progress;
 use crate::{confirm, output};
 
-/// What was done, for programs.
+/// Result as JSON.
 #[derive(Serialize)]
 struct Exported {
     done: &'static str,
     volume: VolumeJson,
     file: String,
-    /// What was read and written; the rest is holes.
+    /// Bytes that were read and written; the rest is holes.
     copied_bytes: u64,
-    /// What could not be read, with `--rescue`.
+    /// Ranges that could not be read, with `--rescue`.
     #[serde(skip_serializing_if = "Option::is_none")]
     bad: Option<Vec<BadRange>>,
-    /// How many ranges that is, those beyond the list included.
+    /// Number of such ranges, including those beyond the list.
     #[serde(skip_serializing_if = "Option::is_none")]
     bad_ranges: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bad_bytes: Option<u64>,
-    /// What is not certain of a pool that did not open otherwise.
+    /// Doubts about the content of a damaged pool that was opened for the rescue.
     #[serde(skip_serializing_if = "Option::is_none")]
     unsure: Option<Vec<String>>,
     seconds: f64,
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(args: &ExportArgs) -> Result<(), Failure> {
     let to_stdout = args.file == std::path::Path::new("-");
     if args.json && to_stdout {
@@ -67,7 +67,7 @@ pub fn run(args: &ExportArgs) -> Result<(), Failure> {
         By::Them(holder) => there(&pool, holder, args, &stop),
     };
     if args.json && outcome.is_err() {
-        // The object of a failure has no place for them, and a volume that is missing is missing because of them.
+        // The JSON object of a failure has no field for them, and they may explain why a volume is missing.
         output::warn(&unsure);
     }
     let told = outcome.and_then(|done| Ok((done, pool.volume(&place.name)?)));
@@ -111,11 +111,11 @@ fn open(args: &ExportArgs, size: u64) -> Result<(Sink, Progress), Failure> {
     Ok((sink, Progress::new("export", args.progress, args.json, Some(size))))
 }
 
-/// What was copied, and the seconds that it took.
+/// Exports from the pool that is open here. Returns the result, and the elapsed seconds.
 fn here(pool: &Pool, args: &ExportArgs, stop: &AtomicBool) -> Result<(Copied, f64), Failure> {
     let place = &args.volume;
     let size = pool.volume_info(&place.name).map_err(failure::pool)?.size_bytes;
-    // Before a file is made for it.
+    // Fails, if the volume cannot be opened, before a file is created.
     drop(pool.open_volume(&place.name).map_err(failure::pool)?);
     let (sink, mut progress) = open(args, size)?;
     let rescue = args.rescue.map(|instead| match instead {
@@ -126,7 +126,7 @@ fn here(pool: &Pool, args: &ExportArgs, stop: &AtomicBool) -> Result<(Copied, f6
     Ok((copied, progress.finish().as_secs_f64()))
 }
 
-/// By the daemon that holds the pool, which gets the open image.
+/// Exports through the daemon that holds the pool. The image is opened here, and its descriptor passed.
 fn there(pool: &Opened, holder: &Holder, args: &ExportArgs, stop: &AtomicBool) -> Result<(Copied, f64), Failure> {
     let name = &args.volume.name;
     let (sink, mut progress) = open(args, pool.volume(name)?.size_bytes)?;

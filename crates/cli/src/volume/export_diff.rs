@@ -1,6 +1,6 @@
-//! `sheave volume export-diff`: what changed between a snapshot and a later one, or the volume, as an RBD diff.
+//! `sheave volume export-diff`: writes the changes between a snapshot and a later one, or the volume, as an RBD diff.
 //!
-//! How it is made is the matter of [`sheave_daemon::copy::export_diff`].
+//! The diff is made by [`sheave_daemon::copy::export_diff`].
 
 use std::os::fd::AsFd;
 
@@ -24,7 +24,7 @@ use crate::control::remote::Holder;
 use crate::progress::Progress;
 use crate::{confirm, output};
 
-/// What was done, for programs.
+/// Result as JSON.
 #[derive(Serialize)]
 struct Exported<'a> {
     done: &'static str,
@@ -32,16 +32,16 @@ struct Exported<'a> {
     file: String,
     from: Option<&'a str>,
     format: &'static str,
-    /// What changed and is data: that much was read.
+    /// Bytes that changed and are data now.
     copied_bytes: u64,
-    /// What changed and reads as zeroes now.
+    /// Bytes that changed and read as zeroes now.
     zero_bytes: u64,
-    /// Read of both sides to tell what changed from what a copy moved.
+    /// Bytes read from both sides, to tell changes from data that a copy moved.
     compared_bytes: u64,
     seconds: f64,
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(args: &ExportDiffArgs) -> Result<(), Failure> {
     let to_stdout = args.file == std::path::Path::new("-");
     if args.json && to_stdout {
@@ -102,7 +102,7 @@ fn sink(args: &ExportDiffArgs) -> Result<Sink, Failure> {
     Sink::open(&args.file, 0, &mut |what| confirm::destroy(args.yes, what))
 }
 
-/// What was written, and the seconds it took.
+/// Exports from the pool that is open here. Returns the result, and the elapsed seconds.
 fn here(pool: &Pool, args: &ExportDiffArgs, stop: &AtomicBool) -> Result<(Written, f64), Failure> {
     let place = &args.volume;
     let size = pool.volume_info(&place.name).map_err(failure::pool)?.size_bytes;
@@ -112,19 +112,19 @@ fn here(pool: &Pool, args: &ExportDiffArgs, stop: &AtomicBool) -> Result<(Writte
     Ok((written, progress.finish().as_secs_f64()))
 }
 
-/// By the daemon that holds the pool, which gets the open file.
+/// Exports through the daemon that holds the pool. The file is opened here, and its descriptor passed.
 fn there(pool: &Opened, holder: &Holder, args: &ExportDiffArgs, stop: &AtomicBool) -> Result<(Written, f64), Failure> {
     #[derive(Deserialize)]
     struct Reply {
         copied_bytes: u64,
         zero_bytes: u64,
-        /// A daemon of an older program compares nothing.
+        /// Missing in replies of older daemons, which do not compare.
         #[serde(default)]
         compared_bytes: u64,
     }
     let volume = args.volume.name.clone();
     let from = args.from.as_deref().map(|from| value::snapshot_of(&volume, from));
-    // What it refuses is refused before a file is made.
+    // Fails, if a volume does not exist, before a file is created.
     let size = pool.volume(&volume)?.size_bytes;
     from.as_deref().map(|from| pool.volume(from)).transpose()?;
     let mut progress = Progress::new("export", args.progress, args.json, Some(size));

@@ -1,6 +1,6 @@
-//! `sheave volume import`: a raw image becomes the content of a volume; zeroes take no space.
+//! `sheave volume import`: copies a raw image into a volume, without allocating zeroes.
 //!
-//! How it is copied is the matter of [`sheave_daemon::copy::import`].
+//! The copy is made by [`sheave_daemon::copy::import`].
 
 use std::os::fd::AsFd;
 
@@ -22,18 +22,18 @@ use crate::progress::Progress;
 use crate::space::Warner;
 use crate::{confirm, output};
 
-/// What was done, for programs.
+/// Result as JSON.
 #[derive(Serialize)]
 struct Imported {
     done: &'static str,
     volume: VolumeJson,
     image_bytes: u64,
-    /// What was not zeroes, and so was written.
+    /// Bytes in blocks with data, which were written.
     copied_bytes: u64,
     seconds: f64,
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(args: &ImportArgs) -> Result<(), Failure> {
     let stop = signals::stop_flag()?;
     let mut source = Source::open(&args.file)?;
@@ -65,13 +65,13 @@ pub fn run(args: &ImportArgs) -> Result<(), Failure> {
         volume.in_short(),
         fmt_bytes(copied_bytes),
         fmt_bytes(image_bytes),
-        // Of what was copied: holes take no time.
+        // Speed of the copied bytes only, because holes take no time.
         fmt_bytes((copied_bytes as f64 / seconds.max(1e-9)) as u64),
     ));
     Ok(())
 }
 
-/// By the daemon that holds the pool, which gets the open image.
+/// Imports through the daemon that holds the pool. The image is opened here, and its descriptor passed.
 fn there(
     pool: &Opened,
     holder: &Holder,

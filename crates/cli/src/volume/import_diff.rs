@@ -1,6 +1,6 @@
-//! `sheave volume import-diff`: a volume goes from one snapshot to the next, by a diff.
+//! `sheave volume import-diff`: brings a volume from one snapshot to the next, by a diff.
 //!
-//! How it gets there is the matter of [`sheave_daemon::copy::import_diff`].
+//! The diff is applied by [`sheave_daemon::copy::import_diff`].
 
 use std::os::fd::AsFd;
 
@@ -23,10 +23,10 @@ use crate::output;
 use crate::progress::Progress;
 use crate::space::Warner;
 
-/// What was done, for programs.
+/// Result as JSON.
 #[derive(Serialize)]
 struct ImportedJson {
-    /// `imported`; `finished` or `present` when an import before had done it but for the end, or all of it.
+    /// `imported`; or `finished` if an earlier import had only the end left to do, `present` if it had done everything.
     done: String,
     volume: VolumeJson,
     from: Option<String>,
@@ -34,12 +34,12 @@ struct ImportedJson {
     format: String,
     copied_bytes: u64,
     zero_bytes: u64,
-    /// What could not be verified.
+    /// Properties that could not be verified.
     warnings: Vec<String>,
     seconds: f64,
 }
 
-/// What came of it, here or in a daemon.
+/// Result of the import, here or in a daemon.
 #[derive(Deserialize)]
 struct Done {
     done: String,
@@ -51,7 +51,7 @@ struct Done {
     warnings: Vec<String>,
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(args: &ImportDiffArgs) -> Result<(), Failure> {
     let stop = signals::stop_flag()?;
     let source = Source::open(&args.file)?;
@@ -60,7 +60,8 @@ pub fn run(args: &ImportDiffArgs) -> Result<(), Failure> {
     let name = args.file.display().to_string();
     let (base, new) = (args.base.as_deref(), args.name.as_deref());
     let wanted = Wanted { file: &name, place, base, name: new };
-    // Of a diff that is none the pool hears nothing; but a daemon reads the beginning itself: a stream has only one.
+    // The header is read before the pool is opened, so that an invalid diff has no effect on the pool. If a daemon
+    // holds the pool, it reads the header itself, because a stream can be read only once.
     let (pool, outcome) = match Opened::held(&place.pool)? {
         Some(pool) => {
             let By::Them(holder) = pool.by() else { return Err(Failure::run("a pool that a daemon holds was opened")) };
@@ -113,7 +114,7 @@ fn here(
     Ok(Done { done: done.into(), from, to, format: format.into(), copied_bytes, zero_bytes, warnings })
 }
 
-/// By the daemon that holds the pool, which gets the open file.
+/// Imports through the daemon that holds the pool. The file is opened here, and its descriptor passed.
 fn there(
     holder: &Holder,
     args: &ImportDiffArgs,

@@ -1,6 +1,7 @@
-//! What changes a volume as a whole: create, resize, rename, snapshot, clone, rollback, delete.
+//! Commands that change a volume as a whole: create, resize, rename, snapshot, clone, rollback, delete.
 //!
-//! Each opens the pool, does one thing that is durable when it returns, and closes. What destroys data asks first.
+//! Each opens the pool, makes one change that is durable when it returns, and closes the pool. Commands that destroy
+//! data ask for confirmation first.
 
 use serde::Serialize;
 use sheave_base::units::fmt_bytes;
@@ -14,7 +15,7 @@ use crate::args::volume::{self as args, several};
 use crate::control::opened::Opened;
 use crate::{confirm, output};
 
-/// What was done, for programs: `{"done": "snapshot", "volume": {...}}`.
+/// Result as JSON: `{"done": "snapshot", "volume": {...}}`.
 #[derive(Serialize)]
 struct Done {
     done: &'static str,
@@ -34,11 +35,10 @@ struct Deleted {
     done: &'static str,
     pool: String,
     deleted: Vec<String>,
-    /// Space that came free with it.
     freed_bytes: u64,
 }
 
-/// Opens the pool, does `change`, closes, and tells of the volume that came of it.
+/// Opens the pool, makes the change, closes the pool, and prints the volume.
 fn one(
     place: &PoolPlace,
     json: bool,
@@ -81,7 +81,8 @@ pub fn resize(args: &args::ResizeArgs) -> Result<(), Failure> {
             let what = format!("{} shrinks from {from} to {to}; what lies beyond is lost", args.volume);
             confirm::destroy(args.yes, &what)?;
         }
-        // What writes make of a volume that grows meanwhile is not cut off by a size that nobody has asked for.
+        // Without --size the size is left alone: writes may extend a growing volume meanwhile, which must not be
+        // undone.
         let asked = args.size.is_some().then_some(new);
         pool.resize(name, (asked, args.max_size), args.force, |pool| {
             let now = pool.volume_info(name)?;
@@ -123,7 +124,7 @@ pub fn snapshot(args: &args::SnapshotArgs) -> Result<(), Failure> {
     one(&first.pool, args.json, "snapshot", |pool| pool.snapshot(volume, &name))
 }
 
-/// Snapshots of several volumes at one moment.
+/// Creates snapshots of several volumes at the same moment.
 fn together(args: &args::SnapshotArgs, at: &str) -> Result<(), Failure> {
     let (place, names) = (&args.volume.pool, several::names(&args.volume, &args.more, "freeze")?);
     let pool = Opened::open(place, Access::Change)?;
@@ -149,7 +150,7 @@ pub fn clone(args: &args::CloneArgs) -> Result<(), Failure> {
 pub fn rollback(args: &args::RollbackArgs) -> Result<(), Failure> {
     let VolumePlace { pool: place, name } = &args.volume;
     one(place, args.json, "rolled back", |pool| {
-        // Both must be there before anybody is asked about them.
+        // Checked first, so that confirmation is not asked for names that do not exist.
         pool.volume(name)?;
         let snapshot = value::snapshot_of(name, &args.snapshot);
         pool.volume(&snapshot)?;
@@ -181,7 +182,7 @@ pub fn delete(args: &args::DeleteArgs) -> Result<(), Failure> {
 fn delete_all(pool: &Opened, names: &[&str], args: &args::DeleteArgs) -> Result<u64, Failure> {
     let infos = names.iter().map(|name| pool.volume(name)).collect::<Result<Vec<_>, _>>()?;
     let written: u64 = infos.iter().map(|info| info.written_bytes).sum();
-    // An empty volume is no loss.
+    // No confirmation if there is no data to lose.
     if written > 0 {
         let hold = if names.len() == 1 { "holds" } else { "hold" };
         let (names, place) = (names.join(", "), pool.place());

@@ -1,8 +1,8 @@
-//! `sheave volume map`: which parts of a volume are data, unwritten or holes, and where on the pool they lie.
+//! `sheave volume map`: lists which parts of a volume are data, unwritten or holes, and their positions in the pool.
 //!
-//! The JSON is an array in the shape of `qemu-img map --output=json`, so that what reads that reads this: `start`,
-//! `length`, `depth` (0), `present`, `zero`, `data`, and `offset` where there is data. Two fields more: `unwritten`
-//! (space without data) and `shared`.
+//! The JSON is an array in the format of `qemu-img map --output=json`, so that programs for that can read it: `start`,
+//! `length`, `depth` (0), `present`, `zero`, `data`, and `offset` where there is data. There are two additional fields:
+//! `unwritten` (allocated without data) and `shared`.
 
 use sheave_base::units::fmt_bytes;
 use sheave_daemon::failure::Failure;
@@ -13,7 +13,7 @@ use crate::args::volume::MapArgs;
 use crate::control::opened::Opened;
 use crate::output;
 
-/// Does it.
+/// Runs the command.
 pub fn run(args: &MapArgs) -> Result<(), Failure> {
     let place = &args.volume;
     let pool = Opened::open(&place.pool, Access::Look)?;
@@ -41,7 +41,7 @@ fn extents(pool: &Opened, args: &MapArgs) -> Result<Vec<ExtentJson>, Failure> {
     pool.map(&place.name, args.offset, len)
 }
 
-/// As text: a line an extent, and sums.
+/// Formats a line for each extent, and sums.
 pub(super) fn table(extents: &[ExtentJson]) -> String {
     use std::fmt::Write;
     let mut text = format!("{:>18}  {:>18}  {:>10}  {:>18}  STATE\n", "OFFSET", "LENGTH", "", "ON THE POOL");

@@ -58,7 +58,7 @@ pub fn list(args: &ListArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Those that are asked for: all by name, or the snapshots of a volume, the oldest first.
+/// Returns the requested volumes: all, sorted by name, or the snapshots of one volume, the oldest first.
 fn chosen(args: &ListArgs, mut volumes: Vec<VolumeJson>) -> Result<Vec<VolumeJson>, Failure> {
     if let Some(of) = &args.of {
         if !volumes.iter().any(|volume| volume.name == *of) {
@@ -76,8 +76,7 @@ fn chosen(args: &ListArgs, mut volumes: Vec<VolumeJson>) -> Result<Vec<VolumeJso
     Ok(volumes)
 }
 
-/// Each volume with its snapshots behind it, the oldest first, and how deep it stands: 0 for what is of nothing that is
-/// listed.
+/// Returns each volume, followed by its snapshots from the oldest on, with its depth: 0 if its origin is not listed.
 fn tree(volumes: &[VolumeJson]) -> Vec<(usize, &VolumeJson)> {
     let listed: BTreeSet<&str> = volumes.iter().map(|volume| volume.name.as_str()).collect();
     let mut below: BTreeMap<&str, Vec<&VolumeJson>> = BTreeMap::new();
@@ -89,7 +88,7 @@ fn tree(volumes: &[VolumeJson]) -> Vec<(usize, &VolumeJson)> {
         }
     }
     below.values_mut().for_each(|those| those.sort_by_key(|volume| (volume.created, volume.id)));
-    // The last is the next: origins are older than what is of them, so this ends.
+    // A stack, whose last element comes next. It terminates, because origins are older than their snapshots.
     let mut next: Vec<(usize, &VolumeJson)> = roots.into_iter().rev().map(|volume| (0, volume)).collect();
     let mut all = Vec::with_capacity(volumes.len());
     while let Some((depth, volume)) = next.pop() {
@@ -102,7 +101,7 @@ fn tree(volumes: &[VolumeJson]) -> Vec<(usize, &VolumeJson)> {
 
 fn table(volumes: &[(usize, &VolumeJson)]) -> String {
     let width = volumes.iter().map(|(depth, volume)| 2 * depth + volume.name.len()).max().unwrap_or(0).max(4);
-    // A column for those that grow, if there are any.
+    // A column for the maximum size, if any volume grows.
     let grows = volumes.iter().any(|(_, volume)| volume.max_size_bytes.is_some());
     let most = |text: &str| if grows { format!("  {text:>9}") } else { String::new() };
     let mut text = format!(
@@ -172,14 +171,14 @@ pub fn info(args: &OneArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A moment, in seconds since 1970, as the clocks of this time zone show it, to the minute.
+/// Formats a time, in seconds since 1970, as local time to the minute.
 fn date(created: u64) -> String {
     let moment = i64::try_from(created).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
     moment
         .map_or_else(|| "-".into(), |moment| moment.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M").to_string())
 }
 
-/// The time since a moment, in its largest unit.
+/// Formats the time since a moment, in its largest unit.
 fn age(created: u64) -> String {
     let then = UNIX_EPOCH + Duration::from_secs(created);
     let seconds = then.elapsed().unwrap_or_default().as_secs();

@@ -1,4 +1,4 @@
-//! A file or device that becomes a member: what is asked and said about it, whoever adds it.
+//! Checks and messages for a file or device that becomes a member, whoever adds it.
 
 use serde::Serialize;
 use sheave::Device;
@@ -10,24 +10,24 @@ use sheave_daemon::shapes::pool::MemberJson;
 use crate::args::pool::GrowArgs;
 use crate::{confirm, output};
 
-/// What became of it, for programs.
+/// Result as JSON.
 #[derive(Serialize)]
 pub(super) struct Grown {
-    /// How it is named from now on: as before, unless a search does not find all of its members.
+    /// Name of the pool from now on: unchanged, unless a search does not find all members.
     pub(super) pool: String,
     /// Members that a search does not find.
     pub(super) beyond_search: Vec<String>,
     pub(super) size_bytes_before: u64,
     pub(super) size_bytes: u64,
-    /// What was added, as it was named.
+    /// The added member, as it was named.
     pub(super) added: Option<String>,
-    /// What was on it, and was overwritten.
+    /// Content that was overwritten.
     pub(super) replaced: Option<String>,
     pub(super) members: Vec<MemberJson>,
 }
 
 impl Grown {
-    /// Tells it.
+    /// Prints the result.
     pub(super) fn tell(&self, json: bool) -> Result<(), Failure> {
         if json {
             return output::json(self);
@@ -54,7 +54,7 @@ impl Grown {
     }
 }
 
-/// Refuses what is not one member that stays.
+/// Fails unless `place` is a single persistent member.
 pub(super) fn expect_one(place: &PoolPlace) -> Result<(), Failure> {
     place.refuse_volatile()?;
     if !place.is_one() {
@@ -63,14 +63,14 @@ pub(super) fn expect_one(place: &PoolPlace) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Asks before what was found on a device is destroyed.
+/// Asks for confirmation before content on a device is destroyed.
 pub(super) fn confirm_over(args: &GrowArgs, place: &PoolPlace, replaced: Option<&String>) -> Result<(), Failure> {
     replaced.map_or(Ok(()), |found| {
         confirm::destroy(args.yes, &format!("{place} holds {found}; adding it to the pool destroys that"))
     })
 }
 
-/// Opens it; makes a file that is not there, and one that is there larger.
+/// Opens the new member; creates or extends its file if a size is given.
 pub(super) fn open_added(args: &GrowArgs, place: &PoolPlace) -> Result<Device, Failure> {
     let options = match (args.size, place.single_path()) {
         (Some(size), Some(_)) => format!(",size={size}"),

@@ -1,4 +1,4 @@
-//! A member that is added to a pool which a daemon has open: the command opens it, and the daemon adds it.
+//! Adding a member to a pool that a daemon holds: the command opens the member, and the daemon adds it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -16,7 +16,7 @@ use crate::output;
 use crate::pool::allocate;
 use crate::pool::signature;
 
-/// Adds it.
+/// Adds the member.
 pub(super) fn add(args: &GrowArgs, place: &PoolPlace, pool: &Opened) -> Result<(), Failure> {
     let By::Them(Holder { remote, pool: name }) = pool.by() else {
         return Err(Failure::run("the server has let go of the pool meanwhile").fix("run this again"));
@@ -31,7 +31,7 @@ pub(super) fn add(args: &GrowArgs, place: &PoolPlace, pool: &Opened) -> Result<(
     let keeps_its_space = || allocate::is_full(&args.pool) && before.discard == "off";
     let full = args.allocate.map_or_else(keeps_its_space, |how| how == AllocateArg::Full);
     let made = Made::begin(place, args.size.is_some())?;
-    // A file is looked at as it is, before it is made larger, which nobody has agreed to yet.
+    // The file is examined as it is, before it is extended, which the user has not confirmed yet.
     let replaced = match place.single_path() {
         Some(path) if path.is_file() => signature::find_in_file(path)?,
         Some(path) if path.exists() => signature::find(&place.open_alone(",readonly=on")?)?,
@@ -51,7 +51,7 @@ pub(super) fn add(args: &GrowArgs, place: &PoolPlace, pool: &Opened) -> Result<(
     let grown = match remote.call_with::<_, t::Grown>("GrowPool", &grow, &fds) {
         Ok(grown) => grown,
         Err(why) => {
-            // A file that may be a member by now stays, whatever has failed since.
+            // The file may be a member by now, so it stays even if something failed.
             if !pool.info().is_ok_and(|now| now.members.len() == before.members.len()) {
                 made.keep();
             }
