@@ -1,6 +1,6 @@
-//! The command line as clap sees it: names, defaults, help texts and the parsers of single values.
+//! Definition of the command line for clap: names, defaults, help texts and parsers of single values.
 //!
-//! Whether the values fit together, or fit the device, is judged later in `bench::plan`.
+//! `bench::plan` checks later that the values fit each other and the device.
 
 mod bench;
 pub mod control;
@@ -97,15 +97,15 @@ pub enum Command {
     Completions(CompletionsArgs),
 }
 
-/// A blank at which no line ends. It stands for a blank while clap wraps a page.
+/// A non-breaking blank, which replaces blanks in examples while clap wraps a page.
 const UNBREAKABLE: &str = "\u{a0}";
 
-/// Reads a command line.
+/// Parses a command line.
 pub fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
     Cli::from_arg_matches(&unbroken(Cli::command()).try_get_matches_from(args)?)
 }
 
-/// With examples whose lines stay whole, however narrow the terminal is: who copies one gets all of it.
+/// Protects the examples in help texts from being wrapped on a narrow terminal, so that they can be copied.
 fn unbroken(command: clap::Command) -> clap::Command {
     let command = command.mut_subcommands(unbroken);
     let Some(text) = command.get_after_help().map(ToString::to_string) else { return command };
@@ -113,7 +113,7 @@ fn unbroken(command: clap::Command) -> clap::Command {
     command.after_help(text.lines().map(whole).collect::<Vec<_>>().join("\n"))
 }
 
-/// A page of help as it is printed.
+/// Formats a page of help for printing.
 pub fn page(page: &clap::Error) -> String {
     let styled = page.render();
     let has_colours = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
@@ -121,7 +121,7 @@ pub fn page(page: &clap::Error) -> String {
     text.replace(UNBREAKABLE, " ")
 }
 
-/// A command line that clap refuses; its rendering goes to stderr as it is.
+/// Converts a command line that clap refuses into a failure. Its rendering goes to stderr unchanged.
 pub fn command_line(err: &clap::Error) -> Failure {
     let text = err.render().to_string();
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());

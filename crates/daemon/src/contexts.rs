@@ -15,8 +15,8 @@ use sheave_vol::{Differences, Extent, ExtentKind, PoolError, Volume};
 const UNITS_AT_ONCE: u64 = 1 << 16;
 /// Units examined before the extents are counted again; bounds the memory of an answer.
 const UNITS_PER_STEP: u64 = 1 << 9;
-/// Batches of a comparison in one query, each of 4096 units or of 1 MiB read from either side. As long as
-/// [`UNITS_AT_ONCE`] if nothing is read.
+/// Maximum number of batches that a comparison examines in one query. A batch is 4096 units, or 1 MiB read from either
+/// side. If nothing is read, this takes about as long as [`UNITS_AT_ONCE`].
 const BATCHES_AT_ONCE: u32 = 8;
 
 /// Allocation and sharing of a range, with the numbers that QEMU uses for backing chains.

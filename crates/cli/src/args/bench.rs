@@ -40,7 +40,7 @@ Examples:
 Sizes take k, M, G, T (powers of 1024); counts take k, M (powers of 1000); times take us, ms, s.
 Exit code: 0 done, 1 an I/O failed or a block was wrong, 2 the command line makes no sense.";
 
-/// What `sheave bench` is asked.
+/// Arguments of `sheave bench`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct BenchArgs {
@@ -198,26 +198,26 @@ pub struct BenchArgs {
     #[arg(long, value_enum, default_value = "auto", help_heading = "Output")]
     pub progress: ProgressStyle,
 
-    /// Of the job file.
+    /// Settings of the job file.
     #[arg(skip)]
     pub says: Option<JobSays>,
 }
 
-/// What a job file says and no argument does.
+/// Settings of a job file that no argument corresponds to.
 #[derive(Clone, Debug, Default)]
 pub struct JobSays {
-    /// When it ends, unless the command line says so.
+    /// Amount of work, unless the command line limits it.
     pub work: Option<Work>,
-    /// I/Os waited for at once.
+    /// Number of completions to wait for at once.
     pub complete: u32,
-    /// The file whose pages leave the page cache before the run.
+    /// File whose pages are dropped from the page cache before the run.
     pub invalidates: Option<PathBuf>,
-    /// What is done in another way than the file says, for the report.
+    /// Differences between the run and the job file, for the report.
     pub notices: Vec<String>,
 }
 
 impl BenchArgs {
-    /// What its job file says, where there is one, in the place of what the command line leaves open.
+    /// Fills in the settings of the job file, if there is one, where the command line leaves them open.
     pub fn with_job(mut self) -> Result<Self, LoadError> {
         let Some(path) = self.job.clone() else { return Ok(self) };
         let job = Job::open(&path)?;
@@ -240,7 +240,7 @@ impl BenchArgs {
             says.invalidates = job.filename.clone().map(PathBuf::from);
         }
         (self.rw, self.bs, self.mix, self.range) = (job.rw, job.bs, job.mix, job.size);
-        // A smaller depth than the job's has smaller batches.
+        // Batches cannot be larger than the depth, which may have been lowered.
         let depth = self.depth.unwrap_or(job.depth);
         says.complete = says.complete.min(depth);
         (self.depth, self.batch, self.threads) = (Some(depth), Some(job.batch.min(depth)), job.threads);
@@ -264,12 +264,12 @@ impl BenchArgs {
         self.depth.unwrap_or(32)
     }
 
-    /// Pairs of turns of a comparison.
+    /// Number of pairs of turns in a comparison.
     pub fn pairs(&self) -> u32 {
         self.pairs.unwrap_or(5)
     }
 
-    /// How the ring of a thread is set up.
+    /// Options of a thread's engine.
     pub fn engine(&self) -> EngineOpts {
         EngineOpts {
             depth: self.depth(),
@@ -284,7 +284,7 @@ impl BenchArgs {
 }
 
 impl BenchArgs {
-    /// The ring of a thread; `pieces` is in how many an I/O may lie.
+    /// Builder of a thread's ring; `pieces` is the maximum number of pieces of an I/O.
     pub fn ring(&self, pieces: u32) -> RingBuilder {
         let mut ring = self.engine().ring(pieces);
         if let Some(age) = self.stamp_age {

@@ -22,7 +22,7 @@ Examples:
 
 Exit code: 0 done, 1 it failed, 2 the command line makes no sense.";
 
-/// What `sheave export` is asked.
+/// Arguments of `sheave export`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ExportArgs {
@@ -103,12 +103,12 @@ Examples:
     },
 }
 
-/// A limit, or none.
+/// A rate limit, or `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitArg {
-    /// As fast as it goes.
+    /// No limit.
     Off,
-    /// This fast.
+    /// This limit.
     On(Limit),
 }
 
@@ -116,7 +116,7 @@ fn limit(text: &str) -> Result<LimitArg, String> {
     if text == "off" { Ok(LimitArg::Off) } else { text.parse().map(LimitArg::On) }
 }
 
-/// What `sheave slow` is asked.
+/// Arguments of `sheave slow`.
 #[derive(Debug, Args)]
 #[command(after_help = SLOW_EXAMPLES)]
 pub struct SlowArgs {
@@ -150,7 +150,7 @@ Examples:
 
 Exit code: 0 done, 1 it failed, 2 the command line makes no sense.";
 
-/// What `sheave client` is asked.
+/// Arguments of `sheave client`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ClientArgs {

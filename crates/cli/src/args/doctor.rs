@@ -12,7 +12,7 @@ Examples:
 
 Exit code 0 when everything `file:` needs is there (warnings are fine), 1 when something is missing.";
 
-/// What `sheave doctor` is asked.
+/// Arguments of `sheave doctor`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DoctorArgs {

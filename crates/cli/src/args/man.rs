@@ -20,7 +20,7 @@ Examples:
 
 Exit code: 0 done, 1 it failed, 2 the command line makes no sense.";
 
-/// What `sheave man` is asked.
+/// Arguments of `sheave man`.
 #[derive(Debug, Args)]
 #[command(after_help = MAN_EXAMPLES)]
 pub struct ManArgs {
@@ -29,7 +29,7 @@ pub struct ManArgs {
     pub dir: PathBuf,
 }
 
-/// What `sheave completions` is asked.
+/// Arguments of `sheave completions`.
 #[derive(Debug, Args)]
 #[command(after_help = COMPLETIONS_EXAMPLES)]
 pub struct CompletionsArgs {

@@ -43,7 +43,7 @@ Examples:
   sheave pool set pool.img --acknowledge-loss
         pool info names no volumes any more that may have lost data";
 
-/// What `sheave pool` is asked.
+/// Arguments of `sheave pool`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct PoolArgs {
@@ -161,7 +161,7 @@ pub enum ChecksumArg {
 }
 
 impl ChecksumArg {
-    /// As pools call it.
+    /// Returns the kind as pools define it.
     pub fn kind(self) -> sheave_vol::Checksum {
         match self {
             Self::None => sheave_vol::Checksum::None,
@@ -170,7 +170,7 @@ impl ChecksumArg {
     }
 }
 
-/// When a pool's files take their space.
+/// Time at which the files of a pool are allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AllocateArg {
     /// Now, so that the file system cannot be full before the pool is.

@@ -1,4 +1,4 @@
-//! How a long command is shown while it goes on: one choice for all commands that have it.
+//! Style of the progress display, the same for all long commands.
 
 use clap::ValueEnum;
 

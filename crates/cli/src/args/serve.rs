@@ -36,7 +36,7 @@ Examples:
 Exit code: 0 ended by Ctrl-C or SIGTERM, with --run that of the command; 1 it failed, 2 the command line
 makes no sense. With --check: 0 all of it would be served, 1 some of it would not, 2 it would not start.";
 
-/// Whether clients use TLS.
+/// Use of TLS by clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TlsMode {
     /// There is no TLS.
@@ -47,7 +47,7 @@ pub enum TlsMode {
     Require,
 }
 
-/// What `sheave serve` is asked.
+/// Arguments of `sheave serve`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ServeArgs {

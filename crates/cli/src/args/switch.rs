@@ -1,4 +1,4 @@
-//! What an option says that is on or off: one type for all commands that have such an option.
+//! Value of an option that is on or off, the same for all commands.
 
 use clap::ValueEnum;
 
@@ -12,7 +12,7 @@ pub enum Switch {
 }
 
 impl Switch {
-    /// As a bool.
+    /// Returns true for `On`.
     pub fn is_on(self) -> bool {
         self == Self::On
     }

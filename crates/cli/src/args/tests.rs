@@ -1,4 +1,4 @@
-//! Tests of the argument parsers.
+//! Parsers of arguments, and the help texts.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn switches_read_with_and_without_a_value() {
     assert!(!parse("sheave bench null: --stats off").stats.is_on());
 }
 
-/// The words of a line of shell, up to a pipe, a second command or a comment.
+/// Splits a line of shell into words, up to a pipe, a second command or a comment.
 fn words(line: &str) -> Vec<String> {
     let (mut all, mut word, mut quoted) = (Vec::new(), String::new(), false);
     for c in line.chars().chain([' ']) {
@@ -55,7 +55,7 @@ fn words(line: &str) -> Vec<String> {
     all
 }
 
-/// Every command, with what stands at the end of its help.
+/// Collects every command with the end of its help text.
 fn leaves(command: &clap::Command, path: &str, found: &mut Vec<(String, String)>) {
     let path = format!("{path} {}", command.get_name());
     let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
@@ -79,7 +79,7 @@ fn every_command_has_examples_and_each_is_one() {
             after.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   ")).collect();
         for part in lines.iter().flat_map(|line| line.split(" | ").flat_map(|part| part.split(" && "))) {
             let Some(at) = part.find("sheave ") else { continue };
-            // What stands behind several blanks says what it does.
+            // The explanation of an example follows after several blanks.
             let line = part[at..].split("  ").next().unwrap_or_default();
             if let Err(error) = Cli::try_parse_from(words(line)) {
                 panic!("{name}: `{line}`: {error}");
@@ -90,7 +90,8 @@ fn every_command_has_examples_and_each_is_one() {
     assert!(examples > 60, "{examples}");
 }
 
-/// The help of every command fits a narrow terminal, its usage line included: what clap cannot wrap is short.
+/// The help of every command, including its usage line, fits a narrow terminal: everything that clap cannot wrap is
+/// short.
 #[test]
 fn every_help_fits_sixty_columns() {
     fn look(command: &clap::Command, path: &str) {

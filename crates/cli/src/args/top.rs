@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use sheave_base::units::parse_duration;
 
-/// What `sheave top` is asked.
+/// Arguments of `sheave top`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TopArgs {

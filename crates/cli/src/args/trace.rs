@@ -21,7 +21,7 @@ Examples:
 
 Exit code: 0 done, 1 it failed, 2 the command line makes no sense.";
 
-/// What `sheave trace` is asked.
+/// Arguments of `sheave trace`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TraceArgs {

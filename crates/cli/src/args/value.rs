@@ -1,4 +1,4 @@
-//! Parsers of single argument values. Each error says what was wrong with the value and what one looks like.
+//! Parsers of single argument values. Each error tells what is wrong and gives an example.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ pub use sheave_daemon::value::{export_name, low_water, mode, own_name, size, sna
 use sheave_load::Rw;
 pub use sheave_load::value::{CpuList, count, cpu_list, duration};
 
-/// A kind of work.
+/// Parser of an access pattern.
 pub fn rw() -> impl TypedValueParser<Value = Rw> {
     let names = Rw::ALL.map(|rw| PossibleValue::new(rw.name()).help(rw.what()));
     PossibleValuesParser::new(names).try_map(|name| name.parse::<Rw>())
 }
 
-/// A block size: a multiple of 512 up to 16 MiB.
+/// Parses a block size: a multiple of 512 up to 16 MiB.
 pub fn block_size(text: &str) -> Result<u32, String> {
     const MAX: u64 = 16 << 20;
     let bytes = size(text)?;
@@ -27,12 +27,12 @@ pub fn block_size(text: &str) -> Result<u32, String> {
     }
 }
 
-/// A size or place in bytes, 0 included.
+/// Parses a size or position in bytes, which may be 0.
 pub fn position(text: &str) -> Result<u64, String> {
     units::parse_size(text).map_err(|err| err.to_string())
 }
 
-/// An allocation unit of a pool: a power of two from 4 KiB to 1 MiB.
+/// Parses the allocation unit of a pool: a power of two from 4 KiB to 1 MiB.
 pub fn unit_size(text: &str) -> Result<u64, String> {
     match size(text)? {
         unit if unit.is_power_of_two() && (4 << 10..=1 << 20).contains(&unit) => Ok(unit),
@@ -40,7 +40,7 @@ pub fn unit_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// The size of a volume: a multiple of 4 KiB.
+/// Parses the size of a volume: a multiple of 4 KiB.
 pub fn volume_size(text: &str) -> Result<u64, String> {
     let bytes = size(text)?;
     if bytes.is_multiple_of(4096) {
@@ -49,24 +49,24 @@ pub fn volume_size(text: &str) -> Result<u64, String> {
     Err(format!("{bytes} bytes is no multiple of 4096; the next one is {}", bytes.next_multiple_of(4096)))
 }
 
-/// The size of a volume, or 0 for one that grows.
+/// Parses the size of a volume, or 0 for one that grows.
 pub fn volume_size_or_none(text: &str) -> Result<u64, String> {
     if text == "0" { Ok(0) } else { volume_size(text) }
 }
 
-/// A size as asked for: by itself, or from the present one.
+/// A new size, absolute or relative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewSize {
-    /// This.
+    /// Set to this size.
     To(u64),
-    /// So much more.
+    /// Increase by this much.
     More(u64),
-    /// So much less.
+    /// Decrease by this much.
     Less(u64),
 }
 
 impl NewSize {
-    /// The size that it makes of `now`.
+    /// Calculates the new size from the current one.
     pub fn of(self, now: u64) -> Result<u64, String> {
         match self {
             Self::To(bytes) => Ok(bytes),
@@ -77,7 +77,7 @@ impl NewSize {
     }
 }
 
-/// A new size of a volume: `20G`, `+5G`, `-5G`.
+/// Parses a new size of a volume: `20G`, `+5G`, `-5G`.
 pub fn new_size(text: &str) -> Result<NewSize, String> {
     match text.split_at_checked(1) {
         Some(("+", more)) => volume_size(more).map(NewSize::More),
@@ -86,12 +86,12 @@ pub fn new_size(text: &str) -> Result<NewSize, String> {
     }
 }
 
-/// A time, or `forever`.
+/// Parses a time, or `forever`.
 pub fn patience(text: &str) -> Result<Duration, String> {
     if text == "forever" { Ok(Duration::MAX) } else { duration(text) }
 }
 
-/// The age of a stamp: a time, `0` or `unbounded`.
+/// Parses the maximum age of a timestamp: a time, `0` or `unbounded`.
 pub fn stamp_age(text: &str) -> Result<Duration, String> {
     match text {
         "0" => Ok(Duration::ZERO),

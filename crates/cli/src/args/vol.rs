@@ -1,11 +1,11 @@
-//! Arguments of `sheave bench vol:` alone: the pool that is made for a run in memory.
+//! Arguments for `sheave bench vol:` with a pool in memory, which is created for the run.
 
 use clap::Args;
 
 use super::pool::ChecksumArg;
 use super::value;
 
-/// The pool of a run in memory.
+/// Settings of the pool in memory.
 #[derive(Debug, Clone, Args)]
 pub struct VolArgs {
     /// Allocation unit of the pool that vol:ram: and vol:null: make [default: 64k].

@@ -30,7 +30,7 @@ Examples:
 
 Exit code: 0 done, 1 it failed, 2 the command line makes no sense, 130 Ctrl-C ended a copy.";
 
-/// What `sheave volume` is asked.
+/// Arguments of `sheave volume`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct VolumeArgs {

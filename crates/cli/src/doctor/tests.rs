@@ -1,4 +1,4 @@
-//! Tests of the judgements; the probes themselves depend on the machine.
+//! Evaluation of checks; the probes themselves depend on the machine.
 
 use super::machine::{judge_clock, judge_membarrier, judge_memlock};
 use super::ring::{Facts, filtered, judge_kernel};
@@ -34,7 +34,7 @@ fn every_refusal_names_who_and_how() {
         (refusal(libc::EINVAL, Some(0), None, false), "cannot be set up", "dmesg"),
     ];
     for (n, (check, found, fix)) in cases.into_iter().enumerate() {
-        // Devices go on without io_uring; without descriptors nothing does.
+        // Devices work without io_uring, but nothing works without descriptors.
         assert_eq!(check.status, if n == 8 { Verdict::Fail } else { Verdict::Warn }, "{check:?}");
         assert!(check.found.contains(found), "{check:?}");
         assert!(check.fix.as_ref().is_some_and(|text| text.contains(fix) && !text.contains('\n')), "{check:?}");

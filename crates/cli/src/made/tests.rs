@@ -1,4 +1,4 @@
-//! Which file goes again, and which is somebody else's.
+//! Files that are removed, and files of others that are not.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn only_a_file_that_was_made_here_and_that_nobody_has_goes_again() {
     drop(begin(&place, true));
     assert!(path.exists(), "it was there before");
 
-    // Another process has it, or put another in its place, or made a pool of it.
+    // Another process locked it, replaced it, or made a pool of it.
     fs::remove_file(&path).expect("removed");
     let made = begin(&place, true);
     let other = File::open(&path).expect("opened");

@@ -1,4 +1,4 @@
-//! What stands at the end of a help text, as sections.
+//! Sections made of the end of a help text.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What is refused, and what is left to the parser.
+//! Commands that are refused, and those that are left to the parser.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! `sheave pool watch`: prints the space of a pool and each change of it, until Ctrl-C (with its default effect), or
-//! until nobody reads the output.
+//! `sheave pool watch`: prints the space of a pool and each change of it, until Ctrl-C ends the process, or until
+//! nobody reads the output.
 //!
 //! If a daemon holds the pool, its `WatchPool` is used. A pool that nobody holds does not change; it is opened
 //! read-only, and printed once.

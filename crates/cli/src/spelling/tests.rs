@@ -1,4 +1,4 @@
-//! What is typed first is understood, or refused with the words to use.
+//! Common spellings are understood, or refused with a message that names the right one.
 
 use super::*;
 use crate::args;
@@ -15,7 +15,7 @@ fn read(line: &str) -> Result<String, String> {
     }
 }
 
-/// Each line means what the other one does.
+/// Each line means the same as the other one.
 #[test]
 fn first_tries_are_understood() {
     for (typed, meant) in [
@@ -66,7 +66,7 @@ fn first_tries_are_understood() {
     }
 }
 
-/// Each is refused with these words.
+/// Each line is refused with this message.
 #[test]
 fn what_cannot_be_understood_is_refused_with_the_words_to_use() {
     for (typed, words) in [
@@ -95,7 +95,7 @@ fn what_is_behind_two_dashes_and_what_is_no_text_stays() {
     assert_eq!(rewrite(odd.clone()), odd);
 }
 
-/// An example is a command to copy: no terminal is so narrow that a line of it is broken.
+/// Examples can be copied: their lines are not wrapped, however narrow the terminal.
 #[test]
 fn examples_stay_whole_in_a_narrow_terminal() {
     let line = "  sheave volume export-diff 'pool.img#root@tue' --from @mon - | ssh host sheave volume import-diff - \

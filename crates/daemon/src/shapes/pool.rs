@@ -62,7 +62,7 @@ pub struct PoolJson {
     pub lost: Vec<String>,
     /// Features that a pool of an older program lacks; `sheave pool upgrade` adds them.
     pub upgrades: Vec<String>,
-    /// Volumes whose maps are damaged: they cannot be opened, but deleted. The others remain usable.
+    /// Volumes with damaged maps, which can be deleted but not opened. The others remain usable.
     pub damaged: Vec<DamageJson>,
     /// Volumes are read-only and only deletes are accepted, because the first checkpoint after opening cannot be
     /// written, for lack of space or because of a damaged map.

@@ -5,11 +5,11 @@ use sheave_daemon::place::VolumePlace;
 
 use crate::args::value;
 
-/// The names of the first and of those behind it, in their order.
+/// Returns the names of the first volume and of the following ones, in order.
 ///
 /// # Errors
 ///
-/// One is in another pool, or can be no volume; `what` is done to the volumes of each pool by itself.
+/// A volume is in another pool, or its name is invalid. `what` is the verb for the message.
 pub fn names(first: &VolumePlace, more: &[String], what: &str) -> Result<Vec<String>, Failure> {
     let mut names = vec![first.name.clone()];
     for text in more {

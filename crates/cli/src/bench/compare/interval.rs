@@ -14,7 +14,7 @@ pub const METHOD: &str = "order statistics of the pairs (binomial), for the medi
 /// Minimum probability with which an interval covers the median.
 pub const LEVEL: f64 = 0.95;
 
-/// Ranks of the sorted values that bound an interval, and its probability to cover the median.
+/// Ranks of the sorted values that bound an interval, and the probability that it covers the median.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ranks {
     /// Index of the lower bound from the smallest value, and of the upper bound from the largest; 0 is the first.

@@ -1,4 +1,4 @@
-//! The picture of a pool's use.
+//! The chart of a pool's use.
 
 use super::*;
 

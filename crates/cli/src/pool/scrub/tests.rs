@@ -1,4 +1,4 @@
-//! The words.
+//! The report as text.
 
 use sheave_daemon::place::PoolPlace;
 use sheave_vol::{Checksum, Finding, FindingKind, Place, ScrubReport};
@@ -10,7 +10,7 @@ fn finding() -> Finding {
     Finding::new(FindingKind::Data, place, "it does not match its checksum")
 }
 
-/// A report with something in it.
+/// A report, filled in by `fill`.
 fn report(fill: impl FnOnce(&mut ScrubReport)) -> ScrubReport {
     let mut report = ScrubReport::default();
     fill(&mut report);

@@ -1,4 +1,4 @@
-//! Every signature is found, and nothing is found in nothing.
+//! Every signature is found, and an empty device has none.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use sheave::open_device;
 
 const GIB: u64 = 1 << 30;
 
-/// A file that is nothing but holes.
+/// A file without data.
 fn sparse(dir: &Path, size: u64) -> (std::path::PathBuf, File) {
     let path = dir.join("sparse");
     let file = File::options().write(true).create(true).truncate(true).open(&path).expect("made");
@@ -15,7 +15,7 @@ fn sparse(dir: &Path, size: u64) -> (std::path::PathBuf, File) {
     (path, file)
 }
 
-/// What is at the end of a device or far within it is found by both ways of looking.
+/// Content at the end of a device, or far from its start, is found on the device and in the file.
 #[test]
 fn what_lies_far_from_the_start_is_found() {
     let dir = tempfile::tempdir_in("/var/tmp").expect("a directory");
@@ -41,7 +41,7 @@ fn what_lies_far_from_the_start_is_found() {
     }
 }
 
-/// Of a file all that is no hole is looked at, and zeroes that were written are nothing.
+/// All data extents of a file are examined; zeroes that were written do not count as content.
 #[test]
 fn data_behind_a_long_hole_of_a_file_is_found() {
     let dir = tempfile::tempdir_in("/var/tmp").expect("a directory");
