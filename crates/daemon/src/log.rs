@@ -106,7 +106,7 @@ pub fn start(level: Verbosity, sink: Sink) -> Result<(), Failure> {
 ///
 /// # Errors
 ///
-/// As for [`start`].
+/// Those of [`start`].
 pub(crate) fn can(sink: Sink) -> Result<(), Failure> {
     journal_of(sink).map(drop)
 }

@@ -106,7 +106,7 @@ pub fn node_of(meta: &Metadata) -> (u64, u64) {
 ///
 /// # Errors
 ///
-/// It cannot be read.
+/// The file cannot be read.
 pub fn seen_at(path: &Path) -> io::Result<Option<Seen>> {
     let is_looked_at = |meta: &Metadata| meta.is_file() || meta.file_type().is_block_device();
     let meta = fs::metadata(path)?;

@@ -163,7 +163,7 @@ impl Reloads {
 ///
 /// # Errors
 ///
-/// It cannot be served, or the shutdown failed.
+/// The device cannot be served, or the shutdown failed.
 pub fn one(args: &One) -> Result<u8, Failure> {
     let ender = Ender::new()?;
     log::start(args.log, Sink::Auto)?;

@@ -157,7 +157,7 @@ pub fn export_name(text: &str) -> Result<String, String> {
 ///
 /// # Errors
 ///
-/// It is.
+/// The mark is all of the pool or more.
 pub fn check_low_water(mark: Option<LowWater>, size_bytes: u64) -> Result<(), Failure> {
     match mark {
         Some(LowWater::Bytes(mark)) if mark >= size_bytes => {

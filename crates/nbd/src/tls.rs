@@ -217,7 +217,7 @@ pub fn provider() -> CryptoProvider {
 /// Kind of problem with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fix {
-    /// It is missing, or its content is wrong.
+    /// The file is missing, or its content is wrong.
     Content,
     /// Permission denied.
     Permission,

@@ -23,7 +23,7 @@ pub enum Phase {
     Run,
     /// Turns of both sides alternate.
     Compare,
-    /// What was written is read back.
+    /// The blocks that were written are read back.
     ReadBack,
 }
 

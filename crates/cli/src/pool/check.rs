@@ -35,11 +35,11 @@ struct ReportJson {
 struct TotalsJson {
     size_bytes: u64,
     block_bytes: u64,
-    /// As in `pool info`: data of volumes, shared data once.
+    /// Data of volumes, shared data once, as in `pool info`.
     data_bytes: u64,
     /// The part of the data that is shared.
     shared_bytes: u64,
-    /// As in `pool info`: superblocks, labels, journal, pages.
+    /// Superblocks, labels, journal and pages, as in `pool info`.
     metadata_bytes: u64,
     /// The rest, which `pool info` divides into free, pending and reserve.
     unused_bytes: u64,

@@ -1,7 +1,7 @@
 //! Pools that another host holds or takes over: the daemon waits for them, opens them when that host has died, and
 //! gives them up when this host was fenced. The threads that do so are in [`standby`](crate::standby).
 //!
-//! Who may have a pool, and what keeps two hosts apart, is up to the storage. A device that *fences* grants its claim
+//! The storage decides which host may have a pool, and keeps two hosts apart. A device that *fences* grants its claim
 //! to another client only after it has stopped accepting I/O from the previous one
 //! ([`Capabilities::fences`](sheave_blk::driver::Capabilities)); it is claimed before anything of the pool is read.
 //!

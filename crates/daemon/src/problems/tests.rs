@@ -1,4 +1,4 @@
-//! The order of problems, what is told when nobody looks, and the page that lists all kinds.
+//! Order of problems, staleness, and the page that lists all kinds.
 
 use super::*;
 
@@ -60,7 +60,7 @@ fn the_worst_problem_is_first_and_is_the_health() {
     assert_eq!((told.severity.as_str(), told.problems_total, told.problems.len()), ("critical", 3, 3));
 }
 
-/// H4: a health that nobody has looked after for long says so, beside what it knew.
+/// H4: a stale health reports that, in addition to the problems that were known.
 #[test]
 fn an_old_health_is_told_to_be_old() {
     let mut health = Health::new(vec![problem(Kind::PoolLow)]);
@@ -71,7 +71,7 @@ fn an_old_health_is_told_to_be_old() {
     assert_eq!(kinds, [Kind::HealthStale, Kind::PoolLow]);
 }
 
-/// However many problems there are, a reply is bounded, and says how many it leaves out.
+/// However many problems there are, the list in a reply is bounded, and the reply has their total number.
 #[test]
 fn a_reply_lists_a_bounded_number_of_problems() {
     let health = Health::new((0..1000).map(|_| problem(Kind::ExportFailed)).collect());

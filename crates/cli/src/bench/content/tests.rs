@@ -1,4 +1,4 @@
-//! What is taken for content that bench wrote, and what is not.
+//! Content that counts as written by bench, and content that does not.
 
 use super::*;
 use sheave_load::verify::block::{Identity, seal};
@@ -103,7 +103,7 @@ fn what_is_not_looked_at_is_not_overwritten() {
     ] {
         refuse_to_overwrite(spec).expect(spec);
     }
-    // Any block device of this machine; none is opened.
+    // Any block device of this machine; it is not opened.
     let devices = std::fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
     let Some(device) =
         devices.map(|entry| std::path::Path::new("/dev").join(entry.file_name())).find(|path| path.exists())

@@ -1,4 +1,4 @@
-//! Tests of the words for failed I/Os.
+//! Descriptions of failed I/Os.
 
 use super::*;
 

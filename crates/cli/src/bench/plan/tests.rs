@@ -1,4 +1,4 @@
-//! Tests of what a plan accepts, and how it divides the work.
+//! Arguments that a plan accepts, and the division of the work.
 
 use clap::Parser;
 

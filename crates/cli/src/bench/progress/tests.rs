@@ -1,4 +1,4 @@
-//! Tests of what does not need a terminal.
+//! Parts of the progress display that do not need a terminal.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Names of volumes to measure.
+//! Parsing of volumes to measure.
 
 use super::*;
 

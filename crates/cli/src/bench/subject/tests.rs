@@ -1,4 +1,4 @@
-//! The devices made for volumes to measure.
+//! Devices that are created for volumes to measure.
 
 use super::*;
 use sheave::open_device;

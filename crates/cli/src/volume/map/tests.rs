@@ -1,4 +1,4 @@
-//! The shapes of a map.
+//! Formats of a map.
 
 use sheave_vol::{Extent, ExtentKind};
 
@@ -44,7 +44,7 @@ fn a_map_that_comes_in_pieces_is_the_same_map() {
         }
     }
     assert_eq!(all, extents().iter().map(ExtentJson::new).collect::<Vec<_>>());
-    // What lies elsewhere on the pool is another extent.
+    // Adjacent ranges at separate positions in the pool are separate extents.
     let elsewhere =
         [(0, 0), (4096, 1 << 20)].map(|(pos, addr)| Extent::new(pos, 4096, ExtentKind::Data).addr(addr).shared(true));
     let mut two = Vec::new();

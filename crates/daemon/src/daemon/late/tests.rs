@@ -1,4 +1,4 @@
-//! Servers that take a connection and say nothing: for a while, or for good.
+//! Exports of servers that accept a connection and do not respond, for a while or for ever.
 
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::opening::not_yet;
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// A daemon with this configuration that listens there.
+/// Starts a daemon with this configuration, which listens on a socket in `dir`.
 fn daemon(dir: &Path, name: &str, exports: &str, patience: Option<Duration>) -> Arc<Daemon> {
     let (file, socket) = (dir.join(format!("{name}.toml")), dir.join(format!("{name}.sock")));
     let listen = format!("listen = [\"unix:{}\"]\nthreads = 1\n", socket.display());
@@ -31,7 +31,7 @@ fn stop(daemon: Arc<Daemon>, late: Option<Late>) {
     Arc::into_inner(daemon).expect("nobody else has it").stop().expect("it ends");
 }
 
-/// Takes connections, and passes them on to another server when it is told to.
+/// Accepts connections, and forwards them to another server once it is told to.
 fn hold(path: &Path, to: &Path) -> Sender<()> {
     let (listener, to) = (UnixListener::bind(path).expect("listening"), to.to_owned());
     let (go, told) = channel();
@@ -88,7 +88,7 @@ fn devices_that_are_silent_hold_up_no_other_export_and_are_served_when_they_answ
     assert_eq!(near.server.exports().iter().map(|export| export.name.clone()).collect::<Vec<_>>(), ["scratch"]);
     assert_eq!(["slow", "mute"].map(why), [Some(not_yet().cause().to_owned()), Some(not_yet().cause().to_owned())]);
     assert_eq!(why("scratch"), None);
-    // The first one is the one that clients get who name none, and no other in its place.
+    // Clients that name no export get the first one, and no other in its place.
     let unnamed = || open_device(&format!("nbd:unix:{}", at("near.sock").display()));
     assert!(unnamed().is_err(), "it is not served");
     let late = near.begin_late().expect("a thread");

@@ -1,4 +1,4 @@
-//! Unit tests: what is not known for certain is not told.
+//! Results that are not certain are `None`.
 
 use super::*;
 

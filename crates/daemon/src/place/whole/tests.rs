@@ -1,4 +1,5 @@
-//! One member, or an identity, leads to the whole pool; what is not certain is refused, and says where it looked.
+//! Completion of a pool from one member or its identity. Ambiguous pools are refused, with a list of the places that
+//! were searched.
 
 use std::fs;
 
@@ -18,7 +19,7 @@ impl Dir {
         self.0.path().canonicalize().expect("there").join(name).display().to_string()
     }
 
-    /// Files of a pool of so many members, made one by one.
+    /// Creates a pool on these files, which are added one by one.
     fn pool(&self, names: &[&str]) -> [u8; 16] {
         let open = |name: &&str| open_device(&format!("file:{},size=16M", self.at(name))).expect("a device");
         Pool::create(&open(&names[0]), &CreateOptions::default()).expect("a pool");
@@ -55,7 +56,7 @@ fn one_member_leads_to_those_beside_it_in_any_order() {
     }
     let twice = members(&place(&format!("{}+{}", dir.at("a"), dir.at("a")))).expect_err("twice");
     assert!(twice.contains("are both member 0"), "{twice}");
-    // Options of the one that is named are those of all.
+    // Options of the named member apply to all.
     let spec = place(&format!("file:{},direct=off", dir.at("b"))).whole().expect("found");
     assert_eq!(spec.reaches().len(), 3);
     assert!(spec.members.iter().all(|member| member.spec("").ends_with(",direct=off")), "{spec:?}");
@@ -99,14 +100,14 @@ fn a_hint_leads_to_a_member_elsewhere_and_is_verified() {
     FOUND.lock().expect("not poisoned").clear();
     assert_eq!(members(&place(&other.at("b"))), all, "either has the hint");
     assert!(named.leads_to(Path::new(&other.at("b"))) && !named.leads_to(Path::new(&other.at("c"))));
-    // A forged one leads to what has the label, or to nothing.
+    // A forged hint leads to files with the right label, or to nothing.
     let strangers = Dir::new();
     strangers.pool(&["x", "y"]);
     let value = [strangers.at("y").as_bytes(), &[0], b"relative", &[0], b"/dev/zero"].concat();
     rustix::fs::setxattr(dir.at("a"), HINT, &value, XattrFlags::empty()).expect("set");
     FOUND.lock().expect("not poisoned").clear();
     assert!(members(&named).expect_err("a stranger").contains("member 1 is missing"));
-    // The place where to look says it.
+    // The directory to search is given explicitly.
     assert_eq!(members(&named.clone().search_in(vec![other.0.path().into()])), all);
     let uuid = place(&format!("uuid:{}", uuid_text(&pool)));
     assert_eq!(members(&uuid.clone().search_in(vec![dir.0.path().into(), other.0.path().into()])), all);
@@ -118,7 +119,7 @@ fn a_hint_leads_to_a_member_elsewhere_and_is_verified() {
     );
 }
 
-/// A copy that somebody has left beside the pool (V31).
+/// A copy that was left beside the pool (V31).
 #[test]
 fn copies_beside_a_pool_are_no_members() {
     let dir = Dir::new();
@@ -129,7 +130,7 @@ fn copies_beside_a_pool_are_no_members() {
     let both = format!("{}+{}", dir.at("a"), dir.at("b"));
     let pool = place(&both).open_now(super::super::Access::Change).expect("named");
     pool.close().expect("closes");
-    // From now on it is an older one.
+    // From here on the copy is older than the member.
     FOUND.lock().expect("not poisoned").clear();
     assert_eq!(members(&place(&dir.at("a"))), Ok(vec![dir.at("a"), dir.at("b")]));
     fs::remove_file(dir.at("b")).expect("removed");
