@@ -1,7 +1,7 @@
-//! The completion plan: where an I/O completes, decided once at submission.
+//! The completion plan: the place where an I/O completes, decided once at submission.
 //!
-//! Owns the places and the only allowed change of a plan; what decides for a place is in [`decision`](crate::decision).
-//! What each place may do:
+//! Owns the places and the only allowed change of a plan; the rules that choose a place are in
+//! [`decision`](crate::decision).
 //!
 //! | plan | runs | may block |
 //! |---|---|---|
@@ -10,17 +10,17 @@
 //! | `Worker` | on a worker thread | yes |
 //!
 //! Invariants:
-//! - I1: decided at submission from what the mappings say (pure overwrite or not) and what the kiocb asks.
+//! - I1: decided at submission from the mappings (pure overwrite or not) and the flags of the kiocb.
 //! - I2: later only demoted, `Inline` -> `Task` -> `Worker`; [`CompletionPlan::demote`] is the only change.
 //! - I3: code that may block takes a [`MayBlock`] token, and only workers make one.
 
 use std::marker::PhantomData;
 
-/// Where an I/O completes.
+/// Place where an I/O completes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 #[repr(u8)]
 pub enum CompletionPlan {
-    /// Where the completion is reaped.
+    /// Where the device's completion is reaped.
     #[default]
     Inline,
     /// In the issuer's task work.
@@ -30,7 +30,7 @@ pub enum CompletionPlan {
 }
 
 impl CompletionPlan {
-    /// The later of both: a plan never gets better (I2).
+    /// Returns the later of `self` and `to`: a plan is never moved to an earlier place (I2).
     #[inline]
     #[must_use]
     pub fn demote(self, to: CompletionPlan) -> CompletionPlan {
@@ -38,7 +38,7 @@ impl CompletionPlan {
     }
 }
 
-/// Proof that the code runs where it may block (I3). What completes inline has none and cannot make one up:
+/// Proof that the code runs where it may block (I3). Code that completes inline has no token and cannot make one:
 ///
 /// ```compile_fail,E0423
 /// use sheave_iomap::completion_plan::MayBlock;
@@ -49,14 +49,14 @@ impl CompletionPlan {
 /// }
 /// ```
 ///
-/// It stays on the thread that made it, so no worker can lend its own to a ring:
+/// A token stays on the thread that made it, so no worker can lend its own to a ring:
 ///
 /// ```compile_fail,E0277
 /// let token = sheave_iomap::completion_plan::MayBlock::on_worker();
 /// std::thread::spawn(move || drop(token));
 /// ```
 ///
-/// With a token all of it is allowed:
+/// Code that holds a token may call every function:
 ///
 /// ```
 /// # use sheave_iomap::{RawFile, completion_plan::MayBlock, dio, kiocb::Kiocb};
@@ -69,20 +69,20 @@ impl CompletionPlan {
 pub struct MayBlock<'a>(Option<&'a dyn Fn() -> bool>, PhantomData<*const ()>);
 
 impl MayBlock<'_> {
-    /// For worker threads, and for threads of the caller's own that drive no ring.
+    /// Makes the token of a worker thread, or of a caller's own thread that drives no ring.
     #[must_use]
     pub fn on_worker() -> MayBlock<'static> {
         MayBlock(None, PhantomData)
     }
 
-    /// For worker threads, of work that somebody may want to end early: `asked` says so.
+    /// Makes the token of a worker thread whose work may be cancelled: `asked` returns true once it is.
     #[must_use]
     pub fn until(asked: &dyn Fn() -> bool) -> MayBlock<'_> {
         MayBlock(Some(asked), PhantomData)
     }
 
-    /// Whether somebody wants the work to end early: a request was cancelled, or its ring goes. What waits for long
-    /// looks now and then, and gives up with `Status::Canceled`.
+    /// Returns true once the work is to end early: its request was cancelled, or its ring is being dropped. A long wait
+    /// polls this now and then, and gives up with `Status::Canceled`.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.0.is_some_and(|asked| asked())

@@ -1,30 +1,32 @@
-//! What a write to one mapping means for its I/O: whether work is left to do after the data, and where it completes.
+//! Rules for a write to one mapping: whether completion work follows the data, and where the I/O completes.
 //!
-//! Owns the rules alone. The engine asks for each mapping of an I/O before its first bio is sent, and the latest place
-//! that any of them asks for becomes the [plan](crate::completion_plan).
+//! Owns the rules alone. The engine calls [`decide`] for each mapping of an I/O before its first bio is sent. The
+//! latest place that any mapping requires becomes the [plan](crate::completion_plan).
 
 use crate::completion_plan::CompletionPlan;
 use crate::kiocb::{IOCB_DSYNC, IOCB_SYNC, IOCB_WRITE};
 use crate::mapping::{MapFlags, Mapping, MappingKind};
 
-/// What a write to one mapping means for its I/O.
+/// Result of [`decide`] for one mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// The file has work to do after the data is on the device.
     pub completion_work: bool,
     /// The data can be made durable by FUA alone.
     pub fua: bool,
-    /// Where it completes at the earliest, as far as this mapping goes. A sync that FUA does not cover demotes it more.
+    /// Earliest place where the I/O may complete, as far as this mapping is concerned. A sync that FUA does not cover
+    /// demotes the plan further.
     pub plan: CompletionPlan,
 }
 
-/// Whether a write to `mapping` that ends at `end` needs completion work, and whether FUA covers its sync.
+/// Decides whether a write to `mapping` that ends at `end` needs completion work, and whether FUA covers its sync.
 ///
-/// Completion work: the mapping is not plain written space, or shared, or new, or the write extends the file. FUA
-/// covers a data sync on a clean mapping without completion work on a device with FUA or without a volatile cache.
+/// Completion work is needed if the mapping is not plain written space, or is shared or new, or if the write extends
+/// the file. FUA covers a data sync on a clean mapping without completion work, on a device with FUA or without a
+/// volatile cache.
 ///
-/// The plan: completion work is for a worker; a file may ask for a later place than that with `MapFlags::TASK` and
-/// `MapFlags::WORKER`, never for an earlier one.
+/// Completion work runs on a worker. A file may require a later place with `MapFlags::TASK` and `MapFlags::WORKER`,
+/// never an earlier one.
 #[must_use]
 pub fn decide(mapping: &Mapping, end: u64, file_size: u64, iocb_flags: u16, device_writes_through: bool) -> Decision {
     if iocb_flags & IOCB_WRITE == 0 {

@@ -1,7 +1,7 @@
-//! The direct-I/O engine: one way for raw devices, volumes and whatever else is a [`File`](crate::File).
+//! The direct-I/O engine: one path for raw devices, volumes and every other [`File`](crate::File).
 //!
-//! Owns what an I/O comes to when it is issued, and the bio that it becomes. Does not own the kiocb's memory or the
-//! place where deferred completions run.
+//! Owns the result of issuing an I/O and the bio that it becomes. Does not own the memory of the kiocb, nor the choice
+//! of the thread that runs deferred completions.
 //!
 //! | module | holds |
 //! |---|---|
@@ -11,12 +11,12 @@
 //! | `submission` | the checks that a direct I/O must pass, and the way that it takes |
 //! | `completion` | what an I/O needs still when its bios have ended |
 //!
-//! A file in more pieces than there are bios just now gives a short read or write.
+//! An I/O over more pieces than there are free bios ends as a short read or write.
 //!
 //! Invariants:
-//! - I1: a kiocb ends once: [`end_bio`] says so when the last reference is gone.
-//! - I2: an error demotes the plan to `Task` at least, so that error handling never runs inside a reap. (The error of a
-//!   plain record of a [`run`] needs no handling: nothing but its result is left to do.)
+//! - I1: a kiocb ends once: [`end_bio`] returns true when the last reference is dropped.
+//! - I2: an error demotes the plan to `Task` at least, so that error handling never runs inside a reap. (A failed plain
+//!   record of a [`run`] needs no error handling: only its result is left to post.)
 
 mod completion;
 pub mod mapped;
@@ -41,14 +41,14 @@ pub use submission::{issue, issue_flush, issue_one};
 /// Longest transfer of one I/O, as in the kernel: 2 GiB less a page.
 pub const MAX_RW_COUNT: u32 = 0x7fff_f000;
 
-/// What became of an I/O that was issued.
+/// Outcome of issuing an I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Issued {
-    /// Bios are in flight; [`end_bio`] will say when it is done.
+    /// Bios are in flight; [`end_bio`] returns true when the last of them has ended.
     Queued,
-    /// It ended at once, with this result: bytes, or `-errno`.
+    /// Ended at once, with this result: bytes, or `-errno`.
     Done(i32),
-    /// No bio is free: issue it again when some have ended.
+    /// No bio is free: issue the I/O again when some have ended.
     Again,
     /// The file must block to map the range: [`File::map_blocking`](crate::File::map_blocking) in a worker, then issue
     /// it again.

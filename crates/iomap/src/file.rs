@@ -1,9 +1,10 @@
-//! Files: what a ring does I/O on.
+//! Files: the objects that a ring does I/O on.
 //!
-//! Owns the [`File`] trait and [`RawFile`], a device as a file from end to end. Volumes implement the trait; they know
-//! no ring, and rings know no volume.
+//! Owns the [`File`] trait and [`RawFile`], a whole device as a file. Volumes implement the trait. Volumes do not
+//! depend on rings, nor rings on volumes.
 //!
-//! Invariant I1: a method without a [`MayBlock`] token never blocks; what would, answers `Status::Again`.
+//! Invariant I1: a method without a [`MayBlock`] token never blocks; where it would have to, it returns
+//! `Status::Again`.
 
 use std::fmt::Debug;
 
@@ -19,7 +20,7 @@ use crate::io_stats::IoGroup;
 use crate::mapping::{Intent, Mapping, MappingKind};
 use crate::slow::SlowIo;
 
-/// Data of a write is on the device; the file finishes what belongs to it.
+/// A write whose data is on the device, for the file to finish.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct WriteDone<'a> {
@@ -27,74 +28,76 @@ pub struct WriteDone<'a> {
     pub pos: u64,
     /// Bytes written.
     pub len: u64,
-    /// How the data got there; after an error the file undoes what it prepared.
+    /// Outcome of the data transfer; after an error the file undoes the preparations for the write.
     pub status: Status,
-    /// The mappings that the write used, in order: what [`File::map`] answered, the last cut to what was written.
-    /// Nobody else can have got their space meanwhile, for the write is counted in the file's [`Grace`].
+    /// The mappings that the write used, in order, as [`File::map`] returned them, the last cut to the bytes that were
+    /// written. Their space cannot have been given to anyone else meanwhile, because the write is counted in the file's
+    /// [`Grace`].
     pub pieces: &'a [Mapping],
 }
 
 impl<'a> WriteDone<'a> {
-    /// A write of `len` bytes at `pos`.
+    /// Describes a write of `len` bytes at `pos`.
     #[must_use]
     pub fn new(pos: u64, len: u64, status: Status, pieces: &'a [Mapping]) -> WriteDone<'a> {
         WriteDone { pos, len, status, pieces }
     }
 }
 
-/// The data of an I/O on mappings with [`MapFlags::SUMMED`](crate::mapping::MapFlags::SUMMED) has been moved.
+/// An I/O on mappings with [`MapFlags::SUMMED`](crate::mapping::MapFlags::SUMMED) whose data has been moved.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct SummedDone<'a> {
-    /// Whether it was written.
+    /// True for a write, false for a read.
     pub write: bool,
-    /// First byte.
+    /// First byte of the range in the file.
     pub pos: u64,
-    /// Bytes.
+    /// Bytes moved.
     pub len: u64,
-    /// How it went; only of writes does the file hear when it failed, for what is on the device is unknown then.
+    /// Outcome of the transfer. A failed write is reported too, because the content of its range on the device is
+    /// unknown; a failed read is not.
     pub status: Status,
-    /// The mappings that were used, in order.
+    /// The mappings that the I/O used, in order.
     pub pieces: &'a [Mapping],
-    /// The memory of all of it: what was written, or what was read.
+    /// The memory of the whole I/O: the data that was written, or that was read.
     pub memory: IoMemory<'a>,
 }
 
 impl<'a> SummedDone<'a> {
-    /// What `write` says of the write was done with this memory.
+    /// Describes the write `write`, whose data came from `memory`.
     #[must_use]
     pub fn of_write(write: WriteDone<'a>, memory: IoMemory<'a>) -> SummedDone<'a> {
         let WriteDone { pos, len, status, pieces } = write;
         SummedDone { write: true, pos, len, status, pieces, memory }
     }
 
-    /// `len` bytes at `pos` were read into this memory.
+    /// Describes a read of `len` bytes at `pos` into `memory`.
     #[must_use]
     pub fn of_read(pos: u64, len: u64, pieces: &'a [Mapping], memory: IoMemory<'a>) -> SummedDone<'a> {
         SummedDone { write: false, pos, len, status: Status::Ok, pieces, memory }
     }
 }
 
-/// What the ranges have in common that [`File::map_plain`] looks up.
+/// Common properties of the ranges that [`File::map_plain`] looks up.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct PlainRanges {
-    /// Bytes of each.
+    /// Bytes of each range.
     pub len: u64,
-    /// A bit that is not set here is set in none of their positions.
+    /// Union of the bits of all positions, or a superset of it.
     pub bits: u64,
-    /// What they are looked up for.
+    /// Purpose of the lookup.
     pub intent: Intent,
 }
 
 impl PlainRanges {
-    /// Ranges of `len` bytes at these positions.
+    /// Describes ranges of `len` bytes at the positions `at`.
     #[must_use]
     pub fn new(at: &[u64], len: u64, intent: Intent) -> PlainRanges {
         PlainRanges { len, bits: at.iter().fold(0, |bits, pos| bits | pos), intent }
     }
 
-    /// Whether none goes beyond the block of its own length that it begins in.
+    /// Returns true if `len` is a power of two and each range is aligned to it.
     #[inline(always)]
     #[must_use]
     pub fn are_blocks(&self) -> bool {
@@ -102,19 +105,19 @@ impl PlainRanges {
     }
 }
 
-/// What [`File::fallocate`] does to a range. Both leave zeroes behind.
+/// Change that [`File::fallocate`] makes to a range. Both leave zeroes behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FallocateMode {
-    /// Gives the space back.
+    /// Gives the space of the range back.
     PunchHole,
-    /// Makes it read as zeroes; the file may keep the space or not.
+    /// Makes the range read as zeroes; the file may keep the space or not.
     ZeroRange,
 }
 
-/// Something with bytes on one device.
+/// A sequence of bytes on one device.
 ///
-/// What a ring does with a file whose bytes are mapped, and on which thread:
+/// Calls that a ring makes on a file with mappings, and their threads:
 ///
 /// | call | thread | when |
 /// |---|---|---|
@@ -127,107 +130,110 @@ pub enum FallocateMode {
 /// | `sync` | a worker | one at a time of a ring and file, for all the writes and FSYNCs that wait for one |
 /// | `fallocate` | a worker for work that may wait for long | for each FALLOCATE |
 ///
-/// `map_blocking` and `fallocate` may wait for a grace, for space, for other writes to end: nothing that ends a write
-/// or a sync waits behind them. `end_write`, `end_summed_blocking` and `sync` may wait for the device and for each
-/// other; the first two must not wait for a grace, nor for another write: the I/O that is being ended is counted.
+/// `map_blocking` and `fallocate` may wait for a grace, for space, or for other writes to end: no step that ends a
+/// write or a sync is queued behind them. `end_write`, `end_summed_blocking` and `sync` may wait for the device and for
+/// each other. `end_write` and `end_summed_blocking` must not wait for a grace, nor for another write, because the I/O
+/// that they end is still counted.
 ///
-/// A call that panics fails the I/O that it was for, with EIO, and no other; the ring goes on.
+/// A call that panics fails its own I/O with EIO and no other; the ring goes on.
 ///
 /// Order on completion of a write: `end_summed` -> `end_write` -> the grace's count is dropped -> position -> `sync`
 /// -> result.
 pub trait File: Debug + Send + Sync {
-    /// The device that mappings point into.
+    /// Returns the device that mappings point into.
     fn device(&self) -> &Device;
 
-    /// Size in bytes, now.
+    /// Returns the current size in bytes.
     fn size_bytes(&self) -> u64;
 
-    /// The size up to which writes beyond the end make the file larger, now. What lies beyond it is cut off a write,
-    /// and one that begins there gets `EFBIG`. `None`: the file ends where it ends; writes across its end are cut
-    /// there, and those that begin there get `ENOSPC`, as on a block device.
+    /// Returns the size up to which writes beyond the end currently extend the file. A write across that size is cut
+    /// there, and a write that begins at or behind it gets `EFBIG`. `None`: the file has a fixed end; writes across it
+    /// are cut, and writes that begin there get `ENOSPC`, as on a block device.
     ///
-    /// Such a file maps for writers what lies beyond its size, as new space. [`File::end_write`] raises the size, and
-    /// nothing else does: when the data is on the device, and only by writes that succeeded.
+    /// A file that grows maps the range behind its size as new space for writers. Only [`File::end_write`] raises the
+    /// size, when the data is on the device, and only for writes that succeeded.
     fn max_bytes(&self) -> Option<u64> {
         None
     }
 
-    /// Bytes of the smallest addressable block, a power of two and a multiple of the device's; fixed while the file is
-    /// attached. A ring attaches no file with another.
+    /// Returns the bytes of the smallest addressable block, a power of two and a multiple of the device's; fixed while
+    /// the file is attached. A ring refuses to attach a file with another value.
     fn block_bytes(&self) -> u32 {
         self.device().limits().logical_block
     }
 
-    /// Whether writes are refused; fixed while the file is attached.
+    /// Returns true if writes are refused; fixed while the file is attached.
     fn is_read_only(&self) -> bool {
         self.device().capabilities().read_only
     }
 
-    /// Whether every byte lies on the device where it lies in the file, and writes need no completion work: then the
-    /// engine asks for no mapping.
+    /// Returns true if every byte has the same position on the device as in the file, and writes need no completion
+    /// work: then the engine requests no mapping.
     fn is_identity(&self) -> bool {
         false
     }
 
-    /// The grace in which I/O to this file's mappings is counted; for files that use space again. Files whose mappings
-    /// stay for ever have none.
+    /// Returns the grace in which I/O to this file's mappings is counted, for files that reuse space. Files whose
+    /// mappings never change have none.
     fn grace(&self) -> Option<&Arc<Grace>> {
         None
     }
 
-    /// Where its rings count the I/O on it, for files that have statistics.
+    /// Returns the group in which the rings count the I/O on this file, for files that have statistics.
     fn io_group(&self) -> Option<&Arc<IoGroup>> {
         None
     }
 
-    /// What is done beside I/O on this file that may make it slow, for files that say so.
+    /// Returns the record of background activities that may slow I/O on this file, for files that keep one.
     fn beside(&self) -> Option<&Activities> {
         None
     }
 
-    /// Puts where slow I/Os lie in this file in the place of where they lie on its device, of those that are its own,
-    /// as far as that is known. For reports: it may take long.
+    /// Replaces the device positions of those `ios` that belong to this file by positions in the file, as far as they
+    /// are known. For reports: may take long.
     fn locate(&self, _ios: &mut [SlowIo]) {}
 
-    /// Where the bytes from `pos` on lie; the mapping starts at `pos` and covers at least one byte, at most `len`.
-    /// `Status::Again` when the answer needs blocking work: then a worker calls [`File::map_blocking`], and `map` is
-    /// asked again. It may be asked for a range twice before the I/O, or without any.
+    /// Returns the mapping of the bytes from `pos` on; it starts at `pos` and covers at least one byte, at most `len`.
+    /// `Status::Again` means that the answer needs blocking work: then a worker calls [`File::map_blocking`], and the
+    /// ring calls `map` again. May be called twice for a range before its I/O, or without any I/O following.
     fn map(&self, pos: u64, len: u64, intent: Intent) -> Result<Mapping, Status>;
 
-    /// A quick look at many ranges within the file: puts in the place of each position in `at` the first byte on the
-    /// device, as far as the ranges are plain, and says how many were. Plain is what [`File::map`] would map as a
-    /// whole, as written, with no flag but [`MapFlags::DIRTY`](crate::mapping::MapFlags::DIRTY). Changes nothing but
-    /// `at`; a file that does not know at once says 0, and is asked for one range after the other.
+    /// Fast lookup of many ranges within the file: replaces the positions in `at` by positions on the device, up to the
+    /// first range that is not plain, and returns the number replaced. A range is plain if [`File::map`] would return
+    /// it as one mapping, written, with no flag but [`MapFlags::DIRTY`](crate::mapping::MapFlags::DIRTY). Changes
+    /// nothing but `at`. A file without a fast answer returns 0, and the engine calls `map` for one range after the
+    /// other.
     fn map_plain(&self, _at: &mut [u64], _: &PlainRanges) -> usize {
         0
     }
 
-    /// [`File::map`] where blocking is allowed; afterwards it knows the answer. Called outside of a section, so
-    /// its own answer serves to see that there is one. What waits for long asks [`MayBlock::is_cancelled`] now and
-    /// then, and gives up with `Status::Canceled`.
+    /// [`File::map`] where blocking is allowed; `map` succeeds afterwards. Called outside of a section of the grace, so
+    /// the returned mapping must not be used for I/O: the ring only checks that there is one. A long wait polls
+    /// [`MayBlock::is_cancelled`] now and then, and gives up with `Status::Canceled`.
     ///
-    /// `Status::Again` is no failure: the request is issued again, and comes back here if `map` still does not know. So
-    /// a file waits for a grace in short looks: where workers have no threads of their own, the I/O that it waits for
-    /// can only end in between.
+    /// `Status::Again` is no failure: the request is issued again, and is passed here again if `map` still returns
+    /// `Again`. A file must therefore wait for a grace in short steps: where workers have no threads of their own, the
+    /// I/O that it waits for can only end between two calls.
     fn map_blocking(&self, pos: u64, len: u64, intent: Intent, _: &MayBlock) -> Result<Mapping, Status> {
         self.map(pos, len, intent)
     }
 
-    /// A bio of a write to this mapping, which has `MapFlags::SUMMED`, is about to be sent. [`File::end_summed`]
-    /// follows, or [`File::abort_write`].
+    /// Called before a bio of a write to `piece`, a mapping with `MapFlags::SUMMED`, is sent. [`File::end_summed`] or
+    /// [`File::abort_write`] follows.
     fn begin_write(&self, _piece: &Mapping) {}
 
-    /// The bio could not be sent.
+    /// Called after [`File::begin_write`] if the bio could not be sent.
     fn abort_write(&self, _piece: &Mapping) {}
 
-    /// The data of an I/O on summed mappings has been moved: keeps the checksums of what was written, verifies what was
-    /// read. `Status::Again` when that takes blocking work: then a worker calls [`File::end_summed_blocking`].
+    /// Called when the data of an I/O on summed mappings has been moved: stores the checksums of a write, verifies
+    /// those of a read. `Status::Again` means that this needs blocking work: then a worker calls
+    /// [`File::end_summed_blocking`].
     fn end_summed(&self, _done: &SummedDone<'_>) -> Result<(), Status> {
         Ok(())
     }
 
-    /// [`File::end_summed`] where blocking is allowed. May read again into the memory of a read; `Status::Again` has
-    /// the whole read issued again, for a write to the same place is under way.
+    /// [`File::end_summed`] where blocking is allowed. May read again into the memory of a read. `Status::Again` has
+    /// the whole read issued again, because a write to the same place is under way.
     fn end_summed_blocking(&self, done: &SummedDone<'_>, _: &MayBlock) -> Result<(), Status> {
         self.end_summed(done)
     }
@@ -237,20 +243,20 @@ pub trait File: Debug + Send + Sync {
         if done.status.is_ok() { Ok(()) } else { Err(done.status) }
     }
 
-    /// Whether the file itself has something to make durable, now. False: a flush of the device is all that a sync
-    /// needs, and the ring sends it without a worker.
+    /// Returns true if the file itself has something to make durable now. After false a sync needs no more than a flush
+    /// of the device, which the ring sends without a worker.
     fn needs_sync(&self) -> bool {
         true
     }
 
-    /// Makes what was written before durable, metadata included. `None`: a flush of the device is all that is needed
-    /// (or left to do), and the caller sends it.
+    /// Makes all earlier writes durable, metadata included. `None`: only a flush of the device is needed (or left to
+    /// do), and the caller sends it.
     fn sync(&self, _: &MayBlock) -> Option<Result<(), Status>> {
         None
     }
 
-    /// FALLOCATE of a range within the file, in whole blocks of the device. After `Status::Again` it is called once
-    /// more, as [`File::map_blocking`] is.
+    /// FALLOCATE of a range within the file, in whole blocks of the device. After `Status::Again` the ring calls again,
+    /// as with [`File::map_blocking`].
     fn fallocate(&self, _mode: FallocateMode, _pos: u64, _len: u64, _: &MayBlock) -> Result<(), Status> {
         Err(Status::NotSupp)
     }
@@ -264,7 +270,7 @@ pub struct RawFile {
 }
 
 impl RawFile {
-    /// The whole device.
+    /// Makes a file of the whole device.
     #[must_use]
     pub fn new(device: Device) -> RawFile {
         RawFile { device, io: Arc::default() }

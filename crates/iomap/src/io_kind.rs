@@ -1,30 +1,30 @@
-//! What I/O on files is told apart by: reads, writes, and what is neither.
+//! Kinds of I/O on files: reads, writes, and everything else.
 //!
-//! Owns the kinds and their names. Counted in `io_stats`, told of in `slow`.
+//! Owns the kinds and their names. `io_stats` counts by them, `slow` reports them.
 
 use sheave_blk::bio::Op;
 
-/// What I/O on files is told apart by.
+/// Kind of an I/O on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(u8)]
 pub enum IoKind {
-    /// From the file to memory.
+    /// Transfer from the file to memory.
     Read = 0,
-    /// From memory to the file.
+    /// Transfer from memory to the file.
     Write = 1,
     /// Syncs, holes, zeroes.
     Other = 2,
 }
 
-/// How many kinds there are.
+/// Number of kinds.
 pub const NR_IO_KINDS: usize = 3;
 
 impl IoKind {
     /// Every kind, in the order of its value.
     pub const ALL: [IoKind; NR_IO_KINDS] = [IoKind::Read, IoKind::Write, IoKind::Other];
 
-    /// Lower-case name for reports.
+    /// Returns the lower-case name for reports.
     pub fn name(self) -> &'static str {
         match self {
             IoKind::Read => "read",

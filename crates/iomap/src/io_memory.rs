@@ -1,13 +1,13 @@
-//! The memory of an I/O, for a file that looks at what was moved: to sum it up, to verify it, to read it again.
+//! The memory of an I/O, for a file that works on the moved data: checksums it, verifies it, or reads it again.
 //!
-//! Owns the way from addresses to bytes, in whole blocks, and which vectors are one run in memory. Does not own the
-//! memory: that is the submitter's, who keeps it until the I/O has ended (I1 of `sheave_blk::bio`).
+//! Owns the step from addresses to bytes, in whole blocks, and the rule which vectors form one run in memory. Does not
+//! own the memory: the submitter does, and keeps it until the I/O has ended (I1 of `sheave_blk::bio`).
 //!
-//! - I1: between the end of the last bio and the completion nobody but the file is to touch the memory. The typed
-//!   interface of rings owns it for that time; who pushes raw entries promises it.
-//! - I2: no reference to the memory is ever made. Two I/Os may have the same memory, as two reads into one range of a
-//!   registered buffer have, and two files, or one on two threads, then look at it at the same time. So a block is
-//!   copied out before anybody looks at it, and a block that is to be replaced is copied in.
+//! - I1: between the end of the last bio and the completion only the file touches the memory. The typed interface of
+//!   rings owns it for that time; a submitter of raw SQEs promises it.
+//! - I2: no reference to the memory is ever made. Two I/Os may use the same memory, as two reads into one range of a
+//!   registered buffer do, and two files, or one file on two threads, then access it at the same time. So a block is
+//!   copied out before anything looks at it, and a replacement is copied in.
 //!
 //! Made by the engine; used by files with checksums.
 #![allow(unsafe_code)] // The memory is known by its addresses.
@@ -40,7 +40,7 @@ const MAX_BLOCK: usize = 4096;
 #[derive(Debug)]
 pub struct IoMemory<'a> {
     vecs: &'a [BVec],
-    /// It is that of a read, or lent for this: bytes may be put into it.
+    /// The memory is that of a read, or is lent by [`IoMemory::over`]: bytes may be put into it.
     takes_bytes: bool,
     _of_one_thread: PhantomData<Cell<()>>,
 }
@@ -50,22 +50,22 @@ impl<'a> IoMemory<'a> {
         IoMemory { vecs, takes_bytes, _of_one_thread: PhantomData }
     }
 
-    /// One piece of memory, for who drives a file without the engine.
+    /// Calls `with` on one piece of memory, for a caller that drives a file without the engine.
     pub fn over<R>(bytes: &mut [u8], with: impl FnOnce(IoMemory<'_>) -> R) -> R {
         // SAFETY: the bytes are borrowed, for this alone, until `with` returns.
         let vec = unsafe { BVec::new(bytes.as_mut_ptr().expose_provenance(), bytes.len()) };
         with(IoMemory::new(&[vec], true))
     }
 
-    /// Where the memory is, which may be more than the I/O moved.
+    /// Returns the vectors of the memory, which may be longer than the I/O.
     #[doc(hidden)]
     pub fn segments(&self) -> &'a [Segment] {
         BVec::segments(self.vecs)
     }
 
-    /// Gives a copy of the bytes `from..from + len` to `each`, a block of at most 4,096 bytes at a time with its
-    /// number, until that says false. Whether all were given: they are not, if the memory is shorter, or if a block
-    /// lies in pieces that are not adjacent.
+    /// Calls `each` with the number and a copy of each block of `from..from + len`, until it returns false. Blocks have
+    /// `block` bytes, at most 4,096. Returns true if all blocks were given; false also if the memory is too short, or
+    /// if a block lies in pieces that are not adjacent.
     pub fn each_block(&self, from: u64, len: u64, block: usize, each: &mut dyn FnMut(u64, &[u8]) -> bool) -> bool {
         if block == 0 || block > MAX_BLOCK {
             return false;
@@ -97,9 +97,9 @@ impl<'a> IoMemory<'a> {
         number == count
     }
 
-    /// Puts these bytes in the place of those from `from` on. Whether they are there: they are not, if the memory is
-    /// that of a write, which its owner may share with others, if it is shorter, or if the place lies in pieces that
-    /// are not adjacent.
+    /// Replaces the bytes from `from` on by `bytes`. Returns false, and changes nothing, if the memory is that of a
+    /// write (its owner may share it with others), if it is too short, or if the place lies in pieces that are not
+    /// adjacent.
     pub fn put(&self, from: u64, bytes: &[u8]) -> bool {
         if !self.takes_bytes {
             return false;
@@ -115,8 +115,8 @@ impl<'a> IoMemory<'a> {
             }
             let memory = std::ptr::with_exposed_provenance_mut::<u8>(base + skip);
             // SAFETY: the run is memory of the I/O from `base` on, `len` long, and `skip + bytes.len()` is within it.
-            // It is written without a reference to it (I2). Of a read nobody else has a reference to it, so `bytes` is
-            // none of it; a write was refused.
+            // It is written without a reference to it (I2). Nobody else has a reference to the memory of a read, so
+            // `bytes` does not overlap it; the memory of a write was refused above.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory, bytes.len()) };
             return true;
         }
@@ -124,7 +124,7 @@ impl<'a> IoMemory<'a> {
     }
 }
 
-/// The runs of adjacent memory: where each starts, and its bytes.
+/// Returns the runs of adjacent memory, each as its address and its bytes.
 pub(crate) fn runs(vecs: &[BVec]) -> impl Iterator<Item = (usize, usize)> {
     let mut vecs = vecs.iter().filter(|vec| !vec.is_empty()).peekable();
     std::iter::from_fn(move || {

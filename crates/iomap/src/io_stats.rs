@@ -1,15 +1,15 @@
-//! Statistics of I/O on files: what each ring has done on each file, to be read by any thread.
+//! Statistics of I/O on files: counts of each ring on each file, readable by any thread.
 //!
-//! Owns the counts of one ring on one file ([`IoCell`], made when the file is attached), and groups of them: a file has
-//! one with a cell for each ring that has it, a ring has one with a cell for each file. A cell that goes leaves its
-//! counts in its groups. Does not read the clock: the ring brings the split of each I/O, or of many that share one. Nor
-//! does it count plain records, which the block layer counts once for the file and the device ([`RecordStats`]).
+//! Owns the counts of one ring on one file ([`IoCell`], made when the file is attached), and groups of them: a file's
+//! group has a cell for each ring that has the file open, a ring's group has a cell for each file. The counts of a
+//! dropped cell stay in its groups. Does not read the clock: the ring passes the stage times of each I/O, or of many
+//! that share them. Plain records are not counted here: the block layer counts them once for file and device
+//! ([`RecordStats`]).
 //!
 //! Invariants:
 //! - I1: a cell has one writer, the ring that has the file attached; its counts are plain loads and stores on lines of
-//!   their own. Readers see each count by itself.
-//! - I2: a reading of a group contains all that its cells have counted, those that have gone included; what a cell
-//!   counts is in the reading of its group from then on.
+//!   their own. Readers see each count by itself, not a consistent set.
+//! - I2: a reading of a group contains all counts of its cells, dropped ones included, up to the time of the reading.
 
 use sheave_base::identity::unique;
 use sheave_base::sync::atomic::{AtomicU64, Ordering};
@@ -21,15 +21,15 @@ use crate::slow::{FlightRecorder, SlowIo};
 
 pub use crate::io_kind::{IoKind, NR_IO_KINDS};
 
-/// What one ring has done on one file.
+/// Counts of one ring on one file.
 #[derive(Debug)]
 pub struct IoCell {
-    /// I/O with a slot of the ring.
+    /// I/O that used a slot of the ring.
     kinds: [IoTally; NR_IO_KINDS],
     errors: AtomicU64,
-    /// Plain records, which the hardware context counts here.
+    /// Plain records, counted by the hardware context.
     records: Option<Arc<RecordStats>>,
-    /// Where the ring keeps those that were slow.
+    /// Recorder of the ring's slow I/Os.
     recorder: Option<Arc<FlightRecorder>>,
 }
 
@@ -43,24 +43,24 @@ impl IoCell {
         IoCell::new(None, None)
     }
 
-    /// Counts an I/O of the ring's slots; whether it was slow. For the ring alone (I1).
+    /// Counts one I/O that used a slot. Returns true if it was slow. For the ring alone (I1).
     pub fn note(&self, kind: IoKind, split: &Split, bytes: u64) -> bool {
         self.note_run(kind, split, (1, bytes))
     }
 
-    /// As [`IoCell::note`], of so many I/Os that share a split, with so many bytes.
+    /// Counts `ios` I/Os of `bytes` bytes in all that share the stage times `split`; otherwise like [`IoCell::note`].
     pub fn note_run(&self, kind: IoKind, split: &Split, (ios, bytes): (u64, u64)) -> bool {
         self.kinds[kind as usize].note(split, ios, bytes)
     }
 
-    /// Counts an error of an I/O that is counted beside it. For the ring alone (I1).
+    /// Counts an error; the I/O itself is counted by [`IoCell::note`]. For the ring alone (I1).
     #[cold]
     pub fn note_error(&self) {
         // Relaxed, both: one writer (I1).
         self.errors.store(self.errors.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// The latencies of one kind until now, by the cells of [`Latencies`](sheave_blk::stats::Latencies).
+    /// Returns the latency counts of one kind, by the cells of [`Latencies`](sheave_blk::stats::Latencies).
     pub(crate) fn latencies(&self, kind: IoKind) -> impl Iterator<Item = u64> {
         let mut counts = [0; LATENCY_CELLS];
         for tally in self.tallies(kind) {
@@ -69,17 +69,17 @@ impl IoCell {
         counts.into_iter()
     }
 
-    /// What takes longer than this is slow from now on. For the ring alone (I1).
+    /// Sets the latency above which I/O of this kind is slow. For the ring alone (I1).
     pub(crate) fn set_slow_above(&self, kind: IoKind, ns: u64) {
         self.tallies(kind).for_each(|tally| tally.set_slow_above(ns));
     }
 
-    /// From which latency on an I/O of this kind counts as slow.
+    /// Returns the latency above which I/O of this kind counts as slow.
     pub fn slow_above_ns(&self, kind: IoKind) -> u64 {
         self.kinds[kind as usize].slow_above_ns()
     }
 
-    /// The tallies of one kind: of slots, and of plain records.
+    /// Returns the tallies of one kind: that of slots, then that of plain records.
     fn tallies(&self, kind: IoKind) -> impl Iterator<Item = &IoTally> {
         let records = self.records.as_ref().and_then(|records| match kind {
             IoKind::Read => Some(records.tally(Op::Read)),
@@ -101,15 +101,15 @@ impl IoCell {
     }
 }
 
-/// What was counted of one kind of I/O.
+/// Counts of one kind of I/O.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct KindCounts {
-    /// I/Os that ended. One over several mappings that went to its device in pieces counts as one.
+    /// I/Os that ended. An I/O over several mappings that went to its device in pieces counts as one.
     pub ios: u64,
     /// Bytes moved.
     pub bytes: u64,
-    /// Where their time went.
+    /// Time spent in each stage.
     pub split: SplitCounts,
 }
 
@@ -121,7 +121,7 @@ pub struct IoCounts {
 }
 
 impl IoCounts {
-    /// The counts of one kind.
+    /// Returns the counts of one kind.
     pub fn kind(&self, kind: IoKind) -> &KindCounts {
         &self.kinds[kind as usize]
     }
@@ -136,12 +136,12 @@ impl IoCounts {
         self.errors += other.errors;
     }
 
-    /// I/Os that ended with an error.
+    /// Returns the number of I/Os that ended with an error.
     pub fn errors(&self) -> u64 {
         self.errors
     }
 
-    /// I/Os of all kinds.
+    /// Returns the number of I/Os of all kinds.
     pub fn ios(&self) -> u64 {
         self.kinds.iter().map(|kind| kind.ios).sum()
     }
@@ -150,11 +150,11 @@ impl IoCounts {
 #[derive(Debug, Default)]
 struct Members {
     cells: Vec<Arc<IoCell>>,
-    /// What the cells have counted that are gone.
+    /// Counts of the cells that have been dropped.
     gone: Option<Box<IoCounts>>,
 }
 
-/// Cells that belong together: of one file, or of one ring.
+/// Cells of one file, or of one ring.
 #[derive(Debug)]
 pub struct IoGroup {
     id: u64,
@@ -172,12 +172,13 @@ impl IoGroup {
         self.members.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// A number that no other group of the process has: by it a [`SlowIo`] says whose it is.
+    /// Returns a number that is unique among the groups of the process; [`SlowIo::file`] refers to it.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// The slow I/Os on this file that the rings keep which have it open, the oldest first. Any thread may ask.
+    /// Returns the slow I/Os on this file that are kept by the rings that have it open, the oldest first. Callable from
+    /// any thread.
     pub fn slow_ios(&self) -> Vec<SlowIo> {
         let mut recorders: Vec<Arc<FlightRecorder>> = Vec::new();
         for recorder in self.members().cells.iter().filter_map(|cell| cell.recorder.as_ref()) {
@@ -191,7 +192,7 @@ impl IoGroup {
         ios
     }
 
-    /// All that was counted so far. Any thread may ask.
+    /// Returns the counts so far. Callable from any thread.
     pub fn counts(&self) -> IoCounts {
         let members = self.members();
         let mut sum = members.gone.as_deref().cloned().unwrap_or_default();
@@ -208,16 +209,14 @@ impl IoGroup {
     }
 }
 
-/// What a ring brings to the files that it opens: the group of its cells, and its flight recorder.
+/// Statistics of a ring that each file it opens is given: the group of its cells, and its flight recorder.
 #[derive(Clone, Debug)]
 pub struct RingIo {
-    /// The group.
     pub group: Arc<IoGroup>,
-    /// The recorder.
     pub recorder: Arc<FlightRecorder>,
 }
 
-/// A ring's cell in its groups, until it is dropped.
+/// Membership of a ring's cell in its groups, until dropped.
 #[derive(Debug)]
 pub struct IoSeat {
     cell: Arc<IoCell>,
@@ -225,7 +224,7 @@ pub struct IoSeat {
 }
 
 impl IoSeat {
-    /// A cell in these groups, with the counts of plain records if there are some, and the ring's recorder.
+    /// Makes a cell in `groups`, with the counts of plain records if there are any, and the ring's recorder.
     #[must_use]
     pub fn new(
         records: Option<Arc<RecordStats>>,
@@ -242,7 +241,7 @@ impl IoSeat {
         IoSeat { cell, groups }
     }
 
-    /// The cell, for the ring to count in.
+    /// Returns the cell, for the ring to count in.
     #[inline(always)]
     pub fn cell(&self) -> &IoCell {
         &self.cell

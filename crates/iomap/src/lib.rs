@@ -1,6 +1,6 @@
-//! Sheave floor 3: what a file is to a ring, and the one direct-I/O engine.
+//! Sheave floor 3: the interface between rings and files, and the one direct-I/O engine.
 //!
-//! No part of what the crate `sheave` promises: what is public here may change with any version.
+//! Not covered by the stability promise of the crate `sheave`: public items here may change with any version.
 //!
 //! | module | holds |
 //! |---|---|
@@ -14,15 +14,16 @@
 //! | [`grace`] | when space that was unmapped is certainly no longer used (the protocol is in `sheave_base`) |
 //! | [`dio`] | the engine: mapping, plan, bios, completion |
 //!
-//! Shapes: who owns an I/O fills a [`Kiocb`] (position, length, flags), calls [`dio::issue`] with the memory, and is
-//! told by [`dio::end_bio`] when it has ended. The [`CompletionPlan`] then says where its result is worked out, and
-//! [`dio::next`] what is to be done: [`dio::end_write`] and [`dio::sync`] where they may block.
+//! Shapes: the owner of an I/O fills in a [`Kiocb`] (position, length, flags) and calls [`dio::issue`] with the memory.
+//! [`dio::end_bio`] returns true when its last bio has ended. The [`CompletionPlan`] then says on which thread the
+//! result is computed, and [`dio::next`] returns the next step: [`dio::end_write`] and [`dio::sync`] run where they may
+//! block.
 //!
-//! Units: positions and lengths are in bytes, and multiples of the device's logical block. Errors: results are those of
-//! CQEs, bytes or `-errno`; a [`File`] answers with a [`Status`](sheave_base::status::Status), where `Again` means that
-//! it would have to block.
+//! Units: positions and lengths are in bytes, multiples of the device's logical block. Errors: results are those of
+//! CQEs, bytes or `-errno`; a [`File`] returns a [`Status`](sheave_base::status::Status), where `Again` means that the
+//! call would have to block.
 //!
-//! Rings and volumes meet here and nowhere else: a ring issues a [`Kiocb`] on a `File`, a volume is one.
+//! Rings and volumes meet here and nowhere else: a ring issues a [`Kiocb`] on a `File`, and a volume is a `File`.
 
 pub mod completion_plan;
 pub mod decision;

@@ -17,7 +17,7 @@ pub enum MappingKind {
     Hole,
 }
 
-/// What a file says of a mapping, beside its state.
+/// Properties of a mapping beside its state.
 ///
 /// ```
 /// use sheave_iomap::mapping::MapFlags;
@@ -30,22 +30,22 @@ pub enum MappingKind {
 pub struct MapFlags(u8);
 
 impl MapFlags {
-    /// None of them.
+    /// No flag.
     pub const NONE: MapFlags = MapFlags(0);
-    /// The range has other owners; a write must go elsewhere first, and the mapping is already the new place.
+    /// The range has other owners, so that a write must go to another place; the mapping is that new place already.
     pub const SHARED: MapFlags = MapFlags(1 << 0);
     /// The space was allocated for this write.
     pub const NEW: MapFlags = MapFlags(1 << 1);
     /// The file has metadata for the range that is not durable.
     pub const DIRTY: MapFlags = MapFlags(1 << 2);
-    /// The file keeps checksums of the range: it sees the memory of each I/O at its end ([`File::end_summed`]).
+    /// The file keeps checksums of the range: it is given the memory of each I/O when that ends ([`File::end_summed`]).
     ///
     /// [`File::end_summed`]: crate::File::end_summed
     pub const SUMMED: MapFlags = MapFlags(1 << 3);
     /// A write completes in the issuer's task at the earliest, and not where the device's completion is reaped.
     pub const TASK: MapFlags = MapFlags(1 << 4);
-    /// A write completes in a worker, where the file hears of it ([`File::end_write`]), whether a sync follows or not.
-    /// For files that have more to do then than the other flags say; the data may still go with FUA.
+    /// A write completes on a worker, where [`File::end_write`] is called, whether a sync follows or not. For files
+    /// with completion work that the other flags do not announce; the data may still go with FUA.
     ///
     /// [`File::end_write`]: crate::File::end_write
     pub const WORKER: MapFlags = MapFlags(1 << 5);
@@ -59,28 +59,28 @@ impl MapFlags {
         (MapFlags::WORKER, "WORKER"),
     ];
 
-    /// The flags of these bits, in the order in which they stand here; further bits are dropped.
+    /// Returns the flags of these bits, numbered in the order of the constants above; other bits are dropped.
     #[inline]
     #[must_use]
     pub const fn from_bits(bits: u8) -> MapFlags {
         MapFlags(bits & ((1 << Self::NAMES.len()) - 1))
     }
 
-    /// Whether at least one of `others` is set.
+    /// Returns true if at least one of `others` is set.
     #[inline(always)]
     #[must_use]
     pub const fn any(self, others: MapFlags) -> bool {
         self.0 & others.0 != 0
     }
 
-    /// These and `others`.
+    /// Returns the union of `self` and `others`.
     #[inline(always)]
     #[must_use]
     pub const fn with(self, others: MapFlags) -> MapFlags {
         MapFlags(self.0 | others.0)
     }
 
-    /// These if `set`, otherwise none.
+    /// Returns `self` if `set`, otherwise no flag.
     #[inline(always)]
     #[must_use]
     pub const fn only_if(self, set: bool) -> MapFlags {
@@ -113,7 +113,7 @@ impl fmt::Debug for MapFlags {
     }
 }
 
-/// Where the bytes `offset..offset + len` of a file lie.
+/// Place of the bytes `offset..offset + len` of a file.
 ///
 /// ```
 /// use sheave_iomap::mapping::{MapFlags, Mapping, MappingKind};
@@ -130,16 +130,14 @@ pub struct Mapping {
     pub offset: u64,
     /// Bytes covered; not 0.
     pub len: u64,
-    /// First byte on the device; of no meaning for a hole.
+    /// First byte on the device; without meaning for a hole.
     pub addr: u64,
-    /// State of the range.
     pub kind: MappingKind,
-    /// What else there is to say of it.
     pub flags: MapFlags,
 }
 
 impl Mapping {
-    /// `len` bytes of a file, from its byte `offset` on, lie at byte `addr` of its device.
+    /// Maps `len` bytes of a file, from its byte `offset` on, to byte `addr` of its device.
     #[inline(always)]
     #[must_use]
     pub const fn new(kind: MappingKind, offset: u64, len: u64, addr: u64) -> Mapping {
@@ -149,26 +147,26 @@ impl Mapping {
 
 sheave_base::setters!(Mapping { len: u64, flags: MapFlags });
 
-/// What a mapping is asked for.
+/// Purpose of the I/O that a mapping is requested for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Intent {
-    /// To read.
+    /// A read.
     Read,
-    /// To write: the file makes room if there is none.
+    /// A write: the file allocates space if the range has none.
     Write,
 }
 
-/// The mappings of one I/O, in order. One needs no memory beside this; more keep their room when cleared.
+/// The mappings of one I/O, in order. A single one is stored inline; the vector for more keeps its capacity when
+/// cleared.
 #[derive(Clone, Debug, Default)]
 pub struct Pieces {
-    /// The only one; `more` is empty then.
+    /// The only mapping; `more` is empty then.
     one: Option<[Mapping; 1]>,
     more: Vec<Mapping>,
 }
 
 impl Pieces {
-    /// All of them.
     #[inline]
     #[must_use]
     pub fn as_slice(&self) -> &[Mapping] {
@@ -178,19 +176,17 @@ impl Pieces {
         }
     }
 
-    /// Makes room for so many in all.
+    /// Reserves room for `pieces` mappings in all.
     pub fn reserve(&mut self, pieces: usize) {
         self.more.reserve(pieces.saturating_sub(self.more.len()));
     }
 
-    /// Forgets all.
     #[inline]
     pub fn clear(&mut self) {
         self.one = None;
         self.more.clear();
     }
 
-    /// Appends one.
     #[inline]
     pub fn push(&mut self, mapping: Mapping) {
         match self.one.take() {
@@ -200,7 +196,7 @@ impl Pieces {
         }
     }
 
-    /// Keeps the first `count`.
+    /// Keeps the first `count` mappings.
     pub fn truncate(&mut self, count: usize) {
         self.more.truncate(count);
         if count == 0 {
@@ -208,7 +204,7 @@ impl Pieces {
         }
     }
 
-    /// Becomes a copy of these, in the room that there is.
+    /// Copies `pieces` into the room that is already allocated.
     pub fn copy_from(&mut self, pieces: &[Mapping]) {
         self.clear();
         pieces.iter().for_each(|&mapping| self.push(mapping));

@@ -1,10 +1,10 @@
-//! The flight recorder of a ring: its last slow I/Os, each with where its time went and what ran beside it.
+//! The flight recorder of a ring: its last slow I/Os, each with its stage times and the activities that ran beside it.
 //!
-//! Owns the entries and their words ([`SlowIo`]), the ring's limit, and the sentence that explains an entry. Does not
-//! own what counts as slow: `usual` does. Nothing of it is on the fast path, which compares one latency of a run.
+//! Owns the entries ([`SlowIo`]) and their encoding, the ring's limit, and the sentence that explains an entry. `usual`
+//! owns the threshold. Nothing here is on the fast path, which compares one latency of a run with it.
 //!
 //! Invariants:
-//! - F1: the ring alone writes, when an I/O has ended that is slow; any thread reads, at any time, and slows nobody.
+//! - F1: only the ring writes, when a slow I/O has ended; any thread reads at any time, without delaying the ring.
 //! - F2: the last [`SLOW_IOS_KEPT`] are kept. Records of a run that ended together are one entry.
 
 use std::fmt::Write as _;
@@ -19,13 +19,13 @@ use sheave_blk::stats::{Split, Stage};
 
 use crate::io_kind::IoKind;
 
-/// How many slow I/Os a ring keeps.
+/// Number of slow I/Os that a ring keeps.
 pub const SLOW_IOS_KEPT: usize = 256;
 
-/// What takes longer counts as slow, whatever is usual, unless a ring is told otherwise.
+/// Default of the latency above which an I/O is slow, whatever its usual latency.
 pub const DEFAULT_SLOW_LIMIT: Duration = Duration::from_secs(1);
 
-/// Where an I/O lies.
+/// Place of an I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// At this byte of its file.
@@ -38,35 +38,34 @@ pub enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SlowIo {
-    /// Counted by its ring.
+    /// Sequence number in the ring's recorder.
     pub number: u64,
-    /// The [group](crate::io_stats::IoGroup::id) of its file; 0 of a file without one.
+    /// The [group](crate::io_stats::IoGroup::id) of its file; 0 for a file without one.
     pub file: u64,
-    /// What it did.
     pub kind: IoKind,
-    /// Where, the first of several.
+    /// Place of the I/O, or of the first of several.
     pub place: Place,
-    /// Bytes of one.
+    /// Bytes of each I/O.
     pub len: u32,
-    /// How many were alike and ended together.
+    /// Number of equal I/Os that ended together.
     pub ios: u32,
-    /// When it ended, by the clock of statistics.
+    /// Time of the end, by the clock of statistics.
     pub ended: CoarseTs,
-    /// Where its time went.
+    /// Time spent in each stage.
     pub split: Split,
     /// I/Os that the ring had in flight when it ended, itself included.
     pub depth: u32,
-    /// What was done beside it, while it was on its way.
+    /// Activities that ran while the I/O was under way.
     pub beside: Beside,
-    /// From which latency on it counted as slow.
+    /// Latency above which the I/O counted as slow.
     pub slow_above_ns: u64,
-    /// What 99.9 % of its kind on this file by this ring took at most, over the last ten seconds then; 0 when too few
-    /// had come.
+    /// 99.9th percentile of the latencies of its kind on this file by this ring, over the ten seconds before; 0 if
+    /// there were too few I/Os.
     pub usual_p999_ns: u64,
 }
 
 const WORDS: usize = 12;
-/// Of a place: it is one of the device.
+/// Bit of an encoded place that marks it as one on the device.
 const ON_DEVICE: u64 = 1 << 63;
 
 impl SlowIo {
@@ -113,13 +112,13 @@ impl SlowIo {
         }
     }
 
-    /// How long it took, in ns.
+    /// Returns the latency in ns.
     #[must_use]
     pub fn latency_ns(&self) -> u64 {
         self.split.total_ns()
     }
 
-    /// One line that says what it was, on a file of this name, and why it was slow.
+    /// Returns one line that describes the I/O, on a file called `name`, and explains why it was slow.
     #[must_use]
     pub fn explain(&self, name: &str) -> String {
         let mut line = self.what(name);
@@ -152,7 +151,7 @@ impl SlowIo {
         }
     }
 
-    /// The stages in which it spent a tenth of its time or more, the longest first.
+    /// Names the stages in which the I/O spent a tenth of its time or more, the longest first.
     fn stages(&self) -> String {
         let mut stages: Vec<_> = Stage::ALL.into_iter().map(|stage| (self.split.ns(stage), stage)).collect();
         stages.sort_by_key(|&(ns, _)| std::cmp::Reverse(ns));
@@ -172,15 +171,15 @@ fn in_words(stage: Stage) -> &'static str {
     }
 }
 
-/// What was read of a [`FlightRecorder`].
+/// Result of [`FlightRecorder::read`].
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct SlowIos {
     /// The slow I/Os, the oldest first.
     pub ios: Vec<SlowIo>,
-    /// Where the next reading goes on.
+    /// Argument for the next [`FlightRecorder::read`].
     pub next: u64,
-    /// How many were pushed out by newer ones before they were read.
+    /// Number of I/Os that newer ones overwrote before they were read.
     pub lost: u64,
 }
 
@@ -193,7 +192,7 @@ pub struct FlightRecorder {
 }
 
 impl FlightRecorder {
-    /// For a ring with this clock.
+    /// Makes the recorder of a ring that uses `clock`.
     #[must_use]
     #[doc(hidden)]
     pub fn new(clock: Clock, limit: Duration) -> FlightRecorder {
@@ -202,25 +201,25 @@ impl FlightRecorder {
         recorder
     }
 
-    /// Counts what takes longer as slow from now on, or a second later. Any thread may say so.
+    /// Sets the latency above which I/O is slow; the ring applies it within a second. Callable from any thread.
     pub fn set_limit(&self, limit: Duration) {
         // Relaxed: a value by itself.
         self.limit_ns.store(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// The limit, in ns.
+    /// Returns the limit in ns.
     pub fn limit_ns(&self) -> u64 {
         // Relaxed: a value by itself.
         self.limit_ns.load(Ordering::Relaxed)
     }
 
-    /// Keeps a slow I/O; its number is not looked at. For the ring alone (F1).
+    /// Records a slow I/O; its `number` is ignored. For the ring alone (F1).
     #[cold]
     pub fn keep(&self, io: &SlowIo) {
         self.kept.push(&io.words());
     }
 
-    /// The slow I/Os from this number on, as far as they are kept.
+    /// Returns the slow I/Os from number `from` on, as far as they are kept.
     #[must_use]
     pub fn read(&self, from: u64) -> SlowIos {
         let next = self.kept.written();
@@ -230,7 +229,7 @@ impl FlightRecorder {
         SlowIos { lost: next.saturating_sub(from).saturating_sub(ios.len() as u64), ios, next }
     }
 
-    /// How long ago an I/O ended.
+    /// Returns the time since an I/O ended.
     #[must_use]
     pub fn age(&self, io: &SlowIo) -> Duration {
         Duration::from_nanos(self.clock.coarse().ns_since(io.ended))

@@ -1,36 +1,37 @@
-//! What is usual of the I/O of one ring on one file: the latency that 99.9 % of each kind did not exceed over the last
-//! ten seconds, and from which latency on an I/O counts as slow.
+//! Usual latency of the I/O of one ring on one file: the 99.9th percentile of each kind over the last ten seconds, and
+//! the latency above which an I/O counts as slow.
 //!
-//! Owns the older readings that the last ten seconds are told by. Does not own the counts, nor any clock: the ring
-//! looks once a second or so, off its fast path, and says when that is.
+//! Owns the earlier readings that the counts of the last ten seconds are computed from. Does not own the counts, nor a
+//! clock: the ring calls `look` about once a second, off its fast path, and passes the time.
 //!
 //! Invariants:
-//! - U1: what counts as slow is what takes longer than the ring's limit, or than [`TIMES_USUAL`] times what is usual.
-//!   Until [`ENOUGH`] I/Os were seen in ten seconds, what is usual stays what it was, and at first nothing is.
+//! - U1: an I/O is slow if it takes longer than the ring's limit, or than [`TIMES_USUAL`] times the usual latency. With
+//!   fewer than [`ENOUGH`] I/Os in ten seconds the usual latency keeps its value; at first there is none.
 
 use sheave_base::clock::CoarseTs;
 use sheave_blk::stats::{LATENCY_CELLS, quantile_ns};
 
 use crate::io_stats::{IoCell, IoKind, NR_IO_KINDS};
 
-/// So many times what is usual is slow.
+/// Multiple of the usual latency above which an I/O is slow.
 pub const TIMES_USUAL: u64 = 4;
-/// I/Os in ten seconds from which something is usual.
+/// I/Os in ten seconds that are enough to determine the usual latency.
 pub const ENOUGH: u64 = 100;
 
-/// Older readings: the last ten seconds are told by the oldest, which is three to four of these spans old.
+/// Number of earlier readings, [`SPAN_NS`] apart. The oldest is three to four spans old: that difference is "the last
+/// ten seconds".
 const READINGS: usize = 4;
 const SPAN_NS: u64 = 2_500_000_000;
 
-/// The counts of latencies at some moment, modulo 2^32: a difference of two counts what came between.
+/// Latency counts at one moment, modulo 2^32: a difference of two readings counts the I/Os between them.
 type Reading = [u32; LATENCY_CELLS];
 
 #[derive(Debug)]
 struct Window {
     readings: Box<[Reading; READINGS]>,
-    /// The oldest of them.
+    /// Index of the oldest reading.
     oldest: usize,
-    /// When the newest was taken.
+    /// Time of the newest reading.
     taken: Option<CoarseTs>,
     p999_ns: u64,
 }
@@ -62,14 +63,14 @@ impl Window {
     }
 }
 
-/// What is usual of a ring's I/O on one file.
+/// Usual latencies of a ring's I/O on one file.
 #[derive(Debug, Default)]
 pub(crate) struct Usual {
     kinds: [Window; NR_IO_KINDS],
 }
 
 impl Usual {
-    /// Looks at what was counted until now, and sets from when on I/O counts as slow (U1).
+    /// Reads the counts in `cell`, and sets in it the latency above which I/O is slow (U1).
     pub(crate) fn look(&mut self, cell: &IoCell, limit_ns: u64, now: CoarseTs) {
         for (window, kind) in self.kinds.iter_mut().zip(IoKind::ALL) {
             let p999_ns = window.look(cell.latencies(kind), now);
@@ -78,7 +79,7 @@ impl Usual {
         }
     }
 
-    /// What 99.9 % of the I/Os of a kind took at most, 0 until that is known.
+    /// Returns the 99.9th percentile of the latencies of `kind`, 0 until it is known.
     pub(crate) fn p999_ns(&self, kind: IoKind) -> u64 {
         self.kinds[kind as usize].p999_ns
     }

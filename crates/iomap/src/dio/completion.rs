@@ -1,8 +1,8 @@
-//! From the end of the bios to the result: what an I/O needs still, and each of those steps.
+//! From the end of the bios to the result: the steps that an I/O still needs.
 //!
 //! Order: the file looks at the memory -> the file's completion work -> the grace's count is dropped -> a sync if one
-//! is needed -> the result. Owns no place where deferred steps run: the ring asks [`next`], and calls [`end_write`] and
-//! [`sync`] where they may block.
+//! is needed -> the result. Does not own the threads on which deferred steps run: the ring calls [`next`], and calls
+//! [`end_write`] and [`sync`] where they may block.
 
 use sheave_base::status::{Errno, Status};
 use sheave_blk::bio::BVec;
@@ -13,32 +13,32 @@ use crate::io_memory::IoMemory;
 use crate::kiocb::{IOCB_COMPLETION_WORK, IOCB_NEED_SYNC, IOCB_SUMMED, Kiocb};
 use crate::mapping::Mapping;
 
-/// What an I/O whose bios have ended needs still; see [`next`].
+/// Next step of an I/O whose bios have ended; see [`next`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Next {
-    /// The file looks at the memory: [`end_summed`] on the ring's thread, [`end_summed_blocking`] where it may block if
-    /// that says `None`; then [`summed`].
+    /// The file looks at the memory: [`end_summed`] on the ring's thread, or [`end_summed_blocking`] where it may block
+    /// if that returns `None`; then [`summed`].
     Sum,
     /// The file's completion work: [`end_write`], where it may block; then [`worked`].
     Work,
-    /// A sync of the file: [`sync`], where it may block. The count in the grace is to be dropped before.
+    /// A sync of the file: [`sync`], where it may block. The count in the grace is dropped first.
     Sync,
-    /// Nothing: this is the result.
+    /// None: this is the result.
     Done(i32),
 }
 
-/// What a sync in a worker comes to.
+/// Outcome of a sync on a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Synced {
-    /// It is done, with this result: 0, or `-errno`.
+    /// Complete, with this result: 0, or `-errno`.
     Done(i32),
-    /// The device must be flushed before it is: [`issue_flush`](super::issue_flush), on the ring's thread.
+    /// The device must be flushed first: [`issue_flush`](super::issue_flush), on the ring's thread.
     Flush,
 }
 
-/// A bio of the kiocb has ended. True when that was the last reference: then the kiocb completes as its plan says.
+/// Ends one bio of the kiocb. Returns true when that was the last reference: then the kiocb completes as its plan says.
 #[inline(always)]
 pub fn end_bio(kiocb: &mut Kiocb, status: Status) -> bool {
     if !status.is_ok() {
@@ -48,7 +48,7 @@ pub fn end_bio(kiocb: &mut Kiocb, status: Status) -> bool {
     kiocb.refs == 0
 }
 
-/// What an I/O whose bios have ended needs still. Asked again after each step.
+/// Returns the next step of an I/O whose bios have ended. Called again after each step.
 pub fn next(kiocb: &Kiocb) -> Next {
     if kiocb.flags & IOCB_SUMMED != 0 && (kiocb.is_write() || kiocb.status.is_ok()) {
         Next::Sum
@@ -66,8 +66,8 @@ fn summed_done<'a>(kiocb: &Kiocb, pieces: &'a [Mapping], vecs: &'a [BVec]) -> Su
     SummedDone { write: kiocb.is_write(), pos: kiocb.pos, len, status: kiocb.status, pieces, memory }
 }
 
-/// Shows the file the memory of an I/O, for its checksums; `pieces` are the mappings that it used. The result, 0 or
-/// `-errno`, is for [`summed`]; `None` when it takes [`end_summed_blocking`].
+/// Passes the memory of an I/O to the file, for its checksums; `pieces` are the mappings that the I/O used. Returns the
+/// argument for [`summed`], 0 or `-errno`, or `None` if [`end_summed_blocking`] must be called.
 #[must_use]
 pub fn end_summed(file: &dyn File, kiocb: &Kiocb, pieces: &[Mapping], vecs: &[BVec]) -> Option<i32> {
     match file.end_summed(&summed_done(kiocb, pieces, vecs)) {
@@ -77,8 +77,8 @@ pub fn end_summed(file: &dyn File, kiocb: &Kiocb, pieces: &[Mapping], vecs: &[BV
     }
 }
 
-/// Shows the file the memory of an I/O where that may block: after an [`end_summed`] that said `None`. The result, 0 or
-/// `-errno`, is for [`summed`].
+/// Passes the memory of an I/O to the file where that may block, after [`end_summed`] returned `None`. Returns the
+/// argument for [`summed`], 0 or `-errno`.
 #[must_use]
 pub fn end_summed_blocking(
     file: &dyn File,
@@ -90,7 +90,7 @@ pub fn end_summed_blocking(
     file.end_summed_blocking(&summed_done(kiocb, pieces, vecs), token).map_or_else(|status| status.result(), |()| 0)
 }
 
-/// The file has seen the memory, with this result; what is next.
+/// Records the result `res` of [`end_summed`] and returns the next step.
 pub fn summed(kiocb: &mut Kiocb, res: i32) -> Next {
     kiocb.flags &= !IOCB_SUMMED;
     if res < 0 {
@@ -99,15 +99,16 @@ pub fn summed(kiocb: &mut Kiocb, res: i32) -> Next {
     next(kiocb)
 }
 
-/// The file's completion work, where it may block; `pieces` are the mappings that the write used. The result, 0 or
-/// `-errno`, is for [`worked`].
+/// Runs the file's completion work, where it may block; `pieces` are the mappings that the write used. Returns the
+/// argument for [`worked`], 0 or `-errno`.
 #[must_use]
 pub fn end_write(file: &dyn File, kiocb: &Kiocb, pieces: &[Mapping], token: &MayBlock<'_>) -> i32 {
     let done = WriteDone { pos: kiocb.pos, len: u64::from(kiocb.len), status: kiocb.status, pieces };
     file.end_write(done, token).map_or_else(|status| status.result(), |()| 0)
 }
 
-/// The completion work was done, with this result; what is next. An error of the data comes before one of the work.
+/// Records the result `res` of [`end_write`] and returns the next step. An error of the data takes precedence over one
+/// of the completion work.
 pub fn worked(kiocb: &mut Kiocb, res: i32) -> Next {
     kiocb.flags &= !IOCB_COMPLETION_WORK;
     if res < 0 && kiocb.status.is_ok() { Next::Done(res) } else { next(kiocb) }
@@ -118,7 +119,7 @@ pub fn start_sync(kiocb: &mut Kiocb) {
     *kiocb = Kiocb { flags: IOCB_NEED_SYNC, plan: CompletionPlan::Worker, ..Kiocb::default() };
 }
 
-/// Syncs the file, where that may block: for all that have come to [`Next::Sync`] before.
+/// Syncs the file, where that may block, for all I/Os that had reached [`Next::Sync`] before the call.
 pub fn sync(file: &dyn File, token: &MayBlock<'_>) -> Synced {
     match file.sync(token) {
         None => Synced::Flush,

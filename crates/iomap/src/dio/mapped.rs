@@ -1,13 +1,13 @@
 //! Files with mappings: the loop from a range to bios.
 //!
-//! Owns the two passes of an I/O that is not [plain](super::run): all mappings first, so that the plan and FUA are
-//! decided before the first bio (I1 of the plan), then a bio for each run of mappings that have data and follow each
-//! other on the device. Nothing is allocated once the [`Scratch`] has grown.
+//! Owns the two passes of an I/O that is not [plain](super::run). The first looks up all mappings, so that the plan and
+//! FUA are decided before the first bio (I1 of the plan). The second sends one bio for each run of mappings that have
+//! data and are adjacent on the device. Nothing is allocated once the [`Scratch`] has grown.
 //!
 //! Invariants:
-//! - I1: a file is not believed: a mapping that is not where it was asked for, is empty, gives a writer no room, or
-//!   leaves the device or its blocks, fails the I/O with `-EIO`.
-//! - I2: what [`Scratch::pieces`] says is what was sent: cut at the end of the I/O, and short when bios ran out.
+//! - I1: the mappings of a file are checked: one at another position than requested, an empty one, one without space
+//!   for a writer, or one outside of the device or its blocks fails the I/O with `-EIO`.
+//! - I2: [`Scratch::pieces`] returns what was sent: cut at the end of the I/O, and short when bios ran out.
 
 use sheave_base::status::Status;
 use sheave_blk::bio::{BVec, NO_FIXED_BUF};
@@ -21,26 +21,26 @@ use crate::decision::decide;
 use crate::kiocb::{IOCB_COMPLETION_WORK, IOCB_DSYNC, IOCB_NEED_SYNC, IOCB_NOWAIT, IOCB_SUMMED, IOCB_SYNC, Kiocb};
 use crate::mapping::{Intent, MapFlags, Mapping, MappingKind, Pieces};
 
-/// What issuing needs for a moment; a ring has one, which keeps its room.
+/// Buffers used while an I/O is issued. A ring has one and keeps their capacity.
 #[derive(Debug, Default)]
 pub struct Scratch {
     pieces: Pieces,
-    /// Vectors cut to the end of the file.
+    /// Vectors cut at the end of the file.
     pub(super) cut: Vec<BVec>,
-    /// The vectors of one mapping.
+    /// The vectors of one bio.
     front: Vec<BVec>,
-    /// Where the I/Os of a run go. Here, so that it is not made anew for every run.
+    /// Device positions of the I/Os of a run. Kept here, so that the array is not initialised for every run.
     pub places: Places,
 }
 
 impl Scratch {
-    /// The mappings that the last I/O used, if it was on a file with mappings and was sent.
+    /// Returns the mappings that the last I/O used, if it was sent to a file with mappings.
     pub fn pieces(&self) -> &[Mapping] {
         self.pieces.as_slice()
     }
 }
 
-/// Begin (ask the file), advance (a bio for the mapping); the end comes when the bios end.
+/// Maps the I/O, then sends its bios. The I/O ends when the bios end.
 pub(super) fn issue_mapped(
     io: &mut IoCtx,
     file: &OpenFile,
@@ -54,7 +54,7 @@ pub(super) fn issue_mapped(
         Err(issued) => return issued,
     };
     match scratch.pieces.as_slice() {
-        // The common case: the memory goes as it is.
+        // The common case: one bio with the vectors as they are.
         [mapping] if kiocb.is_write() || mapping.kind == MappingKind::Mapped => {
             let spec = bio_spec(file.bdev, kiocb.flags, owner, mapping.addr, kiocb.len, fua);
             begin(file, kiocb, mapping);
@@ -70,7 +70,7 @@ pub(super) fn issue_mapped(
     }
 }
 
-/// First pass: asks for all mappings, and decides. Whether the data goes with FUA.
+/// First pass: looks up all mappings and decides the plan. Returns true if the data is sent with FUA.
 fn map_all(file: &OpenFile, kiocb: &mut Kiocb, pieces: &mut Pieces) -> Result<bool, Issued> {
     let intent = if kiocb.is_write() { Intent::Write } else { Intent::Read };
     let end = kiocb.pos + u64::from(kiocb.len);
@@ -101,8 +101,7 @@ fn map_all(file: &OpenFile, kiocb: &mut Kiocb, pieces: &mut Pieces) -> Result<bo
         pieces.push(mapping);
     }
     if kiocb.plan == CompletionPlan::Worker {
-        // Also for a file that asked for a worker with `MapFlags::WORKER`: what it has to do there, it does in
-        // `end_write`.
+        // Also for a file that required a worker with `MapFlags::WORKER`: its work is done in `end_write`.
         kiocb.flags |= IOCB_COMPLETION_WORK;
     }
     if wants_sync && !fua {
@@ -112,7 +111,7 @@ fn map_all(file: &OpenFile, kiocb: &mut Kiocb, pieces: &mut Pieces) -> Result<bo
     Ok(fua)
 }
 
-/// Tells the file of a write that is about to be sent to a summed mapping.
+/// Announces a write to a summed mapping to the file, before its bio is sent.
 #[inline(always)]
 fn begin(file: &OpenFile, kiocb: &Kiocb, mapping: &Mapping) {
     if kiocb.flags & IOCB_SUMMED != 0 && kiocb.is_write() {
@@ -120,7 +119,7 @@ fn begin(file: &OpenFile, kiocb: &Kiocb, mapping: &Mapping) {
     }
 }
 
-/// And that it was not.
+/// Takes [`begin`] back after a bio that could not be sent.
 #[cold]
 fn abort(file: &OpenFile, kiocb: &Kiocb, mapping: &Mapping) {
     if kiocb.flags & IOCB_SUMMED != 0 && kiocb.is_write() {
@@ -128,7 +127,7 @@ fn abort(file: &OpenFile, kiocb: &Kiocb, mapping: &Mapping) {
     }
 }
 
-/// I1.
+/// Checks a mapping (I1).
 fn is_sound(mapping: &Mapping, at: u64, intent: Intent, device_bytes: u64, block_mask: u32) -> bool {
     let has_room = mapping.kind != MappingKind::Hole || intent == Intent::Read;
     let has_data = mapping.kind == MappingKind::Mapped || intent == Intent::Write;
@@ -137,8 +136,8 @@ fn is_sound(mapping: &Mapping, at: u64, intent: Intent, device_bytes: u64, block
     mapping.offset == at && mapping.len != 0 && has_room && in_blocks && (on_device || !has_data)
 }
 
-/// Second pass over several mappings, or over holes. Neighbours on the device share a bio: an I/O over very many units
-/// that lie in one piece does not run out of bios, and so does not end short.
+/// Second pass over several mappings, or over holes. Mappings that are adjacent on the device share a bio: an I/O over
+/// very many units that lie in one piece does not run out of bios, and so does not end short.
 fn submit_several(
     io: &mut IoCtx,
     file: &OpenFile,
@@ -175,7 +174,7 @@ fn submit_several(
                 if kiocb.refs == 1 {
                     return Issued::Again;
                 }
-                // As far as the bios went: a short read or write.
+                // Bios ran out after some were sent: a short read or write.
                 kiocb.len = done;
                 break;
             }
@@ -193,15 +192,15 @@ fn submit_several(
     if kiocb.refs == 0 { Issued::Done(kiocb.result()) } else { Issued::Queued }
 }
 
-/// Vectors that are taken apart from the front.
+/// Vectors that are consumed from the front.
 struct Memory<'a> {
-    /// What is left of the vector that was begun.
+    /// The rest of a vector that was cut.
     head: Option<BVec>,
     rest: &'a [BVec],
 }
 
 impl Memory<'_> {
-    /// Takes the next `bytes`.
+    /// Moves the next `bytes` bytes to `front`.
     fn take_front(&mut self, mut bytes: usize, front: &mut Vec<BVec>) {
         front.clear();
         while bytes > 0 {
@@ -223,7 +222,7 @@ impl Memory<'_> {
     }
 }
 
-/// Fills memory that a reader gave with zeroes.
+/// Fills the memory of a read with zeroes.
 #[allow(unsafe_code)] // A hole has no bio whose driver would write the memory.
 fn zero(vecs: &[BVec]) {
     for vec in vecs {

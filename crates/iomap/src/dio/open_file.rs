@@ -1,6 +1,6 @@
-//! A file as one ring has it: what the fast path wants at hand, looked up once.
+//! A file as attached to one ring, with everything that the fast path needs looked up once.
 //!
-//! Owns the ring's [`Seat`] in the file's grace, and the way from a kiocb's flags to it.
+//! Owns the ring's [`Seat`] in the file's grace, and the bits of a kiocb's flags that refer to it.
 //!
 //! Invariants:
 //! - I1: an I/O is counted in the section in which it was mapped, when its first bio is sent, and uncounted once.
@@ -21,7 +21,7 @@ use crate::kiocb::{IOCB_COUNTED, IOCB_PHASE, Kiocb};
 use crate::slow::{FlightRecorder, Place, SlowIo};
 use crate::usual::Usual;
 
-/// What of a kiocb's flags says where it is counted.
+/// Kiocb flags that name the grace phase in which an I/O is counted.
 pub const COUNT_FLAGS: u16 = IOCB_COUNTED | IOCB_PHASE;
 
 #[derive(Debug)]
@@ -30,39 +30,36 @@ struct SlowIos {
     usual: Usual,
 }
 
-/// What a slow I/O was, or several that were alike.
+/// A slow I/O, or several equal ones that ended together, for [`OpenFile::keep_slow`].
 #[derive(Clone, Copy, Debug)]
 pub struct SlowRunOf {
-    /// What it did.
     pub kind: IoKind,
-    /// Where the first of them lies.
+    /// Place of the first of them.
     pub place: Place,
-    /// Bytes of one.
+    /// Bytes of each.
     pub len: u32,
-    /// How many.
+    /// Number of I/Os.
     pub ios: u32,
 }
 
-/// A file as one ring has it: attached, with what the fast path wants at hand.
+/// A file as attached to one ring.
 #[derive(Debug)]
 pub struct OpenFile {
-    /// The file.
     pub file: Arc<dyn File>,
-    /// The number of its device in the ring.
+    /// Number of the file's device in the ring.
     pub bdev: u16,
-    /// `f_pos`: where an I/O at offset -1 goes.
+    /// `f_pos`: position of an I/O at offset -1.
     pub pos: u64,
     device: Device,
-    /// The queue whose size is the file's, for the raw device that is one.
+    /// The queue whose size is the file's, for a raw device with one leg.
     pub(super) queue: Option<Arc<Queue>>,
-    /// The way of bios to the device, when it is one leg; a raw device that may not be written has none.
+    /// Route of bios to a device with one leg; `None` for a read-only raw device.
     pub(super) route: Option<Route>,
-    /// The place in the file's grace, if it has one.
     seat: Option<Seat>,
-    /// Where plain records on it count.
+    /// Statistics of plain records on the file.
     records: Option<RecordSeat>,
     io: Option<IoSeat>,
-    /// What is usual of its I/O, and who keeps what is not.
+    /// Recorder of slow I/Os, and the usual latency that they are compared with.
     slow: Option<Box<SlowIos>>,
     pub(super) identity: bool,
     pub(super) read_only: bool,
@@ -73,8 +70,8 @@ pub struct OpenFile {
 }
 
 impl OpenFile {
-    /// Takes note of what does not change while the file is attached. Its I/O counts in the group of the ring, and in
-    /// the file's; for a ring without a group it does not count.
+    /// Looks up what does not change while the file is attached. I/O is counted in the ring's group and in the file's
+    /// group, or not at all if `ring` is `None`.
     pub fn new(file: Arc<dyn File>, bdev: u16, io: &IoCtx, ring: Option<&RingIo>) -> OpenFile {
         let device = file.device().clone();
         let (limits, caps) = (device.limits(), device.capabilities());
@@ -105,26 +102,27 @@ impl OpenFile {
         }
     }
 
-    /// Where the ring counts its I/O on the file.
+    /// Returns the ring's counters of I/O on the file.
     #[inline(always)]
     pub fn io(&self) -> Option<&IoCell> {
         self.io.as_ref().map(IoSeat::cell)
     }
 
-    /// Where plain records on it count.
+    /// Returns the statistics of plain records on the file.
     #[inline(always)]
     pub fn records(&self) -> Option<&RecordStats> {
         self.records.as_ref().map(|seat| &**seat.records())
     }
 
-    /// Looks from when on its I/O counts as slow: a second after the last time, at this time.
+    /// Updates the latency above which I/O on the file counts as slow. Called once a second.
     pub fn look(&mut self, now: CoarseTs) {
         if let (Some(io), Some(slow)) = (&self.io, &mut self.slow) {
             slow.usual.look(io.cell(), slow.recorder.limit_ns(), now);
         }
     }
 
-    /// Keeps an I/O on it, or several that were alike, that ended now with such a split, of so many in flight.
+    /// Records a slow I/O on the file, or several equal ones, that ended at `ended` with the stage times `split`, while
+    /// `depth` I/Os were in flight.
     #[cold]
     pub fn keep_slow(&self, what: SlowRunOf, split: &Split, ended: CoarseTs, depth: u32) {
         let (Some(io), Some(slow)) = (&self.io, &self.slow) else { return };
@@ -147,40 +145,39 @@ impl OpenFile {
         });
     }
 
-    /// Where a plain record lies that has this sector of its queue.
+    /// Returns the place of a plain record at `sector` of its queue.
     pub fn place_of(&self, sector: u64) -> Place {
         let bytes = sector.saturating_sub(self.route.map_or(0, |route| route.offset())) << 9;
         if self.identity { Place::File(bytes) } else { Place::Device(bytes) }
     }
 
-    /// Whether its device begins I/O and leaves ([`Capabilities::asynchronous`]).
+    /// Returns true if its device executes I/O after the submitting call ([`Capabilities::asynchronous`]).
     ///
     /// [`Capabilities::asynchronous`]: sheave_blk::driver::Capabilities::asynchronous
     pub fn is_asynchronous(&self) -> bool {
         self.asynchronous
     }
 
-    /// Whether writes are refused.
     pub fn is_read_only(&self) -> bool {
         self.read_only
     }
 
-    /// Whether the file is its device from end to end.
+    /// Returns true if the file is its device from end to end.
     pub fn is_identity(&self) -> bool {
         self.identity
     }
 
-    /// Size of the smallest addressable unit, less one.
+    /// Returns the size of the smallest addressable block, less one.
     pub fn block_mask(&self) -> u32 {
         self.block_mask
     }
 
-    /// What offset and length are multiples of, and what the address of the memory is, in bytes.
+    /// Returns the alignment of offset and length, and that of the memory's address, in bytes.
     pub fn alignment(&self) -> (u64, u64) {
         (u64::from(self.block_mask) + 1, u64::from(self.dma_mask) + 1)
     }
 
-    /// Size in bytes, now.
+    /// Returns the current size in bytes.
     #[inline]
     pub fn size_bytes(&self) -> u64 {
         match &self.queue {
@@ -189,20 +186,21 @@ impl OpenFile {
         }
     }
 
-    /// Size of the device that mappings point into.
+    /// Returns the size of the device that mappings point into.
     #[inline]
     pub(super) fn device_bytes(&self) -> u64 {
         self.device.size_bytes()
     }
 
-    /// What of that the way of plain I/O reaches.
+    /// Returns the bytes of the device that plain I/O can reach: those of its first leg.
     #[inline]
     pub(super) fn route_bytes(&self) -> u64 {
         self.device.first_leg_bytes()
     }
 
-    /// Begins a section of the file's grace, unless the file has none or one has begun; true when it is to be ended
-    /// with [`OpenFile::leave`], at the end of the batch. Before each I/O to a file that is not the identity.
+    /// Begins a section of the file's grace, before each I/O to a file that is not the identity. Returns true if the
+    /// caller must end the section with [`OpenFile::leave`] at the end of the batch; false if the file has no grace or
+    /// is in a section already.
     #[inline]
     pub fn enter(&self) -> bool {
         match &self.seat {
@@ -214,7 +212,7 @@ impl OpenFile {
         }
     }
 
-    /// Ends the section.
+    /// Ends the section that [`OpenFile::enter`] began.
     #[inline]
     pub fn leave(&self) {
         if let Some(seat) = &self.seat {
@@ -222,12 +220,12 @@ impl OpenFile {
         }
     }
 
-    /// Gives the seat up, when all I/O of this ring to the file has ended.
+    /// Drops the seat in the grace, after all I/O of this ring to the file has ended.
     pub fn leave_grace(&mut self) {
         self.seat = None;
     }
 
-    /// The flags of kiocbs that are [counted](OpenFile::count) in this section.
+    /// Returns the flags of kiocbs that are [counted](OpenFile::count) in this section.
     #[inline(always)]
     pub fn count_flags(&self) -> u16 {
         match &self.seat {
@@ -236,7 +234,7 @@ impl OpenFile {
         }
     }
 
-    /// Counts so many I/Os, whose kiocbs have [`OpenFile::count_flags`].
+    /// Counts `ios` I/Os, whose kiocbs have [`OpenFile::count_flags`].
     #[inline(always)]
     pub fn count(&self, ios: u32) {
         if let Some(seat) = &self.seat {
@@ -244,14 +242,14 @@ impl OpenFile {
         }
     }
 
-    /// The I/O has ended, its completion work too; only a sync may be left to do.
+    /// Drops the count of an I/O that has ended, completion work included; only a sync may follow.
     #[inline]
     pub fn uncount(&self, kiocb: &mut Kiocb) {
         self.uncount_many(kiocb.flags, 1);
         kiocb.flags &= !COUNT_FLAGS;
     }
 
-    /// So many I/Os with these kiocb flags have ended for good.
+    /// Drops the counts of `ios` I/Os that have ended, whose kiocbs have `flags`.
     #[inline]
     pub fn uncount_many(&self, flags: u16, ios: u32) {
         if flags & IOCB_COUNTED != 0

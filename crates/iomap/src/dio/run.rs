@@ -1,8 +1,8 @@
-//! Runs: plain I/O on one file, one after the other, with what the checks and the way need looked up once.
+//! Runs: consecutive plain I/Os on one file, whose checks and route are looked up once.
 //!
-//! Owns what *plain* means: an I/O of one piece of memory that passes all checks, and needs no completion work, as
-//! almost every I/O does. What is not plain goes through [`issue`](super::issue()), which checks in order and says what
-//! is wrong; so a "no" here means nothing but "not this way".
+//! Owns the meaning of *plain*: an I/O on one piece of memory that passes all checks and needs no completion work, as
+//! almost every I/O does. Every other I/O goes through [`issue`](super::issue()), which checks in order and reports the
+//! error; a refusal here means only that the I/O must take that path.
 
 use sheave_blk::bio::{BVec, Op};
 use sheave_blk::ctx::lane::{Alone, Lane, LaneId, PlainIo, PlainKind, PlainRunOf, Route, RunItem};
@@ -14,22 +14,22 @@ use crate::file::{File, PlainRanges};
 use crate::kiocb::{IOCB_DSYNC, IOCB_SYNC, IOCB_WRITE};
 use crate::mapping::{Intent, MapFlags, MappingKind};
 
-/// Flags of mappings to which no write is plain.
+/// Mapping flags that exclude a write from the plain path.
 const NOT_PLAIN_FOR_WRITES: MapFlags =
     MapFlags::SHARED.with(MapFlags::NEW).with(MapFlags::SUMMED).with(MapFlags::TASK).with(MapFlags::WORKER);
 
-/// What all I/Os of a run lie within that have one length: the file, on its blocks, and memory that the device can
-/// take.
+/// Limits of the I/Os of one length in a run: the end of the file, its blocks, and the alignment of memory for the
+/// device.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// The last position.
+    /// Last position at which an I/O of this length fits.
     last: u64,
     block_mask: u64,
     dma_mask: u64,
 }
 
 impl Bounds {
-    /// For I/Os of `len` bytes; `None` when there can be none of that length.
+    /// Returns the limits of I/Os of `len` bytes; `None` if no I/O of that length is possible.
     #[inline(always)]
     fn new(size: u64, (block_mask, dma_mask): (u32, u32), len: u32) -> Option<Bounds> {
         let last = size.checked_sub(u64::from(len))?;
@@ -37,22 +37,22 @@ impl Bounds {
         whole.then_some(Bounds { last, block_mask: block_mask.into(), dma_mask: dma_mask.into() })
     }
 
-    /// Whether an I/O at this position, with memory from this address on, is within.
+    /// Returns true if an I/O at `pos` with memory at `addr` is within the limits.
     #[inline(always)]
     #[must_use]
     pub fn hold(&self, pos: u64, addr: u64) -> bool {
         self.reach(pos) && self.aligned(pos, addr)
     }
 
-    /// Whether an I/O at this position ends within the file.
+    /// Returns true if an I/O at `pos` ends within the file.
     #[inline(always)]
     #[must_use]
     pub fn reach(&self, pos: u64) -> bool {
         pos <= self.last
     }
 
-    /// Whether all I/Os are on blocks, and their memory is where the device can take it: of those whose positions have
-    /// no other bits than these, and whose addresses have no others than those.
+    /// Returns true if all I/Os are aligned whose positions have no bits set beside `pos_bits`, and whose addresses
+    /// have no bits set beside `addr_bits`.
     #[inline(always)]
     #[must_use]
     pub fn aligned(&self, pos_bits: u64, addr_bits: u64) -> bool {
@@ -60,7 +60,7 @@ impl Bounds {
     }
 }
 
-/// Whether an I/O is within the [`Bounds`] of a file of `size` bytes for its length.
+/// Returns true if an I/O is within the [`Bounds`] for its length, on a file of `size` bytes.
 #[inline(always)]
 fn fits(size: u64, masks: (u32, u32), pos: u64, len: u32, addr: usize) -> bool {
     Bounds::new(size, masks, len).is_some_and(|bounds| bounds.hold(pos, addr as u64))
@@ -70,14 +70,12 @@ fn fits(size: u64, masks: (u32, u32), pos: u64, len: u32, addr: usize) -> bool {
 #[derive(Debug)]
 pub struct PlainRun<'a> {
     lane: Lane<'a>,
-    /// Size of the device.
     sectors: u64,
     block_mask: u32,
     dma_mask: u32,
 }
 
-/// The way of plain I/O of one kind to one raw device: what a [`PlainRun`] is made from, for as long as the file is
-/// attached.
+/// Route of plain I/O of one kind to one raw device. [`PlainRun`]s are made from it while the file is attached.
 #[derive(Clone, Copy, Debug)]
 pub struct PlainWay {
     route: Route,
@@ -88,8 +86,8 @@ pub struct PlainWay {
 }
 
 impl PlainWay {
-    /// For I/O with the same `IOCB_*` flags and the same registered buffer (or none). For a raw device that is one leg
-    /// and may be written; others have no plain I/O.
+    /// Returns the route for I/O with the flags `iocb_flags` and the registered buffer `fixed_buf` (or none). `None`
+    /// unless the file is a writable raw device with a single leg.
     #[inline(always)]
     #[must_use]
     pub fn new(file: &OpenFile, iocb_flags: u16, fixed_buf: u16) -> Option<PlainWay> {
@@ -101,7 +99,6 @@ impl PlainWay {
         Some(PlainWay { route, kind, lane: route.lane_id(kind), block_mask, dma_mask })
     }
 
-    /// Begins a run.
     #[inline(always)]
     #[must_use]
     pub fn start<'a>(&self, io: &'a mut IoCtx) -> Option<PlainRun<'a>> {
@@ -109,7 +106,7 @@ impl PlainWay {
         Some(PlainRun { sectors: lane.sectors(), lane, block_mask: self.block_mask, dma_mask: self.dma_mask })
     }
 
-    /// Sends one I/O alone that is within its [`Bounds`], which were those of a device of so many sectors; see
+    /// Sends one I/O by itself that is within the [`Bounds`] of a device of `sectors` sectors; see
     /// [`IoCtx::send_alone`].
     #[inline(always)]
     pub fn send_alone(
@@ -125,27 +122,27 @@ impl PlainWay {
 }
 
 impl PlainRun<'_> {
-    /// Whether the I/O lies within the device, on its blocks, and its memory where the device can take it.
+    /// Returns true if the I/O lies within the device and on its blocks, and its memory is aligned for the device.
     #[inline(always)]
     pub(super) fn fits(&self, pos: u64, len: u32, addr: usize) -> bool {
         fits(self.sectors << 9, (self.block_mask, self.dma_mask), pos, len, addr)
     }
 
-    /// Sends an I/O that [fits](PlainRun::fits) with a bio, when its kiocb was [started](crate::Kiocb::started); false
-    /// when no bio is free.
+    /// Sends an I/O that [fits](PlainRun::fits) in a bio; its kiocb has been [started](crate::Kiocb::started). Returns
+    /// false if no bio is free.
     #[inline(always)]
     pub(super) fn submit(&mut self, pos: u64, owner: u32, vec: BVec) -> bool {
         self.lane.submit(owner, pos >> 9, vec)
     }
 
-    /// Size of the device in sectors.
+    /// Returns the size of the device in sectors.
     #[inline(always)]
     #[must_use]
     pub fn sectors(&self) -> u64 {
         self.sectors
     }
 
-    /// What I/Os of this length must be within.
+    /// Returns the limits of I/Os of `len` bytes.
     #[inline(always)]
     pub fn bounds(&self, len: u32) -> Option<Bounds> {
         Bounds::new(self.sectors << 9, (self.block_mask, self.dma_mask), len)
@@ -167,11 +164,11 @@ impl PlainRun<'_> {
     }
 }
 
-/// A file is not believed: how many of the first places are in whole blocks, and none behind `last`.
+/// Checks the `places` that a file returned. Returns the length of the prefix that is block-aligned and at most `last`.
 #[inline(always)]
 fn believed(places: &[u64], last: u64, block_mask: u64) -> usize {
-    // All at once, without a branch for each: the highest bit is that of a place, or of its distance to `last`, that
-    // is none.
+    // One pass without a branch per place: the highest bit of the union is set if a place, or its distance to `last`,
+    // is out of range.
     let (bits, behind) =
         places.iter().fold((0, 0), |(bits, behind), place| (bits | place, behind | last.wrapping_sub(*place)));
     if (bits | behind) >> 63 == 0 && bits & block_mask == 0 {
@@ -180,22 +177,22 @@ fn believed(places: &[u64], last: u64, block_mask: u64) -> usize {
     places.iter().take_while(|place| **place <= last && **place & block_mask == 0).count()
 }
 
-/// How many I/Os of a run a file is asked for at once, at most; a power of two.
+/// Most I/Os of a run that are looked up in a file with one call; a power of two.
 pub const LOOK_AHEAD: usize = 32;
 
-/// Room for the positions of as many, and then for their places.
+/// Positions of the I/Os in the file, which [`MappedRun::map`] replaces by their positions on the device.
 pub type Places = [u64; LOOK_AHEAD];
 
-/// A run on a file with mappings, inside a section of its grace: pure overwrites, and reads of what is written, in one
-/// mapping each.
+/// A run on a file with mappings, inside a section of its grace: overwrites, and reads of written data, each within one
+/// mapping.
 #[derive(Debug)]
 pub struct MappedRun<'a> {
     lane: Lane<'a>,
     file: &'a OpenFile,
-    /// What it maps with; found once, past its counter of references.
+    /// The file, dereferenced once from its `Arc`.
     map: &'a dyn File,
     intent: Intent,
-    /// Size of the file in bytes, and of its device as far as the lane goes.
+    /// Size of the file in bytes.
     size: u64,
     device_bytes: u64,
     block_mask: u32,
@@ -205,8 +202,8 @@ pub struct MappedRun<'a> {
 }
 
 impl<'a> MappedRun<'a> {
-    /// A run with the same `IOCB_*` flags, without sync, and the same registered buffer (or none). For a file whose
-    /// device is one leg; what may not be written has no plain writes.
+    /// Begins a run of I/Os with the flags `iocb_flags` and the registered buffer `fixed_buf` (or none). `None` for the
+    /// identity, for I/O with a sync, for writes to a read-only file, and for a device with several legs.
     #[inline(always)]
     pub fn start(io: &'a mut IoCtx, file: &'a OpenFile, iocb_flags: u16, fixed_buf: u16) -> Option<MappedRun<'a>> {
         if file.identity || iocb_flags & (IOCB_DSYNC | IOCB_SYNC) != 0 {
@@ -231,20 +228,21 @@ impl<'a> MappedRun<'a> {
         })
     }
 
-    /// Flags that all kiocbs of the run have, beside those that it was started with.
+    /// Returns the flags that each kiocb of the run has beside those that the run was started with.
     #[inline(always)]
     pub fn count_flags(&self) -> u16 {
         self.count_flags
     }
 
-    /// How many I/Os to map at once: few, as long as what comes is not plain.
+    /// Returns the number of I/Os to map with one call: 1 after an I/O that was not plain, then doubling.
     #[inline(always)]
     pub fn look_ahead(&self) -> usize {
         self.look_ahead
     }
 
-    /// Puts where on the device they go in the place of the positions of I/Os of `len` bytes, which fit, and have no
-    /// other `bits` set; as far as they are plain. How many.
+    /// Replaces the positions in `at` by positions on the device, up to the first I/O that is not plain, and returns
+    /// the number replaced. The I/Os have `len` bytes, are within their [`Bounds`], and have no position bits set
+    /// beside `bits`.
     #[inline(always)]
     pub fn map(&mut self, at: &mut [u64], len: u32, bits: u64) -> usize {
         let len = u64::from(len);
@@ -260,7 +258,7 @@ impl<'a> MappedRun<'a> {
     }
 }
 
-/// The first of them alone. By itself, so that the run may live in registers.
+/// Maps the first I/O alone. Out of line, so that the run can live in registers.
 #[inline(never)]
 fn map_first(map: &dyn File, at: &mut [u64], len: u64, intent: Intent) -> usize {
     let Some(pos) = at.first_mut() else { return 0 };
@@ -273,13 +271,13 @@ fn map_first(map: &dyn File, at: &mut [u64], len: u64, intent: Intent) -> usize 
 }
 
 impl MappedRun<'_> {
-    /// What I/Os of this length must be within.
+    /// Returns the limits of I/Os of `len` bytes.
     #[inline(always)]
     pub fn bounds(&self, len: u32) -> Option<Bounds> {
         Bounds::new(self.size, (self.block_mask, self.dma_mask), len)
     }
 
-    /// Sends I/Os to the places that [`MappedRun::map`] gave, as plain records; see [`Lane::submit_run`].
+    /// Sends I/Os to the places that [`MappedRun::map`] returned, as plain records; see [`Lane::submit_run`].
     #[inline(always)]
     pub fn submit_run<I>(&mut self, run: PlainRunOf, most: usize, from: impl Fn(usize) -> I + Copy) -> usize
     where
@@ -288,7 +286,7 @@ impl MappedRun<'_> {
         self.lane.submit_run(run, most, from)
     }
 
-    /// Ends the run, of which so many were sent.
+    /// Ends the run, of which `sent` I/Os were sent.
     #[inline(always)]
     pub fn finish(self, sent: u32) {
         self.file.count(sent);

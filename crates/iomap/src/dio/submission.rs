@@ -1,8 +1,8 @@
-//! From a kiocb to bios: the checks that a direct I/O must pass, in order, and the way that it takes then.
+//! From a kiocb to bios: the checks of a direct I/O, in order, and the choice of its path.
 //!
-//! Order of the checks, as a block device of the kernel has it: may be written; position; nothing to do; end of file;
-//! whole blocks; memory that cannot be any; its alignment. A file that [grows](crate::File::max_bytes) ends for its
-//! writers where it may grow to: who begins there gets `EFBIG`, who comes across it a short write.
+//! Order of the checks, the same as for a block device of the kernel: writable; position in range; length not 0; end of
+//! file; whole blocks; plausible address; alignment of the memory. A file that [grows](crate::File::max_bytes) ends for
+//! its writers at its maximum size: a write that begins there gets `EFBIG`, one that crosses it is short.
 
 use sheave_base::status::Status;
 use sheave_blk::bio::{BVec, NO_FIXED_BUF, Op};
@@ -15,12 +15,12 @@ use super::{Issued, bio_spec, error};
 use crate::io_memory::runs;
 use crate::kiocb::{IOCB_COMPLETION_WORK, IOCB_DSYNC, IOCB_NEED_SYNC, IOCB_SYNC, Kiocb};
 
-/// The first page of the address space is never mapped.
+/// The first page of the address space, which is never mapped.
 const FIRST_PAGE: usize = 4096;
 
-/// Issues the I/O of `kiocb` (`pos`, `len` and `flags` filled in) on memory `vecs`. `owner` comes back in
-/// [`end_bio`](super::end_bio); `fixed_buf` names the registered buffer that holds the only vector. A file with a grace
-/// is in a [section](OpenFile::enter).
+/// Issues the I/O of `kiocb` (`pos`, `len` and `flags` filled in) on memory `vecs`. `owner` is returned with each bio
+/// that ends; `fixed_buf` names the registered buffer that holds the only vector. A file with a grace must be in a
+/// [section](OpenFile::enter).
 pub fn issue(
     io: &mut IoCtx,
     file: &OpenFile,
@@ -35,7 +35,7 @@ pub fn issue(
     }
 }
 
-/// Issues the I/O of `kiocb` on one piece of memory; otherwise as [`issue`].
+/// Issues the I/O of `kiocb` on one piece of memory; otherwise like [`issue`].
 pub fn issue_one(
     io: &mut IoCtx,
     file: &OpenFile,
@@ -59,7 +59,7 @@ pub fn issue_one(
     issue_slow(io, file, kiocb, owner, (&[vec], fixed_buf), scratch)
 }
 
-/// Everything but one aligned vector on a raw device within its end.
+/// Issues every I/O that is not one aligned vector on a raw device within its end.
 #[cold]
 fn issue_slow(
     io: &mut IoCtx,
@@ -98,12 +98,12 @@ fn issue_slow(
     cut.extend_from_slice(vecs.0);
     truncate(&mut cut, kiocb.len as usize);
     let issued = issue_checked(io, file, kiocb, owner, (&cut, vecs.1), scratch);
-    // Its room is kept.
+    // Keeps the capacity for the next I/O.
     scratch.cut = cut;
     issued
 }
 
-/// What lies within the end of the file.
+/// Issues an I/O that lies within the end of the file.
 fn issue_checked(
     io: &mut IoCtx,
     file: &OpenFile,
@@ -130,7 +130,7 @@ fn issue_checked(
     issue_mapped(io, file, kiocb, owner, (vecs, fixed_buf), scratch)
 }
 
-/// Cuts the vectors to `bytes` in all.
+/// Cuts the vectors to `bytes` bytes in all.
 fn truncate(vecs: &mut Vec<BVec>, mut bytes: usize) {
     vecs.retain_mut(|vec| {
         vec.truncate(bytes);
@@ -139,18 +139,17 @@ fn truncate(vecs: &mut Vec<BVec>, mut bytes: usize) {
     });
 }
 
-/// Whether every run is a whole number of blocks.
+/// Returns true if every run of adjacent memory is a whole number of blocks.
 fn in_blocks(vecs: &[BVec], file: &OpenFile) -> bool {
     runs(vecs).all(|(_, len)| len & file.block_mask as usize == 0)
 }
 
-/// Whether the device can take every run where it is.
+/// Returns true if every run of adjacent memory has the alignment that the device needs.
 fn aligned(vecs: &[BVec], file: &OpenFile) -> bool {
     runs(vecs).all(|(base, _)| base & file.dma_mask as usize == 0)
 }
 
-/// Flushes the device, as the last step of a sync; all other steps are done.
-/// [`end_bio`](super::end_bio) says when it has ended.
+/// Flushes the device, the last step of a sync. [`end_bio`](super::end_bio) returns true when the flush has ended.
 pub fn issue_flush(io: &mut IoCtx, file: &OpenFile, kiocb: &mut Kiocb, owner: u32) -> Issued {
     kiocb.flags &= !(IOCB_COMPLETION_WORK | IOCB_NEED_SYNC);
     kiocb.refs = 1;
