@@ -1,33 +1,33 @@
-//! A mark that says where its owner is: cheap to set for the owner, who does it all the time, and dear to look at for
-//! another thread, which does it seldom.
+//! A mark that shows whether its owner is inside a section: cheap to set, which the owner does all the time, and
+//! expensive to check, which another thread does seldom.
 //!
-//! Owns the mark, and the barrier that the other thread pays for both. The owner [enters](Mark::enter), then reads
-//! something that the other thread writes (a gate); the other thread writes that, calls [`barrier`], then looks at the
-//! mark. Without a barrier each could miss what the other wrote, for a processor lets a load pass an earlier store.
-//! With a full barrier on both sides one of them sees it, but the owner's costs it a locked instruction each time. So
-//! the other thread asks the kernel to run a barrier on every processor where a thread of this process runs
-//! (`membarrier(2)`, private and expedited, since Linux 4.14), and the owner keeps its compiler from swapping the two.
+//! Owns the mark and the barrier that the other thread pays for both. The owner [enters](Mark::enter), then reads
+//! something that the other thread writes (a gate). The other thread writes it, calls [`barrier`], then checks the
+//! mark. Without a barrier each could miss the other's write, because a processor lets a load pass an earlier store. A
+//! full barrier on both sides prevents that, but costs the owner a locked instruction each time. So the other thread
+//! has the kernel run a barrier on every processor that runs a thread of this process (`membarrier(2)`, private and
+//! expedited, since Linux 4.14), and the owner needs only a compiler fence.
 //!
-//! * I1: after the other thread's write and [`barrier`], a mark that is not set means that its owner will see the write
-//!   when it enters the next time, and that all that it did before it left is visible.
-//! * I2: where the kernel has no such call, or a sandbox forbids it, the owner runs a full barrier itself. Which of the
-//!   two it is, is decided once in a process, before the first mark.
-//! * I3: if a call that the kernel has once promised fails later, [`barrier`] says so, and its caller knows nothing.
+//! * I1: if a mark is found clear after the other thread's write and [`barrier`], its owner sees the write when it
+//!   enters the next time, and everything that the owner did before it left is visible.
+//! * I2: where the kernel lacks the call, or a sandbox forbids it, the owner runs a full barrier itself. The choice is
+//!   made once per process, before the first mark.
+//! * I3: [`barrier`] returns false if a call fails that the kernel accepted before; marks must not be trusted then.
 //!
 //! Called by the gate of a block device's queue.
 
 use crate::sync::atomic::{AtomicBool, Ordering, fence};
 
-/// Whether an owner is inside of what the mark is about.
+/// A flag that its owner sets while it is inside a section.
 #[derive(Debug)]
 pub struct Mark {
     set: AtomicBool,
-    /// The other side pays for the barrier (I2).
+    /// True if the other thread pays for the barrier (I2).
     other_side_pays: bool,
 }
 
 impl Mark {
-    /// A mark that is not set.
+    /// Makes a mark that is not set.
     #[must_use]
     #[allow(clippy::new_without_default)] // It registers the process with the kernel.
     pub fn new() -> Mark {
@@ -38,8 +38,8 @@ impl Mark {
         Mark { set: AtomicBool::new(false), other_side_pays }
     }
 
-    /// Sets the mark. What the owner reads behind it is at least as new as what was written before a [`barrier`] after
-    /// which the mark was seen not to be set. For the owner alone.
+    /// Sets the mark. If another thread found the mark clear after its [`barrier`], reads after this call see
+    /// everything that it wrote before the barrier. For the owner alone.
     #[inline(always)]
     pub fn enter(&self) {
         // Relaxed: the barriers order it, against what is read behind it.
@@ -58,7 +58,7 @@ impl Mark {
         self.set.store(false, Ordering::Release);
     }
 
-    /// Whether the mark is set; see [`barrier`].
+    /// Returns true if the mark is set; only conclusive after [`barrier`].
     #[must_use]
     pub fn is_set(&self) -> bool {
         // Acquire: pairs with the store in `leave`.
@@ -66,7 +66,7 @@ impl Mark {
     }
 }
 
-/// The owner's barrier where the other side cannot pay. Cold: where it can, the way of every I/O goes straight on.
+/// Barrier of an owner that must pay itself. Cold, so that the usual path of an I/O has no jump.
 #[cold]
 #[inline(never)]
 fn full_barrier() {
@@ -74,14 +74,14 @@ fn full_barrier() {
     fence(Ordering::SeqCst);
 }
 
-/// Whether the other side pays for the barrier in this process; else the owner of each mark does (I2).
+/// Returns true if in this process the checking thread pays for the barrier, false if the owner of each mark does (I2).
 #[must_use]
 pub fn other_side_pays() -> bool {
     host::is_registered()
 }
 
-/// Orders what this thread has written before what marks it looks at afterwards, against every owner of a [`Mark`]
-/// (I1). False: it could not be done, and marks tell nothing (I3).
+/// Heavy side of the asymmetric barrier: orders this thread's earlier stores before its later reads of any [`Mark`]
+/// (I1). Returns false if the kernel refused; marks must not be trusted then (I3).
 #[must_use = "without the barrier a mark tells nothing"]
 pub fn barrier() -> bool {
     barrier_for(host::is_registered())
@@ -96,7 +96,7 @@ fn barrier_for(other_side_pays: bool) -> bool {
     true
 }
 
-/// The kernel's part.
+/// Calls to the kernel.
 #[cfg(not(any(shuttle, loom)))]
 mod host {
     use std::sync::OnceLock;
@@ -104,9 +104,9 @@ mod host {
 
     use rustix::thread::{MembarrierCommand, membarrier};
 
-    /// Whether the process has registered for the barrier. The first call asks the kernel.
+    /// Returns true if the process is registered for the barrier. The first call registers it.
     pub(super) fn is_registered() -> bool {
-        // Not `sync`: asked once in a process, before there is any mark.
+        // Not from `sync`: runs once per process, before there is any mark.
         static REGISTERED: OnceLock<bool> = OnceLock::new();
         *REGISTERED.get_or_init(|| membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok())
     }
@@ -119,12 +119,12 @@ mod host {
 
     pub(super) fn heavy_barrier() -> bool {
         let barrier = || membarrier(MembarrierCommand::PrivateExpedited);
-        // A process that has forked or replaced itself may have to register anew.
+        // A process that has forked or called exec may have to register again.
         barrier().or_else(|_| membarrier(MembarrierCommand::RegisterPrivateExpedited).and_then(|()| barrier())).is_ok()
     }
 }
 
-/// What the kernel promises, as a model checker knows it: together the two barriers order as two full ones do.
+/// The kernel's promise for a model checker: together the two barriers order like two full ones.
 #[cfg(any(shuttle, loom))]
 mod host {
     use super::{Ordering, fence};

@@ -1,23 +1,23 @@
-//! What is done beside I/O that may make it slow: commits, copies, a frozen queue. Who does it says so, and whoever has
-//! a slow I/O at hand asks what ran while it was on its way.
+//! Activities beside I/O that may make it slow: commits, copies, a frozen queue. The code that runs one registers it
+//! here, and the recorder of a slow I/O reads which ones ran meanwhile.
 //!
-//! Owns how many of each kind are under way and when the last one ended. Nobody's fast path writes here: what is
-//! announced takes locks and I/O of its own. Who asks has a slow I/O already.
+//! Owns the number of each kind under way, and the time at which the last one ended. No fast path writes here: a
+//! registered activity takes locks and does I/O of its own, and only the recorder of a slow I/O reads.
 //!
 //! Invariants:
-//! - A1: an activity that had begun when it was asked for, and had not ended before `since`, is told of.
+//! - A1: [`Activities::since`] returns each activity that has begun before the call and did not end before `since`.
 //!
-//! Called by the queues of `sheave-blk` and the pools of `sheave-vol`; asked by the flight recorder.
+//! Called by the queues of `sheave-blk` and the pools of `sheave-vol`; read by the flight recorder.
 
 use crate::clock::{Clock, CoarseTs};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What may run beside I/O.
+/// Kind of activity beside I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(u8)]
 pub enum Activity {
-    /// A pool makes durable what was done.
+    /// A pool makes its changes durable.
     Commit = 0,
     /// A pool writes its changed pages.
     Checkpoint = 1,
@@ -27,7 +27,7 @@ pub enum Activity {
     Copy = 3,
     /// A write waits for space in a full pool.
     FullPool = 4,
-    /// A queue lets nothing in, or nothing to its driver.
+    /// A queue admits no requests, or passes none to its driver.
     FrozenQueue = 5,
 }
 
@@ -44,7 +44,7 @@ impl Activity {
         Activity::FrozenQueue,
     ];
 
-    /// Lower-case name for reports.
+    /// Returns the lower-case name for reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -57,7 +57,7 @@ impl Activity {
         }
     }
 
-    /// In a sentence: "... ran".
+    /// Returns the subject of the sentence "... ran".
     #[must_use]
     pub fn in_words(self) -> &'static str {
         match self {
@@ -71,36 +71,35 @@ impl Activity {
     }
 }
 
-/// Activities, as a set.
+/// A set of activities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Beside(u8);
 
 impl Beside {
-    /// From the bits that [`Beside::bits`] gave.
+    /// Inverse of [`Beside::bits`].
     #[must_use]
     pub fn from_bits(bits: u8) -> Beside {
         Beside(bits & ((1 << NR_ACTIVITIES) - 1))
     }
 
-    /// The set as bits, for who keeps it in a word.
+    /// Returns the set as bits.
     #[must_use]
     pub fn bits(self) -> u8 {
         self.0
     }
 
-    /// Those of both.
+    /// Returns the union of `self` and `other`.
     #[must_use]
     pub fn and(self, other: Beside) -> Beside {
         Beside(self.0 | other.0)
     }
 
-    /// Whether it is in the set.
     #[must_use]
     pub fn has(self, activity: Activity) -> bool {
         self.0 & 1 << activity as u8 != 0
     }
 
-    /// Those in the set, in order.
+    /// Returns the members of the set, in order.
     pub fn activities(self) -> impl Iterator<Item = Activity> {
         Activity::ALL.into_iter().filter(move |&activity| self.has(activity))
     }
@@ -115,7 +114,7 @@ impl FromIterator<Activity> for Beside {
 #[derive(Debug, Default)]
 struct Kind {
     running: AtomicU32,
-    /// When the last one ended, in ns of the clock.
+    /// Time at which the last one ended, in ns of the clock.
     ended: AtomicU64,
 }
 
@@ -127,33 +126,33 @@ pub struct Activities {
 }
 
 impl Default for Activities {
-    /// By the real clock.
+    /// Uses the real clock.
     fn default() -> Self {
         Activities::new(Clock::real())
     }
 }
 
 impl Activities {
-    /// By this clock, which the rings must share whose I/O is asked for.
+    /// Uses `clock`, which must also be the clock of the rings whose slow I/O is explained.
     #[must_use]
     #[doc(hidden)]
     pub fn new(clock: Clock) -> Activities {
         Activities { clock, kinds: Default::default() }
     }
 
-    /// The activity is under way until the guard is dropped.
+    /// Registers an activity, until the guard is dropped.
     pub fn begin(&self, activity: Activity) -> Running<'_> {
         self.start(activity);
         Running { activities: self, activity }
     }
 
-    /// As [`Activities::begin`], until [`Activities::end`].
+    /// Registers an activity, until [`Activities::end`].
     pub fn start(&self, activity: Activity) {
         // Relaxed: a hint for reports; what waits for the activity is ordered behind it by that wait.
         self.kinds[activity as usize].running.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One that was [started](Activities::start) is over.
+    /// Ends an activity that [`Activities::start`] registered.
     pub fn end(&self, activity: Activity) {
         let kind = &self.kinds[activity as usize];
         kind.ended.fetch_max(self.clock.coarse().0, Ordering::Relaxed);
@@ -161,7 +160,7 @@ impl Activities {
         kind.running.fetch_sub(1, Ordering::Release);
     }
 
-    /// What is under way, or was at some moment since then.
+    /// Returns the activities that are under way, or were at any moment after `since`.
     #[must_use]
     pub fn since(&self, since: CoarseTs) -> Beside {
         let ran = |activity: &Activity| {
@@ -176,7 +175,7 @@ impl Activities {
     }
 }
 
-/// An activity that is under way; it ends with the guard.
+/// Guard of an activity that is under way.
 #[derive(Debug)]
 pub struct Running<'a> {
     activities: &'a Activities,

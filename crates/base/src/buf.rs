@@ -1,14 +1,14 @@
 //! Owned, aligned, zeroed memory for direct I/O.
 //!
-//! Owns one range of memory from creation to drop: small ones come from the allocator, large ones are their own
-//! mapping, so that they start on a page and go back to the system when dropped. Does not own registration with a
-//! kernel ring, nor who may touch the bytes while I/O is under way: whoever issues the I/O keeps the `Buf`.
+//! Owns one range of memory from creation to drop. Small ranges come from the allocator; large ones are separate
+//! mappings, so that they start on a page and return to the system when dropped. Does not own the registration with a
+//! kernel ring, nor access to the bytes while I/O is under way: the code that issues the I/O keeps the `Buf`.
 //!
 //! * I1: `ptr` is aligned to `align` and valid for reads and writes of `len` bytes, all initialized, until drop.
-//! * I2: no one else holds the memory; references come only through `&Buf` and `&mut Buf`.
-//! * I3: the length says how the memory was had, and so how it is given back, once: no bytes are no memory, few are the
-//!   allocator's, from [`MMAP_THRESHOLD_BYTES`] on they are a mapping from `ptr` to the end of the last page. So a
-//!   buffer is three words, which operations carry about.
+//! * I2: nothing else holds the memory; references come only through `&Buf` and `&mut Buf`.
+//! * I3: the length determines how the memory was obtained and is given back, once: length 0 has no memory, short
+//!   buffers are the allocator's, and from [`MMAP_THRESHOLD_BYTES`] on a buffer is a mapping from `ptr` to the end of
+//!   the last page. So a buffer needs only three words, which operations carry about.
 //!
 //! Called by rings (registered buffers), drivers, and programs that read and write.
 #![allow(unsafe_code)] // Aligned memory is had from the allocator and from `mmap` as raw pointers.
@@ -24,31 +24,31 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 /// Buffers of at least this many bytes are mappings of their own.
 pub const MMAP_THRESHOLD_BYTES: usize = 128 * 1024;
 
-/// The largest alignment: a huge page of 1 GiB.
+/// Largest alignment: a huge page of 1 GiB.
 pub const MAX_ALIGN: usize = 1 << 30;
 
-/// Why there is no buffer.
+/// Reason for which there is no buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BufError {
     /// The alignment is not a power of two up to [`MAX_ALIGN`].
     #[error("alignment {align} is not a power of two up to {MAX_ALIGN}: use the device's block size, such as 4096")]
     Align {
-        /// What was asked for, in bytes.
+        /// Requested alignment in bytes.
         align: usize,
     },
     /// Length and alignment together exceed the address space.
     #[error("{len} bytes aligned to {align} do not fit into the address space: ask for less")]
     TooBig {
-        /// What was asked for, in bytes.
+        /// Requested length in bytes.
         len: usize,
-        /// What was asked for, in bytes.
+        /// Requested alignment in bytes.
         align: usize,
     },
-    /// The system has no memory left for it.
+    /// The system has not enough memory.
     #[error("no memory for a buffer of {len} bytes: use fewer or smaller buffers, or raise the memory limit")]
     NoMem {
-        /// What was asked for, in bytes.
+        /// Requested length in bytes.
         len: usize,
     },
 }
@@ -66,10 +66,10 @@ unsafe impl Send for Buf {}
 unsafe impl Sync for Buf {}
 
 impl Buf {
-    /// `len` zero bytes at an address that is a multiple of `align` (a power of two).
+    /// Returns `len` zero bytes at an address that is a multiple of `align` (a power of two).
     ///
     /// # Errors
-    /// [`BufError`], when the alignment is none, or when there is no such memory.
+    /// [`BufError`], for an invalid alignment or if the memory is not available.
     pub fn zeroed(len: usize, align: usize) -> Result<Self, BufError> {
         if !align.is_power_of_two() || align > MAX_ALIGN {
             return Err(BufError::Align { align });
@@ -86,43 +86,44 @@ impl Buf {
         Ok(Self { ptr, len, align })
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True when it holds no bytes.
+    /// Returns true for a length of 0.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The alignment it was made with, in bytes. The address may happen to be aligned better.
+    /// Returns the alignment that was requested, in bytes. The address may happen to be aligned better.
     #[inline]
     #[must_use]
     pub fn align(&self) -> usize {
         self.align
     }
 
-    /// The first byte, for I/O that reads from this memory. Valid until drop; moving the `Buf` does not move it.
+    /// Returns the first byte, for I/O that reads from this memory. Valid until drop; moving the `Buf` does not move
+    /// it.
     #[inline]
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
         self.ptr.as_ptr()
     }
 
-    /// The first byte, for I/O that writes to this memory. Valid until drop; moving the `Buf` does not move it.
+    /// Returns the first byte, for I/O that writes to this memory. Valid until drop; moving the `Buf` does not move it.
     #[inline]
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.ptr.as_ptr()
     }
 
-    /// Gives the memory up: address, length and alignment, from which [`Buf::from_raw_parts`] makes the buffer again.
-    /// Until then nobody frees it.
+    /// Releases the memory without freeing it. Returns address, length and alignment, from which
+    /// [`Buf::from_raw_parts`] makes the buffer again; until then the memory is leaked.
     #[inline]
     #[must_use = "nobody frees the memory but the buffer that is made of it again"]
     pub fn into_raw_parts(self) -> (NonNull<u8>, usize, usize) {
@@ -130,10 +131,10 @@ impl Buf {
         (buf.ptr, buf.len, buf.align)
     }
 
-    /// The buffer whose parts these are.
+    /// Makes the buffer again that [`Buf::into_raw_parts`] took apart.
     ///
     /// # Safety
-    /// [`Buf::into_raw_parts`] gave them, and no other buffer was made of them.
+    /// The arguments come from [`Buf::into_raw_parts`], and no other buffer was made of them.
     #[inline]
     #[must_use]
     pub unsafe fn from_raw_parts(ptr: NonNull<u8>, len: usize, align: usize) -> Self {
@@ -150,8 +151,8 @@ fn alloc_zeroed(layout: Layout) -> Option<NonNull<u8>> {
     NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })
 }
 
-/// A mapping of its own, from the first byte to the end of the last page (I3). When a page is not aligned enough, it is
-/// cut from one that is longer by the alignment.
+/// Makes a mapping from the first byte to the end of the last page (I3). For an alignment above the page size it is cut
+/// from a mapping that is longer by the alignment.
 fn map_zeroed(layout: Layout) -> Result<NonNull<u8>, BufError> {
     let (len, align, page) = (layout.size(), layout.align(), rustix::param::page_size());
     let slack = if align > page { align } else { 0 };
@@ -211,7 +212,7 @@ impl DerefMut for Buf {
 }
 
 impl fmt::Debug for Buf {
-    /// Shape and place; the bytes may be anybody's data.
+    /// Shows address and size only, because the bytes may be private data.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (ptr, len, align) = (self.ptr, self.len, self.align);
         f.debug_struct("Buf").field("ptr", &ptr).field("len", &len).field("align", &align).finish()

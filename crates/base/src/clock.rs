@@ -1,7 +1,6 @@
 //! Time, real or virtual, as two types that do not mix: one for statistics, one for deadlines.
 //!
-//! Owns the reading of clocks. Does not own any cache of a reading: that is the plug's business, and the reason why
-//! the types differ.
+//! Owns the reading of clocks. Does not cache any reading: the plug does that, which is why the types differ.
 //!
 //! | type | from | may be cached | used for |
 //! |---|---|---|---|
@@ -10,10 +9,10 @@
 //!
 //! * I1: no conversion leads from `CoarseTs` to `PreciseTs` or back.
 //! * I2: reading never allocates, and without a virtual clock never writes memory.
-//! * I3: a span never is negative: where the later stamp is the smaller one (two processors' counters may differ by
-//!   a few ns) it is 0.
-//! * I4: a coarse clock from the cycle counter keeps the rate of `CLOCK_MONOTONIC` to within
-//!   some 10 ppm (the error of its calibration).
+//! * I3: a span is never negative: if the later stamp is smaller (the counters of two processors may differ by a few
+//!   ns), the span is 0.
+//! * I4: a coarse clock from the cycle counter keeps the rate of `CLOCK_MONOTONIC` to within about 10 ppm (the error of
+//!   its calibration).
 //!
 //! Called by the plug, request start and completion (coarse), timeouts and rate limits (precise), spin loops (cycles).
 
@@ -39,7 +38,7 @@ pub struct CoarseTs(
 );
 
 impl CoarseTs {
-    /// The ns since an earlier stamp, 0 when it is not earlier (I3).
+    /// Returns the ns since `earlier`, or 0 if that is not earlier (I3).
     #[inline]
     #[must_use]
     pub fn ns_since(self, earlier: Self) -> u64 {
@@ -56,21 +55,21 @@ pub struct PreciseTs(
 );
 
 impl PreciseTs {
-    /// The ns since an earlier stamp, 0 when it is not earlier (I3).
+    /// Returns the ns since `earlier`, or 0 if that is not earlier (I3).
     #[inline]
     #[must_use]
     pub fn ns_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// This long after it; the far end of time when that is past it.
+    /// Returns the stamp `span` later, or the largest one if that is out of range.
     #[inline]
     #[must_use]
     pub fn after(self, span: Duration) -> Self {
         Self(self.0.saturating_add(duration_ns(span)))
     }
 
-    /// What is left until it at `now`, zero when it has passed.
+    /// Returns the time from `now` to this stamp, zero if it has passed.
     #[inline]
     #[must_use]
     pub fn left(self, now: Self) -> Duration {
@@ -78,18 +77,18 @@ impl PreciseTs {
     }
 }
 
-/// What the moment of a deadline is counted in.
+/// Time scale of a deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Timeline {
     /// `CLOCK_MONOTONIC`: time that the machine was up, without suspend.
     Monotonic,
-    /// `CLOCK_BOOTTIME`: the same with suspend.
+    /// `CLOCK_BOOTTIME`: the same, with suspend.
     Boottime,
-    /// `CLOCK_REALTIME`: since 1970; it jumps when somebody sets it.
+    /// `CLOCK_REALTIME`: since 1970; jumps when the time of day is set.
     Realtime,
 }
 
-/// Where time is read. Cheap to clone; each owner keeps its own.
+/// Source of time. Cheap to clone; each owner keeps its own.
 #[derive(Debug, Clone)]
 pub struct Clock {
     source: Source,
@@ -99,9 +98,8 @@ pub struct Clock {
 enum Source {
     /// The cycle counter for coarse stamps, `CLOCK_MONOTONIC` for precise ones.
     Tsc(Tsc),
-    /// `CLOCK_MONOTONIC` for both: the cycle counter cannot be trusted here.
+    /// `CLOCK_MONOTONIC` for both: the cycle counter cannot be trusted on this machine.
     Os,
-    /// A clock that a test sets.
     Virtual(Arc<VirtualState>),
 }
 
@@ -113,7 +111,7 @@ struct VirtualState {
 }
 
 impl Clock {
-    /// The real clock. The first call in a process takes some 10 ms to calibrate the cycle counter.
+    /// Returns the real clock. The first call in a process takes about 10 ms to calibrate the cycle counter.
     #[must_use]
     pub fn real() -> Self {
         // Not `sync`: calibration happens once per process and is no part of any modelled protocol.
@@ -127,7 +125,7 @@ impl Clock {
         Self { source }
     }
 
-    /// A clock that stands at 0 until its handle moves it.
+    /// Returns a clock that stands at 0, and the handle that advances it.
     #[must_use]
     pub fn virtual_clock() -> (Self, VirtualClock) {
         let state =
@@ -135,7 +133,7 @@ impl Clock {
         (Self { source: Source::Virtual(Arc::clone(&state)) }, VirtualClock { state })
     }
 
-    /// Now, for statistics: a branch, the cycle counter, a multiplication.
+    /// Returns the current stamp for statistics: a branch, a read of the cycle counter, a multiplication.
     #[inline(always)]
     #[must_use]
     pub fn coarse(&self) -> CoarseTs {
@@ -146,7 +144,8 @@ impl Clock {
         })
     }
 
-    /// A stamp and the cycle counter it was made from, for the price of one: to look later, cheaply, how old it is.
+    /// Returns a stamp and the cycle counter that it was made from, for the price of one; the age of the stamp can then
+    /// be checked cheaply with [`cycles`](Self::cycles).
     #[inline]
     #[must_use]
     pub fn coarse_with_cycles(&self) -> (CoarseTs, u64) {
@@ -162,7 +161,7 @@ impl Clock {
         }
     }
 
-    /// Now, for deadlines: always asks the system (about 20 to 40 ns).
+    /// Returns the current stamp for deadlines: always reads the system's clock (about 20 to 40 ns).
     #[inline]
     #[must_use]
     pub fn precise(&self) -> PreciseTs {
@@ -172,7 +171,7 @@ impl Clock {
         })
     }
 
-    /// Now in ns of a timeline, for deadlines. A virtual clock has the same time on all of them.
+    /// Returns the current time of `timeline` in ns, for deadlines. A virtual clock has the same time on all of them.
     #[must_use]
     pub fn now_ns(&self, timeline: Timeline) -> u64 {
         let id = match (&self.source, timeline) {
@@ -184,9 +183,8 @@ impl Clock {
         now.tv_sec as u64 * NS_PER_SEC + now.tv_nsec as u64
     }
 
-    /// A counter that runs at a constant rate from an arbitrary start, the cheapest thing there is to read; for
-    /// bounds on spinning and on the age of a cached stamp. A virtual clock counts ns, and such reads
-    /// apart from others.
+    /// Returns a counter with a constant rate and an arbitrary start, the cheapest clock to read; for bounds on
+    /// spinning and on the age of a cached stamp. A virtual clock counts ns, and counts these reads separately.
     #[inline]
     #[must_use]
     pub fn cycles(&self) -> u64 {
@@ -197,7 +195,7 @@ impl Clock {
         }
     }
 
-    /// The stamp of a [counter reading](Self::cycles), for who has one at hand and did not want the stamp then.
+    /// Returns the stamp of an earlier [counter reading](Self::cycles).
     #[inline(always)]
     #[must_use]
     pub fn coarse_of(&self, cycles: u64) -> CoarseTs {
@@ -207,7 +205,7 @@ impl Clock {
         })
     }
 
-    /// How long `cycles` (a difference of two [`cycles`](Self::cycles)) are, in ns.
+    /// Converts `cycles`, a difference of two [`cycles`](Self::cycles), to ns.
     #[inline]
     #[must_use]
     pub fn cycles_to_ns(&self, cycles: u64) -> u64 {
@@ -217,7 +215,7 @@ impl Clock {
         }
     }
 
-    /// How many cycles a span is: turn a bound into cycles once, then compare cycles.
+    /// Converts a span to cycles: convert a bound once, then compare cycles.
     #[must_use]
     pub fn ns_to_cycles(&self, ns: u64) -> u64 {
         match &self.source {
@@ -226,7 +224,7 @@ impl Clock {
         }
     }
 
-    /// True when coarse stamps come from the processor's cycle counter.
+    /// Returns true if coarse stamps come from the processor's cycle counter.
     #[must_use]
     pub fn is_cycle_counter(&self) -> bool {
         matches!(self.source, Source::Tsc(_))
@@ -234,7 +232,7 @@ impl Clock {
 }
 
 impl VirtualState {
-    /// Out of line for the same reason.
+    /// Out of line for the same reason as `read`.
     #[cold]
     fn look(&self) -> u64 {
         // Relaxed, both: as in `read`.
@@ -242,7 +240,7 @@ impl VirtualState {
         self.now_ns.load(Ordering::Relaxed)
     }
 
-    /// Out of line, as `monotonic_ns`: what is inlined into the fast path is the cycle counter alone.
+    /// Out of line, like `monotonic_ns`, so that only the read of the cycle counter is inlined into the fast path.
     #[cold]
     fn read(&self) -> u64 {
         // Relaxed, both: a clock orders nothing, and a count is read when all is quiet.
@@ -251,33 +249,33 @@ impl VirtualState {
     }
 }
 
-/// The hand of a virtual clock: moves the time of each [`Clock`] that was cloned from its pair.
+/// Handle of a virtual clock: sets the time of all [`Clock`]s cloned from its pair.
 #[derive(Debug, Clone)]
 pub struct VirtualClock {
     state: Arc<VirtualState>,
 }
 
 impl VirtualClock {
-    /// Lets time pass.
+    /// Advances the time by `span`.
     pub fn advance(&self, span: Duration) {
         // Relaxed: a clock orders nothing.
         self.state.now_ns.fetch_add(duration_ns(span), Ordering::Relaxed);
     }
 
-    /// Sets the time, backwards too: to see what the code under test makes of it.
+    /// Sets the time, also backwards, to test how code copes with that.
     pub fn set(&self, now_ns: u64) {
         // Relaxed: a clock orders nothing.
         self.state.now_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// How often the clock was read for a stamp, coarse or precise.
+    /// Returns the number of reads for a stamp, coarse or precise.
     #[must_use]
     pub fn reads(&self) -> u64 {
         // Relaxed: exact once the threads that read it have been joined.
         self.state.reads.load(Ordering::Relaxed)
     }
 
-    /// How often its cycle counter was read, to see how old something is.
+    /// Returns the number of reads of the cycle counter, which check the age of something.
     #[must_use]
     pub fn looks(&self) -> u64 {
         // Relaxed: as for `reads`.
@@ -285,7 +283,7 @@ impl VirtualClock {
     }
 }
 
-/// `CLOCK_MONOTONIC` in ns. Out of line: inlined it would give each reader of the cycle counter a stack frame.
+/// Returns `CLOCK_MONOTONIC` in ns. Out of line: inlined it would give each reader of the cycle counter a stack frame.
 #[inline(never)]
 fn monotonic_ns() -> u64 {
     #[cfg(sheave_mesi)]
@@ -296,7 +294,7 @@ fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * NS_PER_SEC + now.tv_nsec as u64
 }
 
-/// A span in ns, at most 2^64 - 1 (584 years).
+/// Returns a span in ns, at most 2^64 - 1 (584 years).
 #[inline]
 fn duration_ns(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)

@@ -1,8 +1,8 @@
 //! Grace periods: when space that a file has unmapped is certainly no longer read or written.
 //!
-//! Owns the protocol between rings, which look mappings up and do I/O to them, and a file (or a pool of files), which
-//! changes mappings and then must not use the old space again while an I/O could still be under way to it. Like
-//! sleepable RCU: readers pay a few plain stores, the writer waits. Does not own what is freed.
+//! Owns the protocol between rings, which look up mappings and do I/O to them, and a file (or a pool of files), which
+//! changes mappings and must not reuse the old space while an I/O could still be under way to it. Like sleepable RCU:
+//! readers pay a few plain stores, the writer waits. Does not own the space that is freed.
 //!
 //! ```text
 //!   ring, a batch                          file
@@ -14,23 +14,23 @@
 //!   I/O ended for good: uncount()
 //! ```
 //!
-//! A section covers the time from a mapping's lookup to the count of the I/O that uses it; it never spans more than a
-//! batch, and nothing in it waits. What waits in `map_blocking` is neither in a section nor counted, so a file may wait
-//! for a grace there and does not wait for itself.
+//! A section lasts from the lookup of a mapping to the count of the I/O that uses it. It never spans more than one
+//! batch, and nothing in it waits. A worker in `map_blocking` is neither in a section nor counted, so a file may wait
+//! for a grace there without waiting for itself.
 //!
-//! A grace period has two steps, so that it ends while new I/O goes on: it waits until nothing is left of the phase
-//! that is not current (stragglers of the last period), makes that one current, and waits until nothing is left of
-//! the other. Whoever asks about a ticket moves it along; there is no thread.
+//! A grace period has two steps, so that it ends although new I/O keeps coming: it waits until the phase that is not
+//! current is empty (stragglers of the last period), makes that phase current, and waits until the other one is empty.
+//! A check of a ticket advances the period; there is no thread.
 //!
 //! Invariants:
-//! - I1: a seat is written by one thread, the one that holds its [`Seat`]; everybody may read it.
-//! - I2: a ticket is over only after every section that might have begun before [`Grace::start`] was left, and every
-//!   I/O counted in it was uncounted. What those I/Os wrote is visible to whoever learned that.
-//! - I3: a seat that is dropped has no I/O any more: it is taken out and holds nothing up.
+//! - I1: a seat is written by one thread, the holder of its [`Seat`]; every thread may read it.
+//! - I2: a ticket is over only after every section that may have begun before [`Grace::start`] was left, and every I/O
+//!   counted in it was uncounted. The writes of those I/Os are visible to a thread that has found the ticket over.
+//! - I3: a dropped seat has no I/O any more: it is removed and holds no period up.
 //!
-//! - I4: who waits runs the rings of its own thread ([`own`]), so that nobody waits for itself.
-//! - I5: who holds a period up, and for how long at least, can be told: the first look that finds a seat in the way
-//!   notes the time. I/O pays nothing for that.
+//! - I4: a waiting thread runs its own rings ([`own`]), so that it does not wait for itself.
+//! - I5: the seats that hold a period up, and the least time for which they do, are known: the first check that finds a
+//!   seat busy records the time. I/O pays nothing for that.
 //!
 //! Called by rings ([`Seat`]) and by files that give space back ([`Grace`]).
 
@@ -44,22 +44,22 @@ use std::time::{Duration, Instant};
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::sync::{Arc, Mutex, MutexGuard};
 
-/// A seat is in no section.
+/// Value of `section` outside of any section.
 const OUTSIDE: u64 = 0;
 
-/// Which of two sets of counters an I/O is counted in; see [`Seat::phase`].
+/// One of two sets of counters in which an I/O is counted; see [`Seat::phase`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Phase(u8);
 
 impl Phase {
-    /// The phase as one bit, for callers that keep it among flags.
+    /// Returns the phase as one bit, for callers that keep it among flags.
     #[inline(always)]
     #[must_use]
     pub fn bit(self) -> bool {
         self.0 != 0
     }
 
-    /// From the bit.
+    /// Inverse of [`Phase::bit`].
     #[inline(always)]
     #[must_use]
     pub fn from_bit(bit: bool) -> Phase {
@@ -67,7 +67,7 @@ impl Phase {
     }
 }
 
-/// What a seat shows, on a cache line of its own (two: the prefetcher takes pairs).
+/// State of a seat, on two cache lines of its own (the prefetcher fetches pairs).
 #[derive(Debug)]
 #[repr(align(128))]
 struct Line {
@@ -78,7 +78,7 @@ struct Line {
 }
 
 impl Line {
-    /// Whether nothing of a phase is left here.
+    /// Returns true if the seat has no section and no I/O of `phase`.
     fn is_quiet(&self, phase: u64) -> bool {
         // Acquire pairs with the Release of `enter` and `leave`: who sees a section left, or a later one, sees its
         // counts.
@@ -90,7 +90,7 @@ impl Line {
     }
 }
 
-/// Names a grace period to wait for; see [`Grace::start`].
+/// Handle of a grace period; see [`Grace::start`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(u64);
 
@@ -98,31 +98,31 @@ pub struct Ticket(u64);
 enum Step {
     /// No period runs.
     Idle,
-    /// Waits for the phase that is not current.
+    /// Waits until the phase that is not current is empty.
     Stragglers,
-    /// Waits for the phase that was current when it began.
+    /// Waits until the phase is empty that was current when the period began.
     Readers,
 }
 
-/// A seat as those who wait have it.
+/// A seat in the list that waiters look through.
 #[derive(Debug)]
 struct Taken {
     line: Arc<Line>,
-    /// The thread that took it.
+    /// Name of the thread that took the seat.
     thread: String,
-    /// When it was first seen in the way of the step that runs (I5).
+    /// Time of the first check that found the seat busy in the current step (I5).
     since: Option<Instant>,
 }
 
-/// Who holds a grace up; see [`Grace::holders`].
+/// A thread that holds a grace up; see [`Grace::holders`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// The thread that took the seat: the ring's.
+    /// Name of the thread that took the seat: the ring's.
     pub thread: String,
-    /// I/Os that have not ended, or whose completions nobody has reaped; 0 when a batch is just being submitted.
+    /// I/Os that have not ended, or whose completions are not reaped; 0 while a batch is being submitted.
     pub ios: u64,
-    /// How long they have been in the way at least.
+    /// Least time for which they have held the period up.
     pub held: Duration,
 }
 
@@ -141,16 +141,16 @@ impl fmt::Display for Holder {
 struct GraceState {
     seats: Vec<Taken>,
     step: Step,
-    /// The last period that somebody has a ticket for.
+    /// Last period for which a ticket was given.
     wanted: u64,
 }
 
 /// The grace periods of one file, or of all files that share their space.
 #[derive(Debug)]
 pub struct Grace {
-    /// The current phase is its lowest bit.
+    /// The lowest bit is the current phase.
     phase: AtomicU64,
-    /// Periods that are over.
+    /// Number of periods that are over.
     over: AtomicU64,
     state: Mutex<GraceState>,
 }
@@ -162,14 +162,14 @@ impl Default for Grace {
 }
 
 impl Grace {
-    /// Without seats.
+    /// Makes a grace without seats.
     #[must_use]
     pub fn new() -> Grace {
         let state = GraceState { seats: Vec::new(), step: Step::Idle, wanted: 0 };
         Grace { phase: AtomicU64::new(0), over: AtomicU64::new(0), state: Mutex::new(state) }
     }
 
-    /// A seat in `grace` for a thread that looks mappings up.
+    /// Takes a seat in `grace`, for a thread that looks up mappings.
     #[doc(hidden)]
     #[must_use]
     pub fn seat(grace: &Arc<Grace>) -> Seat {
@@ -180,19 +180,19 @@ impl Grace {
         Seat { grace: Arc::clone(grace), line, own: PhantomData }
     }
 
-    /// A ticket that is over when every I/O that might use a mapping as it was before this call has ended. Never
-    /// blocks for long. Many calls before the next look share one period.
+    /// Returns a ticket that is over when every I/O has ended that may use a mapping as it was before this call. Never
+    /// blocks for long. Calls before the next check share one period.
     #[must_use]
     pub fn start(&self) -> Ticket {
         let mut state = self.state();
-        // A period that runs already began too early to count.
+        // A period that is running began too early: it may have checked some seats already.
         // Relaxed: written under the lock.
         let period = self.over.load(Ordering::Relaxed) + 1 + u64::from(state.step != Step::Idle);
         state.wanted = state.wanted.max(period);
         Ticket(period)
     }
 
-    /// Whether it is over; moves it along, as far as that goes without waiting.
+    /// Returns true if `ticket` is over, after advancing the periods as far as possible without waiting.
     #[must_use]
     pub fn is_over(&self, ticket: Ticket) -> bool {
         self.has_passed(ticket) || {
@@ -201,8 +201,9 @@ impl Grace {
         }
     }
 
-    /// Waits until it is over; false when the time is up before. Runs this thread's own rings meanwhile (I4), but for
-    /// one that it is called from: then only that call's end can end the I/O, and the time is up before.
+    /// Waits until `ticket` is over; returns false if `timeout` passes first. Runs this thread's own rings meanwhile
+    /// (I4). A ring from whose call this runs is not among them: if the period needs that ring's I/O, the wait times
+    /// out.
     #[must_use]
     pub fn wait(&self, ticket: Ticket, timeout: Duration) -> bool {
         let mut patience = Patience::new(timeout);
@@ -217,7 +218,7 @@ impl Grace {
         }
     }
 
-    /// Who holds the period up that runs, the longest in the way first. None when none runs.
+    /// Returns the threads that hold up the current period, the longest first. Empty if no period is running.
     #[must_use]
     pub fn holders(&self) -> Vec<Holder> {
         let mut state = self.state();
@@ -240,7 +241,7 @@ impl Grace {
         holders
     }
 
-    /// Seats taken.
+    /// Returns the number of seats.
     #[doc(hidden)]
     #[must_use]
     pub fn seats(&self) -> usize {
@@ -256,7 +257,7 @@ impl Grace {
         self.state.lock().expect("invariant: no panic under this lock")
     }
 
-    /// Takes the periods that are wanted as many steps along as can be without waiting.
+    /// Advances the wanted periods as far as possible without waiting.
     fn advance(&self, state: &mut GraceState) {
         loop {
             // Relaxed, both: written under the lock.
@@ -274,8 +275,8 @@ impl Grace {
                 // Both steps wait for the phase that is not current.
                 Step::Stragglers | Step::Readers if !state.quiets(current ^ 1) => return,
                 Step::Stragglers => {
-                    // Relaxed: whichever phase a section has, one of the two looks finds it. Only the end of the
-                    // period depends on new sections seeing this, soon.
+                    // Relaxed: whichever phase a new section has, one of the two steps waits for it. New sections must
+                    // see this store only for the period to end, and they soon do.
                     self.phase.store(current ^ 1, Ordering::Relaxed);
                     state.step = Step::Readers;
                 }
@@ -290,7 +291,7 @@ impl Grace {
 }
 
 impl GraceState {
-    /// Whether nothing of a phase is left anywhere; notes who is in the way (I5).
+    /// Returns true if no seat has a section or I/O of `phase`; records since when busy seats are busy (I5).
     fn quiets(&mut self, phase: u64) -> bool {
         let mut quiet = true;
         for taken in &mut self.seats {
@@ -305,7 +306,7 @@ impl GraceState {
     }
 }
 
-/// The place of one thread in a grace: where it says which mappings it may still use. It may move to another thread,
+/// The place of one thread in a grace, in which it marks its sections and counts its I/O. May move to another thread,
 /// but is never used by two (I1).
 #[derive(Debug)]
 pub struct Seat {
@@ -315,7 +316,8 @@ pub struct Seat {
 }
 
 impl Seat {
-    /// Begins a section: mappings looked up from here on stay good until the I/O counted for them has ended. One fence.
+    /// Begins a section: mappings looked up from here on stay valid until the I/O counted for them has ended. Costs one
+    /// fence.
     #[inline]
     pub fn enter(&self) {
         debug_assert!(!self.is_inside(), "sections do not nest");
@@ -327,7 +329,7 @@ impl Seat {
         fence(Ordering::SeqCst);
     }
 
-    /// Whether a section has begun.
+    /// Returns true inside a section.
     #[inline(always)]
     #[must_use]
     pub fn is_inside(&self) -> bool {
@@ -335,14 +337,14 @@ impl Seat {
         self.line.section.load(Ordering::Relaxed) != OUTSIDE
     }
 
-    /// Ends the section. Mappings that no I/O was counted for are not to be used any more.
+    /// Ends the section. Mappings without a counted I/O must not be used any more.
     #[inline]
     pub fn leave(&self) {
         // Release pairs with the Acquire in `Line::is_quiet`: whoever sees it left sees what it counted.
         self.line.section.store(OUTSIDE, Ordering::Release);
     }
 
-    /// The phase of the section, in which its I/Os are counted.
+    /// Returns the phase of the section, in which its I/Os are counted.
     #[inline(always)]
     #[must_use]
     pub fn phase(&self) -> Phase {
@@ -359,7 +361,7 @@ impl Seat {
         self.phase()
     }
 
-    /// Counts so many at once, each to be uncounted in the section's [`Seat::phase`].
+    /// Counts `ios` I/Os at once, each to be uncounted in the section's [`Seat::phase`].
     #[inline(always)]
     pub fn count_many(&self, ios: u64) {
         let count = &self.line.in_flight[usize::from(self.phase().0)];
@@ -367,14 +369,14 @@ impl Seat {
         count.store(count.load(Ordering::Relaxed) + ios, Ordering::Relaxed);
     }
 
-    /// An I/O has ended for good: the device, and the file's completion work too.
+    /// Uncounts an I/O after the device and the file's completion work are done with it.
     #[inline(always)]
     pub fn uncount(&self, phase: Phase) {
         self.uncount_many(phase, 1);
     }
 
-    /// So many I/Os of one phase have ended for good. The first ones were only counted for a little longer than by
-    /// [`uncount`](Self::uncount).
+    /// Uncounts `ios` I/Os of one phase. Compared with [`uncount`](Self::uncount) for each, the earlier ones are
+    /// counted slightly too long, which is harmless.
     #[inline(always)]
     pub fn uncount_many(&self, phase: Phase, ios: u64) {
         let count = &self.line.in_flight[usize::from(phase.0 & 1)];
@@ -385,7 +387,7 @@ impl Seat {
         count.store(left.wrapping_sub(ios), Ordering::Release);
     }
 
-    /// I/Os counted and not ended.
+    /// Returns the number of I/Os that are counted.
     #[must_use]
     pub fn in_flight(&self) -> u64 {
         // Relaxed: our own (I1).
@@ -405,14 +407,14 @@ mod patience {
 
     use crate::wait::{self, Step};
 
-    /// The first nap; each is twice as long as the one before.
+    /// First sleep; each following one is twice as long.
     const SHORTEST: Duration = Duration::from_micros(20);
     const LONGEST: Duration = Duration::from_millis(1);
 
-    /// Waits in naps until its time is up. I/O tells nobody that it has ended, so that it pays nothing for those who
-    /// wait, who are few.
+    /// Waits in short sleeps until the timeout. There is no wake-up: I/O would have to pay for it each time, and waits
+    /// are rare.
     pub(super) struct Patience {
-        /// None when it is further away than the clock can say.
+        /// Deadline; `None` if it is beyond the range of the clock.
         until: Option<Instant>,
         next: Duration,
     }
@@ -422,7 +424,7 @@ mod patience {
             Patience { until: Instant::now().checked_add(timeout), next: SHORTEST }
         }
 
-        /// False when the time is up.
+        /// Sleeps once. Returns false when the timeout has passed.
         pub(super) fn nap(&mut self) -> bool {
             if let Some(step) = wait::step() {
                 return step == Step::Again;
@@ -438,7 +440,7 @@ mod patience {
     }
 }
 
-/// What is told of who holds a grace up.
+/// Sources of the facts in a [`Holder`].
 #[cfg(not(any(shuttle, loom)))]
 mod clock {
     use std::time::Instant;
@@ -447,7 +449,7 @@ mod clock {
         Some(Instant::now())
     }
 
-    /// This thread, as tools of the system name it too.
+    /// Returns the name of this thread and the number by which system tools list it.
     pub(super) fn thread() -> String {
         let tid = rustix::thread::gettid().as_raw_nonzero();
         match std::thread::current().name() {
@@ -457,7 +459,7 @@ mod clock {
     }
 }
 
-/// Nothing that differs from run to run.
+/// Constants, because a model must not differ from run to run.
 #[cfg(any(shuttle, loom))]
 mod clock {
     pub(super) fn now() -> Option<std::time::Instant> {
@@ -469,7 +471,7 @@ mod clock {
     }
 }
 
-/// In a model a wait that does not end is what the checker is to find: the time is never up.
+/// In a model the time is never up: a wait without end is what the checker must find.
 #[cfg(any(shuttle, loom))]
 mod patience {
     pub(super) struct Patience;

@@ -1,7 +1,7 @@
-//! How many handles of an owner there are, and when the owner hears that one has gone.
+//! The number of handles of an owner, and the wake-up of the owner when one is dropped.
 //!
-//! Owns the count, and the mark of an owner that waits for nothing but what comes through handles. Does not own what
-//! they send, nor how the owner sleeps and is woken ([`parker`](crate::parker)).
+//! Owns the count, and the flag of an owner that waits only for messages through handles. Does not own the messages,
+//! nor the sleep and wake-up of the owner ([`parker`](crate::parker)).
 //!
 //! ```text
 //!   owner                                  who has a handle
@@ -11,8 +11,8 @@
 //!   no: sleep, then deaf()
 //! ```
 //!
-//! * H1: between `hear` and `deaf` an owner that saw a handle is told when that goes.
-//! * H2: an owner that sees that a handle has gone sees all that was sent through it.
+//! * H1: an owner that saw a handle between `hear` and `deaf` is woken when that handle is dropped.
+//! * H2: an owner that sees that a handle is gone sees all messages that were sent through it.
 //!
 //! Called by rings: a wait that only handles could end ends with the last of them.
 
@@ -22,25 +22,25 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 #[derive(Debug)]
 pub struct HandleCount {
     handles: AtomicU32,
-    /// The owner waits for nothing but what comes through handles (H1).
+    /// The owner waits only for messages through handles (H1).
     is_heard: AtomicBool,
 }
 
 impl HandleCount {
-    /// One handle, the owner's.
+    /// Starts with one handle, the owner's.
     #[must_use]
     pub fn new() -> HandleCount {
         HandleCount { handles: AtomicU32::new(1), is_heard: AtomicBool::new(false) }
     }
 
-    /// One more, of somebody who has one.
+    /// Counts the clone of a handle.
     #[inline]
     pub fn add(&self) {
         // Relaxed: the handle that is cloned is counted already, and stays so until the clone is.
         self.handles.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One less. Whether the owner is to be woken for that.
+    /// Uncounts a dropped handle. Returns true if the owner must be woken.
     #[inline]
     #[must_use = "an owner that is not woken waits for a handle that has gone"]
     pub fn gone(&self) -> bool {
@@ -52,7 +52,8 @@ impl HandleCount {
         self.is_heard.load(Ordering::Relaxed)
     }
 
-    /// The owner is about to count, for nothing else keeps it waiting. [`deaf`](Self::deaf) is to follow.
+    /// Announces that the owner will wait for messages through handles alone; it calls [`count`](Self::count) next, and
+    /// [`deaf`](Self::deaf) at the end of the wait.
     pub fn hear(&self) {
         // Relaxed: before the fence.
         self.is_heard.store(true, Ordering::Relaxed);
@@ -60,13 +61,13 @@ impl HandleCount {
         fence(Ordering::SeqCst);
     }
 
-    /// The owner waits no more.
+    /// Ends the wait that [`hear`](Self::hear) announced.
     pub fn deaf(&self) {
-        // Relaxed: a handle that does not see it yet wakes the owner once for nothing.
+        // Relaxed: a handle that does not see it yet wakes the owner once without need.
         self.is_heard.store(false, Ordering::Relaxed);
     }
 
-    /// How many there are, the owner's too.
+    /// Returns the number of handles, the owner's included.
     #[must_use]
     pub fn count(&self) -> u32 {
         // Acquire pairs with the Release in `gone` (H2).

@@ -1,19 +1,19 @@
-//! Numbers that no two things of a process share, however many come and go: by them a ring or a queue knows what is its
-//! own.
+//! Numbers that are unique in the process: rings and queues recognise their own objects by them.
 //!
-//! Owns the last number. An address would not do: the next thing may get the one of a thing that is gone.
+//! Owns the last number. An address would not do, because a new object may get the address of a dropped one.
 //!
 //! Called when rings and hardware queues are made, never for an I/O.
 
 use std::sync::{Mutex, PoisonError};
 
-/// A lock and no atomic, for the model checkers' atomics cannot outlive one of their executions; it is taken alone.
+/// A lock and no atomic, because the model checkers' atomics cannot outlive one of their executions. Nothing else is
+/// locked while it is held.
 static LAST: Mutex<u64> = Mutex::new(0);
 
-/// A number that was not given before, and is not 0.
+/// Returns a number that was never returned before and is not 0.
 pub fn unique() -> u64 {
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-    // At a number a nanosecond they last for centuries.
+    // Cannot overflow: one number per nanosecond would last for centuries.
     *last += 1;
     *last
 }

@@ -1,14 +1,15 @@
-//! The last entries that one thread has written, for any thread to read: each has a number, and the newest push out the
-//! oldest.
+//! The last entries that one thread has written, readable by any thread: each has a number, and the newest overwrites
+//! the oldest.
 //!
-//! Owns the places and the numbers. Does not own what the words of an entry mean.
+//! Owns the slots and the numbers. Does not own the meaning of an entry's words.
 //!
-//! A place has a sequence number, odd while the entry is written (a *seqlock*): the writer waits for nobody, and a
-//! reader drops what it has read of a place that was written meanwhile.
+//! A slot has a sequence number, odd while the entry is written (a *seqlock*): the writer never waits, and a reader
+//! discards a copy whose slot was written meanwhile.
 //!
 //! Invariants:
-//! - K1: one thread writes. What [`KeepLast::read`] gives is one entry as it was written, whole.
-//! - K2: entries are numbered from 0 on, in order; the last so many can be read, but for one that is being overwritten.
+//! - K1: one thread writes. [`KeepLast::read`] returns one entry as it was written, whole.
+//! - K2: entries are numbered from 0 on, in order; as many as there are slots can be read, except one that is being
+//!   overwritten.
 //!
 //! Called by the flight recorder of `sheave-iomap`.
 
@@ -16,38 +17,37 @@ use crossbeam_utils::CachePadded;
 
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// One entry. On lines of its own, so that a reader of one does not slow the writer of the next.
+/// One slot, on lines of its own, so that a reader of one does not slow the writer of the next.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Place<const WORDS: usize> {
-    /// Twice the entry's number and 2; one less while it is written.
+    /// Twice the entry's number plus 2; one less while it is written.
     seq: AtomicU64,
     words: [AtomicU64; WORDS],
 }
 
-/// The last entries of so many words.
+/// The last entries, each of `WORDS` words.
 #[derive(Debug)]
 pub struct KeepLast<const WORDS: usize> {
     places: Box<[Place<WORDS>]>,
-    /// How many were written.
     written: CachePadded<AtomicU64>,
 }
 
 impl<const WORDS: usize> KeepLast<WORDS> {
-    /// Room for so many entries, at least one.
+    /// Makes room for `entries` entries, at least one.
     #[must_use]
     pub fn new(entries: usize) -> KeepLast<WORDS> {
         let place = |_| Place { seq: AtomicU64::new(0), words: std::array::from_fn(|_| AtomicU64::new(0)) };
         KeepLast { places: (0..entries.max(1)).map(place).collect(), written: CachePadded::new(AtomicU64::new(0)) }
     }
 
-    /// How many entries were written: the number of the next one.
+    /// Returns the number of entries that were written, which is the number of the next one.
     pub fn written(&self) -> u64 {
         // Acquire pairs with the store in `push`: those entries can be read.
         self.written.load(Ordering::Acquire)
     }
 
-    /// The number of the oldest entry that is kept, when so many were written.
+    /// Returns the number of the oldest entry that is kept after `written` entries.
     #[must_use]
     pub fn oldest(&self, written: u64) -> u64 {
         written.saturating_sub(self.places.len() as u64)
@@ -74,8 +74,8 @@ impl<const WORDS: usize> KeepLast<WORDS> {
         self.written.store(number + 1, Ordering::Release);
     }
 
-    /// The entry with this number, unless it was pushed out, is being written, or was not written yet. Any thread may
-    /// ask.
+    /// Returns the entry `number`, or `None` if it was overwritten, is being written, or was not written yet. Callable
+    /// from any thread.
     #[must_use]
     pub fn read(&self, number: u64) -> Option<[u64; WORDS]> {
         let place = self.place(number);
@@ -84,7 +84,7 @@ impl<const WORDS: usize> KeepLast<WORDS> {
         if place.seq.load(Ordering::Acquire) != whole {
             return None;
         }
-        // Relaxed: what was written meanwhile is dropped.
+        // Relaxed: a copy that mixes two entries is discarded below.
         let entry = std::array::from_fn(|at| place.words[at].load(Ordering::Relaxed));
         // Acquire pairs with the Release fence in `push`.
         fence(Ordering::Acquire);

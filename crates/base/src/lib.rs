@@ -1,6 +1,6 @@
-//! Sheave floor 1: what every other floor stands on and what depends on none of them.
+//! Sheave floor 1: what all other floors use, and what depends on none of them.
 //!
-//! No part of what the crate `sheave` promises: what is public here may change with any version.
+//! Not covered by the stability promise of the crate `sheave`: public items here may change with any version.
 //!
 //! | module | holds |
 //! |---|---|
@@ -29,12 +29,12 @@
 //! | [`rng`] | random numbers from a seed |
 //! | [`clock`] | real or virtual time; statistics and deadlines are different types |
 //!
-//! Units: [`units`] has the only conversions. A sector is 512 bytes; sizes people write are binary (`4k` is 4,096
-//! bytes), counts are decimal. Times for statistics are [`clock::CoarseTs`], times for deadlines [`clock::PreciseTs`],
-//! both in nanoseconds since some moment, and neither becomes the other.
+//! Units: [`units`] has the only conversions. A sector has 512 bytes. Sizes in texts are binary (`4k` is 4,096 bytes),
+//! counts are decimal. Times for statistics are [`clock::CoarseTs`], times for deadlines [`clock::PreciseTs`], both in
+//! nanoseconds since an arbitrary moment; neither converts to the other.
 //!
-//! Errors: parsers say what is wrong with the text and what would be right. What a finished request says is a
-//! [`status::Status`], one byte; `errno()` gives the positive number.
+//! Errors: parsers say what is wrong with the text and what would be right. The outcome of a request is a
+//! [`status::Status`], one byte; `errno()` returns the positive number.
 //!
 //! `--cfg shuttle` and `--cfg loom` swap the primitives under `sync` for those of a model checker:
 //!
@@ -43,7 +43,7 @@
 //! RUSTFLAGS="--cfg loom" cargo test -p sheave-base --lib model_      # all schedules up to a bound, weak memory
 //! ```
 
-// Here, for every other crate of Sheave is built after this one.
+// Checked here because every other crate of Sheave is built after this one.
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("sheave is for 64-bit Linux alone: it stands on the kernel's io_uring, on futexes and on O_DIRECT");
 

@@ -1,21 +1,21 @@
 //! A wait-free queue of preallocated nodes: many producers, one consumer.
 //!
-//! Owns the order of the nodes. Does not own what a node is: a node is an index below the capacity, and its payload
-//! lives wherever the caller keeps it. Nothing is allocated after `new`, nothing can be full.
+//! Owns the order of the nodes. Does not own their content: a node is an index below the capacity, and its payload
+//! lives wherever the caller keeps it. Nothing is allocated after `new`, and the queue is never full.
 //!
-//! The algorithm is Dmitry Vyukov's intrusive MPSC queue with indices for pointers and one change: the consumer
-//! takes the last node by an exchange of `head` back to `EMPTY`, not by pushing a stub node, so that
-//! the producer who finds `EMPTY` knows exactly that the queue was empty.
+//! The algorithm is Dmitry Vyukov's intrusive MPSC queue with indices for pointers and one change: the consumer takes
+//! the last node by an exchange of `head` back to `EMPTY`, not by pushing a stub node, so that the producer that finds
+//! `EMPTY` knows exactly that the queue was empty.
 //!
 //! ```text
 //!   next[EMPTY] -> a -> b -> c          head = c: producers swap themselves in here, then link
 //!                  ^ tail (consumer's)
 //! ```
 //!
-//! * I1: a node is queued at most once; its owner pushes it, and owns it again when it was popped.
+//! * I1: a node is queued at most once; its owner pushes it, and owns it again after the pop.
 //! * I2: `next[n]` is `NIL` for each node outside of the queue, so a push need not reset it.
 //! * I3: `head == EMPTY` exactly when every pushed node was popped.
-//! * I4: what a producer wrote before `push` is visible to the consumer after the `pop` of that node.
+//! * I4: a producer's writes before `push` are visible to the consumer after the `pop` of that node.
 //! * I5: nodes of one producer come out in the order of their pushes.
 //!
 //! Called by the task work of a ring: driver threads, workers and other rings push, the ring's owner pops.
@@ -25,25 +25,25 @@ use crossbeam_utils::CachePadded;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU32, Ordering};
 
-/// No successor yet.
+/// End of the list: no successor yet.
 const NIL: u32 = u32::MAX;
 
 /// The largest capacity: indices below it, `EMPTY` (the capacity itself) and `NIL` are all different.
 pub const MAX_CAPACITY: u32 = u32::MAX - 1;
 
-/// The producers' side. A clone names the same queue.
+/// Producers' side. A clone refers to the same queue.
 #[derive(Debug, Clone)]
 pub struct MpscQueue {
     shared: Arc<Nodes>,
 }
 
-/// The consumer's side: there is one, and `pop` needs it exclusively.
+/// Consumer's side: there is one, and `pop` needs it exclusively.
 #[derive(Debug)]
 pub struct Consumer {
     shared: Arc<Nodes>,
-    /// The next node to pop, or `EMPTY`: then it is `next[EMPTY]`.
+    /// The next node to pop, or `EMPTY`: then the next node is `next[EMPTY]`.
     tail: u32,
-    /// `EMPTY`, at hand for who polls.
+    /// `EMPTY`, copied here so that a poll needs no load of `next.len()`.
     empty: u32,
 }
 
@@ -56,7 +56,7 @@ struct Nodes {
 }
 
 impl MpscQueue {
-    /// An empty queue for the nodes `0..capacity`.
+    /// Makes an empty queue for the nodes `0..capacity`.
     ///
     /// # Panics
     /// When `capacity` is above [`MAX_CAPACITY`].
@@ -72,8 +72,8 @@ impl MpscQueue {
 
     /// Appends `node`: one exchange and one store, whatever the other threads do.
     ///
-    /// True when the queue was empty, so that a consumer who went to sleep after
-    /// [`Consumer::is_empty`] has to be woken, and only by this producer.
+    /// Returns true if the queue was empty, so that a consumer that went to sleep after [`Consumer::is_empty`] must be
+    /// woken, and only by this producer.
     ///
     /// The caller owns `node` (I1); pushing a node that is queued breaks the queue (though never memory).
     ///
@@ -84,7 +84,7 @@ impl MpscQueue {
         let shared = &*self.shared;
         let empty = shared.empty();
         assert!(node < empty, "a node is an index below the capacity");
-        // Relaxed: the owner of a node has learned of it from the consumer that reset it (I2).
+        // Relaxed: the owner of a node got it from the consumer that reset it (I2).
         debug_assert_eq!(
             shared.next[node as usize].load(Ordering::Relaxed),
             NIL,
@@ -94,13 +94,14 @@ impl MpscQueue {
         // node. Acquire pairs with that Release, and with the one in `take_last`.
         let before = shared.head.swap(node, Ordering::AcqRel);
         debug_assert_ne!(before, node, "a node was pushed while it was queued");
-        // Until this store the consumer cannot get past `before`: "None does not mean empty".
+        // Until this store the consumer cannot get past `before`: that is why `pop` may return `None` though the queue
+        // is not empty.
         // Release pairs with the Acquire loads in `Consumer::pop` (I4).
         shared.next[before as usize].store(node, Ordering::Release);
         before == empty
     }
 
-    /// Appends `nodes` together, in order: one exchange for all. As [`push`](Self::push) otherwise; false when
+    /// Appends `nodes` together, in order: one exchange for all. Like [`push`](Self::push) otherwise; returns false if
     /// there are none.
     ///
     /// # Panics
@@ -115,7 +116,7 @@ impl MpscQueue {
         let mut last = first;
         for node in nodes {
             assert!(node < empty, "a node is an index below the capacity");
-            // Relaxed: the consumer gets here over the linking store below, and the next producer over the exchange.
+            // Relaxed: the consumer gets here through the linking store below, the next producer through the exchange.
             shared.next[last as usize].store(node, Ordering::Relaxed);
             last = node;
         }
@@ -126,7 +127,7 @@ impl MpscQueue {
         before == empty
     }
 
-    /// True when the queue was empty a moment ago. For statistics and heuristics on any thread; the consumer has
+    /// Returns true if the queue was empty a moment ago. For statistics and heuristics on any thread; the consumer has
     /// the exact [`Consumer::is_empty`].
     #[inline]
     #[must_use]
@@ -134,7 +135,7 @@ impl MpscQueue {
         self.shared.is_empty()
     }
 
-    /// Number of nodes: valid ones are `0..capacity`.
+    /// Returns the number of nodes: `0..capacity` are valid.
     #[inline]
     #[must_use]
     pub fn capacity(&self) -> u32 {
@@ -145,11 +146,11 @@ impl MpscQueue {
 impl Consumer {
     /// Takes the oldest node.
     ///
-    /// `None` does not mean empty: a producer may have entered and not linked its node yet. Who wants to sleep asks
-    /// [`is_empty`](Self::is_empty) afterwards.
+    /// `None` does not mean empty: a producer may have exchanged `head` and not linked its node yet. Before a sleep
+    /// call [`is_empty`](Self::is_empty).
     #[inline(always)]
     pub fn pop(&mut self) -> Option<u32> {
-        // Who polls finds nothing almost always: that answer is inlined.
+        // Inlined part: most polls find the queue empty.
         if self.is_empty() { None } else { self.pop_linked() }
     }
 
@@ -179,7 +180,7 @@ impl Consumer {
         Some(node)
     }
 
-    /// Takes the node at `tail` when it is the last one; `None` while a producer is linking behind it.
+    /// Takes the node at `tail` if it is the last one; returns `None` while a producer is linking behind it.
     #[inline]
     fn take_last(&mut self) -> Option<u32> {
         let shared = &*self.shared;
@@ -190,10 +191,10 @@ impl Consumer {
         Some(std::mem::replace(&mut self.tail, empty))
     }
 
-    /// True when each pushed node was popped (I3).
+    /// Returns true if every pushed node was popped (I3).
     ///
-    /// The way to sleep without losing a wake-up: announce the sleep, ask `is_empty`, and stay awake when it is
-    /// false even if `pop` gives nothing. A push that comes later returns true to its producer.
+    /// To sleep without losing a wake-up: announce the sleep, then call `is_empty`, and stay awake if it returns false,
+    /// even if `pop` returned nothing. `push` returns true to a producer that comes later.
     #[inline(always)]
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -203,7 +204,7 @@ impl Consumer {
 }
 
 impl Nodes {
-    /// The value of `head` that says "nothing queued", and the index of the entry for the first node.
+    /// Returns `EMPTY`: the value of `head` for an empty queue, and the index of the entry for the first node.
     #[inline]
     fn empty(&self) -> u32 {
         (self.next.len() - 1) as u32

@@ -1,12 +1,12 @@
-//! What is left of a panic that was caught: its payload, whose destructor is foreign code.
+//! Drops the payload of a caught panic, whose destructor is foreign code.
 //!
-//! Owns how a payload is dropped.
+//! Owns the way in which a payload is dropped.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Drops what a caught panic carries. Dropping it may panic in turn; what that panic carries is forgotten, for its
-/// destructor might go on like this without end.
+/// Drops the payload of a caught panic. If that panics in turn, the second payload is leaked, because its destructor
+/// could panic again without end.
 #[cold]
 pub fn discard(payload: Box<dyn Any + Send>) {
     if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {

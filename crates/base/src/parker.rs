@@ -1,11 +1,11 @@
 //! Sleep and wake-up of one owner: an event count over a futex and one eventfd.
 //!
-//! An owner that waits for nothing but its wake-up sleeps on the word of its state, which costs a system call on each
-//! side. One that waits for I/O too, in a kernel ring or in somebody else's event loop, is woken by an eventfd, which
-//! has to be read afterwards.
+//! An owner that waits only for a wake-up sleeps on its state word, a futex, which costs one system call on each side.
+//! An owner that waits for I/O too, in a kernel ring or in an application's event loop, is woken by an eventfd, which
+//! it must read afterwards.
 //!
-//! Owns the protocol that loses no wake-up and makes no system call unless the owner sleeps. Does not own what is
-//! waited for: the owner checks its queues between announcing the sleep and sleeping.
+//! Owns the protocol that loses no wake-up and makes no system call unless the owner sleeps. Does not own the queues:
+//! the owner checks them between announcing the sleep and sleeping.
 //!
 //! ```text
 //!   owner                                  any thread
@@ -22,15 +22,15 @@
 //! | `PARKED` | the owner sleeps on this word: the next wake-up wakes it there, and rings nothing | `park`, `unpark` |
 //! | `NOTIFIED` | work was put since the owner last looked | `prepare_sleep`, `cancel_sleep`, `park` |
 //!
-//! * I1: each change of `state` is one exchange. An `unpark` comes either before the announcement, which then sees
-//!   it and what was put before it, or after, and then rings.
-//! * I2: an announced sleep that ends `NOTIFIED` has exactly one ring, by the `unpark` that found `ASLEEP`; no other
-//!   rings. One that found `PARKED` wakes the word instead.
-//! * I3: a ring may come late, when the owner is awake again. `owed` says how many are still to come, and the end of
-//!   the next announced sleep takes them. `park` does not look at the bell; a wait for `fd()` returns for a late ring,
-//!   once. A late wake-up of the word ends no sleep: `park` looks at the state, and sleeps on.
+//! * I1: each change of `state` is one exchange. An `unpark` comes either before the announcement, which then sees it
+//!   and the work put before it, or after, and then rings the bell.
+//! * I2: an announced sleep that ends `NOTIFIED` has exactly one ring, by the `unpark` that found `ASLEEP`. An `unpark`
+//!   that found `PARKED` wakes the word instead, and any other makes no system call.
+//! * I3: a ring may come late, when the owner is awake again. `owed` counts the rings that are still to come, and the
+//!   end of the next announced sleep takes them. `park` ignores the bell; a wait for `fd()` returns once for a late
+//!   ring. A late wake-up of the word ends no sleep: `park` checks the state and sleeps on.
 //!
-//! Called by rings and workers (owners), and by whoever pushes to their queues.
+//! Called by rings and workers (owners), and by all threads that push to their queues.
 
 #[cfg(not(any(shuttle, loom)))]
 mod bell;
@@ -53,26 +53,26 @@ const ASLEEP: u32 = 1;
 const NOTIFIED: u32 = 2;
 const PARKED: u32 = 3;
 
-/// Why `park` returned.
+/// Reason for which `park` returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wake {
     /// There was an `unpark`.
     Notified,
-    /// The time was up.
+    /// The timeout passed.
     TimedOut,
 }
 
-/// The owner's side.
+/// Owner's side.
 #[derive(Debug)]
 pub struct Parker {
     shared: Arc<ParkState>,
     /// True from `prepare_sleep` to the end of the sleep.
     prepared: bool,
-    /// Sleeps that ended notified less rings taken (I2): above 0 a ring is still to come or to be taken (I3).
+    /// Sleeps that ended notified, minus rings taken (I2): above 0 a ring is still to come or to be taken (I3).
     owed: i64,
 }
 
-/// The side of those who wake the owner.
+/// Waker's side.
 #[derive(Debug, Clone)]
 pub struct Unparker {
     shared: Arc<ParkState>,
@@ -86,7 +86,7 @@ struct ParkState {
 }
 
 impl Parker {
-    /// A parker for the thread that will own it.
+    /// Makes a parker for the thread that will own it.
     ///
     /// # Errors
     /// When the process has no file descriptor left: raise `RLIMIT_NOFILE` or open fewer rings.
@@ -95,41 +95,42 @@ impl Parker {
         Ok(Self { shared: Arc::new(shared), prepared: false, owed: 0 })
     }
 
-    /// The waking side, for as many threads as need it.
+    /// Returns a waker's side, for as many threads as need it.
     #[must_use]
     pub fn unparker(&self) -> Unparker {
         Unparker { shared: Arc::clone(&self.shared) }
     }
 
-    /// A descriptor that polls readable once the sleeper was woken, to wait for together with I/O. It is for polling
-    /// only: `cancel_sleep` reads it, nobody else does.
+    /// Returns a descriptor that polls readable once the sleeper was woken, to be waited for together with I/O. For
+    /// polling only: `cancel_sleep` reads it, and nothing else may.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.shared.bell.fd()
     }
 
-    /// Announces a sleep. True: look for work once more, then sleep or [`cancel_sleep`](Self::cancel_sleep).
-    /// False: there was an `unpark` since the last sleep, do not sleep; it is used up and there is nothing to cancel.
+    /// Announces a sleep. After true, look for work once more, then sleep or [`cancel_sleep`](Self::cancel_sleep).
+    /// After false there was an `unpark` since the last sleep, which is consumed: do not sleep, there is nothing to
+    /// cancel.
     #[must_use = "after false the owner is awake and must look for work"]
     #[inline]
     pub fn prepare_sleep(&mut self) -> bool {
         if self.prepared {
             return true;
         }
-        // Acquire pairs with the Release of `unpark`: after a false the owner sees what was put before. Only `AWAKE`
-        // becomes `ASLEEP`; Release is not needed, a waker reads nothing of ours.
+        // Acquire pairs with the Release of `unpark`: after a false the owner sees the work that was put before. Only
+        // `AWAKE` becomes `ASLEEP`. Release is not needed, because a waker reads nothing of the owner's.
         let announced = self.shared.state.compare_exchange(AWAKE, ASLEEP, Ordering::Acquire, Ordering::Acquire);
         if announced.is_err() {
-            // Taken by an exchange and not by a store, to acquire from a second `unpark` that came in between.
+            // An exchange and not a store, to acquire from a second `unpark` that came in between.
             self.shared.state.swap(AWAKE, Ordering::Acquire);
         }
         self.prepared = announced.is_ok();
         self.prepared
     }
 
-    /// Ends an announced sleep, whether the owner slept (in a kernel ring) or found work. True when there was an
-    /// `unpark` in the meantime. Makes a system call only then (or after a ring that came late), to silence the
-    /// bell. Does nothing when no sleep is announced.
+    /// Ends an announced sleep, whether the owner slept (in a kernel ring) or found work. Returns true if there was an
+    /// `unpark` in the meantime. Only then, or after a late ring, makes a system call to read the eventfd. Does nothing
+    /// if no sleep is announced.
     #[inline]
     pub fn cancel_sleep(&mut self) -> bool {
         if !self.prepared {
@@ -145,8 +146,8 @@ impl Parker {
         notified
     }
 
-    /// Sleeps until there is an `unpark`, or for `timeout` at most. Returns at once when there was one since the
-    /// last sleep. Announces the sleep itself unless [`prepare_sleep`](Self::prepare_sleep) has.
+    /// Sleeps until there is an `unpark`, or for at most `timeout`. Returns at once if there was one since the last
+    /// sleep. Announces the sleep itself unless [`prepare_sleep`](Self::prepare_sleep) has.
     pub fn park(&mut self, timeout: Option<Duration>) -> Wake {
         if !self.prepare_sleep() {
             return Wake::Notified;
@@ -154,11 +155,11 @@ impl Parker {
         let state = &self.shared.state;
         // Acquire on failure pairs with the Release of `unpark`; the owner has nothing to release.
         if state.compare_exchange(ASLEEP, PARKED, Ordering::Acquire, Ordering::Acquire).is_err() {
-            // Between announcement and sleep; it has rung the bell.
+            // The `unpark` came between announcement and sleep, and has rung the bell.
             self.cancel_sleep();
             return Wake::Notified;
         }
-        // None when it is further away than the clock can say.
+        // `None` if the deadline is beyond the range of the clock.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut in_time = true;
         self.prepared = false;
@@ -172,20 +173,20 @@ impl Parker {
             }
             in_time = self.shared.bell.sleep_on(state, PARKED, deadline);
         }
-        // Acquire as above: an `unpark` may have come with the last moment.
+        // Acquire as above: an `unpark` may have come in the last moment.
         if state.swap(AWAKE, Ordering::Acquire) == NOTIFIED { Wake::Notified } else { Wake::TimedOut }
     }
 
-    /// Takes the rings so far.
+    /// Reads the eventfd and subtracts its rings from `owed`.
     #[cold]
     fn silence(&mut self) {
-        // A count of rings, each of them a system call, does not reach 2^63.
+        // The cast is safe: each ring is a system call, so their count stays below 2^63.
         self.owed -= self.shared.bell.silence() as i64;
     }
 }
 
 impl Unparker {
-    /// Wakes the owner, or keeps it from its next sleep. A system call only when the owner sleeps.
+    /// Wakes the owner, or prevents its next sleep. Makes a system call only if the owner sleeps.
     ///
     /// Call it after the work was put where the owner looks.
     #[inline]

@@ -1,29 +1,29 @@
-//! Who is at the other end of a unix socket.
+//! Credentials of the process at the other end of a unix socket.
 //!
-//! Owns nothing. The kernel tells process 0 for a process of another PID namespace, such as one in a container;
-//! `rustix` keeps the number in a type that has no 0, so this asks the kernel itself.
+//! Owns nothing. For a process of another PID namespace, such as one in a container, the kernel returns process 0.
+//! `rustix` keeps the number in a type without 0, so this module makes the system call itself.
 #![allow(unsafe_code)] // The call has no wrapper that takes every answer.
 
 use std::io;
 use std::num::NonZero;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// The process that has connected, or that listened when this end connected; as it was then.
+/// The process that connected, or that listened when this end connected, as it was at that time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its number; `None` when it cannot be seen from here.
+    /// Process number; `None` if the process cannot be seen from this namespace.
     pub pid: Option<NonZero<u32>>,
-    /// Its user.
+    /// User id.
     pub uid: u32,
-    /// Its primary group.
+    /// Primary group id.
     pub gid: u32,
 }
 
-/// Asks the kernel.
+/// Returns the peer of a connected unix socket.
 ///
 /// # Errors
 ///
-/// When this is no unix socket.
+/// If `socket` is not a unix socket.
 pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -35,7 +35,7 @@ pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
     if res != 0 {
         return Err(io::Error::last_os_error());
     }
-    // A socket of another family has no peer, and no user either.
+    // For a socket of another family the kernel returns -1 as the user.
     if found.uid == u32::MAX {
         return Err(io::ErrorKind::NotConnected.into());
     }

@@ -1,7 +1,7 @@
 //! A bitmap of tags that many threads allocate from and free into ("scalable bitmap").
 //!
-//! Owns which tags are taken. Does not own what a tag names, and does not wait: a caller that gets nothing
-//! decides for itself how to be woken.
+//! Owns which tags are taken. Does not own what a tag names, and does not wait: a caller that gets no tag decides
+//! itself how to be woken.
 //!
 //! A word holds 64 tags. Freeing does not touch the word that allocation works on: it sets bits in a second word,
 //! `cleared`, on a cache line of its own. Allocation folds `cleared` back by one exchange when it runs short.
@@ -14,10 +14,10 @@
 //!
 //! * I1: a tag has one owner from the exchange that set its bit until [`Sbitmap::clear_batch`].
 //! * I2: a grant is the lowest free bits of one word, and holds no bit that was busy.
-//! * I3: a bit in `cleared` is also in `set`; whoever takes it out of `cleared` takes it out of `set`, once.
-//! * I4: what the old owner of a tag wrote before the free is visible to the new owner after the grant.
+//! * I3: a bit in `cleared` is also in `set`; the thread that takes it out of `cleared` takes it out of `set`, once.
+//! * I4: the old owner's writes before the free of a tag are visible to the new owner after the grant.
 //!
-//! Called by tag sets that several threads share. A tag set with one owner needs none of this.
+//! Called by tag sets that several threads share. A tag set with one owner does not need it.
 
 use crossbeam_utils::CachePadded;
 
@@ -33,17 +33,17 @@ pub struct Sbitmap {
     depth: u32,
 }
 
-/// 64 tags on two cache lines, one that allocation writes and one that freeing writes.
+/// 64 tags on two cache lines: one that allocation writes and one that freeing writes.
 #[derive(Debug)]
 struct Word {
-    /// Bit n: tag `first + n` is not free. Bits past the depth stay 0 and are never granted.
+    /// Bit n is set if tag `first + n` is not free. Bits past the depth stay 0 and are never granted.
     set: CachePadded<AtomicU64>,
-    /// Bit n: tag `first + n` was freed and waits to be folded (I3).
+    /// Bit n is set if tag `first + n` was freed and waits to be folded (I3).
     cleared: CachePadded<AtomicU64>,
 }
 
 impl Sbitmap {
-    /// A bitmap of `depth` free tags.
+    /// Makes a bitmap of `depth` free tags.
     ///
     /// # Panics
     /// When `depth` is 0: nothing could ever be granted.
@@ -54,14 +54,14 @@ impl Sbitmap {
         Self { words, depth }
     }
 
-    /// Number of tags.
+    /// Returns the number of tags.
     #[inline]
     #[must_use]
     pub fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// Number of words: word `w` holds the tags from `w * WORD_BITS`.
+    /// Returns the number of words: word `w` holds the tags from `w * WORD_BITS`.
     #[inline]
     #[must_use]
     pub fn words(&self) -> u32 {
@@ -70,14 +70,14 @@ impl Sbitmap {
 
     /// Takes up to `want` tags of one word, the lowest that are free, trying the word `word_hint` first.
     ///
-    /// Returns the first tag of the word and a mask: bit n grants the tag `first + n`. The mask is never 0, may
-    /// hold fewer than `want` bits though other words have more, and goes back through
-    /// [`clear_batch`](Self::clear_batch), whole or in parts. `word_hint` (any start value, one per thread)
-    /// remembers where to go on.
+    /// Returns the first tag of the word and a mask: bit n grants the tag `first + n`. The mask is never 0, and may
+    /// have fewer than `want` bits although other words have free tags. Its tags are freed by
+    /// [`clear_batch`](Self::clear_batch), together or in parts. `word_hint` (any start value, one per thread)
+    /// remembers the word to go on with.
     ///
-    /// `None`: each word in turn had nothing to give (or `want` is 0). Tags that another thread is folding at that
-    /// moment are not seen; that thread then takes at least one tag, so a free and with it a reason to
-    /// retry is still to come.
+    /// Returns `None` if each word in turn had no free tag (or `want` is 0). Tags that another thread is folding at
+    /// that moment are not seen; that thread then takes at least one tag, so a free, and with it a reason to retry, is
+    /// still to come.
     #[inline]
     pub fn get_batch(&self, word_hint: &mut u32, want: u32) -> Option<(u32, u64)> {
         if want == 0 {
@@ -96,7 +96,7 @@ impl Sbitmap {
         None
     }
 
-    /// Takes one tag. As [`get_batch`](Self::get_batch) with `want` 1.
+    /// Takes one tag. Like [`get_batch`](Self::get_batch) with `want` 1.
     #[inline]
     pub fn get(&self, word_hint: &mut u32) -> Option<u32> {
         self.get_batch(word_hint, 1).map(|(first, mask)| first + mask.trailing_zeros())
@@ -104,31 +104,31 @@ impl Sbitmap {
 
     /// Frees the tags `first + n` for each bit n of `mask`: one atomic instruction for the batch.
     ///
-    /// `first` is the first tag of a word. The caller owns each of these tags and owns none of them afterwards; in
-    /// debug builds a free of a tag that is not live panics.
+    /// `first` is the first tag of a word. The caller owns all these tags before the call and none of them afterwards.
+    /// Debug builds panic if one of them is not live.
     #[inline]
     pub fn clear_batch(&self, first: u32, mask: u64) {
         debug_assert_eq!(first % WORD_BITS, 0, "clear_batch names a word by its first tag");
         self.words[(first / WORD_BITS) as usize].put(mask);
     }
 
-    /// The live tags of a word: bit n is tag `word * WORD_BITS + n`.
+    /// Returns the live tags of a word: bit n is tag `word * WORD_BITS + n`.
     ///
-    /// While other threads allocate and free this is a snapshot that holds every tag that is live during the whole
-    /// call and may also hold a tag that is just being folded. With nobody allocating or freeing it is exact.
+    /// While other threads allocate and free, the result holds every tag that is live during the whole call, and may
+    /// also hold a tag that is just being folded. Without them it is exact.
     #[inline]
     #[must_use]
     pub fn busy(&self, word: u32) -> u64 {
         self.words[word as usize].busy()
     }
 
-    /// Number of live tags: the sum over [`busy`](Self::busy), never above the depth.
+    /// Returns the number of live tags: the sum over [`busy`](Self::busy), never above the depth.
     #[must_use]
     pub fn weight(&self) -> u32 {
         self.words.iter().map(|word| word.busy().count_ones()).sum()
     }
 
-    /// The bits of a word that are tags: all but those past the depth.
+    /// Returns the bits of a word that are tags: all but those past the depth.
     #[inline]
     fn valid(&self, word: u32) -> u64 {
         let tags = self.depth - word * WORD_BITS;
@@ -141,13 +141,13 @@ impl Word {
         Self { set: CachePadded::new(AtomicU64::new(0)), cleared: CachePadded::new(AtomicU64::new(0)) }
     }
 
-    /// Takes the lowest `want` free bits, fewer when there are fewer, 0 when there is none.
+    /// Takes the lowest `want` free bits, or fewer if there are fewer. Returns 0 if there is none.
     #[inline]
     fn take(&self, want: u32, valid: u64) -> u64 {
         // Relaxed: only a guess, confirmed by the exchange below.
         let mut set = self.set.load(Ordering::Relaxed);
         let mut folded = false;
-        // Every turn but the fold means that another thread has made progress on this word.
+        // Every turn except the fold means that another thread has made progress on this word.
         loop {
             let (grant, missing) = lowest_bits(!set & valid, want);
             if missing > 0 && !folded {
@@ -178,10 +178,11 @@ impl Word {
         debug_assert_eq!(before & mask, 0, "freed a tag twice");
     }
 
-    /// Makes the freed bits free. True when there were any.
+    /// Makes the freed bits free. Returns true if there were any.
     #[inline]
     fn fold(&self) -> bool {
-        // Relaxed: a miss is a free that has not happened yet. Saves the write to the line that freeing owns.
+        // Relaxed: a missed bit is like a free that has not happened yet. Saves the write to the line that freeing
+        // owns.
         if self.cleared.load(Ordering::Relaxed) == 0 {
             return false;
         }
@@ -196,7 +197,6 @@ impl Word {
         true
     }
 
-    /// The live bits.
     #[inline]
     fn busy(&self) -> u64 {
         // Relaxed, both: a tag that is live since before the call has its bit in `set` and its old free out of
@@ -205,11 +205,11 @@ impl Word {
     }
 }
 
-/// The lowest `count` bits that are set in `bits`, or all of them, and how many of the `count` there were not.
+/// Returns the lowest `count` set bits of `bits`, or all of them, and the number of bits missing from `count`.
 #[inline]
 fn lowest_bits(bits: u64, count: u32) -> (u64, u32) {
     let (mut rest, mut got, mut missing) = (bits, 0, count);
-    // A turn for each run of ones (32 at most) and not for each bit: free tags mostly lie together.
+    // One turn for each run of ones (at most 32), not for each bit: free tags mostly lie together.
     while rest != 0 && missing > 0 {
         let low = rest.trailing_zeros();
         let run = (rest >> low).trailing_ones().min(missing);

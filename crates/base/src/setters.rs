@@ -1,10 +1,10 @@
-//! Methods that set the public fields of a struct that may get more of them.
+//! Methods that set the public fields of a struct to which fields may be added.
 //!
-//! Other crates cannot write a struct with `#[non_exhaustive]` as a literal, so that a new field breaks none of them.
-//! They begin with a value instead (`default()`, or a constructor with what it cannot be without) and set the fields
-//! that differ. The macro stands on this floor because limits, options and reports of every floor are made so.
+//! Other crates cannot construct a `#[non_exhaustive]` struct as a literal, so that a new field breaks none of them.
+//! They start with a value instead (`default()`, or a constructor with the mandatory fields) and set the other fields.
+//! The macro is on this floor because limits, options and reports of every floor are built in this way.
 
-/// For each field a method of its name that sets it and gives the struct back.
+/// Defines for each field a method of the same name that sets it and returns the struct.
 ///
 /// ```
 /// /// How to do it.

@@ -1,16 +1,17 @@
-//! How a request ended: the block status that travels down and up the hot path, and the errno that users see.
+//! Outcome of a request: the block status that travels down and up the hot path, and the errno that users see.
 //!
-//! Owns the two code spaces and the map between them. Does not own results that carry a length: those are `i32`
-//! in the kernel's convention, made from a status at the ring.
+//! Owns the two code spaces and the mapping between them. Does not own results with a length: those are `i32` in the
+//! kernel's convention, made from a status by the ring.
 //!
 //! * I1: `Status::from_errno(s.errno()) == s` for each status.
-//! * I2: `errno()` is 0 for `Ok` and positive for all others; `result()` is that, negated, as rings give it.
+//! * I2: `errno()` is 0 for `Ok` and positive for all others; `result()` is its negative, as rings return it.
 //!
-//! Called by drivers (which set a status), the block floor (which retries by it) and rings (which report it).
+//! Called by drivers (which set a status), the block floor (which decides by it about retries) and rings (which report
+//! it).
 
 use std::fmt;
 
-/// How a request ended. One byte, cheap to copy, no detail: that is for the log of the code that set it.
+/// Outcome of a request. One byte, cheap to copy, without detail: the code that sets it logs that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 #[non_exhaustive]
@@ -18,37 +19,37 @@ pub enum Status {
     /// Done.
     #[default]
     Ok = 0,
-    /// Failed, and nothing more is known.
+    /// Failed for an unknown reason.
     IoErr,
-    /// Not answered in time; it may or may not have been carried out.
+    /// Not answered in time; the request may or may not have been executed.
     Timeout,
-    /// No space left for it, or it lies past the end of the device.
+    /// No space left, or the range lies past the end of the device.
     NoSpc,
-    /// The device does not know this operation.
+    /// The device does not support the operation.
     NotSupp,
-    /// The medium cannot give back what was written.
+    /// The medium cannot return the data that was written.
     Medium,
-    /// It would have to wait, and was told not to.
+    /// The request would have to wait, and must not.
     Again,
-    /// Given up on request before it was carried out.
+    /// Cancelled before it was executed.
     Canceled,
-    /// Malformed: misaligned, of an impossible length, or with flags that exclude each other.
+    /// Malformed: misaligned, of an impossible length, or with contradictory flags.
     Invalid,
-    /// No memory for it just now.
+    /// Not enough memory at the moment.
     NoMem,
     /// The data does not match its checksum.
     Protection,
     /// The device is gone.
     Offline,
-    /// Larger than the device takes.
+    /// Larger than the device accepts.
     TooBig,
     /// The device may not be written to.
     ReadOnly,
     /// The device is busy with something that excludes it.
     Busy,
-    /// The way to the device is broken.
+    /// The connection to the device is broken.
     Transport,
-    /// The device at the far end failed.
+    /// The remote device failed.
     Target,
     /// Another host has reserved the device.
     Conflict,
@@ -56,7 +57,7 @@ pub enum Status {
     FileTooBig,
 }
 
-/// Each status with its errno and its words: the one table (I1).
+/// Each status with its errno and its text: the only table (I1).
 const TABLE: [(Status, i32, &str); 19] = [
     (Status::Ok, 0, "success"),
     (Status::IoErr, libc::EIO, "I/O error"),
@@ -89,41 +90,41 @@ const _: () = {
 };
 
 impl Status {
-    /// Each status, `Ok` first.
+    /// Returns each status, `Ok` first.
     pub fn all() -> impl Iterator<Item = Self> {
         TABLE.iter().map(|row| row.0)
     }
 
-    /// The status whose number is `raw`, as stored by `status as u8`; anything else is `IoErr`.
+    /// Returns the status with the number `raw`, as stored by `status as u8`; any other number is `IoErr`.
     #[inline]
     #[must_use]
     pub fn from_u8(raw: u8) -> Self {
         TABLE.get(usize::from(raw)).map_or(Self::IoErr, |row| row.0)
     }
 
-    /// True for `Ok`.
+    /// Returns true for `Ok`.
     #[inline]
     #[must_use]
     pub fn is_ok(self) -> bool {
         self as u8 == Self::Ok as u8
     }
 
-    /// The errno, positive; 0 for `Ok` (I2).
+    /// Returns the positive errno; 0 for `Ok` (I2).
     #[inline]
     #[must_use]
     pub fn errno(self) -> Errno {
         Errno(TABLE[self as usize].1)
     }
 
-    /// The CQE result of a request that ended so without a length: 0, or the errno, negated.
+    /// Returns the CQE result of a request that ended with this status and has no length: 0, or the negative errno.
     #[inline]
     #[must_use]
     pub fn result(self) -> i32 {
         -TABLE[self as usize].1
     }
 
-    /// The status for an errno of either sign: users hold positive ones, rings and the kernel negative ones.
-    /// One that has no status of its own is `IoErr`.
+    /// Returns the status for an errno of either sign: users have positive ones, rings and the kernel negative ones. An
+    /// errno without a status of its own is `IoErr`.
     #[must_use]
     pub fn from_errno(errno: Errno) -> Self {
         let errno = errno.0.saturating_abs();
@@ -144,15 +145,15 @@ impl Status {
         }
     }
 
-    /// True when the same request may succeed a little later on the same device without anybody's repair.
+    /// Returns true if the same request may succeed a little later on the same device without any repair.
     #[inline]
     #[must_use]
     pub fn retry_helps(self) -> bool {
         matches!(self, Self::Again | Self::NoMem | Self::Busy | Self::Timeout | Self::Transport)
     }
 
-    /// True when the device itself has failed, or the way to it, rather than the request been refused: an operator has
-    /// to look at it. A device without space, and one that does not know an operation, have not failed.
+    /// Returns true if the device or the connection to it has failed, so that an operator must look at it, and false if
+    /// it only refused the request: a device without space, or without support for an operation, has not failed.
     #[inline]
     #[must_use]
     pub fn is_fault(self) -> bool {
@@ -196,18 +197,18 @@ impl From<Status> for Errno {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Errno(
-    /// As `errno.h` has it, positive; 0 is no error.
+    /// The number in `errno.h`, positive; 0 is no error.
     pub i32,
 );
 
 impl Errno {
-    /// The errno of an error of the standard library; `EIO` when it carries none.
+    /// Returns the errno of an error of the standard library; `EIO` if it carries none.
     #[must_use]
     pub fn from_io(error: &std::io::Error) -> Self {
         Self(error.raw_os_error().unwrap_or(libc::EIO))
     }
 
-    /// Its name, such as `ENOSPC`; `None` for a number that we do not know.
+    /// Returns the name, such as `ENOSPC`; `None` for an unknown number.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
         ERRNOS.iter().find(|row| row.0 == self.0).map(|row| row.1)
@@ -231,7 +232,7 @@ impl From<Errno> for std::io::Error {
     }
 }
 
-/// The errnos that block and socket I/O give: a constant of [`Errno`] for each, and the table of their names and words.
+/// Errnos of block and socket I/O: a constant of [`Errno`] for each, and the table of their names and texts.
 macro_rules! errnos {
     ($($name:ident: $words:literal,)*) => {
         impl Errno {

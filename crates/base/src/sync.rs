@@ -1,19 +1,19 @@
 //! The only import of atomics, locks and threads for code whose correctness depends on how threads interleave.
 //!
-//! Owns the choice: std in every ordinary build; the `shuttle` or the `loom` model checker in a model build; a machine
-//! that keeps the states of cache lines (`mesi`) in the lab's simulation, which is a build with `--cfg sheave_mesi`.
-//! Does not own any algorithm, and adds nothing to what it re-exports.
+//! Owns the choice of implementation: std in every ordinary build; the `shuttle` or the `loom` model checker in a model
+//! build; a model of cache-line states (`mesi`) in the lab's simulation, which is a build with `--cfg sheave_mesi`.
+//! Does not own any algorithm, and adds nothing to the re-exported items.
 //!
-//! * I1: a model build runs model tests only. Outside of an execution of the checker its types panic. So a model build
-//!   is asked for by `--cfg shuttle` or `--cfg loom`, and not by a feature, which cargo joins over all that it builds.
-//!   The checkers are dependencies of tests alone. Where this crate is built for the models of another one, the checker
-//!   comes by `--extern` (`cargo xtask models`).
-//! * I2: a build has one checker at most.
-//! * I3: only names that std, shuttle and loom all have are exported. What only counts is std's in model builds, too.
+//! * I1: a model build runs model tests only; outside of an execution of the checker its types panic. So `--cfg
+//!   shuttle` and `--cfg loom` select it, not a feature, because cargo unites the features of everything it builds. The
+//!   checkers are dependencies of tests alone. Where this crate is built for the models of another crate, the checker
+//!   is passed with `--extern` (`cargo xtask models`).
+//! * I2: a build has at most one checker.
+//! * I3: only names that std, shuttle and loom all have are exported. Pure counters are std's in model builds, too.
 //!
 //! Called by every module with an atomic in it, here and on the floors above.
 
-// The checker that came by `--extern`: with another one this is built again.
+// Depends on the checker passed with `--extern`, so that cargo rebuilds this crate for another one.
 #[cfg(shuttle)]
 const _: Option<&str> = option_env!("SHEAVE_CHECKER");
 
@@ -44,8 +44,8 @@ pub mod atomic {
     };
 }
 
-/// Atomics that only count: no code decides anything by them, so a model checker has nothing to find there, and its
-/// types would make each of thousands of cells a point of its schedules.
+/// Atomics that only count. No code decides anything by them, so a model checker would find nothing there, while each
+/// of thousands of cells would become a switching point of its schedules.
 pub mod count {
     #[cfg(not(any(shuttle, loom)))]
     pub use super::atomic::AtomicU64;
@@ -53,8 +53,8 @@ pub mod count {
     pub use std::sync::atomic::AtomicU64;
 }
 
-/// Plain data that one thread has written and another will read, or the other way round: in the lab's simulation of
-/// cache lines it counts as written, whole. Nothing in any other build.
+/// Marks plain data that one thread has written and another will read, or the other way round: the lab's simulation of
+/// cache lines counts it as written as a whole. Does nothing in any other build.
 #[inline(always)]
 pub fn crossing<T>(data: &T) {
     #[cfg(sheave_mesi)]
@@ -63,7 +63,6 @@ pub fn crossing<T>(data: &T) {
     let _ = data;
 }
 
-/// Hints to the processor.
 pub mod hint {
     pub use super::imp::hint::spin_loop;
 }

@@ -1,7 +1,7 @@
 //! A trace: the last requests of one ring, as entries of 32 bytes in a file that outlives the program.
 //!
-//! Owns the format of the file. [`writer`] writes it, for one ring; [`reader`] reads it, whoever wrote it, or still
-//! writes. What becomes of the entries (`blk_io_trace`, a page for Perfetto) is not decided here.
+//! Owns the format of the file. [`writer`] writes it, for one ring; [`reader`] reads a finished file or one that is
+//! still written. The conversion of entries (to `blk_io_trace`, to a page for Perfetto) is done elsewhere.
 //!
 //! ```text
 //! byte 0     magic, version, bytes of an entry, capacity, number of the ring, process, wall clock, coarse clock
@@ -20,58 +20,59 @@
 //! | 3 | time in each stage (5 times 12: see [`squeeze`]), operation (4; 0 is no entry) |
 //!
 //! Invariants:
-//! - T1: one writer a file. It writes entries, then their number; a reader that sees the number sees the entries.
-//! - T2: what a file holds is never trusted: a reader checks, bounds and skips, and does not panic.
+//! - T1: each file has one writer. It writes entries, then their number; a reader that sees the number sees the
+//!   entries.
+//! - T2: the content of a file is never trusted: a reader checks, bounds and skips, and does not panic.
 
 pub mod reader;
 #[cfg(test)]
 mod tests;
 pub mod writer;
 
-/// The first eight bytes.
+/// First eight bytes of a file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHVTRACE");
-/// Of the format.
+/// Version of the format.
 pub const VERSION: u32 = 1;
-/// Of an entry.
+/// Bytes of an entry.
 pub const ENTRY_BYTES: usize = 32;
 /// Bytes before the first entry.
 pub const HEADER_BYTES: usize = 4096;
-/// Entries of a file, at least and at most (1 GiB).
+/// Least and largest number of entries in a file (1 GiB).
 pub const CAPACITY: std::ops::RangeInclusive<u64> = 1 << 9..=1 << 25;
-/// Entries that a writer writes before their number, at most.
+/// Most entries that a writer writes before it updates their number.
 pub const MAX_RUN: usize = 128;
-/// What the name of a file ends with.
+/// Extension of the files' names.
 pub const EXTENSION: &str = "trace";
 
 const HEAD_AT: usize = 64;
 const NAMES_AT: usize = 128;
 const NAME_BYTES: usize = 64;
-/// Devices of a file that have a name.
+/// Number of devices in a file that can have a name.
 const NAMES: usize = (HEADER_BYTES - NAMES_AT) / NAME_BYTES;
 
 /// Stages of a request, in the order in which it passes them.
 pub const STAGES: [&str; 5] = ["worker", "tag", "plugged", "driver", "reap"];
 
-/// What a request did.
+/// Operation of a traced request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum TraceOp {
-    /// From the device to memory.
+    /// Transfer from the device to memory.
     Read = 1,
-    /// From memory to the device.
+    /// Transfer from memory to the device.
     Write = 2,
-    /// Make durable what was written.
+    /// Makes earlier writes durable.
     Flush = 3,
-    /// The content is not needed any more.
+    /// Tells the device that the content is not needed any more.
     Discard = 4,
-    /// Zeroes from now on.
+    /// Makes a range read as zeroes.
     WriteZeroes = 5,
 }
 
 impl TraceOp {
     const ALL: [TraceOp; 5] = [TraceOp::Read, TraceOp::Write, TraceOp::Flush, TraceOp::Discard, TraceOp::WriteZeroes];
 
-    /// Lower-case name for reports.
+    /// Returns the lower-case name for reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         ["read", "write", "flush", "discard", "write-zeroes"][self as usize - 1]
@@ -82,8 +83,8 @@ impl TraceOp {
     }
 }
 
-/// A time in 12 bits: exact below 128 ns, else the first eight binary digits of it and their place; from 274 s on the
-/// largest there is. What it gives back is at most 1/128 too short.
+/// Encodes a time in 12 bits: exact below 128 ns, else a floating-point number with eight significant binary digits;
+/// the largest value stands for 274 s and more. [`unsqueeze`] returns a time that is too short by at most 1/128.
 #[inline]
 #[must_use]
 pub fn squeeze(ns: u64) -> u64 {
@@ -94,7 +95,7 @@ pub fn squeeze(ns: u64) -> u64 {
     if shift > 30 { 0xfff } else { (shift + 1) << 7 | (ns >> shift & 0x7f) }
 }
 
-/// The time in ns of which these are the 12 bits.
+/// Decodes the 12 bits of [`squeeze`] into ns.
 #[must_use]
 pub fn unsqueeze(bits: u64) -> u64 {
     match bits >> 7 & 0x1f {
@@ -103,27 +104,26 @@ pub fn unsqueeze(bits: u64) -> u64 {
     }
 }
 
-/// What requests that ended together have in common.
+/// Common properties of requests that ended together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Common {
-    /// When they ended, by the coarse clock.
+    /// Time of the end, by the coarse clock.
     pub ended_ns: u64,
     /// Requests that the device had then, these included.
     pub depth: u16,
-    /// The file of the ring that they belong to; `u16::MAX` where the ring does not know.
+    /// The file of the ring that they belong to; `u16::MAX` if the ring does not know it.
     pub file: u16,
-    /// The device, by its number in the ring.
+    /// Number of the device in the ring.
     pub device: u8,
-    /// Its status, by its number; 0 is success.
+    /// Number of the status; 0 is success.
     pub status: u8,
-    /// What they did.
     pub op: TraceOp,
     /// Time in each of [`STAGES`], in ns.
     pub stages: [u64; STAGES.len()],
 }
 
 impl Common {
-    /// The words of an entry, without sector and bytes.
+    /// Returns the words of an entry, without sector and bytes.
     #[inline]
     fn words(&self) -> [u64; 4] {
         let squeezed = |at: usize| squeeze(self.stages[at]) << (12 * at);
@@ -136,11 +136,11 @@ impl Common {
 /// A request that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What it has in common with others.
+    /// Properties that it shares with others.
     pub common: Common,
     /// First sector on the device, modulo 2^48.
     pub sector: u64,
-    /// Length.
+    /// Length in bytes.
     pub bytes: u32,
 }
 
@@ -162,13 +162,13 @@ impl Entry {
         })
     }
 
-    /// When it began: its end less all its stages.
+    /// Returns the time at which the request began: its end minus all its stages.
     #[must_use]
     pub fn began_ns(&self) -> u64 {
         self.common.ended_ns.saturating_sub(self.latency_ns())
     }
 
-    /// All its stages.
+    /// Returns the sum of all stages.
     #[must_use]
     pub fn latency_ns(&self) -> u64 {
         self.common.stages.iter().sum()

@@ -1,13 +1,12 @@
-//! Sectors and bytes as types, and how people write and read sizes, times and counts.
+//! Sectors and bytes as types, and the text forms of sizes, times and counts.
 //!
-//! Owns the unit conversions and the text forms. Does not own limits: whether a size suits a device is the device's
-//! business.
+//! Owns the unit conversions and the text forms. Does not own limits: each device checks whether a size suits it.
 //!
 //! * I1: a sector is 512 bytes, always, whatever block size a device has.
 //! * I2: size suffixes are binary (`1k` = 1024 bytes), count suffixes decimal (`1k` = 1000).
-//! * I3: what `fmt_bytes` prints without a fraction, `parse_size` reads back.
+//! * I3: `parse_size` reads back every text of `fmt_bytes` that has no fraction.
 //!
-//! Called by every floor for the types, by device specifications, command line and reports for the text.
+//! Called by every floor for the types, and by device specifications, the command line and reports for the text.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -18,25 +17,25 @@ pub const SECTOR_BYTES: u64 = 1 << SECTOR_SHIFT;
 /// log2 of [`SECTOR_BYTES`].
 pub const SECTOR_SHIFT: u32 = 9;
 
-/// A place or a length in sectors of 512 bytes.
+/// A position or a length in sectors of 512 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(transparent)]
 pub struct Sector(pub u64);
 
-/// A place or a length in bytes.
+/// A position or a length in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(transparent)]
 pub struct Bytes(pub u64);
 
 impl Sector {
-    /// In bytes; `None` past 2^64.
+    /// Converts to bytes; `None` from 2^64 on.
     #[inline]
     #[must_use]
     pub fn checked_bytes(self) -> Option<Bytes> {
         self.0.checked_mul(SECTOR_BYTES).map(Bytes)
     }
 
-    /// In bytes, for a sector that lies on a device (a device has less than 2^64 bytes).
+    /// Converts to bytes, for a sector that lies on a device (a device has less than 2^64 bytes).
     #[inline]
     #[must_use]
     pub fn bytes(self) -> Bytes {
@@ -44,7 +43,7 @@ impl Sector {
         Bytes(self.0 << SECTOR_SHIFT)
     }
 
-    /// The sum; `None` past 2^64.
+    /// Returns the sum; `None` from 2^64 on.
     #[inline]
     #[must_use]
     pub fn checked_add(self, other: Self) -> Option<Self> {
@@ -53,21 +52,21 @@ impl Sector {
 }
 
 impl Bytes {
-    /// In sectors; `None` when it is not a whole number of them.
+    /// Converts to sectors; `None` if it is not a whole number of them.
     #[inline]
     #[must_use]
     pub fn sectors(self) -> Option<Sector> {
         self.is_aligned(SECTOR_BYTES).then(|| self.sectors_floor())
     }
 
-    /// In whole sectors, the rest dropped.
+    /// Converts to whole sectors, rounding down.
     #[inline]
     #[must_use]
     pub fn sectors_floor(self) -> Sector {
         Sector(self.0 >> SECTOR_SHIFT)
     }
 
-    /// True when it is a multiple of `align`, a power of two.
+    /// Returns true for a multiple of `align`, a power of two.
     #[inline]
     #[must_use]
     pub fn is_aligned(self, align: u64) -> bool {
@@ -75,7 +74,7 @@ impl Bytes {
         self.0 & (align - 1) == 0
     }
 
-    /// The sum; `None` past 2^64.
+    /// Returns the sum; `None` from 2^64 on.
     #[inline]
     #[must_use]
     pub fn checked_add(self, other: Self) -> Option<Self> {
@@ -83,7 +82,7 @@ impl Bytes {
     }
 }
 
-/// Plain arithmetic for values on one device, which cannot overflow; use `checked_add` on what a peer sends.
+/// Plain arithmetic for values on one device, which cannot overflow; use `checked_add` for values from a peer.
 macro_rules! arithmetic {
     ($unit:ident) => {
         impl Add for $unit {
@@ -117,52 +116,52 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Why a text is not a size.
+/// Reason for which a text is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseSizeError {
-    /// It does not start with a whole number.
+    /// The text does not start with a whole number.
     #[error("size `{0}` does not start with a whole number: write it like 512, 4k, 1M, 10G or 1T")]
     Number(String),
-    /// The unit is none of ours.
+    /// The unit is unknown.
     #[error("size `{text}` has the unknown unit `{unit}`: use k, M, G, T, P or E (powers of 1024), or none for bytes")]
     Unit {
         /// The whole text.
         text: String,
-        /// What follows the number.
+        /// The text behind the number.
         unit: String,
     },
-    /// Its fraction is not a whole number of bytes.
+    /// The fraction is not a whole number of bytes.
     #[error("size `{0}` is not a whole number of bytes: use fewer digits, or a smaller unit")]
     Fraction(String),
-    /// It is 2^64 bytes or more.
+    /// The size is 2^64 bytes or more.
     #[error("size `{0}` is too large: the limit is 16E - 1 byte")]
     TooBig(String),
 }
 
-/// Why a text is not a duration.
+/// Reason for which a text is not a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseDurationError {
-    /// It does not start with a number, or is no whole number of nanoseconds.
+    /// The text does not start with a number, or is no whole number of nanoseconds.
     #[error("duration `{0}` does not start with a whole number: write it like 100ns, 10us, 3ms, 1.5s or 2m")]
     Number(String),
-    /// There is no unit.
+    /// The unit is missing.
     #[error("duration `{0}` has no unit: add ns, us, ms, s, m or h")]
     NoUnit(String),
-    /// The unit is none of ours.
+    /// The unit is unknown.
     #[error("duration `{text}` has the unit `{unit}`: use ns, us, ms, s, m or h")]
     Unit {
         /// The whole text.
         text: String,
-        /// What follows the number.
+        /// The text behind the number.
         unit: String,
     },
-    /// It is 2^64 nanoseconds (584 years) or more.
+    /// The duration is 2^64 nanoseconds (584 years) or more.
     #[error("duration `{0}` is too long: the limit is 584 years")]
     TooLong(String),
 }
 
-/// Reads a size in bytes: a whole number and at most one of the units k, M, G, T, P, E, upper or lower case, also
-/// written `KiB` or `kB` (I2: always powers of 1024); `B` or nothing is bytes.
+/// Parses a size in bytes: a number and at most one of the units k, M, G, T, P, E, upper or lower case, also written
+/// `KiB` or `kB` (I2: always powers of 1024). `B` or no unit means bytes.
 ///
 /// ```
 /// assert_eq!(sheave_base::units::parse_size("4k"), Ok(4096));
@@ -199,7 +198,7 @@ pub fn parse_size(text: &str) -> Result<u64, ParseSizeError> {
     whole.checked_add(part).ok_or_else(|| ParseSizeError::TooBig(text.into()))
 }
 
-/// How much a decimal fraction of a unit is: `5` of a GiB is the half of one. `None` if that is not whole.
+/// Returns the decimal fraction `0.fraction` of `unit`: `5` of a GiB is half a GiB. `None` if that is no whole number.
 fn part_of(fraction: &str, unit: u64) -> Option<u64> {
     let digits = fraction.trim_end_matches('0');
     let scale = 10u128.checked_pow(u32::try_from(digits.len()).ok()?)?;
@@ -207,7 +206,7 @@ fn part_of(fraction: &str, unit: u64) -> Option<u64> {
     parts.is_multiple_of(scale).then_some((parts / scale) as u64)
 }
 
-/// Reads a duration: a number and one of the units ns, us, ms, s, m, h. `0` needs no unit.
+/// Parses a duration: a number and one of the units ns, us, ms, s, m, h. `0` needs no unit.
 ///
 /// ```
 /// use std::time::Duration;
@@ -241,13 +240,13 @@ pub fn parse_duration(text: &str) -> Result<Duration, ParseDurationError> {
     ns.map(Duration::from_nanos).ok_or_else(|| ParseDurationError::TooLong(text.into()))
 }
 
-/// Why a text is not a count.
+/// Error for a text that is not a count.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("count `{0}` is not understood: write it like 1000, 50k or 1.5M (powers of 1000)")]
 pub struct ParseCountError(String);
 
-/// Reads a count of things, which are whole: a number and at most one of the units k, M, G, upper or lower case. Unlike
-/// those of sizes these are powers of 1000.
+/// Parses a count: a number and at most one of the units k, M, G, upper or lower case. Unlike the units of sizes these
+/// are powers of 1000; the result must be whole.
 ///
 /// ```
 /// assert_eq!(sheave_base::units::parse_count("50k"), Ok(50_000));
@@ -274,33 +273,33 @@ pub fn parse_count(text: &str) -> Result<u64, ParseCountError> {
     part_of(fraction, unit).and_then(|part| whole.checked_add(part)).ok_or_else(wrong)
 }
 
-/// The leading digits, and what follows them, both without blanks around.
+/// Splits a text into the leading digits and the rest, both trimmed.
 fn split_unit(text: &str) -> (&str, &str) {
     let text = text.trim();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     (&text[..digits], text[digits..].trim())
 }
 
-/// A size for people, in binary units: `512 B`, `4 KiB`, `1.5 GiB`.
+/// Formats a size in binary units: `512 B`, `4 KiB`, `1.5 GiB`.
 #[must_use]
 pub fn fmt_bytes(bytes: u64) -> String {
     scaled(bytes, 1024, &[" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB"])
 }
 
-/// A count for people, in decimal units: `999`, `1.5k`, `3.42M`.
+/// Formats a count in decimal units: `999`, `1.5k`, `3.42M`.
 #[must_use]
 pub fn fmt_count(count: u64) -> String {
     scaled(count, 1000, &["", "k", "M", "G", "T", "P", "E"])
 }
 
-/// A time for people: `80 ns`, `12.3 us`, `4 ms`, `1.5 s`. Seconds have no larger unit.
+/// Formats a time: `80 ns`, `12.3 us`, `4 ms`, `1.5 s`. Seconds are the largest unit.
 #[must_use]
 pub fn fmt_ns(ns: u64) -> String {
     scaled(ns, 1000, &[" ns", " us", " ms", " s"])
 }
 
-/// `value` in the largest of `units` (each `step` times the one before) that leaves at least 1, with three digits
-/// or with all of the whole part, and no zeroes at the end of a fraction.
+/// Formats `value` in the largest of `units` (each `step` times the one before) in which it is at least 1, with three
+/// digits or with the whole integer part, and without trailing zeroes.
 fn scaled(value: u64, step: u64, units: &[&str]) -> String {
     let mut unit = 0;
     let mut scale: u64 = 1;

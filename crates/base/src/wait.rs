@@ -1,26 +1,26 @@
-//! Long waits: for a lock that is held over I/O, for a change that another thread makes, for time to pass.
+//! Long waits: for a lock that is held over I/O, for a change made by another thread, for time to pass.
 //!
-//! Owns how a thread waits: it sleeps. A simulator that runs several threads one at a time gives each of them a
-//! *stepper* (`set_stepper`); such a thread hands over to the simulator instead of sleeping, so that the order in
-//! which threads go on is the simulator's, and repeats. Does not own what is waited for.
+//! Owns the way in which a thread waits: it sleeps. A simulator that runs several threads one at a time gives each of
+//! them a *stepper* (`set_stepper`); such a thread yields to the simulator instead of sleeping, so that the simulator
+//! chooses the order of the threads and can repeat it. Does not own the condition that is waited for.
 //!
-//! - I1: only a thread that is about to wait looks at its stepper: whatever does not wait pays nothing for it.
-//! - I2: the lock of a wait is let go while the stepper runs, so nobody else is kept from it.
-//! - I3: every wait may end early; the caller looks again at what it waits for.
-//! - I4: where nobody waits, but another thread may come between, debug builds have a *gap* ([`gap`]): a thread that
-//!   was told how often hands over there too. It holds no lock then that is not taken here.
+//! - I1: a thread looks at its stepper only when it is about to wait: code that does not wait pays nothing for it.
+//! - I2: the lock of a wait is released while the stepper runs, so that other threads can take it.
+//! - I3: every wait may end early; the caller checks its condition again.
+//! - I4: debug builds have a *gap* ([`gap`]) at places where no thread waits, but another may run in between: a thread
+//!   with a stepper yields there too, as often as [`set_gaps`] says. It then holds only locks taken by [`lock`].
 //!
-//! Called by grace periods and by files that wait for their own workers. Short locks, never held over a wait, are not
-//! taken here.
+//! Called by grace periods and by files that wait for their own workers. Short locks, which are never held over a wait,
+//! are not taken here.
 
 pub use imp::{gap, lock, wait_on};
 
-/// What a stepper says to a thread that waits.
+/// A stepper's answer to a thread that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Look again.
+    /// Check the condition again.
     Again,
-    /// A wait with a timeout is over: look a last time.
+    /// A wait with a timeout is over: check a last time.
     TimeUp,
 }
 
@@ -40,34 +40,34 @@ mod imp {
 
     type Stepper = Rc<dyn Fn() -> Step>;
 
-    /// How often a thread hands over in a gap at most.
+    /// Most yields of a thread in one gap.
     const MOST_STEPS: u64 = 32;
 
     thread_local! {
         static STEPPER: RefCell<Option<Stepper>> = const { RefCell::new(None) };
-        /// What the next gap draws from, in how many of a hundred this thread hands over, and in how many of those
-        /// often.
+        /// Seed of the next gap, percentage of gaps in which this thread yields, and percentage of those in which it
+        /// yields many times.
         static GAPS: Cell<(u64, (u64, u64))> = const { Cell::new((0, (0, 0))) };
     }
 
-    /// From now on this thread does not sleep where it waits, but calls this; `None`: it sleeps again.
+    /// Has this thread call `stepper` wherever it would sleep; with `None` it sleeps again.
     pub fn set_stepper(stepper: Option<Stepper>) {
         STEPPER.set(stepper);
     }
 
-    /// Hands over to the simulator that steps this thread, if one does.
+    /// Yields to the simulator that steps this thread, if there is one, and returns its answer.
     pub fn step() -> Option<Step> {
         let stepper = STEPPER.try_with(|stepper| stepper.borrow().clone()).ok().flatten()?;
         Some(stepper())
     }
 
-    /// From now on this thread hands over in so many of a hundred gaps, as the seed says (I4); and in so many of a
-    /// hundred of those again and again, as if it did not run for a while.
+    /// Has this thread yield in a percentage of gaps, drawn from `seed` (I4): `percents.0` of all gaps, and in
+    /// `percents.1` of those many times, as if the thread were not scheduled for a while.
     pub fn set_gaps(seed: u64, percents: (u64, u64)) {
         GAPS.set((seed, percents));
     }
 
-    /// Another thread may come between here.
+    /// A place where another thread may run in between (I4).
     pub fn gap() {
         let Ok((seed, (percent, long))) = GAPS.try_with(Cell::get) else { return };
         if percent > 0 {
@@ -79,7 +79,7 @@ mod imp {
         }
     }
 
-    /// Takes a lock that others may hold over I/O.
+    /// Takes a lock that other threads may hold over I/O.
     ///
     /// # Panics
     /// When a thread panicked while it held the lock.
@@ -93,7 +93,7 @@ mod imp {
         }
     }
 
-    /// Waits until somebody notifies of a change under the lock, at most so long where a time is given.
+    /// Waits until `changed` is notified, for at most `timeout` if there is one.
     ///
     /// # Panics
     /// When a thread panicked while it held the lock.
@@ -125,15 +125,15 @@ mod imp {
 
     const WHY: &str = "invariant: no panic under this lock";
 
-    /// The checker sees the lock that follows.
+    /// Empty: the checker interleaves at the lock that follows.
     pub fn gap() {}
 
-    /// Takes a lock that others may hold over I/O.
+    /// Takes a lock that other threads may hold over I/O.
     pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         mutex.lock().expect(WHY)
     }
 
-    /// Waits until somebody notifies of a change under the lock, at most so long where a time is given.
+    /// Waits until `changed` is notified, for at most `timeout` if there is one.
     pub fn wait_on<'a, T>(
         changed: &Condvar,
         _: &'a Mutex<T>,

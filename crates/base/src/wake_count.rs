@@ -1,7 +1,7 @@
-//! After how many results a sleeping owner is woken.
+//! The number of results after which a sleeping owner is woken.
 //!
-//! Owns the count that the owner of a queue sets before it sleeps, and that whoever queues results for it counts down.
-//! Does not own the queue, nor how the owner sleeps and is woken ([`parker`](crate::parker)).
+//! Owns the count that the owner of a queue sets before it sleeps, and that producers of results count down. Does not
+//! own the queue, nor the sleep and wake-up of the owner ([`parker`](crate::parker)).
 //!
 //! ```text
 //!   owner                                  any thread
@@ -11,10 +11,10 @@
 //!   none: sleep, then awake()
 //! ```
 //!
-//! * I1: between `sleep_until` and `awake` the owner is woken when so many results have been queued, or earlier;
-//!   a result that finds the count at 0 always wakes.
-//! * I2: a count that somebody takes from late, who queued its results before the owner's last look, runs out early:
-//!   the owner is woken once too often, and never too late.
+//! * I1: between `sleep_until` and `awake` the owner is woken at the latest when the given number of results has been
+//!   queued; a result that finds the count at 0 always wakes.
+//! * I2: a producer may count down late, after the owner's last look has found its results. The count then reaches its
+//!   end early: the owner is woken once too often, and never too late.
 //!
 //! Called by rings, for the results of workers and for requests that other threads complete.
 
@@ -23,20 +23,20 @@ use crate::sync::atomic::{AtomicU32, Ordering, fence};
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub struct WakeCount {
-    /// Results for which the owner need not be woken, and one more; 0 while it is to be woken for each. Below zero, as
-    /// a signed number, when more came than it slept for.
+    /// Results left until the wake-up; 0 if every result wakes. Below zero, as a signed number, if more results came
+    /// than the owner slept for.
     left: AtomicU32,
 }
 
 impl WakeCount {
-    /// An owner that is woken for each result.
+    /// Makes the count of an owner that is woken for each result.
     #[must_use]
     pub fn new() -> WakeCount {
         WakeCount { left: AtomicU32::new(0) }
     }
 
-    /// The owner is about to sleep until so many results are queued. It looks for results after this call, and does not
-    /// sleep if it finds some. [`awake`](Self::awake) is to follow.
+    /// Announces that the owner will sleep until `results` results are queued. It must look for results after this
+    /// call, not sleep if it finds some, and call [`awake`](Self::awake) at the end.
     #[inline]
     pub fn sleep_until(&self, results: u32) {
         // Relaxed: before the fence.
@@ -45,21 +45,21 @@ impl WakeCount {
         fence(Ordering::SeqCst);
     }
 
-    /// The owner does not sleep any more.
+    /// Records that the owner is awake.
     #[inline]
     pub fn awake(&self) {
-        // Relaxed: who does not see it wakes an owner that is awake, or has its results found by the look that comes
-        // before the next sleep.
+        // Relaxed: a producer that does not see it wakes an owner that is awake, or its results are found by the look
+        // that precedes the next sleep.
         self.left.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the owner is to be woken for so many results, which were queued before this call.
+    /// Returns true if the caller, which has queued `results` results, must wake the owner.
     #[inline]
     #[must_use = "an owner that is not woken sleeps on"]
     pub fn is_due(&self, results: u32) -> bool {
         // SeqCst pairs with the fence in `sleep_until`.
         fence(Ordering::SeqCst);
-        // Relaxed, both: after the fence; of those who take from the count, one takes the last.
+        // Relaxed, both: after the fence; of all threads that count down, exactly one takes the last.
         self.left.load(Ordering::Relaxed) == 0
             || self.left.fetch_sub(results, Ordering::Relaxed).cast_signed() <= results.cast_signed()
     }

@@ -1,7 +1,7 @@
 //! The processor's cycle counter (x86-64 TSC) as a clock in ns.
 //!
-//! Owns the decision whether the counter can be trusted, its calibration, and the conversion. Does not own what the
-//! stamps are used for.
+//! Owns the decision whether the counter can be trusted, its calibration, and the conversion. Does not own the use of
+//! the stamps.
 //!
 //! * I1: used only where CPUID promises a constant rate in all power states, and the host kernel, which watches for
 //!   counters that differ between sockets, keeps its own time by it.
@@ -13,24 +13,24 @@
 
 use std::time::Duration;
 
-/// Fraction bits of `mult`, all that it has (I2).
+/// Fraction bits of `mult`, which are all its bits (I2).
 const SHIFT: u32 = 64;
 
-/// How long the calibration waits between its two readings: 100 ns of reading error in it are 10 ppm.
+/// Time between the two readings of the calibration: a reading error of 100 ns then means 10 ppm.
 const CALIBRATION: Duration = Duration::from_millis(10);
 
-/// How often each reading is repeated to find one that was not interrupted.
+/// Repetitions of each reading, to find one that was not interrupted.
 const READINGS: u32 = 16;
 
-/// Rates in cycles per second that can be used: slower ones are rare, and `mult` has no room for them; faster ones no
-/// processor has. A calibration outside is not believed, and the clock is that of the system.
+/// Usable rates in cycles per second. `mult` has no room for slower ones, which are rare, and no processor is faster.
+/// If a calibration yields another rate, the system's clock is used.
 const USABLE_HZ: std::ops::Range<u64> = 1_000_000_001..20_000_000_000;
 
-/// Clock sources of the host kernel that are the cycle counter (I1).
+/// Clock sources of the host kernel that use the cycle counter (I1).
 const TRUSTED_SOURCES: [&str; 3] = ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page"];
 const CLOCK_SOURCE_FILE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 
-/// A calibrated counter.
+/// A calibrated cycle counter.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tsc {
     /// ns per cycle, with `SHIFT` fraction bits.
@@ -38,7 +38,7 @@ pub(super) struct Tsc {
 }
 
 impl Tsc {
-    /// The counter measured against `now_ns`; `None` when it is not to be trusted.
+    /// Measures the counter against `now_ns`; returns `None` if the counter cannot be trusted.
     pub(super) fn calibrate(now_ns: fn() -> u64) -> Option<Self> {
         if !is_invariant() || !host_trusts_it() {
             return None;
@@ -49,7 +49,7 @@ impl Tsc {
         Self::between(start, end)
     }
 
-    /// The clock through two readings of (cycles, ns).
+    /// Returns the clock through two readings of (cycles, ns).
     pub(super) fn between(start: (u64, u64), end: (u64, u64)) -> Option<Self> {
         let cycles = end.0.checked_sub(start.0)?;
         let ns = end.1.checked_sub(start.1)?;
@@ -61,25 +61,25 @@ impl Tsc {
         Some(Self { mult })
     }
 
-    /// The time at a reading of the counter: since it was 0, for nobody asks these stamps for more than a span.
+    /// Returns the time of a reading of the counter, with its zero as origin: stamps are only used for spans.
     #[inline]
     pub(super) fn ns(&self, cycles: u64) -> u64 {
         self.span_ns(cycles)
     }
 
-    /// The length of a number of cycles.
+    /// Converts cycles to ns.
     #[inline]
     pub(super) fn span_ns(&self, cycles: u64) -> u64 {
         ((u128::from(cycles) * u128::from(self.mult)) >> SHIFT) as u64
     }
 
-    /// The number of cycles of a length.
+    /// Converts ns to cycles.
     pub(super) fn span_cycles(&self, ns: u64) -> u64 {
         u64::try_from((u128::from(ns) << SHIFT) / u128::from(self.mult)).unwrap_or(u64::MAX)
     }
 }
 
-/// A pair of (cycles, ns) of one moment: the one with the fewest cycles around it out of some.
+/// Returns (cycles, ns) of one moment: out of several readings the one with the fewest cycles around it.
 fn reading(now_ns: fn() -> u64) -> (u64, u64) {
     let mut best = (u64::MAX, 0, 0);
     for _ in 0..READINGS {
@@ -93,7 +93,7 @@ fn reading(now_ns: fn() -> u64) -> (u64, u64) {
     (best.1, best.2)
 }
 
-/// The counter now. Not ordered against the instructions around it; statistics do not need that.
+/// Returns the counter. Not ordered against the instructions around it; statistics do not need that.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub(super) fn cycles() -> u64 {
@@ -107,7 +107,7 @@ pub(super) fn cycles() -> u64 {
     0
 }
 
-/// CPUID leaf 8000_0007, EDX bit 8: the rate is constant in all power states.
+/// Checks CPUID leaf 8000_0007, EDX bit 8: the rate is constant in all power states.
 #[cfg(target_arch = "x86_64")]
 fn is_invariant() -> bool {
     use core::arch::x86_64::__cpuid;
@@ -121,7 +121,8 @@ fn is_invariant() -> bool {
     false
 }
 
-/// Whether the host kernel keeps time by the counter; where it does not say, CPUID's word stands.
+/// Returns true if the host kernel keeps its time by the counter, or if its clock source cannot be read: then CPUID
+/// decides alone.
 fn host_trusts_it() -> bool {
     match std::fs::read_to_string(CLOCK_SOURCE_FILE) {
         Ok(source) => TRUSTED_SOURCES.contains(&source.trim()),

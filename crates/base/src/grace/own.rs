@@ -1,24 +1,25 @@
-//! The rings of a thread: a wait for a grace on this thread runs them meanwhile.
+//! The rings of a thread: a wait for a grace on the thread runs them meanwhile.
 //!
-//! Owns the list of what a thread has that counts I/O and can end it: a ring puts itself in when it is made. A thread
-//! that writes asynchronously and then waits for these writes, without reaping, would wait for itself; so a wait runs
-//! what is ready of the thread's own rings, again and again. Does not own what that is.
+//! Owns the list of a thread's objects that count I/O and can end it: a ring registers itself when it is made. A thread
+//! that writes asynchronously and then waits for these writes without reaping would wait for itself, so a wait
+//! repeatedly runs the work that is ready in the thread's own rings. Does not own that work.
 //!
 //! Invariants:
-//! - O1: a ring is called by its own thread only, and never from within such a call: what a file does in a ring's
-//!   completions may wait itself, and then no ring of the thread is run.
-//! - O2: a ring that is in use answers by doing nothing.
+//! - O1: a ring is called by its own thread only, and never recursively: a file may itself wait in a ring's
+//!   completions, and then no ring of the thread is run.
+//! - O2: a ring that is in use does nothing when it is called.
 //!
-//! Called by rings ([`register`]) and by all that wait for a grace, or for somebody who may ([`complete_own`]).
+//! Called by rings ([`register`]) and by every wait for a grace, or for a thread that may wait for one
+//! ([`complete_own`]).
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::rc::{Rc, Weak};
 
-/// What a thread has that counts I/O in graces and can end it.
+/// An object of a thread that counts I/O in graces and can end it.
 pub trait Complete {
-    /// Ends what is ready to end, without waiting. Does nothing when it is in use (O2): the wait may be in one of its
-    /// own calls.
+    /// Ends all work that is ready, without waiting. Does nothing while the object is in use (O2): the wait may be
+    /// inside one of its own calls.
     fn complete(&self);
 }
 
@@ -28,21 +29,21 @@ thread_local! {
     static RUNNING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A place in the list of its thread; it leaves with this.
+/// Membership in the list of the thread, until dropped.
 #[derive(Debug)]
 pub struct Registered {
     id: u64,
-    /// It stays on its thread (O1).
+    /// Not `Send`: it stays on its thread (O1).
     own: PhantomData<*const ()>,
 }
 
-/// Puts a ring into the list of this thread.
+/// Adds a ring to the list of this thread.
 #[must_use]
 pub fn register(ring: &Rc<impl Complete + 'static>) -> Registered {
     let id = NEXT.get();
     NEXT.set(id + 1);
     let ring: Weak<dyn Complete> = Rc::downgrade(&(Rc::clone(ring) as Rc<dyn Complete>));
-    // The list may be gone when the thread ends: then no wait of this thread runs its rings.
+    // The list is gone while the thread ends: then waits of this thread run no rings.
     let _ = OWN.try_with(|own| own.borrow_mut().push((id, ring)));
     Registered { id, own: PhantomData }
 }
@@ -54,7 +55,7 @@ impl Drop for Registered {
     }
 }
 
-/// Ends the call in which rings are run, also by a panic.
+/// Clears [`RUNNING`] when dropped, also after a panic.
 struct Running;
 
 impl Drop for Running {
@@ -63,8 +64,8 @@ impl Drop for Running {
     }
 }
 
-/// Runs what is ready of this thread's own rings. Holds no lock that their files may want: call it without one. False
-/// when there is none, or one of them is being run already.
+/// Runs the work that is ready in this thread's own rings. The caller must not hold a lock that their files may take.
+/// Returns false if the thread has no ring, or one of them is running already.
 pub fn complete_own() -> bool {
     let rings: Vec<Rc<dyn Complete>> =
         OWN.try_with(|own| own.borrow().iter().filter_map(|(_, ring)| ring.upgrade()).collect()).unwrap_or_default();
@@ -76,7 +77,7 @@ pub fn complete_own() -> bool {
     true
 }
 
-/// Whether this thread has rings of its own that it may run.
+/// Returns true if this thread has rings of its own that it may run now.
 #[must_use]
 pub fn has_own() -> bool {
     !RUNNING.get() && OWN.try_with(|own| !own.borrow().is_empty()).unwrap_or(false)

@@ -1,11 +1,11 @@
-//! The system calls of a parker: on its bell, which is one eventfd, and on the word of its state, which is a futex.
+//! System calls of a parker: on its bell, an eventfd, and on its state word, a futex.
 //!
-//! Owns the descriptor. Does not own when to ring or to wake: that is `parker`.
+//! Owns the descriptor. `parker` decides when to ring and when to wake.
 //!
-//! * I1: rings add up and one `silence` takes them all.
-//! * I2: neither side ever blocks but in `sleep_on`.
+//! * I1: rings add up, and one `silence` takes them all.
+//! * I2: neither side ever blocks except in `sleep_on`.
 //!
-//! Called by `parker` alone. In a model build `model_bell` stands in for it.
+//! Called by `parker` alone. Replaced by `model_bell` in a model build.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -35,31 +35,32 @@ impl Bell {
 
     /// Makes the descriptor readable.
     pub(super) fn ring(&self) {
-        // Fails only when 2^64 - 1 rings have added up: then it is readable anyway.
+        // Fails only when 2^64 - 1 rings have added up: then the descriptor is readable anyway.
         let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
     }
 
-    /// Takes all rings so far and says how many they were.
+    /// Takes all rings so far and returns their number.
     pub(super) fn silence(&self) -> u64 {
         let mut rings = [0; 8];
         match rustix::io::read(&self.fd, &mut rings) {
             Ok(_) => u64::from_ne_bytes(rings),
-            // There is none: nothing else can fail.
+            // Fails only if there is no ring.
             Err(_) => 0,
         }
     }
 
-    /// Blocks while the word has this value, until somebody wakes it or `deadline` has passed: false then. It may
-    /// return early, for the caller to look.
+    /// Blocks while `word` has `value`, until [`Bell::wake`]. Returns false if `deadline` has passed. May return early:
+    /// the caller checks the word.
     pub(super) fn sleep_on(&self, word: &AtomicU32, value: u32, deadline: Option<Instant>) -> bool {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        // A span that the kernel cannot take is longer than anybody lives: no timeout.
+        // A span beyond the kernel's range is longer than any lifetime: no timeout.
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         #[cfg(sheave_mesi)]
         if let Some(timed_out) = mesi::sched::wait_for(std::ptr::from_ref(word) as usize, deadline.is_some()) {
             return !timed_out;
         }
-        // A signal, or another value: the caller looks. No other error is possible for a word of this process.
+        // After a signal, or with another value, the caller checks the word. Other errors are impossible for a word of
+        // this process.
         futex::wait(real(word), futex::Flags::PRIVATE, value, left.as_ref()) != Err(Errno::TIMEDOUT)
     }
 
@@ -67,18 +68,18 @@ impl Bell {
     pub(super) fn wake(&self, word: &AtomicU32) {
         #[cfg(sheave_mesi)]
         mesi::sched::wake_all(std::ptr::from_ref(word) as usize);
-        // It cannot fail for a word of this process; that nobody sleeps there any more is fine.
+        // Cannot fail for a word of this process. If the owner is awake already, nothing happens.
         let _ = futex::wake(real(word), futex::Flags::PRIVATE, 1);
     }
 }
 
-/// The word as the system takes it.
+/// Returns the word in the form that system calls take.
 #[cfg(not(sheave_mesi))]
 fn real(word: &AtomicU32) -> &AtomicU32 {
     word
 }
 
-/// The word as the system takes it.
+/// Returns the word in the form that system calls take.
 #[cfg(sheave_mesi)]
 fn real(word: &AtomicU32) -> &mesi::sync::atomic::SystemWord {
     word.real()

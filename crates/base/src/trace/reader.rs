@@ -1,8 +1,8 @@
-//! Reads a trace with plain calls of read(2): of a program that runs, has ended, or was killed.
+//! Reads the trace of a program that runs, has ended, or was killed, with plain calls of read(2).
 //!
-//! Owns what is left out: entries that the writer may have begun to replace while they were read, or when it was
-//! killed, and what is no entry at all. Trusts nothing in the file (T2 of the parent): its memory is bounded by the
-//! length of the file and by [`CAPACITY`].
+//! Owns the choice of entries to leave out: those that the writer may have begun to replace while they were read or
+//! when it was killed, and those that are not valid. Trusts nothing in the file (T2 of the parent): memory is bounded
+//! by the length of the file and by [`CAPACITY`].
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -16,48 +16,47 @@ use super::{
     VERSION,
 };
 
-/// The oldest entries that a writer may be replacing.
+/// Number of oldest entries that a writer may be replacing.
 const MARGIN: u64 = MAX_RUN as u64;
-/// Files of a directory that are read.
+/// Most files of a directory that are read.
 const MAX_FILES: usize = 4096;
 
-/// Why a trace cannot be read.
+/// Reason for which a trace cannot be read.
 #[derive(Debug, Error)]
 pub enum TraceError {
-    /// The system says so.
+    /// A system call failed.
     #[error("{path}: {source}")]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// It is something else.
+    /// The file is not a trace.
     #[error("{path} is no trace: {why}")]
     NoTrace {
         /// The file.
         path: PathBuf,
-        /// What it lacks.
+        /// Mismatch that was found.
         why: &'static str,
     },
 }
 
-/// What a file holds.
+/// Content of a trace file.
 #[derive(Clone, Debug)]
 pub struct Trace {
-    /// The number of the ring.
     pub ring: u32,
-    /// The process that wrote it.
+    /// Process that wrote it.
     pub pid: u32,
-    /// The time of day at [`Trace::coarse_ns`], in ns since 1970.
+    /// Time of day at [`Trace::coarse_ns`], in ns since 1970.
     pub wall_ns: u64,
-    /// A moment of the clock that entries go by.
+    /// A moment of the clock that entries use.
     pub coarse_ns: u64,
-    /// Names of devices, by number; empty of one without.
+    /// Names of devices, by number; empty for a device without one.
     pub devices: Vec<String>,
-    /// The oldest first.
+    /// Entries, the oldest first.
     pub entries: Vec<Entry>,
-    /// Entries that were written and have been replaced, or are damaged.
+    /// Number of entries that were written and have been replaced, or are damaged.
     pub lost: u64,
 }
 
@@ -69,7 +68,7 @@ impl Trace {
     /// [`TraceError`].
     pub fn read(path: &Path) -> Result<Trace, TraceError> {
         let failed = |source| TraceError::Io { path: path.into(), source };
-        // A fifo of that name would keep a reader waiting.
+        // O_NONBLOCK: the open of a fifo with that name would wait for a writer.
         let options = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
         let file = OpenOptions::new().read(true).custom_flags(options).open(path).map_err(failed)?;
         let meta = file.metadata().map_err(failed)?;
@@ -101,11 +100,11 @@ impl Trace {
         })
     }
 
-    /// Reads a file, or all the traces in a directory, by the numbers of their rings.
+    /// Reads a file, or all traces in a directory, sorted by the numbers of their rings.
     ///
     /// # Errors
     ///
-    /// [`TraceError`]; also where there is none.
+    /// [`TraceError`]; also if the directory has no trace.
     pub fn read_all(path: &Path) -> Result<Vec<Trace>, TraceError> {
         if !path.is_dir() {
             return Ok(vec![Trace::read(path)?]);
@@ -121,18 +120,19 @@ impl Trace {
     }
 }
 
-/// The traces in a directory.
+/// Returns the paths of the traces in a directory.
 ///
 /// # Errors
 ///
-/// The system's.
+/// Errors of the system calls.
 pub fn files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let is_trace = |path: &PathBuf| path.extension().is_some_and(|extension| extension == EXTENSION) && is_ours(path);
     let paths = std::fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
     Ok(paths.into_iter().filter(is_trace).collect())
 }
 
-/// Whether a file begins as a trace does, or was just made for one. Others, whatever their names, are somebody's.
+/// Returns true if a file begins like a trace, or is all zero because its trace was just created. Other files belong to
+/// someone else, whatever their names.
 fn is_ours(path: &Path) -> bool {
     let mut begins = [0; 8];
     let is_file = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file());
@@ -167,7 +167,7 @@ fn check(header: &[u8]) -> Result<u64, &'static str> {
     Ok(capacity)
 }
 
-/// As much as there is, up to so many bytes.
+/// Reads up to `many` bytes of entries, fewer at the end of the file.
 fn read_up_to(file: &File, many: usize) -> io::Result<Vec<u8>> {
     let (mut bytes, mut at) = (vec![0; many], 0);
     while at < many {
@@ -182,10 +182,10 @@ fn read_up_to(file: &File, many: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Those that were whole when `first` had been written, and were not replaced while there were not more than `last`;
-/// and how many of those that were written are not among them.
+/// Returns the entries that were complete when `first` entries had been written and were not replaced before `last` had
+/// been, and the number of written entries that are not among them.
 fn entries(raw: &[u8], capacity: u64, first: u64, last: u64) -> (Vec<Entry>, u64) {
-    // Until the file is full nothing is replaced.
+    // Nothing is replaced until the file is full.
     let replaced = last.saturating_add(MARGIN).saturating_sub(capacity);
     let begin = replaced.min(first).max(first.saturating_sub(capacity));
     let entry = |number: u64| {

@@ -1,11 +1,11 @@
 //! Writes a trace: one ring, one file.
 //!
-//! Owns the entries that wait to be written. They are written in batches, by calls, so that who shortens the file does
-//! no harm but to the file: stores into memory that is a file would end the program then (SIGBUS).
+//! Owns the entries that are not written yet. They are written in batches, by system calls: if someone truncates the
+//! file, only the file suffers, while stores into a mapping of it would kill the program (SIGBUS).
 //!
-//! - W1: an entry waits until a batch is full, until another ends [`LINGER_NS`] later, until its ring has slept for so
-//!   long, or for the end of the trace. Those that wait when the process dies are lost.
-//! - W2: after a call that failed nothing more is written, and [`TraceWriter::error`] says why.
+//! - W1: an entry waits until a batch is full, until another request ends [`LINGER_NS`] later, until its ring has slept
+//!   for that long, or for the end of the trace. Entries that wait when the process dies are lost.
+//! - W2: after a failed call nothing more is written, and [`TraceWriter::error`] returns the error.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -20,47 +20,47 @@ use super::{
 };
 use crate::clock::Clock;
 
-/// The number of a device that has no name in the file.
+/// Number of a device without a name in the file.
 const NO_NUMBER: u8 = u8::MAX;
 const _: () = assert!(NAMES <= 64 && NAMES < NO_NUMBER as usize);
-/// How long an entry waits for others, about.
+/// Longest time that an entry waits for others, approximately.
 const LINGER_NS: u64 = 10_000_000;
 
-/// The writer of a trace. Dropping it writes what waits, and leaves the file.
+/// Writer of a trace. Dropping it writes the waiting entries and keeps the file.
 #[derive(Debug)]
 pub struct TraceWriter {
     file: File,
     /// Entries that wait.
     staged: Box<[[u8; ENTRY_BYTES]; MAX_RUN]>,
-    /// How many of them are written together: as many as lie one after the other in the file.
+    /// Number of entries written together: those that are contiguous in the file.
     batch: usize,
-    /// When the first of them ended.
+    /// Time at which the first waiting request ended.
     since_ns: u64,
-    /// Entries since the start; those of them that do not wait any more.
+    /// Entries since the start, and those of them that have been written.
     head: u64,
     written: u64,
-    /// Entries that there is room for, less one: a power of two less one.
+    /// Capacity in entries less one: a power of two less one.
     mask: u64,
-    /// Places of devices in the ring whose device has its number, as a mask.
+    /// Device slots of the ring whose device has a number, as a mask.
     named: u64,
-    /// The number in the file of the device at each of those places. None is given twice: a place is used again when
-    /// its device has gone, and the file has entries of that one.
+    /// Number in the file of the device in each slot. No number is given twice: a slot is reused when its device has
+    /// gone, but the file still has entries of the old device.
     numbers: [u8; NAMES],
-    /// Numbers given.
+    /// Count of numbers given so far.
     given: u8,
-    /// Why nothing is written any more.
+    /// Error after which nothing is written any more.
     error: Option<io::Error>,
 }
 
 impl TraceWriter {
-    /// A new file for a ring with this number, of at most so many bytes of entries. Replaces a file of that name: who
-    /// reads that one is not disturbed.
+    /// Creates a file for the ring number `ring`, with at most `bytes` bytes of entries. Replaces a file at `path`; a
+    /// program that reads the old file is not disturbed.
     ///
-    /// The newest entries, up to 127 of some ten milliseconds, wait in memory: a process that is killed loses these.
+    /// The newest entries, up to 127 of about ten milliseconds, wait in memory: a killed process loses them.
     ///
     /// # Errors
     ///
-    /// The system's.
+    /// Errors of the system calls.
     pub fn create(path: &Path, ring: u32, bytes: u64) -> io::Result<TraceWriter> {
         let entries = (bytes / ENTRY_BYTES as u64).clamp(*CAPACITY.start(), *CAPACITY.end());
         let capacity = 1 << entries.ilog2();
@@ -70,7 +70,7 @@ impl TraceWriter {
         }
         let mut file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
         let len = HEADER_BYTES as u64 + capacity * ENTRY_BYTES as u64;
-        // All its space from the start: a disk that is full later is no matter.
+        // All space is allocated now, so that a disk that fills up later does no harm.
         let made = write_header(&mut file, ring, capacity)
             .and_then(|()| Ok(fallocate(&file, FallocateFlags::empty(), 0, len)?));
         made.inspect_err(|_| _ = fs::remove_file(path))?;
@@ -89,19 +89,20 @@ impl TraceWriter {
         })
     }
 
-    /// Why nothing is written any more, if that is so.
+    /// Returns the error after which nothing is written any more, if there is one.
     #[must_use]
     pub fn error(&self) -> Option<&io::Error> {
         self.error.as_ref()
     }
 
-    /// Entries that the file has room for; later ones take the places of the oldest.
+    /// Returns the number of entries that the file has room for; later ones replace the oldest.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         self.mask + 1
     }
 
-    /// For the block layer. The number in the file of the device at a place of the ring; the name is asked for once.
+    /// Called by the block layer. Returns the number in the file of the device in slot `place` of the ring; calls
+    /// `name` for the first of its requests only.
     #[doc(hidden)]
     #[inline(always)]
     #[must_use]
@@ -115,7 +116,7 @@ impl TraceWriter {
         self.numbers[usize::from(place)]
     }
 
-    /// For the block layer. The device at a place of the ring has gone; another may come there.
+    /// Called by the block layer when the device in slot `place` of the ring has gone; the slot may be reused.
     #[doc(hidden)]
     pub fn forget(&mut self, place: u8) {
         if usize::from(place) < NAMES {
@@ -127,7 +128,7 @@ impl TraceWriter {
     fn give_number(&mut self, place: u8, name: &str) {
         self.named |= 1 << place;
         if usize::from(self.given) >= NAMES {
-            // As many devices have come and gone as the file has names for.
+            // The file has had as many devices as it has room for names.
             self.numbers[usize::from(place)] = NO_NUMBER;
             return;
         }
@@ -140,7 +141,8 @@ impl TraceWriter {
         self.put(&bytes, NAMES_AT + usize::from(device) * NAME_BYTES);
     }
 
-    /// For the block layer. Requests have ended together: so many, each with its first sector and its bytes.
+    /// Called by the block layer. Appends `many` requests that ended together; `each` returns the first sector and the
+    /// bytes of one.
     #[doc(hidden)]
     #[inline(always)]
     pub fn push(&mut self, common: &Common, many: usize, mut each: impl FnMut(usize) -> (u64, u32)) {
@@ -170,8 +172,8 @@ impl TraceWriter {
         }
     }
 
-    /// For the block layer. The ring is about to sleep: writes what has waited long enough. Returns how long it may
-    /// sleep before it is to ask again, if it is.
+    /// Called by the block layer before the ring sleeps. Writes entries that have waited long enough. Otherwise returns
+    /// the time after which the ring must wake up to call again.
     #[doc(hidden)]
     #[must_use]
     pub fn before_sleep(&mut self, now_ns: u64) -> Option<Duration> {
@@ -186,7 +188,7 @@ impl TraceWriter {
         None
     }
 
-    /// Writes what waits, and then that it is there (T1).
+    /// Writes the waiting entries, then their number (T1).
     #[cold]
     #[inline(never)]
     fn write_out(&mut self) {
@@ -198,11 +200,11 @@ impl TraceWriter {
         }
         self.written = self.head;
         self.put(&self.head.to_ne_bytes(), HEAD_AT);
-        // Up to the end of the file, where it goes on at the first.
+        // A batch ends at the end of the file, because the next entry goes to its beginning.
         self.batch = MAX_RUN.min((self.mask + 1 - (self.head & self.mask)) as usize);
     }
 
-    /// Writes bytes of the header, unless nothing is written any more (W2).
+    /// Writes bytes of the header, unless an earlier call failed (W2).
     fn put(&mut self, bytes: &[u8], at: usize) {
         if self.error.is_none() {
             self.error = self.file.write_all_at(bytes, at as u64).err();
@@ -226,12 +228,12 @@ fn write_header(file: &mut File, ring: u32, capacity: u64) -> io::Result<()> {
 
 #[cfg(test)]
 impl TraceWriter {
-    /// The file is one that cannot be written.
+    /// Makes all following writes fail.
     pub(super) fn break_file(&mut self) {
         self.file = File::open("/dev/null").expect("it is there");
     }
 
-    /// The file can be written again.
+    /// Lets writes succeed again.
     pub(super) fn mend_file(&mut self, path: &Path) {
         self.file = OpenOptions::new().write(true).open(path).expect("it is there");
     }
