@@ -1,17 +1,17 @@
-//! The backend of [`sync`](super) for the line-coherence simulation: std's own types, each access of which is told to a
+//! The backend of [`sync`](super) for the simulation of cache lines: std's own types, which report each access to a
 //! simulated machine first.
 //!
 //! A build with `--cfg sheave_mesi` (`cargo xtask lab` makes one beside the lab) runs the product's code on it,
-//! unchanged: the types have the size, the alignment and the place in memory that std's have, so that the line of an
-//! atomic is that of its real address. On threads that belong to no simulation they are std's types and nothing else.
+//! unchanged: the types have the size, the alignment and the place in memory of std's types, so that the line of an
+//! atomic is that of its real address. On threads outside of a simulation they behave like std's types.
 //!
-//! Owns the types. Does not own the states of lines ([`machine`]) nor the order of threads ([`sched`]).
+//! Owns the types. Does not own the states of lines ([`machine`]), nor the order of threads ([`sched`]).
 //!
-//! * I1: each type has the size and the alignment of std's; the assertions below do not compile otherwise.
-//! * I2: what a mutex protects counts as written by whoever takes it, in the bytes that lie in the mutex itself; what
-//!   lies elsewhere and crosses threads is marked by [`crossing`].
-//! * I3: a lock that is taken is waited for as under a queued spinlock: each waiter at a word of its own, and who gives
-//!   it back wakes the one that came first. A waiter is counted once for each time it finds the lock taken.
+//! * I1: each type has the size and the alignment of std's; otherwise the assertions below do not compile.
+//! * I2: taking a mutex counts as a write of the data inside of it; data elsewhere that crosses threads is marked by
+//!   [`crossing`].
+//! * I3: a held lock is waited for as under a queued spinlock: each waiter waits at a word of its own, and the release
+//!   wakes the one that came first. A waiter is counted each time it finds the lock held.
 //! * I4: counts of `Arc` are not traced.
 
 pub mod machine;
@@ -19,13 +19,13 @@ pub mod sched;
 
 use machine::Access;
 
-/// Plain data that one thread writes and another reads: the simulation takes it for written, whole.
+/// Counts plain data that one thread writes and another reads as written as a whole.
 #[inline]
 pub fn crossing<T>(data: &T) {
     sched::touch(std::ptr::from_ref(data) as usize, size_of::<T>(), Access::Write);
 }
 
-/// As `std::sync`.
+/// Like `std::sync`.
 pub mod sync {
     use std::fmt;
     use std::ops::{Deref, DerefMut};
@@ -38,14 +38,14 @@ pub mod sync {
 
     pub mod atomic;
 
-    /// As [`std::sync::Mutex`].
+    /// Like [`std::sync::Mutex`].
     #[derive(Default)]
     #[repr(transparent)]
     pub struct Mutex<T: ?Sized>(std::sync::Mutex<T>);
 
-    /// As [`std::sync::MutexGuard`].
+    /// Like [`std::sync::MutexGuard`].
     pub struct MutexGuard<'a, T: ?Sized> {
-        /// None once it was given back.
+        /// `None` once it was released.
         guard: Option<std::sync::MutexGuard<'a, T>>,
         mutex: &'a Mutex<T>,
     }
@@ -54,15 +54,15 @@ pub mod sync {
     const _: () = assert!(size_of::<Condvar>() == size_of::<std::sync::Condvar>());
 
     impl<T> Mutex<T> {
-        /// Not taken.
+        /// Makes a mutex that is not held.
         pub const fn new(value: T) -> Mutex<T> {
             Mutex(std::sync::Mutex::new(value))
         }
 
-        /// What it protects.
+        /// Returns the protected value.
         ///
         /// # Errors
-        /// When a thread panicked while it held it.
+        /// If a thread panicked while it held the mutex.
         pub fn into_inner(self) -> LockResult<T> {
             self.0.into_inner()
         }
@@ -79,10 +79,10 @@ pub mod sync {
             MutexGuard { guard: Some(guard), mutex: self }
         }
 
-        /// As std's.
+        /// Like std's.
         ///
         /// # Errors
-        /// When it is taken, or a thread panicked while it held it.
+        /// If it is held, or a thread panicked while it held it.
         pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
             sched::touch(self.address(), 1, Access::Write);
             match self.0.try_lock() {
@@ -97,10 +97,10 @@ pub mod sync {
             }
         }
 
-        /// As std's.
+        /// Like std's.
         ///
         /// # Errors
-        /// When a thread panicked while it held it.
+        /// If a thread panicked while it held it.
         pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
             loop {
                 match self.try_lock() {
@@ -116,10 +116,10 @@ pub mod sync {
             }
         }
 
-        /// As std's.
+        /// Like std's.
         ///
         /// # Errors
-        /// When a thread panicked while it held it.
+        /// If a thread panicked while it held it.
         pub fn get_mut(&mut self) -> LockResult<&mut T> {
             self.0.get_mut()
         }
@@ -169,17 +169,17 @@ pub mod sync {
         }
     }
 
-    /// As [`std::sync::Condvar`].
+    /// Like [`std::sync::Condvar`].
     #[derive(Debug, Default)]
     #[repr(transparent)]
     pub struct Condvar(std::sync::Condvar);
 
-    /// As [`std::sync::WaitTimeoutResult`].
+    /// Like [`std::sync::WaitTimeoutResult`].
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct WaitTimeoutResult(bool);
 
     impl WaitTimeoutResult {
-        /// Whether the time was up.
+        /// Returns true if the timeout passed.
         #[must_use]
         pub fn timed_out(&self) -> bool {
             self.0
@@ -187,7 +187,7 @@ pub mod sync {
     }
 
     impl Condvar {
-        /// Nobody waits.
+        /// Makes a condition variable without waiters.
         #[must_use]
         pub const fn new() -> Condvar {
             Condvar(std::sync::Condvar::new())
@@ -197,7 +197,7 @@ pub mod sync {
             std::ptr::from_ref(self) as usize
         }
 
-        /// Waits in the simulation; gives the guard back where there is none.
+        /// Waits in the simulation; returns the guard as an error outside of one.
         fn wait_here<'a, T>(
             &self,
             mut guard: MutexGuard<'a, T>,
@@ -207,7 +207,7 @@ pub mod sync {
                 return Err(guard);
             }
             let mutex = guard.mutex;
-            // Nobody comes between giving the lock back and waiting: that is one step, so that no notify is lost.
+            // Releasing the lock and waiting is one step without a switch in between, so that no notification is lost.
             let address = mutex.address();
             sched::touch(address, 1, Access::Write);
             drop(guard.guard.take());
@@ -217,10 +217,10 @@ pub mod sync {
             Ok((mutex.lock(), timed_out))
         }
 
-        /// As std's.
+        /// Like std's.
         ///
         /// # Errors
-        /// When a thread panicked while it held the lock.
+        /// If a thread panicked while it held the lock.
         pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> LockResult<MutexGuard<'a, T>> {
             match self.wait_here(guard, false) {
                 Ok((guard, _)) => guard,
@@ -234,10 +234,10 @@ pub mod sync {
             }
         }
 
-        /// As std's.
+        /// Like std's.
         ///
         /// # Errors
-        /// When a thread panicked while it held the lock.
+        /// If a thread panicked while it held the lock.
         pub fn wait_timeout<'a, T>(
             &self,
             guard: MutexGuard<'a, T>,
@@ -261,13 +261,13 @@ pub mod sync {
             }
         }
 
-        /// As std's; in a simulation all look again.
+        /// Like std's; in a simulation all waiters wake up and check again.
         pub fn notify_one(&self) {
             self.0.notify_one();
             sched::wake_all(self.key());
         }
 
-        /// As std's.
+        /// Like std's.
         pub fn notify_all(&self) {
             self.0.notify_all();
             sched::wake_all(self.key());
@@ -275,7 +275,7 @@ pub mod sync {
     }
 }
 
-/// As `std::thread`.
+/// Like `std::thread`.
 pub mod thread {
     use std::io;
     pub use std::thread::{ThreadId, current, panicking, scope};
@@ -283,11 +283,11 @@ pub mod thread {
 
     use crate::sync::mesi::sched::{self, Ticket};
 
-    /// As [`std::thread::Builder`].
+    /// Like [`std::thread::Builder`].
     #[derive(Debug)]
     pub struct Builder(std::thread::Builder);
 
-    /// As [`std::thread::JoinHandle`].
+    /// Like [`std::thread::JoinHandle`].
     #[derive(Debug)]
     pub struct JoinHandle<T> {
         handle: std::thread::JoinHandle<T>,
@@ -301,22 +301,22 @@ pub mod thread {
     }
 
     impl Builder {
-        /// A thread without a name.
+        /// Makes a builder of a thread without a name.
         #[must_use]
         pub fn new() -> Builder {
             Builder(std::thread::Builder::new())
         }
 
-        /// A thread of this name.
+        /// Sets the name of the thread.
         #[must_use]
         pub fn name(self, name: String) -> Builder {
             Builder(self.0.name(name))
         }
 
-        /// Starts it; in a simulation on a processor of its own.
+        /// Starts the thread; in a simulation on a processor of its own.
         ///
         /// # Errors
-        /// When the system has no thread left.
+        /// If the system cannot start a thread.
         pub fn spawn<F: FnOnce() -> T + Send + 'static, T: Send + 'static>(self, body: F) -> io::Result<JoinHandle<T>> {
             let ticket = Ticket::take();
             let own = ticket.as_ref().map(Ticket::beside);
@@ -332,10 +332,10 @@ pub mod thread {
     }
 
     impl<T> JoinHandle<T> {
-        /// Waits for its end.
+        /// Waits for the end of the thread.
         ///
         /// # Errors
-        /// When it panicked.
+        /// If the thread panicked.
         pub fn join(self) -> std::thread::Result<T> {
             if let Some(ticket) = &self.ticket {
                 while !ticket.has_ended() && sched::wait_for(ticket.end_key(), false).is_some() {}
@@ -343,33 +343,32 @@ pub mod thread {
             self.handle.join()
         }
 
-        /// Whether it has ended.
+        /// Returns true if the thread has ended.
         pub fn is_finished(&self) -> bool {
             self.handle.is_finished()
         }
 
-        /// The thread.
         pub fn thread(&self) -> &std::thread::Thread {
             self.handle.thread()
         }
     }
 
-    /// As [`std::thread::spawn`].
+    /// Like [`std::thread::spawn`].
     ///
     /// # Panics
-    /// When the system has no thread left.
+    /// If the system cannot start a thread.
     pub fn spawn<F: FnOnce() -> T + Send + 'static, T: Send + 'static>(body: F) -> JoinHandle<T> {
         Builder::new().spawn(body).expect("a thread")
     }
 
-    /// Others may go on.
+    /// Lets other threads run.
     pub fn yield_now() {
         if !sched::step() {
             std::thread::yield_now();
         }
     }
 
-    /// As [`std::thread::sleep`]; in a simulation others go on meanwhile.
+    /// Like [`std::thread::sleep`]; in a simulation only lets other threads run.
     pub fn sleep(time: Duration) {
         if !sched::step() {
             std::thread::sleep(time);
@@ -377,9 +376,9 @@ pub mod thread {
     }
 }
 
-/// As `std::hint`.
+/// Like `std::hint`.
 pub mod hint {
-    /// Others may go on.
+    /// Lets other threads run.
     pub fn spin_loop() {
         if !crate::sync::mesi::sched::step() {
             std::hint::spin_loop();

@@ -1,7 +1,7 @@
-//! Cache lines of a simulated machine: who holds each, in which of the four states of MESI, and what moving them takes.
+//! Cache lines of a simulated machine: the holders of each, its state in MESI, and the cost of moving it.
 //!
-//! Owns the states and the counts. Does not own who runs when: that is `sched`. Caches are as large as all that is
-//! touched, so that a line leaves one only because another processor asks for it: what is counted is sharing alone.
+//! Owns the states and the counts. Does not own the order of the threads (`sched`). Caches are unlimited, so that a
+//! line leaves one only because another processor requests it: only the cost of sharing is counted.
 //!
 //! | held as | by | a read of its own | a write of its own | a read of another | a write of another |
 //! |---|---|---|---|---|---|
@@ -11,31 +11,31 @@
 //! | invalid | nobody | cold: from memory, not counted as a hop | the same | | |
 //!
 //! * I1: a line that is modified or exclusive has one holder.
-//! * I2: a hop is as far as the farthest processor that has to answer: for a read the nearest holder, for a write the
-//!   farthest.
-//! * I3: the hops that a processor makes while it holds a lock are time that everybody else waits for that lock: they
-//!   are counted for the lock too.
+//! * I2: the distance of a hop is that of the processor that has to answer: the nearest holder for a read, the farthest
+//!   for a write.
+//! * I3: hops of a processor that holds a lock delay everyone else who waits for that lock: they are counted for the
+//!   lock too.
 
 use std::collections::HashMap;
 
 /// Bytes of a cache line.
 pub const LINE: usize = 64;
-/// Distances that differ: the same core complex, the same socket, another socket.
+/// Number of distances: the same core complex, the same socket, another socket.
 pub const DISTANCES: usize = 3;
 
-/// Hops by distance.
+/// Counts of hops by distance.
 pub type Hops = [u64; DISTANCES];
 
-/// What a processor does to a line.
+/// Kind of an access to a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Loads.
+    /// A load.
     Read,
-    /// Stores, or exchanges: it needs the line alone.
+    /// A store or an exchange: it needs the line exclusively.
     Write,
 }
 
-/// How far processors are from each other: number `n` is in complex `n / complex` and in socket `n / socket`.
+/// Places of the processors: number `n` is in complex `n / complex` and in socket `n / socket`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Topology {
     /// Processors that share a last-level cache.
@@ -45,7 +45,7 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// The distance of two processors: 0, 1 or 2.
+    /// Returns the distance of two processors: 0, 1 or 2.
     #[must_use]
     pub fn distance(&self, a: usize, b: usize) -> usize {
         match (a / self.complex.max(1) == b / self.complex.max(1), a / self.socket.max(1) == b / self.socket.max(1)) {
@@ -56,34 +56,36 @@ impl Topology {
     }
 }
 
-/// What was counted.
+/// Counts of a simulation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Accesses to lines.
     pub accesses: u64,
-    /// Of these, to a line that nobody held.
+    /// Accesses to a line without a holder.
     pub cold: u64,
-    /// A line came from another processor's cache.
+    /// Lines that came from another processor's cache.
     pub transfers: u64,
-    /// A holder of a shared copy became the only one: no data moves, but the others have to answer.
+    /// Writes by a holder of a shared copy, which becomes the only one: no data moves, but the other holders have to
+    /// answer.
     pub upgrades: u64,
-    /// Copies that others lost.
+    /// Copies that other processors lost.
     pub invalidations: u64,
-    /// A lock was found taken.
+    /// Times that a lock was found held.
     pub lock_waits: u64,
     /// Transfers and upgrades by distance.
     pub hops: Hops,
-    /// The hops of each line or lock (I3) that has any, by falling number: each is used by one processor at a time.
+    /// Hops of each line or lock (I3) that has any, in descending order: only one processor at a time can use each of
+    /// them.
     pub busiest: Vec<Hops>,
 }
 
 #[derive(Debug)]
 struct Line {
-    /// A bit for each processor that holds it.
+    /// Processors that hold the line, one bit each.
     holders: Vec<u64>,
-    /// Modified or exclusive (I1).
+    /// The line is modified or exclusive (I1).
     alone: bool,
-    /// More than one processor has touched it ever.
+    /// More than one processor has touched the line so far.
     crossed: bool,
     hops: Hops,
 }
@@ -103,20 +105,19 @@ impl Line {
     }
 }
 
-/// The machine.
 #[derive(Debug)]
 pub struct Machine {
     topology: Topology,
     words: usize,
     lines: HashMap<usize, Line>,
-    /// Locks that each processor holds, the last one last.
+    /// Locks that each processor holds, in the order of taking.
     held: Vec<Vec<usize>>,
     locks: HashMap<usize, Hops>,
     counts: Counts,
 }
 
 impl Machine {
-    /// Of so many processors at most; nobody holds a line.
+    /// Makes a machine of `most` processors; no line has a holder.
     #[must_use]
     pub fn new(topology: Topology, most: usize) -> Machine {
         Machine {
@@ -129,8 +130,9 @@ impl Machine {
         }
     }
 
-    /// A processor touches so many bytes there. Returns whether another one has ever touched a line of them: what
-    /// nobody else sees may happen at any time, and need not be told apart by the scheduler.
+    /// Counts an access of a processor to `bytes` bytes at `address`. Returns true if another processor has ever
+    /// touched one of these lines: an access that nobody else sees may happen at any time, and needs no switch of
+    /// threads.
     pub fn touch(&mut self, cpu: usize, address: usize, bytes: usize, access: Access) -> bool {
         let mut crossed = false;
         for line in address / LINE..=(address + bytes.max(1) - 1) / LINE {
@@ -185,22 +187,22 @@ impl Machine {
         line.crossed
     }
 
-    /// A processor found a lock taken.
+    /// Counts that a processor found a lock held.
     pub fn waits(&mut self) {
         self.counts.lock_waits += 1;
     }
 
-    /// A processor has taken the lock at an address; the hop that its word made counts for the lock.
+    /// Records that a processor has taken a lock; the hop of the lock's own word counts for the lock.
     pub fn took(&mut self, cpu: usize, lock: usize) {
         self.held[cpu].push(lock);
     }
 
-    /// It gives the lock back.
+    /// Records that a processor has released a lock.
     pub fn gave(&mut self, cpu: usize, lock: usize) {
         self.held[cpu].retain(|&held| held != lock);
     }
 
-    /// Counts anew; lines stay where they are.
+    /// Resets the counts; lines stay where they are.
     pub fn reset(&mut self) {
         self.counts = Counts::default();
         self.locks.clear();
@@ -209,14 +211,14 @@ impl Machine {
         }
     }
 
-    /// What was counted.
+    /// Returns the counts so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let mut counts = self.counts.clone();
         let lines = self.lines.values().map(|line| line.hops);
         counts.busiest =
             lines.chain(self.locks.values().copied()).filter(|hops| hops.iter().sum::<u64>() > 0).collect();
-        // By number, then by distance: nothing that differs from run to run.
+        // Sorted by number, then by distance, so that the order is the same in each run.
         counts.busiest.sort_by_key(|hops| std::cmp::Reverse((hops.iter().sum::<u64>(), *hops)));
         counts
     }

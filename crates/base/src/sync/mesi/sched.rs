@@ -1,14 +1,14 @@
-//! Threads of a simulated machine, one of which runs at a time: who goes on is drawn from a seed at every access that
+//! Threads of a simulated machine, one of which runs at a time: the next one is drawn from a seed at every access that
 //! another one could see.
 //!
 //! Owns the order. A simulated thread is a thread of the system that waits for its turn; each has a processor of its
-//! own. A thread that does not belong to a simulation is not counted, and waits as it always does.
+//! own. A thread outside of the simulation is not counted, and waits in the usual way.
 //!
-//! * I1: one simulated thread runs at a time; the others wait for their turn, so that nothing depends on the system.
-//! * I2: each thread that can go on is drawn with the same chance (so none is left behind), from a generator that
-//!   nothing but the order of accesses moves. The same seed gives the same run.
-//! * I3: a thread that waits for something is not drawn until somebody touches that thing. Those that wait with a
-//!   timeout go on when nobody else can.
+//! * I1: one simulated thread runs at a time and the others wait for their turn, so that nothing depends on the system.
+//! * I2: each thread that can run is drawn with the same probability (so none starves), from a generator that only the
+//!   order of accesses advances. The same seed gives the same run.
+//! * I3: a waiting thread is not drawn until its key is woken. Threads that wait with a timeout time out when no other
+//!   thread can run.
 
 use std::cell::Cell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,10 +16,10 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use super::machine::{Access, Counts, Machine, Topology};
 use crate::rng::mix;
 
-/// What a look at the clock takes, in simulated ns: so that loops that wait for a time to pass end.
+/// Simulated ns of one read of the clock, so that loops that wait for a time to pass end.
 const LOOK_NS: u64 = 20;
 
-/// After so many accesses that nobody else could see, others go on all the same.
+/// Number of accesses invisible to other threads after which another thread is drawn all the same.
 const UNSEEN: u32 = 32;
 
 thread_local! {
@@ -33,12 +33,12 @@ struct Me {
     run: &'static Run,
 }
 
-/// A simulation that runs. Never freed: threads of the system may still have it when it is over.
+/// A running simulation. Never freed: threads of the system may still refer to it when it is over.
 struct Run {
     state: Mutex<State>,
-    /// Each thread waits for its turn at its own.
+    /// One condition variable for each thread, on which it waits for its turn.
     turns: Vec<Condvar>,
-    /// Told of each thread that has come to its place.
+    /// Notified when a thread has arrived in the simulation.
     arrivals: Condvar,
 }
 
@@ -49,25 +49,25 @@ struct State {
     now_ns: u64,
     current: usize,
     threads: Vec<Thread>,
-    /// Threads of the system that have come to their places.
+    /// Number of system threads that have arrived in the simulation.
     arrived: usize,
-    /// Threads that have come to the line from which is counted.
+    /// Number of bodies that have reached [`measure`].
     ready: usize,
-    /// Those that have to.
+    /// Number of bodies.
     bodies: usize,
     done: usize,
     result: Option<Counts>,
     steps: Vec<u64>,
-    /// Accesses since others could go on.
+    /// Accesses since the last draw.
     unseen: u32,
-    /// The threads that are left wait for each other: each panics.
+    /// All remaining threads wait for each other: each of them panics.
     stuck: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Thread {
     Runs,
-    /// Since a moment that only their order matters of.
+    /// Waits for `key`, since a moment of which only the order matters.
     Waits {
         key: usize,
         timed: bool,
@@ -92,7 +92,7 @@ impl Run {
         state
     }
 
-    /// Draws who goes on (I2), and waits for this thread's turn.
+    /// Draws the next thread (I2), and waits for this thread's turn.
     fn switch<'a>(&'a self, cpu: usize, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         state.draw();
         if state.current == cpu || state.stuck {
@@ -126,7 +126,7 @@ impl State {
     }
 }
 
-/// A processor of the simulation touches memory; then others may go on, if they could see it.
+/// Reports an access of this thread's processor to memory; switches threads if another one could see it.
 pub fn touch(address: usize, bytes: usize, access: Access) {
     if let Some(Me { cpu, run }) = ME.get() {
         let mut state = run.state();
@@ -139,15 +139,15 @@ pub fn touch(address: usize, bytes: usize, access: Access) {
     }
 }
 
-/// Others may go on.
+/// Switches threads. Returns false outside of a simulation.
 pub fn step() -> bool {
     let Some(Me { cpu, run }) = ME.get() else { return false };
     drop(run.switch(cpu, run.state()));
     true
 }
 
-/// Waits until somebody [wakes](wake_all) this address, or may have. False outside of a simulation. `timed`: it may
-/// also end because nobody else can go on: then it says so.
+/// Waits until [`wake_all`] or [`wake_one`] wakes `key`; may end earlier. Returns `None` outside of a simulation,
+/// otherwise true after a timeout: with `timed` the wait also ends when no other thread can run.
 pub fn wait_for(key: usize, timed: bool) -> Option<bool> {
     let Me { cpu, run } = ME.get()?;
     let mut state = run.state();
@@ -158,7 +158,7 @@ pub fn wait_for(key: usize, timed: bool) -> Option<bool> {
     Some(timed_out)
 }
 
-/// Whoever waits for this address may go on.
+/// Wakes all threads that wait for this key.
 pub fn wake_all(wanted: usize) {
     if let Some(Me { run, .. }) = ME.get() {
         for thread in &mut run.state().threads {
@@ -169,7 +169,7 @@ pub fn wake_all(wanted: usize) {
     }
 }
 
-/// Whoever has waited longest for this address may go on.
+/// Wakes the thread that has waited longest for this key.
 pub fn wake_one(wanted: usize) {
     if let Some(Me { run, .. }) = ME.get() {
         let mut state = run.state();
@@ -184,14 +184,14 @@ pub fn wake_one(wanted: usize) {
     }
 }
 
-/// Something about the machine, in a simulation.
+/// Calls `tell` with this thread's processor and the machine; does nothing outside of a simulation.
 pub fn with_machine(tell: impl FnOnce(usize, &mut Machine)) {
     if let Some(Me { cpu, run }) = ME.get() {
         tell(cpu, &mut run.state().machine);
     }
 }
 
-/// The simulation's clock; none outside of one.
+/// Returns the simulation's clock; `None` outside of one.
 #[must_use]
 pub fn now_ns() -> Option<u64> {
     let Me { run, .. } = ME.get()?;
@@ -200,18 +200,17 @@ pub fn now_ns() -> Option<u64> {
     Some(state.now_ns)
 }
 
-/// From here on everything counts: called once by each body of [`simulate`], which all wait here for the last one.
+/// Starts counting: called once by each body of [`simulate`]; all wait here for the last one.
 pub fn measure() {
     gather(|state| &mut state.ready, |state| state.machine.reset());
 }
 
-/// Up to here everything counts: called once by each body, which all wait here for the last one, so that nobody's end
-/// is counted.
+/// Ends counting: called once by each body; all wait here for the last one, so that the end of no body is counted.
 pub fn measured() {
     gather(|state| &mut state.done, |state| state.result = Some(state.machine.counts()));
 }
 
-/// Waits for all bodies; the last one does something.
+/// Waits for all bodies; the last one calls `last`.
 fn gather(count: fn(&mut State) -> &mut usize, last: fn(&mut State)) {
     let Some(Me { cpu, run }) = ME.get() else { return };
     let key = std::ptr::from_ref(run) as usize;
@@ -229,7 +228,7 @@ fn gather(count: fn(&mut State) -> &mut usize, last: fn(&mut State)) {
     }
 }
 
-/// What a simulated thread that starts another one hands to it.
+/// Place of a new simulated thread, passed to it by the thread that starts it.
 #[derive(Debug)]
 pub struct Ticket {
     cpu: usize,
@@ -243,10 +242,10 @@ impl std::fmt::Debug for Run {
 }
 
 impl Ticket {
-    /// A processor for one more thread; none outside of a simulation.
+    /// Reserves a processor for one more thread; `None` outside of a simulation.
     ///
     /// # Panics
-    /// When the simulated machine has no processor left.
+    /// If the simulated machine has no processor left.
     #[must_use]
     pub fn take() -> Option<Ticket> {
         let Me { run, .. } = ME.get()?;
@@ -262,19 +261,19 @@ impl Ticket {
         Ticket { cpu, run }
     }
 
-    /// What to wait for until the thread has ended.
+    /// Returns the key that is woken at the end of the thread.
     #[must_use]
     pub fn end_key(&self) -> usize {
         std::ptr::from_ref(&self.run.turns[self.cpu]) as usize
     }
 
-    /// Whether it has ended.
+    /// Returns true if the thread has ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.run.state().threads[self.cpu] == Thread::Ended
     }
 
-    /// Runs a body as this thread, from its first turn to its end.
+    /// Runs `body` as this thread, from its first turn to its end.
     pub fn live<T>(&self, body: impl FnOnce() -> T) -> T {
         let Ticket { cpu, run } = *self;
         let mut state = run.state();
@@ -286,8 +285,8 @@ impl Ticket {
         body()
     }
 
-    /// Waits until the thread has come to its place, so that how fast the system starts it decides nothing: not even
-    /// what memory the allocator gives it.
+    /// Waits until the thread has arrived, so that the speed of its start in the system changes nothing, not even the
+    /// memory that the allocator returns.
     pub fn await_start(&self) {
         let mut state = self.run.state();
         while state.arrived < state.threads.len() {
@@ -295,14 +294,14 @@ impl Ticket {
         }
     }
 
-    /// The same processor, for who waits for its end.
+    /// Returns a second handle of the same place, for the thread that waits for its end.
     #[must_use]
     pub fn beside(&self) -> Ticket {
         Ticket { cpu: self.cpu, run: self.run }
     }
 }
 
-/// Ends a thread, also when it panics.
+/// Ends a thread when dropped, also after a panic.
 struct End {
     cpu: usize,
     run: &'static Run,
@@ -322,23 +321,23 @@ impl Drop for End {
     }
 }
 
-/// What a simulation has given.
+/// Result of a simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Between [`measure`] and [`measured`].
+    /// Counts between [`measure`] and [`measured`].
     pub counts: Counts,
-    /// How often each thread was drawn, the bodies first.
+    /// Number of draws of each thread, those of the bodies first.
     pub steps: Vec<u64>,
 }
 
-/// All simulations of the process. They stay, for a thread that outlives its simulation looks at it.
+/// All simulations of the process, kept because a thread that outlives its simulation refers to it.
 static RUNS: Mutex<Vec<&'static Run>> = Mutex::new(Vec::new());
 
-/// Runs these bodies on a simulated machine, each on a processor of its own; threads that they start come behind them,
-/// `most` in all.
+/// Runs `bodies` on a simulated machine, each on a processor of its own. Threads that they start get the processors
+/// behind; `most` is the number of all.
 ///
 /// # Panics
-/// When a body panics, or when all threads wait for each other.
+/// If a body panics, or if all threads wait for each other.
 pub fn simulate(seed: u64, topology: Topology, most: usize, bodies: Vec<Box<dyn FnOnce() + Send>>) -> Outcome {
     let most = most.max(bodies.len()).max(1);
     let state = State {

@@ -1,16 +1,16 @@
-//! Atomics that tell the simulated machine of each access, and are std's otherwise.
+//! Atomics that report each access to the simulated machine, and otherwise are std's.
 
 pub use std::sync::atomic::{Ordering, fence};
 
 use crate::sync::mesi::machine::Access;
 use crate::sync::mesi::sched::touch;
 
-/// Std's own word, as system calls take it.
+/// Std's own type, for system calls.
 pub type SystemWord = std::sync::atomic::AtomicU32;
 
 macro_rules! atomic {
     ($name:ident, $of:ty $(, $change:ident)*) => {
-        /// As std's.
+        /// Like std's.
         #[derive(Debug, Default)]
         #[repr(transparent)]
         pub struct $name(std::sync::atomic::$name);
@@ -21,7 +21,7 @@ macro_rules! atomic {
         );
 
         impl $name {
-            /// As std's.
+            /// Like std's.
             #[must_use]
             pub const fn new(value: $of) -> Self {
                 Self(std::sync::atomic::$name::new(value))
@@ -33,31 +33,31 @@ macro_rules! atomic {
                 &self.0
             }
 
-            /// Std's own, for system calls that take one.
+            /// Returns std's own atomic, for system calls.
             #[must_use]
             pub fn real(&self) -> &std::sync::atomic::$name {
                 &self.0
             }
 
-            /// As std's.
+            /// Like std's.
             #[inline]
             pub fn load(&self, order: Ordering) -> $of {
                 self.told(Access::Read).load(order)
             }
 
-            /// As std's.
+            /// Like std's.
             #[inline]
             pub fn store(&self, value: $of, order: Ordering) {
                 self.told(Access::Write).store(value, order);
             }
 
-            /// As std's.
+            /// Like std's.
             #[inline]
             pub fn swap(&self, value: $of, order: Ordering) -> $of {
                 self.told(Access::Write).swap(value, order)
             }
 
-            /// As std's; it takes the line whether it succeeds or not.
+            /// Like std's; takes the line exclusively even if it fails.
             ///
             /// # Errors
             /// The value that was found instead.
@@ -66,7 +66,7 @@ macro_rules! atomic {
                 self.told(Access::Write).compare_exchange(now, new, ok, err)
             }
 
-            /// As std's, but that it does not fail by chance.
+            /// Like std's, except that it never fails spuriously.
             ///
             /// # Errors
             /// The value that was found instead.
@@ -75,10 +75,10 @@ macro_rules! atomic {
                 self.compare_exchange(now, new, ok, err)
             }
 
-            /// As std's.
+            /// Like std's.
             ///
             /// # Errors
-            /// The value for which there is no change.
+            /// The value for which `change` returned `None`.
             #[inline]
             pub fn fetch_update(
                 &self,
@@ -96,20 +96,20 @@ macro_rules! atomic {
                 Err(now)
             }
 
-            /// As std's.
+            /// Like std's.
             #[inline]
             pub fn get_mut(&mut self) -> &mut $of {
                 self.0.get_mut()
             }
 
-            /// As std's.
+            /// Like std's.
             #[inline]
             pub fn into_inner(self) -> $of {
                 self.0.into_inner()
             }
 
             $(
-                /// As std's.
+                /// Like std's.
                 #[inline]
                 pub fn $change(&self, value: $of, order: Ordering) -> $of {
                     self.told(Access::Write).$change(value, order)
