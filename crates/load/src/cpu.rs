@@ -1,4 +1,4 @@
-//! CPUs and CPU time: where threads run, and what the run costs apart from showing it.
+//! CPUs and CPU time: placement of threads, and the cost of a run without that of its progress display.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use sheave_base::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::LoadError;
 
-/// The CPUs this process may run on, ascending.
+/// Returns the CPUs that this process may run on, ascending.
 pub fn allowed() -> Vec<usize> {
     match rustix::thread::sched_getaffinity(None) {
         Ok(set) => (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect(),
@@ -29,7 +29,7 @@ pub fn pin(cpu: usize) -> Result<(), LoadError> {
     })
 }
 
-/// Lets the calling thread run on these CPUs; none for all that it may use already.
+/// Pins the calling thread to `cpus`; an empty list changes nothing.
 pub fn pin_to(cpus: &[usize]) -> rustix::io::Result<()> {
     let mut set = CpuSet::new();
     for &cpu in cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU) {
@@ -48,9 +48,9 @@ pub struct CpuMeter {
 }
 
 impl CpuMeter {
-    /// The reporter tells what it has used itself; called by its thread at each of its ticks.
+    /// Records the CPU time of the reporter; called by its thread at each of its ticks.
     pub fn note_reporter(&self) {
-        // Relaxed: a figure by itself, a tick late at most.
+        // Relaxed: a figure by itself, at most one tick old.
         self.reporter_ns.store(nanoseconds(ClockId::ThreadCPUTime), Ordering::Relaxed);
     }
 
@@ -65,24 +65,21 @@ impl CpuMeter {
     }
 }
 
-/// A running stopwatch.
 pub struct Watch {
     meter: CpuMeter,
     wall: Instant,
     cpu_ns: u64,
 }
 
-/// What a stopwatch read.
+/// Reading of a [`Watch`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spent {
-    /// Wall time.
     pub wall_ns: u64,
-    /// CPU time.
     pub cpu_ns: u64,
 }
 
 impl Watch {
-    /// Reads it.
+    /// Returns the time since the start.
     pub fn spent(&self) -> Spent {
         Spent {
             wall_ns: self.wall.elapsed().as_nanos() as u64,

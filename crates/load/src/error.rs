@@ -1,30 +1,30 @@
-//! Why a load could not be driven, in words for the person at the terminal: the cause, then the fix.
+//! Errors of a load, as text for the user at the terminal: the cause, then the fix.
 
 use std::fmt;
 
-/// A failure of a run: the cause and, where there is one, what to do about it.
+/// A failure of a run: the cause and, if there is one, the fix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadError {
-    /// What went wrong, in one line.
+    /// The cause, in one line.
     pub cause: String,
-    /// What to do about it.
+    /// The fix.
     pub fix: Option<String>,
-    /// What was asked makes no sense, so that nothing ran.
+    /// The arguments make no sense, so that nothing ran.
     pub usage: bool,
 }
 
 impl LoadError {
-    /// The run failed.
+    /// Makes the error of a run that failed.
     pub fn run(cause: impl Into<String>) -> Self {
         Self { cause: cause.into(), fix: None, usage: false }
     }
 
-    /// What was asked makes no sense.
+    /// Makes the error of arguments that make no sense.
     pub fn usage(cause: impl Into<String>) -> Self {
         Self { cause: cause.into(), fix: None, usage: true }
     }
 
-    /// Says what to do about it.
+    /// Adds the fix.
     pub fn fix(mut self, fix: impl Into<String>) -> Self {
         self.fix = Some(fix.into());
         self

@@ -1,4 +1,4 @@
-//! fio job files: the work of a run as the programs that measure block I/O write it down.
+//! fio job files: the work of a run in the notation of the usual benchmark program.
 //!
 //! | module | holds |
 //! |---|---|
@@ -6,15 +6,14 @@
 //! | [`values`] | numbers, sizes and times in fio's grammar |
 //! | [`refused`] | the options that a run cannot do, with the reasons |
 //!
-//! Owns the subset of fio's options that a run can do as they are meant, and the words for what it cannot: an option
-//! that is not in [`SETTINGS`], a value that would be understood in another way, and a section too many are errors
-//! with the file, the line and the section. What is left out of the work is what changes nothing of it. The meaning
-//! of each option stands in `docs/jobs.md`, whose tables a test compares with [`SETTINGS`] and
-//! [`REFUSED`](refused::REFUSED).
+//! Owns the subset of fio's options that a run can do with their exact meaning, and the error messages for the rest. An
+//! option that is not in [`SETTINGS`], a value with a different meaning here, and a second job are errors with the
+//! file, the line and the section. Options that do not change the work are accepted and ignored. `docs/jobs.md`
+//! explains each option; a test compares its tables with [`SETTINGS`] and [`REFUSED`](refused::REFUSED).
 //!
-//! * J1. A job that is returned means the same to fio: what fio's default is, is the default here (buffered I/O, one
-//!   I/O in flight, blocks of 4 KiB, reads from front to back, an end when the file was gone through once), and where
-//!   the two cannot agree the job is refused. Fio's default engine is psync, so that a job has to name io_uring.
+//! * J1. An accepted job has the same meaning in fio: fio's defaults are the defaults here (buffered I/O, one I/O in
+//!   flight, blocks of 4 KiB, sequential reads, an end after one pass over the file), and a job for which the two
+//!   differ is refused. Fio's default engine is psync, so a job must name io_uring.
 
 mod lines;
 mod refused;
@@ -32,50 +31,49 @@ use lines::{Env, Line};
 use refused::REFUSED;
 use values::{block_size, count, number, only, size, switch, time};
 
-/// Bytes that a job file has at most: it is written by hand.
+/// Largest job file in bytes: files are written by hand.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// The section whose settings are those of every job.
+/// Section with the settings of every job.
 const GLOBAL: &str = "global";
 
 /// One job of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// The section's name.
+    /// Name of the section.
     pub name: String,
-    /// The file or block device.
+    /// Path of the file or block device.
     pub filename: Option<String>,
     /// Bytes of the file that are used.
     pub size: Option<u64>,
-    /// Past the page cache.
+    /// I/O bypasses the page cache.
     pub direct: bool,
-    /// The file's pages leave the page cache before the run.
+    /// The pages of the file are dropped from the page cache before the run.
     pub invalidate: bool,
-    /// Kind of work.
     pub rw: Rw,
-    /// Share of reads of `randrw`, in percent.
+    /// Percentage of reads of `randrw`.
     pub mix: u8,
     /// Bytes of one I/O.
     pub bs: u32,
     /// I/Os in flight, per thread.
     pub depth: u32,
-    /// I/Os handed over in one submit.
+    /// I/Os submitted at a time.
     pub batch: u32,
-    /// I/Os waited for at once.
+    /// Completions waited for at a time.
     pub complete: u32,
     /// Threads, each with a ring of its own.
     pub threads: u32,
-    /// Poll for completions.
+    /// Polls for completions.
     pub poll: bool,
-    /// Register the buffers.
+    /// Registers the buffers.
     pub fixed_buffers: bool,
     /// Every write is durable when it ends.
     pub dsync: bool,
-    /// How long it runs, at most.
+    /// Longest time of the run.
     pub runtime: Option<Duration>,
-    /// When it ends beside that.
+    /// Work after which the run ends, if the time does not end it first.
     pub work: Work,
-    /// How many I/Os a second each thread starts.
+    /// I/Os per second that each thread starts.
     pub rate: Option<u64>,
     /// Seed of the random offsets.
     pub seed: Option<u64>,
@@ -86,18 +84,18 @@ pub struct Job {
 /// The work of each thread of a job, after which it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// It has no end but that of the time.
+    /// The work never ends, only the time does.
     pub endless: bool,
-    /// Bytes to read or write, when these are not those of the range.
+    /// Bytes to read or write, if other than the range.
     pub io_size: Option<u64>,
-    /// I/Os at most, each time.
+    /// Most I/Os in each loop.
     pub ios: Option<u64>,
-    /// How many times.
+    /// Number of loops.
     pub loops: u64,
 }
 
 impl Work {
-    /// I/Os of one thread over a range of whole blocks; `None`: there is no end.
+    /// Returns the I/Os of one thread over a range of whole blocks; `None` if there is no end.
     pub fn ios(&self, range: u64, bs: u32) -> Option<u64> {
         let bs = u64::from(bs);
         // Fio rounds the size down to whole blocks, and goes on until io_size is reached.
@@ -106,7 +104,7 @@ impl Work {
     }
 }
 
-/// What the lines of the file said so far.
+/// Settings from the lines that were read so far.
 #[derive(Clone, Debug)]
 struct Draft {
     job: Job,
@@ -144,27 +142,27 @@ impl Default for Draft {
     }
 }
 
-/// An option that is known.
+/// An accepted option.
 struct Setting {
-    /// Its names in fio.
+    /// Names in fio.
     names: &'static [&'static str],
-    /// By itself, without a value, it is on.
+    /// The option may stand without a value, which then is 1.
     bare: bool,
-    /// Reads its value.
+    /// Parses and stores the value.
     set: fn(&mut Draft, &str) -> Result<(), String>,
 }
 
-/// An option that has a value.
+/// Makes an option that needs a value.
 const fn valued(names: &'static [&'static str], set: fn(&mut Draft, &str) -> Result<(), String>) -> Setting {
     Setting { names, bare: false, set }
 }
 
-/// An option that is on by itself, too.
+/// Makes an option that may stand without a value.
 const fn bare(names: &'static [&'static str], set: fn(&mut Draft, &str) -> Result<(), String>) -> Setting {
     Setting { names, bare: true, set }
 }
 
-/// What a file may say.
+/// Accepted options.
 const SETTINGS: &[Setting] = &[
     valued(&["filename"], |draft, text| filename(text).map(|path| draft.job.filename = Some(path))),
     valued(&["size"], |draft, text| size(text).map(|bytes| draft.job.size = Some(bytes))),
@@ -217,7 +215,8 @@ fn sync(text: &str) -> Result<bool, String> {
     }
 }
 
-/// fio takes a colon for the end of a name, and the specs of Sheave a comma; `-` is fio's stdin.
+/// Refuses what fio or Sheave would split: fio ends a name at a colon, a device spec of Sheave at a comma; `-` is stdin
+/// for fio.
 fn filename(text: &str) -> Result<String, String> {
     match text.is_empty() || text == "-" || text.contains([':', ',']) {
         true => Err("expected the path of one file, without : and ,".into()),
@@ -225,7 +224,7 @@ fn filename(text: &str) -> Result<String, String> {
     }
 }
 
-/// Where in a file something is wrong.
+/// Place of an error in a file.
 struct Place<'a> {
     file: &'a str,
     line: u32,
@@ -254,12 +253,12 @@ impl Job {
         Self::parse(&name, &text)
     }
 
-    /// Reads the text of a job file; `file` is its name, for errors.
+    /// Parses the text of a job file; `file` is its name, for errors.
     pub fn parse(file: &str, text: &str) -> Result<Self, LoadError> {
         Self::parse_in(file, text, &|name| std::env::var(name).ok())
     }
 
-    /// As [`Job::parse`], with the variables of an environment.
+    /// Like [`Job::parse`], with the given environment variables.
     fn parse_in(file: &str, text: &str, env: Env<'_>) -> Result<Self, LoadError> {
         let (mut draft, mut section) = (Draft::default(), None);
         for (line, text) in (1..).zip(text.lines()) {
@@ -277,21 +276,21 @@ impl Job {
         draft.finish(file)
     }
 
-    /// The spec of the device that the job names.
+    /// Returns the spec of the device that the job names.
     pub fn spec(&self) -> Option<String> {
         let path = self.filename.as_ref()?;
         let direct = if self.direct { "on" } else { "off" };
-        // An existing file keeps its size; the job uses the first bytes of it.
+        // The size is for a new file only: an existing one keeps its own, and the job uses its first bytes.
         let new = self.size.filter(|_| !Path::new(path).exists());
         let size = new.map_or(String::new(), |bytes| format!(",size={bytes}"));
         Some(format!("file:{path}{size},direct={direct}"))
     }
 
-    /// Refuses a device that this machine does not have: a file of that name would be made in its place.
+    /// Refuses a missing path below /dev: a plain file would be created in place of the device.
     ///
     /// # Errors
     ///
-    /// With another way to run the job of the file `of`.
+    /// Names another way to run the job of the file `of`.
     pub fn refuse_missing(&self, of: &Path) -> Result<(), LoadError> {
         let Some(path) = self.filename.as_ref().map(Path::new) else { return Ok(()) };
         if !path.starts_with("/dev") || path.exists() {
@@ -341,7 +340,7 @@ impl Draft {
         (setting.set)(self, text).map_err(|why| LoadError::usage(format!("{place}: {key}={text} cannot be")).fix(why))
     }
 
-    /// What holds of the whole job.
+    /// Checks the job as a whole.
     fn finish(mut self, file: &str) -> Result<Job, LoadError> {
         let refused = self.contradictions();
         let name = &self.job.name;
@@ -355,7 +354,7 @@ impl Draft {
         }
     }
 
-    /// Whether something of the job cannot be, why, and the way out.
+    /// Returns the checks of the whole job: true if it is refused, the cause, and the fix.
     fn contradictions(&self) -> [(bool, &'static str, &'static str); 12] {
         let Self { job, has_engine, time_based, no_map } = self;
         let (time_based, work) = (*time_based, &job.work);
@@ -412,11 +411,11 @@ impl Draft {
     }
 }
 
-/// The error for an option that a run does not have: of fio's, with the reason.
+/// Returns the error for an unknown option, with the reason if fio has the option.
 fn unknown(key: &str, place: &Place<'_>) -> LoadError {
     let known: Vec<&str> = SETTINGS.iter().flat_map(|setting| setting.names).copied().collect();
     let known = format!("known are {}", known.join(", "));
-    // Fio takes a line that begins so for the directive.
+    // Fio takes every line that begins with this word for the directive.
     let key = if key.starts_with("include") { "include" } else { key };
     match refused::reason(key) {
         Some(why) => {

@@ -1,11 +1,11 @@
-//! The kernel's io_uring as a peer: what `--compare kernel` measures Sheave against.
+//! The kernel's io_uring as a peer: the other side of `--compare kernel`.
 //!
-//! Made as fast as it can be, because a slow peer flatters: registered ring, file and buffers, one issuer,
-//! deferred task work where that is faster, no SQ array, one enter a batch, SQEs written in place and only where
-//! they differ. Its NOP is the plain one, which looks up neither file nor buffer.
+//! Made as fast as possible, because a slow peer flatters: registered ring, file and buffers, one issuer, deferred task
+//! work where that is faster, no SQ array, one enter per batch, SQEs written in place, and only the fields that differ.
+//! Its NOP is the plain one, which looks up neither file nor buffer.
 //!
-//! * I1. The buffers and the file outlive every request: the loop reaps all it has submitted (looper I1), and when a
-//!   ring is dropped in spite of that, the kernel holds pages and files itself until the requests have ended.
+//! * I1. The buffers and the file outlive every request: the loop reaps all it has submitted (looper I1). If a ring is
+//!   dropped earlier, the kernel itself holds pages and files until the requests have ended.
 //! * I2. SQ entries >= slots and each slot is in flight at most once (engine I1), so the SQ never overflows.
 //!
 //! Called by comparisons with the kernel; `sheave doctor` probes with it.
@@ -28,7 +28,7 @@ mod setup;
 use rings::{Params, Rings};
 pub use setup::{Setup, Workers};
 
-/// What [`probe`] asks the kernel for.
+/// Ring that [`probe`] sets up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
     /// Any ring.
@@ -37,7 +37,7 @@ pub enum Probe {
     Modern,
 }
 
-/// Sets a small ring up and drops it; the error is the kernel's own.
+/// Sets up a small ring and drops it. Returns the kernel's error.
 pub fn probe(what: Probe) -> std::io::Result<()> {
     let flags = match what {
         Probe::Plain => 0,
@@ -45,18 +45,18 @@ pub fn probe(what: Probe) -> std::io::Result<()> {
     };
     let rings = Rings::new(2, Params::new(0, flags))?;
     let nothing = std::ptr::null::<libc::c_void>();
-    // Some filters let the other call through alone.
+    // Some seccomp filters allow io_uring_setup, but not io_uring_enter.
     // SAFETY: nothing is submitted, waited for or passed.
     let entered = unsafe { libc::syscall(libc::SYS_io_uring_enter, rings.fd(), 0, 0, 0, nothing, 0usize) };
     if entered < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// A kernel ring with one buffer a slot.
+/// A kernel ring with one buffer per slot.
 pub struct KernelRing {
     rings: Rings,
     buffers: Buf,
     base: u64,
-    /// Index 0 of the ring's registered files refers to it; none when `nop`.
+    /// Index 0 of the ring's registered files refers to this; `None` when `nop`.
     _file: Option<File>,
     nop: bool,
     bs: u32,
@@ -67,11 +67,11 @@ pub struct KernelRing {
     queued: u32,
 }
 
-/// How to enter the ring: by its registered index where the kernel has that.
+/// Arguments of an enter: the ring's registered index if the kernel has that, otherwise its descriptor.
 struct Enter {
     fd: i32,
     flags: u32,
-    /// IOPOLL: completions are only found by an enter that asks for them.
+    /// True with IOPOLL: completions are only found by an enter with GETEVENTS.
     polls: bool,
 }
 
@@ -79,7 +79,7 @@ const IORING_ENTER_GETEVENTS: u32 = 1;
 const IORING_ENTER_REGISTERED_RING: u32 = 1 << 4;
 
 impl KernelRing {
-    /// Writes into every SQE what all requests have in common.
+    /// Writes the common fields of all requests into every SQE.
     fn prefill(&mut self, fixed_buffers: bool, in_workers: bool) {
         let template = if self.nop {
             Sqe { flags: if in_workers { IOSQE_ASYNC } else { 0 }, ..Sqe::default() }
@@ -133,15 +133,15 @@ impl Engine for KernelRing {
                 libc::syscall(libc::SYS_io_uring_enter, self.enter.fd, self.queued, wait, flags, nothing, 0usize)
             };
             if let Ok(taken) = u32::try_from(entered) {
-                // What the kernel left over goes in with the next enter.
+                // SQEs that the kernel has not taken go in with the next enter.
                 self.queued -= taken.min(self.queued);
                 return Ok(());
             }
             let err = std::io::Error::last_os_error();
             match err.raw_os_error() {
-                // A signal while nothing had been submitted: once more.
+                // Interrupted by a signal before anything was submitted: repeat.
                 Some(libc::EINTR) => {}
-                // No room or no memory now: the caller reaps, then comes back.
+                // No room or no memory at the moment: the caller reaps, then calls again.
                 Some(libc::EAGAIN | libc::EBUSY) => return Ok(()),
                 _ => return Err(LoadError::run(format!("the kernel's io_uring_enter failed: {err}"))),
             }

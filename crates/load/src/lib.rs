@@ -1,8 +1,8 @@
-//! The load generator that `sheave bench` and `sheave-lab` share: whatever they compare, the loop is the same.
+//! The load generator shared by `sheave bench` and `sheave-lab`: everything they compare runs in the same loop.
 //!
-//! No part of what the crate `sheave` promises: what is public here may change with any version.
+//! Not covered by the stability promise of the crate `sheave`: public items here may change with any version.
 //!
-//! A roof's library: it drives the library that programs embed, and nothing on the floors knows of it.
+//! It drives the library that programs embed; no floor of that library depends on it.
 //!
 //! | module | holds |
 //! |---|---|

@@ -1,10 +1,10 @@
-//! What a run counts while it goes on: one writer a thread, read by the reporter at any time.
+//! Counters of a run in progress: each thread writes its own, the reporter reads them at any time.
 //!
-//! * I1. Every counter has one writer, which loads and stores it plainly (no read-modify-write); a reader may see
-//!   counters of slightly different moments, which a progress display does not mind. Final figures are read after
-//!   the writer's thread was joined, which orders everything.
-//! * I2. A latency falls into a cell whose bounds are at most 1/32 apart: linear to 64 ns, then 32 cells to a power of
-//!   two, up to about 36 minutes; what is longer counts in the last cell.
+//! * I1. Every counter has one writer, which loads and stores it plainly (no read-modify-write). A reader may see
+//!   counters of slightly different moments, which does no harm in a progress display. Final figures are read after the
+//!   writer's thread was joined, which orders everything.
+//! * I2. A latency is counted in a cell whose bounds are at most 1/32 apart: linear up to 64 ns, then 32 cells for each
+//!   power of two, up to about 36 minutes; longer ones are counted in the last cell.
 
 use std::ops::RangeInclusive;
 
@@ -21,20 +21,20 @@ const CELLS: usize = cells(STEPS_LOG2, 41);
 /// Latencies of one thread, in ns (I2).
 pub type LiveHist = Histogram<STEPS_LOG2, CELLS>;
 
-/// Adds what was recorded to `into`.
+/// Adds the recorded latencies to `into`.
 pub fn merge(latency: &LiveHist, into: &mut Report) {
     for (values, count) in latency.counted() {
         into.saturating_record_n(middle(values), count);
     }
 }
 
-/// An empty histogram for reports; three digits are finer than the cells.
+/// Returns an empty histogram for reports; three digits are finer than the cells.
 pub fn report_histogram() -> Report {
     let bounds = Report::new_with_bounds(1, middle(LiveHist::values(CELLS - 1)), 3);
     bounds.expect("the bounds are apart and three digits are within what the histogram takes (1 to 5)")
 }
 
-/// The middle of a cell's values.
+/// Returns the middle of a cell's values.
 fn middle(values: RangeInclusive<u64>) -> u64 {
     values.start() + (values.end() - values.start()).div_ceil(2)
 }
@@ -42,13 +42,13 @@ fn middle(values: RangeInclusive<u64>) -> u64 {
 /// Counters of one thread.
 #[derive(Default)]
 pub struct Counters {
-    /// I/Os done, failed ones too.
+    /// I/Os done, failed ones included.
     pub ios: AtomicU64,
     /// Of these, writes.
     pub writes: AtomicU64,
-    /// Calls that submitted something.
+    /// Calls that submitted at least one I/O.
     pub submits: AtomicU64,
-    /// Calls that found completions.
+    /// Calls that found at least one completion.
     pub reaps: AtomicU64,
     /// I/Os that failed.
     pub errors: AtomicU64,
@@ -57,27 +57,27 @@ pub struct Counters {
 /// A copy of counters, or a sum of copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// I/Os done, failed ones too.
+    /// I/Os done, failed ones included.
     pub ios: u64,
     /// Of these, writes.
     pub writes: u64,
-    /// Calls that submitted something.
+    /// Calls that submitted at least one I/O.
     pub submits: u64,
-    /// Calls that found completions.
+    /// Calls that found at least one completion.
     pub reaps: u64,
     /// I/Os that failed.
     pub errors: u64,
 }
 
 impl Counts {
-    /// I/Os that did not fail.
+    /// Returns the number of I/Os that succeeded.
     pub fn good(&self) -> u64 {
         self.ios.saturating_sub(self.errors)
     }
 }
 
 impl Counters {
-    /// Shows the reporter the writer's own copy.
+    /// Makes the writer's own copy visible to the reporter.
     #[inline]
     pub fn publish(&self, counts: &Counts) {
         self.ios.store(counts.ios, Relaxed);
@@ -87,7 +87,7 @@ impl Counters {
         self.errors.store(counts.errors, Relaxed);
     }
 
-    /// What was published last.
+    /// Returns the counts that were published last.
     pub fn snapshot(&self) -> Counts {
         Counts {
             ios: self.ios.load(Relaxed),

@@ -1,12 +1,13 @@
 //! The measured loop: fill SQEs, submit, reap, again.
 //!
-//! Whatever this loop does is measured as if the ring did it, so an I/O costs here: one step of the pattern, one
-//! store into the slot table, one move through the free queue each way, and a comparison on reaping. The clock is
-//! read once a turn: that moment ends the latencies of the batch it reaps and starts those of the next one.
+//! All work in this loop is measured as if the ring did it, so an I/O costs no more here than one step of the pattern,
+//! one store into the slot table, one move through the free queue each way, and a comparison on reaping. The clock is
+//! read once per turn: that moment ends the latencies of the batch that is reaped and starts those of the next one.
 //! Nothing allocates, nothing divides.
 //!
-//! * I1. No buffer of the engine is in flight when [`Looper::run`] returns, also when it returns an error of an I/O.
-//! * I2. The loop looks up (stop flag, deadline, published counters) at least every [`LOOK_UP`] while I/O completes.
+//! * I1. No buffer of the engine is in flight when [`Looper::run`] returns, also after failed I/Os.
+//! * I2. The loop checks the stop flag and the deadline and publishes its counters at least every [`LOOK_UP`] while I/O
+//!   completes.
 //!
 //! Called by each thread of `sheave bench`, for both sides of a comparison, and by the arms of `sheave-lab`.
 
@@ -23,58 +24,57 @@ use crate::pace::Pace;
 use crate::pattern::Pattern;
 use crate::slots::{InFlight, Slots};
 
-/// How often the loop looks up.
+/// Period of those checks (I2).
 pub const LOOK_UP: Duration = Duration::from_millis(5);
 
-/// What one thread shows to the reporter.
+/// Counters and latencies that one thread shows to the reporter.
 #[derive(Default)]
 pub struct Lane {
-    /// Counts of the phase.
+    /// Counts of the current phase.
     pub counters: Counters,
-    /// Latencies of the phase.
+    /// Latencies of the current phase.
     pub latency: LiveHist,
 }
 
-/// When to stop.
+/// Conditions under which a loop stops: the first one that holds.
 #[derive(Clone)]
 pub struct Until {
-    /// After this time.
+    /// Time limit.
     pub runtime: Option<Duration>,
-    /// After this many I/Os.
+    /// Number of I/Os.
     pub ios: u64,
-    /// When this is set.
+    /// Flag that stops the loop.
     pub stop: Arc<AtomicBool>,
 }
 
 /// A failed I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoError {
-    /// Where, in bytes.
+    /// Position in bytes.
     pub offset: u64,
-    /// Whether it wrote.
+    /// True for a write.
     pub write: bool,
-    /// `-errno`, or fewer bytes than asked.
+    /// `-errno`, or fewer bytes than requested.
     pub result: i32,
 }
 
-/// An engine that has the measured loop compiled beside it.
+/// An engine whose measured loop is compiled in its own crate.
 ///
-/// Whoever measures is generic over engines, and a generic loop is compiled in the crate of that caller: there calls
-/// into the ring are calls, unless the whole program is optimized at link time. They cost 48 instructions an I/O of
-/// `null:`, a fifth of all. [`Driven::run`] is a plain function of each engine, so that the loop is compiled beside
-/// the engine.
+/// The measuring programs are generic over engines, and a generic loop is compiled in the crate that calls it: there
+/// every call into the ring is a real call, unless the whole program is optimized at link time. These calls cost 48
+/// instructions per I/O of `null:`, a fifth of the total. [`Driven::run`] is a plain function of each engine, so that
+/// the loop is compiled beside the engine.
 pub trait Driven: Engine + Sized {
-    /// Runs the loop: [`Looper::turns`], in each engine.
+    /// Runs [`Looper::turns`], compiled beside the engine.
     ///
     /// # Errors
     ///
-    /// That the engine cannot go on; an I/O that fails is counted.
+    /// If the engine cannot go on; a failed I/O is only counted.
     fn run(looper: &mut Looper<Self>, pattern: &mut Pattern, until: &Until, pace: &mut Pace) -> Result<(), LoadError>;
 }
 
 /// The loop of one thread over one engine.
 pub struct Looper<E> {
-    /// The ring.
     pub engine: E,
     clock: Clock,
     slots: Slots,
@@ -87,7 +87,7 @@ pub struct Looper<E> {
 }
 
 impl<E: Engine> Looper<E> {
-    /// A loop that keeps up to `depth` I/Os in flight and hands over `batch` at a time.
+    /// Makes a loop that keeps up to `depth` I/Os in flight and submits `batch` at a time.
     pub fn new(engine: E, depth: u32, batch: u32, max_errors: u64, lane: Arc<Lane>) -> Self {
         Self {
             engine,
@@ -102,37 +102,37 @@ impl<E: Engine> Looper<E> {
         }
     }
 
-    /// The loop, waiting for another number of completions at once than it hands over.
+    /// Sets the number of completions to wait for at a time, which is otherwise `batch`.
     #[must_use]
     pub fn completing(mut self, complete: u32) -> Self {
         self.complete = complete.clamp(1, self.slots.free().max(1));
         self
     }
 
-    /// The clock that stamps I/Os.
+    /// Returns the clock that stamps I/Os.
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// The first I/O that failed, if any.
+    /// Returns the first failed I/O, if any.
     pub fn first_error(&self) -> Option<IoError> {
         self.first_error
     }
 
-    /// Starts counting anew.
+    /// Sets all counters to 0.
     pub fn reset(&mut self) {
         self.counts = Counts::default();
         self.lane.counters.publish(&self.counts);
         self.lane.latency.reset();
     }
 
-    /// What was counted since the last reset.
+    /// Returns the counts since the last reset.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Runs until the limit is reached or too many I/Os failed; nothing is in flight afterwards (I1). Compiled where
-    /// the engine is: [`Driven::run`].
+    /// Runs until a limit is reached or too many I/Os failed; nothing is in flight afterwards (I1). Call
+    /// [`Driven::run`] instead, which is compiled beside the engine.
     pub fn turns(&mut self, pattern: &mut Pattern, until: &Until, pace: &mut Pace) -> Result<(), LoadError> {
         let mut now = self.clock.cycles();
         let look_up = self.clock.ns_to_cycles(LOOK_UP.as_nanos() as u64);
@@ -169,14 +169,14 @@ impl<E: Engine> Looper<E> {
         self.drain()
     }
 
-    /// How many completions to wait for: none while there is room for another batch, as `t/io_uring` does it.
+    /// Returns the number of completions to wait for: 0 while there is room for another batch, as in `t/io_uring`.
     #[inline]
     fn wait_for(&self, left: u64) -> u32 {
         let room = left > 0 && self.slots.free() >= self.batch;
         if room { 0 } else { self.complete.min(self.slots.in_flight()) }
     }
 
-    /// Fills up to `want` SQEs; fewer when fewer are due.
+    /// Fills up to `want` SQEs, fewer if fewer are due. Returns their number.
     #[inline]
     fn prep(&mut self, want: u32, now: u64, pattern: &mut Pattern, pace: &mut Pace) -> u32 {
         match pace {
@@ -187,7 +187,7 @@ impl<E: Engine> Looper<E> {
 
     #[inline]
     fn prep_due(&mut self, want: u32, pattern: &mut Pattern, mut due: impl FnMut() -> Option<u64>) -> u32 {
-        // In registers, whatever memory the SQEs are written to.
+        // A copy, which stays in registers although SQEs are written to memory meanwhile.
         let mut at = pattern.at.clone();
         let mut slots = self.slots.taker();
         let (mut prepped, mut writes) = (0, 0);
@@ -205,7 +205,7 @@ impl<E: Engine> Looper<E> {
         prepped
     }
 
-    /// Takes what is done. I/Os of one batch share a stamp, so the histogram is touched once a batch.
+    /// Reaps completions. I/Os of one batch share a stamp, so the histogram is touched once per batch.
     #[inline]
     fn reap(&mut self, now: u64) {
         let (mut slots, expected) = (self.slots.giver(), self.engine.expected());
@@ -245,11 +245,11 @@ impl<E: Engine> Looper<E> {
 }
 
 impl<E: Driven> Looper<E> {
-    /// Runs until the limit is reached or too many I/Os failed; nothing is in flight afterwards (I1).
+    /// Runs until a limit is reached or too many I/Os failed; nothing is in flight afterwards (I1).
     ///
     /// # Errors
     ///
-    /// That the engine cannot go on; an I/O that fails is counted.
+    /// If the engine cannot go on; a failed I/O is only counted.
     pub fn run(&mut self, pattern: &mut Pattern, until: &Until, pace: &mut Pace) -> Result<(), LoadError> {
         E::run(self, pattern, until, pace)
     }

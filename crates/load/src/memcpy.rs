@@ -1,11 +1,11 @@
-//! The peer of `ram:`: a plain loop that copies the same random blocks out of the same memory.
+//! Peer of `ram:`: a plain loop that copies the same random blocks out of the same memory.
 //!
-//! The memory is the device's own: so both sides have the same pages, whatever the system, or the host of a virtual
-//! machine, has behind them.
+//! The memory is the device's own, so that both sides have the same pages, whatever backs them in the system or in the
+//! host of a virtual machine.
 //!
-//! The loop draws blocks with the generator of the run that it is compared with, into as many rotating buffers. It has
-//! no ring, no queue and no latencies: only the copies, and a look at the clock and the stop flag every few thousand
-//! or 64 MiB.
+//! The loop draws blocks with the same generator as the run that it is compared with, into the same number of rotating
+//! buffers. It has no ring, no queue and no latencies: only the copies, and a check of the clock and the stop flag
+//! every 4,096 copies or 64 MiB.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -27,18 +27,18 @@ pub struct Memcpy {
 }
 
 impl Memcpy {
-    /// Copies from `memory` to `depth` buffers of `bs` bytes.
+    /// Makes a loop that copies from `memory` to `depth` buffers of `bs` bytes.
     pub fn new(memory: RamMemory, bs: u32, depth: u32) -> Result<Self, LoadError> {
         let bs = bs as usize;
         let no_memory =
             |err| LoadError::run(format!("no memory to copy to: {err}")).fix("use a smaller --depth or --bs");
         let mut buffers = Buf::zeroed(depth as usize * bs, 4096).map_err(no_memory)?;
-        // Every page is touched before it counts.
+        // Touches every page, so that page faults are not measured.
         buffers.fill(1);
         Ok(Self { memory, buffers, bs, next: 0 })
     }
 
-    /// Copies blocks for `time`, or until `stop` is set; returns how many.
+    /// Copies blocks for `time`, or until `stop` is set. Returns their number.
     pub fn run(
         &mut self,
         pattern: &mut Pattern,

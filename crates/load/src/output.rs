@@ -1,8 +1,8 @@
-//! Writing results to stdout: without dying of a closed pipe, and without taking a full disk for a success.
+//! Writing results to stdout: a closed pipe must not end the program, and a full disk must not pass for success.
 //!
-//! `println!` panics when the reader went away (`sheave bench ... | head -1`); a result that nobody reads any more is
-//! not an error of the run. A result that could not be written is one, and [`finish`] tells: a program calls it last.
-//! What tells without an end asks [`is_read`] whether to go on.
+//! `println!` panics when the reader is gone (`sheave bench ... | head -1`); a result without a reader is not an error
+//! of the run. A result that could not be written is one: a program calls [`finish`] last, which returns it. Code that
+//! prints without end calls [`is_read`] to see whether to go on.
 
 use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
@@ -13,9 +13,9 @@ use sheave_base::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::LoadError;
 
-/// Why stdout did not take a result, the first time.
+/// First error of a write to stdout.
 static FAILED: Mutex<Option<io::Error>> = Mutex::new(None);
-/// Its reader was seen to be gone.
+/// True once the reader of stdout was found to be gone.
 static GONE: AtomicBool = AtomicBool::new(false);
 
 /// Writes text to stdout as it is.
@@ -24,7 +24,7 @@ pub fn text(text: &str) {
     note(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()));
 }
 
-/// Notes the outcome of a write to stdout that somebody else made.
+/// Records the outcome of a write to stdout that was made elsewhere.
 pub fn note(written: io::Result<()>) {
     match written {
         Ok(()) => {}
@@ -37,8 +37,8 @@ pub fn note(written: io::Result<()>) {
     }
 }
 
-/// Whether more can be told: nothing has failed, and the reader of a pipe is not gone, also when there was nothing to
-/// tell it meanwhile.
+/// Returns true if more can be printed: no write has failed, and the reader of a pipe is not gone. Notices that also if
+/// nothing was printed in the meantime.
 pub fn is_read() -> bool {
     let failed = FAILED.lock().unwrap_or_else(PoisonError::into_inner).is_some();
     // Relaxed: as in `note`.
@@ -46,7 +46,7 @@ pub fn is_read() -> bool {
         return false;
     }
     let stdout = io::stdout();
-    // An end of a pipe without another is told unasked.
+    // No events requested: poll(2) always reports a pipe whose other end is closed.
     let mut polled = [PollFd::new(&stdout, PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let found = rustix::event::poll(&mut polled, Some(&now));
@@ -62,11 +62,11 @@ pub fn json<T: Serialize>(value: &T) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// Whether all results were written.
+/// Returns an error if a result was not written.
 ///
 /// # Errors
 ///
-/// Why one was not.
+/// The first failed write.
 pub fn finish() -> Result<(), LoadError> {
     match FAILED.lock().unwrap_or_else(PoisonError::into_inner).take() {
         None => Ok(()),

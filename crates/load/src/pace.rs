@@ -1,13 +1,13 @@
-//! When the next I/O is due: at once, or at a fixed rate.
+//! The times at which I/Os are due: at once, or at a fixed rate.
 //!
-//! * I1. With a rate, I/O `i` is due at `start + i / rate`, however late the ones before it were: a slow device makes
-//!   latencies long instead of making the load light.
+//! * I1. With a rate, I/O `i` is due at `start + i / rate`, however late the earlier ones were: a slow device then has
+//!   long latencies, and not a lighter load.
 
 use std::time::Duration;
 
 use sheave_base::clock::Clock;
 
-/// Decides when I/Os start.
+/// Schedule of the I/Os.
 pub enum Pace {
     /// At once: as fast as possible.
     Unlimited,
@@ -19,23 +19,24 @@ pub enum Pace {
 pub struct Rate {
     clock: Clock,
     start: u64,
-    /// Since `start`, in cycles with [`FRACTION`] more bits.
+    /// Time of the next I/O since `start`, in cycles with [`FRACTION`] more bits.
     next: u64,
     interval: u64,
 }
 
-/// Bits after the point: at 3 GHz the counter lasts for 17 days and the rate is exact to 1e-7.
+/// Fraction bits: at 3 GHz the counter lasts for 17 days and the rate is exact to 1e-7.
 const FRACTION: u32 = 12;
 
 impl Pace {
-    /// `per_second` I/Os a second from now on.
+    /// Schedules `per_second` I/Os per second from now on.
     pub fn rate(clock: &Clock, per_second: u64) -> Self {
         let second = clock.ns_to_cycles(1_000_000_000) << FRACTION;
         let interval = (second / per_second.max(1)).max(1);
         Self::Rate(Rate { clock: clock.clone(), start: clock.cycles(), next: 0, interval })
     }
 
-    /// The moment at which the next I/O was due, if it is due at `now` (both in cycles); it then counts as started.
+    /// Returns the time at which the next I/O was due, if that is not after `now` (both in cycles), and counts it as
+    /// started.
     pub fn due(&mut self, now: u64) -> Option<u64> {
         match self {
             Self::Unlimited => Some(now),
@@ -43,7 +44,7 @@ impl Pace {
         }
     }
 
-    /// Nothing is due and nothing is in flight: passes time, at most until the next I/O is due.
+    /// Called when no I/O is due or in flight: passes time, at most until the next I/O is due.
     pub fn rest(&self, now: u64) {
         if let Self::Rate(rate) = self {
             rate.rest(now);
@@ -56,7 +57,7 @@ impl Rate {
         self.start + (self.next >> FRACTION)
     }
 
-    /// As [`Pace::due`].
+    /// Like [`Pace::due`].
     pub fn due(&mut self, now: u64) -> Option<u64> {
         let due = self.next_due();
         if due > now {
@@ -67,7 +68,7 @@ impl Rate {
     }
 
     fn rest(&self, now: u64) {
-        // A sleep ends late by some 50 us; the rest is spun. Short naps, so that Ctrl-C is not kept waiting.
+        // A sleep ends about 50 us late, so the last part is spun. Sleeps are short, so that Ctrl-C is handled soon.
         const SPIN: Duration = Duration::from_micros(100);
         const NAP: Duration = Duration::from_millis(10);
         let left = Duration::from_nanos(self.clock.cycles_to_ns(self.next_due().saturating_sub(now)));

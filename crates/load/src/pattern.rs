@@ -1,7 +1,7 @@
-//! Which block comes next, and whether it is read or written.
+//! The sequence of blocks, each to be read or written.
 //!
-//! Runs once an I/O in the measured loop, so: no division, no memory, no branch that is hard to predict.
-//! A seed makes one sequence of blocks, so that both sides of a comparison do the same I/O.
+//! Runs once per I/O in the measured loop, so: no division, no allocation, no branch that is hard to predict. A seed
+//! determines the sequence, so that both sides of a comparison do the same I/O.
 //!
 //! * I1. A block index is below `blocks`, an offset below `base + blocks * bs`.
 
@@ -9,12 +9,12 @@ use sheave_base::rng::{Rng, scale};
 
 use crate::rw::Rw;
 
-/// The I/O to do next.
+/// The next I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// Index of the block within the pattern's part of the device.
     pub block: u64,
-    /// Write it, or else read it.
+    /// True for a write, false for a read.
     pub write: bool,
 }
 
@@ -27,7 +27,7 @@ pub struct Pattern {
     random: bool,
     /// A step reads when the low 32 bits of its random number are below this: 0 never, 2^32 always.
     read_below: u64,
-    /// Where the sequence is. A loop may keep it in registers for a batch.
+    /// Current place in the sequence. A loop may keep it in registers for a batch.
     pub at: Cursor,
 }
 
@@ -39,7 +39,7 @@ pub struct Cursor {
 }
 
 impl Pattern {
-    /// A pattern over `blocks` blocks of `bs` bytes that start at byte `base`; `mix` is the share of reads in percent.
+    /// Makes a pattern over `blocks` blocks of `bs` bytes that start at byte `base`; `mix` is the percentage of reads.
     pub fn new(rw: Rw, mix: u8, base: u64, bs: u32, blocks: u64, seed: u64) -> Self {
         debug_assert!(blocks > 0, "the plan refuses a device without a single block");
         let read_below = match (rw.reads(), rw.writes()) {
@@ -51,12 +51,12 @@ impl Pattern {
         Self { base, bs: u64::from(bs), blocks, random: rw.random(), read_below, at }
     }
 
-    /// How many blocks there are.
+    /// Returns the number of blocks.
     pub fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// The next step.
+    /// Returns the next step and advances.
     #[inline]
     pub fn step(&mut self) -> Step {
         let mut at = self.at.clone();
@@ -65,7 +65,7 @@ impl Pattern {
         step
     }
 
-    /// The step after a place in the sequence.
+    /// Returns the step at the place `at` and advances that.
     #[inline]
     pub fn step_from(&self, at: &mut Cursor) -> Step {
         if self.random {
@@ -79,7 +79,7 @@ impl Pattern {
         Step { block, write: self.read_below == 0 }
     }
 
-    /// Where a block lies on the device, in bytes.
+    /// Returns the position of a block on the device in bytes.
     #[inline]
     pub fn offset(&self, block: u64) -> u64 {
         self.base + block * self.bs

@@ -1,10 +1,10 @@
-//! Kinds of work: in which order blocks are taken, and whether they are read or written.
+//! Kinds of work: the order in which blocks are taken, and reading or writing.
 
 use std::str::FromStr;
 
 use serde::Serialize;
 
-/// Kinds of work.
+/// Kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rw {
@@ -21,10 +21,9 @@ pub enum Rw {
 }
 
 impl Rw {
-    /// All of them.
     pub const ALL: [Self; 5] = [Self::Read, Self::Write, Self::Randread, Self::Randwrite, Self::Randrw];
 
-    /// The name on the command line and in JSON.
+    /// Returns the name on the command line and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -35,7 +34,7 @@ impl Rw {
         }
     }
 
-    /// What it does, for help.
+    /// Returns the text for help.
     pub fn what(self) -> &'static str {
         match self {
             Self::Read => "Read from front to back",
@@ -46,17 +45,17 @@ impl Rw {
         }
     }
 
-    /// Whether blocks are taken at random.
+    /// Returns true if blocks are taken at random.
     pub fn random(self) -> bool {
         !matches!(self, Self::Read | Self::Write)
     }
 
-    /// Whether some I/Os read.
+    /// Returns true if some I/Os read.
     pub fn reads(self) -> bool {
         !matches!(self, Self::Write | Self::Randwrite)
     }
 
-    /// Whether some I/Os write.
+    /// Returns true if some I/Os write.
     pub fn writes(self) -> bool {
         !matches!(self, Self::Read | Self::Randread)
     }

@@ -1,7 +1,8 @@
 //! Sheave's ring as an engine of the loops.
 //!
-//! SQEs are written in place. An SQ entry keeps what it had last, so one round of NOPs writes into every entry what
-//! all SQEs have in common, and then only what differs from I/O to I/O is written: direction, offset, address, slot.
+//! SQEs are written in place. An SQ entry keeps its previous content, so one round of NOPs writes the common fields of
+//! all SQEs into every entry; then only the fields that differ between I/Os are written: direction, offset, address,
+//! slot.
 //!
 //! * I1. The memory of the buffers belongs to the ring when registered, else to `_buffers`, which is dropped after
 //!   the ring (field order); the ring waits for its I/O when it is dropped. So `base` stays valid for the ring's life.
@@ -19,13 +20,13 @@ use crate::pace::Pace;
 use crate::pattern::Pattern;
 use crate::verify::block;
 
-/// Most bios of a ring.
+/// Largest number of bios of a ring.
 const MAX_BIOS: u32 = 65_536;
 
-/// How a ring is set up and used.
+/// Setup and use of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineOpts {
-    /// I/Os in flight at most.
+    /// Most I/Os in flight.
     pub depth: u32,
     /// Bytes of an I/O.
     pub bs: u32,
@@ -37,12 +38,13 @@ pub struct EngineOpts {
     pub fixed_buffers: bool,
     /// Writes are durable when they end.
     pub dsync: bool,
-    /// The `ioprio` of each I/O; 0 is none. One that has a priority takes the ring's general way in, with its checks.
+    /// The `ioprio` of each I/O; 0 is none. An I/O with a priority takes the ring's general submission path, with its
+    /// checks.
     pub ioprio: u16,
 }
 
 impl EngineOpts {
-    /// The settings of a ring for these; `pieces` is in how many an I/O may lie.
+    /// Returns the builder of a ring with these options; `pieces` is the largest number of bios of one I/O.
     pub fn ring(&self, pieces: u32) -> RingBuilder {
         let entries = self.depth.next_power_of_two();
         Ring::builder()
@@ -54,11 +56,11 @@ impl EngineOpts {
     }
 }
 
-/// A Sheave ring with one buffer a slot.
+/// A Sheave ring with one buffer per slot.
 pub struct SheaveEngine {
     ring: Ring,
     _buffers: Option<Buf>,
-    /// The first slot's buffer (I1).
+    /// Buffer of the first slot (I1).
     base: *mut u8,
     bs: u32,
     /// Opcodes of a read and a write.
@@ -70,8 +72,8 @@ pub struct SheaveEngine {
 }
 
 impl SheaveEngine {
-    /// A ring on the calling thread, attached as `attach` does it. `pieces` is in how many an I/O may lie: a ring with
-    /// fewer bios than that would end some I/Os short.
+    /// Makes a ring on the calling thread, attached by `attach`. `pieces` is the largest number of bios of one I/O:
+    /// with fewer bios the ring would end some I/Os short.
     pub fn new(
         attach: impl FnOnce(&mut Ring) -> Result<Fd, RingError>,
         pieces: u32,
@@ -80,8 +82,8 @@ impl SheaveEngine {
         Self::built(opts.ring(pieces), attach, opts)
     }
 
-    /// A ring of the caller's settings on the calling thread, otherwise as by [`SheaveEngine::new`]; the settings start
-    /// from [`EngineOpts::ring`].
+    /// Makes a ring from the caller's builder on the calling thread, otherwise like [`SheaveEngine::new`]; the builder
+    /// comes from [`EngineOpts::ring`].
     pub fn built(
         builder: RingBuilder,
         attach: impl FnOnce(&mut Ring) -> Result<Fd, RingError>,
@@ -94,7 +96,7 @@ impl SheaveEngine {
         let mut buffers = Buf::zeroed(opts.depth as usize * opts.bs as usize, 4096).map_err(|err| {
             LoadError::run(format!("no memory for the buffers: {err}")).fix("use a smaller --depth or --bs")
         })?;
-        // Touched now, so that the run does not take the page faults.
+        // Touched now, so that page faults are not measured.
         block::fill_plain(&mut buffers);
         let base = buffers.as_mut_ptr();
         let mut own = Some(buffers);
@@ -120,7 +122,7 @@ impl SheaveEngine {
         self
     }
 
-    /// The ring, between turns.
+    /// Returns the ring, for use between turns.
     pub fn ring(&self) -> &Ring {
         &self.ring
     }
@@ -136,7 +138,7 @@ fn prefill(ring: &mut Ring, template: &Sqe) -> Result<(), LoadError> {
     let fail = |err: RingError| LoadError::run(format!("the ring does not even do NOPs: {err}"));
     let entries = ring.sq_space();
     for _ in 0..entries {
-        // A NOP ignores the file and the length. With a priority it is refused, and leaves its entry as it is too.
+        // A NOP ignores the file and the length. With a priority it is refused, which also leaves its entry as it is.
         let nop = Sqe { opcode: opcode::NOP, ..*template };
         // SAFETY: a NOP uses no address.
         let pushed = unsafe { ring.push_sqe(&nop) };
@@ -180,7 +182,7 @@ impl Engine for SheaveEngine {
         let submitted = if wait > 0 { self.ring.submit_and_wait(wait) } else { self.ring.submit() };
         match submitted {
             Ok(_) => Ok(()),
-            // Too much in flight: the loop reaps, then comes back with what is left.
+            // Too much is in flight: the loop reaps, then calls again for the rest.
             Err(RingError::Busy) => Ok(()),
             Err(err) => Err(LoadError::run(format!("the ring refuses to submit: {err}"))),
         }

@@ -1,4 +1,4 @@
-//! Ctrl-C, SIGTERM and SIGHUP as a flag that long work looks at, or as an end that a server waits for.
+//! Ctrl-C, SIGTERM and SIGHUP as a flag that long work polls, or as an event that a server waits for.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -8,20 +8,20 @@ use sheave_base::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::LoadError;
 
-/// What Ctrl-C, SIGTERM and SIGHUP do, once somebody has asked for a flag.
+/// Handler of Ctrl-C, SIGTERM and SIGHUP, made by the first call of [`stop_flag`].
 struct Stop {
     flag: Arc<AtomicBool>,
-    /// How many have asked for the flag and still look at it.
+    /// Number of users that poll the flag.
     heard_by: usize,
-    /// Nobody does: a signal ends the process, as it does without a handler.
+    /// True without such users: then a signal ends the process, as it does without a handler.
     unheard: Arc<AtomicBool>,
 }
 
-/// One for the process, for handlers stay until its end.
+/// One per process, because handlers stay until its end.
 static STOP: Mutex<Option<Stop>> = Mutex::new(None);
 
-/// A flag that Ctrl-C, SIGTERM or SIGHUP sets; the second Ctrl-C ends the process at once. All who ask get the same
-/// one.
+/// Returns a flag that Ctrl-C, SIGTERM or SIGHUP sets; the second Ctrl-C ends the process at once. All callers share
+/// one flag.
 pub fn stop_flag() -> Result<Arc<AtomicBool>, LoadError> {
     let mut stop = STOP.lock().unwrap_or_else(PoisonError::into_inner);
     let stop = match &mut *stop {
@@ -29,12 +29,12 @@ pub fn stop_flag() -> Result<Arc<AtomicBool>, LoadError> {
         none => none.insert(Stop::catch()?),
     };
     stop.heard_by += 1;
-    // Relaxed, here and below: a flag, that carries nothing but itself.
+    // Relaxed, here and below: the flag carries no other data.
     stop.unheard.store(false, Ordering::Relaxed);
     Ok(Arc::clone(&stop.flag))
 }
 
-/// One of those who asked for the flag looks at it no more. When none does, these signals end the process.
+/// Called by a user that no longer polls the flag. When the last one does, the signals end the process again.
 pub fn stop_unheard() {
     if let Some(stop) = &mut *STOP.lock().unwrap_or_else(PoisonError::into_inner) {
         stop.heard_by -= 1;
@@ -47,15 +47,16 @@ impl Stop {
         let [flag, unheard] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         let stop = Stop { flag, heard_by: 0, unheard };
         #[cfg(not(sheave_mesi))]
-        // The simulation of cache lines has atomics of its own; there a signal ends the process.
+        // The simulation of cache lines has its own atomics, which signal-hook cannot set; there a signal ends the
+        // process.
         {
             use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
             use signal_hook::flag;
-            // nohup(1) has it ignored, for work that is to outlive its terminal.
+            // nohup(1) has it ignored, for work that must outlive its terminal.
             let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
             for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
-                // In this order: the first signal finds the flag unset, then sets it. A terminal that goes sends SIGHUP
-                // twice, itself and by the shell: the second one ends nothing at once.
+                // In this order: the first signal finds the flag unset, then sets it. A closing terminal sends SIGHUP
+                // twice, itself and through the shell, so a second SIGHUP must not end the process.
                 flag::register_conditional_default(signal, Arc::clone(&stop.unheard))
                     .and_then(|id| match signal {
                         SIGHUP => Ok(id),
@@ -69,7 +70,7 @@ impl Stop {
     }
 }
 
-/// Whether the process was started with this signal ignored; not, as far as is known, where there is no /proc.
+/// Returns true if the process was started with this signal ignored; false if there is no /proc.
 #[cfg(not(sheave_mesi))]
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -78,18 +79,18 @@ fn is_ignored(signal: i32) -> bool {
     mask >> (signal - 1) & 1 != 0
 }
 
-/// Makes writes beyond the largest file that the process may have (`ulimit -f`) fail with EFBIG, where SIGXFSZ would
-/// end the process in the middle of its I/O. A program that is started from here has the signal as ever.
+/// Makes writes beyond the largest permitted file size (`ulimit -f`) fail with EFBIG, where SIGXFSZ would end the
+/// process in the middle of its I/O. Child processes have the default handling of the signal.
 pub fn survive_file_size_limit() {
     #[cfg(not(sheave_mesi))] // as above
     {
-        // A handler that does nothing, for the kernel gives the error when the signal does not end the process. Without
-        // one all goes on as before.
+        // An empty handler is enough: the kernel returns the error if the signal does not end the process. If
+        // registering fails, nothing changes.
         let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::new(AtomicBool::new(false)));
     }
 }
 
-/// Why a wait has ended.
+/// Reason for which a wait has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// Ctrl-C or SIGTERM.
@@ -98,22 +99,22 @@ pub enum End {
     Other,
 }
 
-/// Waits for Ctrl-C, SIGTERM, or something else; asleep, not by looking.
+/// Waits for Ctrl-C, SIGTERM or [`Other::tell`]; sleeps, without polling.
 #[derive(Debug)]
 pub struct Ender {
     wait: UnixStream,
     tell: UnixStream,
 }
 
-/// Tells an [`Ender`] of another end.
+/// Ends the wait of an [`Ender`].
 #[derive(Debug)]
 pub struct Other(UnixStream);
 
-/// Hears SIGHUP.
+/// Receiver of SIGHUP.
 #[derive(Debug)]
 pub struct Hangups(UnixStream);
 
-/// Hears each SIGHUP from now on.
+/// Catches each SIGHUP from now on.
 pub fn hangups() -> Result<Hangups, LoadError> {
     let failed = |err| LoadError::run(format!("cannot catch signals: {err}"));
     let (wait, tell) = UnixStream::pair().map_err(failed)?;
@@ -122,13 +123,13 @@ pub fn hangups() -> Result<Hangups, LoadError> {
 }
 
 impl Hangups {
-    /// Waits for the next SIGHUP: true. False when the other end of this socket is closed.
+    /// Waits for the next SIGHUP and returns true; returns false if the other end of the socket `end` is closed.
     pub fn wait(&mut self, end: &UnixStream) -> bool {
         use rustix::event::{PollFd, PollFlags, poll};
         loop {
             let mut polled = [PollFd::new(&self.0, PollFlags::IN), PollFd::new(end, PollFlags::IN)];
             if poll(&mut polled, None).is_err() {
-                // A signal, such as the one that is waited for.
+                // Interrupted by a signal, such as the expected one: poll again.
                 continue;
             }
             if !polled[1].revents().is_empty() {
@@ -140,11 +141,11 @@ impl Hangups {
     }
 }
 
-/// What [`Other`] writes; signals write another byte.
+/// Byte that [`Other`] writes; signals write another one.
 const OTHER: u8 = b'o';
 
 impl Ender {
-    /// One that hears the signals from now on.
+    /// Catches the signals from now on.
     pub fn new() -> Result<Ender, LoadError> {
         use signal_hook::consts::{SIGINT, SIGTERM};
         let failed = |err| LoadError::run(format!("cannot catch signals: {err}"));
@@ -162,16 +163,16 @@ impl Ender {
         Ok(if byte[0] == OTHER { End::Other } else { End::Signal })
     }
 
-    /// Something that can tell of another end.
+    /// Returns a handle that can end the wait.
     pub fn other(&self) -> std::io::Result<Other> {
         Ok(Other(self.tell.try_clone()?))
     }
 }
 
 impl Other {
-    /// Ends the wait, or the next one.
+    /// Ends the current wait, or the next one.
     pub fn tell(mut self) {
-        // Who waits holds the other half; nobody there is nobody to tell.
+        // Fails only if the [`Ender`], which holds the other half, is gone.
         let _ = self.0.write_all(&[OTHER]);
     }
 }

@@ -1,7 +1,7 @@
-//! The slots of one loop: which are free, and what those in flight do.
+//! The slots of one loop: the free ones, and the I/Os of those in flight.
 //!
-//! Free slots rotate first in, first out, so that a loop touches all its buffers as a program does whose buffers
-//! come from a pool, and not the same few hot ones. Both sides of a comparison use this order.
+//! Free slots rotate first in, first out: the loop then touches all its buffers, like a program whose buffers come from
+//! a pool, and not the same few hot ones. Both sides of a comparison use this order.
 //!
 //! * I1. A slot is in the free queue or in flight, never both; `free + in_flight = depth`.
 
@@ -10,29 +10,29 @@ use crate::engine::MAX_DEPTH;
 const MASK: usize = MAX_DEPTH - 1;
 const _: () = assert!(MAX_DEPTH.is_power_of_two(), "the mask stands in for the bounds check");
 
-/// What a slot in flight does.
+/// I/O of a slot in flight.
 #[derive(Clone, Copy, Default)]
 pub struct InFlight {
-    /// When it was due, in cycles.
+    /// Time at which it was due, in cycles.
     pub stamp: u64,
-    /// Where it goes, with the direction in the lowest bit: offsets are multiples of 512.
+    /// Offset, with the direction in the lowest bit: offsets are multiples of 512.
     place: u64,
 }
 
 impl InFlight {
-    /// An I/O at `offset`, due at `stamp`.
+    /// Makes an I/O at `offset`, due at `stamp`.
     #[inline]
     pub fn new(stamp: u64, write: bool, offset: u64) -> Self {
         debug_assert_eq!(offset % 512, 0, "blocks lie on sectors");
         Self { stamp, place: offset | u64::from(write) }
     }
 
-    /// Where it goes, in bytes.
+    /// Returns the offset in bytes.
     pub fn offset(self) -> u64 {
         self.place & !1
     }
 
-    /// Whether it writes.
+    /// Returns true for a write.
     pub fn write(self) -> bool {
         self.place & 1 == 1
     }
@@ -42,7 +42,7 @@ impl InFlight {
 pub struct Slots {
     free: Box<[u16; MAX_DEPTH]>,
     table: Box<[InFlight; MAX_DEPTH]>,
-    /// Slots taken so far, and slots put into the free queue so far; the queue's ends, modulo `wrap + 1`.
+    /// Counts of slots taken and of slots freed so far: the ends of the queue, modulo `wrap + 1`.
     taken: usize,
     freed: usize,
     wrap: usize,
@@ -50,7 +50,7 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// `depth` free slots.
+    /// Makes `depth` free slots.
     pub fn new(depth: u32) -> Self {
         assert!((1..=MAX_DEPTH as u32).contains(&depth), "the arguments bound the depth");
         let mut free = Box::new([0; MAX_DEPTH]);
@@ -63,26 +63,26 @@ impl Slots {
         Self { free, table, taken: 0, freed: depth as usize, wrap, depth }
     }
 
-    /// How many are free.
+    /// Returns the number of free slots.
     #[inline]
     pub fn free(&self) -> u32 {
         (self.freed - self.taken) as u32
     }
 
-    /// How many are in flight.
+    /// Returns the number of slots in flight.
     #[inline]
     pub fn in_flight(&self) -> u32 {
         self.depth - self.free()
     }
 
-    /// Takes slots in a row: what changes stays in registers until it is dropped.
+    /// Borrows the slots to take several: the changing state stays in registers until the result is dropped.
     #[inline]
     pub fn taker(&mut self) -> Taker<'_> {
         let Self { free, table, taken, freed, wrap, .. } = self;
         Taker { free, table, next: *taken, end: *freed, wrap: *wrap & MASK, taken }
     }
 
-    /// Gives slots back in a row: what changes stays in registers until it is dropped.
+    /// Borrows the slots to free several: the changing state stays in registers until the result is dropped.
     #[inline]
     pub fn giver(&mut self) -> Giver<'_> {
         let Self { free, table, freed, wrap, .. } = self;
@@ -94,13 +94,12 @@ impl Slots {
         self.taker().take(io)
     }
 
-    /// Gives one slot back and says what it did.
+    /// Frees one slot and returns its I/O.
     pub fn put(&mut self, slot: u32) -> InFlight {
         self.giver().put(slot)
     }
 }
 
-/// Takes free slots.
 pub struct Taker<'a> {
     free: &'a [u16; MAX_DEPTH],
     table: &'a mut [InFlight; MAX_DEPTH],
@@ -129,7 +128,6 @@ impl Drop for Taker<'_> {
     }
 }
 
-/// Gives slots back.
 pub struct Giver<'a> {
     free: &'a mut [u16; MAX_DEPTH],
     table: &'a [InFlight; MAX_DEPTH],
@@ -139,7 +137,7 @@ pub struct Giver<'a> {
 }
 
 impl Giver<'_> {
-    /// Gives a slot back and says what it did.
+    /// Frees a slot and returns its I/O.
     #[inline]
     pub fn put(&mut self, slot: u32) -> InFlight {
         self.free[self.next & self.wrap & MASK] = slot as u16;

@@ -1,5 +1,5 @@
-//! Parsers of argument values that the programs share. Each error says what was wrong with the value and what one
-//! looks like.
+//! Parsers of argument values that the programs share. Each error says what is wrong with the value and shows a right
+//! one.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use sheave_base::units;
 use crate::cpu;
 use crate::error::LoadError;
 
-/// A time: `500ms`, `1.5s`, `2m`; a bare number is seconds.
+/// Parses a time: `500ms`, `1.5s`, `2m`; a bare number is seconds.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let is_bare = text.ends_with(|last: char| last.is_ascii_digit());
     let parsed = units::parse_duration(&if is_bare { format!("{text}s") } else { text.to_owned() });
@@ -18,7 +18,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A count: `1000`, `50k`, `1.5M` (powers of 1000).
+/// Parses a count: `1000`, `50k`, `1.5M` (powers of 1000).
 pub fn count(text: &str) -> Result<u64, String> {
     match units::parse_count(text) {
         Ok(0) => Err("0 leaves nothing to do; leave the option out for no limit".into()),
@@ -26,7 +26,7 @@ pub fn count(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A list of CPUs as the kernel writes it: `1`, `0,2`, `0-3`, `0-1,4`.
+/// Parses a list of CPUs in the kernel's format: `1`, `0,2`, `0-3`, `0-1,4`.
 pub fn cpu_list(text: &str) -> Result<CpuList, String> {
     const MAX_CPU: usize = 4095;
     let mut cpus = Vec::new();
@@ -45,7 +45,8 @@ pub fn cpu_list(text: &str) -> Result<CpuList, String> {
 pub struct CpuList(pub Vec<usize>);
 
 impl CpuList {
-    /// The list with a CPU of this process in the place of each that it may not use, and a word on that.
+    /// Replaces each CPU that this process may not use by one that it may. Returns the list, and a notice if it was
+    /// changed.
     pub fn on_this_machine(self) -> (CpuList, Option<String>) {
         let allowed = cpu::allowed();
         if allowed.is_empty() || self.0.iter().all(|cpu| allowed.contains(cpu)) {
@@ -57,7 +58,7 @@ impl CpuList {
         (CpuList(mapped), Some(notice))
     }
 
-    /// The CPUs of the list, if this process may run on each of them.
+    /// Returns the CPUs of the list, or an error if this process may not run on all of them.
     pub fn allowed(&self) -> Result<&[usize], LoadError> {
         let allowed = cpu::allowed();
         match self.0.iter().find(|cpu| !allowed.contains(cpu)) {

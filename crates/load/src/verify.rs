@@ -1,4 +1,4 @@
-//! Checking that a device gives back what was written to it.
+//! Checks that a device returns the data that was written to it.
 //!
 //! | module | holds |
 //! |---|---|

@@ -1,12 +1,11 @@
-//! The lines of a job file, cut as fio cuts them.
+//! The lines of a job file, parsed in the same way as fio does.
 //!
-//! Owns comments, sections, the place of `=`, and variables of the environment. A line on which fio does something that
-//! nobody means (blanks around `=` are a part of the key or of the value) is wrong here.
+//! Owns comments, sections, the splitting at `=`, and environment variables. A line that fio reads in a surprising way
+//! (it makes blanks around `=` a part of the key or of the value) is an error here.
 
-/// A line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Line<'a> {
-    /// Nothing, or a comment.
+    /// Empty, or a comment.
     Blank,
     /// `[NAME]`
     Section(&'a str),
@@ -14,9 +13,9 @@ pub(super) enum Line<'a> {
     Option { key: &'a str, value: Option<String> },
 }
 
-/// Reads one; a fault is told with its fix.
+/// Parses one line. An error has its fix beside it.
 pub(super) fn read<'a>(text: &'a str, env: Env<'_>) -> Result<Line<'a>, (String, &'static str)> {
-    // Whatever stands before or around it: fio knows no quotes.
+    // A comment may begin anywhere, also inside of quotes: fio knows none.
     let text = text.split([';', '#']).next().unwrap_or_default();
     let text = text.trim_matches(|char: char| char.is_whitespace() || char.is_control());
     if text.is_empty() {
@@ -36,13 +35,13 @@ pub(super) fn read<'a>(text: &'a str, env: Env<'_>) -> Result<Line<'a>, (String,
     Ok(Line::Option { key, value: Some(expand(value, env)?) })
 }
 
-/// What a variable of the environment holds.
+/// Returns the value of an environment variable.
 pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Words that fio replaces by a number of the machine.
 const KEYWORDS: [&str; 3] = ["$pagesize", "$mb_memory", "$ncpus"];
 
-/// Puts variables in: one that is not set is empty, as for fio.
+/// Replaces environment variables by their values: one that is not set is empty, as for fio.
 fn expand(value: &str, env: Env<'_>) -> Result<String, (String, &'static str)> {
     let (mut out, mut rest) = (String::new(), value);
     while let Some(at) = rest.find("${") {

@@ -1,11 +1,11 @@
-//! Values of options in fio's own grammar, as far as fio's manual and fio agree on it.
+//! Values of options in fio's grammar, as far as fio's manual and fio agree on it.
 //!
-//! Fio reads what it does not understand as something else: `1.5k` is 1 byte, `2sec` are 2 microseconds, `4ki` are
-//! 4096 bytes although the manual says 4000. All of these are refused here.
+//! Fio reads some malformed values as something else: `1.5k` is 1 byte, `2sec` are 2 microseconds, `4ki` are 4096 bytes
+//! although the manual says 4000. All of these are refused here.
 
 use std::time::Duration;
 
-/// A whole number within bounds.
+/// Parses a whole number within bounds.
 pub(super) fn number(text: &str, low: u64, high: u64) -> Result<u64, String> {
     match digits(text) {
         Some((number, "")) if (low..=high).contains(&number) => Ok(number),
@@ -13,12 +13,12 @@ pub(super) fn number(text: &str, low: u64, high: u64) -> Result<u64, String> {
     }
 }
 
-/// One that an entry of a ring can have.
+/// Parses a number from 1 to `most`.
 pub(super) fn count(text: &str, most: u32) -> Result<u32, String> {
     number(text, 1, u64::from(most)).map(|number| number as u32)
 }
 
-/// 1 or 0.
+/// Parses 1 or 0.
 pub(super) fn switch(text: &str) -> Result<bool, String> {
     match text {
         "1" => Ok(true),
@@ -27,12 +27,12 @@ pub(super) fn switch(text: &str) -> Result<bool, String> {
     }
 }
 
-/// The one value that a run can do.
+/// Accepts only the value `known`; `why` is the reason.
 pub(super) fn only(text: &str, known: &str, why: &str) -> Result<(), String> {
     if text == known { Ok(()) } else { Err(format!("expected {known}: {why}")) }
 }
 
-/// Bytes. Under fio's `kb_base=1024` a `k` is 1024 bytes, and a `kib` 1000.
+/// Parses a number of bytes. Under fio's `kb_base=1024` a `k` is 1024 bytes, and a `kib` 1000.
 pub(super) fn size(text: &str) -> Result<u64, String> {
     const HINT: &str = "expected whole bytes with k, m, g or t (powers of 1024), as 4k or 1G";
     let (number, unit) = digits(text).ok_or(HINT)?;
@@ -56,7 +56,7 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Bytes of one I/O.
+/// Parses the bytes of one I/O.
 pub(super) fn block_size(text: &str) -> Result<u32, String> {
     const MAX: u64 = 16 << 20;
     if text.contains([',', '/']) {
@@ -68,7 +68,7 @@ pub(super) fn block_size(text: &str) -> Result<u32, String> {
     }
 }
 
-/// A time; a bare number is seconds.
+/// Parses a time; a bare number is seconds.
 pub(super) fn time(text: &str) -> Result<Duration, String> {
     const HINT: &str = "expected a whole number of seconds, or one with us, ms, s, m, h or d, as 10 or 500ms";
     let (number, unit) = digits(text).ok_or(HINT)?;
@@ -88,7 +88,7 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A number, and what follows it.
+/// Splits a text into its leading number and the rest.
 fn digits(text: &str) -> Option<(u64, &str)> {
     let end = text.find(|char: char| !char.is_ascii_digit()).unwrap_or(text.len());
     Some((text[..end].parse().ok()?, &text[end..]))

@@ -1,4 +1,4 @@
-//! The memory that the peer's kernel ring shares with us: set up, mapped, filled and read in place.
+//! The memory that the peer's kernel ring shares with this process: set up, mapped, filled and read in place.
 //!
 //! * I1. One thread uses the ring; the kernel is the only other party. It reads the SQ tail and writes the SQ head
 //!   within `io_uring_enter`, and writes the CQ tail at any time.
@@ -30,7 +30,7 @@ pub struct Params {
 }
 
 impl Params {
-    /// Asks for `flags` (`IORING_SETUP_*`) and, with [`SETUP_CQSIZE`], for a CQ of this many entries.
+    /// Requests `flags` (`IORING_SETUP_*`) and, with [`SETUP_CQSIZE`], a CQ of this many entries.
     pub fn new(cq_entries: u32, flags: u32) -> Self {
         Self { cq_entries, flags, ..Self::default() }
     }
@@ -100,7 +100,7 @@ impl Mapping {
         }
     }
 
-    /// A pointer `offset` bytes in, where the kernel says that a `T` lies (I2).
+    /// Returns a pointer `offset` bytes in, where the kernel says that a `T` lies (I2).
     fn at<T>(&self, offset: u32) -> *mut T {
         debug_assert!(offset as usize + size_of::<T>() <= self.len, "I2: the kernel's offsets lie inside");
         self.start.as_ptr().wrapping_add(offset as usize).cast()
@@ -131,7 +131,7 @@ pub struct Rings {
 }
 
 impl Rings {
-    /// Sets a ring up as `params` ask.
+    /// Sets up a ring with `params`.
     pub fn new(entries: u32, mut params: Params) -> Result<Self> {
         // SAFETY: the kernel reads and writes one `Params`, which lives across the call.
         let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, entries, &raw mut params) };
@@ -173,12 +173,11 @@ impl Rings {
         })
     }
 
-    /// The ring's descriptor.
     pub fn fd(&self) -> i32 {
         self.fd.as_raw_fd()
     }
 
-    /// The next SQE, which still has what it had last. The caller keeps to the size of the SQ.
+    /// Returns the next SQE, with its previous content. The caller does not exceed the size of the SQ.
     #[inline]
     pub fn next_sqe(&mut self) -> &mut Sqe {
         let index = self.filled & self.sq_mask;
@@ -188,20 +187,20 @@ impl Rings {
         unsafe { &mut *self.sqes.add(index as usize) }
     }
 
-    /// Every SQE, to leave in it what all requests have in common; before the first submission.
+    /// Returns all SQEs, for the common fields of all requests; before the first submission.
     pub fn all_sqes(&mut self) -> &mut [Sqe] {
         // SAFETY: I2; nothing is in flight.
         unsafe { std::slice::from_raw_parts_mut(self.sqes, self.sq_mask as usize + 1) }
     }
 
-    /// Shows the kernel the SQEs filled.
+    /// Makes the filled SQEs visible to the kernel.
     #[inline]
     pub fn publish(&mut self) {
         // SAFETY: I2. Release: the SQEs before the tail; pairs with the kernel's acquire in io_uring_enter.
         unsafe { (*self.sq_tail).store(self.filled, Ordering::Release) };
     }
 
-    /// Takes the completions that are there.
+    /// Calls `done` for each available completion. Returns their number.
     #[inline]
     pub fn reap(&mut self, mut done: impl FnMut(u32, i32)) -> u32 {
         // SAFETY: I2. Relaxed: we alone write the head. Acquire: the CQEs before the tail; pairs with the kernel's

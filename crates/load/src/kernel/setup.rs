@@ -1,6 +1,6 @@
-//! Setting up the peer's ring: features by falling back, task work by trial.
+//! Setup of the peer's ring: missing features fall back, deferred task work is chosen by measurement.
 //!
-//! * I3. A feature that the kernel lacks is left out, never an error; only io_uring itself is required.
+//! * I3. A feature that the kernel lacks is left out without an error; only io_uring itself is required.
 #![allow(unsafe_code)] // Registering takes raw pointers.
 
 use std::fs::File;
@@ -16,28 +16,28 @@ use crate::engine::Engine;
 use crate::error::LoadError;
 use crate::verify::block;
 
-/// What the peer shall do.
+/// Options of the peer.
 pub struct Setup<'a> {
-    /// The file to read and write; none for a NOP.
+    /// The file to read and write; `None` for NOPs.
     pub file: Option<File>,
-    /// I/Os in flight at most.
+    /// Most I/Os in flight.
     pub depth: u32,
-    /// SQEs of one enter; for the trial.
+    /// SQEs per enter, used by the measurement of task work.
     pub batch: u32,
     /// Bytes of an I/O.
     pub bs: u32,
     /// Set the ring up with IOPOLL.
     pub poll: bool,
-    /// NOPs go to the kernel's workers (IOSQE_ASYNC).
+    /// Limits of the kernel's workers; with them NOPs run there (IOSQE_ASYNC).
     pub workers: Option<Workers<'a>>,
 }
 
 /// Limits of the kernel's workers.
 #[derive(Clone, Copy)]
 pub struct Workers<'a> {
-    /// Most of them, of each account.
+    /// Most workers of each kind (bound and unbound).
     pub limit: u32,
-    /// CPUs that they run on; none for all.
+    /// CPUs that they run on; empty for all.
     pub cpus: &'a [usize],
 }
 
@@ -56,11 +56,11 @@ struct RsrcUpdate {
 }
 
 impl KernelRing {
-    /// Sets a ring up, with deferred task work or without, whichever makes NOPs faster here.
+    /// Sets up a ring. For NOPs, with or without deferred task work, whichever is faster on this machine.
     pub fn new(mut setup: Setup<'_>) -> Result<Self, LoadError> {
         let file = setup.file.take();
         let rings = match &file {
-            // I/O that sleeps: deferred task work spares the submitting thread the interruptions.
+            // I/O that sleeps: deferred task work spares the submitting thread interruptions.
             Some(_) => match build(&setup, true, true)? {
                 Some(rings) => Some(rings),
                 None => build(&setup, false, true)?,
@@ -74,7 +74,7 @@ impl KernelRing {
         Self::over(&setup, rings, file)
     }
 
-    /// Buffers, file and SQEs for a ring.
+    /// Adds buffers, file and SQEs to a ring.
     fn over(setup: &Setup<'_>, rings: Rings, file: Option<File>) -> Result<Self, LoadError> {
         let len = (setup.depth as usize) * (setup.bs as usize);
         let mut buffers = Buf::zeroed(len, 4096).map_err(|err| {
@@ -85,7 +85,7 @@ impl KernelRing {
             register(&rings, REGISTER_FILES, &mut [file.as_raw_fd()]).map_err(|err| {
                 LoadError::run(format!("the kernel does not register the file with the peer's ring: {err}"))
             })?;
-            // Touched now, so that the run does not take the page faults.
+            // Touched now, so that page faults are not measured.
             block::fill_plain(&mut buffers);
             let region = libc::iovec { iov_base: buffers.as_mut_ptr().cast(), iov_len: len };
             fixed_buffers = register(&rings, REGISTER_BUFFERS, &mut [region]).is_ok();
@@ -101,7 +101,7 @@ impl KernelRing {
     }
 }
 
-/// Builds the ring itself, from most to least modern (I3); `None` when the kernel lacks what is asked.
+/// Sets up the ring itself, with the most modern features that the kernel has (I3); `None` if it has no `defer`.
 fn build(setup: &Setup<'_>, defer: bool, file: bool) -> Result<Option<Rings>, LoadError> {
     let mut flags = rings::SETUP_CQSIZE;
     if setup.poll && file {
@@ -109,7 +109,7 @@ fn build(setup: &Setup<'_>, defer: bool, file: bool) -> Result<Option<Rings>, Lo
     }
     let single =
         rings::SETUP_SINGLE_ISSUER | if defer { rings::SETUP_DEFER_TASKRUN } else { rings::SETUP_COOP_TASKRUN };
-    // Deferred task work needs the single issuer.
+    // Deferred task work requires the single issuer.
     let least = if defer { single } else { 0 };
     for more in [single | rings::SETUP_NO_SQARRAY, single, least] {
         let cq_entries = setup.depth.next_power_of_two() * 2;
@@ -125,10 +125,10 @@ fn build(setup: &Setup<'_>, defer: bool, file: bool) -> Result<Option<Rings>, Lo
     Ok(None)
 }
 
-/// `io_uring_register` with an array of arguments.
+/// Calls `io_uring_register` with an array of arguments.
 fn register<T>(rings: &Rings, what: u32, arguments: &mut [T]) -> IoResult<i64> {
-    // SAFETY: the kernel reads, and for some calls writes, the elements of the slice, which lives across the call.
-    // What the elements name outlives the ring (I1 of the module above).
+    // SAFETY: the kernel reads, and for some calls writes, the elements of the slice, which lives across the call. The
+    // memory and files that the elements name outlive the ring (I1 of the module above).
     let result = unsafe {
         libc::syscall(
             libc::SYS_io_uring_register,
@@ -141,9 +141,9 @@ fn register<T>(rings: &Rings, what: u32, arguments: &mut [T]) -> IoResult<i64> {
     if result < 0 { Err(Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Tells the kernel how many workers there may be, and where.
+/// Sets the number of the kernel's workers, and their CPUs.
 fn limit_workers(rings: &Rings, workers: Workers<'_>) -> Result<(), LoadError> {
-    // Bound and unbound: NOPs are of one of these.
+    // Bound and unbound workers: NOPs run on one of these kinds.
     register(rings, REGISTER_IOWQ_MAX_WORKERS, &mut [workers.limit; 2])
         .map_err(|err| LoadError::run(format!("the kernel does not take a limit for its workers: {err}")))?;
     if workers.cpus.is_empty() {
@@ -160,7 +160,7 @@ fn limit_workers(rings: &Rings, workers: Workers<'_>) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// Registers the ring with its own thread, so that an enter needs no look-up of the descriptor (I3).
+/// Registers the ring with its own thread, so that an enter needs no lookup of the descriptor (I3).
 fn enter_by_index(rings: &Rings, polls: bool) -> Enter {
     let mut update = [RsrcUpdate { offset: u32::MAX, resv: 0, data: rings.fd() as u64 }];
     match register(rings, REGISTER_RING_FDS, &mut update) {
@@ -169,7 +169,7 @@ fn enter_by_index(rings: &Rings, polls: bool) -> Enter {
     }
 }
 
-/// The ring that does more NOPs: the better of three short turns each.
+/// Returns the ring that does more NOPs: the better of three short turns each.
 fn faster(setup: &Setup<'_>, deferred: Rings, plain: Rings) -> Result<Rings, LoadError> {
     const TURNS: usize = 3;
     let (mut deferred, mut plain) = (KernelRing::over(setup, deferred, None)?, KernelRing::over(setup, plain, None)?);
@@ -182,7 +182,7 @@ fn faster(setup: &Setup<'_>, deferred: Rings, plain: Rings) -> Result<Rings, Loa
     Ok(best.rings)
 }
 
-/// How many NOPs a ring does in 20 ms.
+/// Returns the number of NOPs that a ring does in 20 ms.
 fn nops(ring: &mut KernelRing, batch: u32) -> Result<u64, LoadError> {
     const TURN: Duration = Duration::from_millis(20);
     let (start, mut done) = (Instant::now(), 0);

@@ -1,4 +1,4 @@
-//! One block of a verified run: who it is, data that nobody else has, and a checksum over all of it.
+//! One block of a verified run: its identity, data that is unique to it, and a checksum over both.
 //!
 //! | bytes | little-endian |
 //! |---|---|
@@ -10,32 +10,32 @@
 //! | 32..len-4 | pseudo-random bytes of (run, address, generation) |
 //! | len-4..len | CRC-32C over all before it |
 //!
-//! * I1. Two blocks that differ in run, address or generation differ in each 512 byte sector, so that a torn write
-//!   never looks whole.
+//! * I1. Two blocks with different run, address or generation differ in each 512-byte sector, so that a torn write
+//!   always shows.
 
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
 
 use sheave_base::rng::Rng;
 
-/// Smallest block that has room for all of it.
+/// Smallest block that has room for all fields.
 pub const MIN_LEN: usize = 512;
 
 const MAGIC: [u8; 8] = *b"SHEAVEB1";
 const HEAD: usize = 32;
 const CRC: usize = 4;
 
-/// Who a block is.
+/// Identity of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The run that wrote it.
     pub run: u64,
-    /// Its place on the device, in bytes.
+    /// Position on the device in bytes.
     pub address: u64,
-    /// How often this run has written it.
+    /// Number of times that this run has written the block.
     pub generation: u32,
 }
 
-/// What is wrong with a block.
+/// Reason for which a block is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finding {
     /// Nothing but zeroes.
@@ -50,18 +50,18 @@ pub enum Finding {
     Stale(Identity),
     /// The right block in a generation whose write was not acknowledged.
     Early(Identity),
-    /// It says that it is the right one, but its bytes are not: the first wrong byte, and the first right one after it.
+    /// The right identity with wrong bytes.
     Damaged {
-        /// Who it says it is.
+        /// Identity in the head of the block.
         says: Identity,
-        /// First byte that differs from what was written.
+        /// First byte that differs from the data that was written.
         from: usize,
-        /// The byte after the last one that differs.
+        /// End of the differing bytes: the byte after the last one.
         to: usize,
     },
 }
 
-/// Makes `block` the block `who`.
+/// Fills `block` as the block `who`.
 pub fn seal(block: &mut [u8], who: Identity) {
     debug_assert!(block.len() >= MIN_LEN && block.len().is_multiple_of(8), "blocks are whole sectors");
     let (head, rest) = block.split_at_mut(HEAD);
@@ -78,7 +78,7 @@ pub fn seal(block: &mut [u8], who: Identity) {
     sum.copy_from_slice(&crc(body).to_le_bytes());
 }
 
-/// Whether `block` is exactly the block `expected`.
+/// Returns an error unless `block` is exactly the block `expected`.
 pub fn check(block: &[u8], expected: Identity) -> Result<(), Finding> {
     let (says, whole) = (identity(block), is_whole(block));
     if whole && says == Some(expected) {
@@ -108,7 +108,7 @@ fn diagnose(block: &[u8], expected: Identity, says: Option<Identity>, whole: boo
     }
 }
 
-/// Who a block says it is; `None` when it has no magic or the wrong length.
+/// Returns the identity in the head of a block; `None` without the magic or with the wrong length.
 fn identity(block: &[u8]) -> Option<Identity> {
     let word = |at: usize| -> Option<u64> { Some(u64::from_le_bytes(block.get(at..at + 8)?.try_into().ok()?)) };
     if block.get(..8)? != MAGIC {
@@ -118,29 +118,30 @@ fn identity(block: &[u8]) -> Option<Identity> {
     (len == block.len()).then_some(Identity { run: word(8)?, address: word(16)?, generation })
 }
 
-/// How the content of a device goes on, seen from where a block of a run would begin.
+/// Result of [`left`]: the kind of data found on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
-    /// A run of this program left these bytes, or nobody did: a plain sector, zeroes, or a block that proves itself.
+    /// These bytes were left by a run of this program, or never written: a plain sector, zeroes, or a block that proves
+    /// itself.
     Ours(usize),
-    /// A block of a run of so many bytes begins here, and ends beyond what is at hand.
+    /// A block of a run begins here; it has this many bytes, and ends beyond the given ones.
     More(usize),
-    /// No run of this program wrote this.
+    /// Not written by a run of this program.
     Foreign,
 }
 
 /// Longest block that a run writes.
 pub const MAX_LEN: usize = 16 << 20;
 
-/// Fills the buffers of a run that is not verified: not with zeroes, so that nothing below gets to treat what is
-/// written as such; and so that each sector shows where it comes from, wherever in a buffer it was.
+/// Fills the buffers of a run that is not verified. Not with zeroes, which layers below might treat specially, and so
+/// that each sector can be recognised ([`left`]) wherever in a buffer it was.
 pub fn fill_plain(buffers: &mut [u8]) {
     for (at, byte) in buffers.iter_mut().enumerate() {
         *byte = (at % PLAIN) as u8 + 1;
     }
 }
 
-/// Values of bytes that follow each other in plain buffers: 1 to this, and again.
+/// Largest byte in plain buffers: bytes count from 1 to this, and again.
 const PLAIN: usize = 251;
 
 fn is_plain(sector: &[u8]) -> bool {
@@ -148,8 +149,9 @@ fn is_plain(sector: &[u8]) -> bool {
     sector.iter().all(|&byte| byte == 0) || ((1..=PLAIN).contains(&sector[0].into()) && sector.windows(2).all(follows))
 }
 
-/// What `bytes` begin with. A verified run leaves sealed blocks, any other plain sectors, also in parts of sealed
-/// blocks: so a block proves itself by its first sector, and each of its other sectors is the sealed or a plain one.
+/// Classifies the beginning of `bytes`. A verified run leaves sealed blocks; any other run leaves plain sectors, also
+/// over parts of sealed blocks. So a sealed block is recognised by its first sector, and each other sector must be
+/// sealed or plain.
 pub fn left(bytes: &[u8]) -> Left {
     let Some(first) = bytes.get(..MIN_LEN) else { return Left::Foreign };
     if is_plain(first) {

@@ -1,6 +1,6 @@
-//! The loop of a verified run: fill, run, read back. Not lean: it looks at every byte.
+//! The loop of a verified run: fill, run, read back. Not fast: it checks every byte.
 //!
-//! * I1. A block has one I/O in flight at most ([`Generations`]), so its expected generation is known at submission.
+//! * I1. A block has at most one I/O in flight ([`Generations`]), so its expected generation is known at submission.
 //! * I2. A read buffer is poisoned before the read, so that a device that delivers nothing cannot pass off the bytes
 //!   that an earlier read of the same block left there.
 //! * I3. Nothing is in flight when a phase returns `Ok`.
@@ -23,7 +23,7 @@ use crate::pace::Pace;
 use crate::pattern::{Pattern, Step};
 use crate::slots::{InFlight, Slots};
 
-/// What a verified run has looked at.
+/// Counts of the checks of a verified run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Tally {
     /// Blocks written before the run.
@@ -32,7 +32,7 @@ pub struct Tally {
     pub checked: u64,
     /// Blocks checked by the final pass.
     pub read_back: u64,
-    /// Reads that could not be checked: the block's last write had failed.
+    /// Reads that could not be checked, because the last write of the block had failed.
     pub unknown: u64,
     /// Wrong blocks; the first one ends the run.
     pub wrong: u64,
@@ -48,17 +48,17 @@ impl std::ops::AddAssign for Tally {
     }
 }
 
-/// What a slot in flight will have to show.
+/// I/O of a slot in flight, with the block content that it must find or leave.
 #[derive(Clone, Copy)]
 enum Job {
     Write { block: u64, generation: u32 },
     Read { block: u64, holds: Holds },
 }
 
-/// What comes next in a phase.
+/// Next step of a phase.
 enum Next {
     Io(Step),
-    /// Every candidate is in flight: wait for completions.
+    /// All candidates are in flight: wait for completions.
     Busy,
     End,
 }
@@ -84,7 +84,7 @@ pub struct Checker<E> {
     during: &'static str,
 }
 
-/// What a checker is made for.
+/// Arguments of a checker.
 pub struct Task {
     /// Blocks to work on.
     pub pattern: Pattern,
@@ -92,18 +92,17 @@ pub struct Task {
     pub run: u64,
     /// Bytes of a block.
     pub bs: u32,
-    /// I/Os in flight.
     pub depth: u32,
-    /// I/Os a submit.
+    /// I/Os per submit.
     pub batch: u32,
-    /// Failed I/Os to go on after.
+    /// Number of failed I/Os that do not end the run.
     pub max_errors: u64,
-    /// Where to show progress.
+    /// Place to show progress.
     pub lane: Arc<Lane>,
 }
 
 impl<E: Engine> Checker<E> {
-    /// A checker over blocks that this run has not written.
+    /// Makes a checker over blocks that this run has not written.
     pub fn new(engine: E, task: Task) -> Result<Self, LoadError> {
         let idle = Job::Read { block: 0, holds: Holds::Unwritten };
         Ok(Self {
@@ -138,9 +137,9 @@ impl<E: Engine> Checker<E> {
         Ok(())
     }
 
-    /// Does the work of the run, checking every read.
+    /// Does the work of the run, and checks every read.
     pub fn work(&mut self, until: &Until, pace: &mut Pace) -> Result<(), LoadError> {
-        // More tries than this find no free block only when nearly all of a small device is in flight.
+        // So many tries fail only if nearly all blocks of a small device are in flight.
         const TRIES: u32 = 64;
         self.phase("a read of the run", until, pace, |map, pattern| {
             for _ in 0..TRIES {
@@ -153,7 +152,7 @@ impl<E: Engine> Checker<E> {
         })
     }
 
-    /// Reads every block whose contents are known.
+    /// Reads every block whose content is known.
     pub fn read_back(&mut self, until: &Until) -> Result<(), LoadError> {
         let (mut next, blocks, before) = (0, self.pattern.blocks(), self.tally.checked);
         self.phase("the final read back", until, &mut Pace::Unlimited, |map, _| {
@@ -170,32 +169,31 @@ impl<E: Engine> Checker<E> {
         Ok(())
     }
 
-    /// How many blocks the final pass will read.
+    /// Returns the number of blocks that the final pass will read.
     pub fn known(&self) -> u64 {
         self.map.known()
     }
 
-    /// True when the run must not go on.
+    /// Returns true if the run must not go on.
     pub fn failed(&self) -> bool {
         self.wrong.is_some() || self.counts.errors > self.max_errors
     }
 
-    /// What was counted in the current phase.
+    /// Returns the counts of the current phase.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// What was checked so far.
+    /// Returns the checks so far.
     pub fn tally(&self) -> Tally {
         self.tally
     }
 
-    /// The clock of the checker.
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// The first failed I/O, and the wrong block.
+    /// Returns the first failed I/O, and the wrong block.
     pub fn into_findings(self) -> (Option<IoError>, Option<Wrong>) {
         (self.first_error, self.wrong)
     }
@@ -251,7 +249,8 @@ impl<E: Engine> Checker<E> {
     }
 
     fn prep(&mut self, step: Step, due: u64) {
-        // A phase that walks the blocks in order meets none in flight; the random one has claimed it already.
+        // Always succeeds: a phase in block order meets no block in flight, and the random phase has claimed its block
+        // already.
         self.map.claim(step.block);
         let offset = self.pattern.offset(step.block);
         let slot = self.slots.take(InFlight::new(due, step.write, offset));
@@ -268,7 +267,7 @@ impl<E: Engine> Checker<E> {
         self.engine.prep(slot, step.write, offset);
     }
 
-    /// Submits, reaps, checks.
+    /// Submits, reaps and checks.
     fn turn(&mut self, wait: u32) -> Result<(), LoadError> {
         self.engine.submit(wait)?;
         self.counts.submits += 1;

@@ -1,38 +1,38 @@
-//! How often each block of one thread's part was written, and which blocks are in flight.
+//! Number of writes of each block in one thread's part, and the blocks in flight.
 //!
-//! Memory: four bytes and one bit a block, for at most [`MAX_BLOCKS`] over all threads (the command refuses more).
+//! Memory: four bytes and one bit per block, for at most [`MAX_BLOCKS`] over all threads (the command refuses more).
 //!
-//! * I1. A block has at most one I/O in flight, so that what a read must return is known when it starts.
-//! * I2. The generation counts up with each write that starts, whether it succeeds or not. After a failed write
-//!   nobody knows what the block holds, until a later write succeeds.
+//! * I1. A block has at most one I/O in flight, so that the content that a read must return is known when it starts.
+//! * I2. The generation increases with each write that starts, whether it succeeds or not. After a failed write the
+//!   content of the block is unknown until a later write succeeds.
 
 use crate::error::LoadError;
 
 /// Most blocks of a verified run, of all its threads together: four bytes each, so 1 GiB of memory.
 pub const MAX_BLOCKS: u64 = 256 << 20;
 
-/// What a block must hold.
+/// Expected content of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
-    /// This run has not written it.
+    /// This run has not written the block.
     Unwritten,
-    /// Its last write was acknowledged with this generation.
+    /// The last write was acknowledged, with this generation.
     Generation(u32),
-    /// Its last write failed.
+    /// The last write failed.
     Unknown,
 }
 
 const FAILED: u32 = 1 << 31;
 const COUNT: u32 = FAILED - 1;
 
-/// Generations of blocks `0..blocks`.
+/// Generations of the blocks `0..blocks`.
 pub struct Generations {
     last: Vec<u32>,
     busy: Vec<u64>,
 }
 
 impl Generations {
-    /// Nothing written, nothing in flight.
+    /// Starts with nothing written and nothing in flight.
     pub fn new(blocks: u64) -> Result<Self, LoadError> {
         let no_memory = |_| {
             LoadError::run(format!("no memory for the generations of {blocks} blocks"))
@@ -48,7 +48,7 @@ impl Generations {
         Ok(Self { last, busy })
     }
 
-    /// What a block must hold.
+    /// Returns the expected content of a block.
     pub fn holds(&self, block: u64) -> Holds {
         match self.last[block as usize] {
             0 => Holds::Unwritten,
@@ -57,7 +57,7 @@ impl Generations {
         }
     }
 
-    /// Claims a block for one I/O; false when it has one in flight (I1).
+    /// Claims a block for one I/O; returns false if the block has one in flight (I1).
     pub fn claim(&mut self, block: u64) -> bool {
         let (word, bit) = ((block / 64) as usize, 1u64 << (block % 64));
         let free = self.busy[word] & bit == 0;
@@ -65,13 +65,13 @@ impl Generations {
         free
     }
 
-    /// The generation of the write that starts now on a claimed block.
+    /// Returns the generation of a write that starts now on a claimed block.
     pub fn next(&self, block: u64) -> u32 {
-        // After 2^31 writes of one block the count begins again, far from the generations still in play.
+        // After 2^31 writes of one block the count starts again, far from the generations still in use.
         (self.last[block as usize] & COUNT) % COUNT + 1
     }
 
-    /// The I/O on a block has ended; `written` is the generation of a write and whether it succeeded.
+    /// Ends the I/O on a block; `written` is the generation of a write and whether it succeeded.
     pub fn release(&mut self, block: u64, written: Option<(u32, bool)>) {
         if let Some((generation, succeeded)) = written {
             self.last[block as usize] = if succeeded { generation } else { generation | FAILED };
@@ -81,7 +81,7 @@ impl Generations {
         self.busy[word] &= !bit;
     }
 
-    /// How many blocks hold a known generation.
+    /// Returns the number of blocks with a known generation.
     pub fn known(&self) -> u64 {
         (0..self.last.len() as u64).filter(|&block| matches!(self.holds(block), Holds::Generation(_))).count() as u64
     }

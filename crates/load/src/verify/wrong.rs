@@ -1,4 +1,4 @@
-//! The report of a wrong block: what must be there, what is there, what that usually means.
+//! The report of a wrong block: expected content, found content, and the usual meaning.
 
 use std::fmt;
 
@@ -12,19 +12,19 @@ const SHOWN: usize = 64;
 /// A wrong block.
 #[derive(Clone, Debug)]
 pub struct Wrong {
-    /// What must be there.
+    /// Expected identity.
     pub expected: Identity,
-    /// What is there.
+    /// Actual content.
     pub found: Finding,
     /// Bytes of a block.
     pub bs: u32,
-    /// While doing what.
+    /// Phase in which it was found.
     pub during: &'static str,
-    /// The first bytes of what is there.
+    /// The first bytes of the actual content.
     pub head: Vec<u8>,
 }
 
-/// What a wrong block looks like in the JSON report.
+/// A wrong block in the JSON report.
 #[derive(Clone, Debug, Serialize)]
 pub struct WrongJson {
     address: u64,
@@ -35,13 +35,13 @@ pub struct WrongJson {
 }
 
 impl Wrong {
-    /// A report on `block`.
+    /// Makes a report on `block`.
     pub fn new(expected: Identity, found: Finding, block: &[u8], during: &'static str) -> Self {
         let head = block[..SHOWN.min(block.len())].to_vec();
         Self { expected, found, bs: block.len() as u32, during, head }
     }
 
-    /// For the JSON report.
+    /// Returns the form for the JSON report.
     pub fn json(&self) -> WrongJson {
         WrongJson {
             address: self.expected.address,
