@@ -1,6 +1,6 @@
 //! Addresses of sockets, in the form that the kernel reads.
 //!
-//! Owns their translation from the standard library's types. Called by drivers that connect.
+//! Owns the conversion from the standard library's types. Called by drivers that connect.
 #![allow(unsafe_code)] // a structure of the kernel's, filled with zeroes
 
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net;
 
-/// Where a socket connects to: an address of IP, or of a Unix socket.
+/// Address of a socket to connect to: IP or Unix.
 #[derive(Clone)]
 pub struct Address {
     storage: libc::sockaddr_storage,
@@ -16,7 +16,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// One with these bytes behind the family.
+    /// Makes an address of the bytes `rest` behind the family.
     fn new(family: i32, rest: &[u8]) -> Address {
         // SAFETY: the structure is of integers alone, for which zeroes are right.
         let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
@@ -24,12 +24,12 @@ impl Address {
         let rest = &rest[..rest.len().min(room)];
         storage.ss_family = family as libc::sa_family_t;
         let behind = (&raw mut storage).cast::<u8>().wrapping_add(size_of::<libc::sa_family_t>());
-        // SAFETY: `rest` is no longer than what the structure has behind the family.
+        // SAFETY: `rest` is at most as long as the part of the structure behind the family.
         unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), behind, rest.len()) };
         Address { storage, len: (size_of::<libc::sa_family_t>() + rest.len()) as libc::socklen_t }
     }
 
-    /// Where it is, and how long, for the kernel.
+    /// Returns the pointer and the length for the kernel.
     pub(super) fn raw(&self) -> (*const libc::sockaddr, libc::socklen_t) {
         ((&raw const self.storage).cast(), self.len)
     }

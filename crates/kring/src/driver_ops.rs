@@ -1,7 +1,7 @@
-//! Operations that a driver prepares on descriptors of its own: sockets, timers, events.
+//! Operations that a driver prepares on its own descriptors: sockets, timers, events.
 //!
-//! Owns their SQEs. Each gives one CQE that ends it, but a multishot receive, which gives one for each piece that comes
-//! and says in its flags whether more will come (I2 of the crate). Called by the adapter for outside drivers.
+//! Owns their SQEs. Each has one CQE that ends it, except a multishot receive, which has one for each piece of data and
+//! says in its flags whether more will come (I2 of the crate). Called by the adapter for outside drivers.
 #![allow(unsafe_code)] // operations on memory
 
 use std::os::fd::RawFd;
@@ -15,14 +15,14 @@ use super::address::Address;
 use super::prep::{Full, IoVec, KOp, MAX_RW_BYTES, Target};
 use super::sockets::Message;
 
-/// Which way a message goes.
+/// Direction of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// To the socket, all of it unless the connection ends.
+    /// To the socket, all bytes unless the connection ends.
     Send,
-    /// From the socket, as much as there is, at least one byte.
+    /// From the socket, the available bytes, at least one.
     Recv,
-    /// From the socket, all of it unless the connection ends.
+    /// From the socket, all bytes unless the connection ends.
     RecvAll,
 }
 
@@ -37,7 +37,6 @@ impl From<Duration> for OpTime {
 }
 
 impl Message {
-    /// Its pieces.
     #[must_use]
     pub fn pieces(&self) -> &[IoVec] {
         &self.vecs
@@ -45,7 +44,7 @@ impl Message {
 }
 
 impl KernelRing {
-    /// Prepares to send or to receive a message; one of a single piece goes as SEND or RECV.
+    /// Prepares to send or receive a message; a message of a single piece uses SEND or RECV.
     ///
     /// # Errors
     ///
@@ -53,7 +52,7 @@ impl KernelRing {
     ///
     /// # Safety
     ///
-    /// The message and its pieces must stay where they are and otherwise unused (what is sent: unchanged) until the
+    /// The message and its pieces must stay where they are and otherwise unused (for a send: unchanged) until the
     /// operation's CQE was reaped (I3).
     pub unsafe fn prep_message(
         &mut self,
@@ -84,7 +83,7 @@ impl KernelRing {
         self.push(entry, user_data)
     }
 
-    /// Prepares a read or write of a file, as `preadv2` and `pwritev2` do it.
+    /// Prepares a read or write of a file, like `preadv2` and `pwritev2`.
     ///
     /// # Errors
     ///
@@ -92,7 +91,7 @@ impl KernelRing {
     ///
     /// # Safety
     ///
-    /// As [`prep_message`](Self::prep_message).
+    /// Like [`prep_message`](Self::prep_message).
     pub unsafe fn prep_file(
         &mut self,
         fd: RawFd,
@@ -106,9 +105,9 @@ impl KernelRing {
         unsafe { self.prep_rw(op, Target::Raw(fd), &message.vecs, None, offset, rw_flags, user_data) }
     }
 
-    /// Prepares to receive whatever comes into the [receive buffers](Self::register_recv_buffers) of a group, with a
-    /// CQE for each piece, until one says that no more will come: an error, the end of the connection, or `-ENOBUFS`.
-    /// Since Linux 6.0.
+    /// Prepares a multishot receive into the [receive buffers](Self::register_recv_buffers) of a group. Each piece of
+    /// data has a CQE, until one says that no more will come: an error, the end of the connection, or `-ENOBUFS`. Since
+    /// Linux 6.0.
     ///
     /// # Errors
     ///
@@ -133,7 +132,7 @@ impl KernelRing {
         self.push(opcode::Connect::new(Fd(fd), address, len).build(), user_data)
     }
 
-    /// Prepares a CQE for when the descriptor is readable, has failed, or has lost its other end.
+    /// Prepares a CQE for when the descriptor becomes readable, fails, or its peer closes.
     ///
     /// # Errors
     ///
@@ -142,7 +141,7 @@ impl KernelRing {
         self.push(opcode::PollAdd::new(Fd(fd), libc::POLLIN as u32).build(), user_data)
     }
 
-    /// Prepares a CQE, `-ETIME`, after a time.
+    /// Prepares a CQE, `-ETIME`, after the time `after`.
     ///
     /// # Errors
     ///

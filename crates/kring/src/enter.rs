@@ -1,4 +1,4 @@
-//! The one system call of the ring, and the reaping of what it brought.
+//! The one system call of the ring, and the reaping of its completions.
 //!
 //! States of an operation: prepared (`pending`) -> taken by the kernel (`in_flight`) -> CQE reaped (gone).
 
@@ -16,24 +16,25 @@ use super::rings::Completed;
 use super::sys::{self, Patience};
 use sheave_base::status::Errno;
 
-/// How often `enter` tries again when the kernel has no memory for requests, before it says so.
+/// Number of retries of `enter` without memory in the kernel, before it returns the error.
 const MAX_RETRIES: u32 = 64;
-/// How long one such retry waits for memory to become free.
+/// Time that one such retry waits for memory to become free.
 const RETRY_WAIT: Duration = Duration::from_millis(2);
-/// How long a ring that is dropped sleeps at a time.
+/// Longest single wait while a ring is dropped.
 const DROP_ROUND: Duration = Duration::from_millis(100);
 
 impl KernelRing {
-    /// One `io_uring_enter`: submits all that is prepared, runs completions, and with `min_complete` above 0 waits
-    /// until that many are in the completion queue (those not reaped yet count), `timeout` is over, or a signal came.
-    /// Gives how many operations the kernel took. I4 and I5 say when it does not enter or not wait.
+    /// One `io_uring_enter`: submits all prepared operations and runs completions. With `min_complete` above 0 waits
+    /// until that many are in the completion queue (earlier ones not yet reaped count), `timeout` passes, or a signal
+    /// arrives. Returns the number of operations that the kernel took. Does not enter, or does not wait, in the cases
+    /// of I4 and I5.
     ///
-    /// Kernels before 5.11 have no timeout for this: there it takes a second system call, and returns when the first
-    /// completion comes.
+    /// Kernels before 5.11 have no timeout for this: there a timeout costs a second system call, and the wait ends with
+    /// the first completion.
     ///
     /// # Errors
     ///
-    /// What no retry helps. Operations that were not taken stay [`pending`](Self::pending).
+    /// An error that no retry helps. Operations that were not taken stay [`pending`](Self::pending).
     #[inline]
     pub fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> Result<u32, KringError> {
         if timeout.is_some() {
@@ -48,7 +49,8 @@ impl KernelRing {
         if entered.is_ok() && self.pending() == 0 { Ok(before) } else { self.after_enter(before, entered) }
     }
 
-    /// What is to be sent, what can be waited for (I5), and the flags of an enter for these.
+    /// Returns the number of operations to submit, the completions that can be waited for (I5), and the flags of the
+    /// enter.
     #[inline(always)]
     fn before_enter(&self, min_complete: u32) -> (u32, u32, u32) {
         let before = self.pending();
@@ -60,7 +62,7 @@ impl KernelRing {
         (before, min_complete, flags)
     }
 
-    /// What an enter came to, which has not just taken everything.
+    /// Handles the result of an enter that did not simply take everything.
     #[cold]
     #[inline(never)]
     fn after_enter(&mut self, before: u32, entered: Result<u32, i32>) -> Result<u32, KringError> {
@@ -71,13 +73,13 @@ impl KernelRing {
         }
     }
 
-    /// As [`enter`](Self::enter), but waits for more than one completion for `gather` only, in whole microseconds;
-    /// from then on one is enough. So a batch of completions costs one wake-up, and yet somebody who rings the
-    /// eventfd is heard soon. Kernels before 6.12 cannot do that: there one completion is enough from the start.
+    /// Like [`enter`](Self::enter), but waits for more than one completion for at most `gather`, in whole microseconds;
+    /// from then on one is enough. So a batch of completions costs one wake-up, and a signal on the eventfd is still
+    /// handled soon. Kernels before 6.12 cannot do that: there one completion is enough from the start.
     ///
     /// # Errors
     ///
-    /// As [`enter`](Self::enter).
+    /// Like [`enter`](Self::enter).
     #[inline]
     pub fn enter_gather(
         &mut self,
@@ -110,13 +112,13 @@ impl KernelRing {
         self.after_enter(before, entered)
     }
 
-    /// Hands each completion that is there to `each(user_data, res, flags)`, oldest first, without a system call;
-    /// gives how many.
+    /// Calls `each(user_data, res, flags)` for each available completion, oldest first, without a system call. Returns
+    /// their number.
     #[inline]
     pub fn reap(&mut self, mut each: impl FnMut(u64, i32, u32)) -> u32 {
         let mut reaped = 0;
         while let Some(&Completed { user_data, res, flags }) = self.rings.row().first() {
-            // Before `each`, so that a panic in it leaves the count right (I2).
+            // Before `each`, so that the count is right even if it panics (I2).
             self.took(1, self.that_end(flags));
             self.rang(user_data);
             each(user_data, res, flags);
@@ -125,11 +127,11 @@ impl KernelRing {
         reaped
     }
 
-    /// As [`reap`](Self::reap), but moves the completions to the end of a list, all that there are in one go. Those of
-    /// the wake-up and of the alarm are told by the caller, with [`rang`](Self::rang).
+    /// Like [`reap`](Self::reap), but appends all available completions to `list`. The caller must report those of the
+    /// wake-up and the alarm with [`rang`](Self::rang).
     #[inline]
     pub fn reap_into(&mut self, list: &mut Vec<Completed>) {
-        // Twice at most: up to the end of the queue's memory, then from its start on.
+        // At most two turns: up to the end of the queue's memory, then from its start on.
         loop {
             let row = self.rings.row();
             let many = row.len() as u32;
@@ -142,7 +144,7 @@ impl KernelRing {
         }
     }
 
-    /// The only completion that there is; `None`, and nothing has changed, when there are others, or none.
+    /// Takes the completion if there is exactly one. Returns `None`, and takes nothing, if there are more or none.
     #[inline(always)]
     pub fn reap_only(&mut self) -> Option<Completed> {
         let &[only] = self.rings.row() else { return None };
@@ -150,63 +152,64 @@ impl KernelRing {
         Some(only)
     }
 
-    /// The completion with this `user_data` was reaped by [`reap_into`](Self::reap_into) or
-    /// [`reap_only`](Self::reap_only): if it is that of the wake-up or of the alarm, another one may be armed.
+    /// Called for each completion reaped by [`reap_into`](Self::reap_into) or [`reap_only`](Self::reap_only): if
+    /// `user_data` is that of the wake-up or of the alarm, another one may be armed.
     pub fn rang(&mut self, user_data: u64) {
         self.wake.take_if(|wake| *wake == user_data);
         self.alarm.take_if(|alarm| *alarm == user_data);
     }
 
-    /// How many operations a completion with these flags ends: one, or none when more will come (I2).
+    /// Returns the number of operations that a completion with these flags ends: 1, or 0 if more will come (I2).
     #[inline(always)]
     fn that_end(&self, flags: u32) -> u32 {
         u32::from(!self.multishot || !cqueue::more(flags))
     }
 
-    /// Has taken so many completions, so many of which end their operations.
+    /// Removes `many` completions, of which `ends` end their operations.
     #[inline(always)]
     fn took(&mut self, many: u32, ends: u32) {
         self.rings.took(many);
         self.in_flight = self.in_flight.saturating_sub(ends);
     }
 
-    /// Completions that [`reap`](Self::reap) would find.
+    /// Returns the number of completions that [`reap`](Self::reap) would find.
     #[inline]
     pub fn ready(&self) -> u32 {
         self.rings.ready()
     }
 
-    /// Whether something has completed that nobody has taken, whether or not it takes an enter to see it.
+    /// Returns true if a completion has not been taken yet, whether or not it needs an enter to appear.
     #[inline]
     pub fn has_completed(&self) -> bool {
         self.ready() != 0 || self.rings.has_kernel_work()
     }
 
-    /// With nothing to submit: whether the kernel has something to run, or there is something to wait for.
+    /// With nothing to submit: returns true if the kernel has something to run, or there is something to wait for.
     #[inline]
     fn has_work(&self, min_complete: u32) -> bool {
         self.rings.has_kernel_work() || (self.features.iopoll && self.in_flight > 0) || self.ready() < min_complete
     }
 
-    /// Nothing is in flight or prepared but a wake-up or an alarm.
+    /// Returns true if only the wake-up or the alarm is in flight or prepared.
     #[inline]
     fn is_idle(&self) -> bool {
         self.watches() > 0 && self.in_flight + self.pending() == self.watches()
     }
 
-    /// In flight without wake-up and alarm: what touches memory, and ends by itself.
+    /// Returns the number of operations in flight without wake-up and alarm: those that touch memory and end by
+    /// themselves.
     pub fn in_flight_io(&self) -> u32 {
         let wake = u32::from(self.wake.is_some() && self.wake_taken);
         let alarm = u32::from(self.alarm.is_some() && self.alarm_taken);
         self.in_flight.saturating_sub(wake + alarm)
     }
 
-    /// A limit on waiting for what comes anyway, where the kernel knows one.
+    /// Returns a bounded wait for completions that come anyway; unbounded if the kernel has no timeout.
     fn at_most(&self, limit: Duration) -> Patience {
         Patience { timeout: self.features.ext_arg.then_some(limit), gather_us: 0 }
     }
 
-    /// Takes over what the kernel has consumed of the submission queue.
+    /// Updates the state from the kernel's progress in the submission queue.
     #[inline]
     fn settle(&mut self) {
         self.in_flight += self.rings.look();
@@ -225,7 +228,7 @@ impl KernelRing {
         sys::enter(self.enter_fd, to_submit, min_complete, flags, patience)
     }
 
-    /// Enters without waiting, then sleeps in `poll`, then runs what woke it.
+    /// Enters without waiting, then sleeps in `poll`, then runs the completions that ended the sleep.
     #[cold]
     fn enter_then_poll(&mut self, flags: u32, min_complete: u32, timeout: Option<Duration>) -> Result<u32, i32> {
         let taken = self.call(self.pending(), 0, flags, Patience::default())?;
@@ -236,8 +239,9 @@ impl KernelRing {
         Ok(taken)
     }
 
-    /// The kernel took less than everything: it is short of memory, or has completions that nobody reaped. Goes on
-    /// until it took the rest, or there are completions to reap, which the caller does and then enters again.
+    /// Retries after the kernel took less than everything: it is short of memory, or has completions that are not
+    /// reaped. Ends when it has taken the rest, or when there are completions, which the caller must reap before it
+    /// enters again.
     fn enter_again(&mut self, before: u32, mut entered: Result<u32, i32>) -> Result<u32, KringError> {
         let flags = self.enter_flags | sys::ENTER_GETEVENTS;
         for _ in 0..MAX_RETRIES {
@@ -251,7 +255,7 @@ impl KernelRing {
             if self.in_flight_io() == 0 {
                 thread::sleep(RETRY_WAIT);
             } else {
-                // Its own errors (timeout, signal) are of no interest: the next try tells.
+                // The errors of this call (timeout, signal) do not matter: the next try shows the state.
                 let _ = self.call(0, 1, flags, self.at_most(RETRY_WAIT));
             }
             entered = self.call(self.pending(), 0, flags, Patience::default());
@@ -263,25 +267,26 @@ impl KernelRing {
         }
     }
 
-    /// Gives the ring up that `io_uring_enter` does not serve any more, and waits until the kernel touches no memory on
-    /// its behalf. Nothing that it had completes. The kernel holds a pipe open for it: the end of its operations is the
-    /// end of that pipe. Not bounded by us, as the end of a ring is not.
+    /// Gives up a ring that `io_uring_enter` no longer serves, and waits until the kernel touches none of its memory.
+    /// None of its operations completes. The ring's file table holds the writing end of a pipe: when the kernel has
+    /// ended all operations it drops the table, and the pipe ends. The wait has no limit, because the end of a ring has
+    /// none.
     ///
     /// # Errors
     ///
-    /// The ring, when the kernel does not take the pipe: nobody can tell then when its operations end.
+    /// Returns the ring if the kernel does not take the pipe: then the end of its operations cannot be detected.
     pub fn give_up(mut self) -> Result<(), Box<KernelRing>> {
         if self.in_flight_io() == 0 {
             return Ok(());
         }
         let Ok((mut ended, held)) = std::io::pipe() else { return Err(Box::new(self)) };
         let submitter = self.ring.submitter();
-        // Whatever has the first slot: operations in flight keep their file.
+        // Replaces the file in the first slot: operations in flight keep theirs.
         if self.features.file_slots == 0 || submitter.register_files_update(0, &[held.as_raw_fd()]).is_err() {
             return Err(Box::new(self));
         }
         drop(held);
-        // Receives reach these until they end, too (S1 of `sockets`).
+        // Receives write to these until they end (S1 of `sockets`).
         let recv = std::mem::take(&mut self.recv);
         self.in_flight = 0;
         drop(self);
@@ -290,13 +295,14 @@ impl KernelRing {
         Ok(())
     }
 
-    /// Waits until the kernel touches no memory any more (I3). What is only prepared is never submitted. Not bounded
-    /// by us: the kernel ends each operation, and to go earlier would leave freed memory to a device.
+    /// Waits until the kernel touches no memory any more (I3). Operations that are only prepared are never submitted.
+    /// The wait has no limit: the kernel ends each operation, and an earlier return would leave freed memory to a
+    /// device.
     pub(super) fn wait_out(&mut self) {
         if self.in_flight_io() == 0 {
             return;
         }
-        // What has not started yet need not. Unknown before 6.0, and nothing to find is fine, too.
+        // Cancels operations that have not started. Fails before 6.0, or if there are none; both are harmless.
         let soon = Timespec::from(RETRY_WAIT);
         let _ = self.ring.submitter().register_sync_cancel(Some(soon), CancelBuilder::any());
         let round = self.at_most(DROP_ROUND);

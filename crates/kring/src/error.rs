@@ -1,15 +1,15 @@
-//! What can be wrong with a kernel ring, each with its cause and its fix.
+//! Errors of a kernel ring, each with its cause and its fix.
 //!
-//! The source of each that the kernel answered is its [`Errno`].
+//! An error that the kernel returned has its [`Errno`] as source.
 //!
-//! Control path only: an operation that fails gives its `-errno` in its CQE, never one of these.
+//! Control path only: a failed operation has its `-errno` in its CQE, never one of these.
 
 use std::fs;
 use std::io;
 
 use sheave_base::status::Errno;
 
-/// Why there is no kernel ring, or why it refused what was asked.
+/// Reason for which there is no kernel ring, or for which it refused a call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KringError {
@@ -20,10 +20,10 @@ pub enum KringError {
         if *.value == 1 { ", or run in the group of kernel.io_uring_group" } else { "" }
     )]
     Disabled {
-        /// The sysctl's value: 1 is "for the unprivileged", 2 is "for everybody".
+        /// Value of the sysctl: 1 is "for the unprivileged", 2 is "for everybody".
         value: u8,
     },
-    /// A filter answers EPERM or EACCES, or a sandbox EOPNOTSUPP.
+    /// A filter returns EPERM or EACCES, or a sandbox EOPNOTSUPP.
     #[error(
         "io_uring is not permitted ({}): a seccomp filter or security module forbids it, as Docker's default profile \
          does; run with a profile that allows io_uring_setup, io_uring_enter and io_uring_register, such as \
@@ -47,30 +47,27 @@ pub enum KringError {
          with `ulimit -l unlimited` or LimitMEMLOCK=infinity in the unit file, or ask for fewer entries"
     )]
     NoMemory,
-    /// Out of descriptors.
+    /// No file descriptor is left.
     #[error("no file descriptor is left for the ring ({}); raise the limit with `ulimit -n`", errno_text(*.errno))]
     NoDescriptor {
         /// EMFILE or ENFILE.
         #[source]
         errno: Errno,
     },
-    /// The caller asked for no entries, or for more than the kernel has.
+    /// The requested number of entries is 0, or above the kernel's limit.
     #[error("a kernel ring has 1 to 32768 entries, not {entries}; ask for fewer")]
-    BadEntries {
-        /// What was asked for.
-        entries: u32,
-    },
-    /// Even the plainest set-up was refused.
+    BadEntries { entries: u32 },
+    /// Even the oldest set of flags was refused.
     #[error(
         "the kernel refuses every set-up of io_uring that Sheave knows ({}){}",
         errno_text(*.errno),
         if *.iopoll { "; try without polling" } else { "; Linux 5.6 or newer is needed" }
     )]
     Refused {
-        /// What the last try gave.
+        /// Error of the last try.
         #[source]
         errno: Errno,
-        /// Whether polling had been asked for.
+        /// True if polling was requested.
         iopoll: bool,
     },
     /// The ring polls, and this device has no queues to poll.
@@ -82,40 +79,38 @@ pub enum KringError {
     /// `io_uring_enter` failed in a way that no retry helps.
     #[error("io_uring_enter failed: {}{}", errno_text(*.errno), enter_hint(*.errno))]
     Enter {
-        /// What it gave.
         #[source]
         errno: Errno,
     },
-    /// The kernel does not take a buffer into the ring's table; I/O goes on without.
+    /// The kernel does not add a buffer to the ring's table; I/O works without.
     #[error(
         "buffer slot {slot} cannot be registered: {}{}",
         errno_text(*.errno),
         if *.errno == Errno::ENOMEM { "; raise the limit on locked memory with `ulimit -l`" } else { "" }
     )]
     Buffer {
-        /// The slot that was asked for.
         slot: u32,
-        /// What the kernel gave.
+        /// Error of the kernel.
         #[source]
         errno: Errno,
     },
 }
 
 impl KringError {
-    /// Whether an enter that failed so may well be served later: the kernel lacks memory for requests.
+    /// Returns true if an enter that failed with this error may succeed later: the kernel lacks memory for requests.
     pub fn is_shortage(&self) -> bool {
         matches!(self, Self::Enter { errno: Errno(libc::EAGAIN | libc::EBUSY | libc::ENOMEM) })
     }
 
-    /// Names the cause of a failed `io_uring_setup`.
+    /// Returns the error for a failed `io_uring_setup`.
     pub(super) fn from_setup(errno: i32, iopoll: bool) -> Self {
         Self::explain_setup(errno, iopoll, disabled_sysctl())
     }
 
-    /// As [`from_setup`](Self::from_setup), with the value of `kernel.io_uring_disabled` given.
+    /// Like [`from_setup`](Self::from_setup), with the value of `kernel.io_uring_disabled` given.
     pub(super) fn explain_setup(errno: i32, iopoll: bool, disabled: Option<u8>) -> Self {
         match errno {
-            // Some sandboxes answer so to calls that they do not know.
+            // Some sandboxes return this for unknown system calls.
             libc::EOPNOTSUPP => Self::Forbidden { errno: Errno(errno) },
             libc::EPERM | libc::EACCES => match disabled {
                 Some(value @ 1..) => Self::Disabled { value },

@@ -1,23 +1,24 @@
-//! The one kernel io_uring that a Sheave ring may own: driver I/O, sockets and wake-ups wait in its single enter.
+//! The one kernel io_uring that a Sheave ring may own: driver I/O, sockets and wake-ups are waited for in its single
+//! enter.
 //!
-//! No part of what the crate `sheave` promises: what is public here may change with any version.
+//! Not covered by the stability promise of the crate `sheave`: public items here may change with any version.
 //!
-//! Owns: the set-up of the ring for whatever kernel is below ([`setup`]), its tables of registered files and buffers
-//! (`table`, `register`), its queues in memory shared with the kernel (`rings`), the preparation of operations (`prep`)
-//! and the one system call that submits, runs completions and waits (`enter`). Does not own: what an operation means
-//! (the `host` driver), memory that I/O touches (whoever prepared the operation), or time-outs of requests (the block
-//! layer). No type of the `io_uring` crate is public.
+//! Owns the set-up of the ring on each kernel version ([`setup`]), its tables of registered files and buffers (`table`,
+//! `register`), its queues in memory shared with the kernel (`rings`), the preparation of operations (`prep`), and the
+//! one system call that submits, runs completions and waits (`enter`). Does not own the meaning of an operation (the
+//! `host` driver), the memory that I/O touches (the code that prepared the operation), or timeouts of requests (the
+//! block layer). No type of the `io_uring` crate is public.
 //!
 //! Invariants, cited by the code below:
 //!
 //! - I1. One thread: the kernel ties ring, task work and registered ring to the thread that made them, so a
 //!   [`KernelRing`] is neither `Send` nor `Sync`.
-//! - I2. Each operation prepared gives exactly one CQE that ends it; `in_flight` is what was entered minus what was
-//!   reaped of these. Only a multishot receive gives others before, which say that more will come.
-//! - I3. Memory that an operation names outlives its CQE: the caller promises it by `unsafe`, and dropping the ring
-//!   waits for all that is in flight, so that nothing is written after its owner believes the ring gone.
-//! - I4. `enter` makes no system call when there is nothing to submit, nothing to wait for and no completion to run.
-//! - I5. Waiting never outlasts what is in flight: a wait for completions that cannot come returns at once.
+//! - I2. Each prepared operation has exactly one CQE that ends it; `in_flight` is the number of operations entered
+//!   minus the number of these CQEs reaped. Only a multishot receive has earlier CQEs, which say that more will come.
+//! - I3. Memory that an operation names outlives its CQE: the caller promises that with `unsafe`, and dropping the ring
+//!   waits for all that is in flight, so that the kernel writes nothing after the ring is gone.
+//! - I4. `enter` makes no system call if there is nothing to submit, nothing to wait for and no completion to run.
+//! - I5. A wait never outlasts the operations in flight: a wait for more completions than can come is shortened.
 //!
 //! Called by the `host` driver's hardware queue and by the ring that sleeps in it.
 
@@ -49,9 +50,9 @@ pub use rings::Completed;
 pub use setup::{BUFFER_SLOTS, FILE_SLOTS, KringAvoid, KringFeatures, KringOpts, is_allowed};
 pub use sockets::Message;
 
-/// A kernel io_uring, set up as well as this kernel allows.
+/// A kernel io_uring with the newest features that this kernel has.
 ///
-/// I1, held by the compiler:
+/// I1 is checked by the compiler:
 ///
 /// ```compile_fail,E0277
 /// fn sendable<T: Send>() {}
@@ -59,48 +60,50 @@ pub use sockets::Message;
 /// ```
 pub struct KernelRing {
     ring: IoUring,
-    /// The ring's queues. What is between the SQ's head and tail is prepared and not taken by the kernel.
+    /// The ring's queues. Entries between the SQ's head and tail are prepared and not yet taken by the kernel.
     rings: rings::Rings,
-    /// What to pass to `io_uring_enter` as its file: the registered index if `features.registered_ring`, else the fd.
+    /// File argument of `io_uring_enter`: the registered index if `features.registered_ring`, else the descriptor.
     enter_fd: i32,
-    /// The flags that every enter carries.
+    /// Flags of every enter.
     enter_flags: u32,
-    /// Taken by the kernel, CQE not yet reaped (I2).
+    /// Operations taken by the kernel whose CQE is not yet reaped (I2).
     in_flight: u32,
     /// `user_data` of the armed wake-up poll, if one is armed: with the alarm the only operation that is not I/O.
     wake: Option<u64>,
-    /// Whether the kernel has taken that poll, so that `in_flight` counts it.
+    /// True once the kernel has taken that poll, so that `in_flight` counts it.
     wake_taken: bool,
     /// `user_data` of the armed alarm, if one is armed.
     alarm: Option<u64>,
-    /// Whether the kernel has taken the alarm, so that `in_flight` counts it.
+    /// True once the kernel has taken the alarm, so that `in_flight` counts it.
     alarm_taken: bool,
-    /// When the alarm rings; the kernel reads it when it takes the operation.
+    /// Time of the alarm; the kernel reads it when it takes the operation.
     alarm_time: Box<types::Timespec>,
     files: table::FileTable,
     buffers: table::BufferTable,
-    /// By number of their group. Dropped after `ring`, which the kernel's use of them ends with (S1 of `sockets`).
+    /// Receive buffers by group id. Declared after `ring`: closing the ring ends the kernel's access (S1 of `sockets`).
     recv: Vec<(u16, recv_buffers::RecvBuffers)>,
-    /// A multishot operation was prepared once: from then on CQEs are looked at for those that end nothing (I2).
+    /// True once a multishot operation was prepared: from then on CQEs are checked for those that end no operation
+    /// (I2).
     multishot: bool,
     features: KringFeatures,
     notices: Vec<String>,
-    /// What the next enters give instead of entering.
+    /// Results of the next enters, which then make no system call.
     #[cfg(test)]
     simulated: std::collections::VecDeque<Result<u32, i32>>,
-    /// I1.
+    /// Not `Send` (I1).
     one_thread: PhantomData<*const ()>,
 }
 
 impl KernelRing {
     /// Sets up a ring with room for `entries` operations between two enters (rounded up to a power of two).
     ///
-    /// Newer set-up flags are tried first and left away step by step when the kernel does not know them;
-    /// [`features`](Self::features) tells what it came to, [`notices`](Self::notices) what is worth telling a person.
+    /// Newer set-up flags are tried first and dropped step by step if the kernel does not know them.
+    /// [`features`](Self::features) returns the result, [`notices`](Self::notices) the consequences that a user should
+    /// know.
     ///
     /// # Errors
     ///
-    /// Says what forbids io_uring here, and how to allow it.
+    /// Names what forbids io_uring on this machine, and how to allow it.
     pub fn new(entries: u32, opts: KringOpts) -> Result<Self, KringError> {
         let (ring, mut features) = setup::build(entries, &opts)?;
         let rings = rings::Rings::new(&ring).map_err(|errno| KringError::from_setup(errno, opts.iopoll))?;
@@ -139,58 +142,58 @@ impl KernelRing {
         Ok(this)
     }
 
-    /// What this kernel gave us.
+    /// Returns the features of this ring on this kernel.
     pub fn features(&self) -> &KringFeatures {
         &self.features
     }
 
-    /// Plain words about what does not work here and what that costs, each told once.
+    /// Returns messages for the user about missing features and their cost, each once.
     pub fn notices(&self) -> &[String] {
         &self.notices
     }
 
-    /// Operations prepared and not yet entered.
+    /// Returns the number of operations prepared and not yet entered.
     #[inline]
     pub fn pending(&self) -> u32 {
         self.rings.pending()
     }
 
-    /// Operations entered whose completion was not reaped yet.
+    /// Returns the number of operations entered whose completion is not yet reaped.
     #[inline]
     pub fn in_flight(&self) -> u32 {
         self.in_flight
     }
 
-    /// From now on the kernel rings this eventfd whenever something has completed, or wants an enter to complete. Its
-    /// own descriptor tells a poll of the first alone.
+    /// Has the kernel signal the eventfd `bell` whenever something has completed or needs an enter to complete. A poll
+    /// of the ring's own descriptor reports completions only.
     ///
     /// # Errors
-    /// When there is one already, or no memory.
+    /// If there is an eventfd already, or no memory.
     pub fn register_eventfd(&self, bell: BorrowedFd<'_>) -> std::io::Result<()> {
         self.ring.submitter().register_eventfd(bell.as_raw_fd())
     }
 
-    /// Operations prepared or entered that are I/O: all but the wake-up and the alarm.
+    /// Returns the number of operations prepared or entered that are I/O: all except the wake-up and the alarm.
     #[inline]
     pub fn outstanding(&self) -> u32 {
         (self.in_flight + self.pending()).saturating_sub(self.watches())
     }
 
-    /// The wake-up and the alarm, as far as they are armed.
+    /// Returns the number of armed operations that are not I/O: the wake-up and the alarm.
     #[inline]
     fn watches(&self) -> u32 {
         u32::from(self.wake.is_some()) + u32::from(self.alarm.is_some())
     }
 
-    /// Operations that can still be prepared before the next enter.
+    /// Returns the number of operations that can be prepared before the next enter.
     #[inline]
     pub fn space(&self) -> u32 {
         self.rings.space()
     }
 
-    /// Registers the ring's own descriptor with the kernel: an enter then skips looking it up (about 20 ns).
+    /// Registers the ring's own descriptor with the kernel: an enter then skips its lookup (about 20 ns).
     fn register_self(&mut self) {
-        // A thread has 16 such slots; a ring made after they are used up goes by its descriptor, and nobody minds.
+        // A thread has 16 such slots; a ring made when they are used up is entered by its descriptor.
         if let Ok(index) = sys::register_ring_fd(self.ring.as_raw_fd()) {
             self.enter_fd = index;
             self.enter_flags = sys::ENTER_REGISTERED_RING;

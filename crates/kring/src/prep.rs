@@ -1,4 +1,4 @@
-//! Preparing operations: each function fills one SQE; nothing reaches the kernel before `enter`.
+//! Preparation of operations: each function fills one SQE; nothing reaches the kernel before `enter`.
 #![allow(unsafe_code)] // pushing SQEs that name memory
 
 use std::os::fd::RawFd;
@@ -16,44 +16,44 @@ use super::rings::RwSqe;
 #[error("the kernel ring's submission queue is full; enter it first")]
 pub struct Full;
 
-/// Which way the data goes.
+/// Direction of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KOp {
-    /// From the file.
+    /// From the file to memory.
     Read,
-    /// To the file.
+    /// From memory to the file.
     Write,
 }
 
-/// The file an operation is for.
+/// File of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// A slot that `register_file` gave.
+    /// Slot returned by `register_file`.
     Fixed(u32),
     /// A descriptor.
     Raw(RawFd),
 }
 
-/// A piece of memory, laid out as the kernel's `struct iovec`.
+/// A piece of memory in the layout of the kernel's `struct iovec`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct IoVec {
-    /// Where it starts.
+    /// Address of the first byte.
     pub base: *mut u8,
-    /// How many bytes.
+    /// Length in bytes.
     pub len: usize,
 }
 
-/// A read or write of one piece of memory, for [`KernelRing::prep_run`], which says the rest.
+/// A read or write of one piece of memory, for [`KernelRing::prep_run`], which adds direction and file.
 #[derive(Debug, Clone, Copy)]
 pub struct RwOp {
-    /// How many bytes: at most [`MAX_RW_BYTES`].
+    /// Length in bytes, at most [`MAX_RW_BYTES`].
     pub len: u32,
-    /// Where the memory starts.
+    /// Address of the memory.
     pub base: usize,
-    /// Where in the file, in bytes.
+    /// Position in the file in bytes.
     pub offset: u64,
-    /// What its CQE carries.
+    /// `user_data` of its CQE.
     pub user_data: u64,
 }
 
@@ -62,12 +62,12 @@ const _: () = {
     assert!(std::mem::offset_of!(IoVec, len) == std::mem::offset_of!(libc::iovec, iov_len));
 };
 
-/// Most bytes one operation moves; the kernel cuts there, too, and a longer one ends short.
+/// Most bytes that one operation moves; the kernel cuts there, too, and a longer one ends short.
 pub const MAX_RW_BYTES: usize = 0x7fff_f000;
-/// Most segments of one operation; with more the kernel answers `-EINVAL`.
+/// Most segments of one operation; with more the kernel returns `-EINVAL`.
 pub const MAX_SEGMENTS: usize = 1024;
 
-/// Calls `$build` with the target as the crate's own type, whichever that is.
+/// Calls `$build` with the target as the crate's own type.
 macro_rules! with_target {
     ($target:expr, $fd:ident => $build:expr) => {
         match $target {
@@ -84,9 +84,9 @@ macro_rules! with_target {
 }
 
 impl KernelRing {
-    /// Prepares a read or write of `segs` at `offset`. One segment goes as READ or WRITE (by registered buffer
-    /// `fixed_buf`, if given, which must hold it), several as READV or WRITEV, where `fixed_buf` means nothing.
-    /// `rw_flags` are the `RWF_*` flags of `preadv2`.
+    /// Prepares a read or write of `segs` at `offset`. One segment uses READ or WRITE (with the registered buffer
+    /// `fixed_buf`, if given, which must contain it). Several use READV or WRITEV, which ignore `fixed_buf`. `rw_flags`
+    /// are the `RWF_*` flags of `preadv2`.
     ///
     /// # Errors
     ///
@@ -115,9 +115,10 @@ impl KernelRing {
         self.push(entry, user_data)
     }
 
-    /// Prepares a read, or a write, for each of `items`, as many as `op_for` gives and there is room for; how many. All
-    /// memory is in the registered buffer `fixed_buf`, if one is given; one that is not in its slot counts as none. The
-    /// last item that `op_for` was asked about may be one for which it gave nothing.
+    /// Prepares a read or write for each of `items`, until `op_for` returns `None` or there is no room, and returns
+    /// their number. All memory is in the registered buffer `fixed_buf`, if one is given; a slot without a buffer
+    /// counts as none. `op_for` may have been called for one item that was not prepared: the one for which it returned
+    /// `None`.
     ///
     /// # Safety
     ///
@@ -140,12 +141,12 @@ impl KernelRing {
         })
     }
 
-    /// As [`prep_run`](Self::prep_run), for memory in registered buffers: of each item the one that `op_for` says.
-    /// Stops at an item whose buffer is not in its slot, or that names none.
+    /// Like [`prep_run`](Self::prep_run), for memory in registered buffers: `op_for` returns the slot of each. Also
+    /// stops at an item whose slot has no buffer.
     ///
     /// # Safety
     ///
-    /// As there.
+    /// Like [`prep_run`](Self::prep_run).
     #[inline(always)]
     pub unsafe fn prep_run_fixed<T>(
         &mut self,
@@ -164,11 +165,11 @@ impl KernelRing {
         })
     }
 
-    /// As [`prep_run`](Self::prep_run) for one; false when there is no room.
+    /// Like [`prep_run`](Self::prep_run) for one operation; returns false if there is no room.
     ///
     /// # Safety
     ///
-    /// As there.
+    /// Like [`prep_run`](Self::prep_run).
     #[inline(always)]
     pub unsafe fn prep_only(&mut self, op: KOp, target: Target, fixed_buf: Option<u16>, data: RwOp) -> bool {
         let RwOp { len, base, offset, user_data } = data;
@@ -177,7 +178,7 @@ impl KernelRing {
         self.rings.push_rw(entry)
     }
 
-    /// What all operations of a run have in common.
+    /// Returns the common fields of all operations of a run.
     #[inline(always)]
     fn common(&self, op: KOp, target: Target, fixed_buf: Option<u16>) -> RwSqe {
         let fixed_buf = fixed_buf.filter(|&slot| self.buffers.has(slot));
@@ -213,8 +214,8 @@ impl KernelRing {
         self.push(entry, user_data)
     }
 
-    /// Prepares the cancellation of the operation that carries `victim`. Both give a CQE; that of the cancellation is
-    /// 0, `-ENOENT` (no such operation) or `-EALREADY` (too late, it runs).
+    /// Prepares the cancellation of the operation with the `user_data` `victim`. Both have a CQE; that of the
+    /// cancellation is 0, `-ENOENT` (no such operation) or `-EALREADY` (too late, it runs).
     ///
     /// # Errors
     ///
@@ -223,8 +224,8 @@ impl KernelRing {
         self.push(opcode::AsyncCancel::new(victim).build(), user_data)
     }
 
-    /// Prepares a single wake-up: a CQE when `fd` (an eventfd) becomes readable. One may be armed at a time, and its
-    /// `user_data` must be its own: while nothing else is in flight, waiting is idling and not counted as iowait.
+    /// Prepares a single wake-up: a CQE when `fd` (an eventfd) becomes readable. One may be armed at a time, with a
+    /// `user_data` of its own: a wait with nothing else in flight is idle time and not counted as iowait.
     ///
     /// # Errors
     ///
@@ -236,8 +237,8 @@ impl KernelRing {
         Ok(())
     }
 
-    /// Prepares an alarm: a CQE (`-ETIME`) after this time. One may be armed at a time, and its `user_data` must be its
-    /// own. For a far deadline that bounds many waits: a timeout of `enter` costs a timer in each of them.
+    /// Prepares an alarm: a CQE (`-ETIME`) after the time `after`. One may be armed at a time, with a `user_data` of
+    /// its own. For a far deadline that spans many waits: a timeout of `enter` costs a timer in each of them.
     ///
     /// # Errors
     ///
@@ -278,7 +279,7 @@ fn single(op: KOp, target: Target, seg: IoVec, fixed_buf: Option<u16>, offset: u
 #[inline(never)]
 fn vectored(op: KOp, target: Target, segs: &[IoVec], offset: u64, rw_flags: i32) -> Entry {
     let iov: *const libc::iovec = segs.as_ptr().cast();
-    // More than MAX_SEGMENTS is the kernel's `-EINVAL`, as for `preadv2`.
+    // With more than MAX_SEGMENTS the kernel returns `-EINVAL`, as for `preadv2`.
     let count = u32::try_from(segs.len()).unwrap_or(u32::MAX);
     with_target!(target, fd => match op {
         KOp::Read => opcode::Readv::new(fd, iov, count).offset(offset).rw_flags(rw_flags).build(),

@@ -1,50 +1,51 @@
 //! The memory that the kernel receives into, and the list from which it takes buffers.
 //!
-//! Owns who has which buffer. The list is shared with the kernel, which reads it while the ring lives.
+//! Owns the state of each buffer: with the kernel or not. The list is shared with the kernel, which reads it while the
+//! ring lives.
 #![allow(unsafe_code)] // a list shared with the kernel
 
 use io_uring::types::BufRingEntry;
 use sheave_base::buf::Buf;
 use sheave_base::sync::atomic::{AtomicU16, Ordering};
 
-/// Memory that the kernel receives into, as it chooses.
+/// Receive buffers of one group, of which the kernel chooses one for each receive.
 pub(super) struct RecvBuffers {
-    /// The list that the kernel takes buffers from.
+    /// List of free buffers, shared with the kernel.
     ring: Buf,
     memory: Buf,
     each: u32,
     mask: u16,
     tail: u16,
-    /// Which are with the kernel, by number.
+    /// True for buffers in the list, by number.
     with_kernel: Vec<bool>,
 }
 
 impl RecvBuffers {
-    /// Buffers of `each` bytes, all with us; the list has room for `count`.
+    /// Makes buffers of `each` bytes, none of them in the list, which has room for `count`.
     pub(super) fn new(ring: Buf, memory: Buf, each: u32, count: u16) -> RecvBuffers {
         RecvBuffers { ring, memory, each, mask: count - 1, tail: 0, with_kernel: vec![false; usize::from(count)] }
     }
 
-    /// Where the list is, for the kernel.
+    /// Returns the address of the list, for the kernel.
     pub(super) fn address(&mut self) -> u64 {
         self.ring.as_mut_ptr() as u64
     }
 
-    /// The kernel has given a buffer out: where its first `len` bytes are. `None` for a number that there is not.
+    /// Records that the kernel has used buffer `number`. Returns its first `len` bytes; `None` for an invalid number.
     pub(super) fn lend(&mut self, number: u16, len: usize) -> Option<(*const u8, usize)> {
         *self.with_kernel.get_mut(usize::from(number))? = false;
         let start = self.memory.as_ptr().wrapping_add(usize::from(number) * self.each as usize);
         Some((start, len.min(self.each as usize)))
     }
 
-    /// Gives a buffer to the kernel, unless it has it.
+    /// Adds a buffer to the list, unless it is there.
     pub(super) fn take_back(&mut self, number: u16) {
         if self.with_kernel.get(usize::from(number)) == Some(&false) {
             self.give(number);
         }
     }
 
-    /// Writes a buffer to the end of the list.
+    /// Appends a buffer to the list.
     pub(super) fn give(&mut self, number: u16) {
         let start = self.memory.as_mut_ptr().wrapping_add(usize::from(number) * self.each as usize);
         let at = usize::from(self.tail & self.mask);

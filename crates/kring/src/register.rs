@@ -1,8 +1,8 @@
-//! Registering files and buffers with a kernel ring, and giving them back.
+//! Registering files and buffers with a kernel ring, and unregistering them.
 //!
-//! Owns the order of the two steps: the kernel first, then the slot in the ring's `table`. Files get a slot from here;
-//! buffers keep the slot that their owner gives, so that a table above maps one to one. Does not own the memory of a
-//! buffer: its owner keeps it.
+//! Owns the order of the two steps: first the kernel, then the slot in the ring's `table`. Slots of files are chosen
+//! here; slots of buffers by their owner, so that its own table maps to this one slot by slot. Does not own the memory
+//! of a buffer.
 #![allow(unsafe_code)] // registering memory with the kernel
 
 use std::os::fd::RawFd;
@@ -12,8 +12,8 @@ use super::error::{KringError, errno_text};
 use sheave_base::status::Errno;
 
 impl KernelRing {
-    /// Registers a file and gives its slot, for [`Target::Fixed`](super::Target::Fixed); the kernel holds it open
-    /// until [`unregister_file`](Self::unregister_file). `None` if no slot is free or the kernel refuses: go by the
+    /// Registers a file and returns its slot, for [`Target::Fixed`](super::Target::Fixed); the kernel keeps it open
+    /// until [`unregister_file`](Self::unregister_file). `None` if no slot is free or the kernel refuses: use the
     /// descriptor then.
     pub fn register_file(&mut self, fd: RawFd) -> Option<u32> {
         let slot = self.files.taken.trailing_ones();
@@ -25,24 +25,24 @@ impl KernelRing {
         Some(slot)
     }
 
-    /// Frees a slot; operations in flight on its file end as they would have. A slot that is not taken is left alone.
+    /// Frees a slot; operations in flight on its file end normally. A slot that is not taken is ignored.
     pub fn unregister_file(&mut self, slot: u32) {
         let bit = 1u64.checked_shl(slot).unwrap_or(0);
         if self.files.taken & bit == 0 {
             return;
         }
-        // If the kernel does not let go, the slot stays taken: it must not be given out with a file in it.
+        // If the kernel refuses, the slot stays taken: a slot with a file in it must not be reused.
         if self.ring.submitter().register_files_update(slot, &[-1]).is_ok() {
             self.files.taken &= !bit;
         }
     }
 
-    /// Registers `len` bytes at `ptr` as buffer `slot`, in place of what was there.
+    /// Registers `len` bytes at `ptr` as buffer `slot`, replacing the buffer that was there.
     ///
     /// # Errors
     ///
-    /// The kernel's reason; I/O to that memory then goes without a registered buffer. When the limit on locked memory
-    /// is the reason, [`notices`](Self::notices) says so, once.
+    /// The kernel's error; I/O to that memory then works without a registered buffer. If the cause is the limit on
+    /// locked memory, [`notices`](Self::notices) says so, once.
     ///
     /// # Safety
     ///
@@ -55,15 +55,15 @@ impl KernelRing {
         self.update_buffer(slot, libc::iovec { iov_base: ptr.cast(), iov_len: len })
     }
 
-    /// Whether the kernel has a buffer in this slot.
+    /// Returns true if the kernel has a buffer in this slot.
     #[inline]
     pub fn has_buffer(&self, slot: u16) -> bool {
         self.buffers.has(slot)
     }
 
-    /// Empties buffer `slot`; operations in flight with it end as they would have.
+    /// Empties the buffer slot `slot`; operations in flight with it end normally.
     pub fn unregister_buffer(&mut self, slot: u32) {
-        // An error can only mean that there is nothing in the slot.
+        // An error can only mean that the slot is empty.
         let _ = self.update_buffer(slot, libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 });
     }
 

@@ -1,15 +1,15 @@
-//! Rings that can do no more than this code does with them, for a process that serves strangers.
+//! Rings restricted to the operations that this crate uses, for a process that serves untrusted clients.
 //!
-//! A ring is made disabled, told which operations and registrations it may take (`IORING_REGISTER_RESTRICTIONS`), and
-//! enabled; nothing takes that back. Who gets a foothold in the process cannot open a file by a ring
-//! then, as a seccomp filter would not notice. An operation that [`prep`](super::prep), [`sockets`](super::sockets) or
-//! [`driver_ops`](super::driver_ops) learns needs a row in [`OPERATIONS`]: without it the kernel answers `-EACCES`.
+//! A ring is made disabled, restricted to a set of operations and registrations (`IORING_REGISTER_RESTRICTIONS`), and
+//! enabled; that cannot be undone. An attacker inside the process then cannot open a file through a ring, which a
+//! seccomp filter would not see. Every operation of [`prep`](super::prep), [`sockets`](super::sockets) and
+//! [`driver_ops`](super::driver_ops) needs a row in [`OPERATIONS`]: without it the kernel returns `-EACCES`.
 
 use io_uring::register::Restriction;
 use io_uring::{IoUring, opcode};
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
 
-/// What rings do.
+/// Opcodes that rings use.
 const OPERATIONS: [u8; 18] = [
     opcode::Nop::CODE,
     opcode::Read::CODE,
@@ -31,19 +31,19 @@ const OPERATIONS: [u8; 18] = [
     opcode::SendMsg::CODE,
 ];
 
-/// What is registered after a ring was made: an eventfd (4), files (6), buffers (16), the ring itself (20, and 21 gives
-/// that back), a ring of buffers to receive into (22, 23), and a cancel (24).
+/// Registrations after the set-up: an eventfd (4), files (6), buffers (16), the ring itself (20) and its removal (21),
+/// a ring of receive buffers (22, 23), and a cancel (24).
 const REGISTRATIONS: [u8; 8] = [4, 6, 16, 20, 21, 22, 23, 24];
 
 static WANTED: AtomicBool = AtomicBool::new(false);
 
-/// From now on rings of this process are restricted; those that there are stay as they are.
+/// Restricts all rings that this process makes from now on; existing ones stay as they are.
 pub fn restrict_rings() {
-    // Relaxed: a flag, that carries nothing but itself.
+    // Relaxed: the flag carries no other data.
     WANTED.store(true, Ordering::Relaxed);
 }
 
-/// Whether they are.
+/// Returns true after [`restrict_rings`].
 pub(super) fn is_wanted() -> bool {
     // Relaxed: as above.
     WANTED.load(Ordering::Relaxed)
@@ -70,7 +70,7 @@ mod tests {
         for source in sources {
             for (at, _) in source.match_indices("opcode::") {
                 let name = source[at + 8..].split(|c: char| !c.is_alphanumeric()).next().expect("a name");
-                // One that takes several buffers is the same operation to the kernel.
+                // The variant for several buffers has the same opcode.
                 let name = name.strip_suffix("Multi").unwrap_or(name);
                 assert!(own.contains(&format!("opcode::{name}::CODE")), "{name} is not in OPERATIONS");
                 prepared += 1;

@@ -1,15 +1,16 @@
-//! The memory that a kernel ring shares with us: operations are written and completions read where they lie.
+//! The memory that a kernel ring shares with this process: operations are written and completions read in place.
 //!
-//! Owns a mapping of the ring's two queues of its own, beside the one of the `io_uring` crate, whose queues copy each
-//! entry in and out. The crate sets the ring up and registers what is to be registered; its queues are never touched.
+//! Owns a second mapping of the ring's two queues, because the queues of the `io_uring` crate copy each entry in and
+//! out. The crate sets up the ring and registers resources; its queues are never used.
 //!
 //! Invariants:
 //! - R1: one thread uses the ring. The kernel is the only other party: it reads the SQ tail and writes the SQ head
 //!   within `io_uring_enter`, and writes the CQ tail at any time.
-//! - R2: pointers stay inside the mappings: offsets are the kernel's, indexes are masked.
-//! - R3: entry `i` of the SQ's index array is `i` for ever, which the crate wrote when it set the ring up, or there is
-//!   no such array.
-//! - R4: the SQ never has more than its entries between head and tail, so an entry that is written is not the kernel's.
+//! - R2: pointers stay inside the mappings: offsets come from the kernel, indexes are masked.
+//! - R3: entry `i` of the SQ's index array is always `i`, written by the crate when it set up the ring, or there is no
+//!   such array.
+//! - R4: the SQ never has more than its entries between head and tail, so the kernel does not read an entry while it is
+//!   written.
 #![allow(unsafe_code)] // memory shared with the kernel
 
 use std::os::fd::{AsRawFd, RawFd};
@@ -19,9 +20,9 @@ use io_uring::squeue::Entry;
 use io_uring::{IoUring, Parameters};
 use sheave_base::sync::atomic::{AtomicU32, Ordering};
 
-/// The kernel ran completions out of the CQ's room and keeps them.
+/// Completions found the CQ full, and the kernel keeps them.
 const SQ_CQ_OVERFLOW: u32 = 1 << 1;
-/// Completions wait to be run by an enter.
+/// Completions wait for an enter to run them.
 const SQ_TASKRUN: u32 = 1 << 2;
 
 const OFF_SQ_RING: i64 = 0;
@@ -31,15 +32,15 @@ const OFF_SQES: i64 = 0x1000_0000;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completed {
-    /// What its operation was given.
+    /// `user_data` of the operation.
     pub user_data: u64,
-    /// Its result, `-errno` on failure.
+    /// Result of the operation, `-errno` on failure.
     pub res: i32,
     /// `IORING_CQE_F_*`.
     pub flags: u32,
 }
 
-/// An operation on data: `struct io_uring_sqe` of the UAPI, with the words that a read or write fills.
+/// A read or write: `struct io_uring_sqe` of the UAPI with the fields that these use.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct RwSqe {
@@ -50,7 +51,7 @@ pub(super) struct RwSqe {
     len: u32,
     rw_flags: u32,
     user_data: u64,
-    /// Registered buffer, personality and what reads and writes do not use.
+    /// Registered buffer, personality, and fields that reads and writes do not use.
     buffer: u64,
     rest: [u64; 2],
 }
@@ -58,13 +59,13 @@ pub(super) struct RwSqe {
 const _: () = assert!(size_of::<RwSqe>() == size_of::<Entry>() && align_of::<RwSqe>() == align_of::<Entry>());
 
 impl RwSqe {
-    /// This operation, on other data.
+    /// Returns this operation on other data.
     #[inline(always)]
     pub(super) fn of(self, offset: u64, base: usize, len: u32, user_data: u64) -> RwSqe {
         RwSqe { offset, addr: base as u64, len, user_data, ..self }
     }
 
-    /// This operation, in another registered buffer; it names one.
+    /// Returns this operation with another registered buffer; it must use one already.
     #[inline(always)]
     pub(super) fn in_buffer(self, slot: u16) -> RwSqe {
         RwSqe { buffer: slot.into(), ..self }
@@ -78,7 +79,7 @@ impl From<Entry> for RwSqe {
     }
 }
 
-/// `struct io_uring_params` of the UAPI, as far as the offsets are in it.
+/// `struct io_uring_params` of the UAPI, as far as the offsets.
 #[repr(C)]
 struct Params {
     sq_entries: u32,
@@ -133,7 +134,7 @@ impl Mapping {
         }
     }
 
-    /// A pointer `offset` bytes in, where the kernel says that a `T` lies (R2).
+    /// Returns a pointer `offset` bytes in, where the kernel says that a `T` lies (R2).
     fn at<T>(&self, offset: u32) -> *mut T {
         debug_assert!(offset as usize + size_of::<T>() <= self.len, "R2: the kernel's offsets lie inside");
         self.start.as_ptr().wrapping_add(offset as usize).cast()
@@ -151,12 +152,12 @@ impl Drop for Mapping {
 pub(super) struct Rings {
     sqes: *mut RwSqe,
     sq_mask: u32,
-    /// Entries written.
+    /// Count of entries written.
     sq_tail: u32,
-    /// Entries that the kernel has taken, as of the last [`Rings::look`].
+    /// Count of entries taken by the kernel, as of the last [`Rings::look`].
     sq_head: u32,
     cq_mask: u32,
-    /// Completions taken.
+    /// Count of completions taken.
     cq_head: u32,
     cqes: *const Completed,
     sq_tail_word: *const AtomicU32,
@@ -169,12 +170,12 @@ pub(super) struct Rings {
 }
 
 impl Rings {
-    /// Maps the queues of a ring that nothing was submitted to; the errno of a kernel that does not map them.
+    /// Maps the queues of a ring without submissions so far. Returns the errno if the kernel does not map them.
     pub(super) fn new(ring: &IoUring) -> Result<Rings, i32> {
         // SAFETY: `Parameters` is a transparent wrapper of `struct io_uring_params`, as `Params` is (asserted above).
         let params = unsafe { &*std::ptr::from_ref(ring.params()).cast::<Params>() };
         let Params { sq_entries, cq_entries, ref sq_off, ref cq_off, .. } = *params;
-        // The array ends the memory of both; without it, the CQEs do.
+        // The array is last in the memory of both queues; without an array, the CQEs are.
         let sq_end = sq_off.array as usize + sq_entries as usize * size_of::<u32>();
         let cq_end = cq_off.cqes as usize + cq_entries as usize * size_of::<Completed>();
         let rings = Mapping::new(ring.as_raw_fd(), sq_end.max(cq_end), OFF_SQ_RING)?;
@@ -201,26 +202,26 @@ impl Rings {
         })
     }
 
-    /// Entries written that the kernel has not taken.
+    /// Returns the number of entries written that the kernel has not taken.
     #[inline(always)]
     pub(super) fn pending(&self) -> u32 {
         self.sq_tail.wrapping_sub(self.sq_head)
     }
 
-    /// Entries that can be written.
+    /// Returns the number of entries that can be written.
     #[inline(always)]
     pub(super) fn space(&self) -> u32 {
         self.sq_mask + 1 - self.pending()
     }
 
-    /// Writes one operation; false when there is no room.
+    /// Writes one operation; returns false if there is no room.
     #[inline]
     pub(super) fn push(&mut self, entry: Entry) -> bool {
         self.push_rw(entry.into())
     }
 
-    /// Writes one read or write; false when there is no room. What it names is promised by the caller of `KernelRing`'s
-    /// functions.
+    /// Writes one read or write; returns false if there is no room. The caller of `KernelRing`'s functions guarantees
+    /// the memory that it names.
     #[inline(always)]
     pub(super) fn push_rw(&mut self, entry: RwSqe) -> bool {
         let room = self.space() != 0;
@@ -232,13 +233,14 @@ impl Rings {
         room
     }
 
-    /// Where the entry with this number is; an `RwSqe` is an `Entry` (asserted above).
+    /// Returns the address of entry `index`; an `RwSqe` is an `Entry` (asserted above).
     #[inline(always)]
     fn place(&self, index: u32) -> *mut RwSqe {
         self.sqes.wrapping_add((index & self.sq_mask) as usize)
     }
 
-    /// Writes an operation for each of `items`, as long as `entry` gives one and there is room; how many.
+    /// Writes the operation that `entry` returns for each of `items`, until it returns `None` or there is no room.
+    /// Returns the number written.
     #[inline(always)]
     pub(super) fn push_run<T>(&mut self, items: &[T], mut entry: impl FnMut(&T) -> Option<RwSqe>) -> u32 {
         let items = &items[..items.len().min(self.space() as usize)];
@@ -254,14 +256,14 @@ impl Rings {
         tail.wrapping_sub(first)
     }
 
-    /// Shows the kernel what was written; an enter follows.
+    /// Makes the written entries visible to the kernel; an enter follows.
     #[inline(always)]
     pub(super) fn publish(&mut self) {
         // SAFETY: R2. Release: the entries before the tail; pairs with the kernel's acquire in io_uring_enter.
         unsafe { (*self.sq_tail_word).store(self.sq_tail, Ordering::Release) };
     }
 
-    /// Looks how far the kernel has come, after an enter; how many entries it has taken.
+    /// Reads the SQ head after an enter. Returns the number of entries that the kernel has taken since the last call.
     #[inline(always)]
     pub(super) fn look(&mut self) -> u32 {
         let before = self.sq_head;
@@ -270,21 +272,23 @@ impl Rings {
         self.sq_head.wrapping_sub(before)
     }
 
-    /// Whether only an enter brings completions that the kernel has: they wait to be run, or found the CQ full.
+    /// Returns true if the kernel has completions that only an enter delivers: they wait to be run, or found the CQ
+    /// full.
     #[inline]
     pub(super) fn has_kernel_work(&self) -> bool {
         // SAFETY: R2. Relaxed: a hint for the enter that follows, which orders everything.
         unsafe { (*self.sq_flags_word).load(Ordering::Relaxed) & (SQ_TASKRUN | SQ_CQ_OVERFLOW) != 0 }
     }
 
-    /// Completions that wait to be taken.
+    /// Returns the number of completions that wait to be taken.
     #[inline(always)]
     pub(super) fn ready(&self) -> u32 {
         // SAFETY: R2. Acquire: the entries before the tail; pairs with the kernel's release of it.
         unsafe { (*self.cq_tail_word).load(Ordering::Acquire) }.wrapping_sub(self.cq_head)
     }
 
-    /// The completions that wait and lie in a row from the oldest on. [`Rings::took`] gives their places back.
+    /// Returns the waiting completions that are contiguous in memory, from the oldest on. [`Rings::took`] frees their
+    /// places.
     #[inline(always)]
     pub(super) fn row(&self) -> &[Completed] {
         let ready = self.ready();
@@ -295,7 +299,7 @@ impl Rings {
         unsafe { std::slice::from_raw_parts(self.cqes.add(first as usize), many as usize) }
     }
 
-    /// Gives the places of the oldest completions back to the kernel.
+    /// Frees the places of the `many` oldest completions for the kernel.
     #[inline(always)]
     pub(super) fn took(&mut self, many: u32) {
         self.cq_head = self.cq_head.wrapping_add(many);

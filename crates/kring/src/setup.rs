@@ -1,6 +1,6 @@
-//! Sets up a kernel ring: the newest flags first, then fewer, down to what Linux 5.6 knows.
+//! Sets up a kernel ring: the newest flags first, then fewer, down to those of Linux 5.6.
 //!
-//! Owns the ladder of flag sets, the sizes of what a ring asks for, and what it turned out to have ([`KringFeatures`]).
+//! Owns the ladder of flag sets, the requested sizes, and the record of what the ring has ([`KringFeatures`]).
 
 use io_uring::IoUring;
 
@@ -15,25 +15,25 @@ pub const BUFFER_SLOTS: u32 = 1024;
 const MAX_ENTRIES: u32 = 32768;
 /// Completion queue entries per submission entry: a late reaper must not push the kernel into its overflow list.
 const CQ_PER_SQ: u32 = 4;
-/// A completion queue is at least this long.
+/// Least entries of a completion queue.
 const MIN_CQ: u32 = 256;
 /// Most entries the kernel gives a completion queue.
 const MAX_CQ: u32 = 2 * MAX_ENTRIES;
 
-/// Whether this process may make kernel rings at all; makes none.
+/// Checks whether this process may make kernel rings at all, without making one.
 ///
 /// # Errors
 ///
 /// [`Disabled`](KringError::Disabled), [`Forbidden`](KringError::Forbidden) or [`Missing`](KringError::Missing).
 pub fn is_allowed() -> Result<(), KringError> {
     match sys::setup_nothing() {
-        // The answer of every kernel that makes rings, to who asks for one of no entries.
+        // Every kernel that can make rings returns this for a ring without entries.
         libc::EINVAL => may_enter(-1),
         errno => Err(KringError::from_setup(errno, false)),
     }
 }
 
-/// Tries `io_uring_enter` with nothing to submit and nothing to wait for, since some seccomp filters allow
+/// Tries `io_uring_enter` with nothing to submit and nothing to wait for, because some seccomp filters allow
 /// `io_uring_setup` alone.
 pub(super) fn may_enter(ring: i32) -> Result<(), KringError> {
     match sys::enter(ring, 0, 0, 0, sys::Patience::default()) {
@@ -42,17 +42,17 @@ pub(super) fn may_enter(ring: i32) -> Result<(), KringError> {
     }
 }
 
-/// How to set up a kernel ring.
+/// Options of a kernel ring.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KringOpts {
-    /// Completions are polled for, not interrupted for. Only for block devices with poll queues, `O_DIRECT`, and
-    /// reads and writes: the kernel answers others with `-EINVAL`, and time-outs of `enter` are not kept.
+    /// Polls for completions instead of interrupts. Only for block devices with poll queues, `O_DIRECT`, and reads and
+    /// writes: the kernel returns `-EINVAL` for other operations, and ignores timeouts of `enter`.
     pub iopoll: bool,
-    /// What to do without, as an older kernel would.
+    /// Features not to use, as on an older kernel.
     pub avoid: KringAvoid,
 }
 
-/// Features to do without, to measure what one brings or to behave as on an older kernel.
+/// Features not to use, to measure their effect or to behave as on an older kernel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KringAvoid {
     /// As before 6.12.
@@ -69,7 +69,7 @@ pub struct KringAvoid {
     pub submit_all: bool,
     /// As before 5.18.
     pub registered_ring: bool,
-    /// As before 5.11, so without all of the above, too: waiting with a timeout takes a second system call.
+    /// As before 5.11, which implies all of the above: waiting with a timeout takes a second system call.
     pub ext_arg: bool,
     /// No table of registered files.
     pub file_table: bool,
@@ -77,42 +77,41 @@ pub struct KringAvoid {
     pub buffer_table: bool,
 }
 
-/// What a kernel ring has.
+/// Features and sizes of a kernel ring.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KringFeatures {
     /// Entries of the submission queue.
     pub sq_entries: u32,
     /// Entries of the completion queue.
     pub cq_entries: u32,
-    /// Completions are polled for.
     pub iopoll: bool,
     /// SQEs are consumed in order, without an index array.
     pub no_sqarray: bool,
-    /// Completions run when the ring's owner enters, and at no other time.
+    /// Completions run only when the ring's owner enters.
     pub defer_taskrun: bool,
-    /// The kernel relies on one thread submitting.
+    /// The kernel relies on a single submitting thread.
     pub single_issuer: bool,
-    /// Completions do not interrupt the owner; a flag in the ring says that some wait to be run.
+    /// Completions do not interrupt the owner; a flag in the ring shows that some wait to be run.
     pub coop_taskrun: bool,
     /// A bad SQE does not stop the rest of its batch.
     pub submit_all: bool,
-    /// Enter goes by a registered index.
+    /// Enters use a registered index.
     pub registered_ring: bool,
-    /// Waiting takes a timeout.
+    /// Waits can have a timeout.
     pub ext_arg: bool,
-    /// Waiting for several completions can settle for one after a while (since 6.12).
+    /// A wait for several completions can accept one after a while (since 6.12).
     pub min_wait: bool,
-    /// Completions that find the queue full are kept by the kernel.
+    /// The kernel keeps completions that find the queue full.
     pub nodrop: bool,
-    /// An idle wait can be kept out of the iowait statistics.
+    /// An idle wait can be excluded from the iowait statistics.
     pub no_iowait: bool,
-    /// Slots for registered files; 0 if the kernel gave no table.
+    /// Slots for registered files; 0 if the kernel refused the table.
     pub file_slots: u32,
-    /// Slots for registered buffers; 0 if the kernel gave no table.
+    /// Slots for registered buffers; 0 if the kernel refused the table.
     pub buffer_slots: u32,
 }
 
-/// One rung of the ladder.
+/// One set of flags of the ladder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Rung {
     no_sqarray: bool,
@@ -122,7 +121,7 @@ struct Rung {
     submit_all: bool,
 }
 
-/// From the newest kernel to the oldest, each flag set that some release introduced.
+/// Flag sets from the newest kernel to the oldest, one for each release that introduced a flag.
 const LADDER: [Rung; 6] = {
     let full =
         Rung { no_sqarray: true, defer_taskrun: true, single_issuer: true, coop_taskrun: true, submit_all: true };
@@ -135,7 +134,7 @@ const LADDER: [Rung; 6] = {
 };
 
 impl Rung {
-    /// Whether a kernel without what is to be avoided would answer this rung with EINVAL.
+    /// Returns true if a kernel without the features to avoid would refuse this set of flags with EINVAL.
     fn refused_by(self, avoid: KringAvoid) -> bool {
         (self.no_sqarray && avoid.no_sqarray)
             || (self.defer_taskrun && avoid.defer_taskrun)
@@ -174,7 +173,7 @@ impl Rung {
     }
 }
 
-/// Walks down the ladder until the kernel agrees.
+/// Tries the flag sets in order until the kernel accepts one.
 pub(super) fn build(entries: u32, opts: &KringOpts) -> Result<(IoUring, KringFeatures), KringError> {
     if entries == 0 || entries > MAX_ENTRIES {
         return Err(KringError::BadEntries { entries });

@@ -1,11 +1,11 @@
 //! Operations on sockets, and the memory that the kernel receives into.
 //!
-//! Owns the receive buffers of a ring: memory that waits with the kernel and belongs to no connection until data has
-//! come, so that a connection without traffic has none. A buffer is with the kernel, or lent to whoever was told of it
-//! by a CQE, and goes back by [`KernelRing::recycle`]. Each user of the ring has a group of such buffers for itself.
+//! Owns the receive buffers of a ring: memory that waits in the kernel's list and belongs to no connection until data
+//! arrives, so that an idle connection has none. A buffer is in that list, or used by the receiver of its CQE until
+//! [`KernelRing::recycle`]. Each user of the ring has its own group of such buffers.
 //!
-//! Invariant S1: the buffers are freed after the kernel's ring, for fields of [`KernelRing`] are dropped in their
-//! order, or after the kernel has forgotten their group.
+//! Invariant S1: the buffers are freed after the kernel's ring, because the fields of [`KernelRing`] are dropped in
+//! their order, or after the kernel has unregistered their group.
 #![allow(unsafe_code)] // operations on memory, and buffers shared with the kernel
 
 use std::os::fd::RawFd;
@@ -24,8 +24,7 @@ use super::{KernelRing, MAX_RW_BYTES};
 /// `IORING_RECVSEND_POLL_FIRST`, since Linux 5.19.
 const POLL_FIRST: u16 = 1;
 
-/// A message to be sent: pieces of memory, in the form that the kernel reads. It must stay where it is while it is
-/// being sent, so it is a box of its own.
+/// A message to send: pieces of memory, in the kernel's layout. Boxed because it must not move while it is sent.
 #[derive(Debug)]
 pub struct Message {
     pub(super) vecs: Vec<IoVec>,
@@ -33,7 +32,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// An empty message.
+    /// Makes an empty message.
     #[must_use]
     pub fn new() -> Box<Message> {
         // SAFETY: all fields of a message's header may be zero: no name, no vectors, no control data.
@@ -41,12 +40,12 @@ impl Message {
         Box::new(Message { vecs: Vec::new(), header })
     }
 
-    /// Takes all pieces out.
+    /// Removes all pieces.
     pub fn clear(&mut self) {
         self.vecs.clear();
     }
 
-    /// Adds a piece; false when it has [`MAX_SEGMENTS`].
+    /// Adds a piece; returns false if there are [`MAX_SEGMENTS`].
     #[must_use]
     pub fn push(&mut self, piece: IoVec) -> bool {
         let room = self.vecs.len() < MAX_SEGMENTS;
@@ -58,11 +57,11 @@ impl Message {
 }
 
 impl KernelRing {
-    /// Gives the kernel `count` buffers (a power of two) of `each` bytes to receive into, as this group. Once a group.
+    /// Registers `count` buffers (a power of two) of `each` bytes as the receive buffers `group`. Once per group.
     ///
     /// # Errors
     ///
-    /// [`KringError::Buffer`] when there is no memory, or the kernel does not know such lists (before 5.19).
+    /// [`KringError::Buffer`] if there is no memory, or the kernel has no such lists (before 5.19).
     pub fn register_recv_buffers(&mut self, group: u16, count: u16, each: u32) -> Result<(), KringError> {
         let failed = |errno| KringError::Buffer { slot: 0, errno: Errno(errno) };
         if !count.is_power_of_two() || each == 0 || self.recv_group(group).is_some() {
@@ -81,7 +80,7 @@ impl KernelRing {
         Ok(())
     }
 
-    /// Takes a group of receive buffers back and frees them. No receive of that group may be in flight, or the group
+    /// Unregisters a group of receive buffers and frees them. No receive of that group may be in flight, or the group
     /// stays until the ring is dropped.
     pub fn unregister_recv_buffers(&mut self, group: u16) {
         if self.recv_group(group).is_some() && self.ring.submitter().unregister_buf_ring(group).is_ok() {
@@ -93,11 +92,11 @@ impl KernelRing {
         self.recv.iter_mut().find(|(other, _)| *other == group).map(|(_, recv)| recv)
     }
 
-    /// The data that a receive has brought, and the number of its buffer, from the flags and the result of its CQE.
+    /// Returns the received data and the number of its buffer, from the result and the flags of a CQE.
     ///
     /// # Safety
     ///
-    /// Both must be of a CQE of a receive of this group on this ring, and each CQE may be asked about once.
+    /// Both must be of a CQE of a receive of this group on this ring, and each CQE may be passed only once.
     #[must_use]
     pub unsafe fn received(&mut self, group: u16, res: i32, flags: u32) -> Option<(u16, &[u8])> {
         let number = cqueue::buffer_select(flags)?;
@@ -106,14 +105,14 @@ impl KernelRing {
         Some((number, unsafe { std::slice::from_raw_parts(start, len) }))
     }
 
-    /// Gives a buffer back to the kernel. One that is there already is left alone.
+    /// Returns a buffer to the kernel's list. Ignores one that is there already.
     pub fn recycle(&mut self, group: u16, number: u16) {
         if let Some(recv) = self.recv_group(group) {
             recv.take_back(number);
         }
     }
 
-    /// Prepares to take the next connection of a listening socket; the CQE's result is its descriptor.
+    /// Prepares to accept the next connection of a listening socket; the CQE's result is its descriptor.
     ///
     /// # Errors
     ///
@@ -123,9 +122,9 @@ impl KernelRing {
         self.push(entry.flags(libc::SOCK_CLOEXEC).build(), user_data)
     }
 
-    /// Prepares to receive what comes next into one of the [receive buffers](Self::register_recv_buffers) of a group;
-    /// without a free one the CQE is `-ENOBUFS`. The kernel first looks whether there is something: who waits for an
-    /// answer to what was just sent would try in vain each time, and pay for it.
+    /// Prepares to receive the next data into one of the [receive buffers](Self::register_recv_buffers) of a group;
+    /// without a free one the CQE is `-ENOBUFS`. The kernel polls the socket first (POLL_FIRST): directly after a
+    /// request was sent its reply is never there, and a receive attempt would be wasted.
     ///
     /// # Errors
     ///
@@ -149,7 +148,7 @@ impl KernelRing {
         self.push(opcode::Recv::new(Fd(fd), memory.base, len).flags(libc::MSG_WAITALL).build(), user_data)
     }
 
-    /// Prepares to send all of a message.
+    /// Prepares to send a whole message.
     ///
     /// # Errors
     ///
@@ -160,7 +159,7 @@ impl KernelRing {
     /// The message and its pieces must stay where they are, and unchanged, until the operation's CQE was reaped (I3).
     pub unsafe fn prep_send(&mut self, fd: RawFd, message: &mut Message, user_data: u64) -> Result<(), Full> {
         let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
-        // One piece needs no header, which the kernel would copy and look through.
+        // A single piece needs no header, which the kernel would copy and parse.
         if let [IoVec { base, len }] = *message.vecs
             && len <= MAX_RW_BYTES
         {

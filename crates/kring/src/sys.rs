@@ -1,19 +1,19 @@
-//! The system calls that the `io_uring` crate cannot make for us: enter and (un)register by a registered ring.
+//! System calls that the `io_uring` crate does not offer: enter and (un)register with a registered ring.
 //!
-//! The crate knows registered rings, but forgets the index with the borrow it was registered through. Safe on the
-//! outside: a wrong descriptor or index is an errno, and every pointer is to a value that outlives the call.
+//! The crate can register a ring, but forgets the index with the borrow it was registered through. The functions are
+//! safe: a wrong descriptor or index is an errno, and every pointer is to a value that outlives the call.
 #![allow(unsafe_code)] // raw system calls
 
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-/// `to_submit` and waiting refer to a registered ring index, not to a descriptor.
+/// The file argument of enter is a registered ring index, not a descriptor.
 pub(super) const ENTER_REGISTERED_RING: u32 = 1 << 4;
-/// Run completions, and wait for `min_complete` of them.
+/// Runs completions, and waits for `min_complete` of them.
 pub(super) const ENTER_GETEVENTS: u32 = 1;
 /// The last argument is a [`GeteventsArg`].
 pub(super) const ENTER_EXT_ARG: u32 = 1 << 3;
-/// Do not count the wait as waiting for I/O (since 6.15).
+/// Does not count the wait as waiting for I/O (since 6.15).
 pub(super) const ENTER_NO_IOWAIT: u32 = 1 << 7;
 
 /// Length of `struct io_uring_params`.
@@ -50,16 +50,16 @@ fn result(ret: libc::c_long) -> Result<u32, i32> {
     u32::try_from(ret).map_err(|_| std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// How long an enter waits.
+/// Limits of the wait of an enter.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Patience {
-    /// At most this; for ever if `None`. The kernel must know `ENTER_EXT_ARG`.
+    /// Longest wait; unlimited if `None`. The kernel must have `ENTER_EXT_ARG`.
     pub timeout: Option<Duration>,
-    /// When above 0, one completion is enough after so many microseconds. The kernel must know that, too.
+    /// If above 0, one completion is enough after this many microseconds. The kernel must support that (6.12), too.
     pub gather_us: u32,
 }
 
-/// `io_uring_enter`. Gives the number taken, or an errno.
+/// Calls `io_uring_enter`. Returns the number of operations taken, or an errno.
 #[inline]
 pub(super) fn enter(fd: i32, to_submit: u32, min_complete: u32, flags: u32, patience: Patience) -> Result<u32, i32> {
     if patience.timeout.is_none() && patience.gather_us == 0 {
@@ -80,14 +80,14 @@ pub(super) fn enter(fd: i32, to_submit: u32, min_complete: u32, flags: u32, pati
     result(unsafe { libc::syscall(libc::SYS_io_uring_enter, fd, to_submit, min_complete, flags, &raw const arg, size) })
 }
 
-/// `io_uring_setup` of no entries, which makes nothing: the errno tells whether rings may be made at all.
+/// Calls `io_uring_setup` with no entries, which sets up nothing: the errno shows whether rings may be made at all.
 pub(super) fn setup_nothing() -> i32 {
     let params = [0u8; PARAMS_BYTES];
-    // SAFETY: as many bytes as the kernel reads, which live through the call.
+    // SAFETY: the array has as many bytes as the kernel reads, and lives through the call.
     result(unsafe { libc::syscall(libc::SYS_io_uring_setup, 0, params.as_ptr()) }).err().unwrap_or(0)
 }
 
-/// Registers the ring `fd` with the calling thread; gives its index.
+/// Registers the ring `fd` with the calling thread and returns its index.
 pub(super) fn register_ring_fd(fd: RawFd) -> Result<i32, i32> {
     let mut update = RsrcUpdate { offset: ANY_INDEX, resv: 0, data: u64::from(fd.cast_unsigned()) };
     let arg = &raw mut update;
@@ -96,7 +96,7 @@ pub(super) fn register_ring_fd(fd: RawFd) -> Result<i32, i32> {
     i32::try_from(update.offset).map_err(|_| libc::EINVAL)
 }
 
-/// Gives back the index that [`register_ring_fd`] gave.
+/// Unregisters the index that [`register_ring_fd`] returned.
 pub(super) fn unregister_ring_fd(fd: RawFd, index: i32) {
     let update = RsrcUpdate { offset: index.cast_unsigned(), resv: 0, data: 0 };
     let arg = &raw const update;
@@ -104,7 +104,7 @@ pub(super) fn unregister_ring_fd(fd: RawFd, index: i32) {
     let _ = result(unsafe { libc::syscall(libc::SYS_io_uring_register, fd, UNREGISTER_RING_FDS, arg, 1) });
 }
 
-/// Waits until the ring `fd` has a completion, or `timeout` (rounded up to milliseconds) is over.
+/// Waits until the ring `fd` has a completion, or `timeout` (rounded up to milliseconds) passes.
 pub(super) fn poll_in(fd: RawFd, timeout: Option<Duration>) -> Result<u32, i32> {
     let timeout_ms = match timeout {
         None => -1,

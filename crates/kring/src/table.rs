@@ -1,21 +1,22 @@
-//! The ring's tables of registered files and buffers: the kernel then neither looks up files nor pins pages per I/O.
+//! The ring's tables of registered files and buffers, which spare the kernel lookups of files and pinning of pages per
+//! I/O.
 //!
-//! Owns which slots are taken, and the making of the tables, both empty. Files and buffers are put into them and taken
-//! out in `register`.
+//! Owns the occupancy of the slots, and the creation of both tables, empty. `register` adds and removes files and
+//! buffers.
 #![allow(unsafe_code)] // making a table of empty slots on kernels before 5.19
 
 use io_uring::IoUring;
 
 use super::setup::{BUFFER_SLOTS, FILE_SLOTS, KringFeatures};
 
-/// Which slots of the file table are taken: bit n is slot n.
+/// Occupied slots of the file table: bit n is slot n.
 pub(super) struct FileTable {
     pub(super) taken: u64,
 }
 
 const _: () = assert!(FILE_SLOTS == u64::BITS, "FileTable::taken has one bit a slot");
 
-/// Which slots of the buffer table hold a buffer. A byte a slot and not a bit: each I/O looks at its own.
+/// Occupied slots of the buffer table. A byte per slot and not a bit, because each I/O checks its own.
 pub(super) struct BufferTable {
     pub(super) present: [bool; BUFFER_SLOTS as usize],
 }
@@ -34,7 +35,7 @@ impl Default for BufferTable {
 }
 
 impl FileTable {
-    /// Registers an empty table, unless `features.file_slots` is 0; sets it to 0 when the kernel gives none.
+    /// Registers an empty table, unless `features.file_slots` is 0; sets it to 0 if the kernel refuses.
     pub(super) fn new(ring: &IoUring, features: &mut KringFeatures, notices: &mut Vec<String>) -> Self {
         if features.file_slots > 0 {
             let submitter = ring.submitter();
@@ -51,7 +52,7 @@ impl FileTable {
     }
 }
 
-/// Registers an empty buffer table, unless `features.buffer_slots` is 0; sets it to 0 when the kernel gives none.
+/// Registers an empty buffer table, unless `features.buffer_slots` is 0; sets it to 0 if the kernel refuses.
 pub(super) fn register_buffer_table(ring: &IoUring, features: &mut KringFeatures, notices: &mut Vec<String>) {
     if features.buffer_slots == 0 {
         return;
