@@ -1,4 +1,4 @@
-//! `fault`: a layer over any other device that makes it fail, by a seed.
+//! `fault`: a layer over any other device that makes it fail, at random from a seed.
 //!
 //! Spec: `fault:seed=1,error=0.01,short=0.01,torn=0.01,delay=0.05,delay_time=1ms,dropped_flush=0.5,stuck=0.001,`
 //! `misdirect=0.001,ops=read|write|all,timeout=2s,over=SPEC`; docs/drivers/fault.md says what the keys mean.
@@ -8,9 +8,9 @@
 //! | `plan` | the kinds of faults, their rates, the draw that decides about a request; how many there were |
 //! | `hw` | one ring's way into the device: what a decision does to a request |
 //!
-//! A [`Faulty`] stands in front of the driver of another queue and has a queue of its own: the requests, their tags and
-//! their statistics are its queue's; limits, abilities and hardware queues are the other driver's. What has no fault
-//! goes through as it is. A device of several legs gets one such queue for each queue under it.
+//! A [`Faulty`] lies over the driver of another queue and has a queue of its own. Requests, tags and statistics are
+//! those of its own queue; limits, capabilities and hardware queues are those of the lower driver. Requests without a
+//! fault pass unchanged. A device of several legs gets one such queue for each queue below.
 //!
 //! Invariant I1: a fault never makes a request end twice or not at all (D1 of [`driver`](sheave_blk::driver)): a stuck
 //! one is ended by the timeout walk or by the shutdown of its ring.
@@ -35,17 +35,17 @@ use sheave_blk::error::DeviceError;
 use sheave_blk::limits::Limits;
 use sheave_blk::queue::Queue;
 
-/// A driver in front of another one.
+/// A driver over another one.
 #[derive(Debug)]
 pub struct Faulty {
     lower: Arc<Queue>,
     plan: FaultPlan,
     faults: Faults,
-    /// The number of its queue among those of the device, which tells its random stream from theirs.
+    /// Number of its queue among those of the device, which selects its random stream.
     number: u16,
 }
 
-/// A device over `device` with the faults of `plan`, and how many there were so far.
+/// Makes a device over `device` with the faults of `plan`. Returns it with the counts of its faults.
 ///
 /// ```
 /// use sheave_blk::Device;
@@ -80,7 +80,7 @@ pub fn over(name: &str, device: &Device, plan: &FaultPlan) -> Result<(Device, Ar
     Ok((Device::from_legs(name, new_legs(device, &queues)), counts))
 }
 
-/// The legs of the device, each on the queue that stands in front of its old one.
+/// Returns the legs of the device, each on the queue that lies over its old one.
 fn new_legs(device: &Device, queues: &[(&Arc<Queue>, Arc<Queue>)]) -> Vec<Leg> {
     let mut legs = device.legs().to_vec();
     for leg in &mut legs {
@@ -88,13 +88,13 @@ fn new_legs(device: &Device, queues: &[(&Arc<Queue>, Arc<Queue>)]) -> Vec<Leg> {
         if let Some((_, queue)) = queues.iter().find(|(lower, _)| Arc::ptr_eq(lower, &leg.queue)) {
             leg.queue = queue.clone();
         }
-        // The numbers of the old queue mean nothing on the new one, which a leg has for itself as a rule.
+        // Partition numbers are those of the old queue; a leg with a queue of its own needs none.
         leg.part = if sharing > 1 { leg.queue.new_partition(0) } else { 0 };
     }
     legs
 }
 
-/// What the device has of a queue.
+/// Returns the sector ranges of `queue` that belong to the device.
 fn reach_on(queue: &Arc<Queue>, device: &Device) -> Vec<Range<u64>> {
     if device.is_whole() {
         return std::iter::once(0..u64::MAX).collect();

@@ -1,6 +1,6 @@
-//! Sheave floor 2b: the drivers, behind the seam of [`sheave_blk::driver`], and the registry of device specs.
+//! Sheave floor 2b: the drivers, behind the interface of [`sheave_blk::driver`], and the registry of device specs.
 //!
-//! No part of what the crate `sheave` promises: what is public here may change with any version.
+//! Not covered by the stability promise of the crate `sheave`: public items here may change with any version.
 //!
 //! | module | holds |
 //! |---|---|
@@ -14,9 +14,9 @@
 //! | [`registry`] | which kind of device is opened by which function |
 //! | [`reach`] | what a device opens by the names in its spec |
 //!
-//! [`open_device`] opens a device; a program with drivers of its own adds them to a [`Registry`]. The block layer below
-//! knows none of this: a driver of another crate is as good as one of these. `docs/drivers/README.md` shows how to
-//! write one.
+//! [`open_device`] opens a device; a program with its own drivers adds them to a [`Registry`]. The block layer below
+//! depends on none of this: a driver of another crate has the same abilities as these. `docs/drivers/README.md` shows
+//! how to write one.
 
 pub mod fault;
 pub mod host;

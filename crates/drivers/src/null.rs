@@ -1,7 +1,7 @@
-//! `null`: a device that does nothing, at once or after a given latency. For measuring what is above it.
+//! `null`: a device that does nothing, at once or after a given latency. For measuring the layers above it.
 //!
-//! Spec: `null:size=1T,latency=10us,complete=poll|timer|thread,depth=256,bs=512,timeout=30s`;
-//! `host_depth=N` makes one limit of N requests for all rings together; `keep=SIZE` keeps the first bytes (`keep`).
+//! Spec: `null:size=1T,latency=10us,complete=poll|timer|thread,depth=256,bs=512,timeout=30s`; `host_depth=N` sets one
+//! limit of N requests for all rings together; `keep=SIZE` keeps the first bytes (`keep`).
 //!
 //! | `complete` | who finishes a request, and when |
 //! |---|---|
@@ -9,11 +9,13 @@
 //! | `timer` (default with latency) | the owner, when the latency has passed; a sleeping ring wakes for it |
 //! | `thread` | another thread, as an interrupt would: immediately, or when the latency has passed |
 //!
-//! Reads leave the memory as it is (but of what `keep` covers). Writes, flushes, discards and write-zeroes succeed.
+//! Reads leave the memory as it is (outside of the part that `keep` covers). Writes, flushes, discards and write-zeroes
+//! succeed.
 //!
 //! Invariants:
-//! - I1: requests of one hardware queue finish in the order in which they came (the latency is constant).
-//! - I2: the completion thread ends when its hardware queue goes away, after it has finished what it holds.
+//! - I1: requests of one hardware queue finish in the order in which they arrived (the latency is constant).
+//! - I2: the completion thread ends when its hardware queue is dropped, after it has finished the requests that it
+//!   holds.
 
 mod keep;
 
@@ -35,31 +37,28 @@ use sheave_blk::limits::Limits;
 use sheave_blk::queue::DEFAULT_TIMEOUT;
 use sheave_blk::request::{DoneList, Rq, RqList, RqQueue, RqTable};
 
-/// Who finishes requests.
+/// Mode in which requests are completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Complete {
-    /// The owner's next poll.
+    /// By the next poll of the ring.
     Poll,
-    /// The owner, when the latency has passed.
+    /// By the ring, when the latency has passed.
     Timer,
-    /// Another thread.
+    /// By another thread.
     Thread,
 }
 
-/// The null device.
 #[derive(Clone, Debug)]
 pub struct Null {
-    /// Size in bytes.
     pub size: u64,
-    /// How long a request takes.
+    /// Time that a request takes.
     pub latency: Duration,
-    /// Who finishes it.
     pub complete: Complete,
-    /// Requests in flight on one hardware queue.
+    /// Most requests in flight on one hardware queue.
     pub depth: u16,
-    /// Logical block.
+    /// Bytes of a logical block.
     pub block: u32,
-    /// One limit for all rings together, of this many requests.
+    /// Most requests in flight on all rings together, if there is such a limit.
     pub host_depth: Option<u16>,
 }
 
@@ -107,7 +106,7 @@ unsafe impl Driver for Null {
     }
 }
 
-/// Finished when it comes; the owner finds out when it polls.
+/// Queue whose requests are done when they arrive; the ring learns that by polling.
 #[derive(Debug)]
 struct Polled;
 
@@ -141,11 +140,11 @@ unsafe impl HwQueue for Polled {
     fn shutdown(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {}
 }
 
-/// Finished by the owner when the latency has passed.
+/// Queue whose requests the ring finishes when the latency has passed.
 #[derive(Debug)]
 struct Timed {
     held: RqQueue,
-    /// When each of `held` is due.
+    /// Due time of each request in `held`.
     due: VecDeque<PreciseTs>,
     latency: Duration,
 }
@@ -192,7 +191,7 @@ unsafe impl HwQueue for Timed {
     }
 }
 
-/// Finished by another thread.
+/// Queue whose requests another thread finishes.
 #[derive(Debug)]
 struct Threaded {
     send: Option<SyncSender<(Instant, RemoteRq)>>,
@@ -216,7 +215,7 @@ impl Threaded {
     }
 }
 
-/// The completion thread: the "interrupt" of this device.
+/// Main function of the completion thread, which stands for the interrupt of a device.
 fn complete_in_order(receive: &Receiver<(Instant, RemoteRq)>) {
     for (due, rq) in receive {
         let left = due.saturating_duration_since(Instant::now());

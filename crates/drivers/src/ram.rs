@@ -1,14 +1,14 @@
 //! `ram`: a sparse device in memory.
 //!
-//! Spec: `ram:size=1G,bs=512,huge=on|off,touch=on|off,depth=256`. Its page is `docs/drivers/ram.md`.
+//! Spec: `ram:size=1G,bs=512,huge=on|off,touch=on|off,depth=256`, described in `docs/drivers/ram.md`.
 //!
-//! Owns the device and its polled queue; the memory and every access to it are in `region`. All rings share the one
-//! region without locks.
+//! Owns the device and its polled queue; the memory and every access to it are in `region`. All rings share one region
+//! without locks.
 //!
 //! Invariants:
-//! - I1: a request is done when [`HwQueue::queue_rqs`] returns; the owner finds out when it polls.
-//! - I2: nothing is volatile that the memory is not: a write that has ended is what the next read of any ring sees, so
-//!   flush and FUA have nothing to do. Nothing outlives the process.
+//! - I1: a request is done when [`HwQueue::queue_rqs`] returns; the ring learns that by polling.
+//! - I2: the device has no cache of its own: a write that has ended is visible to the next read of any ring, so flush
+//!   and FUA do nothing. Nothing outlives the process.
 
 pub(super) mod region;
 
@@ -24,18 +24,17 @@ use sheave_blk::request::{DoneList, Rq, RqList, RqTable};
 
 use region::Region;
 
-/// Says whether the kernel gives out huge pages.
+/// File of the kernel that shows whether huge pages are enabled.
 const HUGE_PAGES_SWITCH: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
-/// Bytes on the device that the processor is asked for before the first request is carried out, at most. Behind them
-/// the queue asks for the bytes of one request with each request that it carries out, so that memory answers while it
-/// copies.
+/// Bytes on the device that are prefetched before the first request of a batch is executed, at most. Then each executed
+/// request prefetches the bytes of a later one, so that memory is read while the processor copies.
 const AHEAD_BYTES: usize = 8 << 10;
 
-/// [`AHEAD_BYTES`] of an Intel processor, as many as a batch of 32 sectors has: whatever has to come from its second
-/// cache, as the bytes to copy and the ring's own data, waits behind what it was asked for from memory, so it is asked
-/// first and copies afterwards. Random reads of 512 bytes took 73 ns there instead of 78; an AMD one takes 36 ns with
-/// the bytes above and 43 with these.
+/// [`AHEAD_BYTES`] of an Intel processor: a batch of 32 sectors. Accesses to its second-level cache, such as the bytes
+/// to copy and the ring's own data, wait behind prefetches from memory, so all prefetches are issued before the first
+/// copy. Random reads of 512 bytes took 73 ns there instead of 78; an AMD processor takes 36 ns with the bytes above
+/// and 43 with these.
 const AHEAD_BYTES_INTEL: usize = 16 << 10;
 
 /// A device in memory.
@@ -48,20 +47,20 @@ struct Ram {
     notices: Vec<String>,
 }
 
-/// The bytes of a ram device, past all rings: for whoever wants to know what the way through a ring adds to a copy.
+/// Direct access to the bytes of a ram device, past all rings: to measure the cost of a ring beside a plain copy.
 #[derive(Clone, Debug)]
 pub struct RamMemory {
     region: Arc<Region>,
 }
 
 impl RamMemory {
-    /// The bytes of the device, if it is a ram device from end to end with nothing between.
+    /// Returns the memory of a device that is exactly one ram device.
     pub fn of(device: &Device) -> Option<RamMemory> {
         device.driver_as::<Ram>().map(|ram| RamMemory { region: ram.region.clone() })
     }
 
-    /// Copies the bytes from `pos` on; false when the device does not have them all. Beside a write it sees what a read
-    /// through a ring may see: some of the old and some of the new bytes.
+    /// Copies the bytes from `pos` on; returns false if the device does not have all of them. Like a read through a
+    /// ring it may see a mix of old and new bytes of a concurrent write.
     #[inline]
     #[must_use]
     pub fn read(&self, pos: u64, into: &mut [u8]) -> bool {
@@ -99,7 +98,7 @@ unsafe impl Driver for Ram {
     }
 }
 
-/// One ring's way to the memory.
+/// Hardware queue of one ring.
 #[derive(Debug)]
 struct RamQueue {
     region: Arc<Region>,
@@ -151,20 +150,20 @@ unsafe impl HwQueue for RamQueue {
     fn shutdown(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {}
 }
 
-/// For how many requests of the list the processor is asked for their bytes before the first is carried out; those
-/// behind follow, each so many before its turn. Two at least.
+/// Returns the number of requests of the list to prefetch before the first is executed, at least two. Each later one is
+/// prefetched that many requests ahead of its turn.
 #[inline(always)]
 fn look_ahead(list: &RqList, rqs: &RqTable<'_>, ahead_bytes: usize) -> usize {
     let bytes = list.tags().first().map_or(0, |&tag| rqs.by_tag(tag).bytes as usize);
     (ahead_bytes / bytes.max(1)).max(2)
 }
 
-/// How many bytes this processor is asked for ahead.
+/// Returns the bytes to prefetch on this processor.
 fn ahead_bytes() -> usize {
     #[cfg(target_arch = "x86_64")]
     {
         let id = std::arch::x86_64::__cpuid(0);
-        // "GenuineIntel", in the order in which the instruction gives the name.
+        // "GenuineIntel", in the order in which the instruction returns the name.
         if [id.ebx, id.edx, id.ecx].map(u32::to_le_bytes).as_flattened() == b"GenuineIntel" {
             return AHEAD_BYTES_INTEL;
         }
@@ -201,13 +200,13 @@ pub(crate) fn from_spec(params: &mut Params<'_>) -> Result<Device, DeviceError> 
     Ok(Device::from_driver(params.spec(), Box::new(ram)))
 }
 
-/// What the machine can hold at most: memory and swap.
+/// Returns the most that the machine can hold: memory and swap.
 fn memory_bytes() -> u64 {
     let info = sysinfo();
     (info.totalram as u64).saturating_add(info.totalswap as u64).saturating_mul(u64::from(info.mem_unit))
 }
 
-/// What to tell the user when the kernel gives no huge pages; `switch` is what the kernel's switch says.
+/// Returns the notice for the user if the kernel has no huge pages; `switch` is the content of the kernel's switch.
 fn huge_pages_notice(switch: Option<String>) -> Option<String> {
     let why = match switch {
         Some(switch) if switch.contains("[never]") => format!("switched off (echo madvise > {HUGE_PAGES_SWITCH})"),

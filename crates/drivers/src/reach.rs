@@ -1,22 +1,22 @@
-//! The things outside of the process that a device opens by the names in its spec.
+//! External resources that a device opens by the names in its spec.
 //!
 //! Owns their kinds. [`Registry::reaches`](crate::Registry::reaches) lists those of a spec and of all devices below it
-//! before anything is opened: for a program that opens specs of others, and must not lend them its own rights.
+//! before anything is opened: for a program that opens specs of other users, and must not lend them its own rights.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Something that is opened by its name.
+/// A resource that is opened by its name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Reach {
-    /// A file or block device that holds the data. A file may be made, or made larger.
+    /// A file or block device that holds the data. A file may be created or enlarged.
     Data(PathBuf),
     /// A file that is only read, such as a certificate.
     Reads(PathBuf),
-    /// A unix socket that is connected to.
+    /// A unix socket to connect to.
     Socket(PathBuf),
-    /// A server or cluster that is asked over the network, as the spec names it.
+    /// A server or cluster on the network, by the name in the spec.
     Network(String),
 }
 

@@ -1,8 +1,8 @@
-//! The registry of device specs: which kind of device is opened by which function.
+//! The registry of device specs: the function that opens each kind of device.
 //!
-//! [`open_device`] opens what this crate has. A program with drivers of its own makes a [`Registry`], adds their kinds
-//! and opens all its devices by it; `over=` in a spec then opens the device below by the same registry, so a layer of
-//! this crate can stand on a device of another.
+//! [`open_device`] opens the kinds of this crate. A program with its own drivers makes a [`Registry`], adds their kinds
+//! and opens all its devices through it. `over=` in a spec opens the device below through the same registry, so that a
+//! layer of this crate can lie over a device of another one.
 //!
 //! ```
 //! use sheave_drivers::{Registry, open_device};
@@ -31,17 +31,16 @@ use crate::{fault, host, linear, null, ram};
 /// Deepest nesting of `over=`.
 const MAX_DEPTH: usize = 8;
 
-/// What opens a device of one kind.
+/// Opens a device of one kind.
 type Opener = Box<dyn Fn(&mut Params<'_>) -> Result<Device, DeviceError> + Send + Sync>;
 
-/// Lists what the parameters of one kind name, without the devices below.
+/// Lists the resources that the parameters of one kind name, without the devices below.
 type Reaches = Box<dyn Fn(&mut Params<'_>) -> Vec<Reach> + Send + Sync>;
 
-/// A kind of devices.
 struct Kind {
     name: String,
     open: Opener,
-    /// Missing as long as nobody has declared it.
+    /// `None` until [`Registry::declare`].
     reaches: Option<Reaches>,
 }
 
@@ -51,7 +50,7 @@ pub struct Registry {
     kinds: Vec<Kind>,
 }
 
-/// Opens the device that `spec` names, such as `null:size=1T`, `ram:size=1G` or `file:PATH,size=1G,direct=on`; the
+/// Opens the device that `spec` names, such as `null:size=1T`, `ram:size=1G` or `file:PATH,size=1G,direct=on`. The
 /// kinds are those of [`Registry::standard`], the grammar is that of [`spec`](crate::spec).
 ///
 /// # Errors
@@ -63,7 +62,7 @@ pub fn open_device(spec: &str) -> Result<Device, DeviceError> {
 }
 
 impl Registry {
-    /// The kinds of this crate: `null`, `ram`, `file`, `fault`, `partition`, `linear`.
+    /// Returns a registry with the kinds of this crate: `null`, `ram`, `file`, `fault`, `partition`, `linear`.
     pub fn standard() -> Registry {
         let nothing = |_: &mut Params<'_>| Vec::new();
         let kinds: [(&str, Opener, Reaches); 6] = [
@@ -82,12 +81,11 @@ impl Registry {
         }
     }
 
-    /// Adds a kind. `open` takes the parameters that it knows and ends with [`Params::finish`], which complains about
-    /// the others.
+    /// Adds a kind. `open` takes the parameters that it has and ends with [`Params::finish`], which refuses all others.
     ///
     /// # Errors
     ///
-    /// [`DeviceError::Spec`] when the name is taken, or is not made of lower-case letters, digits, `-` and `_`.
+    /// [`DeviceError::Spec`] if the name is taken, or is not made of lower-case letters, digits, `-` and `_`.
     pub fn register(
         &mut self,
         kind: &str,
@@ -104,12 +102,12 @@ impl Registry {
         Ok(())
     }
 
-    /// Declares what devices of a registered kind open by name, for [`Registry::reaches`]. `reaches` looks at the
-    /// parameters, opens nothing, and leaves out the devices below (`over=`).
+    /// Declares the resources that devices of a registered kind open by name, for [`Registry::reaches`]. `reaches`
+    /// reads the parameters, opens nothing, and leaves out the devices below (`over=`).
     ///
     /// # Errors
     ///
-    /// [`DeviceError::Spec`] when there is no such kind.
+    /// [`DeviceError::Spec`] if there is no such kind.
     pub fn declare(
         &mut self,
         kind: &str,
@@ -126,19 +124,18 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// As those of [`open_device`].
+    /// Like [`open_device`].
     pub fn open(&self, spec: &str) -> Result<Device, DeviceError> {
         let over = |spec: &str| self.open(spec);
         let (kind, mut params) = self.parse(spec, &over)?;
         (kind.open)(&mut params)
     }
 
-    /// All that opening `spec` reaches by name, the devices below at any depth included; opens nothing itself.
+    /// Returns all resources that opening `spec` reaches by name, those of the devices below included. Opens nothing.
     ///
     /// # Errors
     ///
-    /// [`DeviceError::Spec`]: the spec cannot be read, or a kind in it has not declared what it opens, so that nobody
-    /// can say.
+    /// [`DeviceError::Spec`] if the spec cannot be parsed, or contains a kind whose resources were not declared.
     pub fn reaches(&self, spec: &str) -> Result<Vec<Reach>, DeviceError> {
         let never = |spec: &str| Err(DeviceError::spec(masked(spec), "nothing is opened while a spec is looked at"));
         let (kind, mut params) = self.parse(spec, &never)?;
@@ -154,7 +151,7 @@ impl Registry {
         Ok(found)
     }
 
-    /// The kind of a spec, and its parameters.
+    /// Splits a spec into its kind and its parameters.
     fn parse<'a>(&self, spec: &str, over: Open<'a>) -> Result<(&Kind, Params<'a>), DeviceError> {
         if spec.matches("over=").count() > MAX_DEPTH {
             return Err(DeviceError::spec(
@@ -182,7 +179,7 @@ impl Registry {
         self.kinds.iter().find(|kind| kind.name == name)
     }
 
-    /// The names of all kinds, as errors list them.
+    /// Returns the names of all kinds, as a list for errors.
     fn in_words(&self) -> String {
         self.kinds.iter().map(|kind| kind.name.as_str()).collect::<Vec<_>>().join(", ")
     }

@@ -1,7 +1,7 @@
 //! The grammar of specs: `KIND:[PATH,]key=value,key=value`.
 //!
-//! Owns how a spec is read; which kinds there are is the [`registry`](crate::registry)'s, and what the keys of a kind
-//! mean is its driver's page.
+//! Owns the parsing of a spec. The kinds are the [`registry`](crate::registry)'s; each driver's page explains the keys
+//! of its kind.
 //!
 //! ```text
 //! null:size=1T,latency=10us              ram:size=1G               file:PATH,size=1G,direct=on
@@ -9,10 +9,10 @@
 //! linear:over=SPEC+SPEC
 //! ```
 //!
-//! A path that holds a comma or a plus goes in double quotes: `file:"a,b.img",size=1G`; it holds no quote then.
+//! A path with a comma or a plus is written in double quotes: `file:"a,b.img",size=1G`; it may then contain no quote.
 //!
-//! `over=` takes the rest of the spec, so it comes last and specs nest. Every error names the key, what is wrong with
-//! its value and what would be right.
+//! `over=` takes the rest of the spec, so it comes last and specs nest. Every error names the key, the mistake in its
+//! value, and a right value.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,20 +20,20 @@ use std::time::Duration;
 use sheave_base::units::{parse_duration, parse_size};
 use sheave_blk::{Device, DeviceError};
 
-/// A path as specs take it: in quotes, if it holds what would end it.
+/// Returns the path as it is written in a spec: in quotes if it contains a separator.
 pub fn quoted(path: &str) -> String {
     if path.contains([',', '+']) && !path.contains('"') { format!("\"{path}\"") } else { path.to_string() }
 }
 
-/// The quoted path that the text begins with, if it does, and what comes behind it and its comma; `None` when its end
-/// is missing.
+/// Splits a text that begins with a quoted path into the path and the rest behind its comma. Without a quote returns
+/// the whole text as the rest. `None` if the closing quote is missing.
 pub fn take_quoted(text: &str) -> Option<(Option<&str>, &str)> {
     let Some(rest) = text.strip_prefix('"') else { return Some((None, text)) };
     let (path, rest) = rest.split_once('"')?;
     if rest.is_empty() { Some((Some(path), rest)) } else { Some((Some(path), rest.strip_prefix(',')?)) }
 }
 
-/// Specs or paths joined by `+`, which within quotes joins nothing.
+/// Splits specs or paths at each `+` outside of quotes.
 pub fn split(text: &str) -> Vec<&str> {
     let mut inside = false;
     text.split(|c| {
@@ -43,8 +43,8 @@ pub fn split(text: &str) -> Vec<&str> {
     .collect()
 }
 
-/// The specs at the ends of every `over=`, in their order: those of the devices that stand on no other. A spec without
-/// `over=` is its own.
+/// Returns the specs at the ends of every `over=`, in order: those of the devices that have no device below. A spec
+/// without `over=` is its own only leaf.
 pub fn leaves(spec: &str) -> Vec<&str> {
     let (mut found, mut open) = (Vec::new(), vec![spec]);
     while let Some(spec) = open.pop() {
@@ -58,23 +58,24 @@ pub fn leaves(spec: &str) -> Vec<&str> {
     found
 }
 
-/// The key that takes the rest of a spec.
+/// Key that takes the rest of a spec.
 const OVER: &str = "over=";
 
-/// Where the key `over` begins an item; elsewhere the letters are part of a path or of another key.
+/// Returns the position of the key `over` where it begins an item; elsewhere these letters are part of a path or of
+/// another key.
 fn over_at(rest: &str) -> Option<usize> {
     rest.match_indices(OVER).map(|(at, _)| at).find(|&at| at == 0 || rest[..at].ends_with(','))
 }
 
-/// Keys whose values are secrets, unless they are paths: of files that hold one.
+/// Keys whose values are secrets, unless the value is a path: that of a file with the secret.
 const SECRETS: [&str; 3] = ["key", "password", "secret"];
 
-/// A spec as it may be shown: `***` stands for each secret. Errors go to logs, and what a daemon tells goes to all who
-/// may ask it.
+/// Returns the spec in a form that may be shown, with `***` for each secret: errors go to logs, and a daemon shows
+/// specs to everyone who may query it.
 pub fn masked(spec: &str) -> String {
     let mut shown = String::with_capacity(spec.len());
     let mut rest = spec;
-    // A key stands at the start, or behind a kind, a comma or a joining plus.
+    // A key begins at the start, or after a kind, a comma or a joining plus.
     while let Some(at) = rest.find('=') {
         let (before, value) = (&rest[..at], &rest[at + 1..]);
         let key = before.rsplit([',', ':', '+']).next().unwrap_or(before);
@@ -88,17 +89,17 @@ pub fn masked(spec: &str) -> String {
     shown + rest
 }
 
-/// The parameters of a spec. A kind takes those it knows; [`Params::finish`] complains about the rest.
+/// Parameters of a spec. The opener of a kind takes those that it has; [`Params::finish`] refuses the rest.
 pub struct Params<'a> {
     spec: String,
-    /// The first item, when it is no `key=value`.
+    /// The first item, if it is not a `key=value`.
     path: Option<String>,
     pairs: Vec<(String, String)>,
     known: Vec<&'static str>,
     open: Open<'a>,
 }
 
-/// Opens the devices under a device, by the registry that opens the device itself.
+/// Opens a device below, with the registry that opens the device itself.
 pub(crate) type Open<'a> = &'a dyn Fn(&str) -> Result<Device, DeviceError>;
 
 impl fmt::Debug for Params<'_> {
@@ -112,7 +113,7 @@ impl fmt::Debug for Params<'_> {
 }
 
 impl<'a> Params<'a> {
-    /// Reads `rest`, which is `spec` without its kind; `open` opens what is under the device.
+    /// Parses `rest`, which is `spec` without its kind; `open` opens the devices below.
     pub(crate) fn parse(spec: &str, rest: &str, open: Open<'a>) -> Result<Params<'a>, DeviceError> {
         let mut params = Params { spec: spec.to_string(), path: None, pairs: Vec::new(), known: Vec::new(), open };
         let (quoted, rest) = take_quoted(rest).ok_or_else(|| {
@@ -129,7 +130,7 @@ impl<'a> Params<'a> {
         };
         for (at, item) in own.split(',').enumerate() {
             match item.split_once('=') {
-                // A path that holds a '=' is told by how it begins.
+                // A path that contains a '=' is recognised by its beginning.
                 _ if at == 0 && quoted.is_none() && item.starts_with(['/', '.']) => {
                     params.path = Some(item.to_string())
                 }
@@ -156,41 +157,41 @@ impl<'a> Params<'a> {
         Ok(())
     }
 
-    /// The whole spec.
+    /// Returns the whole spec.
     pub fn spec(&self) -> &str {
         &self.spec
     }
 
-    /// An error about this spec, which it shows without its secrets.
+    /// Returns an error about this spec, which shows it without its secrets.
     pub fn error(&self, why: impl Into<String>) -> DeviceError {
         DeviceError::spec(masked(&self.spec), why)
     }
 
-    /// The path, for kinds that have one.
+    /// Takes the path, for kinds that have one.
     pub fn path(&mut self) -> Option<String> {
         self.path.take()
     }
 
-    /// The text of a key.
+    /// Takes the text of a key.
     pub fn text(&mut self, key: &'static str) -> Option<String> {
         self.known.push(key);
         let at = self.pairs.iter().position(|(have, _)| have == key)?;
         Some(self.pairs.swap_remove(at).1)
     }
 
-    /// A size such as `4k` or `1G`.
+    /// Takes a size such as `4k` or `1G`.
     pub fn size(&mut self, key: &'static str) -> Result<Option<u64>, DeviceError> {
         let Some(text) = self.text(key) else { return Ok(None) };
         parse_size(&text).map(Some).map_err(|error| self.error(format!("{key}={text}: {error}")))
     }
 
-    /// A time such as `10us`.
+    /// Takes a time such as `10us`.
     pub fn duration(&mut self, key: &'static str) -> Result<Option<Duration>, DeviceError> {
         let Some(text) = self.text(key) else { return Ok(None) };
         parse_duration(&text).map(Some).map_err(|error| self.error(format!("{key}={text}: {error}")))
     }
 
-    /// A whole number within bounds.
+    /// Takes a whole number within bounds.
     pub fn number(&mut self, key: &'static str, low: u64, high: u64) -> Result<Option<u64>, DeviceError> {
         let Some(text) = self.text(key) else { return Ok(None) };
         match text.parse::<u64>() {
@@ -199,7 +200,7 @@ impl<'a> Params<'a> {
         }
     }
 
-    /// A probability from 0 to 1.
+    /// Takes a probability from 0 to 1.
     pub fn fraction(&mut self, key: &'static str) -> Result<Option<f64>, DeviceError> {
         let Some(text) = self.text(key) else { return Ok(None) };
         match text.parse::<f64>() {
@@ -208,7 +209,7 @@ impl<'a> Params<'a> {
         }
     }
 
-    /// One of the given words.
+    /// Takes one of the given words and returns its value.
     pub fn choice<T: Copy>(&mut self, key: &'static str, choices: &[(&str, T)]) -> Result<Option<T>, DeviceError> {
         let Some(text) = self.text(key) else { return Ok(None) };
         match choices.iter().find(|(word, _)| *word == text) {
@@ -220,12 +221,12 @@ impl<'a> Params<'a> {
         }
     }
 
-    /// `on` or `off`.
+    /// Takes `on` or `off`.
     pub fn switch(&mut self, key: &'static str) -> Result<Option<bool>, DeviceError> {
         self.choice(key, &[("on", true), ("off", false)])
     }
 
-    /// The devices under this one: specs after `over=`, joined by `+`.
+    /// Opens the devices below: the specs after `over=`, joined by `+`.
     pub fn over(&mut self) -> Result<Vec<Device>, DeviceError> {
         let Some(text) = self.text("over") else {
             return Err(self.error("no device under it. End the spec with over=SPEC, such as over=ram:size=1G"));
@@ -233,7 +234,7 @@ impl<'a> Params<'a> {
         split(&text).into_iter().map(|spec| (self.open)(spec)).collect()
     }
 
-    /// Complains about what no one asked for.
+    /// Returns an error if a parameter was given that was not taken.
     pub fn finish(&self) -> Result<(), DeviceError> {
         let known = self.known.join(", ");
         if let Some(path) = &self.path {
@@ -247,7 +248,7 @@ impl<'a> Params<'a> {
         }
     }
 
-    /// A size that a device needs: a whole number of blocks, not 0.
+    /// Checks the size of a device: a whole number of blocks, not 0.
     pub fn check_size(&self, size: u64, block: u32) -> Result<u64, DeviceError> {
         let block = u64::from(block);
         if size == 0 || !size.is_multiple_of(block) {
@@ -260,12 +261,12 @@ impl<'a> Params<'a> {
         Ok(size)
     }
 
-    /// A logical block size, 512 if none is given.
+    /// Takes a logical block size, 512 if none is given.
     pub fn block(&mut self) -> Result<u32, DeviceError> {
         Ok(self.block_if_given()?.unwrap_or(512))
     }
 
-    /// A logical block size.
+    /// Takes a logical block size, if one is given.
     pub fn block_if_given(&mut self) -> Result<Option<u32>, DeviceError> {
         match self.size("bs")? {
             Some(block) if !(512..=65536).contains(&block) || !block.is_power_of_two() => {

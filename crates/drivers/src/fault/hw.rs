@@ -1,7 +1,8 @@
-//! One ring's way into a device with faults: what a decision does to a request, and how it is undone at its end.
+//! Hardware queue of one ring into a device with faults: applies decisions to requests, and undoes changes at their
+//! end.
 //!
-//! Owns the requests that it keeps from the device: delayed ones, those that were and are on their way down, stuck
-//! ones. Everything else is in the hands of the hardware queue underneath, under the same tag.
+//! Owns the requests that it holds back: delayed ones, overdue ones that could not be sent down yet, and stuck ones.
+//! All others are held by the lower hardware queue, under the same tag.
 //!
 //! | fault | what becomes of the request |
 //! |---|---|
@@ -13,10 +14,10 @@
 //! | misdirect | sent down with another sector; at its end: its own sector |
 //!
 //! Invariants:
-//! - H1: a request that is changed (`Slot::change`) is underneath, and is what it was again before it leaves this
-//!   queue, by whatever way: its end is seen in the `DoneList` after each call, or by `ended_remotely`.
-//! - H2: a request is decided about once: what the queue underneath refuses keeps its decision in its slot until it is
-//!   offered again. A slot is for one generation of its tag.
+//! - H1: a changed request (`Slot::change`) is in the lower queue, and is changed back before it leaves this queue in
+//!   any way: its end is found in the `DoneList` after each call, or by `ended_remotely`.
+//! - H2: each request is decided about once: if the lower queue refuses it, its slot keeps the decision until it is
+//!   offered again. A slot is valid for one generation of its tag.
 //! - H3: the delay is constant, so `delayed` is in the order of `due`.
 
 use std::collections::VecDeque;
@@ -34,78 +35,78 @@ use sheave_blk::driver::{HctxOpen, HwEnv, HwQueue, KernelEvents, NextEvent, Time
 use sheave_blk::limits::Capacity;
 use sheave_blk::request::{DoneList, Request, Rq, RqList, RqQueue, RqTable};
 
-/// How long after a refusal the queue underneath is asked again when it holds nothing that would end.
+/// Retry delay after a refusal of the lower queue when it holds no request whose end could trigger the retry.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// What is done with a request.
+/// Decision about a request.
 #[derive(Clone, Copy, Debug, Default)]
 enum Fate {
-    /// Goes down as it is.
+    /// Sent down unchanged.
     #[default]
     Pass,
-    /// Goes down with its first bytes only.
+    /// Sent down with its first bytes only.
     Cut(u32),
-    /// Goes down with another first sector.
+    /// Sent down with another first sector.
     Move(u64),
-    /// Ends here.
+    /// Ended here, with this status.
     End(Status),
-    /// Goes down later.
+    /// Sent down later.
     Delay,
-    /// Stays.
+    /// Held until it times out.
     Stick,
 }
 
-/// How a request underneath differs from what the block layer made.
+/// Difference of a request in the lower queue from the block layer's request.
 #[derive(Clone, Copy, Debug, Default)]
 enum Change {
     #[default]
     None,
-    /// It had this many bytes.
+    /// The request had this many bytes.
     Bytes(u32),
-    /// It had this sector.
+    /// The request had this first sector.
     Sector(u64),
 }
 
-/// What is remembered of a tag's request.
+/// State of a tag's request.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     change: Change,
-    /// What was decided about the request of this generation, which was refused underneath (H2).
+    /// Generation and decision of a request that the lower queue refused (H2).
     refused: Option<(u32, Fate)>,
 }
 
-/// The faults of one queue: how often, where, how long, and how many there were. All its rings have the same.
+/// Faults of one queue: rates, ranges, delay and counts. All its rings share them.
 #[derive(Clone, Debug)]
 pub(super) struct Faults {
     pub(super) odds: Odds,
-    /// The ranges of sectors of the queue that belong to the device: what is misdirected stays in one.
+    /// Sector ranges of the queue that belong to the device: a misdirected request stays within its range.
     pub(super) reach: Vec<Range<u64>>,
     pub(super) delay_time: Duration,
     pub(super) counts: Arc<FaultCounts>,
 }
 
-/// One ring's way into the device.
+/// Hardware queue of one ring.
 #[derive(Debug)]
 pub(super) struct FaultQueue {
     lower: Box<dyn HwQueue>,
-    /// The logical block.
+    /// Bytes of a logical block.
     block: u32,
     capacity: Capacity,
     faults: Faults,
     rng: Rng,
-    /// Places to which a request may be misdirected are a multiple of these sectors away: as far from the boundaries of
-    /// the limits as its own.
+    /// Misdirected requests move by a multiple of this many sectors, so that their distance to the boundaries in the
+    /// limits stays the same.
     step: u64,
     slots: Box<[Slot]>,
-    /// Slots with a change.
+    /// Number of slots with a change.
     changed: u32,
     delayed: RqQueue,
-    /// When each of `delayed` goes down (H3).
+    /// Times at which the requests of `delayed` are sent down (H3).
     due: VecDeque<PreciseTs>,
-    /// Were delayed, and could not go down yet.
+    /// Requests whose delay is over, but which could not be sent down yet.
     overdue: RqQueue,
     stuck: RqQueue,
-    /// The queue underneath refused something; until then it need not be asked again.
+    /// Time of the next retry after the lower queue refused a request.
     retry_at: Option<PreciseTs>,
 }
 
@@ -130,7 +131,7 @@ impl FaultQueue {
         }
     }
 
-    /// What is to be done with a request that is offered (H2).
+    /// Decides about a request that is offered (H2).
     #[inline]
     fn fate_of(&mut self, rq: &Request, tag: u16) -> Fate {
         match self.slots[usize::from(tag)].refused.take() {
@@ -165,9 +166,9 @@ impl FaultQueue {
         fate
     }
 
-    /// Another place for the request; `None` when the device has none. It is a multiple of the request's length away,
-    /// as the places of equal requests are, so that whoever looks finds a whole block that belongs elsewhere; or, in a
-    /// small device, as near as the limits allow.
+    /// Returns another place for the request; `None` if the device has none. The distance is a multiple of the
+    /// request's length, so that a request of equal size later finds a whole block of another place; in a small device
+    /// it is as short as the limits allow.
     fn other_place(&mut self, rq: &Request) -> Option<u64> {
         let reach = self.faults.reach.iter().find(|reach| reach.contains(&rq.sector))?;
         let end = reach.end.min(self.capacity.sectors());
@@ -185,7 +186,7 @@ impl FaultQueue {
         })
     }
 
-    /// Changes a request that goes down (H1).
+    /// Changes a request that is sent down (H1).
     fn change(&mut self, rq: &mut Request, tag: u16, fate: Fate) {
         let change = match fate {
             Fate::Cut(bytes) => Change::Bytes(std::mem::replace(&mut rq.bytes, bytes)),
@@ -196,7 +197,7 @@ impl FaultQueue {
         self.changed += 1;
     }
 
-    /// Undoes [`FaultQueue::change`]; the fate that the request had.
+    /// Undoes [`FaultQueue::change`]. Returns the fate that the request had.
     fn restore(&mut self, rq: &mut Request, tag: u16) -> Fate {
         let slot = &mut self.slots[usize::from(tag)];
         let fate = match std::mem::take(&mut slot.change) {
@@ -208,7 +209,7 @@ impl FaultQueue {
         fate
     }
 
-    /// Makes a request that ended underneath what it was (H1); the status it ends with.
+    /// Restores a request that ended in the lower queue (H1). Returns the status to end it with.
     fn mend(&mut self, tag: u16, status: Status, rqs: &mut RqTable<'_>) -> Status {
         match self.restore(rqs.by_tag_mut(tag), tag) {
             Fate::Cut(_) if status.is_ok() => Status::IoErr,
@@ -216,7 +217,7 @@ impl FaultQueue {
         }
     }
 
-    /// Mends what the last call of the queue underneath has ended.
+    /// Restores the requests that the last call of the lower queue has ended.
     #[inline]
     fn mend_since(&mut self, before: usize, rqs: &mut RqTable<'_>, done: &mut DoneList) {
         if self.changed > 0 {
@@ -224,7 +225,7 @@ impl FaultQueue {
         }
     }
 
-    /// Sends requests down; what is refused stays in `list`, as it was.
+    /// Sends requests down; refused ones stay in `list`, restored.
     fn send(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
         let before = done.len();
         self.lower.queue_rqs(list, rqs, env, done);
@@ -241,7 +242,7 @@ impl FaultQueue {
         }
     }
 
-    /// Sends down what was delayed long enough.
+    /// Sends down the requests whose delay is over.
     fn send_due(&mut self, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
         let now = env.clock.precise();
         if self.retry_at.is_some_and(|at| at <= now) {
@@ -270,7 +271,7 @@ impl FaultQueue {
         !(self.delayed.is_empty() && self.overdue.is_empty() && self.stuck.is_empty())
     }
 
-    /// Takes a request that this queue holds.
+    /// Takes a request that this queue holds back.
     fn take_held(&mut self, tag: u16) -> Option<Rq> {
         if let Some(at) = self.delayed.position(tag) {
             self.due.remove(at);
@@ -309,7 +310,7 @@ unsafe impl HwQueue for FaultQueue {
             return;
         }
         self.send(&mut down, rqs, env, done);
-        // D4: in order, the last first.
+        // D4: refused requests go back in order, the last one first.
         list.unpop_all(&mut down);
     }
 
@@ -353,7 +354,7 @@ unsafe impl HwQueue for FaultQueue {
         match (lower, at) {
             (NextEvent::Ready, _) => NextEvent::Ready,
             (NextEvent::At(lower), Some(at)) => NextEvent::At(lower.min(at)),
-            // Completions of the kernel ring and of other threads wake the ring before that time by themselves.
+            // Completions of the kernel ring and of other threads wake the ring earlier by themselves.
             (_, Some(at)) => NextEvent::At(at),
             (NextEvent::Idle, None) if self.holds() => NextEvent::Stuck,
             (lower, None) => lower,

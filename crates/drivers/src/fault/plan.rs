@@ -1,10 +1,11 @@
-//! Which faults, how often: the plan, the draw that decides about one request, and how many there were.
+//! The plan of faults: their rates, the draw that decides about one request, and their counts.
 //!
-//! Owns the kinds of faults, their rates, the generator and the counters. Does nothing to a request itself.
+//! Owns the kinds of faults, their rates, the generator and the counters. Does not touch requests.
 //!
 //! Invariants:
 //! - P1: a request has at most one fault; one uniform draw decides, so the rates of an operation add up to at most 1.
-//! - P2: a decision is a function of the seed, the stream (queue and hardware context) and how many were made before.
+//! - P2: a decision is a function of the seed, the stream (queue and hardware context) and the number of earlier
+//!   decisions.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use sheave_base::sync::atomic::{AtomicU64, Ordering};
 
 use sheave_blk::bio::{NR_OPS, Op};
 
-/// What can go wrong with a request.
+/// Kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// Ends with an I/O error; nothing was done.
@@ -22,17 +23,17 @@ pub enum FaultKind {
     Short = 1,
     /// Only the first blocks of a write reach the device; it ends with an I/O error.
     Torn = 2,
-    /// Reaches the device later.
+    /// Reaches the device late.
     Delay = 3,
-    /// A flush is acknowledged and not sent down: a device that lies.
+    /// A flush is acknowledged and not sent down, as by a device that ignores flushes.
     DroppedFlush = 4,
     /// Never ends by itself.
     Stuck = 5,
-    /// Goes to another place and ends well.
+    /// Goes to another place and ends successfully.
     Misdirect = 6,
 }
 
-/// How many kinds there are.
+/// Number of kinds.
 pub(super) const NR_FAULTS: usize = 7;
 
 impl FaultKind {
@@ -47,7 +48,7 @@ impl FaultKind {
         FaultKind::Misdirect,
     ];
 
-    /// Its key in a spec.
+    /// Returns the key of this kind in a spec.
     pub fn name(self) -> &'static str {
         match self {
             FaultKind::Error => "error",
@@ -60,7 +61,7 @@ impl FaultKind {
         }
     }
 
-    /// Whether it can happen to this operation.
+    /// Returns true if this fault can happen to operation `op`.
     pub fn applies_to(self, op: Op) -> bool {
         match self {
             FaultKind::Error | FaultKind::Delay | FaultKind::Stuck => true,
@@ -72,7 +73,7 @@ impl FaultKind {
     }
 }
 
-/// Which operations are touched at all.
+/// Operations that can have faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FaultOps {
     /// Reads only.
@@ -94,23 +95,22 @@ impl FaultOps {
     }
 }
 
-/// What a fault device does.
+/// The faults of a device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FaultPlan {
-    /// Everything random comes from it.
+    /// Seed of all random decisions.
     pub seed: u64,
-    /// How much later a delayed request reaches the device.
+    /// Time by which a delayed request reaches the device late.
     pub delay_time: Duration,
-    /// Which operations are touched.
     pub ops: FaultOps,
-    /// When the timeout walk ends a stuck request; that of the device underneath unless given.
+    /// Time after which a stuck request times out; that of the device below if `None`.
     pub timeout: Option<Duration>,
-    /// The share of each kind, by its value, in the requests to which it can happen; see [`FaultPlan::with`].
+    /// Rate of each kind, by its value, among the requests to which it can happen; see [`FaultPlan::with`].
     pub rates: [f64; NR_FAULTS],
 }
 
 impl FaultPlan {
-    /// No faults.
+    /// Makes a plan without faults.
     pub fn new(seed: u64) -> FaultPlan {
         FaultPlan {
             seed,
@@ -121,14 +121,13 @@ impl FaultPlan {
         }
     }
 
-    /// Adds to the plan faults of this kind, in `rate` (0 to 1) of the requests to which they can happen.
+    /// Adds faults of this kind to the plan, for the share `rate` (0 to 1) of the requests to which they can happen.
     #[must_use]
     pub fn with(mut self, kind: FaultKind, rate: f64) -> FaultPlan {
         self.rates[kind as usize] = rate;
         self
     }
 
-    /// The rate of a kind.
     pub fn rate(&self, kind: FaultKind) -> f64 {
         self.rates[kind as usize]
     }
@@ -137,7 +136,7 @@ impl FaultPlan {
         if kind.applies_to(op) && self.ops.contains(op) { self.rate(kind) } else { 0.0 }
     }
 
-    /// The bounds to draw against, or what is wrong with the rates.
+    /// Returns the bounds to draw against, or the error in the rates.
     pub(super) fn odds(&self) -> Result<Odds, String> {
         for kind in FaultKind::ALL {
             let rate = self.rate(kind);
@@ -152,7 +151,7 @@ impl FaultPlan {
                 sum += self.rate_for(kind, op);
                 bounds[op as usize][kind as usize] = (sum * DRAWS) as u64;
             }
-            // Ten times 0.1 is a little more than 1.
+            // Tolerance for rounding: ten times 0.1 is a little more than 1.
             if sum > 1.0 + 1e-9 {
                 let (terms, op) = (self.terms(op), op.name());
                 return Err(format!(
@@ -163,25 +162,25 @@ impl FaultPlan {
         Ok(Odds { bounds })
     }
 
-    /// The rates that add up for an operation, as the user wrote them.
+    /// Returns the rates that add up for an operation, in the user's notation.
     fn terms(&self, op: Op) -> String {
         let some = FaultKind::ALL.iter().filter(|&&kind| self.rate_for(kind, op) > 0.0);
         some.map(|&kind| format!("{}={}", kind.name(), self.rate(kind))).collect::<Vec<_>>().join(" + ")
     }
 }
 
-/// A draw is one of this many numbers: what the fraction of a double can tell apart.
+/// Number of values of a draw: as many as the fraction of a double can distinguish.
 const DRAWS: f64 = (1u64 << DRAW_BITS) as f64;
 const DRAW_BITS: u32 = 53;
 
-/// The rates of a plan, added up for each operation.
+/// Cumulative rates of a plan for each operation.
 #[derive(Clone, Debug)]
 pub(super) struct Odds {
     bounds: [[u64; NR_FAULTS]; NR_OPS],
 }
 
 impl Odds {
-    /// Whether nothing can ever happen.
+    /// Returns true if no fault can ever happen.
     pub(super) fn is_quiet(&self) -> bool {
         self.bounds.iter().all(|of_op| of_op[NR_FAULTS - 1] == 0)
     }
@@ -198,23 +197,24 @@ impl Odds {
     }
 }
 
-/// The random numbers of one hardware context of one queue.
+/// Returns the random numbers of one hardware context of one queue.
 pub(super) fn stream(seed: u64, queue: u16, hctx: u16) -> Rng {
     Rng::new(seed).fork(u64::from(queue) << 16 | u64::from(hctx))
 }
 
-/// The faults that a device has injected so far, over all rings: written by its hardware queues, read by anyone.
+/// Number of faults that a device has injected so far, over all rings: written by its hardware queues, readable by any
+/// thread.
 #[derive(Debug, Default)]
 pub struct FaultCounts([AtomicU64; NR_FAULTS]);
 
 impl FaultCounts {
-    /// Faults of this kind.
+    /// Returns the number of faults of this kind.
     pub fn get(&self, kind: FaultKind) -> u64 {
         // Relaxed: a count orders nothing; it is exact when the rings are quiet.
         self.0[kind as usize].load(Ordering::Relaxed)
     }
 
-    /// All faults.
+    /// Returns the number of all faults.
     pub fn total(&self) -> u64 {
         FaultKind::ALL.iter().map(|&kind| self.get(kind)).sum()
     }
@@ -224,7 +224,7 @@ impl FaultCounts {
         self.0[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Such as `error 12, torn 3`; empty when there were none.
+    /// Returns a text such as `error 12, torn 3`; empty if there were no faults.
     pub(super) fn in_words(&self) -> String {
         let some = FaultKind::ALL.iter().map(|&kind| (kind, self.get(kind))).filter(|&(_, count)| count > 0);
         some.map(|(kind, count)| format!("{} {count}", kind.name())).collect::<Vec<_>>().join(", ")

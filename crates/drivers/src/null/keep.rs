@@ -1,11 +1,11 @@
-//! `null:keep=SIZE`: the first bytes are kept in memory, all others are as forgotten as ever.
+//! `null:keep=SIZE`: the first bytes are kept in memory, all others are discarded as usual.
 //!
-//! For what needs a little of the device to be true while most of it is measured: a pool whose superblocks and journal
-//! are in the kept part, and whose data goes nowhere. Owns the split between the two; the memory is a ram device's, and
-//! its size, its limits and what it can do are those of the null device in whose place it stands.
+//! For measurements that need a small part of the device to keep its data: a pool whose superblocks and journal are in
+//! the kept part, and whose data is discarded. Owns the split between the two. The memory is that of a ram device;
+//! size, limits and capabilities are those of the null device that this one replaces.
 //!
-//! Invariant I1: a request that begins in the kept part is carried out there, to its end; the region is larger than the
-//! kept part by the longest request. One that begins behind it is not looked at further.
+//! Invariant I1: a request that begins in the kept part is executed there completely; the region is larger than the
+//! kept part by the longest request. A request that begins behind it ends at once.
 
 use rustix::io::Errno;
 use sheave_base::status::Status;
@@ -22,7 +22,7 @@ use sheave_blk::request::{DoneList, Rq, RqList, RqTable};
 /// Longest request (I1).
 const MAX_SECTORS: u32 = (16 << 20) >> SECTOR_SHIFT;
 
-/// A null device that keeps its front.
+/// A null device that keeps its first bytes.
 #[derive(Debug)]
 pub(super) struct Keeping {
     null: Box<dyn Driver>,
@@ -75,7 +75,7 @@ unsafe impl Driver for Keeping {
     }
 }
 
-/// One ring's way into it.
+/// Hardware queue of one ring.
 #[derive(Debug)]
 struct KeepingQueue {
     keep_sectors: u64,
@@ -96,7 +96,7 @@ unsafe impl HwQueue for KeepingQueue {
     #[inline]
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
         let is_behind = |tag: &u16| rqs.by_tag(*tag).sector >= self.keep_sectors;
-        // By fours, which the compiler unrolls: what stands for an unmeasured device is to cost next to nothing.
+        // In groups of four, which the compiler unrolls: the device must cost next to nothing in a measurement.
         let (fours, rest) = list.tags().as_chunks::<4>();
         if fours.iter().all(|four| four.iter().all(is_behind)) && rest.iter().all(is_behind) {
             return list.complete_all(done);

@@ -1,18 +1,18 @@
 //! The memory of a ram device: one sparse anonymous mapping that all rings read and write at once.
 //!
-//! Owns the mapping, every access to it, and the giving back of its pages. Does not own requests or their order.
+//! Owns the mapping, every access to it, and the release of its pages. Does not own requests or their order.
 //!
-//! Like a disk, the region takes no locks: a read beside a write of the same bytes may see some of the old and some of
+//! Like a disk, the region has no locks: a read beside a write of the same bytes may see some of the old and some of
 //! the new ones, and two writes may leave some bytes of each. In Rust's terms that is a data race, as with memory that
-//! a device or another process writes to. So the bytes are only ever reached by raw copies, never by reference, and
-//! nothing here relies on their value: the compiler is told nothing about them that a race could make wrong.
+//! a device or another process writes to. So the bytes are only accessed by raw copies, never by reference, and no code
+//! relies on their value: the compiler gets no guarantee about them that a race could break.
 //!
 //! Invariants:
 //! - I1: from `base`, `sectors` sectors lie in a mapping of this region's own from creation to drop, readable and
-//!   writable; nobody else knows its address, so it overlaps no caller's memory.
+//!   writable. No other code has its address, so it overlaps no caller's memory.
 //! - I2: no reference to its bytes exists, only raw pointers for the length of a copy.
-//! - I3: every access lies within `sectors`: [`Region::at`] is the only way of requests to a pointer, and
-//!   [`Region::read`] looks for itself.
+//! - I3: every access lies within `sectors`: requests get pointers from [`Region::at`] alone, and [`Region::read`]
+//!   checks its range itself.
 //! - I4: bytes that were never written, or were cleared, are zero.
 #![allow(unsafe_code)] // A mapping that threads read and write at once is reached by raw pointers alone.
 
@@ -25,17 +25,17 @@ use sheave_base::status::Status;
 use sheave_blk::bio::{Bio, Op, SECTOR_SHIFT, Segment};
 use sheave_blk::request::{Request, Rq, RqTable, Segments};
 
-/// Bytes in a huge page on the machines that have them.
+/// Bytes in a huge page on machines that have them.
 pub(super) const HUGE_PAGE: usize = 2 << 20;
 
-/// Bytes in a sector, of which every length is a multiple.
+/// Bytes in a sector; every length is a multiple.
 const SECTOR: usize = 1 << SECTOR_SHIFT;
 
 /// Bytes that the processor fetches at once.
 #[cfg(target_arch = "x86_64")]
 const CACHE_LINE: usize = 64;
 
-/// Sectors of a request that are asked for ahead; behind them the processor has seen where it goes.
+/// Sectors of a request that are prefetched; after these the processor's own prefetcher continues.
 const PREFETCH_SECTORS: usize = 2;
 
 /// The bytes of the device.
@@ -43,10 +43,10 @@ const PREFETCH_SECTORS: usize = 2;
 pub(crate) struct Region {
     /// The first byte of the device, on a huge page if there is room for one.
     base: NonNull<u8>,
-    /// Whole sectors that it has (I3).
+    /// Number of whole sectors (I3).
     sectors: u64,
     page: usize,
-    /// What to unmap.
+    /// Range to unmap.
     map: (NonNull<u8>, usize),
 }
 
@@ -56,7 +56,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// `len` zero bytes that take memory only when they are written; in huge pages if asked for and to be had.
+    /// Maps `len` zero bytes that take memory only when they are written; in huge pages if requested and available.
     pub(crate) fn new(len: usize, huge: bool) -> Result<Region, Errno> {
         let page = rustix::param::page_size();
         let slack = if huge && len >= HUGE_PAGE { HUGE_PAGE } else { 0 };
@@ -72,53 +72,53 @@ impl Region {
         if huge {
             // SAFETY: the region's own bytes (I1); the advice does not change what they hold.
             let advised = unsafe { madvise(base.as_ptr().cast(), len.next_multiple_of(page), Advice::LinuxHugepage) };
-            // A kernel without huge pages says EINVAL; the driver's notice tells the user.
+            // A kernel without huge pages returns EINVAL; the driver's notice tells the user.
             debug_assert!(matches!(advised, Ok(()) | Err(Errno::INVAL)), "{advised:?}");
         }
         Ok(region)
     }
 
-    /// Takes all of the memory now, so that no write waits for the kernel to find a page.
+    /// Allocates all of the memory now, so that no write waits for the kernel to find a page.
     pub(crate) fn touch(&self) {
         let len = (self.sectors as usize) * SECTOR;
         for at in (0..len).step_by(self.page) {
-            // SAFETY: inside the region (I3), and nobody else knows the memory yet; the byte stays 0 (I4).
+            // SAFETY: inside the region (I3), and no other code has the memory yet; the byte stays 0 (I4).
             unsafe { self.base.as_ptr().add(at).write_volatile(0) };
         }
     }
 
-    /// Asks the processor for the first lines of the request's bytes, so that they are on their way (and their page
-    /// known) when their turn to be copied comes.
+    /// Prefetches the first lines of the request's bytes, and with them its page translation, before its turn to be
+    /// copied.
     #[inline(always)]
     pub(crate) fn prefetch(&self, request: &Request) {
-        // An address outside the region does no harm: a prefetch never faults, and this goes nowhere as a pointer.
+        // An address outside the region does no harm: a prefetch never faults, and the address is not used otherwise.
         let start = self.base.as_ptr().wrapping_add((request.sector << SECTOR_SHIFT) as usize);
         const { assert!(PREFETCH_SECTORS == 2) }
-        // Whatever the operation: the few that have no bytes do not suffer.
+        // For every operation: for the few without data it is merely useless.
         prefetch_sector(start);
         if request.bytes as usize > SECTOR {
             prefetch_sector(start.wrapping_add(SECTOR));
         }
     }
 
-    /// Copies bytes from `pos` on; false when they are not all inside the region.
+    /// Copies bytes from `pos` on; returns false if they are not all inside the region.
     #[inline]
     pub(crate) fn read(&self, pos: u64, into: &mut [u8]) -> bool {
         let size = self.sectors << SECTOR_SHIFT;
         let inside = pos <= size && into.len() as u64 <= size - pos;
         if inside {
-            // SAFETY: inside the region (I3), which nobody else knows the address of (I1): so `into` is elsewhere.
+            // SAFETY: inside the region (I3), whose address no other code has (I1): so `into` is elsewhere.
             unsafe { ptr::copy_nonoverlapping(self.base.as_ptr().add(pos as usize), into.as_mut_ptr(), into.len()) };
         }
         inside
     }
 
-    /// Does what the request says. Its token shows that the driver holds it, and so that its memory is valid.
+    /// Executes the request. Its token proves that the driver holds it, and so that its memory is valid.
     #[inline(always)]
     pub(crate) fn carry_out(&self, rqs: &RqTable<'_>, rq: &Rq) -> Status {
         let request = rqs.get(rq);
         let Some(start) = self.at(request) else { return Status::IoErr };
-        // One after the other, and no table of jumps: the first two are almost all there are.
+        // Compared one after the other, without a jump table: nearly all requests are of the first two kinds.
         if request.op == Op::Read {
             self.copy::<false>(start, request, rqs, rq);
         } else if request.op == Op::Write {
@@ -129,7 +129,7 @@ impl Region {
         Status::Ok
     }
 
-    /// The first byte of a request that lies inside the region as a whole (I3).
+    /// Returns the first byte of a request that lies completely inside the region (I3).
     #[inline(always)]
     fn at(&self, request: &Request) -> Option<*mut u8> {
         let behind = self.sectors.checked_sub(request.sector)?;
@@ -175,7 +175,7 @@ impl Region {
         }
     }
 
-    /// Makes bytes zero: whole pages go back to the system, the rest is written.
+    /// Zeroes bytes: whole pages are released to the system, the rest is written.
     #[cold]
     fn clear(&self, start: *mut u8, len: usize) {
         let head = (start.addr().wrapping_neg() % self.page).min(len);
@@ -185,7 +185,7 @@ impl Region {
         unsafe {
             write_zeroes(start, head);
             let middle = start.add(head);
-            // Memory that is locked (mlockall) cannot be given back.
+            // The release fails for locked memory (mlockall).
             if pages > 0 && madvise(middle.cast(), pages, Advice::LinuxDontNeed).is_err() {
                 write_zeroes(middle, pages);
             }
@@ -196,13 +196,13 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the mapping as it was made (I1); a request cannot be on its way, for its queue keeps the region.
+        // SAFETY: the mapping as it was made (I1); no request is under way, because its queue keeps the region alive.
         let unmapped = unsafe { munmap(self.map.0.as_ptr().cast(), self.map.1) };
         debug_assert!(unmapped.is_ok(), "a mapping can be unmapped: {unmapped:?}");
     }
 }
 
-/// Writes zeroes where there are none: a page that was never written shall not take memory for it.
+/// Writes zeroes, but only over sectors that are not zero: a page that was never written must not be allocated for it.
 ///
 /// # Safety
 /// `len` bytes from `start` are inside the region.
@@ -211,7 +211,7 @@ unsafe fn write_zeroes(start: *mut u8, len: usize) {
     while done < len {
         let piece = (len - done).min(SECTOR);
         let mut seen = [0u8; SECTOR];
-        // SAFETY: `done + piece` is at most `len`; a copy of the bytes is looked at, never the bytes themselves (I2).
+        // SAFETY: `done + piece` is at most `len`; a copy of the bytes is compared, never the bytes themselves (I2).
         unsafe {
             let here = start.add(done);
             ptr::copy_nonoverlapping(here, seen.as_mut_ptr(), piece);
@@ -226,12 +226,12 @@ unsafe fn write_zeroes(start: *mut u8, len: usize) {
 /// Copies a piece of memory, but at most `left` bytes, into the region or out of it.
 ///
 /// # Safety
-/// As many bytes are inside the region from `here`, and the piece is valid memory, outside the region.
+/// That many bytes are inside the region from `here`, and the piece is valid memory outside the region.
 #[inline(always)]
 unsafe fn copy_piece<const WRITE: bool>(here: *mut u8, piece: Segment, left: usize) {
     let there = ptr::with_exposed_provenance_mut::<u8>(piece.base());
     let len = piece.len().min(left);
-    // SAFETY: as promised by the caller; nobody else knows where the region is (I1), so they do not overlap.
+    // SAFETY: as promised by the caller; no other code has the region's address (I1), so they do not overlap.
     unsafe {
         if WRITE {
             ptr::copy_nonoverlapping(there, here, len);
@@ -241,18 +241,18 @@ unsafe fn copy_piece<const WRITE: bool>(here: *mut u8, piece: Segment, left: usi
     }
 }
 
-/// Starts to fetch the lines of a sector into the second cache. A processor has more of those under way at a time than
-/// of lines for the nearest cache (48 beside 16 on an Intel one), and memory is what is waited for. Any address will
-/// do: none faults.
+/// Prefetches the lines of a sector into the second-level cache. A processor can have more such fetches under way than
+/// fetches to the first-level cache (48 beside 16 on an Intel one), and the wait is for memory. Any address is allowed:
+/// none faults.
 #[inline(always)]
 fn prefetch_sector(start: *const u8) {
     #[cfg(target_arch = "x86_64")]
     for line in 0..SECTOR / CACHE_LINE {
         use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        // SAFETY: a hint, which every x86-64 processor takes or ignores; it reads nothing that we could see.
+        // SAFETY: a hint, which every x86-64 processor executes or ignores; it has no visible effect.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(start.wrapping_add(line * CACHE_LINE).cast()) };
     }
-    // Elsewhere the language has no stable name for it; the processor's own prefetching has to do.
+    // On other architectures there is no stable intrinsic; the processor's own prefetching has to do.
     #[cfg(not(target_arch = "x86_64"))]
     let _ = start;
 }
