@@ -1,8 +1,8 @@
-//! What a driver does on the ring's own kernel ring: waits for descriptors and times, and, in the unsafe tier, moves
-//! the memory of requests through descriptors of its own.
+//! Use of the ring's own kernel ring by a driver: waits for descriptors and times, and, in the unsafe tier, transfers
+//! between the memory of requests and the driver's own descriptors.
 //!
 //! Owns the calls of a driver and their checks; the operations are in `ops`. Each operation is prepared and goes to the
-//! kernel with whatever else the ring sends in its next system call.
+//! kernel with the ring's next system call.
 #![allow(unsafe_code)] // The tier whose drivers vouch for memory.
 
 use std::ops::Range;
@@ -17,7 +17,7 @@ use super::ops::{OpToken, Ops, What};
 use super::request::{Polled, Refused, RequestId};
 use super::table::held_slot;
 
-/// What a driver wants of the kernel ring of each ring that attaches it.
+/// A driver's needs on the kernel ring of each ring that attaches it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelUse {
     pub(super) operations: u16,
@@ -25,13 +25,13 @@ pub struct KernelUse {
 }
 
 impl KernelUse {
-    /// At most so many operations at a time on each ring, watches and timers included.
+    /// Requests up to `operations` operations at a time on each ring, watches and timers included.
     #[must_use]
     pub fn new(operations: u16) -> KernelUse {
         KernelUse { operations, buffers: None }
     }
 
-    /// And `count` buffers (a power of two) of `bytes` each on each ring, for [`Polled::receive_any`].
+    /// Requests `count` receive buffers (a power of two) of `bytes` bytes on each ring, for [`Polled::receive_any`].
     #[must_use]
     pub fn receive_buffers(mut self, count: u16, bytes: u32) -> KernelUse {
         self.buffers = Some((count, bytes));
@@ -39,21 +39,21 @@ impl KernelUse {
     }
 }
 
-/// What a [`Transfer`] does.
+/// Kind of a [`Transfer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TransferKind {
     /// Sends all of the memory to a socket.
     Send,
-    /// Receives from a socket what there is, at least a byte; 0 says that the other end has closed it.
+    /// Receives the available bytes from a socket, at least one; 0 means that the peer has closed it.
     Receive,
-    /// Receives from a socket until the memory is full; less says that the other end has closed it.
+    /// Receives from a socket until the memory is full; fewer bytes mean that the peer has closed it.
     ReceiveAll,
     /// Reads from a file, at an offset in bytes.
     Read(u64),
     /// Writes to a file, at an offset in bytes.
     Write(u64),
-    /// Writes to a file, at an offset in bytes, and ends when that is durable.
+    /// Writes to a file, at an offset in bytes, and ends when the data is durable.
     WriteDurably(u64),
 }
 
@@ -61,43 +61,41 @@ pub enum TransferKind {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Transfer<'a> {
-    /// What it does.
     pub kind: TransferKind,
     /// The socket or file. It stays open until the operation has ended.
     pub fd: &'a Arc<OwnedFd>,
     /// The memory, in order, at most 1,024 pieces; the list itself is copied.
     pub memory: &'a [IoVec],
-    /// The requests whose memory is in it. They end after the operation, whatever the driver says before.
+    /// The requests whose memory is used. They end after the operation, even if the driver ends them earlier.
     pub holds: &'a [RequestId],
 }
 
 impl<'a> Transfer<'a> {
-    /// Does this with the socket or file, and with memory of these requests.
+    /// Makes a transfer on the socket or file `fd` with memory of the requests `holds`.
     #[must_use]
     pub fn new(kind: TransferKind, fd: &'a Arc<OwnedFd>, memory: &'a [IoVec], holds: &'a [RequestId]) -> Transfer<'a> {
         Transfer { kind, fd, memory, holds }
     }
 }
 
-/// What came of an operation.
+/// Result of an operation.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct OpEnd<'a> {
-    /// Which one.
+    /// The operation.
     pub token: OpToken,
-    /// Bytes moved, or `-errno`: `-ECANCELED` (-125) when it was cancelled, `-ETIME` (-62) when a timer has run out. A
-    /// transfer may have moved fewer bytes than it was asked to.
+    /// Bytes moved, or `-errno`: `-ECANCELED` (-125) after a cancellation, `-ETIME` (-62) when a timer has expired. A
+    /// transfer may have moved fewer bytes than requested.
     pub res: i32,
-    /// The operation has not ended: more will come of it.
+    /// The operation has not ended: more results will follow.
     pub more: bool,
-    /// What [`Polled::receive_any`] has received; the buffer goes back to the kernel after the call.
+    /// Data received by [`Polled::receive_any`]; the buffer goes back to the kernel after the call.
     pub data: &'a [u8],
 }
 
 impl Polled<'_> {
-    /// Has the driver polled whenever this descriptor is readable, has failed, or has lost its other end, for as long
-    /// as the watch is not [cancelled](Polled::cancel). A driver that leaves the descriptor readable is polled again at
-    /// once.
+    /// Has the driver polled whenever this descriptor is readable, has failed, or its peer has closed, until the watch
+    /// is [cancelled](Polled::cancel). If the driver leaves the descriptor readable, it is polled again at once.
     ///
     /// # Errors
     ///
@@ -107,7 +105,7 @@ impl Polled<'_> {
         ops.plain(kring, What::Watch, fd.clone()).ok_or(Refused::TooMany)
     }
 
-    /// Ends after a time, with `-ETIME`.
+    /// Starts a timer, which ends with `-ETIME` after the time `after`.
     ///
     /// # Errors
     ///
@@ -127,7 +125,7 @@ impl Polled<'_> {
         ops.connect(kring, fd.clone(), to).ok_or(Refused::TooMany)
     }
 
-    /// Receives from a socket into the [buffers](KernelUse::receive_buffers) that the driver asked for, and tells of
+    /// Receives from a socket into the [buffers](KernelUse::receive_buffers) that the driver requested, and reports
     /// each piece, until an error, the end of the connection, or `-ENOBUFS`, after which it may be called again. Linux
     /// 6.0 and later.
     ///
@@ -142,17 +140,17 @@ impl Polled<'_> {
         ops.plain(kring, What::RecvMultishot, fd.clone()).ok_or(Refused::TooMany)
     }
 
-    /// Asks for the end of an operation. It ends in any case, with `-ECANCELED` or as it would have; of a watch the end
-    /// is told, too. False when the token names none, for example one that has ended.
+    /// Requests the end of an operation. It ends in any case, with `-ECANCELED` or with its own result; the end of a
+    /// watch is reported, too. Returns false if the token names no operation, for example one that has ended.
     pub fn cancel(&mut self, token: OpToken) -> bool {
         self.kernel().is_ok_and(|(ops, kring)| ops.cancel(kring, token))
     }
 
-    /// Where a part of a request's memory is, for a [`Transfer`] that holds it: pieces are added to the list.
+    /// Appends the pieces of a part of a request's memory to `to`, for a [`Transfer`] that holds the request.
     ///
     /// # Errors
     ///
-    /// [`Refused`], and the list is as it was.
+    /// [`Refused`]; `to` is unchanged.
     pub fn memory(&self, id: RequestId, range: Range<usize>, to: &mut Vec<IoVec>) -> Result<(), Refused> {
         self.find(id)?;
         let before = to.len();
@@ -164,19 +162,19 @@ impl Polled<'_> {
         Err(Refused::OutOfRange)
     }
 
-    /// Moves memory through a descriptor; [`SafeQueue::op_ended`](super::SafeQueue::op_ended) hears what came of it.
+    /// Starts a transfer; [`SafeQueue::op_ended`](super::SafeQueue::op_ended) reports its result.
     ///
     /// # Errors
     ///
-    /// [`Refused`], and nothing happens.
+    /// [`Refused`]; nothing was started.
     ///
     /// # Safety
     ///
-    /// Until the operation has ended each piece of memory stays valid, and nobody else uses it; what is sent or written
-    /// nobody changes. For the memory of requests that is so when they are in [`Transfer::holds`] and the driver
-    /// neither copies to that part of it nor lends it to a child or another transfer; only reads are received into.
-    /// For memory of the driver's own it is so when the [`SafeQueue`](super::SafeQueue) keeps it, without moving or
-    /// freeing it: a queue is dropped after all its operations have ended.
+    /// Until the operation has ended each piece of memory stays valid, nobody else uses it, and nobody changes memory
+    /// that is sent or written. For the memory of requests this holds if they are in [`Transfer::holds`], the driver
+    /// neither copies to that part of it nor lends it to a child or another transfer, and only memory of reads is
+    /// received into. For the driver's own memory it holds if the [`SafeQueue`](super::SafeQueue) keeps it, without
+    /// moving or freeing it: a queue is dropped after all its operations have ended.
     pub unsafe fn transfer(&mut self, transfer: Transfer<'_>) -> Result<OpToken, Refused> {
         let Transfer { kind, fd, memory, holds } = transfer;
         if memory.is_empty() || memory.len() > MAX_SEGMENTS {
@@ -192,15 +190,15 @@ impl Polled<'_> {
             TransferKind::WriteDurably(at) => What::File(KOp::Write, at, RWF_DSYNC),
         };
         let (ops, kring) = self.kernel()?;
-        // SAFETY: promised by the caller; the adapter ends no request before what holds it (Q2), and drops the driver
-        // after all its operations (Q5).
+        // SAFETY: promised by the caller; the adapter ends no request before the operations that hold it (Q2), and
+        // drops the driver after all its operations (Q5).
         let begun = unsafe { ops.begin(kring, what, Some(fd.clone()), memory, holds.iter().map(|id| id.tag)) };
         let token = begun.ok_or(Refused::TooMany)?;
         holds.iter().for_each(|id| self.slots[usize::from(id.tag)].ops += 1);
         Ok(token)
     }
 
-    /// Whether there is room for one more operation.
+    /// Returns true if one more operation can begin.
     pub fn has_room(&self) -> bool {
         self.ops.as_ref().is_some_and(|ops| ops.has_room())
     }

@@ -1,20 +1,20 @@
 //! Copies between a driver's own bytes and the memory of a request that the adapter holds.
 //!
-//! Owns the bounds: a range that is not within the request is refused as a whole. Called by `request` alone, which has
-//! looked at the direction of the request and at the children that use its memory.
+//! Owns the bounds: a range that is not completely within the request is refused. Called by `request` alone, which has
+//! checked the direction of the request and the children that use its memory.
 #![allow(unsafe_code)] // The memory of a request is known by its address.
 
 use std::ops::Range;
 
 use sheave_blk::bio::{BVec, Segment};
 
-/// The pieces of a range of the memory that `segments` is; `None` when it does not have it all.
+/// Returns the pieces of a range of the memory `segments`; `None` if the range is not completely inside.
 pub(super) fn pieces(segments: impl Iterator<Item = Segment>, range: Range<usize>) -> Option<Vec<Segment>> {
     let mut pieces = Vec::new();
     walk(segments, range, |piece| pieces.push(piece)).then_some(pieces)
 }
 
-/// Tells of the pieces of a range, by address and length; false when the memory does not have it all.
+/// Calls `tell` with address and length of each piece of a range; returns false if the range is not completely inside.
 pub(super) fn each_piece(
     segments: impl Iterator<Item = Segment>,
     range: Range<usize>,
@@ -37,7 +37,7 @@ fn walk(segments: impl Iterator<Item = Segment>, range: Range<usize>, mut tell: 
     left == 0 && skip == 0
 }
 
-/// Copies the memory of the pieces, which together are as long, to `to`.
+/// Copies the memory of the pieces to `to`, which has their total length.
 ///
 /// # Safety
 /// The pieces are memory of a request that has not ended, and no device writes to them meanwhile.
@@ -45,13 +45,13 @@ pub(super) unsafe fn copy_out(pieces: &[Segment], mut to: &mut [u8]) {
     for piece in pieces {
         let Some((here, rest)) = to.split_at_mut_checked(piece.len()) else { return };
         let from = std::ptr::with_exposed_provenance::<u8>(piece.base());
-        // SAFETY: promised by the caller; `here` is as long, and nobody else's.
+        // SAFETY: promised by the caller; `here` is as long, and exclusively borrowed.
         unsafe { std::ptr::copy_nonoverlapping(from, here.as_mut_ptr(), here.len()) };
         to = rest;
     }
 }
 
-/// Copies `from` to the memory of the pieces, which together are as long.
+/// Copies `from` to the memory of the pieces, which have its total length.
 ///
 /// # Safety
 /// The pieces are memory of a read that has not ended, and no device uses them meanwhile.
@@ -65,7 +65,7 @@ pub(super) unsafe fn copy_in(pieces: &[Segment], mut from: &[u8]) {
     }
 }
 
-/// The memory of a request as vectors, for the I/O of a child that does a part of it.
+/// Returns the memory of a request as vectors, for a child that does a part of the request.
 ///
 /// # Safety
 /// The pieces are memory of a request that does not end before the child, in the child's direction.

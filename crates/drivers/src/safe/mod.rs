@@ -1,7 +1,8 @@
 //! Drivers without unsafe code.
 //!
-//! A [`SafeDriver`] is a device, a [`SafeQueue`] one ring's way into it. Both are ordinary traits: what the block layer
-//! asks of a driver (D1 to D7 of [`driver`](sheave_blk::driver)) the adapter keeps by itself, whatever the driver does.
+//! A [`SafeDriver`] is a device, a [`SafeQueue`] is its hardware queue for one ring. Both are ordinary traits. The
+//! adapter itself keeps the contract between block layer and driver (D1 to D7 of [`driver`](sheave_blk::driver)),
+//! whatever the driver does.
 //!
 //! | module | holds |
 //! |---|---|
@@ -13,10 +14,11 @@
 //! | `ops` | the operations that a driver has there |
 //! | `memory` | the copies |
 //!
-//! The adapter keeps every request. A driver gets a [`Request`] for the time of a call and says what becomes of it: it
-//! ends, or it waits, for children that were sent to the devices below or for a later [`SafeQueue::poll`], which finds
-//! it again by its [`RequestId`]. So a driver cannot lose a request, end it twice, or end that of another queue: an id
-//! that names no request of the queue, or one that has ended, gives `None`. What can go wrong, and what becomes of it:
+//! The adapter keeps every request. A driver gets a [`Request`] for the time of a call and returns its next step: the
+//! request ends, or it waits, for children that were sent to the devices below or for a later [`SafeQueue::poll`],
+//! which finds it again by its [`RequestId`]. So a driver cannot lose a request, end it twice, or end that of another
+//! queue: an id that names no request of the queue, or one that has ended, gives `None`. Possible mistakes of a driver
+//! and their consequences:
 //!
 //! | a driver | then |
 //! |---|---|
@@ -83,17 +85,17 @@ pub use request::{Child, ChildEnd, MAX_CHILDREN, Memory, Polled, Refused, Reques
 pub use sheave_kring::{Address, IoVec};
 pub use traits::{Open, SafeDriver, SafeQueue, Step, WaitsFor, Waker};
 
-/// A device of this driver.
+/// Makes a device of `driver`.
 pub fn device(name: &str, driver: impl SafeDriver) -> Device {
     stacked(name, driver, Vec::new())
 }
 
-/// A device of this driver that stands on others; [`Child::lower`] numbers them in this order.
+/// Makes a device of `driver` over the devices `lower`; [`Child::lower`] numbers them in this order.
 pub fn stacked(name: &str, driver: impl SafeDriver, lower: Vec<Device>) -> Device {
     with_timeout(name, driver, lower, DEFAULT_TIMEOUT)
 }
 
-/// A device of this driver, whose requests are overdue after `timeout`.
+/// Makes a device of `driver` whose requests time out after `timeout`.
 pub fn with_timeout(name: &str, driver: impl SafeDriver, lower: Vec<Device>, timeout: Duration) -> Device {
     let adapter = queue::Adapter::new(Box::new(driver), lower.clone());
     Device::stacked(name, Box::new(adapter), timeout, lower)

@@ -1,8 +1,8 @@
-//! The operations that a driver has on the ring's kernel ring, by slot.
+//! The operations of a driver on the ring's kernel ring, by slot.
 //!
-//! Owns what the kernel reads of an operation while it has it: the descriptor, the list of pieces of memory, the
-//! address, the time. Owns which requests an operation holds, and which use of its slot it is. Does not own the memory
-//! that the pieces name, nor when a request ends (`queue`).
+//! Owns the data that the kernel reads during an operation: the descriptor, the list of pieces of memory, the address,
+//! the time. Owns the list of requests that an operation holds, and the generation of its slot. Does not own the memory
+//! that the pieces name, nor the end of requests (`queue`).
 //!
 //! ```text
 //!   free -> unsent -> in the kernel -> free       unsent: the submission queue was full even after an enter
@@ -12,12 +12,12 @@
 //! ```
 //!
 //! Invariants:
-//! - O1: what a slot owns is changed and dropped only while the kernel does not have its operation.
-//! - O2: the user data of an operation names its slot and the use of the slot; so do cancellations, and the token of
-//!   the driver. What names another use does nothing.
+//! - O1: the data of a slot is changed and dropped only while the kernel does not have its operation.
+//! - O2: the user data of an operation names its slot and the slot's generation; so do cancellations, and the token of
+//!   the driver. A wrong generation is ignored.
 //! - O3: each operation ends once, with the CQE that says that no more will come, or before the kernel had it; until
-//!   then the requests that it holds have not ended.
-//! - O4: at most as many as the driver asked for are not free.
+//!   then the requests that it holds do not end.
+//! - O4: at most as many slots are in use as the driver requested.
 #![allow(unsafe_code)] // Prepares operations that name memory.
 
 use std::collections::VecDeque;
@@ -27,12 +27,12 @@ use std::sync::Arc;
 use sheave_blk::driver::{GENERATION_BITS, KIND_IGNORED, KernelEvent, kernel_user_data, with_generation};
 use sheave_kring::{Address, Direction, Full, IoVec, KOp, KernelRing, Message, OpTime};
 
-/// The kind of the operations of drivers, in their user data.
+/// Kind of a driver's operations, in their user data.
 const KIND_OP: u8 = 0;
 /// `IORING_CQE_F_MORE`.
 const CQE_MORE: u32 = 1 << 1;
 
-/// Names an operation of one queue until it has ended; afterwards it names nothing.
+/// Handle of an operation of one queue; invalid once the operation has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OpToken {
     queue: u64,
@@ -40,7 +40,7 @@ pub struct OpToken {
     generation: u32,
 }
 
-/// What an operation does, beside what its slot has.
+/// Kind of an operation; its slot has the other arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     Message(Direction),
@@ -51,18 +51,18 @@ pub(super) enum What {
     Timer,
 }
 
-/// Where an operation is.
+/// State of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OpState {
-    /// Nowhere.
+    /// Without an operation.
     Free,
-    /// In the list of those to be sent.
+    /// In the list `unsent`.
     Unsent,
     /// Prepared, or taken by the kernel.
     InKernel,
-    /// A watch whose event the driver has not been polled for.
+    /// A watch whose event came, and for which the driver has not been polled yet.
     Fired,
-    /// It ends as cancelled as soon as the driver can be told.
+    /// Ended before the kernel had it, or released by it; ends as cancelled with the next call of the driver.
     Aborted,
 }
 
@@ -71,23 +71,23 @@ struct OpSlot {
     state: OpState,
     what: What,
     generation: u32,
-    /// It is to be cancelled; true until the cancellation is prepared.
+    /// The operation is to be cancelled, and the cancellation is not prepared yet.
     cancel: bool,
     cancelled: bool,
     fd: Option<Arc<OwnedFd>>,
     message: Box<Message>,
     address: Option<Box<Address>>,
     time: Option<Box<OpTime>>,
-    /// Tags of the requests that it holds (O3).
+    /// Tags of the requests that the operation holds (O3).
     holds: Vec<u16>,
 }
 
-/// A completion for a slot.
+/// Kind of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Came {
     /// A watched descriptor is readable.
     Fired,
-    /// For the driver; the operation has ended unless there is more.
+    /// Result for the driver; the operation has ended unless `more`.
     Result { slot: u16, more: bool },
 }
 
@@ -104,9 +104,9 @@ pub(super) struct Ops {
     fired: u32,
     /// Operations whose cancellation found the submission queue full.
     uncancelled: u32,
-    /// The group of receive buffers, if there is one.
+    /// Group id of the receive buffers, if there are any.
     pub(super) group: Option<u16>,
-    /// The submission queue is full, whatever it says.
+    /// Simulates a full submission queue.
     #[cfg(test)]
     pub(super) refuse: bool,
 }
@@ -141,17 +141,16 @@ impl Ops {
         }
     }
 
-    /// Operations that the kernel has.
     pub(super) fn in_kernel(&self) -> u32 {
         self.in_kernel
     }
 
-    /// Whether an operation or a cancellation waits for room, or an end for being told.
+    /// Returns true if an operation or a cancellation waits for room, or an end is to be reported.
     pub(super) fn has_unsent(&self) -> bool {
         !self.unsent.is_empty() || !self.aborted.is_empty() || self.fired + self.uncancelled > 0
     }
 
-    /// Whether there is one more (O4).
+    /// Returns true if one more operation can begin (O4).
     pub(super) fn has_room(&self) -> bool {
         !self.free.is_empty()
     }
@@ -161,11 +160,12 @@ impl Ops {
         with_generation(kernel_user_data(self.hctx, slot, KIND_OP), generation)
     }
 
-    /// Begins an operation; `None` when there are as many as there may be (O4).
+    /// Begins an operation; `None` if no slot is free (O4).
     ///
     /// # Safety
-    /// The pieces are memory that stays valid until the operation has ended, or until this queue is dropped, which the
-    /// kernel has then given back all operations of; nobody else uses it meanwhile, and what is sent nobody changes.
+    /// The pieces are memory that stays valid until the operation has ended, or until this queue is dropped, which
+    /// happens only after the kernel has ended all operations. Nobody else uses the memory meanwhile, or changes memory
+    /// that is sent.
     pub(super) unsafe fn begin(
         &mut self,
         kring: &mut KernelRing,
@@ -176,7 +176,7 @@ impl Ops {
     ) -> Option<OpToken> {
         self.begin_with(kring, what, fd, |op| {
             op.holds.extend(holds);
-            // No more than the kernel takes, which the caller has checked.
+            // Never more than the kernel accepts: the caller has checked.
             pieces.iter().for_each(|&piece| _ = op.message.push(piece));
         })
     }
@@ -189,7 +189,7 @@ impl Ops {
         self.begin_with(kring, What::Timer, None, |op| op.time = Some(Box::new(time)))
     }
 
-    /// Begins an operation that names no memory but that of its slot.
+    /// Begins an operation without memory outside of its slot.
     pub(super) fn plain(&mut self, kring: &mut KernelRing, what: What, fd: Arc<OwnedFd>) -> Option<OpToken> {
         self.begin_with(kring, what, Some(fd), |_| {})
     }
@@ -211,7 +211,7 @@ impl Ops {
         Some(OpToken { queue: self.key, slot, generation })
     }
 
-    /// Prepares an operation, behind those that wait for room.
+    /// Prepares an operation, or queues it behind those that wait for room.
     fn send_or_keep(&mut self, kring: &mut KernelRing, slot: u16) {
         self.slots[usize::from(slot)].state = OpState::Unsent;
         if !self.unsent.is_empty() || self.prep_entering(kring, slot).is_err() {
@@ -219,20 +219,20 @@ impl Ops {
         }
     }
 
-    /// Enters the kernel ring when that is full.
+    /// Enters the kernel ring if its submission queue is full.
     fn make_room(&self, kring: &mut KernelRing) -> Result<(), Full> {
         #[cfg(test)]
         if self.refuse {
             return Err(Full);
         }
         if kring.space() == 0 {
-            // A refusal leaves no room, which is what the look behind it finds.
+            // After a refusal there is still no room, which the next line finds.
             let _ = kring.enter(0, None);
         }
         if kring.space() == 0 { Err(Full) } else { Ok(()) }
     }
 
-    /// Prepares an operation, and enters the kernel ring when that is full.
+    /// Prepares an operation, after an enter if the submission queue is full.
     fn prep_entering(&mut self, kring: &mut KernelRing, slot: u16) -> Result<(), Full> {
         self.make_room(kring)?;
         let user_data = self.user_data(slot);
@@ -263,7 +263,7 @@ impl Ops {
         Ok(())
     }
 
-    /// Which operation a completion is of; `None` when it is none of this use of its slot (O2).
+    /// Assigns a completion to its operation; `None` if the slot has another generation by now (O2).
     pub(super) fn came(&mut self, event: &KernelEvent) -> Option<Came> {
         let op = self.slots.get_mut(usize::from(event.tag))?;
         if op.state != OpState::InKernel || op.generation != event.generation {
@@ -284,12 +284,12 @@ impl Ops {
         Some(Came::Result { slot: event.tag, more })
     }
 
-    /// What names the operation in this slot.
+    /// Returns the token of the operation in this slot.
     pub(super) fn token(&self, slot: u16) -> OpToken {
         OpToken { queue: self.key, slot, generation: self.slots[usize::from(slot)].generation }
     }
 
-    /// Frees the slot of an operation that has ended; `held` hears of the requests that it held.
+    /// Frees the slot of an operation that has ended; calls `held` with the tag of each request that it held.
     pub(super) fn release(&mut self, slot: u16, mut held: impl FnMut(u16)) {
         let op = &mut self.slots[usize::from(slot)];
         debug_assert!(op.state == OpState::Aborted, "O1: the kernel does not have it");
@@ -300,7 +300,7 @@ impl Ops {
         self.free.push(slot);
     }
 
-    /// Asks for the end of an operation, which ends in any case; false when the token names none (O2).
+    /// Requests the end of an operation, which ends in any case. Returns false if the token names none (O2).
     pub(super) fn cancel(&mut self, kring: &mut KernelRing, token: OpToken) -> bool {
         let of = |op: &&OpSlot| op.generation == token.generation && op.state != OpState::Free;
         let named = token.queue == self.key && self.slots.get(usize::from(token.slot)).as_ref().is_some_and(of);
@@ -310,7 +310,7 @@ impl Ops {
         named
     }
 
-    /// Asks for the end of all operations.
+    /// Requests the end of all operations.
     pub(super) fn cancel_all(&mut self, kring: &mut KernelRing) {
         if self.free.len() == self.slots.len() {
             return;
@@ -318,7 +318,7 @@ impl Ops {
         (0..self.slots.len() as u16).for_each(|slot| self.cancel_slot(kring, slot));
     }
 
-    /// Asks for the end of the operations that hold a request.
+    /// Requests the end of the operations that hold a request.
     pub(super) fn cancel_holding(&mut self, kring: &mut KernelRing, tag: u16) {
         for slot in 0..self.slots.len() as u16 {
             if self.slots[usize::from(slot)].holds.contains(&tag) {
@@ -357,7 +357,7 @@ impl Ops {
         }
     }
 
-    /// Watches again what has fired: the driver has been polled.
+    /// Watches the descriptors again whose events the driver has been polled for.
     pub(super) fn watch_again(&mut self, kring: &mut KernelRing) {
         if self.fired == 0 {
             return;
@@ -370,7 +370,7 @@ impl Ops {
         }
     }
 
-    /// Prepares what found the submission queue full.
+    /// Prepares the operations and cancellations that found the submission queue full.
     pub(super) fn send(&mut self, kring: &mut KernelRing) {
         while let Some(&slot) = self.unsent.front() {
             if self.prep_entering(kring, slot).is_err() {
@@ -387,17 +387,17 @@ impl Ops {
         }
     }
 
-    /// Operations that ended before the kernel had them, one at a time.
+    /// Takes an operation that ended before the kernel had it.
     pub(super) fn take_aborted(&mut self) -> Option<u16> {
         self.aborted.pop_front()
     }
 
-    /// How many [`Ops::take_aborted`] would give.
+    /// Returns the number of operations that [`Ops::take_aborted`] can return.
     pub(super) fn aborted(&self) -> usize {
         self.aborted.len()
     }
 
-    /// The kernel ring is gone, and with it all that it had.
+    /// Ends all operations after the kernel ring is gone.
     pub(super) fn lost(&mut self) {
         for (slot, op) in (0..).zip(&mut self.slots) {
             if !matches!(op.state, OpState::Free | OpState::Aborted) {

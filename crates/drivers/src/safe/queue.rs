@@ -1,16 +1,17 @@
-//! The adapter between a driver without unsafe code and the block layer: it holds every request, and keeps D1 to D7.
+//! The adapter between a driver without unsafe code and the block layer: holds every request, and keeps D1 to D7.
 //!
 //! Owns the calls of the driver, whose panics it catches, and the ends of requests. A request is *held* from its start
-//! to its end; its *verdict* is how it will end, once it has no child and no operation of the kernel ring (`table`).
+//! to its end; its *verdict* is the status with which it ends, once it has no child and no operation of the kernel ring
+//! (`table`).
 //!
 //! Invariants:
-//! - Q1: a tag is held from the call that it came with until it is put into a `DoneList`, once (D1).
-//! - Q2: a request with children, or held by operations, is not ended, so their memory and its own stay valid (D2, D6).
-//! - Q3: after a panic, or when the queue shuts down, the driver is not called any more, and each request that is held
-//!   has a verdict.
+//! - Q1: a tag is held from the call that it arrived with until it is put into a `DoneList`, once (D1).
+//! - Q2: a request with children, or held by operations, does not end, so their memory and its own stay valid (D2, D6).
+//! - Q3: after a panic, or when the queue shuts down, the driver is not called any more, and each held request has a
+//!   verdict.
 //! - Q4: an id names a request of one queue and one use of its tag.
 //! - Q5: the driver's queue is dropped after all its operations have ended: a queue that shuts down cancels them, and
-//!   says [`NextEvent::Kernel`] until the kernel has given the last one back.
+//!   returns [`NextEvent::Kernel`] until the kernel has ended the last one.
 #![allow(unsafe_code)] // Is a driver, and vouches for the memory of requests.
 
 use std::cell::Cell;
@@ -36,7 +37,7 @@ use super::request::{ChildEnd, Polled, Request, RequestId};
 use super::table::{ChildOf, Children, Slot, settle};
 use super::traits::{Open, SafeDriver, SafeQueue, Step, WaitsFor};
 
-/// The device of a driver without unsafe code.
+/// Device of a driver without unsafe code.
 #[derive(Debug)]
 pub(super) struct Adapter {
     driver: ManuallyDrop<Box<dyn SafeDriver>>,
@@ -51,16 +52,16 @@ impl Adapter {
 
 impl Drop for Adapter {
     fn drop(&mut self) {
-        // SAFETY: the only place that takes it, and nothing looks at it afterwards.
+        // SAFETY: taken here only, and not used afterwards.
         let driver = unsafe { ManuallyDrop::take(&mut self.driver) };
-        // The last to hold the device may be a ring in the middle of a batch: a panic here is nobody's.
+        // The device may be dropped by a ring in the middle of a batch, which a panic of the driver must not end.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(driver))).map_err(discard);
     }
 }
 
-// SAFETY: D7: its queues take whatever comes; what the driver does not carry out it ends with an error.
+// SAFETY: D7: the queues take every request; those that the driver does not execute end with an error.
 unsafe impl Driver for Adapter {
-    /// The driver's own, with memory and blocks that the devices below can take.
+    /// Returns the driver's limits, tightened to the alignment and block size of the devices below.
     fn limits(&self) -> Limits {
         let mut limits = self.driver.limits();
         for below in self.lower.iter().map(Device::limits) {
@@ -129,32 +130,31 @@ unsafe impl Driver for Adapter {
     }
 }
 
-/// One ring's way into the device.
+/// Hardware queue of one ring.
 #[derive(Debug)]
 struct AdapterQueue {
-    /// The driver's; `None` while it is called, and after its end.
+    /// The driver's queue; `None` while it is called, and after its end.
     queue: Option<Box<dyn SafeQueue>>,
     key: u64,
     slots: Box<[Slot]>,
     children: Children,
-    /// Tags whose requests have ended, and are not in the list yet.
+    /// Tags and statuses of requests that have ended and are not in the `DoneList` yet.
     settled: Vec<(u16, Status)>,
     held: u32,
-    /// Requests that have come so far (Q4).
+    /// Requests that have arrived so far (Q4).
     uses: u64,
     lower: Option<Lower>,
-    /// What it has on the kernel ring, if it asked for that.
+    /// Operations on the kernel ring, if the driver requested it.
     ops: Option<Ops>,
-    /// How requests end since the driver is not called any more (Q3).
+    /// Once set, the driver is not called any more, and requests end with this status (Q3).
     dead: Cell<Option<Status>>,
-    /// All that was held then has a verdict.
+    /// All requests that were held when `dead` was set have a verdict.
     ended: bool,
-    /// It shuts down.
     shut: bool,
 }
 
 impl AdapterQueue {
-    /// Calls the driver; `None` when it is not called any more, or has panicked (Q3).
+    /// Calls the driver; returns `None` if it is not called any more, or panics (Q3).
     fn call<T>(&mut self, call: impl FnOnce(&mut dyn SafeQueue, &mut AdapterQueue) -> T) -> Option<T> {
         if self.dead.get().is_some() {
             return None;
@@ -170,7 +170,7 @@ impl AdapterQueue {
             .ok()
     }
 
-    /// The driver is not called any more; what is held ends with this status, or with the one that it has already.
+    /// Stops calling the driver; held requests end with `status`, or with the verdict that they have already.
     fn die(&mut self, status: Status) {
         if self.dead.get().is_none() {
             self.dead.set(Some(status));
@@ -181,7 +181,7 @@ impl AdapterQueue {
         }
     }
 
-    /// Calls the driver for one request that is held.
+    /// Calls the driver for one held request.
     fn call_for(
         &mut self,
         tag: u16,
@@ -204,7 +204,7 @@ impl AdapterQueue {
         settle(&mut self.slots[usize::from(tag)], tag, verdict, &mut self.settled);
     }
 
-    /// Calls the driver with all that it has.
+    /// Calls the driver with access to all its requests.
     fn call_polled(
         &mut self,
         rqs: &RqTable<'_>,
@@ -220,7 +220,7 @@ impl AdapterQueue {
         });
     }
 
-    /// Has the driver polled, and watches again what it was polled for.
+    /// Polls the driver, and watches the descriptors again whose events it was polled for.
     fn poll_queue(&mut self, rqs: &RqTable<'_>, env: &mut HwEnv<'_>) {
         self.call_polled(rqs, env, |queue, rqs| queue.poll(rqs));
         if let (Some(ops), Some(kring), None) = (&mut self.ops, &mut env.kring, self.dead.get()) {
@@ -228,7 +228,7 @@ impl AdapterQueue {
         }
     }
 
-    /// Something came of an operation. One that has ended holds its requests no longer when the driver hears of it.
+    /// Reports a result of an operation. If it has ended, it no longer holds its requests when the driver is called.
     fn op_came(&mut self, slot: u16, end: OpEnd<'_>, rqs: &RqTable<'_>, env: &mut HwEnv<'_>) {
         let AdapterQueue { ops: Some(ops), slots, settled, .. } = self else { return };
         if !end.more {
@@ -241,12 +241,12 @@ impl AdapterQueue {
         self.call_polled(rqs, env, |queue, rqs| queue.op_ended(rqs, end));
     }
 
-    /// Takes a completion of the kernel ring to its operation; whether the driver is to be polled for it.
+    /// Assigns a completion of the kernel ring to its operation. Returns true if the driver must be polled for it.
     fn kernel_event(&mut self, event: &KernelEvent, rqs: &RqTable<'_>, env: &mut HwEnv<'_>) -> bool {
         let AdapterQueue { ops: Some(ops), .. } = self else { return false };
         let mut buffer = None;
         if let (Some(group), Some(kring)) = (ops.group, &mut env.kring) {
-            // SAFETY: receives of this group are this queue's, and each of their completions comes here once.
+            // SAFETY: receives of this group are this queue's, and each of their completions is passed here once.
             buffer = unsafe { kring.received(group, event.res, event.flags) }
                 .map(|(number, data)| (group, number, data.as_ptr(), data.len()));
         }
@@ -254,28 +254,29 @@ impl AdapterQueue {
         if let Some(Came::Result { slot, more }) = came {
             let token = ops.token(slot);
             let data = match buffer {
-                // SAFETY: the buffer is not with the kernel until it is recycled below, and its group is there until
-                // the queue shuts down.
+                // SAFETY: the buffer is not with the kernel until it is recycled below, and its group is registered
+                // until the queue shuts down.
                 Some((_, _, start, len)) => unsafe { std::slice::from_raw_parts(start, len) },
                 None => &[],
             };
             self.op_came(slot, OpEnd { token, res: event.res, more, data }, rqs, env);
         }
-        // Whatever became of its operation, or the kernel would run out of them.
+        // Recycled even if the operation is unknown, or the kernel would run out of buffers.
         if let (Some((group, number, ..)), Some(kring)) = (buffer, &mut env.kring) {
             kring.recycle(group, number);
         }
         came == Some(Came::Fired)
     }
 
-    /// The last step of each call: what ended before the kernel had it is told, what found no room is sent, and what
-    /// has ended goes to the list. A driver that is not called any more has its operations cancelled (Q5).
+    /// Last step of each call: reports operations that ended before the kernel had them, sends those that found no
+    /// room, and moves ended requests to the list. Cancels the operations of a driver that is not called any more (Q5).
     fn finish(&mut self, rqs: &RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
         let dead = self.dead.get().is_some();
         if let (Some(ops), Some(kring), true) = (&mut self.ops, &mut env.kring, dead) {
             ops.cancel_all(kring);
         }
-        // What the driver cancels on hearing of these is told with the next poll.
+        // Bounded by the number at the start: operations that the driver cancels in these calls are reported with the
+        // next poll.
         for _ in 0..self.ops.as_ref().map_or(0, Ops::aborted) {
             let Some(ops) = &mut self.ops else { break };
             let Some(slot) = ops.take_aborted() else { break };
@@ -292,7 +293,7 @@ impl AdapterQueue {
         self.ops.as_ref().map_or(0, Ops::in_kernel)
     }
 
-    /// A child has ended.
+    /// Handles the end of a child.
     fn child_ended(&mut self, token: u64, status: Status, rqs: &RqTable<'_>, env: &HwEnv<'_>) {
         let Some(ChildOf { tag, number, buf, .. }) = self.children.take(token) else {
             debug_assert!(false, "a child ends once");
@@ -309,9 +310,10 @@ impl AdapterQueue {
         self.call_for(tag, rqs, env, |queue, rq| queue.child_ended(rq, ChildEnd { number, status, buf }));
     }
 
-    /// Takes the children that have ended since the last time.
+    /// Handles the children that have ended since the last call.
     fn take_children(&mut self, rqs: &RqTable<'_>, env: &HwEnv<'_>) {
-        // What a driver sends on hearing of these, and ends at once, is for the next poll: no driver keeps a ring here.
+        // Children that the driver sends in these calls and that end at once wait for the next poll, so that the loop
+        // ends.
         let rejected = std::mem::take(&mut self.children.rejected);
         rejected.into_iter().for_each(|token| self.child_ended(token, Status::Invalid, rqs, env));
         let unfinished = self.lower.as_ref().map_or(0, Lower::unfinished);
@@ -321,11 +323,11 @@ impl AdapterQueue {
         }
     }
 
-    /// Hands over what has ended (Q1).
+    /// Moves ended requests to the list (Q1).
     fn hand_over(&mut self, done: &mut DoneList) {
         for (tag, status) in self.settled.drain(..) {
             self.held -= 1;
-            // SAFETY: Q1: the tag was held, and its token was given up when it came.
+            // SAFETY: Q1: the tag was held, and its token was given up when it arrived.
             done.push(unsafe { Rq::from_tag(tag) }, status);
         }
     }
@@ -395,7 +397,7 @@ unsafe impl HwQueue for AdapterQueue {
         }
         let below = self.lower.as_ref().is_some_and(|lower| lower.unfinished() > 0);
         let (None, Some(queue)) = (self.dead.get(), &self.queue) else {
-            // One that has panicked when it was asked this is seen to by the next poll.
+            // If the driver has panicked in `waits_for`, the next poll handles that.
             return match self.ended {
                 false => NextEvent::Ready,
                 true if self.in_kernel() > 0 => NextEvent::Kernel,
@@ -428,7 +430,7 @@ unsafe impl HwQueue for AdapterQueue {
         if !slot.held || slot.children > 0 {
             return TimedOut::Waiting;
         }
-        // One that has a verdict waits for an operation alone, which the other end of a socket may leave as it is.
+        // With a verdict it waits for an operation only, which the peer of a socket may leave unfinished for ever.
         if slot.verdict.is_none() {
             self.call_for(tag, rqs, env, |queue, rq| queue.timed_out(rq));
         }
@@ -463,7 +465,7 @@ unsafe impl HwQueue for AdapterQueue {
 /// `ECANCELED`.
 const ECANCELED: i32 = 125;
 
-/// The table of operations, and buffers to receive into, of a driver that wants them.
+/// Makes the table of operations, and registers receive buffers if the driver requested them.
 fn open_ops(wants: KernelUse, key: u64, open: &mut HctxOpen<'_>) -> Result<Ops, DeviceError> {
     let failed = |error| DeviceError::Kring {
         what: "attaching a device whose driver uses the ring's kernel ring".into(),
@@ -479,7 +481,7 @@ fn open_ops(wants: KernelUse, key: u64, open: &mut HctxOpen<'_>) -> Result<Ops, 
     Ok(Ops::new(key, open.hctx, wants.operations, group))
 }
 
-/// Gives the buffers back, once no operation uses them.
+/// Unregisters the receive buffers, once no operation uses them.
 fn close_ops(ops: Option<&Ops>, kring: Option<&mut KernelRing>) {
     if let (Some(group), Some(kring)) = (ops.and_then(|ops| ops.group), kring) {
         kring.unregister_recv_buffers(group);
@@ -490,7 +492,7 @@ impl Drop for AdapterQueue {
     fn drop(&mut self) {
         debug_assert!(self.in_kernel() == 0 || std::thread::panicking(), "Q5: the kernel may use the driver's memory");
         let queue = self.queue.take();
-        // A driver that panics here has nothing that anybody waits for.
+        // A panic of the driver here is ignored: nothing waits for it any more.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(queue))).map_err(discard);
     }
 }

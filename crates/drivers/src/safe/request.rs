@@ -1,11 +1,11 @@
-//! What a driver without unsafe code sees of a request, for the time of a call.
+//! A request as a driver without unsafe code sees it during a call.
 //!
-//! Owns the checks: ranges lie within the request; a read's memory is written to and a write's is read; what a child
-//! uses nobody copies to meanwhile. Does not own when a request ends (`queue`).
+//! Owns the checks: ranges lie within the request; the memory of a read is only written to and that of a write only
+//! read; memory that a child uses is not copied to. Does not own the end of a request (`queue`).
 //!
 //! Invariants:
-//! - R1: a [`Request`] is one that the queue holds, so its memory is valid.
-//! - R2: of the ranges that children of one request use, and of copies, two overlap only if both are read from.
+//! - R1: a [`Request`] is held by the queue, so its memory is valid.
+//! - R2: of the ranges used by children of one request and by copies, two overlap only if both are only read.
 #![allow(unsafe_code)] // Lends the memory of requests to children.
 
 use std::ops::Range;
@@ -22,7 +22,7 @@ use super::memory;
 use super::ops::Ops;
 use super::table::{ChildOf, Children, Slot, held_slot_mut, settle};
 
-/// Names a request of one queue, also after the call in which it was seen, and for other threads.
+/// Handle of a request of one queue, valid after the call too, and on other threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId {
     pub(super) queue: u64,
@@ -31,37 +31,37 @@ pub struct RequestId {
 }
 
 impl RequestId {
-    /// A number below [`Open::depth`](super::Open::depth) that no other request of the queue has now: the index of a
-    /// table that a driver keeps.
+    /// Returns a number below [`Open::depth`](super::Open::depth) that is unique among the current requests of the
+    /// queue: an index for a table of the driver's.
     pub fn slot(self) -> usize {
         usize::from(self.tag)
     }
 }
 
-/// Why nothing was copied or sent.
+/// Reason for which nothing was copied or sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
     /// The range is not within the request.
     #[error("the range is not within the request's memory")]
     OutOfRange,
-    /// A write's memory is only read, a read's only written to.
+    /// The memory of a write may only be read, that of a read only written.
     #[error("the request's memory goes the other way: a read's is written to, a write's is read")]
     Direction,
     /// A child uses the memory.
     #[error("a child of the request uses this memory: wait until it has ended")]
     InUse,
-    /// There are too many: [`MAX_CHILDREN`] of a request, or as many operations as the driver
-    /// [asked for](super::KernelUse::new).
+    /// The limit is reached: [`MAX_CHILDREN`] of a request, or the number of operations that the driver
+    /// [requested](super::KernelUse::new).
     #[error("there are as many as there may be ({MAX_CHILDREN} children of a request): send more when one has ended")]
     TooMany,
-    /// The driver has not asked for the kernel ring, by [`SafeDriver::kernel`](super::SafeDriver::kernel).
+    /// The driver has not requested the kernel ring with [`SafeDriver::kernel`](super::SafeDriver::kernel).
     #[error("the driver has no kernel ring: `SafeDriver::kernel` asks for it")]
     NoKernelRing,
-    /// The driver has no buffers to receive into.
+    /// The driver has no receive buffers.
     #[error("the driver has no buffers to receive into: `KernelUse::receive_buffers` asks for them")]
     NoBuffers,
-    /// A request has ended, or was none of this queue.
+    /// The request has ended, or is not one of this queue.
     #[error("the id names no request that the queue has")]
     Ended,
 }
@@ -73,11 +73,11 @@ pub const MAX_CHILDREN: u32 = 1024;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Memory {
-    /// None: for flushes, discards and write-zeroes, of so many bytes.
+    /// None: for flushes, discards and write-zeroes, of this many bytes.
     None(u32),
-    /// This part of the request's own memory, which is neither copied nor touched otherwise meanwhile.
+    /// This part of the request's own memory, which must not be copied or used otherwise meanwhile.
     OfRequest(Range<usize>),
-    /// A buffer of the driver's, which comes back with the child's end.
+    /// A buffer of the driver's, which is returned with the child's end.
     Own(Buf),
 }
 
@@ -93,22 +93,21 @@ pub enum Memory {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Child {
-    /// Number of the device, in the order in which they were given to [`stacked`](super::stacked).
+    /// Number of the device, in the order of the argument of [`stacked`](super::stacked).
     pub lower: usize,
-    /// What to do.
     pub op: Op,
-    /// A write that is durable when it has ended.
+    /// A write must be durable when it ends.
     pub fua: bool,
     /// First sector on that device.
     pub sector: u64,
-    /// Its memory, which says how long it is.
+    /// Memory of the I/O, which defines its length.
     pub memory: Memory,
-    /// Comes back with its end.
+    /// Number that is returned with the child's end.
     pub number: u32,
 }
 
 impl Child {
-    /// I/O on the device `lower`, from `sector` on; not FUA, and with the number 0.
+    /// Makes I/O on the device `lower`, from `sector` on; not FUA, and with the number 0.
     #[inline]
     #[must_use]
     pub fn new(lower: usize, op: Op, sector: u64, memory: Memory) -> Child {
@@ -122,11 +121,10 @@ sheave_base::setters!(Child { fua: bool, number: u32 });
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ChildEnd {
-    /// Its [`Child::number`].
+    /// [`Child::number`] of the child.
     pub number: u32,
-    /// How it ended.
     pub status: Status,
-    /// Its own buffer, if it had one.
+    /// The child's own buffer, if it had one.
     pub buf: Option<Buf>,
 }
 
@@ -142,37 +140,37 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// Names it after the call.
+    /// Returns a handle that is valid after the call.
     pub fn id(&self) -> RequestId {
         self.id
     }
 
-    /// What to do.
+    /// Returns the operation.
     pub fn op(&self) -> Op {
         self.rqs.by_tag(self.id.tag).op
     }
 
-    /// First sector on the device.
+    /// Returns the first sector on the device.
     pub fn sector(&self) -> u64 {
         self.rqs.by_tag(self.id.tag).sector
     }
 
-    /// Length; a flush has none.
+    /// Returns the length; 0 for a flush.
     pub fn bytes(&self) -> u32 {
         self.rqs.by_tag(self.id.tag).bytes
     }
 
-    /// Whether a write is to be durable when it ends.
+    /// Returns true for a write that must be durable when it ends.
     pub fn fua(&self) -> bool {
         self.rqs.by_tag(self.id.tag).flags & RQ_FUA != 0
     }
 
-    /// The time of the ring's clock.
+    /// Returns the time of the ring's clock.
     pub fn now(&self) -> PreciseTs {
         self.now
     }
 
-    /// A number of the driver's that stays with the request; 0 at its start.
+    /// Returns the driver's own number of the request; 0 at its start.
     pub fn note(&self) -> u64 {
         self.slot.note
     }
@@ -182,26 +180,26 @@ impl Request<'_> {
         self.slot.note = note;
     }
 
-    /// Children that have not ended.
+    /// Returns the number of children that have not ended.
     pub fn children(&self) -> u32 {
         self.slot.children
     }
 
-    /// The first error of its children so far.
+    /// Returns the first error of its children so far.
     pub fn joined(&self) -> Status {
         self.slot.joined
     }
 
-    /// Forgets the errors of its children so far: the driver has made up for them.
+    /// Clears the error of its children, for a driver that has handled it.
     pub fn forget_errors(&mut self) {
         self.slot.joined = Status::Ok;
     }
 
-    /// Copies a write's memory from `offset` on.
+    /// Copies from a write's memory, from `offset` on.
     ///
     /// # Errors
     ///
-    /// [`Refused`], and `to` is as it was.
+    /// [`Refused`]; `to` is unchanged.
     pub fn copy_to(&self, offset: usize, to: &mut [u8]) -> Result<(), Refused> {
         let range = self.check(Op::Write, offset..offset.saturating_add(to.len()))?;
         let pieces = memory::pieces(self.rqs.segments(self.id.tag), range).ok_or(Refused::OutOfRange)?;
@@ -214,7 +212,7 @@ impl Request<'_> {
     ///
     /// # Errors
     ///
-    /// [`Refused`], and the memory is as it was.
+    /// [`Refused`]; the memory is unchanged.
     pub fn copy_from(&mut self, offset: usize, from: &[u8]) -> Result<(), Refused> {
         let range = self.check(Op::Read, offset..offset.saturating_add(from.len()))?;
         self.check_free(&range)?;
@@ -224,11 +222,11 @@ impl Request<'_> {
         Ok(())
     }
 
-    /// Sends I/O to a device below; [`SafeQueue::child_ended`](super::SafeQueue::child_ended) hears of its end.
+    /// Sends I/O to a device below; [`SafeQueue::child_ended`](super::SafeQueue::child_ended) reports its end.
     ///
     /// # Errors
     ///
-    /// [`Refused`], and nothing was sent; a buffer is dropped.
+    /// [`Refused`]; nothing was sent, and a buffer is dropped.
     pub fn send(&mut self, child: Child) -> Result<(), Refused> {
         if self.slot.children >= MAX_CHILDREN {
             return Err(Refused::TooMany);
@@ -267,7 +265,7 @@ impl Request<'_> {
         Ok(())
     }
 
-    /// Whether the range may be used in this direction.
+    /// Checks that the range may be used in this direction.
     fn check(&self, op: Op, range: Range<usize>) -> Result<Range<usize>, Refused> {
         if !op.has_data() || op != self.op() {
             return Err(Refused::Direction);
@@ -276,7 +274,7 @@ impl Request<'_> {
         if within { Ok(range) } else { Err(Refused::OutOfRange) }
     }
 
-    /// Whether no child writes to the range (R2).
+    /// Checks that no child writes to the range (R2).
     fn check_free(&self, range: &Range<usize>) -> Result<(), Refused> {
         if self.slot.children > 0 && self.children.uses(self.id.tag, range) {
             return Err(Refused::InUse);
@@ -285,7 +283,7 @@ impl Request<'_> {
     }
 }
 
-/// What a driver gets when it is polled.
+/// Access to all requests and operations of a queue, for a driver that is polled.
 #[derive(Debug)]
 pub struct Polled<'a> {
     pub(super) slots: &'a mut [Slot],
@@ -300,12 +298,12 @@ pub struct Polled<'a> {
 }
 
 impl Polled<'_> {
-    /// The time of the ring's clock.
+    /// Returns the time of the ring's clock.
     pub fn now(&self) -> PreciseTs {
         self.now
     }
 
-    /// The request that an id names: `None` when it has ended, or is none of this queue.
+    /// Returns the request with this id; `None` if it has ended, or is not one of this queue.
     pub fn get(&mut self, id: RequestId) -> Option<Request<'_>> {
         if id.queue != self.key {
             return None;
@@ -315,8 +313,8 @@ impl Polled<'_> {
         Some(Request { id, slot, children, rqs, lower: *lower, now: *now })
     }
 
-    /// Ends the request that an id names, now or when its last child and the last operation that holds it have ended;
-    /// false when there is none.
+    /// Ends the request with this id, now or when its last child and the last operation that holds it have ended.
+    /// Returns false if there is none.
     pub fn end(&mut self, id: RequestId, status: Status) -> bool {
         let slot = if id.queue == self.key { held_slot_mut(self.slots, id.tag, id.generation) } else { None };
         let Some(slot) = slot else { return false };

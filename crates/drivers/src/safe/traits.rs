@@ -1,6 +1,6 @@
-//! What a driver without unsafe code implements, and what it is given to do so.
+//! Interface of a driver without unsafe code.
 //!
-//! Owns the two traits and the handle that wakes a ring. What the adapter does with them is in `queue`.
+//! Owns the two traits and the handle that wakes a ring. The adapter that calls them is in `queue`.
 
 use std::fmt::Debug;
 
@@ -16,123 +16,123 @@ use super::request::{ChildEnd, Polled, Request};
 
 /// A device, shared by all rings.
 pub trait SafeDriver: Debug + Send + Sync + 'static {
-    /// What a request may look like; nothing else comes.
+    /// Returns the limits of requests; the block layer sends no request beyond them.
     fn limits(&self) -> Limits;
 
-    /// What the device can do. Without `fua` and `volatile_cache` no flush ever comes.
+    /// Returns the capabilities of the device. Without `fua` and `volatile_cache` no flush is sent.
     fn capabilities(&self) -> Capabilities;
 
-    /// Size in bytes.
+    /// Returns the size in bytes.
     fn size_bytes(&self) -> u64;
 
-    /// Opens one ring's way into the device, on the ring's thread.
+    /// Opens the hardware queue of one ring, on the ring's thread.
     ///
     /// # Errors
     ///
-    /// Why there is none; the attach fails with it.
+    /// The attach fails with this error.
     fn open_queue(&self, open: &Open) -> Result<Box<dyn SafeQueue>, DeviceError>;
 
-    /// What the queues want of the kernel ring of their ring: `None` for a driver that has no use for it. A ring where
-    /// there can be no kernel ring then refuses the device, and says why.
+    /// Returns the driver's needs on the kernel ring of each ring; `None` if it does not use it. A ring that cannot
+    /// have a kernel ring then refuses the device with the reason.
     fn kernel(&self) -> Option<KernelUse> {
         None
     }
 
-    /// Locks what the device stands on against other processes; the devices below are claimed in any case.
+    /// Locks the resources of the device against other processes; the devices below are claimed in any case.
     ///
     /// # Errors
     ///
-    /// [`DeviceError::Claimed`] names who has it.
+    /// [`DeviceError::Claimed`] names the owner.
     fn claim(&self, _: Sharing) -> Result<Claim, DeviceError> {
         Ok(Claim::nothing())
     }
 
-    /// What is known of the content from this byte on: extents that follow one another, some thousands at most. None
-    /// when nothing is known: whoever copies the device reads the rest of it. Called by the threads of copies, never by
-    /// a ring; it may block for as long as a request may take.
+    /// Returns the known extents of the content from byte `from` on, contiguous, at most some thousands. Empty if
+    /// nothing is known: a copy of the device then reads the rest. Called by the threads of copies, never by a ring;
+    /// may block for as long as a request may take.
     ///
     /// # Errors
     ///
-    /// What the device says of itself cannot be right; the copy ends with it.
+    /// The description of the content is inconsistent; the copy ends with this error.
     fn extents(&self, _from: u64) -> Result<Vec<Extent>, DeviceError> {
         Ok(Vec::new())
     }
 
-    /// What the user should know, in plain words, once.
+    /// Returns messages for the user, once each.
     fn notices(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// What becomes of a request after a call.
+/// Next step of a request after a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a request must end"]
 #[non_exhaustive]
 pub enum Step {
-    /// It ends, at once or when its last child has ended.
+    /// Ends, at once or when its last child has ended.
     End(Status),
-    /// It waits: for a child, an operation of the kernel ring, or a poll that ends it by its id.
+    /// Waits: for a child, an operation of the kernel ring, or a poll that ends it by its id.
     Wait,
 }
 
-/// What a queue waits for beside the devices below.
+/// Event that a queue waits for beside the devices below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitsFor {
-    /// Nothing: its requests wait for their children.
+    /// None: its requests wait for their children.
     Nothing,
-    /// A poll would do something now.
+    /// A poll would make progress now.
     Now,
-    /// A poll will do something at this time; see [`Polled::now`].
+    /// A poll will make progress at this time; see [`Polled::now`].
     At(PreciseTs),
     /// Another thread will call [`Waker::wake`].
     Waker,
 }
 
-/// One ring's way into a device. All calls come from the ring's thread, and none may block.
+/// Hardware queue of one ring. All calls come from the ring's thread, and none may block.
 pub trait SafeQueue: Debug {
-    /// A request has come.
+    /// Starts a request.
     fn start(&mut self, rq: &mut Request<'_>) -> Step;
 
-    /// A child of a request has ended. Unless a driver says otherwise, the request ends with its last child, with the
-    /// first error of all.
+    /// Called when a child of a request has ended. By default the request ends with its last child, with the first
+    /// error of all.
     fn child_ended(&mut self, rq: &mut Request<'_>, child: ChildEnd) -> Step {
         let _ = child;
         if rq.children() == 0 { Step::End(rq.joined()) } else { Step::Wait }
     }
 
-    /// All requests of a batch have come: a driver that sends them together does it now.
+    /// Called after all requests of a batch were started: a driver that sends them together does so now.
     fn commit(&mut self, rqs: &mut Polled<'_>) {
         let _ = rqs;
     }
 
-    /// Something came of an operation that [`Polled`] began on the kernel ring.
+    /// Reports a result of an operation that [`Polled`] began on the kernel ring.
     fn op_ended(&mut self, rqs: &mut Polled<'_>, end: OpEnd<'_>) {
         let _ = (rqs, end);
     }
 
-    /// The ring looks for completions. A driver that has [asked](SafeDriver::kernel) for the kernel ring is polled also
-    /// when it has no request, for the first time when the ring that has attached it polls.
+    /// Called when the ring looks for completions. A driver that [uses](SafeDriver::kernel) the kernel ring is polled
+    /// even without a request, for the first time in the first poll after the attach.
     fn poll(&mut self, rqs: &mut Polled<'_>) {
         let _ = rqs;
     }
 
-    /// What a ring that wants to sleep waits for.
+    /// Returns the event that a ring must wait for before it sleeps.
     fn waits_for(&self) -> WaitsFor {
         WaitsFor::Nothing
     }
 
-    /// A request without children takes longer than the device's time limit; asked again each time it does. When it is
-    /// to end, the operations that hold it are cancelled, and it ends after them. The driver is not asked about one
-    /// that it has ended already and that waits for such an operation: that is cancelled, and the driver hears of its
-    /// end.
+    /// Called when a request without children exceeds the device's timeout, and again after each further timeout. If
+    /// the driver ends it, the operations that hold it are cancelled, and it ends after them. Not called for a request
+    /// that the driver has ended already and that waits for such an operation: the operation is cancelled, and its end
+    /// is reported.
     fn timed_out(&mut self, rq: &mut Request<'_>) -> Step {
         let _ = rq;
         Step::End(Status::Timeout)
     }
 }
 
-/// What a driver gets to open a queue.
+/// Arguments of [`SafeDriver::open_queue`].
 #[derive(Clone, Debug)]
 pub struct Open {
     pub(super) depth: u16,
@@ -141,17 +141,17 @@ pub struct Open {
 }
 
 impl Open {
-    /// Requests that the queue gets at a time, at most: [`RequestId::slot`](super::RequestId::slot) is below it.
+    /// Returns the most requests that the queue has at a time: [`RequestId::slot`](super::RequestId::slot) is below it.
     pub fn depth(&self) -> usize {
         usize::from(self.depth) + 1
     }
 
-    /// How many devices there are below.
+    /// Returns the number of devices below.
     pub fn lower(&self) -> usize {
         self.lower
     }
 
-    /// A handle by which another thread has the ring poll this queue.
+    /// Returns a handle with which another thread has the ring poll this queue.
     pub fn waker(&self) -> Waker {
         Waker(self.remote.clone())
     }
@@ -162,7 +162,7 @@ impl Open {
 pub struct Waker(Remote);
 
 impl Waker {
-    /// Has the ring poll soon, also when it sleeps. What the poll is to find must be there before the call.
+    /// Has the ring poll soon, even if it sleeps. Data for the poll must be in place before the call.
     pub fn wake(&self) {
         self.0.wake();
     }
