@@ -1,14 +1,14 @@
-//! A request as system calls that wait: `preadv2`, `pwritev2`, `fdatasync`, `fallocate`.
+//! A request as blocking system calls: `preadv2`, `pwritev2`, `fdatasync`, `fallocate`.
 //!
-//! Owns the calls, which are those that `queue` asks of the kernel ring, and gives their results in the kernel ring's
-//! form: bytes, or `-errno`. What follows from a result is judged in `recover`, for both engines by the same rules.
+//! Owns the calls, the same that `queue` requests from the kernel ring, and returns their results in the same form:
+//! bytes, or `-errno`. `recover` judges the results of both engines by the same rules.
 //!
 //! Invariants:
-//! - C1: the memory of a request, and the vector that names it, stay as they are until the request has ended.
-//! - C2: a request that ends here has ended: no call on its memory goes on behind it.
+//! - C1: the memory of a request, and the vector that names it, stay unchanged until the request has ended.
+//! - C2: when a request ends here, no call on its memory goes on.
 //!
-//! Called by `workers`, and by `sync` on threads that may wait. Beside them stands a question to a loop device for its
-//! backing file, which `overlap` asks.
+//! Called by `workers`, and by `sync` on threads that may block. Also has the ioctl and the locks that `overlap` and
+//! `claim` need.
 #![allow(unsafe_code)] // system calls on the memory of bios; an ioctl that fills a struct of fixed size
 
 use std::fs::File;
@@ -26,7 +26,7 @@ use super::overlap::Node;
 use super::recover::{Judge, Progress, Verdict};
 use super::shared::{HostShared, ZEROES_BYTES, Zeroing};
 
-/// What a thread needs to know of a request to carry it out.
+/// The data of a request that a thread needs to execute it.
 #[derive(Debug)]
 pub(super) struct Ask {
     head: RqHead,
@@ -36,20 +36,20 @@ pub(super) struct Ask {
     nr_vecs: usize,
 }
 
-// SAFETY: C1: whichever thread carries the request out, the memory is the request's until it has ended.
+// SAFETY: C1: on every thread, the memory is the request's until it has ended.
 unsafe impl Send for Ask {}
 
 impl Ask {
-    /// Of a request whose memory `vecs` names.
+    /// Makes the data of a request whose memory is named by `vecs`.
     ///
     /// # Safety
     ///
-    /// Until the request has ended, `vecs` and all memory that it names stay as they are (C1).
+    /// Until the request has ended, `vecs` and all memory that it names stay unchanged (C1).
     pub(super) unsafe fn new(rq: &Request, vecs: &[IoVec]) -> Ask {
         Ask { head: **rq, sector: rq.sector, progress: rq.private, vecs: vecs.as_ptr(), nr_vecs: vecs.len() }
     }
 
-    /// Carries the request out, and waits as long as that takes.
+    /// Executes the request, and blocks until it is done.
     pub(super) fn carry_out(&mut self, judge: &Judge<'_>) -> Status {
         loop {
             let done = self.step(judge.shared);
@@ -60,12 +60,12 @@ impl Ask {
         }
     }
 
-    /// Reads or writes what the page cache takes without waiting: bytes, or `-errno`.
+    /// Reads or writes as much as the page cache can without blocking. Returns bytes, or `-errno`.
     pub(super) fn try_now(&self, shared: &HostShared) -> i32 {
         self.transfer(shared, 0, libc::RWF_NOWAIT)
     }
 
-    /// The next call that the request needs.
+    /// Makes the next call that the request needs.
     fn step(&self, shared: &HostShared) -> i32 {
         let progress = Progress::from_bits(self.progress);
         match self.head.op {
@@ -82,7 +82,7 @@ impl Ask {
         }
     }
 
-    /// Reads or writes what is left after the first `done` bytes.
+    /// Reads or writes the rest after the first `done` bytes.
     fn transfer(&self, shared: &HostShared, done: u32, flags: i32) -> i32 {
         // SAFETY: C1.
         let vecs = unsafe { std::slice::from_raw_parts(self.vecs, self.nr_vecs) };
@@ -131,30 +131,30 @@ fn sync(shared: &HostShared) -> i32 {
     rustix::fs::fdatasync(shared.file.as_fd()).map_or_else(|errno| -errno.raw_os_error(), |()| 0)
 }
 
-/// The file or block device that the loop device at `path` stands on; `None` if it cannot be opened, or has none.
+/// Returns the file or block device behind the loop device at `path`; `None` if it cannot be opened, or has none.
 pub(super) fn loop_status(path: &Path) -> Option<Node> {
-    /// The request of `ioctl`, and the 64-bit words of what it fills: device, inode, device number, and others.
+    /// Number of the ioctl. It fills 64-bit words: device, inode, device number, and others.
     const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;
     let node = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path).ok()?;
     let mut status = [0u64; 29];
-    // SAFETY: the request fills a `struct loop_info64`, of 232 bytes, which are those of `status`; any bytes are words.
+    // SAFETY: the ioctl fills a `struct loop_info64` of 232 bytes, the size of `status`; any bytes are valid words.
     let answer = unsafe { libc::ioctl(node.as_raw_fd(), LOOP_GET_STATUS64, status.as_mut_ptr()) };
     let [device, inode, number, ..] = status;
     (answer == 0).then_some(if number == 0 { Node::File(device, inode) } else { Node::Block(number) })
 }
 
-/// Takes a shared lock on a byte of a file, which belongs to this opening of it (an OFD lock), whatever other processes
-/// have there but alone.
+/// Takes a shared lock on a byte of a file, owned by this open file description (an OFD lock). It conflicts only with
+/// exclusive locks of others.
 pub(super) fn share_byte(file: &File, byte: i64) -> std::io::Result<()> {
     byte_lock(file, libc::F_OFD_SETLK, libc::F_RDLCK, byte).map(|_| ())
 }
 
-/// Whether another opening of a file has a lock on this byte.
+/// Returns true if another open file description has a lock on this byte.
 pub(super) fn is_byte_locked(file: &File, byte: i64) -> std::io::Result<bool> {
     Ok(byte_lock(file, libc::F_OFD_GETLK, libc::F_WRLCK, byte)? != libc::F_UNLCK)
 }
 
-/// The kind of lock that the call leaves in its struct.
+/// Returns the kind of lock that the call leaves in its struct.
 fn byte_lock(file: &File, call: i32, kind: i32, byte: i64) -> std::io::Result<i32> {
     let whence = libc::SEEK_SET as libc::c_short;
     let kind = kind as libc::c_short;
@@ -170,7 +170,7 @@ fn last_errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// What `vecs` names after its first `skip` bytes.
+/// Returns the memory of `vecs` after its first `skip` bytes.
 fn after(vecs: &[IoVec], skip: u32) -> Vec<IoVec> {
     let mut skip = skip as usize;
     let mut rest = Vec::with_capacity(vecs.len());

@@ -1,8 +1,8 @@
-//! The lock on a file or block device that other processes see: flock, and on a block device also O_EXCL, which keeps
-//! it from being mounted. It covers every other way to the same bytes that `overlap` finds.
+//! Locks on a file or block device that other processes see: flock, and on a block device also O_EXCL, which prevents a
+//! mount. They cover every other way to the same bytes that `overlap` finds.
 //!
-//! The lock is on open files of its own, so that it ends with the claim and not with the last ring, and so that a
-//! second opening in the same process is refused like one in another. Who has it is found out by `holder`.
+//! The locks are on open files of their own, so that they end with the claim and not with the last ring, and so that a
+//! second opening in the same process is refused like one in another. `holder` finds the process that has a lock.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -33,12 +33,13 @@ pub(super) fn claim(shared: &HostShared, sharing: Sharing) -> Result<Claim, Devi
     Ok(Claim::of(held))
 }
 
-/// Where this machine's kernel shows its block devices.
+/// Returns the places where this machine's kernel shows its block devices.
 pub(super) fn this_machine() -> Sys {
     Sys { root: "/sys".into(), dev: "/dev".into(), status: loop_status }
 }
 
-/// An owner must know everybody who can change its bytes; a reader only hears of those who cannot be kept away.
+/// Reports overlaps that cannot be locked. An owner is refused, because it must exclude everybody who can change its
+/// bytes; a reader gets a notice.
 fn tell_what_is_hidden(shared: &HostShared, sharing: Sharing, around: &Overlaps) -> Result<(), DeviceError> {
     let path = shared.file.path().display();
     if around.is_blind {
@@ -51,7 +52,7 @@ fn tell_what_is_hidden(shared: &HostShared, sharing: Sharing, around: &Overlaps)
     }
 }
 
-/// Nobody can tell whether `other`, which shares bytes with the device, is in use.
+/// Handles that `other`, which shares bytes with the device, may be in use without this process being able to tell.
 fn undecided(shared: &HostShared, sharing: Sharing, other: &str, source: io::Error) -> Result<(), DeviceError> {
     let path = shared.file.path().display();
     if sharing == Sharing::Alone {
@@ -76,7 +77,7 @@ fn failed(file: &HostFile, what: &str, source: io::Error) -> DeviceError {
     }
 }
 
-/// Locks one node, as strictly as its kind of overlap asks (O1 of `overlap`).
+/// Locks one node, as strictly as its kind of overlap requires (O1 of `overlap`).
 pub(super) fn lock_one(shared: &HostShared, sharing: Sharing, one: &Found) -> Result<Vec<File>, DeviceError> {
     let file = &shared.file;
     let alone = sharing == Sharing::Alone;
@@ -89,7 +90,7 @@ pub(super) fn lock_one(shared: &HostShared, sharing: Sharing, one: &Found) -> Re
         }
         (None, _) => match open_other(one, 0) {
             Ok(lock) => lock,
-            // Owners are kept apart by the kernel (O2). Nodes that went meanwhile need no lock.
+            // The kernel itself keeps owners of such nodes apart (O2). Nodes that have gone meanwhile need no lock.
             Err(_) if !one.is_needed => return Ok(Vec::new()),
             Err(error) => {
                 return undecided(shared, sharing, &one.path.display().to_string(), error).map(|()| Vec::new());
@@ -106,7 +107,7 @@ pub(super) fn lock_one(shared: &HostShared, sharing: Sharing, one: &Found) -> Re
     if matches!(one.node, Node::File(..)) && one.way != Way::Below {
         share_with_qemu(file, one, &lock, alone)?;
     }
-    // One that was passed to this process was opened with O_EXCL by who could.
+    // A descriptor that was passed to this process was opened with O_EXCL already, if possible.
     if !strictly || !one.can_be_exclusive || was_passed {
         return Ok(vec![lock]);
     }
@@ -125,16 +126,16 @@ pub(super) fn lock_one(shared: &HostShared, sharing: Sharing, one: &Found) -> Re
     }
 }
 
-/// Keeps QEMU away, which knows no flock: it locks one byte for each thing that it does with an image, and one for each
-/// that it lets nobody else do. This takes the same bytes, and looks at those of others. Not on network file systems,
-/// where the server takes this process's own flock for such a lock, nor where there are none.
+/// Excludes QEMU, which ignores flock: it locks one byte for each kind of access that it makes to an image, and one for
+/// each that it forbids to others. This takes the same locks, and checks those of others. Skipped on network file
+/// systems, where the server treats this process's own flock as such a lock, and on file systems without such locks.
 fn share_with_qemu(file: &HostFile, one: &Found, lock: &File, alone: bool) -> Result<(), DeviceError> {
-    /// Where the bytes begin for what is done, and for what others may not do.
+    /// First byte of the locks for own accesses, and of those for forbidden ones.
     const DOES: i64 = 100;
     const FORBIDS: i64 = 200;
-    /// Reads that must be consistent; writes; writes of the same content; other sizes.
+    /// Consistent reads; writes; writes of the same content; changes of the size.
     const ALL: [i64; 4] = [0, 1, 2, 3];
-    /// The same for an owner and for a reader: what it does, and what it lets nobody do.
+    /// The accesses that a reader makes, and those that it forbids. An owner makes and forbids all.
     const READER: ([i64; 1], [i64; 2]) = ([0], [1, 3]);
     /// NFS, and three kinds of SMB.
     const REMOTE: [u32; 4] = [0x6969, 0x517b, 0xff53_4d42, 0xfe53_4d42];
@@ -144,9 +145,9 @@ fn share_with_qemu(file: &HostFile, one: &Found, lock: &File, alone: bool) -> Re
     let (does, forbids): (&[i64], &[i64]) = if alone { (&ALL, &ALL) } else { (&READER.0, &READER.1) };
     let own = does.iter().map(|at| DOES + at).chain(forbids.iter().map(|at| FORBIDS + at));
     let others = does.iter().map(|at| FORBIDS + at).chain(forbids.iter().map(|at| DOES + at));
-    // Its own first: of two that begin at the same moment at least one sees the other.
+    // Own locks first, so that of two processes that begin at the same moment at least one sees the other.
     if own.map(|byte| share_byte(lock, byte)).any(|done| done.is_err()) {
-        // A file system without such locks has none of QEMU's.
+        // On a file system without such locks QEMU has none either.
         return Ok(());
     }
     for byte in others {
@@ -164,7 +165,8 @@ fn share_with_qemu(file: &HostFile, one: &Found, lock: &File, alone: bool) -> Re
     Ok(())
 }
 
-/// The very file that is open, whatever its path leads to by now; without /proc by its path, if that leads there.
+/// Opens the same file again, even if its path leads to another one by now. Without /proc opens the path, and checks
+/// that it is the same file.
 fn open_again(file: &HostFile, flags: i32) -> io::Result<File> {
     let open = |path: &Path| OpenOptions::new().read(true).write(!file.is_readonly()).custom_flags(flags).open(path);
     match open(Path::new(&format!("/proc/self/fd/{}", file.file().as_raw_fd()))) {
@@ -179,12 +181,12 @@ fn open_again(file: &HostFile, flags: i32) -> io::Result<File> {
     }
 }
 
-/// Another node that shares bytes, if the path still leads to it. On NFS a file is locked that is open for writing.
+/// Opens another node that shares bytes, if the path still leads to it. NFS only locks files that are open for writing.
 fn open_other(one: &Found, flags: i32) -> io::Result<File> {
     let flags = flags | libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_NOCTTY;
     let open = |write: bool| OpenOptions::new().read(true).write(write).custom_flags(flags).open(&one.path);
     let opened = match one.node {
-        // A block device that was open for writing is looked at by udev when it is closed.
+        // Not for writing: udev examines a block device when a writer closes it.
         Node::Block(_) => open(false)?,
         Node::File(..) => open(true).or_else(|_| open(false))?,
     };
@@ -194,7 +196,7 @@ fn open_other(one: &Found, flags: i32) -> io::Result<File> {
     }
 }
 
-/// How an error names a node: `itself` when it is the device.
+/// Names a node in an error: `itself` if it is the device.
 fn other_name(one: &Found, itself: &str) -> String {
     match one.way {
         Way::Itself => itself.to_owned(),
@@ -209,7 +211,7 @@ fn claimed(file: &HostFile, one: &Found, lock: &File) -> DeviceError {
     let (who, fix) = match (holder_of(lock), one.way) {
         (Some(pid), Way::Itself) if pid == std::process::id() => return claimed_here(&what),
         (Some(pid), Way::Itself) => {
-            // It may be somebody's database: how to end it is for those to know who run it.
+            // The other process may be someone's database, so the fix does not suggest to kill it.
             let fix = format!("Wait until it ends, or have it ended by who runs it: `ps -fp {pid}` tells more");
             (format!("{} has it open", in_words(pid)), fix)
         }

@@ -1,6 +1,6 @@
-//! What can be wrong with a path that shall become a device: each error names the path, the cause and the fix.
+//! Errors of opening a path as a device: each names the path, the cause and the fix.
 //!
-//! Control path only; I/O that fails later gives its errno in its completion.
+//! Control path only; I/O that fails later has its errno in its completion.
 
 use std::fmt;
 use std::io;
@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use sheave_base::status::Errno;
 use sheave_blk::DeviceError;
 
-/// What is done to a path that does not exist.
+/// Action on a path that does not exist.
 pub(super) const CREATE: &str = "create";
 
-/// The kinds of trouble, for programs; people read the message.
+/// Kinds of errors, for programs; users read the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HostErrorKind {
-    /// There is no such file, or no such directory to make it in.
+    /// The file does not exist, or the directory to create it in.
     NotFound,
     /// The permissions forbid it.
     Permission,
@@ -24,19 +24,19 @@ pub enum HostErrorKind {
     WrongType,
     /// The file system, device or file is read-only.
     ReadOnly,
-    /// The device is mounted or claimed by somebody else.
+    /// The device is mounted, or claimed by another process.
     Busy,
     /// The size is 0, not a multiple of the block, or more than there is.
     BadSize,
     /// No space, or no quota.
     NoSpace,
-    /// O_DIRECT was demanded, and cannot be had.
+    /// O_DIRECT was demanded, and is not possible.
     NoDirect,
-    /// Something else that the system said.
+    /// Another error of the system.
     Other,
 }
 
-/// Why a path cannot be used as a device.
+/// Reason for which a path cannot be used as a device.
 #[derive(Debug)]
 pub struct HostError {
     kind: HostErrorKind,
@@ -57,7 +57,7 @@ impl HostError {
         Self { kind, path: path.to_owned(), cause: cause.into(), fix, errno: None }
     }
 
-    /// From what the system said while doing `what` ("open", "read the size of").
+    /// Converts the system's error of the action `what` ("open", "read the size of").
     pub(super) fn from_io(path: &Path, what: &str, error: &io::Error) -> Self {
         let errno = error.raw_os_error();
         let (kind, mut fix) = explain(errno.unwrap_or(0));
@@ -67,17 +67,15 @@ impl HostError {
         Self { kind, path: path.to_owned(), cause: format!("cannot {what} it: {error}"), fix, errno: errno.map(Errno) }
     }
 
-    /// Which kind of trouble it is.
     pub fn kind(&self) -> HostErrorKind {
         self.kind
     }
 
-    /// What the system said, if it was the system.
+    /// Returns the system's errno, if the system refused.
     pub fn errno(&self) -> Option<Errno> {
         self.errno
     }
 
-    /// The path it is about.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -90,7 +88,7 @@ impl fmt::Display for HostError {
 }
 
 impl std::error::Error for HostError {
-    /// The errno, if it was the system that refused.
+    /// Returns the errno, if the system refused.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.errno.as_ref().map(|errno| errno as _)
     }

@@ -1,13 +1,13 @@
-//! Who has locked a file: the words for errors, of opening it and of claiming it.
+//! The process that has locked a file, for the error messages of opening and claiming.
 //!
-//! Owns the reading of the kernel's list of locks (`/proc/locks`), which gives the process; `/proc/PID/comm` has its
+//! Owns the parsing of the kernel's list of locks (`/proc/locks`), which has the process; `/proc/PID/comm` has its
 //! name. Takes no lock itself.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// A process, by number and name.
+/// Describes a process by number and name.
 pub(super) fn in_words(pid: u32) -> String {
     match fs::read_to_string(format!("/proc/{pid}/comm")) {
         Ok(comm) => format!("process {pid} ({})", comm.trim_end()),
@@ -15,30 +15,30 @@ pub(super) fn in_words(pid: u32) -> String {
     }
 }
 
-/// Who has locked what lies at a path, for the errors of opening it.
+/// Describes the process that has locked the file at `path`, for errors of opening it.
 pub(super) fn who_has(path: &Path) -> Option<String> {
     Some(in_words(holder_of(&File::open(path).ok()?)?))
 }
 
-/// How often the list of locks is read before nobody is said to hold one.
+/// Number of readings of the list of locks before the file counts as not locked.
 const LOOKS: usize = 5;
 
-/// The process that holds the lock on this file, as the kernel lists it.
+/// Returns the process that holds the lock on this file, according to the kernel.
 pub(super) fn holder_of(file: &File) -> Option<u32> {
     let meta = file.metadata().ok()?;
     let dev = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
     look_for_holder(|| fs::read_to_string("/proc/locks").ok(), dev, meta.ino())
 }
 
-/// The kernel hands the list out page by page and counts lines, so that a lock that others give up between two pages
-/// makes one after it disappear from a reading: one reading that lacks a lock proves nothing.
+/// The kernel returns the list page by page and counts lines, so a lock released between two pages makes a later one
+/// disappear from a reading: a single reading without the lock proves nothing.
 pub(super) fn look_for_holder(read: impl FnMut() -> Option<String>, dev: (u32, u32), inode: u64) -> Option<u32> {
     std::iter::from_fn(read).take(LOOKS).find_map(|text| find_holder(&text, dev, inode))
 }
 
-/// Lines are `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF`, numbers of devices in hexadecimal; `->` marks one
-/// that waits. Some file systems (btrfs, overlayfs) show another device there than in their files' metadata: then the
-/// inode alone must do.
+/// Lines have the form `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF`, with device numbers in hexadecimal; `->`
+/// marks a waiting lock. Some file systems (btrfs, overlayfs) show another device there than in the metadata of files:
+/// then the inode alone must match.
 fn find_holder(text: &str, dev: (u32, u32), inode: u64) -> Option<u32> {
     let parse = |line: &str| {
         let mut words = line.split_whitespace().skip(1);

@@ -1,8 +1,8 @@
-//! The `host` driver: files and block devices of the host, through one kernel io_uring a Sheave ring; or by system
-//! calls that wait, on threads, where io_uring is forbidden.
+//! The `host` driver: files and block devices of the host, through the kernel io_uring of a Sheave ring; or by blocking
+//! system calls on threads, where io_uring is forbidden.
 //!
 //! Spec: `file:PATH,size=1G,direct=on|off|auto,engine=uring|sync,readonly=on,sync=on,bs=4k,depth=256,timeout=30s`;
-//! docs/drivers/file.md says what the keys mean.
+//! docs/drivers/file.md explains the keys.
 //!
 //! | module | holds |
 //! |---|---|
@@ -59,7 +59,7 @@ const MAX_IO_BYTES: u32 = 16 << 20;
 const MAX_DISCARD_BYTES: u32 = 1 << 30;
 /// Longest write-zeroes: some file systems and devices write the zeroes.
 const MAX_ZERO_BYTES: u32 = 128 << 20;
-/// Requests in flight on one ring unless the spec says otherwise.
+/// Default of the requests in flight on one ring.
 const DEFAULT_DEPTH: u16 = 256;
 
 const _: () = assert!(MAX_IO_BYTES as usize <= MAX_RW_BYTES, "one operation of the kernel ring carries a request");
@@ -69,16 +69,16 @@ const _: () = assert!(MAX_IO_BYTES as usize <= MAX_RW_BYTES, "one operation of t
 pub struct Host {
     shared: Arc<HostShared>,
     workers: Arc<Workers>,
-    /// As the spec has it; `None` takes the kernel ring where there may be one.
+    /// Engine in the spec; `None` uses the kernel ring if there may be one.
     engine: Option<Engine>,
     block: u32,
     depth: u16,
-    /// Flushes and the like go beside the kernel ring, as they do when that polls.
+    /// Sends flushes, discards and write-zeroes to the threads, as with a kernel ring that polls.
     beside: bool,
 }
 
 impl Host {
-    /// A device on an opened file, with at most `depth` requests in flight on each ring.
+    /// Makes a device on an opened file, with at most `depth` requests in flight on each ring.
     pub fn new(file: HostFile, depth: u16) -> Host {
         let block = file.caps().logical_block;
         let shared = Arc::new(HostShared::new(file));
@@ -89,7 +89,7 @@ impl Host {
         Box::new(SyncQueue::new(self.shared.clone(), open, self.workers.clone()))
     }
 
-    /// Makes its logical block `block` bytes, a multiple of the file's own.
+    /// Sets the logical block to `block` bytes, a multiple of the file's own.
     #[must_use]
     pub fn with_block(mut self, block: u32) -> Host {
         self.block = self.block.max(block);
@@ -97,9 +97,9 @@ impl Host {
     }
 }
 
-/// How files and block devices are reached in this process unless their spec says it.
+/// Returns the engine for files and block devices whose spec names none.
 pub fn usual_engine() -> Engine {
-    /// A ring was made by this process: what makes kernels refuse each of them is not so here.
+    /// Set once this process has made a ring: no general reason forbids rings then.
     static MADE: OnceLock<()> = OnceLock::new();
     let may = sheave_kring::is_allowed().and_then(|()| match MADE.get() {
         Some(()) => Ok(()),
@@ -111,9 +111,10 @@ pub fn usual_engine() -> Engine {
     }
 }
 
-/// Whether the reason why there is no kernel ring is one for which another engine exists: the kernel, a sandbox or a
-/// limit gives this process none. Not so when descriptors ran out: that meets the other engine's files next, and a
-/// process would stay slow that only began with too low a limit. Nor when the ring is to poll, which was asked for.
+/// Returns true if the reason for which there is no kernel ring calls for the other engine: the kernel, a sandbox or a
+/// limit gives this process none. False if file descriptors ran out: the files of the other engine would fail next, and
+/// a process that merely started with too low a limit would stay slow. False if the ring is to poll, because that was
+/// requested.
 fn needs_sync(error: &KringError) -> bool {
     use KringError as K;
     match error {
@@ -124,7 +125,7 @@ fn needs_sync(error: &KringError) -> bool {
 }
 
 #[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
-// SAFETY: D7: the kernel looks at every range itself.
+// SAFETY: D7: the kernel checks every range itself.
 unsafe impl Driver for Host {
     fn limits(&self) -> Limits {
         let caps = self.shared.file.caps();
@@ -196,13 +197,13 @@ unsafe impl Driver for Host {
     }
 }
 
-/// The process that has a file or device locked as who uses one does, in words. Takes no lock.
+/// Describes the process that has a file or device locked as a user of it does. Takes no lock.
 pub fn in_use_by(path: &Path) -> Option<String> {
     holder::who_has(path)
 }
 
-/// Paths of other devices and files that share bytes with what is at `path`: a claim opens and locks them, too. A
-/// process that bounds what it may open leaves these open to it.
+/// Returns the paths of other devices and files that share bytes with `path`: a claim opens and locks them, too. A
+/// process that restricts itself to certain paths must allow these.
 pub fn paths_to_the_same_bytes(path: &Path) -> Vec<PathBuf> {
     let Ok(meta) = std::fs::metadata(path) else { return Vec::new() };
     let around = overlap::overlaps(&claim::this_machine(), overlap::Node::of(&meta), path);
@@ -214,16 +215,16 @@ pub(crate) fn from_spec(params: &mut Params<'_>) -> Result<Device, DeviceError> 
     with(params, |path, opts| HostFile::open(path, opts))
 }
 
-/// The file of `file:...`.
+/// Returns the file of `file:...`.
 pub(crate) fn reaches(params: &mut Params<'_>) -> Vec<Reach> {
     params.path().map(|path| Reach::Data(path.into())).into_iter().collect()
 }
 
-/// The device of a spec `file:...` whose file another process has opened and passed to this one: its path is a name.
+/// Opens a spec `file:...` on a file that another process has opened and passed to this one: its path is only a name.
 ///
 /// # Errors
 ///
-/// As those of [`open_device`](crate::open_device), and of [`HostFile::passed`].
+/// Like [`open_device`](crate::open_device) and [`HostFile::passed`].
 pub fn open_passed(spec: &str, passed: Passed) -> Result<Device, DeviceError> {
     let Some(rest) = spec.strip_prefix("file:") else {
         return Err(DeviceError::spec(spec, "a file came with it, which this kind of device does not take"));
@@ -232,7 +233,7 @@ pub fn open_passed(spec: &str, passed: Passed) -> Result<Device, DeviceError> {
     with(&mut Params::parse(spec, rest, &below)?, |path, opts| HostFile::passed(path, passed, opts))
 }
 
-/// The device of a spec, on the file that `open` gives.
+/// Opens a spec on the file that `open` returns.
 fn with(
     params: &mut Params<'_>,
     open: impl FnOnce(&Path, HostOpts) -> Result<HostFile, HostError>,
@@ -254,7 +255,7 @@ fn with(
     let timeout = params.duration("timeout")?.unwrap_or(DEFAULT_TIMEOUT);
     params.finish()?;
     if let (Some(size), Some(block)) = (opts.size, block) {
-        // Before a file is made that cannot be used.
+        // Checked before a file is created that could not be used.
         params.check_size(size, block)?;
     }
     let file = open(Path::new(&path), opts)?;

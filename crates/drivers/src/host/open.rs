@@ -1,7 +1,8 @@
-//! Opening a path of the host as a device: a regular file (made and grown on request) or a block device.
+//! Opening a path of the host as a device: a regular file (created and enlarged on request) or a block device.
 //!
-//! Owns the rules: nothing is ever truncated or overwritten by opening; what cannot be had is an error that names the
-//! fix if it was demanded, or one notice if it was only wished for. What the thing can do comes from `probe`.
+//! Owns the rules: opening never truncates or overwrites anything. A property that cannot be had is an error with its
+//! fix if it was demanded, and one notice if it was only preferred. The abilities of the file or device come from
+//! `probe`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -15,39 +16,39 @@ use rustix::fs::OFlags;
 use super::error::{HostError, HostErrorKind as Kind};
 use super::probe::{self, Alignment, Caps, FileKind, MIN_BLOCK};
 
-/// Whether I/O goes past the page cache.
+/// Choice between direct I/O and the page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Direct {
-    /// It must; else opening fails.
+    /// Past the page cache; opening fails if that is impossible.
     On,
     /// Through the page cache.
     Off,
-    /// If the file system can; else through the page cache, with a notice.
+    /// Past the page cache if the file system can; else through it, with a notice.
     #[default]
     Auto,
 }
 
-/// How to open.
+/// Options of opening.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HostOpts {
-    /// Size of the device in bytes. A missing file is made, a shorter one grown (sparse); of a longer file or block
-    /// device the first `size` bytes are used. `None` takes all bytes that the file or device has.
+    /// Size of the device in bytes. A missing file is created, a shorter one enlarged (sparse); of a longer file or
+    /// block device the first `size` bytes are used. `None` takes all bytes of the file or device.
     pub size: Option<u64>,
-    /// O_DIRECT or not.
+    /// Choice about O_DIRECT.
     pub direct: Direct,
-    /// No writes.
+    /// Writes are refused.
     pub readonly: bool,
     /// Every write is durable when it completes (O_DSYNC).
     pub sync: bool,
 }
 
-/// A file or block device that another process has opened, with its rights, and passed to this one.
+/// A file or block device that another process has opened, with its own rights, and passed to this one.
 #[derive(Debug)]
 pub struct Passed {
-    /// What is read and written.
+    /// Descriptor for reads and writes.
     pub file: File,
-    /// The same file, opened once more, for the lock: a process that may not reach the path cannot open it again. Of a
-    /// block device that is written it was opened with `O_EXCL`.
+    /// The same file, opened a second time for the lock, because a process without access to the path cannot open it
+    /// itself. A block device for writing was opened with `O_EXCL`.
     pub lock: File,
 }
 
@@ -55,7 +56,7 @@ pub struct Passed {
 #[derive(Debug)]
 pub struct HostFile {
     file: File,
-    /// What the first claim locks, of a file that was passed to this process.
+    /// Descriptor that the first claim locks, if the file was passed to this process.
     lock: Mutex<Option<File>>,
     path: PathBuf,
     size_bytes: u64,
@@ -64,17 +65,17 @@ pub struct HostFile {
     readonly: bool,
     caps: Caps,
     notices: Vec<String>,
-    /// A test's pipe, which has no offsets.
+    /// True for a test's pipe, which has no offsets.
     #[cfg(test)]
     pub(super) pretended: bool,
 }
 
 impl HostFile {
-    /// Opens `path`. A file that was made for it is removed again when something is wrong with the rest.
+    /// Opens `path`. A file that was created is removed again if a later step fails.
     ///
     /// # Errors
     ///
-    /// What is wrong, and what to do.
+    /// An error with its cause and fix.
     pub fn open(path: impl AsRef<Path>, opts: HostOpts) -> Result<Self, HostError> {
         let path = path.as_ref();
         match opts.size {
@@ -91,18 +92,19 @@ impl HostFile {
             this = this.and_then(Self::with_durable_name);
         }
         if this.is_err() && found.is_none() {
-            // The error above is the one worth telling.
+            // The error above is the one to report.
             let _ = fs::remove_file(path);
         }
         this
     }
 
-    /// Takes a file that was passed to this process, and is not opened again; `path` is its name for people. It is made
-    /// larger when `opts` say so, and is never made.
+    /// Uses a file that was passed to this process, without opening it again; `path` is its name for messages. The file
+    /// is enlarged if `opts` say so, and never created.
     ///
     /// # Errors
     ///
-    /// As those of [`HostFile::open`]; and when the descriptors are of two files, or cannot do what `opts` ask for.
+    /// Like [`HostFile::open`]; also if the two descriptors are of different files, or do not permit what `opts` ask
+    /// for.
     pub fn passed(path: &Path, passed: Passed, opts: HostOpts) -> Result<Self, HostError> {
         let io_error = |error: io::Error| HostError::from_io(path, "look at", &error);
         let wrong = |what: &'static str, fix: &'static str| HostError::new(Kind::WrongType, path, what, fix);
@@ -126,7 +128,7 @@ impl HostFile {
         Ok(this)
     }
 
-    /// What the first claim locks instead of opening the file once more.
+    /// Takes the descriptor that the first claim locks instead of opening the file again.
     pub(super) fn take_lock(&self) -> Option<File> {
         self.lock.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -137,7 +139,7 @@ impl HostFile {
         let mut notices = Vec::new();
         let (size_bytes, missing) = settle_size(path, &file, kind, opts, &mut notices)?;
         let alignment = go_direct(path, &file, (kind, &meta), size_bytes, opts, &mut notices)?;
-        // Last, so that a file that is there is as it was when something is wrong with the rest.
+        // The last step, so that an existing file is unchanged if another step fails.
         if missing > 0 {
             grow(path, &file, size_bytes, missing, &mut notices)?;
         }
@@ -157,7 +159,7 @@ impl HostFile {
         })
     }
 
-    /// A flush makes the data of a file durable, not the name of one that was just made.
+    /// Makes the name of a new file durable; a flush makes only its data durable.
     fn with_durable_name(self) -> Result<Self, HostError> {
         match make_name_durable(&self.path, &self.file) {
             Ok(()) => Ok(self),
@@ -165,46 +167,45 @@ impl HostFile {
         }
     }
 
-    /// What it is and can do.
+    /// Returns the kind and the abilities of the file or device.
     pub fn caps(&self) -> &Caps {
         &self.caps
     }
 
-    /// The size of the device, as it was when opened.
+    /// Returns the size of the device when it was opened.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// The size now: a file or device can shrink or grow under us.
+    /// Returns the current size: a file or device can shrink or grow at any time.
     ///
     /// # Errors
     ///
-    /// What the system said; a device that was pulled out says ENXIO or ENODEV.
+    /// The system's error; a removed device returns ENXIO or ENODEV.
     pub fn current_size(&self) -> io::Result<u64> {
         probe::size_of(&self.file, self.caps.kind)
     }
 
-    /// Whether I/O goes past the page cache.
+    /// Returns true if I/O bypasses the page cache.
     pub fn is_direct(&self) -> bool {
         self.direct
     }
 
-    /// Whether each write is durable when it ends (O_DSYNC).
+    /// Returns true if each write is durable when it ends (O_DSYNC).
     pub fn is_synced(&self) -> bool {
         self.synced
     }
 
-    /// Whether writes are refused.
     pub fn is_readonly(&self) -> bool {
         self.readonly
     }
 
-    /// The path it was opened by.
+    /// Returns the path that was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Anything that can be read, as if it were a file of this size, for tests that need one which does not answer.
+    /// Makes a file of this size from anything that can be read, for tests that need one that does not answer.
     #[cfg(test)]
     pub(super) fn pretend(file: File, path: &Path, size_bytes: u64) -> Self {
         let caps = Caps {
@@ -238,7 +239,7 @@ impl HostFile {
         &self.file
     }
 
-    /// Plain words about what was wished for and is not so.
+    /// Returns messages for the user about preferences that could not be met.
     pub fn notices(&self) -> &[String] {
         &self.notices
     }
@@ -256,7 +257,8 @@ impl AsRawFd for HostFile {
     }
 }
 
-/// Looks before opening: opening a pipe would wait for its other end. `None` if there is nothing yet, and may be made.
+/// Checks the path before it is opened, because opening a pipe would wait for its other end. `None` if there is nothing
+/// yet, and a file may be created.
 fn look(path: &Path, opts: &HostOpts) -> Result<Option<FileKind>, HostError> {
     match fs::metadata(path) {
         Ok(meta) => kind_or_error(path, &meta).map(Some),
@@ -275,11 +277,11 @@ fn kind_or_error(path: &Path, meta: &fs::Metadata) -> Result<FileKind, HostError
     })
 }
 
-/// Makes the name of a file that was made durable, with what is in it.
+/// Makes the name of a new file durable, and its content.
 ///
 /// # Errors
 ///
-/// The system's.
+/// Errors of the system calls.
 pub fn make_name_durable(path: &Path, file: &File) -> io::Result<()> {
     let directory = match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
@@ -295,7 +297,7 @@ pub fn make_name_durable(path: &Path, file: &File) -> io::Result<()> {
 
 fn open_file(path: &Path, found: Option<FileKind>, opts: &HostOpts) -> Result<File, HostError> {
     let io_error = |e: io::Error| match (e.raw_os_error(), found) {
-        // "Not found" while making it: the directory is missing.
+        // ENOENT while creating means that the directory is missing.
         (Some(libc::ENOENT), None) => {
             HostError::new(Kind::NotFound, path, "the directory it shall be made in does not exist", "make it first")
         }
@@ -304,7 +306,8 @@ fn open_file(path: &Path, found: Option<FileKind>, opts: &HostOpts) -> Result<Fi
     let mut how = OpenOptions::new();
     how.read(true).write(!opts.readonly).create_new(found.is_none());
     if found == Some(FileKind::Block) && !opts.readonly {
-        // O_EXCL on a block device asks whether it is mounted or claimed; it is not kept, so that others may look.
+        // O_EXCL on a block device fails if it is mounted or claimed. It is not kept, so that others may open the
+        // device.
         how.clone().custom_flags(libc::O_EXCL).open(path).map_err(|error| {
             match error.raw_os_error().filter(|errno| *errno == libc::EBUSY).and_then(|_| super::holder::who_has(path))
             {
@@ -316,7 +319,7 @@ fn open_file(path: &Path, found: Option<FileKind>, opts: &HostOpts) -> Result<Fi
     how.custom_flags(if opts.sync { libc::O_DSYNC } else { 0 }).open(path).map_err(io_error)
 }
 
-/// Finds the size that the device shall have, and how many bytes the file lacks to it.
+/// Returns the size of the device, and the number of bytes by which the file must grow.
 fn settle_size(
     path: &Path,
     file: &File,
@@ -329,7 +332,7 @@ fn settle_size(
         let fix = "insert a medium or configure the device (as with `losetup`)";
         return Err(HostError::new(Kind::BadSize, path, "the device has a size of 0", fix));
     }
-    // Nothing reads or writes a part of a block of a disk.
+    // The last incomplete block of a disk cannot be read or written.
     let tail = if kind == FileKind::Block { there % u64::from(probe::block_of_disk(file)) } else { 0 };
     if opts.size.is_none() && tail > 0 {
         notices.push(format!("{}: its last {tail} bytes are not used, for they are no whole block", path.display()));
@@ -375,7 +378,7 @@ fn check_size(path: &Path, size: u64) -> Result<(), HostError> {
     Ok(())
 }
 
-/// Switches to direct I/O if wanted and possible; gives the alignment it needs if so.
+/// Switches to direct I/O if that is wanted and possible. Returns its alignment then.
 fn go_direct(
     path: &Path,
     file: &File,
@@ -412,7 +415,7 @@ fn capabilities(
     opts: &HostOpts,
     meta: &fs::Metadata,
 ) -> Caps {
-    // What is buffered may begin at any byte, but zeroing and discarding on a disk go by its blocks.
+    // Buffered I/O may begin at any byte, but zeroing and discarding on a disk use its blocks.
     let of_disk = if kind == FileKind::Block { probe::block_of_disk(file) } else { MIN_BLOCK };
     let logical_block = alignment.map_or(of_disk, |a| a.offset.max(of_disk));
     let (discard, zero_range) = if opts.readonly { (false, false) } else { probe::space_ops(file, kind, meta) };

@@ -1,28 +1,28 @@
 //! Other ways to the bytes of a file or block device: a loop device and its backing file, a partition and its disk, a
-//! device-mapper or md device and what it stands on, two paths to one disk.
+//! device-mapper or md device and the devices below it, two paths to one disk.
 //!
-//! Owns the search through sysfs; `claim` locks what it finds. It only reads, and asks loop devices for their status.
+//! Owns the search through sysfs; `claim` locks the results. Only reads, and gets the status of loop devices.
 //!
 //! Invariants:
-//! - O1: of two owners whose devices share bytes, each locks a node that the other one locks too, and not both shared:
-//!   nodes that *are* the device (`Way::Same`) and nodes that *stand on* it (`Way::Above`) are locked as strictly as
-//!   the device; nodes of which it is a *part* (`Way::Below`) are locked shared, so that its neighbours (other
-//!   partitions, other logical volumes) can be owned by others.
-//! - O2: a node that shares bytes for certain, and cannot be named or opened, is `hidden`: an owner is refused.
-//!   Exempt are those that the kernel itself keeps apart, by O_EXCL: a partition from its disk, and what device mapper
-//!   and md stand on.
-//! - O3: the nodes are in one order whichever of them the search began with, so that of two who begin at the same
-//!   moment one gets them.
+//! - O1: two owners whose devices share bytes both lock a common node, at least one of them exclusively: nodes that
+//!   *are* the device (`Way::Same`) and nodes that *stand on* it (`Way::Above`) are locked as strictly as the device;
+//!   nodes of which it is a *part* (`Way::Below`) are locked shared, so that its neighbours (other partitions, other
+//!   logical volumes) can have other owners.
+//! - O2: a node that shares bytes for certain, but cannot be named or opened, is `hidden`: an owner is refused. Exempt
+//!   are nodes that the kernel itself keeps apart with O_EXCL: a partition and its disk, and the devices below device
+//!   mapper and md.
+//! - O3: the nodes have the same order whichever of them the search began with, so that of two processes that begin at
+//!   the same moment one gets all of them.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Nodes that are followed from one device: no machine has stacks that are as large.
+/// Most nodes that are followed from one device: more than any real stack has.
 const MOST_NODES: usize = 4096;
 
-/// A file or block device, by the numbers that are the same in all processes.
+/// A file or block device, identified by numbers that are the same in all processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Node {
     /// A file: the device number of its file system, and its inode.
@@ -40,69 +40,69 @@ impl Node {
     }
 }
 
-/// How the bytes of a node are related to those of the device that is claimed.
+/// Relation of a node's bytes to those of the claimed device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Way {
     /// The device itself.
     Itself,
     /// The same bytes under another name.
     Same,
-    /// Part of the device's bytes, or all of them: it stands on the device.
+    /// Part of the device's bytes, or all of them: the node stands on the device.
     Above,
     /// The device's bytes are a part of the node's.
     Below,
 }
 
-/// A node that is to be locked.
+/// A node to lock.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Found {
     pub(super) node: Node,
     pub(super) way: Way,
-    /// Where it can be opened.
+    /// Path for opening it.
     pub(super) path: PathBuf,
-    /// The kernel does not keep its users apart from the device's: without its lock nobody is sure (O2).
+    /// The kernel does not keep users of the node and of the device apart: without its lock an owner is not safe (O2).
     pub(super) is_needed: bool,
-    /// O_EXCL on it says that it is not mounted: a block device that the kernel does not itself hold for the device.
+    /// O_EXCL shows that the node is not mounted: a block device that the kernel does not itself hold for the device.
     pub(super) can_be_exclusive: bool,
 }
 
-/// Everything that shares bytes with a device.
+/// All nodes that share bytes with a device.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Overlaps {
-    /// In the order in which it is locked (O3).
+    /// In the order of locking (O3).
     pub(super) found: Vec<Found>,
-    /// What is known to be there, and cannot be named (O2).
+    /// Names of nodes that exist for certain, but cannot be opened by name (O2).
     pub(super) hidden: Vec<String>,
-    /// sysfs says nothing: nobody has looked.
+    /// sysfs cannot be read, so that nothing was searched.
     pub(super) is_blind: bool,
 }
 
-/// Asks the loop device at a path for its backing file or block device; none if the loop device does not answer.
+/// Returns the backing file or block device of the loop device at a path; `None` if it cannot be opened, or has none.
 pub(super) type LoopStatus = fn(&Path) -> Option<Node>;
 
-/// Where the kernel shows its block devices.
+/// Places where the kernel shows its block devices.
 #[derive(Clone, Debug)]
 pub(super) struct Sys {
     /// `/sys`.
     pub(super) root: PathBuf,
     /// `/dev`.
     pub(super) dev: PathBuf,
-    /// What the loop device at a path has as its backing file; `None` if it cannot be opened, or has none.
+    /// Function that returns the backing of a loop device.
     pub(super) status: LoopStatus,
 }
 
-/// A loop device that is set up.
+/// A configured loop device.
 struct Loop {
     dev: u64,
     path: PathBuf,
-    /// As sysfs has it.
+    /// Path in sysfs.
     backing_path: PathBuf,
-    /// As the device itself says: right also where the path means another file, or none.
+    /// Answer of the device itself: right even if the path means another file by now, or none.
     backing: Option<Node>,
 }
 
 impl Loop {
-    /// Whether it stands on this node; a path counts only where the device itself does not answer.
+    /// Returns true if it stands on this node. Uses the path only if the device itself gives no answer.
     fn stands_on(&self, node: Node) -> bool {
         self.backing.or_else(|| self.at_path()) == Some(node)
     }
@@ -112,7 +112,7 @@ impl Loop {
     }
 }
 
-/// A search: what is the same as the device, and what has been found of the rest.
+/// A search in progress.
 struct Search<'a> {
     sys: &'a Sys,
     loops: Vec<Loop>,
@@ -120,7 +120,7 @@ struct Search<'a> {
     out: Overlaps,
 }
 
-/// What shares bytes with the file or block device `own`, which is at `path`.
+/// Returns all nodes that share bytes with the file or block device `own`, which is at `path`.
 pub(super) fn overlaps(sys: &Sys, own: Node, path: &Path) -> Overlaps {
     let mut out = Overlaps::default();
     let Ok(loops) = sys.loops() else {
@@ -151,7 +151,7 @@ pub(super) fn overlaps(sys: &Sys, own: Node, path: &Path) -> Overlaps {
 }
 
 impl Search<'_> {
-    /// Notes a node once; false if it was known.
+    /// Adds a node; returns false if it is known already.
     fn add(&mut self, node: Node, way: Way, path: PathBuf, is_needed: bool, can_be_exclusive: bool) -> bool {
         if self.seen.len() >= MOST_NODES || !self.seen.insert(node) {
             return false;
@@ -161,7 +161,7 @@ impl Search<'_> {
         true
     }
 
-    /// Nodes with all the bytes of this one.
+    /// Returns new nodes that have exactly the bytes of this one.
     fn same_as(&mut self, node: Node) -> Vec<Node> {
         let Node::Block(dev) = node else { return Vec::new() };
         let mut found = Vec::new();
@@ -170,7 +170,7 @@ impl Search<'_> {
         } else if self.sys.is_loop_without_backing_shown(dev) {
             self.out.hidden.push(format!("the backing file of loop device {}", number(dev)));
         }
-        // Device mapper has all of what is below these alone; what stands on others is a part of it.
+        // Only these kinds of device mapper use all of the device below; others use a part of it.
         let uuid = self.sys.attribute(dev, "dm/uuid").unwrap_or_default();
         if uuid.starts_with("CRYPT-") || uuid.starts_with("mpath-") {
             for slave in self.sys.linked(dev, "slaves") {
@@ -189,20 +189,21 @@ impl Search<'_> {
         found
     }
 
-    /// The backing file of a loop device, if it can be named; else it is hidden (O2).
+    /// Returns the node behind a loop device, unless it is known already. Adds it to `hidden` if it cannot be named
+    /// (O2).
     fn backing(&mut self, at: usize) -> Option<Node> {
         let it = self.loops.get(at)?;
         let (shown, at_path) = (it.backing_path.clone(), it.at_path());
         let node = match (it.backing, at_path) {
             (Some(told), Some(found)) if told == found => found,
             (None, Some(found)) => found,
-            // A block device has a number, and so a name of its own.
+            // A block device is found by its number, whatever the path in sysfs.
             (Some(told @ Node::Block(dev)), _) => {
                 let path = self.sys.node_path(dev);
                 return self.add(told, Way::Same, path, true, true).then_some(told);
             }
             (told, _) if shown.to_string_lossy().ends_with(" (deleted)") => {
-                // No path leads to it any more; other loop devices may.
+                // No path leads to it any more, but other loop devices may stand on it.
                 let told = told?;
                 return self.seen.insert(told).then_some(told);
             }
@@ -216,7 +217,7 @@ impl Search<'_> {
         self.add(node, Way::Same, shown, true, true).then_some(node)
     }
 
-    /// Nodes that stand on this one.
+    /// Returns new nodes that stand on this one.
     fn above(&mut self, node: Node) -> Vec<Node> {
         let on_it = self.loops.iter().filter(|it| it.stands_on(node)).map(|it| (it.dev, it.path.clone()));
         let mut found = Vec::new();
@@ -235,7 +236,7 @@ impl Search<'_> {
         found
     }
 
-    /// Nodes that this one is a part of.
+    /// Returns new nodes that this one is a part of.
     fn below(&mut self, node: Node) -> Vec<Node> {
         let Node::Block(dev) = node else { return Vec::new() };
         let mut found = Vec::new();
@@ -245,7 +246,7 @@ impl Search<'_> {
                 found.push(Node::Block(dev));
             }
         }
-        // A partition of a loop device is a part of its backing file, which nothing but locks keeps apart.
+        // A partition of a loop device is a part of the backing file, and only locks keep users of the two apart.
         if let Some(at) = self.loops.iter().position(|it| it.dev == dev)
             && let Some(node) = self.backing(at)
         {
@@ -275,7 +276,7 @@ impl Sys {
         Some(text.trim_end_matches('\n').to_owned())
     }
 
-    /// The node in `/dev`, by the kernel's name of the device.
+    /// Returns the node in `/dev`, by the kernel's name of the device.
     fn node_path(&self, dev: u64) -> PathBuf {
         let uevent = self.attribute(dev, "uevent").unwrap_or_default();
         let name = uevent.lines().find_map(|line| line.strip_prefix("DEVNAME="));
@@ -283,7 +284,7 @@ impl Sys {
         self.dev.join(name.map_or_else(|| format!("block/{}", number(dev)), str::to_owned))
     }
 
-    /// Loop devices that are set up.
+    /// Returns the configured loop devices.
     fn loops(&self) -> std::io::Result<Vec<Loop>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(self.root.join("block"))?.flatten() {
@@ -298,15 +299,15 @@ impl Sys {
         Ok(found)
     }
 
-    /// Whether it is a loop device of which sysfs does not show the backing file.
+    /// Returns true for a loop device whose backing file sysfs does not show.
     fn is_loop_without_backing_shown(&self, dev: u64) -> bool {
-        /// The number that the kernel has given to loop devices.
+        /// Major number of loop devices.
         const LOOP_MAJOR: u32 = 7;
         let is_whole = !self.directory(dev).join("partition").exists();
         rustix::fs::major(dev) == LOOP_MAJOR && is_whole
     }
 
-    /// The devices that links in `slaves` and `holders` lead to.
+    /// Returns the devices that the links in `slaves` or `holders` lead to.
     fn linked(&self, dev: u64, kind: &str) -> Vec<u64> {
         let Ok(entries) = fs::read_dir(self.directory(dev).join(kind)) else { return Vec::new() };
         let dev_of = |entry: fs::DirEntry| parse_dev(&fs::read_to_string(entry.path().join("dev")).ok()?);
@@ -322,15 +323,15 @@ impl Sys {
         entries.flatten().filter_map(text_of).filter_map(|text| parse_dev(&text)).collect()
     }
 
-    /// The disk that a partition lies on.
+    /// Returns the disk of a partition.
     fn disk_of(&self, dev: u64) -> Option<u64> {
         let own = self.directory(dev);
         let text = own.join("partition").exists().then(|| fs::read_to_string(own.join("../dev")).ok()).flatten()?;
         parse_dev(&text)
     }
 
-    /// Other paths to the same disk: the same identification, unique in the world, and the same size; of a partition
-    /// the ones with its number on them.
+    /// Returns other paths to the same disk: disks with the same world-wide name and the same size. For a partition
+    /// returns the partitions with its number on them.
     fn twins(&self, dev: u64) -> Vec<u64> {
         let Some(disk) = self.disk_of(dev) else { return self.twins_of_disk(dev) };
         let place = |dev| ["partition", "start", "size"].map(|attribute| self.attribute(dev, attribute));
@@ -351,8 +352,8 @@ impl Sys {
         entries.flatten().filter_map(twin_of).collect()
     }
 
-    /// Of NVMe beside the disk, of SCSI with its device. Identifications that are no numbers of the whole world (the
-    /// names of a maker), and those of nothing but zeroes, say nothing.
+    /// Returns the world-wide name of a disk: NVMe has it beside the disk, SCSI with its device. `None` for names that
+    /// are unique to a maker only, and for names of zeroes.
     fn world_wide_name(&self, directory: &Path) -> Option<String> {
         let read = |place: &str| fs::read_to_string(directory.join(place)).ok();
         let text = read("wwid").or_else(|| read("device/wwid"))?.trim().to_owned();

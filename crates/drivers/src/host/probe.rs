@@ -1,7 +1,7 @@
-//! What an opened file or block device can do: size, alignment of direct I/O, discard, polling, cache.
+//! Abilities of an opened file or block device: size, alignment of direct I/O, discard, polling, cache.
 //!
-//! Owns the questions to the kernel (statx, block ioctls, sysfs, trial calls that touch no data). Every answer has a
-//! safe default, so that nothing here fails but the size. Called by `open`, once a device.
+//! Owns the queries to the kernel (statx, block ioctls, sysfs, trial calls that touch no data). Every query has a safe
+//! default, so that only that of the size can fail. Called by `open`, once per device.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -13,12 +13,11 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, StatxFlags};
 
-/// The smallest block there is.
+/// Smallest block of any device.
 pub(super) const MIN_BLOCK: u32 = 512;
-/// What is taken for the alignment when it cannot be found out: right for every disk made.
+/// Alignment if it cannot be determined: right for every known disk.
 const SAFE_BLOCK: u32 = 4096;
 
-/// What the path leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
     /// A file in a file system.
@@ -27,29 +26,28 @@ pub enum FileKind {
     Block,
 }
 
-/// What the opened thing can do.
+/// Abilities of the file or device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caps {
-    /// File or block device.
     pub kind: FileKind,
-    /// Offsets and lengths are multiples of this (bytes).
+    /// Offsets and lengths are multiples of this many bytes.
     pub logical_block: u32,
-    /// Writes of multiples of this need no read-modify-write below (bytes).
+    /// Writes of multiples of this many bytes need no read-modify-write below.
     pub physical_block: u32,
-    /// Memory of direct I/O is aligned to this (bytes); 1 when buffered.
+    /// Alignment of the memory of direct I/O in bytes; 1 if buffered.
     pub dma_alignment: u32,
-    /// Direct writes of up to so many bytes, a power of two and so aligned, are never torn if sent with RWF_ATOMIC;
-    /// 0 is no such promise. It says nothing about durability.
+    /// Direct writes with RWF_ATOMIC of up to this many bytes, a power of two and aligned to it, are never torn; 0 if
+    /// there is no such guarantee. Says nothing about durability.
     pub atomic_write: u32,
     /// PUNCH_HOLE gives space back.
     pub discard: bool,
     /// ZERO_RANGE zeroes without writing data.
     pub zero_range: bool,
-    /// The device below has queues to poll.
+    /// The disk has queues to poll.
     pub iopoll: bool,
-    /// What was written may be lost until a flush.
+    /// Writes may be lost until a flush.
     pub volatile_cache: bool,
-    /// RWF_DSYNC on a write is one command to the disk (for a file: if it overwrites), not a write and a flush.
+    /// RWF_DSYNC on a write is a single command to the disk (for a file: if it overwrites), not a write and a flush.
     pub fua_native: bool,
 }
 
@@ -60,7 +58,7 @@ pub(super) struct Alignment {
     pub offset: u32,
 }
 
-/// File or block device; anything else gives its name.
+/// Returns the kind, or as an error the name of another type.
 pub(super) fn kind_of(meta: &fs::Metadata) -> Result<FileKind, &'static str> {
     let file_type = meta.file_type();
     if file_type.is_file() {
@@ -78,11 +76,11 @@ pub(super) fn kind_of(meta: &fs::Metadata) -> Result<FileKind, &'static str> {
     Err(others.iter().find(|(is, _)| *is).map_or("neither a file nor a block device", |(_, name)| name))
 }
 
-/// The size in bytes, now.
+/// Returns the current size in bytes.
 pub(super) fn size_of(file: &File, kind: FileKind) -> io::Result<u64> {
     match kind {
         FileKind::Regular => Ok(file.metadata()?.len()),
-        // The end is the same as BLKGETSIZE64, and nobody uses the position.
+        // Seeking to the end gives the same as BLKGETSIZE64, and nothing uses the position.
         FileKind::Block => (&mut &*file).seek(SeekFrom::End(0)),
     }
 }
@@ -94,19 +92,19 @@ pub(super) fn set_direct(file: &File, on: bool) -> io::Result<()> {
     Ok(rustix::fs::fcntl_setfl(file, flags)?)
 }
 
-/// What is free on the file system of `file` for the likes of us, in bytes.
+/// Returns the bytes on the file system of `file` that an unprivileged user may still use.
 pub(super) fn free_bytes(file: &File) -> Option<u64> {
     let fs = rustix::fs::fstatvfs(file).ok()?;
     fs.f_bavail.checked_mul(fs.f_frsize)
 }
 
-/// Bytes of a logical block of a disk.
+/// Returns the bytes of a disk's logical block.
 pub(super) fn block_of_disk(file: &File) -> u32 {
     let block = rustix::fs::ioctl_blksszget(file).unwrap_or(SAFE_BLOCK);
     if block.is_power_of_two() { block.max(MIN_BLOCK) } else { SAFE_BLOCK }
 }
 
-/// The alignment of direct I/O on `file`, which has it switched on; `None` if direct I/O does not work on it.
+/// Returns the alignment of direct I/O on `file`, on which it is switched on; `None` if direct I/O does not work.
 pub(super) fn direct_alignment(file: &File, kind: FileKind, meta: &fs::Metadata) -> Option<Alignment> {
     if let Some(answer) = statx_alignment(file) {
         return answer;
@@ -121,8 +119,8 @@ pub(super) fn direct_alignment(file: &File, kind: FileKind, meta: &fs::Metadata)
     }
 }
 
-/// `Some(None)` is the kernel saying that direct I/O does not work; `None` is a kernel or file system that says
-/// nothing (before 6.1, or tmpfs).
+/// Returns the answer of statx: `Some(None)` if direct I/O does not work; `None` if the kernel or file system gives no
+/// answer (before 6.1, or tmpfs).
 fn statx_alignment(file: &File) -> Option<Option<Alignment>> {
     let stat = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     if stat.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
@@ -135,7 +133,7 @@ fn statx_alignment(file: &File) -> Option<Option<Alignment>> {
     Some(Some(Alignment { memory, offset }))
 }
 
-/// The longest write that is never torn; 0 if there is none, or the kernel (before 6.11) does not say.
+/// Returns the longest write that is never torn; 0 if there is none, or the kernel (before 6.11) gives no answer.
 pub(super) fn atomic_write(file: &File) -> u32 {
     const WRITE_ATOMIC: StatxFlags = StatxFlags::from_bits_retain(0x1_0000);
     match rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, WRITE_ATOMIC) {
@@ -144,13 +142,14 @@ pub(super) fn atomic_write(file: &File) -> u32 {
     }
 }
 
-/// Reads with ever larger alignment until the kernel agrees.
+/// Tries reads with ever larger alignment until one succeeds.
 fn tried_alignment(file: &File, size: u64) -> Option<Alignment> {
     let mut memory = vec![0u8; 2 * SAFE_BLOCK as usize];
     let start = memory.as_ptr().align_offset(SAFE_BLOCK as usize);
     for block in [MIN_BLOCK, 1024, 2048, SAFE_BLOCK] {
         let buffer = memory.get_mut(start..start + block as usize)?;
-        // One block in, so that only its own alignment helps; past the end counts as well: the check comes first.
+        // At the second block, which is aligned to the block and nothing larger; a read past the end works as well,
+        // because the alignment is checked first.
         let offset = if size > u64::from(block) { u64::from(block) } else { 0 };
         match file.read_at(buffer, offset) {
             Ok(_) => {
@@ -165,7 +164,7 @@ fn tried_alignment(file: &File, size: u64) -> Option<Alignment> {
     None
 }
 
-/// The block below which a write costs a read (bytes).
+/// Returns the bytes of the block below which a write costs a read.
 pub(super) fn physical_block(file: &File, kind: FileKind, meta: &fs::Metadata) -> u32 {
     let block = match kind {
         FileKind::Block => rustix::fs::ioctl_blkpbszget(file).unwrap_or(SAFE_BLOCK),
@@ -174,20 +173,20 @@ pub(super) fn physical_block(file: &File, kind: FileKind, meta: &fs::Metadata) -
     if block.is_power_of_two() { block.clamp(MIN_BLOCK, 1 << 16) } else { SAFE_BLOCK }
 }
 
-/// What was found of file systems, by their numbers: a process that has locked itself in makes no files any more, and
-/// opens some all the same.
+/// Results by file system: a process that has sandboxed itself can no longer create a scratch file, but still opens
+/// files.
 static KNOWN: Mutex<BTreeMap<u64, (bool, bool)>> = Mutex::new(BTreeMap::new());
-/// File systems that are kept in mind.
+/// Most file systems that are remembered.
 const MOST_KNOWN: usize = 256;
 
 fn known(file_system: u64) -> Option<(bool, bool)> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get(&file_system).copied()
 }
 
-/// Whether (PUNCH_HOLE, ZERO_RANGE) work here.
+/// Tries whether (PUNCH_HOLE, ZERO_RANGE) work.
 pub(super) fn space_ops(file: &File, kind: FileKind, meta: &fs::Metadata) -> (bool, bool) {
     match kind {
-        // On a block device both are one command to the disk, "write zeroes", or else the kernel writing them.
+        // On a block device both are the command "write zeroes", or else the kernel writes the zeroes.
         FileKind::Block => {
             let offload = queue_number(meta.rdev(), "write_zeroes_max_bytes").is_some_and(|max| max > 0);
             (offload, offload)
@@ -205,7 +204,7 @@ pub(super) fn space_ops(file: &File, kind: FileKind, meta: &fs::Metadata) -> (bo
                 found
             }
             (None, Some(known)) => known,
-            // Without a file of our own: a hole past the end changes no data; a zeroed range there would take space.
+            // Without a scratch file: a hole past the end changes no data, while a zeroed range there would take space.
             (None, None) => {
                 let past_end = meta.len().next_multiple_of(u64::from(SAFE_BLOCK));
                 (works(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, past_end), false)
@@ -214,8 +213,8 @@ pub(super) fn space_ops(file: &File, kind: FileKind, meta: &fs::Metadata) -> (bo
     }
 }
 
-/// A nameless file of our own on the same file system, gone when dropped. It lies beside the very file that is open:
-/// the path of one that was passed to this process is the word of somebody else.
+/// Makes a nameless file on the same file system, gone when dropped. Its directory is that of the open file itself: the
+/// path of a file passed to this process cannot be trusted.
 fn scratch_file(meta: &fs::Metadata, file: &File) -> Option<File> {
     let real = fs::canonicalize(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -227,22 +226,22 @@ fn works(file: impl AsFd, mode: FallocateFlags, offset: u64) -> bool {
     use rustix::io::Errno;
     match rustix::fs::fallocate(file, mode, offset, u64::from(SAFE_BLOCK)) {
         Ok(()) => true,
-        // Known, only not now.
+        // Supported, but not possible at the moment.
         Err(e) => matches!(e, Errno::NOSPC | Errno::DQUOT | Errno::INTR | Errno::FBIG),
     }
 }
 
-/// Whether the disk under `meta` has poll queues.
+/// Returns true if the disk under `meta` has poll queues.
 pub(super) fn has_poll_queues(meta: &fs::Metadata, kind: FileKind) -> bool {
     queue_number(disk_of(meta, kind), "io_poll") == Some(1)
 }
 
-/// Whether the block device `meta` says that it has no volatile cache.
+/// Returns true if the block device `meta` reports no volatile cache.
 pub(super) fn writes_through(meta: &fs::Metadata) -> bool {
     queue_attribute(meta.rdev(), "write_cache").is_some_and(|text| text.trim() == "write through")
 }
 
-/// Whether the disk under `meta` makes a single write durable by itself.
+/// Returns true if the disk under `meta` can make a single write durable.
 pub(super) fn has_fua(meta: &fs::Metadata, kind: FileKind) -> bool {
     let disk = disk_of(meta, kind);
     let through = queue_attribute(disk, "write_cache").is_some_and(|text| text.trim() == "write through");
@@ -260,8 +259,8 @@ fn queue_number(dev: u64, attribute: &str) -> Option<u64> {
     queue_attribute(dev, attribute)?.trim().parse().ok()
 }
 
-/// An attribute of the queue of block device `dev`, or of the disk it is a partition of. None for file systems that
-/// have a made-up device number (btrfs, tmpfs, network).
+/// Reads an attribute of the queue of block device `dev`, or of the disk it is a partition of. `None` for file systems
+/// with a made-up device number (btrfs, tmpfs, network).
 fn queue_attribute(dev: u64, attribute: &str) -> Option<String> {
     let base = PathBuf::from(format!("/sys/dev/block/{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev)));
     let disk = fs::read_to_string(base.join("queue").join(attribute));

@@ -1,8 +1,9 @@
-//! One ring's way into a file or block device of the host: requests to operations of the kernel ring, and back.
+//! Hardware queue of one ring for a file or block device of the host: requests to operations of the kernel ring, and
+//! back.
 //!
-//! Owns the translation and the vectors of merged requests. Does not enter the kernel ring, but when it is full: the
-//! ring's owner sends a whole batch with one system call. What does not simply succeed is judged in `recover`; without
-//! a kernel ring `sync` takes the place of this.
+//! Owns the translation and the vectors of merged requests. Enters the kernel ring only when it is full: the ring's
+//! owner sends a whole batch with one system call. `recover` judges all results that are not simply successful. Without
+//! a kernel ring `sync` replaces this module.
 //!
 //! | request | operation |
 //! |---|---|
@@ -13,14 +14,14 @@
 //! | write-zeroes | FALLOCATE, zero range; else punch hole; else WRITEV of zeroes |
 //!
 //! Invariants:
-//! - I1: of a request, at most one operation is prepared or in the kernel. `held` counts them.
-//! - I2: memory that an operation names outlives it: that of the bios by their I1; bios do not move while live; the
-//!   vectors in `vecs[tag]` are changed only when the tag's request has no operation; zeroes live as long as `shared`,
-//!   and the ring drops a queue only when it holds nothing ([`HwQueue::shutdown`]).
-//! - I4: on a thread that may block, a write into the page cache is a call of its own: many file systems have no such
-//!   write that does not wait, and the kernel ring would have another thread of its own do it. What must be durable or
-//!   does not succeed goes to the kernel ring all the same.
-//! - I3: `Request::private` is 0 for a request that goes its first, plain way; else it is a [`Progress`].
+//! - I1: a request has at most one operation that is prepared or in the kernel. `held` counts them.
+//! - I2: memory that an operation names outlives it: that of bios by their I1; bios do not move while live; the vectors
+//!   in `vecs[tag]` are changed only while the tag's request has no operation; zeroes live as long as `shared`, and the
+//!   ring drops a queue only when it holds no request ([`HwQueue::shutdown`]).
+//! - I4: on a thread that may block, a write into the page cache is a system call of its own: many file systems cannot
+//!   do such a write without blocking, and the kernel ring would hand it to another thread. Durable writes, and those
+//!   that fail, go to the kernel ring all the same.
+//! - I3: `Request::private` is 0 for a request on its first, plain path; else it is a [`Progress`].
 #![allow(unsafe_code)] // prepares operations that name memory
 
 use std::os::fd::AsRawFd;
@@ -48,30 +49,30 @@ const NO_SUCH_MODE: i32 = i32::MIN;
 const _: () = {
     assert!(NO_FIXED_BUF as u32 >= BUFFER_SLOTS, "no buffer has this number");
     assert!(size_of::<Segment>() == size_of::<IoVec>() && align_of::<Segment>() == align_of::<IoVec>());
-    // The block layer says the same of `Segment`.
+    // The block layer asserts the same of `Segment`.
     assert!(std::mem::offset_of!(IoVec, base) == 0 && std::mem::offset_of!(IoVec, len) == size_of::<usize>());
 };
 
-/// One ring's way into the device.
+/// Hardware queue of one ring.
 #[derive(Debug)]
 pub(super) struct HostQueue {
     shared: Arc<HostShared>,
-    /// The logical block.
+    /// Bytes of a logical block.
     block: u32,
     capacity: Capacity,
     target: Target,
-    /// Requests with an operation (I1).
+    /// Number of requests with an operation (I1).
     held: u32,
-    /// Requests to be sent again that found the kernel ring full.
+    /// Requests to be sent again, which found the kernel ring full.
     again: RqQueue,
-    /// Vectors of requests that are not one bio from start to end, by tag; each allocated when first needed.
+    /// Vectors of requests that are not exactly one bio, by tag; each allocated when first needed.
     vecs: Box<[Vec<IoVec>]>,
-    /// Each request is looked at before it is prepared: the file is read only, or there is something better for it.
+    /// Each request must be checked before it is prepared: the file is read-only, or writes are done on this thread.
     looks: bool,
     /// Writes are done at once, on this thread (I4).
     writes_here: bool,
     ending: bool,
-    /// For a kernel ring that polls: the way to the threads that do flushes, discards and write-zeroes for it.
+    /// For a kernel ring that polls: the threads that do flushes, discards and write-zeroes for it.
     beside: Option<Way>,
 }
 
@@ -98,7 +99,7 @@ impl HostQueue {
         }
     }
 
-    /// Prepares the operation for a plain record that is alone, as everything is at depth 1; whether it could.
+    /// Prepares the operation of a single plain record, the usual case at depth 1. Returns false if it could not.
     #[inline(always)]
     fn prep_only(&mut self, tag: u16, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>) -> bool {
         let (Some(kring), false) = (&mut env.kring, self.looks) else { return false };
@@ -114,7 +115,7 @@ impl HostQueue {
         prepared
     }
 
-    /// Prepares what there is room for.
+    /// Prepares operations as long as there is room.
     #[inline(never)]
     fn queue_many(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
         loop {
@@ -127,7 +128,7 @@ impl HostQueue {
         }
     }
 
-    /// Prepares operations for the plain records that come first in the list, as many as there is room for.
+    /// Prepares operations for the plain records at the front of the list, as long as there is room.
     #[inline(always)]
     fn prep_plain(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>) {
         let Some(kring) = &mut env.kring else { return };
@@ -147,7 +148,7 @@ impl HostQueue {
                 let alike = |&tag: &u16| {
                     let rq = rqs.by_tag_mut(tag);
                     let (data, buf) = rq.goes_like_in_any_buffer(&first).then(|| data_of(tag, rq))??;
-                    // The number of none is beyond those that the kernel ring has slots for.
+                    // `NO_FIXED_BUF` lies beyond the slots of the kernel ring, so it never has a buffer.
                     Some((data, buf.unwrap_or(NO_FIXED_BUF)))
                 };
                 // SAFETY: I2.
@@ -168,7 +169,7 @@ impl HostQueue {
         }
     }
 
-    /// Prepares the operation for a request (I1); on an error the request has none.
+    /// Prepares the operation for a request (I1); after an error the request has none.
     #[inline]
     fn prep(&mut self, tag: u16, rqs: &RqTable<'_>, kring: &mut KernelRing, hctx: u16) -> Result<(), Full> {
         let rq = rqs.by_tag(tag);
@@ -194,7 +195,7 @@ impl HostQueue {
         done
     }
 
-    /// Several bios, or the rest of a request.
+    /// Prepares a read or write of several bios, or the rest of a request.
     fn prep_gathered(
         &mut self,
         tag: u16,
@@ -223,7 +224,7 @@ impl HostQueue {
                 Zeroing::PunchHole => kring.prep_fallocate(self.target, PUNCH_HOLE, offset, len, user_data),
                 Zeroing::Write => self.prep_zeroes(tag, rq, kring, progress.done, user_data),
             },
-            // Nothing sends one yet. The kernel answers EOPNOTSUPP to a mode that it does not know.
+            // No such operation is sent yet. The kernel returns EOPNOTSUPP for an unknown mode.
             _ => kring.prep_fallocate(self.target, NO_SUCH_MODE, offset, len, user_data),
         }
     }
@@ -237,7 +238,7 @@ impl HostQueue {
         skip: u32,
         user_data: u64,
     ) -> Result<(), Full> {
-        // Without zeroes nothing is named, nothing is written, and the request ends with an error.
+        // Without zeroes the operation names no memory and writes nothing, and the request ends with an error.
         let zeroes = self.shared.zeroes().map_or(std::ptr::null_mut(), |zeroes| zeroes.as_ptr().cast_mut());
         let left = if zeroes.is_null() { 0 } else { (rq.bytes - skip) as usize };
         let vecs = &mut self.vecs[usize::from(tag)];
@@ -249,18 +250,18 @@ impl HostQueue {
         prep_data(kring, self.target, rq, vecs, None, skip, user_data)
     }
 
-    /// Prepares the operation for a request, and enters the kernel ring when that is full.
+    /// Prepares the operation for a request, after an enter if the kernel ring is full.
     fn prep_entering(&mut self, tag: u16, rqs: &RqTable<'_>, env: &mut HwEnv<'_>) -> Result<(), Full> {
         let Some(kring) = &mut env.kring else { return Err(Full) };
         if self.prep(tag, rqs, kring, env.hctx).is_ok() {
             return Ok(());
         }
-        // A refusal leaves no room, and then the next try says `Full`.
+        // After a refusal there is still no room, and the next try returns `Full`.
         let _ = kring.enter(0, None);
         self.prep(tag, rqs, kring, env.hctx)
     }
 
-    /// Looks at a request that is no plain read or write; gives it back if it is for the kernel ring after all.
+    /// Handles a request that is no plain read or write. Returns it if it is for the kernel ring after all.
     #[cold]
     fn divert(&mut self, rq: Rq, rqs: &mut RqTable<'_>, done: &mut DoneList) -> Option<Rq> {
         let request = rqs.get_mut(&rq);
@@ -288,8 +289,8 @@ impl HostQueue {
         }
     }
 
-    /// Writes a request's data into the page cache (I4); false when it is no such write, or has not simply succeeded,
-    /// and the kernel ring is to find out why.
+    /// Writes a request's data into the page cache (I4). Returns false if it is not such a write, or was not completely
+    /// successful: the kernel ring then finds the reason.
     fn is_written_here(&mut self, tag: u16, rqs: &RqTable<'_>) -> bool {
         let rq = rqs.by_tag(tag);
         if rq.op != Op::Write || rq.flags & RQ_FUA != 0 || self.shared.refuses(rq.op) {
@@ -305,7 +306,8 @@ impl HostQueue {
         u32::try_from(written) == Ok(rq.bytes)
     }
 
-    /// Prepares the first request, which is no plain record or found the kernel ring full; whether there was room (D4).
+    /// Prepares the first request, which is no plain record or found the kernel ring full. Returns true if there was
+    /// room (D4).
     #[inline(never)]
     fn queue_other(
         &mut self,
@@ -337,7 +339,7 @@ impl HostQueue {
         }
     }
 
-    /// Sends again what found the kernel ring full.
+    /// Sends requests again that found the kernel ring full.
     #[cold]
     fn send_all_again(&mut self, rqs: &RqTable<'_>, env: &mut HwEnv<'_>) {
         for _ in 0..self.again.len() {
@@ -346,7 +348,7 @@ impl HostQueue {
         }
     }
 
-    /// Ends those that have simply succeeded together, up to the first that has not; that and what follows one by one.
+    /// Ends the leading successful requests together, then all others one by one.
     #[inline(never)]
     fn kernel_done_many(
         &mut self,
@@ -365,7 +367,7 @@ impl HostQueue {
         }
     }
 
-    /// Ends a request, or sends it again, whatever its operation gave.
+    /// Ends a request, or sends it again, for any result of its operation.
     #[cold]
     fn kernel_done_slow(
         &mut self,
@@ -396,7 +398,7 @@ impl HostQueue {
         let ignored = kernel_user_data(env.hctx, tag, KIND_IGNORED);
         if kring.prep_cancel(victim, ignored).is_err() {
             let _ = kring.enter(0, None);
-            // Still full: the timeout walk asks again a timeout later, unless the request ends by itself before.
+            // If it is still full, the timeout walk cancels again one timeout later, unless the request has ended.
             let _ = kring.prep_cancel(victim, ignored);
         }
     }
@@ -446,7 +448,7 @@ unsafe impl HwQueue for HostQueue {
         if let Some(event) = events.only()
             && is_plain_success(event, rqs)
         {
-            // Alone, as everything is at depth 1.
+            // The only completion, the usual case at depth 1.
             self.held -= 1;
             // SAFETY: I1: as in `kernel_done_slow`.
             let rq = unsafe { Rq::from_tag(event.tag) };
@@ -493,7 +495,7 @@ unsafe impl HwQueue for HostQueue {
             done.push(rq, Status::Canceled);
         }
         if !std::mem::replace(&mut self.ending, true) && self.held > 0 {
-            // One that is not in the kernel costs a useless cancellation; the last tag is the flush's.
+            // Cancelling a request that is not in the kernel is merely useless; the last tag is that of the flush.
             let flush_tag = self.vecs.len() as u16 - 1;
             for tag in (0..=flush_tag).filter(|&tag| tag == flush_tag || rqs.is_live(tag)) {
                 self.cancel(tag, env);
@@ -508,21 +510,21 @@ unsafe impl HwQueue for HostQueue {
     }
 }
 
-/// Whether a request that went its first, plain way (I3) has moved all its bytes.
+/// Returns true if a request on its first, plain path (I3) has moved all its bytes.
 #[inline(always)]
 fn is_plain_success(event: KernelEvent, rqs: &RqTable<'_>) -> bool {
     let rq = rqs.by_tag(event.tag);
-    // No length is that of an errno with its sign taken for a number. A flush has no bytes and is judged by itself.
+    // No length equals a negative errno taken as unsigned. A flush has no bytes and is judged by `recover`.
     event.res.cast_unsigned() == rq.bytes && rq.private == 0 && event.res != 0
 }
 
-/// The kernel has it now: its completion makes the token anew.
+/// Gives up the token of a request that the kernel has now: its completion makes a new one.
 #[inline]
 fn drop_token(rq: Rq) {
     let _ = rq.into_tag();
 }
 
-/// Prepares a read or write of what is left of a request after `skip` bytes, which is in `segs`.
+/// Prepares a read or write of the rest of a request after `skip` bytes, whose memory is `segs`.
 #[inline]
 fn prep_data(
     kring: &mut KernelRing,
@@ -540,7 +542,7 @@ fn prep_data(
     unsafe { kring.prep_rw(op, target, segs, fixed, offset, rw_flags, user_data) }
 }
 
-/// Fills `vecs` with the memory after the first `skip` bytes, neighbours in memory as one.
+/// Fills `vecs` with the memory after the first `skip` bytes; pieces that are adjacent in memory become one.
 pub(super) fn gather(vecs: &mut Vec<IoVec>, segments: impl Iterator<Item = Segment>, mut skip: usize) {
     vecs.clear();
     for mut seg in segments {

@@ -1,6 +1,6 @@
-//! What becomes of a request whose operation did not simply succeed: ended with a status, or sent again.
+//! Next step of a request whose operation was not simply successful: it ends with a status, or is sent again.
 //!
-//! Owns the rules and the [`Progress`] that a request carries meanwhile. Sends nothing itself.
+//! Owns the rules and the [`Progress`] of a request between its operations. Sends nothing itself.
 //!
 //! | result | what follows |
 //! |---|---|
@@ -13,9 +13,9 @@
 //! | another errno | the status for it |
 //!
 //! Invariants:
-//! - R1: each judgement ends the request, advances it by at least a block, takes the next step or way, or uses up a
-//!   try: so it ends.
-//! - R2: nothing is sent again for a request that has timed out, or for a queue that ends.
+//! - R1: each verdict ends the request, advances it by at least a block, takes the next step or way, or uses up a try:
+//!   so the request ends after finitely many.
+//! - R2: nothing is sent again for a request that has timed out, or for a queue that shuts down.
 
 use sheave_base::status::{Errno, Status};
 
@@ -25,29 +25,28 @@ use sheave_blk::bio::Op;
 use sheave_blk::limits::Capacity;
 use sheave_blk::request::{RQ_FUA, RqHead};
 
-/// The kind of the operations that carry requests.
+/// Kind of the operations that carry requests.
 pub(super) const KIND_IO: u8 = 0;
-/// How often one request is sent again without getting any further.
+/// Number of times that a request is sent again without progress.
 const MAX_TRIES: u8 = 16;
 
-/// What comes next.
+/// Decision about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It has ended.
+    /// The request ends.
     End(Status),
-    /// It is sent again, as its progress says.
+    /// The request is sent again, from its progress on.
     Again,
 }
 
 const TIMED_OUT: u8 = 1 << 0;
 const SYNCS: u8 = 1 << 1;
-/// Set in every progress that is not the plain first way, so that its bits are never 0.
+/// Set in the bits of every progress, so that they are never 0, the value for the plain first path.
 const SPECIAL: u8 = 1 << 2;
 
-/// How far a request has come that does not go the plain way; fits `Request::private`.
+/// Progress of a request that is not on the plain path; fits into `Request::private`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Progress {
-    /// Bytes moved.
     pub(super) done: u32,
     tries: u8,
     flags: u8,
@@ -69,17 +68,16 @@ impl Progress {
         u64::from(self.done) | u64::from(self.tries) << 32 | u64::from(flags) << 40 | u64::from(self.zeroing) << 48
     }
 
-    /// The start of a write-zeroes.
+    /// Returns the progress of a new write-zeroes.
     pub(super) fn zeroing_by(way: Zeroing) -> Progress {
         Progress { zeroing: way as u8, ..Progress::from_bits(0) }
     }
 
-    /// How it zeroes.
     pub(super) fn zeroing(self) -> Zeroing {
         Zeroing::from_u8(self.zeroing)
     }
 
-    /// Its last step: an fsync makes durable what a `fallocate` did.
+    /// Returns true in the last step: an fsync that makes a `fallocate` durable.
     pub(super) fn syncs(self) -> bool {
         self.flags & SYNCS != 0
     }
@@ -90,18 +88,18 @@ impl Progress {
     }
 }
 
-/// What a judgement rests on, beside the request.
+/// State that a verdict depends on, beside the request.
 pub(super) struct Judge<'a> {
     pub(super) shared: &'a HostShared,
     pub(super) capacity: &'a Capacity,
-    /// The device's logical block.
+    /// Bytes of the device's logical block.
     pub(super) block: u32,
-    /// The hardware queue ends.
+    /// The hardware queue shuts down.
     pub(super) ending: bool,
 }
 
 impl Judge<'_> {
-    /// Says what becomes of the request, whose progress is in `private`, after its operation gave `res`.
+    /// Decides about the request after its operation returned `res`, and updates its progress in `private`.
     pub(super) fn verdict(&self, rq: &RqHead, private: &mut u64, res: i32) -> Verdict {
         let mut progress = Progress::from_bits(*private);
         let given_up = progress.flags & TIMED_OUT != 0;
@@ -128,7 +126,7 @@ impl Judge<'_> {
             return Verdict::End(self.shared.flushed(self.capacity, self.block));
         }
         if !by_bytes {
-            // O_DSYNC is for writes: what a file that is written through is told of zeroes and holes wants a sync, too.
+            // O_DSYNC only covers writes: on a file opened with it, zeroes and holes need a sync, too.
             let sync = (rq.flags & RQ_FUA != 0 || self.shared.file.is_synced()) && !progress.syncs();
             if !sync {
                 return Verdict::End(Status::Ok);
@@ -144,7 +142,7 @@ impl Judge<'_> {
             self.shared.look_at_size(self.capacity, self.block);
             return Verdict::End(Status::IoErr);
         }
-        // Direct I/O goes on only at a block; what was moved beyond one is moved again.
+        // Direct I/O can only continue at a block; a part of a block that was moved is moved again.
         let whole = moved - moved % self.block;
         if whole == 0 {
             return self.try_again(progress, libc::EIO);
@@ -164,7 +162,7 @@ impl Judge<'_> {
                 Verdict::Again
             }
             libc::ENOSPC if self.shared.file.caps().kind == FileKind::Block => {
-                // What the kernel says of a write past the end of a block device.
+                // The kernel returns ENOSPC for a write past the end of a block device.
                 self.shared.look_at_size(self.capacity, self.block);
                 Verdict::End(Status::NoSpc)
             }

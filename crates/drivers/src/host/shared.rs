@@ -1,10 +1,10 @@
-//! What all rings that use one file or block device of the host share.
+//! State shared by all rings that use one file or block device of the host.
 //!
-//! Owns the opened file, how ranges are zeroed on it (which may turn out not to work), and the notices. Control path
-//! and trouble only: no I/O that simply works comes here, but for `zeroing` and flushes.
+//! Owns the opened file, the way of zeroing ranges (which may turn out not to work), and the notices. Control path and
+//! failures only: successful I/O uses nothing here except `zeroing` and flushes.
 //!
-//! - I1: `zeroing` only ever steps down: a way that did not work is not tried again.
-//! - I2: `has_shrunk` is never taken back: what was cut off is gone, whatever size the file has later.
+//! - I1: `zeroing` only ever steps down: a way that failed is not tried again.
+//! - I2: `has_shrunk` is never reset: the bytes that were cut off are lost, whatever size the file has later.
 //!
 //! Called by both engines.
 
@@ -20,18 +20,18 @@ use sheave_blk::bio::{Op, SECTOR_SHIFT};
 use sheave_blk::limits::Capacity;
 use sheave_blk::request::Request;
 
-/// How much memory holds the zeroes that are written where nothing better works.
+/// Size of the buffer of zeroes that are written where no better way works.
 pub(super) const ZEROES_BYTES: usize = 64 << 10;
-/// Fits whatever direct I/O asks of memory.
+/// Enough for every alignment of direct I/O.
 const ZEROES_ALIGN: usize = 4096;
-/// Most notices kept: what comes then is more of the same.
+/// Most notices kept: later ones would add nothing new.
 const MAX_NOTICES: usize = 32;
 
-/// How a range is zeroed, from the best way down.
+/// Way of zeroing a range, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(super) enum Zeroing {
-    /// `fallocate` keeps the space and marks it as zeroes (or the device, or the kernel, writes them).
+    /// `fallocate` keeps the space and marks it as zeroes (or the device or the kernel writes them).
     ZeroRange = 0,
     /// `fallocate` gives the space back; a hole reads as zeroes.
     PunchHole = 1,
@@ -54,7 +54,7 @@ pub(super) struct HostShared {
     pub(super) file: HostFile,
     zeroing: AtomicU8,
     zeroes: OnceLock<Option<Buf>>,
-    /// The file was found shorter than the device, once.
+    /// The file was found shorter than the device at least once.
     has_shrunk: AtomicBool,
     notices: Mutex<Vec<String>>,
 }
@@ -63,7 +63,7 @@ impl HostShared {
     pub(super) fn new(file: HostFile) -> HostShared {
         let caps = file.caps();
         let zeroing = match caps.kind {
-            // The kernel writes the zeroes where the device has no command for it.
+            // The kernel writes the zeroes if the device has no command for it.
             FileKind::Block => Zeroing::ZeroRange,
             FileKind::Regular if caps.zero_range => Zeroing::ZeroRange,
             FileKind::Regular if caps.discard => Zeroing::PunchHole,
@@ -74,13 +74,13 @@ impl HostShared {
         HostShared { file, zeroing: AtomicU8::new(zeroing as u8), zeroes: OnceLock::new(), has_shrunk, notices }
     }
 
-    /// How to zero a range now.
+    /// Returns the current way of zeroing a range.
     pub(super) fn zeroing(&self) -> Zeroing {
-        // Relaxed: a hint; who reads it late is told the same by the file system once more.
+        // Relaxed: a hint; a late reader gets the same error from the file system once more.
         Zeroing::from_u8(self.zeroing.load(Ordering::Relaxed))
     }
 
-    /// `way` does not work here; false when there is no other.
+    /// Records that `way` does not work here. Returns false if there is no other way.
     pub(super) fn zeroing_fails(&self, way: Zeroing) -> bool {
         if way == Zeroing::Write {
             return false;
@@ -90,12 +90,12 @@ impl HostShared {
         true
     }
 
-    /// Zeroes to write; `None` when there is no memory for them.
+    /// Returns zeroes to write; `None` if there is no memory for them.
     pub(super) fn zeroes(&self) -> Option<&Buf> {
         self.zeroes.get_or_init(|| Buf::zeroed(ZEROES_BYTES, ZEROES_ALIGN).ok()).as_ref()
     }
 
-    /// What the user should know, each once.
+    /// Returns the messages for the user, each once.
     pub(super) fn notices(&self) -> Vec<String> {
         self.lock().clone()
     }
@@ -111,8 +111,8 @@ impl HostShared {
         self.notices.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// I/O met the end of the file before the end of the device, or a flush was done: finds the size of now and, if the
-    /// file has become shorter, lowers the capacity to the last whole block of it, so that what lies beyond is refused.
+    /// Called when I/O met the end of the file before the end of the device, and after a flush. If the file has become
+    /// shorter, lowers the capacity to its last whole block, so that I/O beyond is refused.
     pub(super) fn look_at_size(&self, capacity: &Capacity, block: u32) {
         let was = capacity.sectors() << SECTOR_SHIFT;
         let path = self.file.path().display();
@@ -131,14 +131,14 @@ impl HostShared {
         }
     }
 
-    /// What a flush that the kernel calls done has come to. What was cut off with the end of a file is not durable, so
-    /// no flush ends well once the file has been found shorter than the device (I2).
+    /// Returns the status of a flush that the kernel reported as successful. Data behind the new end of a truncated
+    /// file is not durable, so flushes fail for ever once the file was found shorter than the device (I2).
     pub(super) fn flushed(&self, capacity: &Capacity, block: u32) -> Status {
         self.look_at_size(capacity, block);
         if self.is_whole() { Status::Ok } else { Status::IoErr }
     }
 
-    /// Whether the file has never been found shorter than the device, nor is now than when it was opened.
+    /// Returns true if the file was never found shorter than the device, and is not now.
     pub(super) fn is_whole(&self) -> bool {
         if self.file.current_size().is_ok_and(|now| now < self.file.size_bytes()) {
             self.has_shrunk.store(true, Ordering::Relaxed); // Relaxed, both: it never goes back, and orders nothing.
@@ -146,12 +146,12 @@ impl HostShared {
         !self.has_shrunk.load(Ordering::Relaxed)
     }
 
-    /// Whether a request is refused because the file is read only.
+    /// Returns true if the operation is refused because the file is read-only.
     pub(super) fn refuses(&self, op: Op) -> bool {
         self.file.is_readonly() && !matches!(op, Op::Read | Op::Flush)
     }
 
-    /// A system call for a request has not come back within the time limit, and cannot be called back.
+    /// Reports a system call for a request that has not returned within the timeout, and cannot be cancelled.
     #[cold]
     pub(super) fn still_waits(&self, rq: &Request) {
         let path = self.file.path().display();
@@ -164,7 +164,7 @@ impl HostShared {
         ));
     }
 
-    /// The kernel refused I/O for a reason that a person can do something about.
+    /// Adds a notice for an error of the kernel that the user can do something about.
     #[cold]
     pub(super) fn explain(&self, errno: i32) {
         let path = self.file.path().display();

@@ -1,15 +1,15 @@
-//! One ring's way into a file of the host where io_uring is forbidden or not wanted: by system calls that wait.
+//! Hardware queue of one ring for a file of the host without io_uring: by blocking system calls.
 //!
-//! Owns who makes the calls. What the page cache has, or takes, without waiting is done at once on the ring's thread;
-//! everything else goes to the file's threads (`workers`), and its end comes back as that of any remote completion. A
-//! ring whose thread may wait, a worker's, makes all calls itself. Same results and same rules as with a kernel ring:
-//! the calls are in `calls`, and `recover` judges them for both.
+//! Owns the choice of the thread that makes the calls. Requests that the page cache can serve without blocking are done
+//! at once on the ring's thread; all others go to the file's threads (`workers`), and their end comes back like that of
+//! any remote completion. A ring whose thread may block, such as a worker's, makes all calls itself. Results and rules
+//! are the same as with a kernel ring: the calls are in `calls`, and `recover` judges them for both.
 //!
 //! Invariants:
-//! - I1: of a request, at most one call is under way, and `vecs[tag]` changes only when there is none.
-//! - I2: no call on a ring's thread waits for a disk, unless the thread may wait: `RWF_NOWAIT`, and at most
+//! - I1: a request has at most one call under way, and `vecs[tag]` changes only when there is none.
+//! - I2: no call on a ring's thread waits for a disk, unless the thread may block: it has `RWF_NOWAIT`, and at most
 //!   [`MOST_NOW`] bytes.
-//! - I3: a request whose call does not come back is not ended (its memory is the kernel's); a notice tells of it.
+//! - I3: a request whose call does not return is not ended (its memory is the kernel's); a notice reports it.
 #![allow(unsafe_code)] // being a driver's queue, whose calls name the memory of bios
 
 use sheave_base::status::Status;
@@ -26,28 +26,29 @@ use super::recover::{Judge, Progress};
 use super::shared::HostShared;
 use super::workers::{Way, Workers};
 
-/// Longest request that a ring's thread copies itself, from the page cache or into it.
+/// Longest request that a ring's thread copies itself, from or into the page cache.
 const MOST_NOW: u32 = 256 << 10;
 
-/// Where requests are carried out.
+/// Place where requests are executed.
 #[derive(Debug)]
 enum Where {
-    /// On this thread, which may wait.
+    /// On this thread, which may block.
     Here,
     /// By the file's threads.
     There(Way),
 }
 
-/// One ring's way into the file.
+/// Hardware queue of one ring.
 #[derive(Debug)]
 pub(super) struct SyncQueue {
     shared: Arc<HostShared>,
     block: u32,
     capacity: Capacity,
-    /// The memory of requests, by tag; each allocated when first needed.
+    /// Vectors of requests, by tag; each allocated when first needed.
     vecs: Box<[Vec<IoVec>]>,
     at: Where,
-    /// Whether a read, a write, may be tried without waiting: the file is not direct, and its file system knows that.
+    /// True while reads (writes) may be tried without blocking: the file is not direct, and its file system supports
+    /// that.
     reads_now: bool,
     writes_now: bool,
 }
@@ -67,7 +68,7 @@ impl SyncQueue {
         }
     }
 
-    /// Whether the page cache had, or took, the whole request without waiting (I2).
+    /// Tries a request without blocking. Returns true if the page cache served all of it (I2).
     fn done_now(&mut self, tag: u16, rqs: &RqTable<'_>) -> bool {
         let rq = rqs.by_tag(tag);
         let may = match rq.op {
@@ -84,7 +85,7 @@ impl SyncQueue {
         u32::try_from(done) == Ok(rq.bytes)
     }
 
-    /// Takes one request: ends it, or puts it into the batch for the threads.
+    /// Ends one request, or adds it to the batch for the threads.
     fn take(&mut self, rq: Rq, rqs: &mut RqTable<'_>, done: &mut DoneList) {
         let tag = rq.tag();
         let request = rqs.get_mut(&rq);
@@ -120,8 +121,8 @@ impl SyncQueue {
     }
 }
 
-// SAFETY: D1 to D6: I1 of this file, and W1, W2 of `workers`: a request is carried out here or by one thread, once, and
-// the end of the queue waits for the threads.
+// SAFETY: D1 to D6: I1 of this file, and W1, W2 of `workers`: a request is executed here or by one thread, once, and
+// the shutdown of the queue waits for the threads.
 unsafe impl HwQueue for SyncQueue {
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
         while let Some(rq) = list.pop() {

@@ -1,21 +1,21 @@
-//! Threads that carry out requests of a file by system calls that wait.
+//! Threads that execute requests of a file by blocking system calls.
 //!
-//! All requests of the sync engine go through them, and flushes and the like beside a kernel ring that polls, which
-//! cannot do them. All rings that use the file share its threads. Owns the threads and the queue. The calls are in
-//! `calls`.
+//! All requests of the sync engine go to them, and so do flushes, discards and write-zeroes of a kernel ring that
+//! polls, which cannot do them. All rings that use the file share its threads. Owns the threads and the queue; the
+//! calls are in `calls`.
 //!
-//! A thread comes when a request finds none that sleeps, up to [`MOST_THREADS`], and leaves after [`LINGER`] without
-//! work. One sleeping thread is woken at a time, and wakes the next when it has taken its work and more waits: so
-//! threads that end a request in the meantime take what waits, and no wake-up is paid for that. Writes into the page
-//! cache have one lock for all writers of the file: they go one at a time, in order, so that no second thread waits for
-//! that lock.
+//! A thread is started when a request finds none that sleeps, up to [`MOST_THREADS`], and ends after [`LINGER`] without
+//! work. One sleeping thread is woken at a time, and wakes the next one if more work waits after it has taken its own:
+//! so threads that finish a request in the meantime take the waiting work, and no wake-up is paid for it. Writes into
+//! the page cache take one lock of the file: they are executed one at a time, in order, so that no second thread waits
+//! for that lock.
 //!
 //! Invariants:
-//! - W1: a request that was sent ends once: a thread carries it out, or its queue takes it back before one has begun.
-//! - W2: a queue that waits in [`Way::finish`] goes on only when no thread has a request of it.
-//! - W3: threads that were woken or started and have not looked yet are counted, and no more as idle. So no request is
-//!   left behind a wake-up that was spent on another, and none brings a second thread. While a thread that was woken
-//!   has not looked, no other is woken; having looked it wakes the next.
+//! - W1: a request that was sent ends once: a thread executes it, or its queue takes it back before one has begun.
+//! - W2: a queue that waits in [`Way::finish`] continues only when no thread has a request of it.
+//! - W3: threads that were woken or started and have not checked for work yet are counted as such, and not as idle. So
+//!   a wake-up is never counted for two requests, and none starts a second thread. While a woken thread has not
+//!   checked, no other is woken; it wakes the next one when it has.
 //! - W4: the queue has room for all tags of all rings that are attached: sending allocates nothing.
 //!
 //! Called by `queue` and `sync` on rings' threads.
@@ -35,12 +35,12 @@ use super::calls::Ask;
 use super::recover::Judge;
 use super::shared::HostShared;
 
-/// Most threads of a file: as many requests may wait in the kernel at a time.
+/// Most threads of a file, which is the number of requests that can wait in the kernel at a time.
 const MOST_THREADS: usize = 64;
-/// Most of the writes that go one at a time that a thread takes at once, for one turn at the lock.
+/// Most of the serialised writes that a thread takes at once, for one turn at the lock.
 const MOST_WRITES: usize = 32;
-/// How long a thread without work stays. Longer than any test, whose threads are not to find work for want of a
-/// wake-up.
+/// Time after which a thread without work ends. In tests longer than any test, so that no thread finds its work only
+/// because it woke up by itself.
 const LINGER: Duration = Duration::from_secs(if cfg!(test) { 600 } else { 5 });
 
 /// The threads of a file.
@@ -50,35 +50,35 @@ pub(super) struct Workers {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// What the threads share with the rings.
+/// State shared by the threads and the rings.
 #[derive(Debug)]
 struct Crew {
     shared: Arc<HostShared>,
     state: Mutex<State>,
     /// Threads without work wait here.
     work: Condvar,
-    /// Queues that end wait here.
+    /// Queues that shut down wait here.
     ended: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     jobs: VecDeque<Job>,
-    /// Writes that go one at a time.
+    /// Writes into the page cache, executed one at a time.
     writes: VecDeque<Job>,
-    /// A thread is at one of those.
+    /// A thread is executing such writes.
     writing: bool,
-    /// Room that the rings need (W4).
+    /// Capacity that the rings need (W4).
     room: usize,
-    /// Requests sent whose end the rings had not seen when they last sent some: no more threads than those.
+    /// Requests sent whose end the rings had not seen at their last send: an upper bound on useful threads.
     in_flight: usize,
-    /// Threads, those that are being started too.
+    /// Threads, including those that are being started.
     threads: usize,
     /// Threads that sleep and were not woken.
     idle: usize,
-    /// Threads that were woken and have not looked yet.
+    /// Threads that were woken and have not checked for work yet.
     signalled: usize,
-    /// Threads that were started and have not looked yet.
+    /// Threads that were started and have not checked for work yet.
     starting: usize,
     closing: bool,
 }
@@ -91,17 +91,17 @@ struct Job {
     of: Arc<Origin>,
 }
 
-/// The queue that requests come from.
+/// The queue that a request comes from.
 #[derive(Debug)]
 struct Origin {
     capacity: Capacity,
     block: u32,
     ending: AtomicBool,
-    /// Requests sent and not ended. Changed under the lock of `state` only.
+    /// Requests sent and not ended. Only changed while `state` is locked.
     out: AtomicU32,
 }
 
-/// One hardware queue's way to the threads.
+/// Access of one hardware queue to the threads.
 #[derive(Debug)]
 pub(super) struct Way {
     workers: Arc<Workers>,
@@ -110,11 +110,11 @@ pub(super) struct Way {
     room: usize,
     /// Requests whose end the ring has not seen.
     held: u32,
-    /// Requests whose end the ring has seen since it last sent some.
+    /// Requests whose end the ring has seen since its last send.
     seen: u32,
-    /// Requests that are about to be sent.
+    /// Requests of the next send.
     batch: Vec<Job>,
-    /// Those of them that are writes to go one at a time.
+    /// Writes of the next send that are to be executed one at a time.
     writes: Vec<Job>,
 }
 
@@ -124,7 +124,7 @@ impl Workers {
         Arc::new(Workers { crew: Arc::new(Crew { shared, state, work, ended }), threads: Mutex::default() })
     }
 
-    /// Starts as many threads as there are requests that nobody has been woken for.
+    /// Starts `wanted` threads.
     fn start(&self, wanted: usize) {
         let mut threads = self.threads.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         threads.retain(|thread| !thread.is_finished());
@@ -156,7 +156,7 @@ impl Crew {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// What a thread does.
+    /// Main function of a thread.
     fn run(&self) {
         let (mut mine, mut ended) = (Vec::with_capacity(MOST_WRITES), Vec::with_capacity(MOST_WRITES));
         let mut state = self.lock();
@@ -184,7 +184,7 @@ impl Crew {
         }
     }
 
-    /// Waits for work; false when there is none and the thread is to leave.
+    /// Waits for work; returns false if the thread must end.
     fn wait<'a>(&'a self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, bool) {
         if state.closing {
             state.threads -= 1;
@@ -204,7 +204,7 @@ impl Crew {
         (state, !leaves)
     }
 
-    /// A request has ended. Called with the lock of `state` held.
+    /// Counts the end of a request. Called with `state` locked.
     fn ended(&self, of: &Origin) {
         // Relaxed, both: changed and looked at under the lock alone.
         let left = of.out.load(Ordering::Relaxed) - 1;
@@ -214,7 +214,8 @@ impl Crew {
         }
     }
 
-    /// A thread could not be started. When there is none at all, what waits ends with ENOMEM: who asked may ask again.
+    /// Handles that a thread could not be started. If there is none at all, waiting requests end with ENOMEM, and the
+    /// caller may retry.
     fn no_thread(&self) {
         let mut state = self.lock();
         state.threads -= 1;
@@ -233,7 +234,7 @@ impl State {
         !self.jobs.is_empty() || (!self.writing && !self.writes.is_empty())
     }
 
-    /// Takes the next request for a thread, or several of the writes that go one at a time; whether it is those.
+    /// Takes the next request for a thread, or several of the serialised writes. Returns true for those.
     fn take(&mut self, into: &mut Vec<Job>) -> bool {
         if !self.writing && !self.writes.is_empty() {
             self.writing = true;
@@ -244,7 +245,8 @@ impl State {
         false
     }
 
-    /// Counts one sleeping thread as woken, if more waits than threads come to look; whether the caller has to wake it.
+    /// Counts one sleeping thread as woken, if more requests wait than threads are about to check. Returns true if the
+    /// caller must wake it.
     fn wake_one(&mut self) -> bool {
         let wakes = self.signalled == 0 && self.idle > 0 && self.without_thread() > 0;
         self.idle -= usize::from(wakes);
@@ -252,15 +254,16 @@ impl State {
         wakes
     }
 
-    /// What waits and no thread that was woken or started will look for.
+    /// Queued jobs beyond those that woken or starting threads will take.
     fn without_thread(&self) -> usize {
         let writer = usize::from(!self.writing && !self.writes.is_empty());
         (self.jobs.len() + writer).saturating_sub(self.signalled + self.starting)
     }
 
-    /// Counts the threads that are to be started for what waits.
+    /// Returns the number of threads to start for the waiting requests, and counts them.
     fn start_more(&mut self) -> usize {
-        // A thread that has ended a request and has not looked again is neither idle nor needed twice.
+        // A thread that has ended a request and not checked again is not idle, but will take one of the waiting
+        // requests.
         let most = self.in_flight.min(MOST_THREADS);
         let missing = self.without_thread().saturating_sub(self.idle);
         let started = missing.min(most.saturating_sub(self.threads));
@@ -271,7 +274,7 @@ impl State {
 }
 
 impl Job {
-    /// Carries the request out, and tells its ring; gives back where it came from.
+    /// Executes the request and reports its end to the ring. Returns the queue that it came from.
     fn carry_out(mut self, shared: &HostShared) -> Arc<Origin> {
         let Origin { capacity, block, ending, .. } = &*self.of;
         // Relaxed: a request that does not see the end yet is tried a bounded number of times.
@@ -299,13 +302,13 @@ impl Way {
         Way { workers, of, remote: open.remote.clone(), room, held: 0, seen: 0, batch, writes }
     }
 
-    /// Puts a request into the batch that is sent next; `one_at_a_time` for a write into the page cache.
+    /// Adds a request to the next send; `one_at_a_time` for a write into the page cache.
     pub(super) fn add(&mut self, rq: Rq, ask: Ask, one_at_a_time: bool) {
         let job = Job { ask, rq: self.remote.send_out(rq), of: Arc::clone(&self.of) };
         if one_at_a_time { &mut self.writes } else { &mut self.batch }.push(job);
     }
 
-    /// Sends the batch.
+    /// Sends the added requests to the threads.
     pub(super) fn send(&mut self) {
         let many = self.batch.len() + self.writes.len();
         if many == 0 {
@@ -329,8 +332,8 @@ impl Way {
         }
     }
 
-    /// Takes back the requests that no thread has begun, all or the one with this tag, and ends them; whether there was
-    /// one.
+    /// Ends with `status` the requests that no thread has begun, all of them or the one with this tag. Returns true if
+    /// there was one.
     pub(super) fn take_back(&self, tag: Option<u16>, status: Status) -> bool {
         let mut found = false;
         let mut state = self.workers.crew.lock();
@@ -350,18 +353,18 @@ impl Way {
         found
     }
 
-    /// The ring has seen the end of a request.
+    /// Counts that the ring has seen the end of a request.
     pub(super) fn seen(&mut self) {
         self.held -= 1;
         self.seen += 1;
     }
 
-    /// Whether the threads hold a request whose end the ring has not seen.
+    /// Returns true if the threads have a request whose end the ring has not seen.
     pub(super) fn is_busy(&self) -> bool {
         self.held > 0
     }
 
-    /// Takes back what no thread has begun, and waits until the threads have ended the rest (W2).
+    /// Takes back the requests that no thread has begun, and waits until the threads have ended the rest (W2).
     pub(super) fn finish(&mut self) {
         // Relaxed: the lock below orders it for whoever looks under the lock.
         self.of.ending.store(true, Ordering::Relaxed);
