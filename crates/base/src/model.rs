@@ -1,10 +1,10 @@
-//! Runs a model test under the checker that this build has chosen, and says how many schedules it saw.
+//! Runs a model test under the checker of this build, and reports the number of schedules.
 //!
 //! Owns the bounds of the exploration. Does not own any model.
 //!
-//! * I1: a model is deterministic but for the schedule: no real time, no real randomness.
-//! * I2: `loom` sees each schedule with at most [`PREEMPTIONS`] forced switches, with the stale values that weak
-//!   memory allows; `shuttle` sees random ones, sequentially consistent, of larger models.
+//! * I1: a model is deterministic except for the schedule: no real time, no real randomness.
+//! * I2: `loom` tries each schedule with at most [`PREEMPTIONS`] forced switches, with the stale values that weak
+//!   memory allows; `shuttle` tries random ones, sequentially consistent, of larger models.
 //!
 //! Called by the `model` tests of each module. `SHEAVE_MODEL_RUNS` sets the number of random schedules,
 //! `LOOM_MAX_PREEMPTIONS` that of forced switches (5 takes minutes).
@@ -19,14 +19,14 @@ const PREEMPTIONS: usize = 3;
 #[cfg(not(loom))]
 const RUNS: usize = 20_000;
 
-/// Priority changes in one schedule of the second kind: finds any bug that needs so many ordered switches with a
+/// Priority changes in one schedule of the second kind: finds any bug that needs this many ordered switches with a
 /// probability that has a lower bound (PCT, Burckhardt et al. 2010).
 #[cfg(not(loom))]
 const PCT_DEPTH: usize = 3;
 
 /// Explores `body`, prints the number of schedules, and returns it.
 pub(crate) fn explore(name: &str, body: impl Fn() + Send + Sync + 'static) -> u64 {
-    // Not from `sync`: this counts the executions of the checker from outside of them.
+    // Not from `sync`: counts the executions of the checker from outside of them.
     let seen = std::sync::Arc::new(AtomicU64::new(0));
     let counter = std::sync::Arc::clone(&seen);
     run(move || {

@@ -1,4 +1,4 @@
-//! What ran while an I/O was on its way.
+//! Activities that ran during an I/O.
 
 use std::time::Duration;
 

@@ -46,12 +46,12 @@ fn debug_shows_the_shape_and_no_bytes() {
     let mut buf = Buf::zeroed(64, 64).expect("buffer");
     buf.fill(b'S');
     let text = format!("{buf:?}");
-    // The address may have any digits.
+    // Pairs of bytes, because the address in the text may contain any single number.
     let shows_bytes = ["83, 83", "53, 53", "SS"].iter().any(|bytes| text.contains(bytes));
     assert!(text.contains("len: 64") && !shows_bytes, "{text}");
 }
 
-/// Whether the page at this address is mapped.
+/// Returns true if the page at this address is mapped.
 fn is_mapped(address: usize) -> bool {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux");
     maps.lines().any(|line| {
@@ -72,7 +72,7 @@ fn a_mapping_goes_as_a_whole() {
             drop(buf);
             !is_mapped(first) && !is_mapped(last)
         };
-        // Another test's thread may map memory there at once, but not each time.
+        // Another test's thread may map memory there meanwhile, but not each time.
         assert!((0..8).any(|_| goes()), "{len} bytes aligned to {align} are still mapped");
     }
 }

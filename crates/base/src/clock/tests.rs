@@ -40,7 +40,7 @@ fn the_real_clock_goes_forward_at_the_rate_of_the_system() {
     let precise_ns = clock.precise().ns_since(precise);
     let cycles_ns = clock.cycles_to_ns(clock.cycles() - cycles);
     assert!(precise_ns >= 20_000_000);
-    // Generous: the test may be interrupted between two readings.
+    // Generous, because the test may be interrupted between two readings.
     for ns in [coarse_ns, cycles_ns] {
         assert!(ns.abs_diff(precise_ns) < 10_000_000, "{ns} against {precise_ns}");
     }

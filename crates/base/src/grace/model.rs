@@ -1,4 +1,4 @@
-//! Graces under a model checker: space is not given away under an I/O, under any interleaving and, with loom, any stale
+//! Graces under a model checker: space is not reused under an I/O, in any interleaving and, with loom, with any stale
 //! value that weak memory allows.
 
 use super::*;
@@ -6,12 +6,12 @@ use crate::model::explore;
 use crate::sync::atomic::AtomicBool;
 use crate::sync::thread;
 
-/// A mapping to one of several places, and which of them were given away.
+/// A mapping to one of several places, and the places that were given away.
 struct Space {
     grace: Arc<Grace>,
     map: AtomicU64,
     gone: Vec<AtomicBool>,
-    /// What I/Os have written, as the device would have it.
+    /// Data written by I/Os, as the device would have it.
     written: Vec<AtomicU64>,
 }
 
@@ -25,24 +25,24 @@ impl Space {
         })
     }
 
-    /// One batch of a ring: a lookup, and the I/O that it is for.
+    /// One batch of a ring: a lookup, and the I/O that uses it.
     fn lookup(&self, seat: &Seat) -> (usize, Phase) {
         seat.enter();
-        // Relaxed: the grace is all that orders it.
+        // Relaxed: only the grace orders it.
         let place = self.map.load(Ordering::Relaxed) as usize;
         let phase = seat.count();
         seat.leave();
         (place, phase)
     }
 
-    /// The device does the I/O, the ring uncounts it.
+    /// Executes the I/O as the device, and uncounts it as the ring.
     fn end(&self, seat: &Seat, (place, phase): (usize, Phase)) {
         assert!(!self.gone[place].load(Ordering::Relaxed), "an I/O to space that was given away");
         self.written[place].fetch_add(1, Ordering::Relaxed);
         seat.uncount(phase);
     }
 
-    /// Moves the mapping on, and gives the old place away after a grace.
+    /// Changes the mapping, and gives the old place away after a grace.
     fn move_on(&self, from: usize) {
         self.map.store(from as u64 + 1, Ordering::Relaxed);
         let ticket = self.grace.start();
@@ -102,7 +102,7 @@ fn model_rings_go_on_while_two_files_wait() {
         }
         let asker = Arc::clone(&space);
         threads.push(thread::spawn(move || {
-            // Somebody else moves the same periods along.
+            // A second thread advances the same periods.
             let ticket = asker.grace.start();
             while !asker.grace.is_over(ticket) {
                 thread::yield_now();

@@ -1,4 +1,4 @@
-//! Tickets on one thread: what holds them up and what does not; many threads for real.
+//! Tickets on one thread: what holds them up and what does not; then many real threads.
 
 mod oracle;
 
@@ -136,7 +136,7 @@ fn a_phase_is_one_bit() {
     }
 }
 
-/// Readers on threads use the value that is current; the writer poisons the old one after each grace.
+/// Readers on threads use the current value; the writer poisons the old one after each grace.
 #[test]
 fn many_readers_never_see_what_was_given_back() {
     const GONE: u64 = u64::MAX;
@@ -176,12 +176,12 @@ fn many_readers_never_see_what_was_given_back() {
     });
 }
 
-/// Something like a ring: it ends an I/O when it is run.
+/// A stand-in for a ring: ends an I/O when it is run.
 struct Ring {
     seat: Seat,
     ready: RefCell<Vec<Phase>>,
     runs: Cell<u32>,
-    /// What a file does in its completions.
+    /// Called in its completions, in place of a file.
     within: Box<dyn Fn()>,
 }
 
@@ -284,7 +284,7 @@ fn who_holds_a_grace_up_is_told_with_thread_and_time() {
     slow.uncount(old);
     slow.uncount(old);
     assert!(grace.is_over(ticket) && grace.holders().is_empty());
-    // The time begins anew with the next period.
+    // The time starts again with the next period.
     slow.enter();
     let again = slow.count();
     slow.leave();

@@ -1,18 +1,18 @@
-//! Handles that go while their owner is about to wait for them (H1), and what was sent through them (H2).
+//! Handles that are dropped while their owner is about to wait for them (H1), and messages sent through them (H2).
 
 use super::*;
 use crate::model::explore;
 use crate::sync::{Arc, thread};
 
-/// What a ring and another thread share: the count, a message, and what wakes the ring.
+/// State shared by a ring and another thread: the count, a message, and the wake-up of the ring.
 #[derive(Default)]
 struct Shared {
     count: HandleCount,
     message: AtomicU32,
 }
 
-/// An owner that counts while the handles of two others go: if it saw one, somebody wakes it. Relaxed, the message: it
-/// is ordered by the count alone.
+/// An owner counts while the handles of two other threads are dropped: if it saw one, it is woken. The message is
+/// Relaxed: only the count orders it.
 fn owner_counts(handles: u32) {
     let shared = Arc::new(Shared::default());
     let others: Vec<_> = (0..handles)

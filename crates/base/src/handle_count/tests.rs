@@ -1,4 +1,4 @@
-//! The count, and who is told.
+//! The count, and the wake-up of the owner.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Every value has a cell, cells are narrow and in order, and counts come out as they went in.
+//! Every value has a cell, cells are narrow and in order, and counts are returned as they were made.
 
 use proptest::prelude::*;
 
@@ -36,7 +36,7 @@ proptest! {
     }
 }
 
-/// Checks I1 for all cells, which are to end where `top` says (0: with the last number).
+/// Checks I1 for all cells, which must end at `top` (0: with the last number).
 fn cells_follow_each_other<const STEPS_LOG2: u32, const CELLS: usize>(_: &Histogram<STEPS_LOG2, CELLS>, top: u64) {
     let mut next = 0_u64;
     for cell in 0..CELLS {

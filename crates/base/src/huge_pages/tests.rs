@@ -1,8 +1,8 @@
-//! What is asked for, and that nothing is lost by it.
+//! The advice reaches the kernel, and the content of the memory stays.
 
 use super::*;
 
-/// Bytes of this process for which huge pages were asked for, of those from `memory` on.
+/// Returns the bytes of this process with advice for huge pages, of those from `memory` on.
 fn advised<T>(memory: &[T]) -> usize {
     let smaps = std::fs::read_to_string("/proc/self/smaps").expect("Linux has it");
     let (start, end) = (memory.as_ptr().addr(), memory.as_ptr().addr() + size_of_val(memory));

@@ -1,11 +1,11 @@
-//! The places under a model checker: a reader gets an entry whole, or none, while the writer goes round.
+//! The slots under a model checker: a reader gets a whole entry or none while the writer overwrites them.
 
 use super::KeepLast;
 use crate::model::explore;
 use crate::sync::Arc;
 use crate::sync::thread;
 
-/// A writer of `entries` goes round so many places; a reader asks for each number.
+/// A writer of `entries` entries overwrites the slots; a reader reads each number.
 fn race(places: usize, entries: u64) {
     let kept = Arc::new(KeepLast::<2>::new(places));
     let writer = Arc::clone(&kept);
@@ -14,7 +14,7 @@ fn race(places: usize, entries: u64) {
         let there = kept.written() > number;
         match kept.read(number) {
             Some(entry) => assert_eq!(entry, [number + 7; 2], "an entry is whole, and the one that was asked for"),
-            // It may have been pushed out, but not before others came.
+            // The entry may have been overwritten, but only by later ones.
             None => assert!(!there || kept.written() + 1 > number + places as u64, "{number} was written, and is gone"),
         }
     }

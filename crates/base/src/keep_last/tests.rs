@@ -1,4 +1,4 @@
-//! What is kept, and what was pushed out.
+//! Entries that are kept, and entries that were overwritten.
 
 use super::KeepLast;
 

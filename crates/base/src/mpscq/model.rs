@@ -1,10 +1,10 @@
-//! The queue under a model checker: nothing is lost or doubled, producers keep their order, payloads arrive.
+//! The queue under a model checker: no node is lost or doubled, producers keep their order, payloads arrive.
 
 use super::*;
 use crate::model::explore;
 use crate::sync::thread;
 
-/// Producers that push their nodes and say how often they found the queue empty.
+/// Producers that push their nodes and return how often they found the queue empty.
 fn spawn_producers(queue: &MpscQueue, nodes: &[&[u32]]) -> Vec<thread::JoinHandle<u32>> {
     nodes
         .iter()
@@ -19,7 +19,7 @@ fn join(threads: Vec<thread::JoinHandle<u32>>) -> u32 {
     threads.into_iter().map(|thread| thread.join().expect("thread")).sum()
 }
 
-/// Each node once, and the nodes of each producer in their order.
+/// Checks that each node came once, and the nodes of each producer in their order.
 fn check_order(popped: &[u32], nodes: &[&[u32]]) {
     assert_eq!(popped.len(), nodes.iter().map(|nodes| nodes.len()).sum::<usize>(), "{popped:?}");
     for nodes in nodes {
@@ -28,7 +28,7 @@ fn check_order(popped: &[u32], nodes: &[&[u32]]) {
     }
 }
 
-/// Producers run against a consumer that pops some times and takes the rest when they are done.
+/// Runs producers beside a consumer that pops some times and takes the rest when they are done.
 fn race(nodes: &'static [&'static [u32]], pops: u32) {
     let (queue, mut consumer) = MpscQueue::new(8);
     let producers = spawn_producers(&queue, nodes);
@@ -36,7 +36,7 @@ fn race(nodes: &'static [&'static [u32]], pops: u32) {
     let found_empty = join(producers);
     assert!(found_empty >= 1, "somebody was the first");
     assert!(found_empty <= 1 + popped.len() as u32, "the queue was empty once more for each pop");
-    // With no push under way, None does mean empty.
+    // Without a push under way, `None` does mean empty.
     while let Some(node) = consumer.pop() {
         popped.push(node);
     }
@@ -95,7 +95,7 @@ fn model_a_node_is_pushed_again_by_another_thread() {
         queue.push(0);
         let other = spawn_producers(&queue, &[&[1, 2]]);
         let mut popped = Vec::from_iter(consumer.pop());
-        // The node goes on to a new owner, who learns of it by being spawned.
+        // The node goes to a new owner, which is ordered behind the consumer by being spawned.
         let again = if popped == [0] { spawn_producers(&queue, &[&[0]]) } else { Vec::new() };
         let pushes = 3 + again.len();
         popped.extend(consumer.pop());

@@ -1,8 +1,8 @@
-//! The system calls of a parker in a model build: a count and a condition of the model checker, in place of an eventfd
-//! and a futex.
+//! The system calls of a parker in a model build: a count and a condition variable of the model checker replace the
+//! eventfd and the futex.
 //!
-//! Owns a stand-in with the same promises as `bell` (rings add up, one `silence` takes them all; nobody falls asleep on
-//! a word that has changed), which the checker can schedule. Does not own a descriptor.
+//! Owns a replacement that keeps the promises of `bell` (rings add up, and one `silence` takes them all; no thread
+//! sleeps on a word that has changed) and that the checker can schedule. Does not own a descriptor.
 //!
 //! Called by `parker` alone, under `--cfg shuttle` and `--cfg loom`.
 
@@ -37,7 +37,7 @@ impl Bell {
         std::mem::take(&mut *self.rings.lock().expect("invariant: no panic under this lock"))
     }
 
-    /// With a deadline the checker decides whether it passes first; the clock is not asked.
+    /// With a deadline the checker chooses whether it passes first; the clock is not read.
     pub(super) fn sleep_on(&self, word: &AtomicU32, value: u32, deadline: Option<Instant>) -> bool {
         let mut rings = self.rings.lock().expect("invariant: no panic under this lock");
         // Relaxed: a waker changes the word before it takes the lock.
@@ -51,12 +51,12 @@ impl Bell {
     }
 
     pub(super) fn wake(&self, _: &AtomicU32) {
-        // Under the lock: nobody is between his look at the word and his sleep.
+        // Under the lock, so that nothing comes between a sleeper's check of the word and its sleep.
         let _rings = self.rings.lock().expect("invariant: no panic under this lock");
         self.changed.notify_one();
     }
 
-    /// Waits for the bell, as an event loop does.
+    /// Waits for the bell, like an event loop.
     #[cfg(test)]
     pub(super) fn wait(&self) {
         let mut rings = self.rings.lock().expect("invariant: no panic under this lock");
@@ -66,7 +66,8 @@ impl Bell {
     }
 }
 
-/// Whether the deadline has passed, as the checker likes it. `loom` has no choice of values: there time stands still.
+/// Returns a random choice of the checker: true if the deadline has passed. `loom` has no such choices: there it never
+/// passes.
 fn gives_up() -> bool {
     #[cfg(not(loom))]
     return shuttle::rand::Rng::r#gen::<bool>(&mut shuttle::rand::thread_rng());

@@ -1,11 +1,11 @@
-//! The parker with its real eventfd: when it rings, when it sleeps, and what a poll on it sees.
+//! The parker with its real eventfd: its rings, its sleeps, and a poll on it.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
 use crate::sync::thread;
 
-/// Whether the bell can be heard: the way to see if an `unpark` made its system call.
+/// Returns true if the eventfd is readable: shows whether an `unpark` made its system call.
 fn rang(parker: &Parker) -> bool {
     let fd = parker.fd();
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
@@ -87,8 +87,8 @@ fn an_unpark_between_announcement_and_park_leaves_no_ring() {
     assert_eq!(parker.park(Some(Duration::from_millis(1))), Wake::TimedOut, "used up");
 }
 
-/// What a thread of its own comes to. One that sleeps for ever fails the test, and is left behind; time is counted in
-/// looks of this thread, so that a machine that stands still for a while fails nothing.
+/// Returns the result of a thread. A thread that sleeps for ever fails the test, and is left behind. The limit is a
+/// number of checks of this thread, so that a machine that stalls for a while fails no test.
 fn on_a_thread_that_ends<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = thread::spawn(run);
     for _ in 0..20_000 {
@@ -108,7 +108,7 @@ fn who_sleeps_on_the_word_is_woken_there_and_no_bell_rings() {
         while shared.state.load(Ordering::Relaxed) != PARKED {
             thread::yield_now();
         }
-        // By now it sleeps, in all likelihood; the models look at all other moments.
+        // By now it very probably sleeps; the models cover all other moments.
         std::thread::sleep(Duration::from_millis(20));
         unparker.unpark();
     });

@@ -1,4 +1,4 @@
-//! The sequence is its seed's and nobody else's, bounds hold, and nothing comes more often than it should.
+//! The sequence depends on its seed alone, bounds hold, and no value is too frequent.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn drawn(mut rng: Rng) -> [u64; 4] {
     std::array::from_fn(|_| rng.draw())
 }
 
-/// I1: whoever changes these numbers breaks every seed that somebody has written down.
+/// I1: a change of these numbers breaks every recorded seed.
 #[test]
 fn the_sequence_of_a_seed_never_changes() {
     assert_eq!(

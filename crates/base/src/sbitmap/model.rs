@@ -1,11 +1,11 @@
-//! The bitmap under a model checker: one owner a tag, no tag lost, the lowest bits, exact when quiet.
+//! The bitmap under a model checker: one owner per tag, no tag lost, the lowest bits, exact when quiet.
 
 use super::*;
 use crate::model::explore;
 use crate::sync::atomic::AtomicU32;
 use crate::sync::{Arc, thread};
 
-/// A bitmap with a record of who owns each tag, kept by the owners and not by the bitmap.
+/// A bitmap with a record of each tag's owner, which the owners keep and not the bitmap.
 struct Owned {
     map: Sbitmap,
     owners: Vec<AtomicU32>,
@@ -17,7 +17,7 @@ impl Owned {
         Arc::new(Self { map: Sbitmap::new(depth), owners })
     }
 
-    /// Takes up to `want` tags for `who`, and proves that they belonged to nobody.
+    /// Takes up to `want` tags for `who`, and checks that they had no owner.
     fn take(&self, who: u32, hint: &mut u32, want: u32) -> Option<(u32, u64)> {
         let (first, mask) = self.map.get_batch(hint, want)?;
         assert!(mask != 0 && mask.count_ones() <= want, "{mask:#b} for {want}");
@@ -28,7 +28,7 @@ impl Owned {
         Some((first, mask))
     }
 
-    /// Gives back what `who` took.
+    /// Frees the tags of `who`.
     fn put(&self, who: u32, (first, mask): (u32, u64)) {
         for tag in tags(first, mask) {
             let before = self.owners[tag as usize].swap(0, Ordering::Relaxed);
@@ -37,7 +37,8 @@ impl Owned {
         self.map.clear_batch(first, mask);
     }
 
-    /// With nobody at work: the weight is what the owners hold, and each other tag can be had.
+    /// Checks, with no thread at work, that the weight is the number of owned tags, and that each other tag can be
+    /// taken.
     fn check_quiet(&self) {
         let held = self.owners.iter().filter(|owner| owner.load(Ordering::Relaxed) != 0).count() as u32;
         assert_eq!(self.map.weight(), held);
@@ -92,7 +93,7 @@ fn model_a_tag_has_one_owner() {
 fn model_many_threads_over_two_words() {
     explore("two words", || {
         let owned = Owned::new(67);
-        // Fills the first word, so that the threads compete for what is freed and for the three tags of the second.
+        // Fills the first word, so that the threads compete for freed tags and for the three tags of the second word.
         let filled = owned.take(9, &mut 0, 62).expect("free");
         let threads = spawn(&owned, 4, |owned, who| {
             let mut hint = who;
@@ -144,7 +145,7 @@ fn model_a_freed_tag_is_granted_again() {
         let owned = Owned::new(1);
         let held = owned.take(9, &mut 0, 1).expect("free");
         let threads = spawn(&owned, 2, |owned, who| {
-            // One of the two may come too early, or find the other at it.
+            // One of the two may come too early, or find the other one at work.
             if let Some(batch) = owned.take(who, &mut 0, 1) {
                 owned.put(who, batch);
             }
@@ -179,8 +180,8 @@ fn model_who_waits_for_a_tag_gets_one() {
 fn model_a_reader_misses_no_live_tag() {
     explore("reader", || {
         let owned = Owned::new(3);
-        // Granted, freed, and granted again while `cleared` is folded: the reader must not take the old free for
-        // the new owner's.
+        // Granted, freed, and granted again while `cleared` is folded: the reader must not take the old free for one of
+        // the new owner.
         let old = owned.take(9, &mut 0, 3).expect("free");
         owned.put(9, old);
         let held = owned.take(9, &mut 0, 1).expect("free");

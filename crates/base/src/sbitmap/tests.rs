@@ -102,7 +102,7 @@ fn real_threads_never_share_a_tag() {
     assert_eq!(map.weight(), 0);
 }
 
-/// What one thread may do.
+/// A step of one thread.
 #[derive(Debug, Clone)]
 enum Op {
     Get { hint: u32, want: u32 },
@@ -116,7 +116,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The bitmap as plain words: which tags are live, and which of the others were not folded yet.
+/// The bitmap as plain words: the live tags, and the freed ones that were not folded yet.
 struct Plain {
     depth: u32,
     live: Vec<u64>,

@@ -1,4 +1,4 @@
-//! Tests of the file: what is written is read, what is damaged is not trusted.
+//! The file: written entries are read, and damaged ones are not trusted.
 
 use std::fs;
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use super::reader::Trace;
 use super::writer::TraceWriter;
 use super::*;
 
-/// A path of its own, which goes with it.
+/// A path of its own, removed when dropped.
 struct Place(PathBuf);
 
 impl Place {
@@ -89,17 +89,17 @@ fn entries_wait_for_a_batch_or_for_ten_milliseconds() {
     assert_eq!(writer.before_sleep(ms(1)), None, "nothing waits");
     writer.push(&common(ms(1)), 1, |_| (0, 512));
     assert_eq!((writer.before_sleep(ms(4)), written()), (Some(Duration::from_millis(7)), 0));
-    // Another ends, not much later, and then one that is.
+    // Another request ends soon after, and then one that is late enough.
     writer.push(&common(ms(10)), 1, |_| (1, 512));
     assert_eq!(written(), 0);
     writer.push(&common(ms(11)), 1, |_| (2, 512));
     assert_eq!(written(), 3);
     assert_eq!(writer.before_sleep(ms(30)), None, "nothing waits");
-    // The next waits from its own end on.
+    // The next entry waits from its own end on.
     writer.push(&common(ms(31)), 1, |_| (3, 512));
     assert_eq!((writer.before_sleep(ms(32)), written()), (Some(Duration::from_millis(9)), 3));
     assert_eq!((writer.before_sleep(ms(41)), written()), (None, 4));
-    // A batch does not wait, whatever was written alone before it.
+    // A full batch does not wait, whatever was written before it.
     writer.push(&common(ms(41)), MAX_RUN - 1, |_| (4, 512));
     assert_eq!(written(), 4);
     writer.push(&common(ms(41)), 1, |_| (5, 512));
@@ -134,7 +134,7 @@ fn a_file_that_is_cut_while_it_is_written_is_a_matter_of_the_file_alone() {
     writer.push(&common(1), 1000, |at| (at as u64, 512));
     let file = fs::OpenOptions::new().write(true).open(&place.0).expect("open");
     file.set_len(0).expect("cut");
-    // A mapping of the file would end the program here.
+    // With a mapping of the file the program would end here.
     assert_eq!(writer.number(3, || "null:size=1T"), 0);
     writer.push(&common(1), 1000, |at| (at as u64, 512));
     assert!(writer.error().is_none());
@@ -201,7 +201,7 @@ fn times_keep_seven_digits_and_the_longest_stays_the_longest() {
 }
 
 proptest! {
-    /// Any bytes, and any damage to a trace: an answer, without a panic, of bounded size.
+    /// Any bytes, and any damage to a trace, give a result of bounded size without a panic.
     #[test]
     fn damaged_files_are_read_or_refused(
         damage in prop::collection::vec((0usize..HEADER_BYTES + 20_000, any::<u64>()), 0..64),

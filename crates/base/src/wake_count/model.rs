@@ -1,4 +1,4 @@
-//! The count under a model checker: an owner that saw no result before it sleeps is woken for those it sleeps for.
+//! The count under a model checker: an owner that saw too few results before it sleeps is woken when they have come.
 
 use super::WakeCount;
 use crate::model::explore;
@@ -9,19 +9,18 @@ use crate::sync::thread;
 #[derive(Default)]
 struct Race {
     count: WakeCount,
-    /// Results queued.
     queued: [AtomicU32; 2],
     wakes: AtomicU32,
 }
 
-/// Two threads queue a result each; the owner sleeps for both, perhaps after it slept for one before.
+/// Two threads queue a result each; the owner sleeps for both, in some runs after it slept for one before.
 fn race(naps: bool) {
     let shared = Arc::new(Race::default());
     let threads: Vec<_> = (0..2)
         .map(|at| {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
-                // Relaxed: that the owner's look finds it is what the fences are for.
+                // Relaxed: the fences alone must make the owner's look find it.
                 shared.queued[at].store(1, Ordering::Relaxed);
                 if shared.count.is_due(1) {
                     shared.wakes.fetch_add(1, Ordering::Relaxed);
