@@ -58,7 +58,7 @@ impl Mark {
         self.set.store(false, Ordering::Release);
     }
 
-    /// Returns true if the mark is set; only conclusive after [`barrier`].
+    /// Returns true if the mark is set. A clear mark proves nothing unless [`barrier`] was called before.
     #[must_use]
     pub fn is_set(&self) -> bool {
         // Acquire: pairs with the store in `leave`.

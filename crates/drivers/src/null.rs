@@ -40,11 +40,11 @@ use sheave_blk::request::{DoneList, Rq, RqList, RqQueue, RqTable};
 /// Mode in which requests are completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Complete {
-    /// By the next poll of the ring.
+    /// The ring completes requests in its next poll.
     Poll,
-    /// By the ring, when the latency has passed.
+    /// The ring completes requests when the latency has passed.
     Timer,
-    /// By another thread.
+    /// Another thread completes requests.
     Thread,
 }
 

@@ -150,8 +150,8 @@ unsafe impl HwQueue for RamQueue {
     fn shutdown(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {}
 }
 
-/// Returns the number of requests of the list to prefetch before the first is executed, at least two. Each later one is
-/// prefetched that many requests ahead of its turn.
+/// Returns the prefetch distance in requests, at least two: that many are prefetched before the first is executed, and
+/// each later one that many requests ahead of its turn.
 #[inline(always)]
 fn look_ahead(list: &RqList, rqs: &RqTable<'_>, ahead_bytes: usize) -> usize {
     let bytes = list.tags().first().map_or(0, |&tag| rqs.by_tag(tag).bytes as usize);
