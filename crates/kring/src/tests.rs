@@ -1,4 +1,4 @@
-//! The kernel ring on real files: every rung of the ladder, both tables, waiting, fullness, errors and dropping.
+//! The kernel ring on real files: every set of flags, both tables, waiting, full queues, errors and dropping.
 #![allow(unsafe_code)] // prepares I/O to memory of the test
 
 mod faults;
@@ -16,7 +16,7 @@ use super::*;
 
 const LONG: Option<Duration> = Some(Duration::from_secs(20));
 
-/// A ring, or `None` with a loud word where io_uring is forbidden.
+/// Makes a ring, or returns `None` with a loud message where io_uring is forbidden.
 fn ring_with(entries: u32, avoid: KringAvoid) -> Option<KernelRing> {
     match KernelRing::new(entries, KringOpts { iopoll: false, avoid }) {
         Ok(ring) => Some(ring),
@@ -41,7 +41,7 @@ fn vec_of(memory: &mut [u8]) -> IoVec {
     IoVec { base: memory.as_mut_ptr(), len: memory.len() }
 }
 
-/// Enters and reaps until `count` completions came; gives them in their order.
+/// Enters and reaps until `count` completions came. Returns them in order.
 fn collect(ring: &mut KernelRing, count: usize) -> Vec<(u64, i32)> {
     let mut done = Vec::new();
     while done.len() < count {
@@ -52,7 +52,7 @@ fn collect(ring: &mut KernelRing, count: usize) -> Vec<(u64, i32)> {
     done
 }
 
-/// One ring as each kernel would set it up that the ladder knows.
+/// Returns one ring for each kernel version of the ladder.
 fn generations() -> Vec<KringAvoid> {
     let v6_1 = KringAvoid { no_sqarray: true, ..KringAvoid::default() };
     let v6_0 = KringAvoid { defer_taskrun: true, ..v6_1 };
@@ -239,7 +239,7 @@ fn a_restricted_ring_does_what_it_is_for_and_nothing_else() {
         assert_eq!(collect(&mut ring, 1), [(1, -libc::EACCES)], "{avoid:?}");
         assert!(ring.ring.submitter().register_probe(&mut io_uring::Probe::new()).is_err(), "no other registration");
     }
-    // And all else goes on.
+    // All other operations still work.
     each_generation_of_kernels_reads_writes_and_syncs();
     punching_a_hole_reads_as_zeroes();
 }

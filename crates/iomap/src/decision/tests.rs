@@ -7,7 +7,7 @@ const KINDS: [MappingKind; 3] = [MappingKind::Mapped, MappingKind::Unwritten, Ma
 const PLANS: [CompletionPlan; 3] = [CompletionPlan::Inline, CompletionPlan::Task, CompletionPlan::Worker];
 const SIZE: u64 = 1 << 20;
 
-/// What the decision looks at, each thing by its name.
+/// Inputs of the decision, by name.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     write: bool,
@@ -17,7 +17,7 @@ struct Case {
     shared: bool,
     new: bool,
     dirty: bool,
-    /// The file asks for the issuer's task, or for a worker.
+    /// The file requires the issuer's task, or a worker.
     task: bool,
     worker: bool,
     end: u64,
@@ -36,7 +36,7 @@ impl Case {
         super::decide(&mapping, self.end, SIZE, iocb, self.fua_or_no_cache)
     }
 
-    /// The rules, row by row: the first that applies says yes.
+    /// The rules for completion work, one in each line: it is needed if any of them applies.
     fn needs_worker(self) -> bool {
         if !self.write {
             return false;
@@ -48,7 +48,7 @@ impl Case {
         [not_plain_mapped, copy_on_write, newly_allocated, beyond_size].contains(&true)
     }
 
-    /// Where it completes: the latest place that anything asks for.
+    /// The place of completion: the latest that any input requires.
     fn plan(self) -> CompletionPlan {
         let asked = [
             (self.needs_worker() || (self.write && self.worker), CompletionPlan::Worker),

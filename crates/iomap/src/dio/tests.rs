@@ -19,7 +19,7 @@ use sheave_drivers::open_device;
 use support::{Puppet, Rig};
 
 const MIB: u64 = 1 << 20;
-/// An address that the device can take.
+/// An aligned address that the device accepts.
 const BASE: usize = 1 << 24;
 
 const EBADF: i32 = -9;
@@ -28,7 +28,7 @@ const EFAULT: i32 = -14;
 const EINVAL: i32 = -22;
 const ENOSPC: i32 = -28;
 
-/// One file, open on one ring; an I/O at a time.
+/// One file, open on one ring; does one I/O at a time.
 struct Bench {
     rig: Rig,
     file: OpenFile,
@@ -57,7 +57,7 @@ impl Bench {
         self.issue_again(vecs)
     }
 
-    /// In a section of its own, as if it were a batch.
+    /// In a section of its own, like a batch.
     fn issue_again(&mut self, vecs: &[BVec]) -> Issued {
         self.vecs = vecs.to_vec();
         let entered = self.file.enter();
@@ -68,7 +68,8 @@ impl Bench {
         issued
     }
 
-    /// Ends all bios with these statuses, in the order in which they were sent; whether each was the last reference.
+    /// Ends all bios with these statuses, in the order in which they were sent. Returns for each whether it was the
+    /// last reference.
     fn end_with(&mut self, statuses: &[Status]) -> Vec<bool> {
         self.rig.drain();
         let ended = self.rig.take_ended();
@@ -77,7 +78,7 @@ impl Bench {
         statuses.iter().map(|&status| end_bio(&mut self.kiocb, status)).collect()
     }
 
-    /// Runs the I/O to its end as a ring does, with a worker at hand; the result.
+    /// Runs the I/O to its end like a ring with a worker, and returns the result.
     fn run(&mut self, issued: Issued) -> i32 {
         let mut issued = issued;
         loop {
@@ -97,7 +98,7 @@ impl Bench {
         }
     }
 
-    /// The steps of a completion, on this thread.
+    /// Runs the steps of a completion on this thread.
     fn complete(&mut self) -> Synced {
         let token = MayBlock::on_worker();
         let mut step = next(&self.kiocb);
@@ -131,7 +132,7 @@ impl Bench {
     }
 }
 
-/// Memory at an address, as long as told.
+/// Makes a vector of memory at an address, of the given length.
 #[allow(unsafe_code)]
 fn at(base: usize, len: usize) -> BVec {
     // SAFETY: the null device and the test's own drivers touch no memory; where a read is answered with zeroes, the
@@ -139,7 +140,7 @@ fn at(base: usize, len: usize) -> BVec {
     unsafe { BVec::new(base, len) }
 }
 
-/// What the driver has seen: operation, first byte, bytes, and whether FUA.
+/// Requests that the driver has seen: operation, first byte, bytes, and FUA.
 fn seen(puppet: &Puppet) -> Vec<(Op, u64, u32, bool)> {
     let script = puppet.script();
     script.seen.iter().map(|rq| (rq.op, rq.sector << 9, rq.bytes, rq.flags & RQ_FUA != 0)).collect()
@@ -203,7 +204,7 @@ fn what_crosses_the_end_is_cut_with_its_memory() {
             vec![at(BASE, 4096)],
             vec![at(BASE, 512), at(BASE + 8192, 3584)],
             vec![at(BASE, 0), at(BASE, 1024), at(BASE + 8192, 512), at(BASE + 16384, 512)],
-            // What is cut off may be misaligned: it is not looked at.
+            // The part that is cut off may be misaligned: it is not checked.
             vec![at(BASE, 1536), at(BASE + 8191, 77)],
         ] {
             let issued = bench.issue(flags, end - 1536, &vecs);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A vector of its own bytes.
+/// Makes a vector of the bytes.
 fn vec_of(bytes: &mut [u8]) -> BVec {
     // SAFETY: each test keeps the memory until it has looked at all of it, and does not touch it meanwhile.
     unsafe { BVec::new(bytes.as_mut_ptr().expose_provenance(), bytes.len()) }
@@ -63,7 +63,7 @@ fn a_block_is_put_where_one_piece_has_room_for_it() {
     assert_eq!(bytes[16..24], [7, 7, 7, 7, 5, 6, 7, 8]);
 }
 
-/// Two reads into one range of a registered buffer. Under Miri this fails if a block is lent and not copied.
+/// Two reads into one range of a registered buffer. Under Miri this fails if a block is lent instead of copied.
 #[test]
 fn two_have_the_same_memory_and_neither_a_reference_to_it() {
     let mut bytes = [7; 16];
@@ -78,7 +78,7 @@ fn two_have_the_same_memory_and_neither_a_reference_to_it() {
     assert_eq!(inner, [(0, 7, (true, vec![(0, 9), (1, 9)])), (1, 7, (true, vec![(0, 9), (1, 9)]))]);
 }
 
-/// Its owner may share the memory of a write with others, who read it meanwhile.
+/// The owner of a write's memory may share it with others, who read it meanwhile.
 #[test]
 fn nothing_is_put_into_the_memory_of_a_write() {
     let mut bytes = [7u8; 16];

@@ -1,4 +1,4 @@
-//! Cells, groups, and what is left of cells that went.
+//! Cells, groups, and the counts of dropped cells.
 
 use super::*;
 use sheave_blk::stats::{LATENCY_CELLS, STAGE_CELLS, Stage};

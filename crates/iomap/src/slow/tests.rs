@@ -1,4 +1,4 @@
-//! Entries, and what is said of them.
+//! Entries, and the sentences that explain them.
 
 use sheave_base::beside::Activity;
 

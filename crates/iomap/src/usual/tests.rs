@@ -1,4 +1,4 @@
-//! What is usual follows the last ten seconds.
+//! The usual latency follows the last ten seconds.
 
 use sheave_blk::stats::Split;
 
@@ -13,7 +13,7 @@ fn reads(cell: &IoCell, ios: u64, ns: u64) {
     });
 }
 
-/// Whether a read of this length would be slow now; it counts.
+/// Counts an I/O of this latency, and returns whether it was slow.
 fn is_slow(cell: &IoCell, ns: u64) -> bool {
     cell.note(IoKind::Read, &Split { driver_ns: ns, ..Split::default() }, 512)
 }
@@ -33,7 +33,7 @@ fn slow_is_what_takes_four_times_as_long_as_usual_or_longer_than_the_limit() {
     reads(&cell, 10_000, 1024);
     assert_eq!(look(&cell, 1), 1024);
     assert!(!is_slow(&cell, 4096) && is_slow(&cell, 4097));
-    // Writes are a class of their own.
+    // Writes are measured separately.
     assert!(!cell.note(IoKind::Write, &Split { driver_ns: 1 << 20, ..Split::default() }, 512));
     for second in 2..=20 {
         reads(&cell, 1000, 8192);

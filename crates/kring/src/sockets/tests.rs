@@ -35,7 +35,7 @@ fn what_is_received_lies_in_a_lent_buffer_until_it_is_recycled() {
         // SAFETY: of the CQE above.
         let (number, data) = unsafe { ring.received(0, res, flags) }.expect("it has a buffer");
         assert_eq!(data, [round; 100]);
-        // The first is kept: the others go round in the second.
+        // The first buffer is kept: all others are received into the second.
         if round > 0 {
             ring.recycle(0, number);
             ring.recycle(0, number);

@@ -1,11 +1,11 @@
-//! The queues in memory shared with the kernel: entries written and completions read where they lie, round after round.
+//! The queues in memory shared with the kernel: entries written and completions read in place, round after round.
 
 use super::*;
 
 /// Bytes of one operation of the runs here.
 const LEN: usize = 512;
 
-/// The operations that fill the parts of `memory` from the parts of a file, each with its number.
+/// Returns the operations that read the parts of a file into the parts of `memory`, each with its number.
 fn parts(memory: &mut [u8]) -> Vec<RwOp> {
     let part = |(at, part): (usize, &mut [u8])| RwOp {
         len: LEN as u32,
@@ -30,7 +30,7 @@ fn runs_go_round_both_queues() {
         // SAFETY: the memory lives until all has ended, below.
         let prepared = unsafe { ring.prep_run(KOp::Read, target, None, &ops, |op| Some(*op)) };
         assert_eq!((prepared, ring.pending()), (5, 5));
-        // An operation with other fields, which the next round writes over.
+        // An operation with other fields, which the next round overwrites.
         let after = Duration::from_millis(1);
         ring.prep_alarm(after, 99).expect("room");
         assert_eq!((ring.enter(6, LONG), ring.in_flight()), (Ok(6), 6));
@@ -91,7 +91,7 @@ fn a_run_in_registered_buffers_ends_where_a_buffer_is_not_there() {
     let target = Target::Raw(file.as_raw_fd());
     let mut memory = vec![0; 4 * LEN];
     let ops = parts(&mut memory);
-    // Each part is a buffer, but for the third.
+    // Each part is a buffer, except the third.
     for op in ops.iter().filter(|op| op.user_data != 2) {
         // SAFETY: the memory lives until the ring is dropped, and only the operations below touch it.
         let registered = unsafe { ring.register_buffer(op.user_data as u32, op.base as *mut u8, op.len as usize) };

@@ -12,17 +12,17 @@ const SHORT: Duration = Duration::from_millis(30);
 #[test]
 fn an_enter_with_nothing_to_do_is_no_system_call() {
     let Some(mut ring) = ring(4) else { return };
-    // Each would be the answer of a system call, had there been one (I4).
+    // Each of these would be the answer of a system call, if there were one (I4).
     ring.simulated.push_back(Err(libc::EIO));
     assert_eq!(ring.enter(0, None), Ok(0));
     assert_eq!(ring.enter(0, LONG), Ok(0));
-    // I5: there is nothing that could come.
+    // I5: no completion can come.
     assert_eq!(ring.enter(7, None), Ok(0));
     let file = file_with(&[1; 16]);
     ring.prep_fsync(Target::Raw(file.as_raw_fd()), false, 1).expect("room");
     assert_eq!(ring.enter(1, None), Err(KringError::Enter { errno: Errno::EIO }));
     assert_eq!(ring.enter(1, None), Ok(1));
-    // What is there already needs no waiting either.
+    // Nor is there a wait for completions that are there already.
     ring.simulated.push_back(Err(libc::EIO));
     assert_eq!(ring.enter(1, None), Ok(0));
     assert_eq!(ring.reap(|user_data, res, _| assert_eq!((user_data, res), (1, 0))), 1);

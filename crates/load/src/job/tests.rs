@@ -1,4 +1,4 @@
-//! What a job file says and means, what is refused, and that fio reads the files of the repository.
+//! The meaning of job files, the refused options, and a check that fio reads the files of the repository.
 
 use super::*;
 
@@ -8,12 +8,12 @@ fn job(text: &str) -> Result<Job, LoadError> {
     Job::parse("my.fio", text)
 }
 
-/// A job with these lines, which is good without them.
+/// Parses a job with these lines, which is valid without them.
 fn with(lines: &str) -> Result<Job, LoadError> {
     job(&format!("[global]\nioengine=io_uring\n[a]\n{lines}\n"))
 }
 
-/// The same, in an environment.
+/// Parses a job with these lines in an environment.
 fn with_env(lines: &str) -> Result<Job, LoadError> {
     let env = |name: &str| (name == "SIZE").then(|| "8k".to_owned());
     Job::parse_in("my.fio", &format!("[a]\nioengine=io_uring\n{lines}\n"), &env)
@@ -67,7 +67,7 @@ fn what_a_file_leaves_out_is_fios_default() {
     assert_eq!(here.spec().as_deref(), Some("file:/dev/null,direct=on"), "it has a size of its own");
 }
 
-/// As fio 3.33 counted for the same lines with its engine null.
+/// Compares with the counts of fio 3.33 for the same lines with its engine null.
 #[test]
 fn a_job_ends_when_fio_ends() {
     let ios = |lines: &str, range: u64| with(lines).map(|job| job.work.ios(range, job.bs)).expect(lines);
@@ -231,7 +231,7 @@ fn files_that_are_none_are_refused() {
     assert!(Job::open(Path::new("/dev/zero")).unwrap_err().cause.contains("more than"), "it has no end");
 }
 
-/// The names in the first column of the page's table with this head.
+/// Returns the names in the first column of the page's table with this head.
 fn told(head: &str) -> Vec<&'static str> {
     let page = include_str!("../../../../docs/jobs.md");
     let (_, table) = page.split_once(head).expect("a table of that head");
@@ -242,7 +242,7 @@ fn told(head: &str) -> Vec<&'static str> {
     names
 }
 
-/// The tables of the page name each option that is known, and each that is refused, with its reason, and no other.
+/// The tables of the page name exactly the accepted options, and the refused ones with their reasons.
 #[test]
 fn the_page_has_every_option() {
     let mut known: Vec<&str> = SETTINGS.iter().flat_map(|setting| setting.names).copied().collect();
@@ -257,7 +257,7 @@ fn the_page_has_every_option() {
     assert!(include_str!("../../../../docs/jobs.md").contains(&table_of_refused()), "write:\n{}", table_of_refused());
 }
 
-/// The table as the page has it.
+/// Returns the table in the form of the page.
 fn table_of_refused() -> String {
     let row = |group: &refused::Refused| {
         let names: Vec<String> = group.names.iter().map(|name| format!("`{name}`")).collect();
@@ -266,7 +266,7 @@ fn table_of_refused() -> String {
     REFUSED.iter().map(row).collect()
 }
 
-/// The names of options that the real fio prints.
+/// Returns the names of options that the real fio prints.
 fn names_of(fio: &Path, help: &str) -> Vec<String> {
     let told = std::process::Command::new(fio).arg(help).output().expect("fio starts");
     let text = String::from_utf8(told.stdout).expect("text");
@@ -307,7 +307,7 @@ fn the_jobs_of_the_threads_are_read() {
     assert_eq!((many.threads, many.depth), (80, 1));
 }
 
-/// Whether the real fio takes a file.
+/// Returns true if the real fio accepts a file.
 fn fio_takes(fio: &Path, file: &Path) -> bool {
     let mut command = std::process::Command::new(fio);
     command.arg("--parse-only").arg(file).output().expect("fio starts").status.success()

@@ -1,4 +1,4 @@
-//! Tests of what a report makes of a thread's latencies.
+//! Tests of a report on a thread's latencies.
 
 use super::*;
 

@@ -6,7 +6,7 @@ use super::*;
 use crate::pace::Pace;
 use crate::rw::Rw;
 
-/// Completes in order when asked to wait, or at once; fails at given offsets.
+/// An engine that completes in order when it must wait, or at once, and fails at given offsets.
 struct Toy {
     queue: VecDeque<(u32, i32)>,
     ready: usize,
@@ -127,7 +127,7 @@ fn the_stop_flag_and_the_deadline_end_the_run() {
     assert!(start.elapsed() < Duration::from_secs(5));
 }
 
-/// Completes at once and costs next to nothing: what is left is the loop.
+/// An engine that completes at once at almost no cost, so that the loop itself is measured.
 struct Nothing {
     slots: [u32; 128],
     queued: usize,

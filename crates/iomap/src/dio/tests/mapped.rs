@@ -14,7 +14,7 @@ use crate::file::PlainRanges;
 use crate::kiocb::IOCB_NOWAIT;
 use crate::mapping::MapFlags;
 
-/// What happened to a [`Scripted`] file, in order.
+/// Events of a [`Scripted`] file, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Call {
     Map(u64),
@@ -28,7 +28,7 @@ enum Call {
     SummedBlocking,
 }
 
-/// A file of pieces, each with a mapping as told.
+/// A file of pieces, each with a prescribed mapping.
 #[derive(Debug)]
 struct Scripted {
     device: Device,
@@ -37,9 +37,9 @@ struct Scripted {
     max: Option<u64>,
     /// Length, kind and `MAP_*` flags of each piece; piece n lies at n MiB + 1 MiB of the device.
     pieces: Vec<(u64, MappingKind, MapFlags)>,
-    /// `map` answers this instead.
+    /// Answer of `map` instead of a mapping.
     refuses: Mutex<Option<Result<Mapping, Status>>>,
-    /// What `map_plain` gives.
+    /// Answer of `map_plain`.
     plain: Mutex<Vec<u64>>,
     end_write: Result<(), Status>,
     summed: Result<(), Status>,
@@ -168,14 +168,15 @@ fn bench(
     (Bench::with_file(64, &device, file.clone()), file)
 }
 
-/// What a piece and the write as a whole mean, by the table: completion work; whether FUA is enough for a data sync.
+/// Computes from the table of rules whether a write to this piece has completion work, and whether FUA is enough for a
+/// data sync.
 fn rules(piece: (u64, MappingKind, MapFlags), extends: bool, writes_through: bool) -> (bool, bool) {
     let work =
         piece.1 == MappingKind::Unwritten || piece.2.any(MapFlags::SHARED) || piece.2.any(MapFlags::NEW) || extends;
     (work, !work && !piece.2.any(MapFlags::DIRTY) && writes_through)
 }
 
-/// A file that does not grow ends for writers where a block device does.
+/// A file that does not grow has the same end for writers as a block device.
 #[test]
 fn a_write_across_the_end_of_a_file_is_cut_there() {
     let piece = (8192, MappingKind::Mapped, MapFlags::NONE);
@@ -190,7 +191,7 @@ fn a_write_across_the_end_of_a_file_is_cut_there() {
     }
 }
 
-/// Every pair of mappings, with every kind of sync, on every kind of cache.
+/// Tries every pair of mappings, with every kind of sync, on every kind of cache.
 #[test]
 fn every_write_over_two_mappings_has_the_plan_of_the_table() {
     let kinds = [MappingKind::Mapped, MappingKind::Unwritten];

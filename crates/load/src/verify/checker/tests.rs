@@ -10,7 +10,7 @@ use crate::rw::Rw;
 
 const BS: usize = 512;
 
-/// What the memory does wrong, once, at its `at`-th write.
+/// Fault that the memory has once, at its `at`-th write.
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
     None,

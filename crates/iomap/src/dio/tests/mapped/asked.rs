@@ -1,4 +1,4 @@
-//! Files that ask for a later place of completion than their writes need.
+//! Files that require a later place of completion than their writes need.
 
 use super::*;
 use crate::mapping::MapFlags;

@@ -45,7 +45,7 @@ fn a_file_that_grows_takes_writes_beyond_its_end_and_no_further_than_it_may() {
         let issued = bench.issue(0, pos, &[at(memory.as_mut_ptr() as usize, 16384)]);
         assert_eq!(bench.run(issued), result, "{pos}");
     }
-    // A limit below the size bounds nothing that is there.
+    // A limit below the size does not cut the existing bytes.
     let (mut bench, _) = bench(&puppet, |file| (file.size, file.max) = (8192, Some(4096)), &pieces);
     let issued = bench.issue(IOCB_WRITE, 4096, &[at(BASE, 8192)]);
     assert_eq!(bench.run(issued), 4096);

@@ -1,8 +1,8 @@
-//! Mappings that follow each other on the device: one bio for all of them.
+//! Mappings that are adjacent on the device: one bio for all of them.
 
 use super::*;
 
-/// A piece that the next one follows on the device.
+/// A piece that is followed by the next one on the device.
 const LONG: u64 = MIB;
 
 #[test]

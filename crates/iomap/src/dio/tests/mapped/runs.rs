@@ -1,4 +1,4 @@
-//! Runs on files with mappings: what is mapped at once.
+//! Runs on files with mappings: I/Os mapped with one call.
 
 use super::*;
 
