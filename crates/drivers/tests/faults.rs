@@ -27,7 +27,7 @@ fn always(kind: FaultKind) -> FaultPlan {
     FaultPlan::new(3).with(kind, 1.0)
 }
 
-/// A plan with a bit of everything that ends by itself.
+/// A plan with some of every fault that ends by itself.
 fn mixed(seed: u64) -> FaultPlan {
     let kinds = [FaultKind::Error, FaultKind::Short, FaultKind::Torn, FaultKind::Delay, FaultKind::Misdirect];
     kinds.into_iter().fold(FaultPlan::new(seed), |plan, kind| plan.with(kind, 0.12))
@@ -42,10 +42,10 @@ fn walk(rig: &mut Rig, n: u32) {
     }
 }
 
-/// Sector and bytes of each request that the device saw, and how each I/O ended.
+/// Sector and bytes of each request that the device saw, and the status of each I/O.
 type Outcome = (Vec<(u64, u32)>, Vec<(u32, Status)>);
 
-/// Writes of one to eight blocks, far apart, and what became of them.
+/// Writes of one to eight blocks, far apart, and their results.
 fn run(puppet: &Puppet, plan: &FaultPlan) -> Outcome {
     let (mut rig, _) = over(puppet, plan);
     for owner in 0..60 {

@@ -1,5 +1,5 @@
-//! The gate of a device where the kernel takes back the barrier that it has promised: freezing says that the device is
-//! busy, for nobody can tell that no ring is in its driver.
+//! The gate of a device if the kernel withdraws the barrier that it has granted: freezing reports the device as busy,
+//! because a ring may still be in its driver.
 
 use std::time::Duration;
 

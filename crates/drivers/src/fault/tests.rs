@@ -1,4 +1,4 @@
-//! Specs of the fault device, and what it takes over from the device under it.
+//! Specs of the fault device, and the properties that it takes from the device below.
 
 use super::*;
 use crate::open_device;

@@ -1,4 +1,4 @@
-//! Opening and probing real files, a loop device where one can be had, and the words of each error.
+//! Opening and probing real files, a loop device where one can be had, and the text of each error.
 
 mod claim;
 mod data;
@@ -257,7 +257,7 @@ impl Loop {
         Loop::with_blocks(path, 512)
     }
 
-    /// With logical blocks of so many bytes.
+    /// Makes a loop device with logical blocks of this many bytes.
     fn with_blocks(path: &Path, block: u32) -> Option<Loop> {
         Loop::with(path, &["--sector-size", &block.to_string()])
     }

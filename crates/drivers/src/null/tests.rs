@@ -1,4 +1,4 @@
-//! The null device in its three ways to complete. Real time is only ever a lower bound here.
+//! The null device in its three modes of completion. Real time is only ever a lower bound here.
 
 use crate::open_device;
 use sheave_base::clock::Clock;
@@ -16,14 +16,14 @@ fn device(null: &Null) -> Device {
     Device::from_driver("null:", Box::new(null.clone()))
 }
 
-/// A ring on real time.
+/// Makes a ring on real time.
 fn real_ctx() -> IoCtx {
     let clock = Clock::real();
     let options = IoCtxOptions { bios: 64, kring_entries: 8, iopoll: false, stats: true, clock };
     IoCtx::new(options).unwrap()
 }
 
-/// Reads with `ctx` asleep between polls; gives the owners in the order of their ends.
+/// Reads with `ctx` asleep between polls. Returns the owners in the order of their ends.
 fn run_asleep(ctx: &mut IoCtx, bdev: u16, reads: u32) -> Vec<u32> {
     let mut ended = Vec::new();
     ctx.start_plug(reads);

@@ -1,4 +1,4 @@
-//! The ram device through a ring: it keeps what it is given, whatever the shape of the I/O and whoever does it.
+//! The ram device through a ring: it keeps its data, whatever the shape of the I/O and the ring.
 
 use std::sync::Barrier;
 
@@ -17,7 +17,7 @@ fn open(spec: &str) -> Device {
     open_device(spec).expect("a good spec")
 }
 
-/// A ring of its own on a device.
+/// Makes a ring of its own on a device.
 struct Ring {
     ctx: IoCtx,
     bdev: u16,
@@ -46,7 +46,7 @@ impl Ring {
         std::mem::take(&mut self.ended)
     }
 
-    /// One I/O to its end; `cuts` are where its memory is cut into vectors.
+    /// Runs one I/O to its end; `cuts` are the places where its memory is cut into vectors.
     fn io(&mut self, op: Op, flags: u16, sector: u64, memory: &mut [u8], cuts: &[usize]) -> Status {
         let vecs = pieces(memory, cuts);
         let bytes = if op == Op::Flush { 0 } else { memory.len() as u32 };
@@ -68,7 +68,7 @@ impl Ring {
     }
 }
 
-/// The memory as vectors, cut at these places.
+/// Returns the memory as vectors, cut at these places.
 fn pieces(memory: &mut [u8], cuts: &[usize]) -> Vec<BVec> {
     let len = memory.len();
     let mut ends: Vec<usize> = cuts.iter().map(|cut| cut % (len + 1)).collect();
@@ -120,7 +120,7 @@ fn it_is_as_large_as_asked_for_and_takes_any_operation() {
     assert_eq!(ring.read(8, 4096), data);
 }
 
-/// In a process of its own: it looks at the memory of the whole process, which other tests take and give back.
+/// Runs in a process of its own, because it reads the memory usage of the whole process, which other tests change.
 #[test]
 fn touched_memory_is_there_from_the_start() {
     const ALONE: &str = "SHEAVE_TEST_ALONE";

@@ -1,4 +1,4 @@
-//! Opening by spec: the kinds there are and those that a program adds, and that every refusal names cause and fix.
+//! Opening by spec: the built-in kinds and those that a program adds, and cause and fix in every refusal.
 
 use std::time::Duration;
 
@@ -137,7 +137,7 @@ fn all_that_a_spec_opens_is_listed_at_any_depth_and_nothing_is_opened() {
     assert!(registry.reaches(&deep).is_err(), "a spec that is never opened");
 }
 
-/// Nobody can say of a kind that was forgotten, also where it lies below another one.
+/// A kind that was not declared makes the list fail, also where it lies below another one.
 #[test]
 fn a_kind_that_does_not_declare_what_it_opens_is_refused_by_who_asks() {
     let mut registry = Registry::standard();

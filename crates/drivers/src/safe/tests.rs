@@ -1,4 +1,4 @@
-//! What a driver without unsafe code may do wrong, and that its ring gets an end of each request whatever it does.
+//! Mistakes of a driver without unsafe code: whatever it does, its ring gets one end of each request.
 
 mod ops;
 
@@ -21,7 +21,7 @@ use crate::open_device;
 
 const BLOCK: usize = 4096;
 
-/// Longer than anything takes.
+/// Longer than any step of a test takes.
 const LONG: Duration = Duration::from_secs(20);
 
 /// A ring with memory of its own, which waits for all that it sends.
@@ -44,7 +44,7 @@ impl Rig {
         Rig { ctx, bdev, memory: Vec::new(), ended: Vec::new() }
     }
 
-    /// Sends an I/O with memory of this byte; its number.
+    /// Sends an I/O with memory of this byte. Returns its number.
     #[allow(unsafe_code)]
     fn send(&mut self, op: Op, sector: u64, bytes: usize, fill: u8) -> u32 {
         let owner = self.memory.len() as u32;
@@ -105,7 +105,7 @@ type Do<T> = Arc<dyn Fn(&mut Request<'_>, &mut Vec<RequestId>) -> T + Send + Syn
 type OnChild = Arc<dyn Fn(&mut Request<'_>, ChildEnd) -> Step + Send + Sync>;
 type Poll = Arc<dyn Fn(&mut Polled<'_>, &mut Vec<RequestId>) + Send + Sync>;
 
-/// A driver that does what closures say.
+/// A driver that consists of closures.
 #[derive(Clone)]
 struct Does {
     start: Do<Step>,
@@ -243,7 +243,7 @@ fn a_request_that_is_never_ended_times_out() {
     let mut rig = Rig::new(&device);
     (0..20).for_each(|at| _ = rig.send(Op::Write, at * 8, BLOCK, 0));
     assert!(rig.wait_all().iter().all(|&status| status == Status::Timeout));
-    // And a ring that goes does not wait for it.
+    // And a ring that is dropped does not wait for it.
     let device = super::device("forgets", does(|_, _| Step::Wait));
     let mut rig = Rig::new(&device);
     (0..20).for_each(|at| _ = rig.send(Op::Write, at * 8, BLOCK, 0));

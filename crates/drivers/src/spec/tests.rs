@@ -1,8 +1,8 @@
-//! The grammar of specs: what is understood, without opening anything.
+//! The grammar of specs, without opening anything.
 
 use super::*;
 
-/// The parameters of `spec` without opening it.
+/// Parses the parameters of `spec` without opening it.
 fn params(spec: &str) -> Params<'static> {
     Params::parse(spec, spec.split_once(':').map_or("", |(_, rest)| rest), &|_| unreachable!("not opened"))
         .expect("a spec")
@@ -14,7 +14,7 @@ fn over_takes_the_rest() {
     assert_eq!(params.text("over").as_deref(), Some("ram:size=1G,bs=4k"));
     assert_eq!(params.fraction("error").unwrap(), Some(0.5));
     assert!(params.finish().is_ok());
-    // A key that only ends like it is a key of its own.
+    // A key that only ends with `over` is another key.
     let mut params = self::params("fault:takeover=1,over=null:size=1G,bs=4k");
     assert_eq!(params.text("over").as_deref(), Some("null:size=1G,bs=4k"));
     assert_eq!(params.text("takeover").as_deref(), Some("1"));

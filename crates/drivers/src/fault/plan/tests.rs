@@ -1,4 +1,4 @@
-//! The draw: how often, of which operations, the same again from the same seed; and rates that cannot be.
+//! The draw: its rates, the affected operations, repeatability from a seed; and rates that are refused.
 
 use super::*;
 

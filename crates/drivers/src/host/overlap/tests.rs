@@ -1,4 +1,4 @@
-//! The search on a pretended sysfs: what each kind of stack is made of, from each of its ends.
+//! The search in a simulated sysfs: the parts of each kind of stack, from each of its ends.
 
 use std::os::unix::fs::symlink;
 
@@ -10,7 +10,7 @@ struct Machine {
     sys: Sys,
 }
 
-/// No loop device can be opened: paths must do.
+/// A status function for loop devices that cannot be opened, so that paths must suffice.
 fn closed(_: &Path) -> Option<Node> {
     None
 }
@@ -32,7 +32,7 @@ impl Machine {
         fs::write(path, format!("{text}\n")).expect("written");
     }
 
-    /// A partition lies in the directory of its disk.
+    /// Adds a partition, in the directory of its disk.
     fn directory(&self, name: &str) -> PathBuf {
         let disk = ["sda", "sdb", "sdc", "loop0"].into_iter().find(|disk| name.starts_with(disk) && name != *disk);
         let devices = self.sys.root.join("devices");
@@ -60,14 +60,14 @@ impl Machine {
         self
     }
 
-    /// A file that exists, outside of the pretended machine.
+    /// A file that exists, outside of the simulated machine.
     fn file(&self, name: &str) -> (Node, PathBuf) {
         let path = self.dir.path().join(name);
         fs::write(&path, "bytes").expect("written");
         (Node::of(&fs::metadata(&path).expect("there")), path)
     }
 
-    /// What is found from here, by the last part of the path.
+    /// Returns the nodes found from here, by the last part of the path.
     fn around(&self, node: Node, path: &Path) -> Vec<(String, Way)> {
         let around = overlaps(&self.sys, node, path);
         assert!(around.hidden.is_empty() && !around.is_blind, "{around:?}");
@@ -128,7 +128,7 @@ fn a_backing_file_that_cannot_be_named_is_hidden() {
     let around = overlaps(&machine.sys, block("7:0"), Path::new("/dev/loop0"));
     assert_eq!(names(&around), [("loop0".to_owned(), Way::Itself)]);
     assert!(around.hidden[0].contains("/no/such/place/pool.img"), "{around:?}");
-    // Nobody can open what was deleted.
+    // A deleted file cannot be opened.
     machine.put("loop0", "loop/backing_file", "/no/such/place/pool.img (deleted)");
     assert_eq!(machine.around_block("loop0", "7:0"), [("loop0".to_owned(), Way::Itself)]);
     // The path is another file's in this mount namespace, as the device itself says.

@@ -39,7 +39,7 @@ fn a_file_opened_twice_has_one_owner() {
     first.claim(Sharing::Alone).expect("free");
 }
 
-/// A pool holds its claim to its end; what it opened the device for may be gone by then.
+/// A pool holds its claim to its end, even after the device that it was opened with was dropped.
 #[test]
 fn a_claim_lasts_though_its_device_is_gone() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -117,7 +117,7 @@ fn a_lock_that_one_reading_of_the_list_lacks_is_found_by_the_next() {
     assert!((2..100).contains(&looks), "{looks}");
 }
 
-/// An owner by the name of each of two overlapping devices keeps owners and readers of the other one away.
+/// An owner of each of two overlapping devices excludes owners and readers of the other one.
 #[track_caller]
 fn exclude_each_other(one: &Device, other: &Device) {
     for (first, second) in [(one, other), (other, one)] {
@@ -135,7 +135,7 @@ fn exclude_each_other(one: &Device, other: &Device) {
     one.claim(Sharing::Alone).expect("all is let go");
 }
 
-/// V20, also by another way to the same bytes.
+/// V20, also through another way to the same bytes.
 #[test]
 fn a_loop_device_and_its_backing_file_have_one_owner() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -199,7 +199,7 @@ fn each_kind_of_overlap_is_locked_as_strictly_as_it_must() {
     let whole = lock(Way::Above, Sharing::Alone).expect("free");
     lock(Way::Below, Sharing::WithReaders).expect_err("it is written");
     drop(whole);
-    // Another file has come to be called so.
+    // Another file has the name by now.
     File::create(dir.path().join("new")).and_then(|_| fs::rename(dir.path().join("new"), &path)).expect("renamed");
     let error = lock(Way::Same, Sharing::Alone).expect_err("nobody can tell who uses the first").to_string();
     assert!(error.contains("cannot be opened") && error.contains("by now"), "{error}");
@@ -209,7 +209,7 @@ fn each_kind_of_overlap_is_locked_as_strictly_as_it_must() {
     assert!(lock_one(&shared, Sharing::Alone, &unneeded).expect("the kernel keeps them apart").is_empty());
 }
 
-/// QEMU and this each refuse what the other one has, in both orders; what only reads shares.
+/// QEMU and this process each refuse an image that the other one has, in both orders; readers share it.
 #[test]
 fn qemu_and_an_owner_keep_each_other_away() {
     let Some(qemu) = sheave_testkit::require("qemu-io") else { return };

@@ -1,4 +1,4 @@
-//! What goes through the driver is what is in the file: against a model, in every shape that a request can have.
+//! Data that goes through the driver is the data in the file: against a model, with every shape of a request.
 #![allow(unsafe_code)] // registers buffers
 
 use std::os::unix::fs::FileExt;
@@ -22,14 +22,14 @@ fn device(path: &Path, options: &str) -> Device {
     open_device(&format!("file:{},size={SIZE}{options}", path.display())).expect("a device")
 }
 
-/// One I/O of a round: what it does and with which memory.
+/// One I/O of a round: its operation and its memory.
 struct Io {
     op: Op,
     at: u64,
     memory: Buf,
 }
 
-/// Cuts memory into pieces of whole blocks; their order is that of the I/O.
+/// Cuts memory into pieces of whole blocks, in the order of the I/O.
 fn pieces(memory: &mut [u8], block: usize, rng: &mut Rng) -> Vec<BVec> {
     let (mut vecs, mut rest) = (Vec::new(), memory);
     while !rest.is_empty() {
@@ -43,7 +43,7 @@ fn pieces(memory: &mut [u8], block: usize, rng: &mut Rng) -> Vec<BVec> {
     vecs
 }
 
-/// Submits the I/O as one bio of many pieces, or as several bios that are neighbours on the device.
+/// Submits the I/O as one bio of many pieces, or as several bios that are adjacent on the device.
 fn submit(rig: &mut Rig, bdev: u16, io: &mut Io, block: usize, rng: &mut Rng) {
     let bytes = io.memory.len() as u32;
     let flags = match (io.op, rng.below(6)) {

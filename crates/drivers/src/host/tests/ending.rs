@@ -1,4 +1,4 @@
-//! The end of a hardware context, a device or a ring, and who else hears of it.
+//! The end of a hardware context, a device or a ring, and its effect on others.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -80,8 +80,8 @@ fn a_device_that_goes_takes_nothing_of_the_others_with_it() {
     assert!(rig.ended.iter().all(|(_, status)| status.is_ok()));
 }
 
-/// Makes every further enter of a kernel ring fail with EBADF: takes its registered descriptor out of the thread's
-/// table, or puts another file in the place of its descriptor, if it goes by that.
+/// Makes every further enter of a kernel ring fail with EBADF: removes its registered descriptor from the thread's
+/// table, or replaces the file of its descriptor if it is entered by that.
 #[allow(unsafe_code)]
 fn take_from_kernel(ring: &mut KernelRing) {
     const UNREGISTER_RING_FDS: libc::c_uint = 21;
@@ -123,8 +123,8 @@ fn a_kernel_ring_that_takes_nothing_more_does_not_hold_up_the_end() {
     }
 }
 
-/// A filter that comes while a ring is in use. Each I/O ends once, with an error, and the kernel has let go of its
-/// memory by then; whoever comes next is told why.
+/// A filter is installed while a ring is in use. Each I/O ends once, with an error, and the kernel no longer uses its
+/// memory then; later I/O gets an error with the reason.
 #[test]
 fn a_kernel_ring_that_is_forbidden_later_fails_with_all_that_it_has() {
     let dir = tempfile::tempdir_in("/var/tmp").expect("a directory");

@@ -1,4 +1,5 @@
-//! Both engines: the same tests where io_uring is forbidden, what chooses, and what only the threads have.
+//! Both engines: the same tests where io_uring is forbidden, the choice between them, and features of the threads
+//! alone.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -31,7 +32,7 @@ const NOT_THERE: [&str; 13] = [
     "claim::",
 ];
 
-/// Under a filter of the shape of Docker's default profile, which answers EPERM to io_uring_setup.
+/// Runs under a filter like Docker's default profile, which returns EPERM for io_uring_setup.
 #[test]
 fn the_same_tests_pass_where_io_uring_is_forbidden() {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
@@ -93,8 +94,8 @@ fn the_engine_is_what_the_spec_says_or_what_is_allowed() {
     });
 }
 
-/// What else keeps a process from having rings, and a filter of half of the calls: each leaves the other engine, but
-/// for a lack of descriptors.
+/// Other reasons for which a process cannot have rings, and a filter of some of the calls: each selects the other
+/// engine, except a lack of descriptors.
 #[test]
 fn whatever_refuses_rings_leaves_the_other_engine() {
     let dir = tempfile::tempdir_in("/var/tmp").expect("a directory");
@@ -190,7 +191,7 @@ fn a_ring_that_goes_takes_back_what_no_thread_has_begun_and_nothing_of_another()
     assert!(stays.ended.iter().all(|(_, status)| status.is_ok()) && kept.iter().all(|byte| *byte == 3));
 }
 
-/// The directories of the file threads in /proc.
+/// Returns the directories of the file threads in /proc.
 fn file_threads() -> impl Iterator<Item = PathBuf> {
     let tasks = fs::read_dir("/proc/self/task").expect("tasks").flatten().map(|task| task.path());
     tasks.filter(|task| fs::read(task.join("comm")).is_ok_and(|comm| comm == b"sheave-file\n"))

@@ -1,6 +1,6 @@
-//! A ring over real files for the tests of the driver: memory, submission, and the list of what ended.
+//! A ring over real files for the tests of the driver: memory, submission, and the list of ended I/Os.
 //!
-//! The rig keeps the memory of each I/O until that has ended, as a ring would.
+//! The rig keeps the memory of each I/O until it has ended, like a ring.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ pub(super) const LONG: Duration = Duration::from_secs(30);
 
 pub(super) struct Rig {
     pub(super) ctx: IoCtx,
-    /// Owner and status of what has ended, oldest first.
+    /// Owner and status of each ended I/O, oldest first.
     pub(super) ended: Vec<(u32, Status)>,
     submitted: u32,
 }
@@ -34,7 +34,7 @@ impl Rig {
         Rig { ctx: IoCtx::new(options).expect("a ring"), ended: Vec::new(), submitted: 0 }
     }
 
-    /// A ring with this device; `None` with a loud word where io_uring is forbidden.
+    /// Makes a ring with this device; `None` with a loud message where io_uring is forbidden.
     pub(super) fn over(device: &Device) -> Option<(Rig, u16)> {
         let mut rig = Rig::new();
         let bdev = rig.attach(device)?;
@@ -51,7 +51,7 @@ impl Rig {
         }
     }
 
-    /// Submits an I/O on `vecs`; its number.
+    /// Submits an I/O on `vecs`. Returns its number.
     pub(super) fn submit(&mut self, bdev: u16, op: Op, flags: u16, at: u64, bytes: u32, vecs: &[BVec]) -> u32 {
         self.submit_fixed(bdev, op, flags, at, bytes, vecs, NO_FIXED_BUF)
     }
@@ -83,7 +83,7 @@ impl Rig {
         self.submitted - self.ended.len() as u32
     }
 
-    /// Waits until everything submitted has ended; each once.
+    /// Waits until everything submitted has ended, each I/O once.
     pub(super) fn drain(&mut self) {
         let start = Instant::now();
         while self.in_flight() > 0 {
@@ -104,7 +104,7 @@ impl Rig {
         self.ended.iter().find(|(of, _)| *of == owner).expect("ended").1
     }
 
-    /// One I/O from start to end.
+    /// Runs one I/O from start to end.
     pub(super) fn run(&mut self, bdev: u16, op: Op, flags: u16, at: u64, memory: &mut [u8]) -> Status {
         let vecs = [vec_of(memory)];
         let vecs = if memory.is_empty() { &[] } else { &vecs[..] };
@@ -113,7 +113,7 @@ impl Rig {
         self.status_of(owner)
     }
 
-    /// A discard or write-zeroes from start to end.
+    /// Runs a discard or write-zeroes from start to end.
     pub(super) fn run_range(&mut self, bdev: u16, op: Op, flags: u16, at: u64, bytes: u32) -> Status {
         let owner = self.submit(bdev, op, flags, at, bytes, &[]);
         self.drain();

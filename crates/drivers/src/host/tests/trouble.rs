@@ -1,4 +1,4 @@
-//! Files that misbehave: full, cut, read-only, silent, short; and specs that are wrong.
+//! Files that misbehave: full, truncated, read-only, silent, short; and specs that are wrong.
 
 use std::os::fd::AsFd;
 use std::thread;
@@ -14,12 +14,12 @@ use sheave_base::status::Status;
 use sheave_blk::bio::Op;
 use sheave_blk::device::Device;
 
-/// A pipe as a device: reads wait until somebody writes. The second is the writer's end.
+/// Makes a device of a pipe, whose reads wait until something is written. The second value is the writer's end.
 pub(super) fn silent(dir: &Path, timeout: Duration, depth: u16) -> (Device, File) {
     silent_by(None, dir, timeout, depth)
 }
 
-/// As [`silent`], read by one engine.
+/// Like [`silent`], with a given engine.
 pub(super) fn silent_by(
     engine: impl Into<Option<Engine>>,
     dir: &Path,
@@ -103,7 +103,7 @@ fn no_flush_of_a_file_that_was_cut_ends_well_any_more() {
         assert_eq!(rig.run(bdev, Op::Flush, 0, 0, &mut []), Status::IoErr, "nobody has read there");
         assert!(device.notices().iter().any(|notice| notice.contains("shrank to 73728")), "{:?}", device.notices());
         assert_eq!(rig.run(bdev, Op::Flush, 0, 0, &mut []), Status::IoErr);
-        // What was cut off does not come back with the size.
+        // Truncated data does not come back when the file grows again.
         file.set_len(1 << 20).expect("grown");
         assert_eq!(rig.run(bdev, Op::Flush, 0, 0, &mut []), Status::IoErr);
     }

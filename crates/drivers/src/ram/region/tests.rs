@@ -1,4 +1,4 @@
-//! What the region costs: memory where it was written, none elsewhere, and less after a clearing.
+//! Memory usage of the region: pages where it was written, none elsewhere, and fewer after a clearing.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -9,9 +9,9 @@ fn length(region: &Region) -> usize {
     region.sectors as usize * SECTOR
 }
 
-/// Pages of the region that take memory of their own, by number.
+/// Returns the pages of the region that take memory of their own, by number.
 fn pages_in_use(region: &Region) -> Vec<usize> {
-    /// A page that this process alone has; the page of zeroes that all share is none.
+    /// Flag of a page that this process alone has; the shared page of zeroes lacks it.
     const EXCLUSIVE: u64 = 1 << 56;
     let pagemap = File::open("/proc/self/pagemap").expect("/proc is there");
     let first = region.base.addr().get() / region.page;

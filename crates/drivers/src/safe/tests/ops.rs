@@ -1,4 +1,4 @@
-//! What drivers do on the ring's kernel ring: each operation ends once, holds its requests, and outlives no memory.
+//! Operations of drivers on the ring's kernel ring: each ends once, holds its requests, and outlives no memory.
 #![allow(unsafe_code)]
 
 use std::io::{Read, Write};
@@ -21,7 +21,7 @@ type Fd = Arc<OwnedFd>;
 type Hook = Arc<dyn Fn(&mut Polled<'_>, &mut Seen) + Send + Sync>;
 type Hears = Arc<dyn Fn(&mut Polled<'_>, &mut Seen, &OpEnd<'_>) + Send + Sync>;
 
-/// What a driver has seen, which its test reads.
+/// Record of what a driver has seen, which its test reads.
 #[derive(Debug, Default)]
 struct Seen {
     ids: Vec<RequestId>,
@@ -30,11 +30,11 @@ struct Seen {
     ends: Vec<(OpToken, i32, bool, Vec<u8>)>,
     polls: u32,
     refused: Vec<Refused>,
-    /// Whether the queue has been dropped.
+    /// True once the queue has been dropped.
     gone: bool,
 }
 
-/// A driver whose requests wait, and which does what closures say.
+/// A driver whose requests wait, and which consists of closures.
 #[derive(Clone)]
 struct Does {
     wants: Option<KernelUse>,
@@ -137,7 +137,7 @@ impl SafeQueue for Queue {
     }
 }
 
-/// A rig, unless there is no kernel ring here.
+/// Makes a rig, or returns `None` where there is no kernel ring.
 fn rig(of: &Does) -> Option<Rig> {
     if let Err(error) = KernelRing::new(8, KringOpts::default()) {
         eprintln!("SKIPPED: {error}");
@@ -146,7 +146,7 @@ fn rig(of: &Does) -> Option<Rig> {
     Some(Rig::new(&with_timeout("does", of.clone(), Vec::new(), Duration::from_secs(30))))
 }
 
-/// Polls and sleeps until something is so.
+/// Polls and sleeps until the condition holds.
 #[track_caller]
 fn until(rig: &mut Rig, what: &str, mut is: impl FnMut(&Rig) -> bool) {
     let start = Instant::now();
@@ -165,7 +165,7 @@ fn pair() -> (UnixStream, Fd) {
     (near, Arc::new(OwnedFd::from(far)))
 }
 
-/// Receives into all of the memory of the first request that has come.
+/// Receives into all of the memory of the first request that has arrived.
 fn receive_first(rqs: &mut Polled<'_>, seen: &mut Seen, fd: &Fd) {
     let id = seen.ids[0];
     let Some(rq) = rqs.get(id) else { return };
@@ -301,7 +301,7 @@ fn a_watch_has_an_idle_driver_polled_and_costs_nothing_meanwhile() {
         let polls = driver.seen().polls - before;
         assert!(polls < 20, "{polls} polls for one event: the ring did not sleep");
     }
-    // What has no watch any more is not heard.
+    // The driver is not told of events whose watch has ended.
     let token = driver.seen().tokens[0];
     let driver_poll = driver.seen().polls;
     assert!(driver_poll > 0 && driver.seen().ends.is_empty(), "events of a watch are polls");

@@ -1,4 +1,4 @@
-//! Drivers that share a kernel ring: what one has there delays no other, and nobody is woken before it is of use.
+//! Drivers that share a kernel ring: an operation of one delays no other, and no wake-up comes before it is useful.
 
 use std::os::fd::AsRawFd;
 
@@ -77,7 +77,7 @@ fn bells(many: usize) -> Vec<Fd> {
     (0..many).map(|_| Arc::new(eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd"))).collect()
 }
 
-/// Rings one bell after the other, each after such a time; when the last had been rung.
+/// Rings one eventfd after the other, each after a delay. Returns the time of the last ring.
 fn ring_each(bells: &[Fd], after: Duration) -> std::thread::JoinHandle<Instant> {
     let bells = bells.to_vec();
     std::thread::spawn(move || {
@@ -92,8 +92,8 @@ fn ring_each(bells: &[Fd], after: Duration) -> std::thread::JoinHandle<Instant> 
 /// A ring lets completions of its kernel ring gather for 10 ms; a test is sure of a little less.
 const GATHERS: Duration = Duration::from_millis(9);
 
-/// How many I/Os had ended at each wake-up of a ring that waits for four, and the time from before it waits until the
-/// last of them has ended.
+/// Returns the number of I/Os that had ended at each wake-up of a ring that waits for four, and the time from before
+/// the wait until the last of them has ended.
 fn wakes_of_four() -> (Vec<usize>, Duration) {
     let fds = bells(4);
     let mut rig = Rig::new(&Device::from_driver("rung", Box::new(Rung(fds.clone()))));
