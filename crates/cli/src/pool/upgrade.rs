@@ -39,13 +39,6 @@ struct Reply {
     upgrades: Vec<PartJson>,
 }
 
-/// The second copy of the metadata.
-const PAIRS: Upgrade = Upgrade {
-    name: "pairs",
-    lacks: "each page of metadata is there once: a damaged one costs the volumes that need it, or the pool",
-    gives: "each page of metadata is there twice, and a damaged one costs nothing",
-};
-
 const ALONE: &str = "doubling the metadata wants a pool that nobody has open";
 
 /// Gives a closed pool a second copy of its metadata.
@@ -57,7 +50,12 @@ fn double(args: &UpgradeArgs) -> Result<Vec<PartJson>, Failure> {
     let _claim = patience::until_free(|| device.claim(Sharing::Alone).map_err(failure::device))
         .map_err(|busy| not_while_served(&args.pool, ALONE, "", busy))?;
     let doubled = double_metadata_of(&device, &mut |_| ()).map_err(failure::pool)?;
-    Ok(if doubled { vec![part(&PAIRS)] } else { Vec::new() })
+    let pairs = PartJson {
+        name: "pairs".into(),
+        lacks: "each page of metadata is there once: a damaged one costs the volumes that need it, or the pool".into(),
+        gives: "each page of metadata is there twice, and a damaged one costs nothing".into(),
+    };
+    Ok(if doubled { vec![pairs] } else { Vec::new() })
 }
 
 fn part(&Upgrade { name, lacks, gives, .. }: &Upgrade) -> PartJson {

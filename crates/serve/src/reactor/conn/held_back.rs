@@ -1,4 +1,5 @@
-//! Requests that a limit of the export holds back until their time has come, and the reactor's list of their connections.
+//! Requests that a limit of the export holds back until their time has come, and the reactor's list of their
+//! connections.
 //!
 //! A connection that is held back is not received from, so nothing tells when its client hangs up: the reactor asks the
 //! sockets from time to time.

@@ -1,10 +1,10 @@
 //! Large reads of a device that carries reads out at once: one after the other, each sent before the next is read.
 //!
-//! Such a device (memory, or a volume that lies in memory) gains nothing from several reads at a time: it has copied all
-//! of them before the first is sent, and the data of sixteen reads of 256 KiB has left the processor's cache by then, so
-//! that sending fetches it from memory once more. So a large read waits, without memory, until little of what was read
-//! before is still to be sent. Requests of other kinds, and small reads, pass it. Where reads take time they all begin
-//! at once.
+//! Such a device (memory, or a volume that lies in memory) gains nothing from several reads at a time: it has copied
+//! all of them before the first is sent, and the data of sixteen reads of 256 KiB has left the processor's cache by
+//! then, so that sending fetches it from memory once more. So a large read waits, without memory, until little of what
+//! was read before is still to be sent. Requests of other kinds, and small reads, pass it. Where reads take time they
+//! all begin at once.
 
 use std::collections::VecDeque;
 
