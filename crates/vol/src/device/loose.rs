@@ -72,11 +72,11 @@ impl Search {
         let Some((head, _)) = identify(block).ok().filter(|(head, _)| head.address == at) else { return };
         match head.kind {
             kind::ROOT => _ = Superblock::decode_root(block, at, u64::MAX).map(|sb| self.take(at, sb)),
-            kind::LEAF | kind::INDEX | kind::TABLE | kind::SUMS | kind::KEPT => {
-                if self.latest.len() < MOST_POOLS || self.latest.contains_key(&head.pool) {
-                    let latest = self.latest.entry(head.pool).or_default();
-                    *latest = head.generation.max(*latest);
-                }
+            kind::LEAF | kind::INDEX | kind::TABLE | kind::SUMS | kind::KEPT
+                if self.latest.len() < MOST_POOLS || self.latest.contains_key(&head.pool) =>
+            {
+                let latest = self.latest.entry(head.pool).or_default();
+                *latest = head.generation.max(*latest);
             }
             _ => {}
         }
