@@ -12,6 +12,7 @@
 //! | [`handle_count`] | how many handles an owner has, and when it hears that one has gone |
 //! | [`wait`](mod@wait) | long waits: asleep, or step by step where a simulator runs the threads |
 //! | [`parker`] | sleep and wake-up of one owner, as a file descriptor a kernel ring can wait on |
+//! | [`switches`] | how often a thread has given up its CPU to wait |
 //! | [`wake_count`] | after how many results a sleeping owner is woken |
 //! | [`panics`] | how what a caught panic carries is dropped |
 //! | [`peer`] | who is at the other end of a unix socket |
@@ -66,6 +67,7 @@ pub mod rng;
 pub mod sbitmap;
 mod setters;
 pub mod status;
+pub mod switches;
 pub mod sync;
 pub mod trace;
 pub mod units;

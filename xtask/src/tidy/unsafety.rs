@@ -17,6 +17,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("crates/base/src/huge_pages.rs", "advising the system about memory"),
     ("crates/base/src/peer.rs", "asking the kernel who is at the other end of a socket"),
     ("crates/base/src/prefetch.rs", "asking the processor for a cache line"),
+    ("crates/base/src/switches.rs", "asking the kernel how often a thread has slept"),
     ("crates/blk/src/bio.rs", "vouching for the memory of an I/O"),
     ("crates/blk/src/bio_set.rs", "indexing the bio arena by numbers that only it hands out"),
     ("crates/blk/src/plain_io.rs", "vouching for the memory of a plain record"),

@@ -7,7 +7,7 @@
 //!
 //! | place | meaning |
 //! |---|---|
-//! | running | takes work, or looks for some; looks at every shard before it leaves |
+//! | running | takes work, looks for some, or was called to do so; looks at every shard before it leaves |
 //! | standby | was woken or made because nobody ran; becomes running unless somebody does |
 //! | idle | sleeps, on the idle stack |
 //! | in a section | runs an item that may block: all the others |
@@ -17,7 +17,7 @@
 //!   afterwards; each with a SeqCst fence in between. So if work is queued, somebody is running or on standby, or the
 //!   limit is reached and all are in sections, from which they come back to running.
 //! - I2: one standby at most, and none is made while somebody runs: N items that do not block are served by one
-//!   worker, and one wake-up serves a batch.
+//!   worker, and one wake-up serves a batch. A worker is called past the standby only where items block (`wanted`).
 //! - I3: workers <= limit when one is made; a limit that was lowered is reached as workers come by.
 //! - I4: idle, standby and all change under the roster's lock; running changes anywhere.
 
@@ -27,6 +27,7 @@ use sheave_base::parker::Unparker;
 use sheave_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use sheave_base::sync::{Arc, thread};
 
+use super::blocked::{Blocking, Seat};
 use super::lock::{Lock, LockStats};
 use super::nap::Nap;
 use super::shard::{Batch, Shard};
@@ -82,16 +83,7 @@ impl Counts {
 pub(super) struct WorkerRef {
     pub(super) id: u32,
     pub(super) unparker: Unparker,
-    pub(super) seat: Arc<Seat>,
-}
-
-/// Where a worker's thread is, for those who ask the kernel about it.
-#[derive(Debug, Default)]
-pub(super) struct Seat {
-    /// Its thread's id; 0 until it has begun.
-    pub(super) tid: AtomicU32,
-    /// When it entered the section that it is in, as a count of entries; 0 outside.
-    pub(super) entered: AtomicU64,
+    pub(super) seat: Arc<CachePadded<Seat>>,
 }
 
 /// What changes under the roster's lock.
@@ -111,6 +103,8 @@ pub(super) struct Roster {
     pub(super) failed: u64,
     /// No more workers are made.
     pub(super) closed: bool,
+    /// The last one that was put on standby: it may have left that meanwhile.
+    pub(super) standby: Option<Unparker>,
 }
 
 #[derive(Debug)]
@@ -119,17 +113,14 @@ pub(super) struct Acct {
     /// A bit a shard, set while it has entries (I2 of `shard`).
     nonempty: CachePadded<AtomicU64>,
     counts: CachePadded<AtomicU64>,
-    /// Items that may block and have ended: how a standby sees that somebody makes progress.
-    pub(super) progress: CachePadded<AtomicU64>,
+    pub(super) blocking: CachePadded<Blocking>,
     limit: AtomicU32,
+    /// CPUs that workers have.
+    cpus: AtomicU32,
     /// The CPUs on which work was queued last, and on which a worker took some last. Threads that share a CPU must not
     /// poll for each other.
     queued_on: AtomicU32,
     taken_on: AtomicU32,
-    /// Standbys that may become running without watching first.
-    pub(super) trust: AtomicU32,
-    /// Sections entered so far.
-    sections: AtomicU64,
     /// The shard that is looked at first: the one behind that of the last batch. So a worker that takes has looked at
     /// all other shards since it was in this one.
     turn: CachePadded<AtomicU32>,
@@ -146,12 +137,11 @@ impl Acct {
             shards: (0..shards).map(|_| CachePadded::new(Shard::new(clock.cloned()))).collect(),
             nonempty: CachePadded::new(AtomicU64::new(0)),
             counts: CachePadded::new(AtomicU64::new(0)),
-            progress: CachePadded::new(AtomicU64::new(0)),
+            blocking: CachePadded::new(Blocking::new()),
             limit: AtomicU32::new(limit),
+            cpus: AtomicU32::new(1),
             queued_on: AtomicU32::new(NO_CPU),
             taken_on: AtomicU32::new(NO_CPU),
-            trust: AtomicU32::new(0),
-            sections: AtomicU64::new(0),
             turn: CachePadded::new(AtomicU32::new(0)),
             starved: AtomicBool::new(false),
             nap: CachePadded::new(Nap::new()),
@@ -195,31 +185,54 @@ impl Acct {
     }
 
     /// A worker enters a section.
-    pub(super) fn enter(&self, seat: &Seat) {
-        // Relaxed, both: a hint for standbys.
-        let entered = self.sections.fetch_add(1, Ordering::Relaxed) + 1;
-        seat.entered.store(entered, Ordering::Relaxed);
+    pub(super) fn enter(&self, seat: &Seat, now: u64) {
+        seat.enter(now);
         self.move_counts(0, RUNNING);
     }
 
     /// A worker leaves its section.
     pub(super) fn leave(&self, seat: &Seat) {
-        // Relaxed, both: as above; a change of the progress is all that counts.
-        seat.entered.store(0, Ordering::Relaxed);
-        self.progress.fetch_add(1, Ordering::Relaxed);
+        seat.leave();
         self.move_counts(RUNNING, 0);
+    }
+
+    /// Sections that workers have left: a change is all that counts.
+    pub(super) fn left(&self) -> u64 {
+        self.roster.lock().workers.iter().fold(0, |sum, worker| sum.wrapping_add(worker.seat.left()))
+    }
+
+    /// Returns how many more workers are to be called. Where items block, one is to be there that takes work or is
+    /// about to: when the others sleep in their items it has their CPU, and nobody has to notice. Where most block, as
+    /// many as there are CPUs are called, for each calls the next. 0 where there can be no more, or nothing waits.
+    #[inline]
+    pub(super) fn wanted(&self) -> u32 {
+        if !self.blocking.is_likely() || !self.has_work() {
+            return 0;
+        }
+        let counts = self.counts();
+        if counts.idle() + counts.standby() == 0 && counts.all() >= self.limit() {
+            return 0;
+        }
+        // Relaxed: as in `limit`.
+        let ready = if self.blocking.is_the_rule() { self.cpus.load(Ordering::Relaxed) } else { 1 };
+        ready.saturating_sub(counts.running())
+    }
+
+    /// Workers have so many CPUs.
+    pub(super) fn set_cpus(&self, cpus: usize) {
+        // Relaxed: as in `limit`.
+        self.cpus.store(cpus as u32, Ordering::Relaxed);
     }
 
     /// How many workers in sections compute, as far as the kernel knows; it is asked no further than up to `most`, nor
     /// about more than four times as many. Those who entered last are asked about first: they compute, if any do.
     pub(super) fn computing(&self, most: usize) -> usize {
         let in_section = |worker: &WorkerRef| {
-            // Relaxed, both: as above.
-            let entered = worker.seat.entered.load(Ordering::Relaxed);
-            (entered != 0).then(|| (entered, worker.seat.tid.load(Ordering::Relaxed)))
+            // Relaxed: a hint.
+            worker.seat.since().map(|since| (since, worker.seat.tid.load(Ordering::Relaxed)))
         };
         let mut seen: Vec<_> = self.roster.lock().workers.iter().filter_map(in_section).collect();
-        seen.sort_unstable_by_key(|&(entered, _)| std::cmp::Reverse(entered));
+        seen.sort_unstable_by_key(|&(since, _)| std::cmp::Reverse(since));
         seen.iter().take(4 * most).filter(|&&(_, tid)| super::thread_state::computes(tid)).take(most).count()
     }
 
@@ -414,7 +427,9 @@ impl Acct {
         // SeqCst pairs with the fence of the other side: of queueing and leaving, one sees the other.
         fence(Ordering::SeqCst);
         // Relaxed: after the fence.
-        Counts(self.counts.load(Ordering::Relaxed)).nobody_looks() && self.has_work()
+        let counts = Counts(self.counts.load(Ordering::Relaxed));
+        // At the limit the first that leaves its section looks. Whoever raises the limit looks after that.
+        counts.nobody_looks() && self.has_work() && (counts.idle() > 0 || counts.all() < self.limit())
     }
 
     /// Entries queued, hashed ones included, the cancelled too.

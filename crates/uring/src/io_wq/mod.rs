@@ -9,6 +9,7 @@
 //! | `work`, `item` | what the pool knows of an item; the state word that decides who has it, and cancelling |
 //! | `shard`, `hash` | queues, batches; hashed work in order and never twice at once |
 //! | `acct` | an account's shards and the places of its workers: who is woken, made, sent to sleep |
+//! | `blocked` | how often items block, as their workers learn when they end |
 //! | `worker`, `thread_state` | a thread's life; whether it computes or sleeps, as the kernel knows |
 //! | `nap`, `help` | wake-ups that are put off on a CPU that worker and ring share; items that the ring runs itself |
 //! | `within` | items that run within items, on one thread |
@@ -27,6 +28,7 @@
 //! - I5: nothing is allocated for an item once its client is registered (`shard`).
 
 mod acct;
+mod blocked;
 mod census;
 mod client;
 mod hash;

@@ -269,6 +269,12 @@ impl<S: Source> Submitter<S> {
             if touched {
                 shared.accts[at].note_queued();
             }
+            if touched && !short {
+                let wanted = shared.accts[at].wanted();
+                if wanted > 0 {
+                    shared.call(at, wanted);
+                }
+            }
             if touched && shared.accts[at].wants_worker() {
                 if short && shared.accts[at].is_in_workers_way() && shared.accts[at].nap.rely() {
                     self.deferred = true;

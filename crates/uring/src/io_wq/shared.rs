@@ -13,11 +13,11 @@ use std::io;
 use std::time::Duration;
 
 use sheave_base::clock::Clock;
-use sheave_base::parker::Parker;
+use sheave_base::parker::{Parker, Unparker};
 use sheave_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sheave_base::sync::{Arc, Mutex, MutexGuard, thread};
 
-use super::acct::{Acct, IDLE, MAX_WORKERS, Roster, STANDBY, WORKER, WorkerRef};
+use super::acct::{Acct, IDLE, MAX_WORKERS, RUNNING, Roster, STANDBY, WORKER, WorkerRef};
 use super::client::{Client, ClientTable};
 use super::shard::Batch;
 use super::starts::Starts;
@@ -121,7 +121,7 @@ impl<S: Source> Shared<S> {
         // Without threads one shard does, and the order is the same on every machine.
         let shards = if options.stepped { 1 } else { options.shards };
         let acct = |at: usize| Acct::new(shards, options.max_workers[at].clamp(1, MAX_WORKERS), clock.as_ref());
-        Shared {
+        let shared = Shared {
             accts: [acct(0), acct(1)],
             cpus: Mutex::new(options.cpus.clone()),
             clients: Mutex::new(ClientTable::new()),
@@ -133,7 +133,9 @@ impl<S: Source> Shared<S> {
             live,
             steps: Mutex::new(Steps::new()),
             options,
-        }
+        };
+        shared.accts.iter().for_each(|acct| acct.set_cpus(shared.cpu_count()));
+        shared
     }
 
     /// Wakes or makes a worker if nobody looks after the account's work.
@@ -153,13 +155,14 @@ impl<S: Source> Shared<S> {
             acct.set_starved(false);
             acct.nap.end(worker.id);
             acct.move_counts(STANDBY, IDLE);
+            roster.standby = Some(worker.unparker.clone());
             drop(roster);
             worker.unparker.unpark();
             return;
         }
         let (mut alone, mut starved) = (counts.all() == 0, false);
         if !roster.closed && counts.all() < acct.limit() {
-            if self.spawn(at, &mut roster).is_ok() {
+            if self.spawn(at, &mut roster, STANDBY).is_ok() {
                 alone = false;
             } else {
                 roster.failed += 1;
@@ -179,8 +182,39 @@ impl<S: Source> Shared<S> {
         }
     }
 
-    /// Makes a worker (I1).
-    fn spawn(self: &Arc<Self>, at: usize, roster: &mut Roster) -> io::Result<()> {
+    /// Has so many more workers run, as far as there can be: an idle one, or one that is made, or else the standby.
+    #[cold]
+    pub(super) fn call(self: &Arc<Self>, at: usize, wanted: u32) {
+        let acct = &self.accts[at];
+        for _ in 0..wanted {
+            let mut roster = acct.roster.lock();
+            if roster.closed || !acct.has_work() {
+                return;
+            }
+            if let Some(worker) = roster.idle.pop() {
+                acct.nap.end(worker.id);
+                // Relaxed: under the roster's lock.
+                worker.seat.called.store(true, Ordering::Relaxed);
+                acct.move_counts(RUNNING, IDLE);
+                drop(roster);
+                worker.unparker.unpark();
+            } else if acct.counts().all() < acct.limit() {
+                if self.spawn(at, &mut roster, RUNNING).is_err() {
+                    roster.failed += 1;
+                    return;
+                }
+            } else {
+                // It looks for itself whether it is wanted.
+                let standby = roster.standby.take();
+                drop(roster);
+                standby.inspect(Unparker::unpark);
+                return;
+            }
+        }
+    }
+
+    /// Makes a worker (I1), which begins in this place.
+    fn spawn(self: &Arc<Self>, at: usize, roster: &mut Roster, place: u64) -> io::Result<()> {
         if let Some(gate) = &self.gate {
             gate()?;
         }
@@ -192,7 +226,13 @@ impl<S: Source> Shared<S> {
         roster.next_id += 1;
         let me = WorkerRef { id, unparker: parker.unparker(), seat: Arc::default() };
         roster.workers.push(me.clone());
-        acct.move_counts(WORKER + STANDBY, 0);
+        if place == STANDBY {
+            roster.standby = Some(me.unparker.clone());
+        } else {
+            // Relaxed: under the roster's lock, and before there is a thread.
+            me.seat.called.store(true, Ordering::Relaxed);
+        }
+        acct.move_counts(WORKER + place, 0);
         let (shared, live) = (Arc::clone(self), self.live);
         let kind = if at == 0 { "" } else { "u" };
         let thread = thread::Builder::new().name(format!("{}-{kind}{id}", self.options.name)).spawn(move || {
@@ -207,7 +247,7 @@ impl<S: Source> Shared<S> {
             }
             Err(error) => {
                 roster.workers.pop();
-                acct.move_counts(0, WORKER + STANDBY);
+                acct.move_counts(0, WORKER + place);
                 Err(error)
             }
         }
@@ -246,6 +286,7 @@ impl<S: Source> Shared<S> {
     pub(super) fn set_cpus(&self, cpus: &[usize]) {
         cpus.clone_into(&mut self.cpus.lock().expect("invariant: no panic under this lock"));
         for acct in &self.accts {
+            acct.set_cpus(self.cpu_count());
             acct.place(cpus);
         }
     }

@@ -22,6 +22,20 @@ pub(super) fn computes(thread: u32) -> bool {
     state == Some(&b'R')
 }
 
+/// Times that the calling thread has given up its CPU to wait for something.
+#[cfg(not(shuttle))]
+pub(super) fn switches() -> u64 {
+    sheave_base::switches::voluntary_switches()
+}
+
+/// Whether an item that took so many cycles was long enough for a sleep.
+#[cfg(not(shuttle))]
+#[inline]
+pub(super) fn may_have_slept(cycles: u64, overdue: u64) -> bool {
+    // A counter that ran backwards says nothing.
+    cycles >= overdue && cycles < 1 << 62
+}
+
 /// The CPUs of the process: those of its first thread. A ring's thread may be bound to one of them, and whatever it
 /// starts would be too.
 #[cfg(not(shuttle))]
@@ -77,6 +91,18 @@ pub(super) fn me() -> u32 {
 #[cfg(shuttle)]
 pub(super) fn computes(_: u32) -> bool {
     false
+}
+
+/// In a model nobody counts.
+#[cfg(shuttle)]
+pub(super) fn switches() -> u64 {
+    0
+}
+
+/// In a model any item may have slept.
+#[cfg(shuttle)]
+pub(super) fn may_have_slept(_: u64, _: u64) -> bool {
+    true
 }
 
 /// See above.

@@ -17,11 +17,11 @@
 //! How a worker that blocks is noticed. A thread in user space is not told when it is scheduled out, so an item that
 //! may block runs in a *section*: on entering, a worker with work behind it puts one other on standby. The standby
 //! sleeps for [`WATCH_MIN`]; if no item ended meanwhile, and the kernel says that the worker which entered last is
-//! asleep and not computing, it takes over. Having been right, the next [`TRUST`] need not watch, so that many blocking
-//! items are in flight at once; any progress seen by a watcher ends that trust. So items that are merely marked as
-//! blocking bring one more thread, which sleeps, and only items that block bring the limit. Items that do end, but take
-//! [`LONG_ITEM`] each (a copy of a mebibyte, a sum), are worth another CPU, if there is one: whoever watches them takes
-//! over as well.
+//! asleep and not computing, it takes over. Items that have blocked are noticed when they end (`blocked`): where some
+//! of the last ones did, nobody watches, and another worker is called for the moment in which this one sleeps
+//! (`Acct::wanted`). So items that are merely marked as blocking bring one more thread, which sleeps, and only items
+//! that block bring the limit. Items that do end, but take [`LONG_ITEM`] each (a copy of a mebibyte, a sum), are worth
+//! another CPU, if there is one: whoever watches them takes over as well.
 //!
 //! Invariants:
 //! - I1: results are handed over at the end of a batch and before a section is entered: nobody waits long for a
@@ -37,7 +37,8 @@ use sheave_base::sync::atomic::{Ordering, fence};
 use sheave_base::sync::{Arc, hint};
 use sheave_iomap::completion_plan::MayBlock;
 
-use super::acct::{Acct, IDLE, RUNNING, Roster, STANDBY, Seat, WORKER, WorkerRef};
+use super::acct::{Acct, IDLE, RUNNING, Roster, STANDBY, WORKER, WorkerRef};
+use super::blocked::{Own, Seat};
 use super::client::Client;
 use super::lock::Held;
 use super::nap::{MOST_NAPLESS, NAP};
@@ -54,8 +55,6 @@ const WATCH_MAX: Duration = Duration::from_millis(1);
 /// Items that take so long, one with the other, are done by as many workers as there are CPUs for them. To give an item
 /// to a thread on another CPU, and have it back, takes 1 to 3 us where that polls, and some 15 where it sleeps.
 const LONG_ITEM: Duration = Duration::from_micros(25);
-/// Workers that follow a right guess without watching.
-const TRUST: u32 = 16;
 /// Result of an item whose source panicked: `-EIO`.
 const PANICKED: WorkDone = WorkDone::Result(-5);
 
@@ -93,6 +92,8 @@ struct Worker<S: Source> {
     napless: u32,
     /// As many as will follow the next nap that is of no use.
     napless_next: u32,
+    /// What it knows of items that block.
+    own: Own,
 }
 
 impl<S: Source> Worker<S> {
@@ -114,6 +115,7 @@ impl<S: Source> Worker<S> {
             clock,
             napless: 0,
             napless_next: 1,
+            own: Own::default(),
         }
     }
 
@@ -130,7 +132,9 @@ impl<S: Source> Worker<S> {
         self.me.seat.tid.store(tid, Ordering::Relaxed);
         drop(roster);
         super::thread_state::settle(None, &self.shared.cpus());
-        let mut place = Place::Standby;
+        // Relaxed: it was set before this thread was made.
+        let mut place =
+            if self.me.seat.called.swap(false, Ordering::Relaxed) { Place::Running } else { Place::Standby };
         loop {
             place = match place {
                 Place::Standby => self.stand_by(),
@@ -150,24 +154,18 @@ impl<S: Source> Worker<S> {
             if !acct.has_work() || counts.running() > 0 {
                 return Place::Leaving(STANDBY);
             }
-            if counts.in_section() == 0 || take_trust(acct) {
+            if counts.in_section() == 0 || acct.wanted() > 0 {
                 break;
             }
-            // Relaxed: a change is all that counts.
-            let before = acct.progress.load(Ordering::Relaxed);
+            let before = acct.left();
             let woken = watch_for(&mut self.parker, watch);
-            // Relaxed: as above.
-            let ended = acct.progress.load(Ordering::Relaxed).wrapping_sub(before);
-            if ended > 0 {
-                acct.trust.store(0, Ordering::Relaxed);
-            }
+            let ended = acct.left().wrapping_sub(before);
             if woken == Wake::TimedOut && are_long(ended, watch) {
                 // Those that compute have a CPU each. Another worker is of use while there is one more.
                 let cpus = self.shared.cpu_count();
                 let computing = acct.computing(cpus);
                 if computing == 0 && ended == 0 {
-                    // Relaxed: a hint for the next standby.
-                    acct.trust.store(TRUST, Ordering::Relaxed);
+                    acct.blocking.found_blocked();
                 }
                 if computing < cpus {
                     break;
@@ -181,6 +179,7 @@ impl<S: Source> Worker<S> {
 
     /// Runs batches until there is nothing, or the worker is one too many.
     fn work(&mut self) -> Place {
+        self.own.look();
         loop {
             if self.is_surplus() {
                 self.release();
@@ -241,7 +240,7 @@ impl<S: Source> Worker<S> {
 
     /// Runs short items of the client that is served.
     fn run_short(&mut self, entries: &[WorkEntry]) {
-        let Worker { shared, acct, me, clients, started, slots, context, done, .. } = self;
+        let Worker { shared, acct, me, clients, started, slots, context, done, own, .. } = self;
         let Some(Some(client)) = clients.get(self.done_by as usize) else { return };
         started.clear();
         slots.clear();
@@ -252,7 +251,8 @@ impl<S: Source> Worker<S> {
                 slots.push(entry.slot());
             }
         }
-        let mut ends = InHand { shared, acct: *acct, seat: &me.seat, client, started, done, left: full(started.len()) };
+        let left = full(started.len());
+        let mut ends = InHand { shared, acct: *acct, seat: &me.seat, client, started, done, left, waited: false };
         let whole = guarded(|| client.source.run_short(context, slots, &mut ends));
         if whole.is_none() {
             // Whatever the panic has left of it. Before the rest ends: devices let go of the memory first.
@@ -260,12 +260,15 @@ impl<S: Source> Worker<S> {
         }
         // After a panic some are left.
         ends.end_rest(PANICKED);
+        if ends.waited {
+            own.look();
+        }
     }
 
     fn run_in_section(&mut self, entry: WorkEntry) {
         // I1.
         self.flush();
-        let Worker { shared, acct, me, clients, context, done, .. } = self;
+        let Worker { shared, acct, me, clients, context, done, own, .. } = self;
         let Some(Some(client)) = clients.get(self.done_by as usize) else { return };
         if !start(shared, client, entry) {
             return;
@@ -276,8 +279,10 @@ impl<S: Source> Worker<S> {
             CANCELLED
         } else {
             let in_section = InSection::enter(shared, *acct, &me.seat);
+            let since = in_section.since;
             let res = run_guarded(client, context, entry.slot());
             drop(in_section);
+            shared.accts[*acct].blocking.note(own, since);
             res
         };
         client.items.end(entry.slot(), entry.generation());
@@ -299,7 +304,8 @@ impl<S: Source> Worker<S> {
     fn spin(&self) -> bool {
         let acct = self.acct();
         let Some(clock) = &self.clock else { return acct.has_work() };
-        if acct.counts().running() > 1 || acct.is_in_submitters_way() {
+        // Where most items block, those that wake from their sleep want the CPU.
+        if acct.counts().running() > 1 || acct.is_in_submitters_way() || acct.blocking.is_the_rule() {
             return acct.has_work();
         }
         let (from, cycles) = (clock.cycles(), clock.ns_to_cycles(self.shared.options.spin.as_nanos() as u64));
@@ -364,7 +370,9 @@ impl<S: Source> Worker<S> {
                         (self.napless_next, (2 * self.napless_next).min(MOST_NAPLESS))
                     };
                 }
-                return Place::Standby;
+                // Relaxed: under the roster's lock.
+                let called = self.me.seat.called.swap(false, Ordering::Relaxed);
+                return if called { Place::Running } else { Place::Standby };
             };
             let nap_is_over = naps && woken == Wake::TimedOut;
             let relied = if nap_is_over || roster.closed { acct.end_nap(self.me.id) } else { false };
@@ -410,14 +418,6 @@ pub(super) fn are_long(ended: u64, time: Duration) -> bool {
     u128::from(ended) * LONG_ITEM.as_nanos() <= time.as_nanos()
 }
 
-/// Whether a standby may take over without watching.
-fn take_trust(acct: &Acct) -> bool {
-    // Relaxed: a hint; one standby at a time takes it.
-    let trust = acct.trust.load(Ordering::Relaxed);
-    acct.trust.store(trust.saturating_sub(1), Ordering::Relaxed);
-    trust > 0
-}
-
 #[cfg(not(shuttle))]
 fn watch_for(parker: &mut Parker, time: Duration) -> Wake {
     parker.park(Some(time))
@@ -444,16 +444,22 @@ fn start<S: Source>(shared: &Shared<S>, client: &Client<S>, entry: WorkEntry) ->
 struct InSection<'a> {
     acct: &'a Acct,
     seat: &'a Seat,
+    since: u64,
 }
 
 impl<'a> InSection<'a> {
     fn enter<S: Source>(shared: &'a Arc<Shared<S>>, at: usize, seat: &'a Seat) -> InSection<'a> {
         let acct = &shared.accts[at];
-        acct.enter(seat);
+        let since = acct.blocking.now();
+        acct.enter(seat, since);
+        let wanted = acct.wanted();
+        if wanted > 0 {
+            shared.call(at, wanted);
+        }
         if acct.wants_worker() {
             shared.wake(at);
         }
-        InSection { acct, seat }
+        InSection { acct, seat, since }
     }
 }
 
@@ -473,6 +479,8 @@ struct InHand<'a, S: Source> {
     done: &'a mut Vec<(u32, WorkDone)>,
     /// A bit for each that has not ended.
     left: u64,
+    /// The thread may have slept.
+    waited: bool,
 }
 
 /// The lowest so many bits.
@@ -508,6 +516,7 @@ impl<S: Source> Ends for InHand<'_, S> {
             self.client.finish(self.done);
             self.done.clear();
         }
+        self.waited = true;
         let _in_section = InSection::enter(self.shared, self.acct, self.seat);
         wait();
     }

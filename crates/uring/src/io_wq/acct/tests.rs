@@ -51,12 +51,56 @@ fn an_item_that_has_ended_is_progress_and_its_worker_is_in_no_section() {
     let seat = Seat::default();
     acct.move_counts(WORKER + RUNNING, 0);
     for ended in 0..3 {
-        assert_eq!(acct.progress.load(Ordering::Relaxed), ended, "what a standby looks at");
-        acct.enter(&seat);
+        assert_eq!(seat.left(), ended, "what a standby looks at");
+        acct.enter(&seat, 7);
         assert_eq!((acct.counts().in_section(), acct.counts().running()), (1, 0));
-        assert_ne!(seat.entered.load(Ordering::Relaxed), 0);
+        assert_eq!(seat.since(), Some(7));
         acct.leave(&seat);
         assert_eq!((acct.counts().in_section(), acct.counts().running()), (0, 1));
-        assert_eq!(seat.entered.load(Ordering::Relaxed), 0);
+        assert_eq!(seat.since(), None);
     }
+}
+
+#[test]
+fn a_worker_is_called_where_items_block_nobody_takes_work_and_there_may_be_one() {
+    let acct = Acct::new(1, 4, None);
+    acct.set_cpus(2);
+    acct.reserve(0, 4, 4);
+    acct.push(0, &[entry(0, 0)], &|_| true);
+    // Three of at most four, all in sections.
+    acct.move_counts(3 * WORKER, 0);
+    assert_eq!(acct.wanted(), 0, "a standby watches as long as nothing has blocked");
+    acct.blocking.found_blocked();
+    assert_eq!(acct.wanted(), 2, "one a CPU, for most block");
+    acct.move_counts(RUNNING, 0);
+    assert_eq!(acct.wanted(), 1);
+    acct.blocking.forget_some();
+    assert_eq!(acct.wanted(), 0, "where some block, one that takes work is enough");
+    acct.move_counts(0, RUNNING);
+    assert_eq!(acct.wanted(), 1);
+    acct.move_counts(WORKER, 0);
+    assert_eq!(acct.wanted(), 0, "all that may be are in sections");
+    acct.move_counts(STANDBY, 0);
+    assert_eq!(acct.wanted(), 1, "but for the one that watches");
+    acct.move_counts(0, STANDBY);
+    acct.set_limit(5);
+    assert_eq!(acct.wanted(), 1);
+    assert!(acct.take(&mut Batch::new()));
+    assert_eq!(acct.wanted(), 0, "nothing waits");
+}
+
+#[test]
+fn at_the_limit_nobody_is_woken_until_it_is_raised() {
+    let acct = Acct::new(1, 2, None);
+    acct.reserve(0, 4, 4);
+    acct.push(0, &[entry(0, 0)], &|_| true);
+    acct.move_counts(WORKER, 0);
+    assert!(acct.wants_worker());
+    acct.move_counts(WORKER, 0);
+    assert!(!acct.wants_worker(), "nobody can be woken or made");
+    acct.move_counts(IDLE, 0);
+    assert!(acct.wants_worker());
+    acct.move_counts(0, IDLE);
+    acct.set_limit(3);
+    assert!(acct.wants_worker());
 }
