@@ -54,7 +54,7 @@ impl TagWalk {
         TagWalk { busy, info }
     }
 
-    /// As [`TagSet::for_each`].
+    /// Same as [`TagSet::for_each`](super::TagSet::for_each).
     #[inline]
     pub(crate) fn for_each(&self, tell: &mut impl FnMut(Op, u16, bool)) {
         for (word, busy) in self.busy.iter().enumerate() {
