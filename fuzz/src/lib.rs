@@ -93,5 +93,6 @@ pub fn superblock(replay_seq: u64, journal_blocks: u32, members: u64) -> Superbl
         labels_at: 1,
         copies: [0; 2],
         paired: false,
+        kept: PageRef::NONE,
     }
 }

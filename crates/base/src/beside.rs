@@ -94,6 +94,7 @@ impl Beside {
         Beside(self.0 | other.0)
     }
 
+    /// Returns true if the set has `activity`.
     #[must_use]
     pub fn has(self, activity: Activity) -> bool {
         self.0 & 1 << activity as u8 != 0

@@ -132,7 +132,9 @@ pub struct Mapping {
     pub len: u64,
     /// First byte on the device; without meaning for a hole.
     pub addr: u64,
+    /// Kind of the mapping.
     pub kind: MappingKind,
+    /// Flags of the mapping.
     pub flags: MapFlags,
 }
 

@@ -42,6 +42,7 @@ pub struct SlowIo {
     pub number: u64,
     /// The [group](crate::io_stats::IoGroup::id) of its file; 0 for a file without one.
     pub file: u64,
+    /// Kind of the I/O.
     pub kind: IoKind,
     /// Place of the I/O, or of the first of several.
     pub place: Place,

@@ -67,6 +67,7 @@ impl HostError {
         Self { kind, path: path.to_owned(), cause: format!("cannot {what} it: {error}"), fix, errno: errno.map(Errno) }
     }
 
+    /// Returns the kind of the failure.
     pub fn kind(&self) -> HostErrorKind {
         self.kind
     }
@@ -76,6 +77,7 @@ impl HostError {
         self.errno
     }
 
+    /// Returns the path of the file or device.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -61,6 +61,7 @@ pub enum TransferKind {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Transfer<'a> {
+    /// Kind of the operation.
     pub kind: TransferKind,
     /// The socket or file. It stays open until the operation has ended.
     pub fd: &'a Arc<OwnedFd>,

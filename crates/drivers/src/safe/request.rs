@@ -95,6 +95,7 @@ pub enum Memory {
 pub struct Child {
     /// Number of the device, in the order of the argument of [`stacked`](super::stacked).
     pub lower: usize,
+    /// Operation on the device.
     pub op: Op,
     /// A write must be durable when it ends.
     pub fua: bool,
@@ -123,6 +124,7 @@ sheave_base::setters!(Child { fua: bool, number: u32 });
 pub struct ChildEnd {
     /// [`Child::number`] of the child.
     pub number: u32,
+    /// Status with which the child ended.
     pub status: Status,
     /// The child's own buffer, if it had one.
     pub buf: Option<Buf>,

@@ -2,13 +2,14 @@
 //!
 //! | arm | queue | a worker takes | workers |
 //! |---|---|---|---|
-//! | one-list | one list, one spinlock; flags are read where needed | one item | come when the last one blocks |
+//! | one-list | one list, one spinlock; flags are read where needed | one item | one more if an item finds none free |
 //! | flags-once | the same; flags are read once | one item | the same |
 //! | sharded | a list, a spinlock and a worker each; submitters go round | one item of its own list | one a list |
 //!
 //! Built as the kernel's io-wq was: an item is part of its request and is not allocated; a submitter that finds a free
-//! worker wakes that one, and nobody otherwise; a worker goes on until its list is empty; another one is made when
-//! there is work and no worker runs, because the last one has blocked or none was made yet. So one worker serves N.
+//! worker wakes that one, and makes another where none is free and there may be more: each item has `IOSQE_ASYNC`,
+//! which the kernel takes as the wish to run beside the others (`IO_WQ_WORK_CONCURRENT`). A worker goes on until its
+//! list is empty, and one that is about to block has another woken or made when nobody else runs and work waits.
 //! Hashed work as in the kernel of the time: the list is searched from the front for an item whose hash nobody runs.
 //!
 //! The lock spins, and yields its CPU when that takes long, for a holder that was preempted would otherwise be waited
@@ -37,9 +38,6 @@ const HASHED: u32 = 1;
 const UNBOUND: u32 = 2;
 const HASH_SHIFT: u32 = 24;
 const HASHES: usize = u64::BITS as usize;
-/// An item that finds no free worker gets one made, whoever runs: the kernel's rule for IOSQE_ASYNC
-/// (`IO_WQ_WORK_CONCURRENT`), by which the simulation predicts what many cores do.
-const A_WORKER_AN_ITEM: bool = cfg!(sheave_mesi);
 /// Tries of the lock before the CPU is yielded.
 const SPINS: u32 = 1000;
 /// A try that took longer, in ns, was not on a CPU.
@@ -208,7 +206,7 @@ impl Lists {
         }
     }
 
-    /// There is work: whom that asks for. A free worker is woken; another is made where none runs.
+    /// There is work: whom that asks for. A free worker is woken; another is made where none is free.
     fn ask(&self, list: &mut List) -> Ask {
         if list.ends || self.stepped {
             return Ask::Nothing;
@@ -217,7 +215,7 @@ impl Lists {
             list.running += 1;
             return Ask::Wake(free);
         }
-        if (list.running > 0 && !A_WORKER_AN_ITEM) || list.made >= self.most {
+        if list.made >= self.most {
             return Ask::Nothing;
         }
         list.running += 1;

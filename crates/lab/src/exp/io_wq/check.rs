@@ -53,10 +53,12 @@ pub fn check(lab: &Lab) -> Result<Vec<Check>, LabError> {
         format!("{:.2} reads of the flag word an item before, {:.2} in seed", reads[0], reads[1]),
     );
     let made = [BEFORE, AFTER].map(|arm| turns[arm].pool.created);
+    // Before, each item that finds no worker free has one made, as IOSQE_ASYNC has the kernel do: how many there are is
+    // the machine's to say.
     check(
-        "one worker serves many items that do not block",
-        made[0] == 1 && made[1] < u64::from(WORKERS),
-        format!("of at most {WORKERS} workers, {} made before, {} after", made[0], made[1]),
+        "after: one worker serves many items that do not block",
+        made[1] < u64::from(WORKERS),
+        format!("of at most {WORKERS} workers, {} made after, {} before", made[1], made[0]),
     );
     Ok(checks)
 }

@@ -28,8 +28,8 @@ pub const ARMS: [ArmInfo; 6] = [
     ArmInfo {
         name: "before",
         role: Role::Before,
-        what: "The kernel's structure as it was: one list, one spinlock, workers that come when the last one blocks; \
-               flags read wherever they are needed.",
+        what: "The kernel's structure as it was: one list, one spinlock, a worker more for each item that finds none \
+               free (IOSQE_ASYNC); flags read wherever they are needed.",
     },
     ArmInfo { name: "seed", role: Role::Seed, what: "The same, with the flags read once." },
     ArmInfo {
