@@ -218,6 +218,27 @@ fn model_a_blocked_worker_is_replaced() {
 }
 
 #[test]
+fn model_workers_are_called_where_items_block() {
+    explore("calls", || {
+        let pool = pool(3);
+        pool.shared().accts[0].blocking.found_blocked();
+        let (mut submitter, seen) = client(&pool, WAITS + 1);
+        // One that waits for those behind it, and then some that find workers asleep, gone, or about to be.
+        for (first, all) in [(WAITS, 3), (2, 6)] {
+            submitter.queue(first, WorkFlags::BOUND);
+            submitter.commit();
+            submitter.queue(0, WorkFlags::BOUND);
+            submitter.queue(1, WorkFlags::BOUND);
+            submitter.commit();
+            seen.wait(all);
+            assert!(pool.counts()[0].workers <= 3);
+        }
+        pool.shutdown();
+        assert_eq!(pool.shared().accts[0].counts(), super::acct::Counts(0), "each has left the place that it was in");
+    });
+}
+
+#[test]
 fn model_a_client_closes_and_another_takes_its_place() {
     explore("close", || {
         let pool = pool(2);
