@@ -218,8 +218,8 @@ fn a_pool_that_opens_for_deletes_alone() {
 /// V24: writes are under way while their volume is cut, made larger, rolled back, and given another maximum size.
 #[test]
 fn volumes_that_grow_are_resized_under_writes() {
-    let report = crash_of(1800, 120, 60, &Setup::with_cuts);
-    let summed = crash_of(1830, 120, 60, &|setup| setup.with_checksums().with_cuts());
+    let report = crash_of(1800, 180, 60, &Setup::with_cuts);
+    let summed = crash_of(1830, 180, 60, &|setup| setup.with_checksums().with_cuts());
     for report in [report, summed] {
         for kind in ["resize of a volume that grows", "rollback of a volume that grows", "largest size"] {
             let beside = report.tally.of(&format!("{kind}: with I/O to its volume under way"));

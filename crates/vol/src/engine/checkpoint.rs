@@ -33,7 +33,6 @@ use crate::format::page::{PagePlace, PageRef, free, index, leaf};
 use crate::format::superblock::{Geometry, Superblock};
 use crate::format::{BLOCK, MAX_FREE_RUNS};
 use crate::state::State;
-use crate::state::account::Spender;
 use crate::state::extent_map::{Entry, INDEX_SHIFT, Top, id_of};
 use crate::state::phase::{Event, Phase};
 use crate::state::plan::{Draft, Plan, Reached, Taken};
@@ -93,13 +92,18 @@ impl PoolInner {
         let labels = plan.labels();
         let mut runs = plan.draft.runs();
         runs.extend(labels.iter().map(|(at, block)| (*at, &block[..])));
-        runs.extend(plan.root.iter().map(|(at, block)| (*at, &block[..])));
         self.io.write_many(&runs)?;
         drop(runs);
         for (at, block) in &plan.free {
             // The checkpoint is whole without the list, which only an opening with a damaged map reads. So nothing
             // fails because the block cannot be written: the host may have no space for it.
             let _ = self.io.write(*at, &block[..]);
+        }
+        if let Some((at, block)) = &plan.root {
+            // Nor does it need the loose root, whose page may be one of those that have no space.
+            self.io
+                .write(*at, &block[..])
+                .or_else(|status| if status == Status::NoSpc { Ok(()) } else { Err(status) })?;
         }
         self.flush()?;
         plan.reached = plan.reached.max(Reached::Superblock);
@@ -205,13 +209,11 @@ impl State {
         Ok(Plan { draft, sb, free, root, reached: Reached::Pages, replaced: self.tree.pages.take_given_up(), taken })
     }
 
-    /// The loose root of a checkpoint, for which the pages of the two last ones are kept, if there is room.
-    fn draft_root(&mut self, sb: &Superblock) -> Option<(u64, Box<Block>)> {
-        if self.roots.is_none() && self.can_pay(2, Spender::Write) {
-            let State { tree, .. } = self;
-            self.roots = tree.pages.take(2, &mut tree.units).and_then(|pages| pages.try_into().ok());
-        }
-        let at = self.roots?[(sb.generation >> 1 & 1) as usize];
+    /// The loose root of a checkpoint, in a page that stays free: one of the last two, in turn, so that the one before
+    /// is there until this one counts, if the same pages are free. None if no page of a unit of metadata is.
+    fn draft_root(&self, sb: &Superblock) -> Option<(u64, Box<Block>)> {
+        let last: Vec<u64> = self.tree.pages.last_free().take(2).collect();
+        let at = *last.get((sb.generation >> 1 & 1) as usize).or(last.first())?;
         let mut block = Box::new([0; BLOCK]);
         sb.encode_root(&mut block, at);
         Some((at, block))

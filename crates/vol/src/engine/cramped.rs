@@ -40,7 +40,6 @@ use crate::format::page::second_address;
 use crate::format::superblock::Superblock;
 use crate::made_at;
 use crate::state::State;
-use crate::state::account::Spender;
 use crate::state::phase::{Event, Phase};
 use crate::state::sums::regions::Regions;
 
@@ -73,13 +72,8 @@ impl PoolInner {
                 return Ok(true);
             }
         }
-        // The last page that was tried may have had space, and that is not why there is no room. Where the pool has
-        // enough free pages, it is the host that has no space for them.
-        let has_pages = {
-            let state = self.lock();
-            state.has_room(state.pages_due(), Spender::EndOfWrite)
-        };
-        if refused || has_pages {
+        // The last page that was tried may have had space, and that is not why there is no room.
+        if refused {
             self.note_host(Status::NoSpc);
         }
         Ok(false)

@@ -83,8 +83,6 @@ pub(crate) struct State {
     pub(crate) limbo: Limbo,
     /// While a map is damaged.
     pub(crate) quarantine: Option<Held>,
-    /// The two pages of loose roots, which checkpoints write in turn.
-    pub(crate) roots: Option<[u64; 2]>,
     /// What the journal said of places of maps whose pages are damaged.
     pub(crate) kept: Kept,
     /// How much space is left, and whether metadata runs short.
@@ -152,7 +150,6 @@ impl State {
             recorded: Vec::new(),
             limbo: Limbo::default(),
             quarantine: None,
-            roots: None,
             kept: Default::default(),
             space: Default::default(),
             times_full: 0,

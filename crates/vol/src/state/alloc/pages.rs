@@ -149,6 +149,16 @@ impl Pages {
         if self.sparse { self.free / self.per_unit() } else { 0 }
     }
 
+    /// The free pages of units of metadata, the one that is taken last first: what is written there stays for longest.
+    /// They have space, and who writes to them while no other checkpoint is written meets nobody.
+    pub(crate) fn last_free(&self) -> impl Iterator<Item = u64> {
+        let has = |mask: &Mask, page: u64| mask[(page >> 6) as usize] >> (page & 63) & 1 != 0;
+        self.partial.iter().rev().flat_map(move |(unit, mask)| {
+            let pages = (0..self.per_unit()).rev().filter(move |page| has(mask, *page));
+            pages.map(move |page| (unit << self.unit_shift) + (page << BLOCK_SHIFT))
+        })
+    }
+
     /// A unit that was taken for metadata and written as a whole.
     pub(crate) fn add(&mut self, taken: MetaUnit) {
         self.pair(taken);
