@@ -41,7 +41,10 @@ impl Run<'_> {
     /// The copies of the superblock.
     fn copies(&mut self) -> Result<(), Stop> {
         let sb = self.superblock()?;
-        let all: Vec<u64> = sb.copies.into_iter().filter(|at| *at != 0).collect();
+        // A crash leaves copies torn, or of another checkpoint than the superblock that an opening goes by. The first
+        // checkpoint writes them anew; where there was none, nothing can be said of them.
+        let is_theirs = sb.clean || self.pool.check_writable("looking at copies of the superblock").is_ok();
+        let all: Vec<u64> = sb.copies.into_iter().filter(|at| *at != 0 && is_theirs).collect();
         self.wait()?;
         if all.iter().any(|at| copy(self.pool, &sb, *at).is_some()) {
             let pool = self.pool;
