@@ -22,7 +22,7 @@ use super::thread_state;
 const OVERDUE: Duration = Duration::from_micros(10);
 /// All items, as a share.
 const ALL: u32 = 1 << 16;
-/// Where fewer block, one worker is enough, and a standby watches it.
+/// Share of blocking items below which one worker is enough, and a standby watches that worker.
 const LEAST: u32 = ALL * 3 / 128;
 /// Each item has one part in so many of the share: the last 64 items count most. One that blocks among many that do not
 /// is below [`LEAST`], two are not.

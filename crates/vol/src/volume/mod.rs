@@ -186,8 +186,8 @@ impl Volume {
         changes::snapshot_number(&self.pool, name)
     }
 
-    /// As [`Volume::differences_since`], since the snapshot of this number, which is not kept: it may be renamed, and
-    /// deleted, at any time. `go_on` sees before each MiB of either volume what was found until then.
+    /// Compares like [`Volume::differences_since`], with the snapshot of this number. The snapshot is not kept open: it
+    /// may be renamed or deleted at any time. `go_on` sees before each MiB what was found until then.
     ///
     /// # Errors
     ///
