@@ -116,8 +116,7 @@ fn a_pool_that_was_not_made_to_the_end_is_none_or_empty() {
 #[test]
 fn a_pool_that_is_overwritten_is_what_it_was_or_gone() {
     let mut seen = Seen::default();
-    // Of seed 4 the run that makes the pool reports a size of a clone that the model does not know: not understood yet.
-    for seed in (1..=25).filter(|seed| *seed != 4) {
+    for seed in 1..=24 {
         let setup = Setup::draw(seed, 80);
         let (image, model) = used(&setup);
         cut_create(&setup, &image, Some(&model), &mut seen);

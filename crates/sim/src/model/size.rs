@@ -138,10 +138,12 @@ impl Growth {
     }
 
     /// Raises the durable size. Keeps raises that ended after `horizon`, because the copy being made may be without
-    /// them, and those under way, because a call may cut the volume before they end.
+    /// them, and those under way, because a call may cut the volume before they end. Keeps those in doubt (S5) too:
+    /// the copy being made may have the size that one of them left before the call began.
     fn make_durable(&mut self, size: u64, horizon: u64) {
         self.durable = self.durable.max(size);
-        self.raises.retain(|one| one.end > self.durable || one.ended == NEVER || one.ended > horizon);
+        let in_doubt = |one: &Raise| one.parts && !one.found;
+        self.raises.retain(|one| one.end > self.durable || one.ended == NEVER || one.ended > horizon || in_doubt(one));
     }
 
     /// Returns the end of the last write, ended or under way.
