@@ -225,7 +225,7 @@ impl Device {
         self.each_queue(|queue, _| queue.set_stats(on));
     }
 
-    /// Whether statistics are kept of all queues under the device.
+    /// Returns true if all queues under the device keep statistics.
     pub fn keeps_stats(&self) -> bool {
         let mut all = true;
         self.each_queue(|queue, _| all &= queue.keeps_stats());

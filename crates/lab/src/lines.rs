@@ -120,7 +120,7 @@ fn flooded<P: Send + Sync + 'static, C: Client + 'static>(
     pool: Arc<P>,
     client: impl Fn(&P, Back) -> C + Clone + Send + 'static,
 ) -> (Counts, u64) {
-    // As many for each worker, whoever submits them.
+    // Each worker gets the same number of items, however many threads submit them.
     let items = 2 * u64::from(flood.depth) * u64::from(flood.workers / flood.submitters);
     let bodies = (0..flood.submitters).map(|_| {
         let (pool, client, depth, batch) = (Arc::clone(&pool), client.clone(), flood.depth, flood.batch);

@@ -26,7 +26,7 @@ const STATUS_PAYLOAD_HEAD: u64 = 8;
 pub enum Command {
     /// Read a range.
     Read,
-    /// Write a range; its payload follows.
+    /// Write a range. The payload follows the request.
     Write,
     /// Make everything that was answered before durable.
     Flush,

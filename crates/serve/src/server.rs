@@ -310,12 +310,6 @@ impl Server {
         self.shared.end();
         self.threads.iter().for_each(|(_, handle)| handle.wake());
         let ends: Vec<_> = self.threads.drain(..).map(|(thread, _)| thread.join()).collect();
-        // A thread that has answered the last question of a client lets go of the exports a moment later; whoever stops
-        // the server closes their pools next.
-        let until = Instant::now() + Duration::from_secs(1);
-        while Arc::strong_count(&self.shared) > 1 && Instant::now() < until {
-            std::thread::sleep(TAKE_LOOK);
-        }
         // All of them have ended before one is told of.
         ends.into_iter().try_for_each(|end| end.unwrap_or(Err(ServeError::Panicked)))
     }

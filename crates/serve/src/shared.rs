@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use sheave_base::sync::Mutex;
 use sheave_base::sync::atomic::{AtomicBool, Ordering};
+use sheave_base::sync::{Arc, Mutex};
 use sheave_base::trace::writer::TraceWriter;
 
 use sheave_iomap::slow::DEFAULT_SLOW_LIMIT;
@@ -118,13 +118,23 @@ pub(crate) enum Order {
     Status { conn: usize, found: Result<Vec<Extent>, NoStatus> },
 }
 
-/// Orders for one reactor.
+/// Orders for one reactor. A thread that has something to tell a client holds these alone, and none of the exports.
 #[derive(Default)]
-struct Orders {
+pub(crate) struct Orders {
     some: AtomicBool,
     list: Mutex<Vec<Order>>,
     /// Wakes the reactor.
     handle: OnceLock<RingHandle>,
+}
+
+impl Orders {
+    /// Gives the reactor something to do, and wakes it.
+    pub(crate) fn put(&self, order: Order) {
+        self.list.lock().expect("invariant: nothing panics under this lock").push(order);
+        // Release: pairs with the swap in `Shared::take_orders`.
+        self.some.store(true, Ordering::Release);
+        self.handle.get().into_iter().for_each(RingHandle::wake);
+    }
 }
 
 /// What all reactors share.
@@ -135,12 +145,12 @@ pub(crate) struct Shared {
     pub(crate) notices: Notices,
     pub(crate) clients: Clients,
     stop: AtomicBool,
-    orders: Vec<Orders>,
+    orders: Vec<Arc<Orders>>,
 }
 
 impl Shared {
     pub(crate) fn new(exports: Exports, listeners: Vec<Listener>, options: ServerOptions, notices: Notices) -> Shared {
-        let orders = (0..options.reactors.max(1)).map(|_| Orders::default()).collect();
+        let orders = (0..options.reactors.max(1)).map(|_| Arc::default()).collect();
         let (clients, stop) = (Clients::new(options.reactors.max(1)), AtomicBool::new(false));
         Shared { exports, listeners, options, notices, clients, stop, orders }
     }
@@ -159,17 +169,20 @@ impl Shared {
 
     /// Gives a reactor something to do, and wakes it.
     pub(crate) fn order(&self, reactor: usize, order: Order) {
-        let Some(orders) = self.orders.get(reactor) else { return };
-        orders.list.lock().expect("invariant: nothing panics under this lock").push(order);
-        // Release: pairs with the swap in `Shared::take_orders`.
-        orders.some.store(true, Ordering::Release);
-        orders.handle.get().into_iter().for_each(RingHandle::wake);
+        if let Some(orders) = self.orders.get(reactor) {
+            orders.put(order);
+        }
+    }
+
+    /// Returns the orders of a reactor, for a thread that outlives the server by a moment.
+    pub(crate) fn orders_of(&self, reactor: usize) -> Arc<Orders> {
+        Arc::clone(&self.orders[reactor])
     }
 
     /// What a reactor was given to do since it asked last.
     pub(crate) fn take_orders(&self, reactor: usize) -> Vec<Order> {
         let orders = &self.orders[reactor];
-        // Acquire: pairs with the store in `Shared::order`; the list is read under its lock anyway. The load alone
+        // Acquire: pairs with the store in `Orders::put`; the list is read under its lock anyway. The load alone
         // keeps the turns of a busy reactor from writing to the line.
         if !orders.some.load(Ordering::Acquire) || !orders.some.swap(false, Ordering::Acquire) {
             return Vec::new();

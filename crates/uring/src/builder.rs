@@ -23,8 +23,8 @@ const MAX_ENTRIES: u32 = 32768;
 /// Messages from other rings that wait at most, beyond the size of the CQ.
 const MIN_MAILBOX: u32 = 64;
 
-/// How long before a device has something a polled ring is awake: longer than the kernel takes to end a sleep on an
-/// idle CPU.
+/// Time before a device's deadline at which a polled ring wakes up and polls: longer than the kernel takes to end a
+/// sleep on an idle CPU.
 const POLLED_REST: Duration = Duration::from_micros(60);
 
 /// Builds a [`Ring`].

@@ -78,8 +78,8 @@ fn places(lab: &Lab, arm: usize, what: &str, point: &Point) -> Result<Check, Lab
     })
 }
 
-/// A synchronous write has no worker and no task work; its caller ends those that have completion work, and with others
-/// nothing is left to do when the device has ended them.
+/// Checks synchronous writes, which use neither a worker nor task work: the caller ends each write that has completion
+/// work, and a write without completion work is over when the device has ended it.
 fn by_its_caller(lab: &Lab, what: &str, point: &Point) -> Result<Check, LabError> {
     let mut arm = DioArm::synchronous(lab, point)?;
     let turn = arm.turn(TurnEnd::Ios(IOS))?;

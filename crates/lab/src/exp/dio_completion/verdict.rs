@@ -118,7 +118,7 @@ fn shows(best: &Row, report: &ExperimentReport, polled: &[f64], cells: &NotEligi
     text + &told_of_cells(cells)
 }
 
-/// What became of the cells that are not eligible, and why where that is known.
+/// Returns a sentence about the cells that are not eligible, with the reason of each difference that has a known one.
 fn told_of_cells(NotEligible { odd, flushed, measured }: &NotEligible) -> String {
     let mut text = match (*measured - flushed.len(), &odd[..]) {
         (0, _) => String::new(),

@@ -84,13 +84,14 @@ impl Conn {
     }
 }
 
-/// Answers a question of a connection on the export's thread, which lets go of the export before the client is told:
-/// whoever takes the export out waits for its clients.
+/// Answers a question of a connection on the export's thread. The thread lets go of the export before the client is
+/// told, and holds no other: whoever takes an export out, or ends the server and closes its pools, waits for clients
+/// alone.
 fn read_on_a_thread(export: &Arc<Served>, question: Question, conn: usize, io: &Io) -> std::io::Result<()> {
-    let (of, shared, reactor) = (Arc::clone(export), Arc::clone(&io.shared), io.number);
+    let (of, orders) = (Arc::clone(export), io.shared.orders_of(io.number));
     export.status_thread().run(move || {
         let found = of.backend.extents(&question);
         drop(of);
-        shared.order(reactor, Order::Status { conn, found });
+        orders.put(Order::Status { conn, found });
     })
 }
