@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::process;
 use crate::tools::require;
 
 /// The user that may do everything.
@@ -106,19 +107,13 @@ impl Ceph {
         run(self.dir.path(), program, words)
     }
 
-    /// Stops the OSD (SIGSTOP), and waits until each of its threads has stopped: some may still answer for a while
-    /// after the signal was sent.
+    /// Stops the OSD (SIGSTOP), and waits until each of its threads has stopped.
     ///
     /// # Panics
     ///
     /// Panics if the OSD is not there, or does not stop.
     pub fn stop_osd(&self) {
-        self.signal_osd("STOP");
-        let until = Instant::now() + PATIENCE;
-        while !self.has_stopped() {
-            assert!(Instant::now() < until, "the OSD does not stop");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        process::stop(self.osd.id());
     }
 
     /// Lets the OSD go on (SIGCONT).
@@ -127,20 +122,7 @@ impl Ceph {
     ///
     /// Panics if the OSD is not there.
     pub fn continue_osd(&self) {
-        self.signal_osd("CONT");
-    }
-
-    fn signal_osd(&self, signal: &str) {
-        let pid = self.osd.id().to_string();
-        let sent = Command::new("kill").args([&format!("-{signal}"), &*pid]).status();
-        assert!(sent.is_ok_and(|sent| sent.success()), "kill -{signal} {pid}");
-    }
-
-    /// Returns true if all threads of the OSD are stopped. A thread that ends meanwhile does not count.
-    fn has_stopped(&self) -> bool {
-        let threads = fs::read_dir(format!("/proc/{}/task", self.osd.id())).expect("it is there").flatten();
-        let states = threads.filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok());
-        states.into_iter().all(|status| status.lines().any(|line| line.starts_with("State:\tT")))
+        process::signal(self.osd.id(), "-CONT");
     }
 
     /// Kills the OSD, and starts it again with the objects it has kept: none with [`Store::Memory`].

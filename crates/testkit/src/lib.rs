@@ -4,8 +4,8 @@
 //! ([`install`]), the skips of tests that cannot run here ([`skip()`]), the seeds of a randomized test ([`seeds`]), the
 //! form in which images of disks are kept ([`expand_runs`]), the cases in which instructions are counted
 //! ([`hot_loop::CASES`]), the allocator that counts ([`allocations::Counting`]), the filter that forbids a system call
-//! ([`seccomp::forbid`]), and, each behind a feature of its name, `certificates` for tests of TLS, a `ceph` cluster of
-//! one node, and a `systemd` in namespaces.
+//! ([`seccomp::forbid`]), signals to processes ([`process`]), and, each behind a feature of its name, `certificates`
+//! for tests of TLS, a `ceph` cluster of one node, and a `systemd` in namespaces.
 //! Does not own any test data or devices.
 //!
 //! Invariants:
@@ -23,6 +23,7 @@ pub mod ceph;
 pub mod certificates;
 pub mod hot_loop;
 pub mod install;
+pub mod process;
 pub mod python;
 pub mod runs;
 pub mod seccomp;

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use sheave_testkit::process;
 
 use crate::sheave::{Dir, Said, no_io_uring, sheave};
 
@@ -93,8 +94,12 @@ impl Daemon {
     }
 
     pub fn signal(&self, name: &str) {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args([name, &id]).status().expect("it runs").success());
+        process::signal(self.child.id(), name);
+    }
+
+    /// Stops it by SIGSTOP: no thread of it runs when this returns.
+    pub fn stop(&self) {
+        process::stop(self.child.id());
     }
 
     /// Ends it by SIGTERM; it has exit code 0.

@@ -184,7 +184,11 @@ fn a_daemon_that_stands_by_takes_over_and_no_flushed_byte_is_lost() {
                 then
             });
             std::thread::sleep(Duration::from_millis(500));
-            hosts[owner].daemon().signal(if is_killed { "-KILL" } else { "-STOP" });
+            if is_killed {
+                hosts[owner].daemon().signal("-KILL");
+            } else {
+                hosts[owner].daemon().stop();
+            }
             let took = until_served(&to, "the one that stands by");
             eprintln!("round {round}: {} ms until it is served again", took.as_millis());
             let mut after = Nbd::connect(&to, "v").expect("it is served");
@@ -303,7 +307,7 @@ fn an_owner_that_does_not_stand_by_ends_what_was_taken_from_it() {
     owner.with_pool(&spec, &["v"]);
     owner.daemon = Some(Daemon::run(&owner.dir, "serve --config c.toml"));
     until_served(&owner.socket(), "the owner");
-    owner.daemon().signal("-STOP");
+    owner.daemon().stop();
     let from = Instant::now();
     while Dir::new()
         .command(&format!("volume create {spec}#w --size 1M"))

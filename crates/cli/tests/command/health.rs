@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use sheave_testkit::certificates::Authority;
+use sheave_testkit::process;
 
 use crate::daemon::{Daemon, Nbd, ask};
 use crate::sheave::{Dir, no_io_uring, sheave};
@@ -209,9 +210,8 @@ impl Drop for Running {
 }
 
 impl Running {
-    fn signal(&self, name: &str) {
-        let id = self.0.id().to_string();
-        assert!(Command::new("kill").args([name, &id]).status().expect("it runs").success());
+    fn id(&self) -> u32 {
+        self.0.id()
     }
 }
 
@@ -336,11 +336,11 @@ fn a_disk_that_goes_away_and_comes_back_is_told() {
     let mut seen = Watched::start(dir, config);
     let mut client = seen.client("far");
     assert_eq!(client.write(0, &[1; 4096]), Some(0));
-    server.signal("-STOP");
+    process::stop(server.id());
     std::thread::scope(|scope| {
         let reads = scope.spawn(|| client.ask(0, 0, 4096, &[]));
         seen.until_told("device_silent", "export", "far");
-        server.signal("-CONT");
+        process::signal(server.id(), "-CONT");
         assert!(reads.join().expect("no panic").is_some());
         seen.until_over("device_silent", "export", "far");
     });
@@ -382,7 +382,7 @@ fn a_pool_that_is_damaged_missing_or_in_use_is_told_and_opened_when_it_can_be() 
     }
     let mut seen = Watched::start(dir, &both());
     seen.until_told("pool_failed", "pool", "a");
-    other.signal("-TERM");
+    process::signal(other.id(), "-TERM");
     seen.until_over("pool_failed", "pool", "a");
     drop(seen.client("v"));
     seen.is_well();

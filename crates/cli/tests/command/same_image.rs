@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use ::sheave_base::rng::Rng;
 use rustix::process::{Pid, Signal, kill_process};
+use sheave_testkit::process;
 
 use crate::sheave::{Dir, Said, no_io_uring};
 
@@ -24,7 +25,7 @@ impl Stopped {
             assert!(Instant::now() < until, "nothing is written");
             std::thread::sleep(Duration::from_millis(1));
         }
-        export.signal(Signal::STOP);
+        process::stop(export.0.as_ref().expect("it has not ended").id());
         export
     }
 

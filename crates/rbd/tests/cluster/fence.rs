@@ -7,6 +7,7 @@ use sheave::drivers::Sharing;
 use sheave::volumes::{CreateOptions, OpenOptions, Pool, PoolError};
 use sheave::{Status, op};
 use sheave_testkit::ceph::Ceph;
+use sheave_testkit::process;
 
 use crate::{Stopped, filled, make, open, registry, results, ring};
 
@@ -31,11 +32,6 @@ impl Owner {
             std::thread::sleep(Duration::from_millis(50));
         }
     }
-
-    fn signal(&self, signal: &str) {
-        let sent = Command::new("kill").args([&format!("-{signal}"), &*self.0.id().to_string()]).status();
-        assert!(sent.is_ok_and(|sent| sent.success()));
-    }
 }
 
 impl Drop for Owner {
@@ -56,7 +52,7 @@ pub(crate) fn fenced_whatever_the_image_says(ceph: &Ceph) {
         make(ceph, image, 64);
         ceph.rbd(&["config", "image", "set", &format!("rbd/{image}"), "rbd_blocklist_on_break_lock", "false"]);
         let (owner, address) = Owner::new(ceph, image);
-        owner.signal("STOP");
+        process::stop(owner.0.id());
         let until = || {
             let listed = ceph.ceph(&["osd", "blocklist", "ls"]);
             listed.lines().find_map(|line| line.strip_prefix(&*address)).map(|until| until.trim().to_owned())
@@ -97,7 +93,7 @@ pub(crate) fn refused_until_fenced(ceph: &Ceph) {
         make(ceph, image, 64);
         ceph.rbd(&["config", "image", "set", &format!("rbd/{image}"), "rbd_blocklist_on_break_lock", "false"]);
         let (owner, address) = Owner::new(ceph, image);
-        owner.signal("STOP");
+        process::stop(owner.0.id());
         if was_silent {
             wait_for_silence(ceph, image, &address);
         }
