@@ -22,6 +22,7 @@ mod smoke;
 mod stress;
 mod test;
 mod tidy;
+mod words;
 mod workspace;
 
 use std::process::ExitCode;
@@ -95,6 +96,12 @@ const COMMANDS: &[Command] = &[
         args: "[STEP]...",
         what: "what takes too long for CI, with new seeds",
         run: nightly::main,
+    },
+    Command {
+        name: "words",
+        args: "[--seed N] [--comments N] [--paragraphs N]",
+        what: "a sample of comments and paragraphs for a person to judge",
+        run: words::main,
     },
     Command { name: "help", args: "", what: "this page", run: help },
 ];

@@ -19,7 +19,7 @@ mod lexer;
 mod orderings;
 mod source;
 mod storeys;
-mod tree;
+pub mod tree;
 pub mod unsafety;
 
 use anyhow::{Result, bail, ensure};
