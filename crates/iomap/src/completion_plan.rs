@@ -20,12 +20,12 @@ use std::marker::PhantomData;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 #[repr(u8)]
 pub enum CompletionPlan {
-    /// Where the device's completion is reaped.
+    /// The I/O completes where the device's completion is reaped.
     #[default]
     Inline,
-    /// In the issuer's task work.
+    /// The I/O completes in the issuer's task work.
     Task,
-    /// On a worker.
+    /// The I/O completes on a worker.
     Worker,
 }
 
@@ -75,7 +75,7 @@ impl MayBlock<'_> {
         MayBlock(None, PhantomData)
     }
 
-    /// Makes the token of a worker thread whose work may be cancelled: `asked` returns true once it is.
+    /// Makes the token of a worker thread whose work may be cancelled. `asked` returns true once the work is cancelled.
     #[must_use]
     pub fn until(asked: &dyn Fn() -> bool) -> MayBlock<'_> {
         MayBlock(Some(asked), PhantomData)

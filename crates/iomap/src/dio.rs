@@ -6,10 +6,10 @@
 //! | module | holds |
 //! |---|---|
 //! | [`open_file`] | a file as one ring has it |
-//! | [`run`] | plain I/O, one after the other: the fast path |
+//! | [`run`] | runs of plain I/Os: the fast path |
 //! | [`mapped`] | the loop over mappings |
-//! | `submission` | the checks that a direct I/O must pass, and the way that it takes |
-//! | `completion` | what an I/O needs still when its bios have ended |
+//! | `submission` | the checks that a direct I/O must pass, and the choice of its path |
+//! | `completion` | the steps from the end of the bios to the result |
 //!
 //! An I/O over more pieces than there are free bios ends as a short read or write.
 //!

@@ -122,10 +122,10 @@ pub enum FallocateMode {
 /// | call | thread | when |
 /// |---|---|---|
 /// | `map` | the ring's | for each I/O, inside a section of [`File::grace`], then again after `map_blocking` |
-/// | `map_blocking` | a worker for work that may wait for long | `map` said `Again`; several of one file at a time |
+/// | `map_blocking` | a worker for work that may wait for long | `map` returned `Again`; several of a file at a time |
 /// | `begin_write`, `abort_write` | the ring's | around the submission of each bio of a write on summed mappings |
 /// | `end_summed` | the ring's | after the data of an I/O on summed mappings |
-/// | `end_summed_blocking` | a worker | `end_summed` said `Again` |
+/// | `end_summed_blocking` | a worker | `end_summed` returned `Again` |
 /// | `end_write` | a worker | after the data of a write with completion work; one at a time of a ring and file |
 /// | `sync` | a worker | one at a time of a ring and file, for all the writes and FSYNCs that wait for one |
 /// | `fallocate` | a worker for work that may wait for long | for each FALLOCATE |
@@ -135,7 +135,7 @@ pub enum FallocateMode {
 /// each other. `end_write` and `end_summed_blocking` must not wait for a grace, nor for another write, because the I/O
 /// that they end is still counted.
 ///
-/// A call that panics fails its own I/O with EIO and no other; the ring goes on.
+/// A call that panics fails its own I/O with EIO and no other; the ring continues.
 ///
 /// Order on completion of a write: `end_summed` -> `end_write` -> the grace's count is dropped -> position -> `sync`
 /// -> result.
@@ -189,27 +189,27 @@ pub trait File: Debug + Send + Sync {
         None
     }
 
-    /// Replaces the device positions of those `ios` that belong to this file by positions in the file, as far as they
-    /// are known. For reports: may take long.
+    /// Replaces device positions in `ios` by positions in the file, for the I/Os that belong to this file and whose
+    /// place in it is known. For reports: may take long.
     fn locate(&self, _ios: &mut [SlowIo]) {}
 
     /// Returns the mapping of the bytes from `pos` on; it starts at `pos` and covers at least one byte, at most `len`.
-    /// `Status::Again` means that the answer needs blocking work: then a worker calls [`File::map_blocking`], and the
+    /// `Status::Again` means that the lookup needs blocking work: then a worker calls [`File::map_blocking`], and the
     /// ring calls `map` again. May be called twice for a range before its I/O, or without any I/O following.
     fn map(&self, pos: u64, len: u64, intent: Intent) -> Result<Mapping, Status>;
 
     /// Fast lookup of many ranges within the file: replaces the positions in `at` by positions on the device, up to the
     /// first range that is not plain, and returns the number replaced. A range is plain if [`File::map`] would return
     /// it as one mapping, written, with no flag but [`MapFlags::DIRTY`](crate::mapping::MapFlags::DIRTY). Changes
-    /// nothing but `at`. A file without a fast answer returns 0, and the engine calls `map` for one range after the
+    /// nothing but `at`. A file without a fast lookup returns 0, and the engine calls `map` for one range after the
     /// other.
     fn map_plain(&self, _at: &mut [u64], _: &PlainRanges) -> usize {
         0
     }
 
-    /// [`File::map`] where blocking is allowed; `map` succeeds afterwards. Called outside of a section of the grace, so
-    /// the returned mapping must not be used for I/O: the ring only checks that there is one. A long wait polls
-    /// [`MayBlock::is_cancelled`] now and then, and gives up with `Status::Canceled`.
+    /// Does [`File::map`] where blocking is allowed; `map` succeeds afterwards. Called outside of a section of the
+    /// grace, so the returned mapping must not be used for I/O: the ring only checks that there is one. A long wait
+    /// polls [`MayBlock::is_cancelled`] now and then, and gives up with `Status::Canceled`.
     ///
     /// `Status::Again` is no failure: the request is issued again, and is passed here again if `map` still returns
     /// `Again`. A file must therefore wait for a grace in short steps: where workers have no threads of their own, the
@@ -232,13 +232,13 @@ pub trait File: Debug + Send + Sync {
         Ok(())
     }
 
-    /// [`File::end_summed`] where blocking is allowed. May read again into the memory of a read. `Status::Again` has
-    /// the whole read issued again, because a write to the same place is under way.
+    /// Does [`File::end_summed`] where blocking is allowed. May read again into the memory of a read. After
+    /// `Status::Again`, which means that a write to the same place is under way, the ring issues the whole read again.
     fn end_summed_blocking(&self, done: &SummedDone<'_>, _: &MayBlock) -> Result<(), Status> {
         self.end_summed(done)
     }
 
-    /// Completion work of a write: converts unwritten extents, adopts copied blocks, extends the size.
+    /// Does the completion work of a write: converts unwritten extents, adopts copied blocks, extends the size.
     fn end_write(&self, done: WriteDone<'_>, _: &MayBlock) -> Result<(), Status> {
         if done.status.is_ok() { Ok(()) } else { Err(done.status) }
     }
@@ -255,8 +255,8 @@ pub trait File: Debug + Send + Sync {
         None
     }
 
-    /// FALLOCATE of a range within the file, in whole blocks of the device. After `Status::Again` the ring calls again,
-    /// as with [`File::map_blocking`].
+    /// Changes the space of a range within the file, in whole blocks of the device. After `Status::Again` the ring
+    /// calls again, as with [`File::map_blocking`].
     fn fallocate(&self, _mode: FallocateMode, _pos: u64, _len: u64, _: &MayBlock) -> Result<(), Status> {
         Err(Status::NotSupp)
     }

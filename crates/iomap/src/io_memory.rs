@@ -25,7 +25,7 @@ const MAX_BLOCK: usize = 4096;
 ///
 /// ```compile_fail,E0308
 /// # fn leak(io: &mut sheave_blk::ctx::IoCtx, spec: &sheave_blk::ctx::BioSpec, mut bytes: Vec<u8>) {
-/// // Where the memory lies can be kept, and is good for no I/O.
+/// // The address of the memory can be kept, but no I/O takes it.
 /// let kept = sheave_iomap::IoMemory::over(&mut bytes, |memory| memory.segments()[0]);
 /// drop(bytes);
 /// io.submit(spec, &[kept], sheave_blk::bio::NO_FIXED_BUF);
@@ -33,7 +33,7 @@ const MAX_BLOCK: usize = 4096;
 /// ```
 ///
 /// ```compile_fail,E0277
-/// // Two threads could put bytes into one place at the same time.
+/// // Otherwise two threads could put bytes into one place at the same time.
 /// fn of_threads<T: Sync>() {}
 /// of_threads::<sheave_iomap::IoMemory<'_>>();
 /// ```

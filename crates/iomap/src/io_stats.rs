@@ -2,8 +2,8 @@
 //!
 //! Owns the counts of one ring on one file ([`IoCell`], made when the file is attached), and groups of them: a file's
 //! group has a cell for each ring that has the file open, a ring's group has a cell for each file. The counts of a
-//! dropped cell stay in its groups. Does not read the clock: the ring passes the stage times of each I/O, or of many
-//! that share them. Plain records are not counted here: the block layer counts them once for file and device
+//! dropped cell stay in its groups. Does not read the clock: the ring passes the stage times of each I/O, or of several
+//! I/Os that have the same. Plain records are not counted here: the block layer counts them once for file and device
 //! ([`RecordStats`]).
 //!
 //! Invariants:
@@ -29,7 +29,6 @@ pub struct IoCell {
     errors: AtomicU64,
     /// Plain records, counted by the hardware context.
     records: Option<Arc<RecordStats>>,
-    /// Recorder of the ring's slow I/Os.
     recorder: Option<Arc<FlightRecorder>>,
 }
 
@@ -209,7 +208,7 @@ impl IoGroup {
     }
 }
 
-/// Statistics of a ring that each file it opens is given: the group of its cells, and its flight recorder.
+/// Statistics of a ring, passed to each file that it opens: the group of its cells, and its flight recorder.
 #[derive(Clone, Debug)]
 pub struct RingIo {
     pub group: Arc<IoGroup>,

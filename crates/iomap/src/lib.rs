@@ -10,12 +10,12 @@
 //! | [`io_stats`] | what each ring has done on each file, for any thread to read |
 //! | [`mapping`] | where a range of a file lies, and in which state |
 //! | [`completion_plan`] | where an I/O may complete: inline, in the issuer's task, in a worker |
-//! | [`decision`] | what decides for one of these places |
-//! | [`grace`] | when space that was unmapped is certainly no longer used (the protocol is in `sheave_base`) |
+//! | [`decision`] | the rules that choose one of these places |
+//! | [`grace`] | waits until no I/O uses unmapped space any more (the protocol is in `sheave_base`) |
 //! | [`dio`] | the engine: mapping, plan, bios, completion |
 //!
-//! Shapes: the owner of an I/O fills in a [`Kiocb`] (position, length, flags) and calls [`dio::issue`] with the memory.
-//! [`dio::end_bio`] returns true when its last bio has ended. The [`CompletionPlan`] then says on which thread the
+//! Use: the owner of an I/O fills in a [`Kiocb`] (position, length, flags) and calls [`dio::issue`] with the memory.
+//! [`dio::end_bio`] returns true when its last bio has ended. The [`CompletionPlan`] then names the thread on which the
 //! result is computed, and [`dio::next`] returns the next step: [`dio::end_write`] and [`dio::sync`] run where they may
 //! block.
 //!

@@ -13,7 +13,7 @@ pub enum MappingKind {
     Mapped,
     /// Space without data; reads as zeroes, becomes `Mapped` after a write.
     Unwritten,
-    /// No space; reads as zeroes. A file gives a hole only to readers.
+    /// No space; reads as zeroes. A file returns a hole only for a read.
     Hole,
 }
 

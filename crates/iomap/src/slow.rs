@@ -1,7 +1,8 @@
 //! The flight recorder of a ring: its last slow I/Os, each with its stage times and the activities that ran beside it.
 //!
 //! Owns the entries ([`SlowIo`]) and their encoding, the ring's limit, and the sentence that explains an entry. `usual`
-//! owns the threshold. Nothing here is on the fast path, which compares one latency of a run with it.
+//! owns the threshold of slow I/O. Nothing here is on the fast path, which compares one latency per run with that
+//! threshold.
 //!
 //! Invariants:
 //! - F1: only the ring writes, when a slow I/O has ended; any thread reads at any time, without delaying the ring.
@@ -28,13 +29,13 @@ pub const DEFAULT_SLOW_LIMIT: Duration = Duration::from_secs(1);
 /// Place of an I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// At this byte of its file.
+    /// Byte position in the file.
     File(u64),
-    /// At this byte of the device below the file, to which the file had mapped it.
+    /// Byte position on the device below the file, to which the file had mapped the I/O.
     Device(u64),
 }
 
-/// A slow I/O, or several that were alike and ended together.
+/// A slow I/O, or several equal ones that ended together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SlowIo {
@@ -220,7 +221,7 @@ impl FlightRecorder {
         self.kept.push(&io.words());
     }
 
-    /// Returns the slow I/Os from number `from` on, as far as they are kept.
+    /// Returns the slow I/Os from number `from` on that are still kept.
     #[must_use]
     pub fn read(&self, from: u64) -> SlowIos {
         let next = self.kept.written();

@@ -18,8 +18,8 @@ pub const TIMES_USUAL: u64 = 4;
 /// I/Os in ten seconds that are enough to determine the usual latency.
 pub const ENOUGH: u64 = 100;
 
-/// Number of earlier readings, [`SPAN_NS`] apart. The oldest is three to four spans old: that difference is "the last
-/// ten seconds".
+/// Number of earlier readings, [`SPAN_NS`] apart. The oldest is three to four spans old: the I/Os counted since then
+/// are those of "the last ten seconds".
 const READINGS: usize = 4;
 const SPAN_NS: u64 = 2_500_000_000;
 

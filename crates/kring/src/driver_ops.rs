@@ -18,11 +18,11 @@ use super::sockets::Message;
 /// Direction of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// To the socket, all bytes unless the connection ends.
+    /// Sends all bytes to the socket, unless the connection ends.
     Send,
-    /// From the socket, the available bytes, at least one.
+    /// Receives the available bytes from the socket, at least one.
     Recv,
-    /// From the socket, all bytes unless the connection ends.
+    /// Receives all bytes from the socket, unless the connection ends.
     RecvAll,
 }
 
@@ -91,7 +91,7 @@ impl KernelRing {
     ///
     /// # Safety
     ///
-    /// Like [`prep_message`](Self::prep_message).
+    /// The requirements of [`prep_message`](Self::prep_message).
     pub unsafe fn prep_file(
         &mut self,
         fd: RawFd,
@@ -105,9 +105,9 @@ impl KernelRing {
         unsafe { self.prep_rw(op, Target::Raw(fd), &message.vecs, None, offset, rw_flags, user_data) }
     }
 
-    /// Prepares a multishot receive into the [receive buffers](Self::register_recv_buffers) of a group. Each piece of
-    /// data has a CQE, until one says that no more will come: an error, the end of the connection, or `-ENOBUFS`. Since
-    /// Linux 6.0.
+    /// Prepares a multishot receive into the [receive buffers](Self::register_recv_buffers) of a group (since Linux
+    /// 6.0). Each piece of data has a CQE. The last CQE, without the flag for more, is an error, the end of the
+    /// connection, or `-ENOBUFS`.
     ///
     /// # Errors
     ///
@@ -132,7 +132,7 @@ impl KernelRing {
         self.push(opcode::Connect::new(Fd(fd), address, len).build(), user_data)
     }
 
-    /// Prepares a CQE for when the descriptor becomes readable, fails, or its peer closes.
+    /// Prepares a poll: its CQE comes when the descriptor becomes readable, fails, or its peer closes.
     ///
     /// # Errors
     ///
@@ -141,7 +141,7 @@ impl KernelRing {
         self.push(opcode::PollAdd::new(Fd(fd), libc::POLLIN as u32).build(), user_data)
     }
 
-    /// Prepares a CQE, `-ETIME`, after the time `after`.
+    /// Prepares a timer: its CQE, `-ETIME`, comes after the time `after`.
     ///
     /// # Errors
     ///

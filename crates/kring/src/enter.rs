@@ -16,18 +16,18 @@ use super::rings::Completed;
 use super::sys::{self, Patience};
 use sheave_base::status::Errno;
 
-/// Number of retries of `enter` without memory in the kernel, before it returns the error.
+/// Number of times that `enter` is retried while the kernel lacks memory, before the error is returned.
 const MAX_RETRIES: u32 = 64;
-/// Time that one such retry waits for memory to become free.
+/// Wait before each of these retries, for memory to become free.
 const RETRY_WAIT: Duration = Duration::from_millis(2);
 /// Longest single wait while a ring is dropped.
 const DROP_ROUND: Duration = Duration::from_millis(100);
 
 impl KernelRing {
-    /// One `io_uring_enter`: submits all prepared operations and runs completions. With `min_complete` above 0 waits
-    /// until that many are in the completion queue (earlier ones not yet reaped count), `timeout` passes, or a signal
-    /// arrives. Returns the number of operations that the kernel took. Does not enter, or does not wait, in the cases
-    /// of I4 and I5.
+    /// Makes one `io_uring_enter`: submits all prepared operations and runs completions. With `min_complete` above 0,
+    /// waits until the completion queue has that many completions (those not yet reaped count), `timeout` passes, or a
+    /// signal arrives. Returns the number of operations that the kernel took. Makes no system call in the case of I4,
+    /// and waits for fewer completions in that of I5.
     ///
     /// Kernels before 5.11 have no timeout for this: there a timeout costs a second system call, and the wait ends with
     /// the first completion.
@@ -62,7 +62,7 @@ impl KernelRing {
         (before, min_complete, flags)
     }
 
-    /// Handles the result of an enter that did not simply take everything.
+    /// Handles the result of an enter that may have taken less than everything.
     #[cold]
     #[inline(never)]
     fn after_enter(&mut self, before: u32, entered: Result<u32, i32>) -> Result<u32, KringError> {
@@ -73,13 +73,14 @@ impl KernelRing {
         }
     }
 
-    /// Like [`enter`](Self::enter), but waits for more than one completion for at most `gather`, in whole microseconds;
-    /// from then on one is enough. So a batch of completions costs one wake-up, and a signal on the eventfd is still
-    /// handled soon. Kernels before 6.12 cannot do that: there one completion is enough from the start.
+    /// Does [`enter`](Self::enter), but waits for `min_complete` completions for at most `gather` (in whole
+    /// microseconds); after that one completion is enough. A batch of completions thus costs one wake-up, and a signal
+    /// on the eventfd is still handled soon. Kernels before 6.12 cannot do that: there one completion is enough from
+    /// the start.
     ///
     /// # Errors
     ///
-    /// Like [`enter`](Self::enter).
+    /// Those of [`enter`](Self::enter).
     #[inline]
     pub fn enter_gather(
         &mut self,
@@ -127,7 +128,7 @@ impl KernelRing {
         reaped
     }
 
-    /// Like [`reap`](Self::reap), but appends all available completions to `list`. The caller must report those of the
+    /// Does [`reap`](Self::reap), but appends all available completions to `list`. The caller must report those of the
     /// wake-up and the alarm with [`rang`](Self::rang).
     #[inline]
     pub fn reap_into(&mut self, list: &mut Vec<Completed>) {
@@ -178,13 +179,14 @@ impl KernelRing {
         self.rings.ready()
     }
 
-    /// Returns true if a completion has not been taken yet, whether or not it needs an enter to appear.
+    /// Returns true if a completion can be reaped now, or will appear with the next enter.
     #[inline]
     pub fn has_completed(&self) -> bool {
         self.ready() != 0 || self.rings.has_kernel_work()
     }
 
-    /// With nothing to submit: returns true if the kernel has something to run, or there is something to wait for.
+    /// Returns true if an enter without submissions is needed: the kernel has completions to run or to poll for, or
+    /// fewer than `min_complete` are ready.
     #[inline]
     fn has_work(&self, min_complete: u32) -> bool {
         self.rings.has_kernel_work() || (self.features.iopoll && self.in_flight > 0) || self.ready() < min_complete
@@ -204,7 +206,8 @@ impl KernelRing {
         self.in_flight.saturating_sub(wake + alarm)
     }
 
-    /// Returns a bounded wait for completions that come anyway; unbounded if the kernel has no timeout.
+    /// Returns a wait of at most `limit`, or without a limit if the kernel has no timeouts. Only for completions that
+    /// are certain to come.
     fn at_most(&self, limit: Duration) -> Patience {
         Patience { timeout: self.features.ext_arg.then_some(limit), gather_us: 0 }
     }
@@ -268,9 +271,9 @@ impl KernelRing {
     }
 
     /// Gives up a ring that `io_uring_enter` no longer serves, and waits until the kernel touches none of its memory.
-    /// None of its operations completes. The ring's file table holds the writing end of a pipe: when the kernel has
-    /// ended all operations it drops the table, and the pipe ends. The wait has no limit, because the end of a ring has
-    /// none.
+    /// Its operations give no completion. To detect their end, this puts the writing end of a pipe into the ring's file
+    /// table: the kernel drops the table when it has ended all operations, and the pipe ends. The wait has no limit,
+    /// because the kernel sets none for the end of a ring.
     ///
     /// # Errors
     ///

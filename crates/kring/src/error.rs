@@ -9,7 +9,7 @@ use std::io;
 
 use sheave_base::status::Errno;
 
-/// Reason for which there is no kernel ring, or for which it refused a call.
+/// Reason why a kernel ring cannot be made, or refuses a call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KringError {
@@ -107,7 +107,7 @@ impl KringError {
         Self::explain_setup(errno, iopoll, disabled_sysctl())
     }
 
-    /// Like [`from_setup`](Self::from_setup), with the value of `kernel.io_uring_disabled` given.
+    /// Does [`from_setup`](Self::from_setup), with `disabled` as the value of `kernel.io_uring_disabled`.
     pub(super) fn explain_setup(errno: i32, iopoll: bool, disabled: Option<u8>) -> Self {
         match errno {
             // Some sandboxes return this for unknown system calls.

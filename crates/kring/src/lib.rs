@@ -14,7 +14,7 @@
 //! - I1. One thread: the kernel ties ring, task work and registered ring to the thread that made them, so a
 //!   [`KernelRing`] is neither `Send` nor `Sync`.
 //! - I2. Each prepared operation has exactly one CQE that ends it; `in_flight` is the number of operations entered
-//!   minus the number of these CQEs reaped. Only a multishot receive has earlier CQEs, which say that more will come.
+//!   minus the number of these CQEs reaped. Only a multishot receive has earlier CQEs, whose flags announce more.
 //! - I3. Memory that an operation names outlives its CQE: the caller promises that with `unsafe`, and dropping the ring
 //!   waits for all that is in flight, so that the kernel writes nothing after the ring is gone.
 //! - I4. `enter` makes no system call if there is nothing to submit, nothing to wait for and no completion to run.
@@ -68,7 +68,8 @@ pub struct KernelRing {
     enter_flags: u32,
     /// Operations taken by the kernel whose CQE is not yet reaped (I2).
     in_flight: u32,
-    /// `user_data` of the armed wake-up poll, if one is armed: with the alarm the only operation that is not I/O.
+    /// `user_data` of the armed wake-up poll, if one is armed. This poll and the alarm are the only operations that are
+    /// not I/O.
     wake: Option<u64>,
     /// True once the kernel has taken that poll, so that `in_flight` counts it.
     wake_taken: bool,
@@ -164,8 +165,8 @@ impl KernelRing {
         self.in_flight
     }
 
-    /// Has the kernel signal the eventfd `bell` whenever something has completed or needs an enter to complete. A poll
-    /// of the ring's own descriptor reports completions only.
+    /// Makes the kernel signal the eventfd `bell` whenever an operation has completed, or needs an enter to complete. A
+    /// poll of the ring's own descriptor reports completions only.
     ///
     /// # Errors
     /// If there is an eventfd already, or no memory.
@@ -193,7 +194,7 @@ impl KernelRing {
 
     /// Registers the ring's own descriptor with the kernel: an enter then skips its lookup (about 20 ns).
     fn register_self(&mut self) {
-        // A thread has 16 such slots; a ring made when they are used up is entered by its descriptor.
+        // A thread has 16 slots for registered rings. A ring made when they are used up is entered by its descriptor.
         if let Ok(index) = sys::register_ring_fd(self.ring.as_raw_fd()) {
             self.enter_fd = index;
             self.enter_flags = sys::ENTER_REGISTERED_RING;

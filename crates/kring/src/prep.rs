@@ -19,9 +19,9 @@ pub struct Full;
 /// Direction of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KOp {
-    /// From the file to memory.
+    /// Moves data from the file to memory.
     Read,
-    /// From memory to the file.
+    /// Moves data from memory to the file.
     Write,
 }
 
@@ -62,12 +62,12 @@ const _: () = {
     assert!(std::mem::offset_of!(IoVec, len) == std::mem::offset_of!(libc::iovec, iov_len));
 };
 
-/// Most bytes that one operation moves; the kernel cuts there, too, and a longer one ends short.
+/// Most bytes that one operation moves. The kernel cuts a longer operation to this length, so that it ends short.
 pub const MAX_RW_BYTES: usize = 0x7fff_f000;
 /// Most segments of one operation; with more the kernel returns `-EINVAL`.
 pub const MAX_SEGMENTS: usize = 1024;
 
-/// Calls `$build` with the target as the crate's own type.
+/// Evaluates `$build` with `$fd` bound to the target as a type of the `io_uring` crate.
 macro_rules! with_target {
     ($target:expr, $fd:ident => $build:expr) => {
         match $target {
@@ -115,15 +115,14 @@ impl KernelRing {
         self.push(entry, user_data)
     }
 
-    /// Prepares a read or write for each of `items`, until `op_for` returns `None` or there is no room, and returns
-    /// their number. All memory is in the registered buffer `fixed_buf`, if one is given; a slot without a buffer
-    /// counts as none. `op_for` may have been called for one item that was not prepared: the one for which it returned
-    /// `None`.
+    /// Prepares a read or write for each of `items`, until `op_for` returns `None` or there is no room. Returns the
+    /// number prepared. All memory is in the registered buffer `fixed_buf`, if one is given; a slot without a buffer
+    /// counts as none. `op_for` is called only for prepared items, and for the one for which it returns `None`.
     ///
     /// # Safety
     ///
-    /// The memory of each must stay valid, unmoved and otherwise unused until the operation's CQE was reaped (for a
-    /// write: unchanged) (I3).
+    /// The memory of each item must stay valid, unmoved and otherwise unused until the operation's CQE was reaped (for
+    /// a write: unchanged) (I3).
     #[inline(always)]
     pub unsafe fn prep_run<T>(
         &mut self,
@@ -141,12 +140,12 @@ impl KernelRing {
         })
     }
 
-    /// Like [`prep_run`](Self::prep_run), for memory in registered buffers: `op_for` returns the slot of each. Also
+    /// Does [`prep_run`](Self::prep_run) for memory in registered buffers: `op_for` returns the slot of each. Also
     /// stops at an item whose slot has no buffer.
     ///
     /// # Safety
     ///
-    /// Like [`prep_run`](Self::prep_run).
+    /// The requirements of [`prep_run`](Self::prep_run).
     #[inline(always)]
     pub unsafe fn prep_run_fixed<T>(
         &mut self,
@@ -165,11 +164,11 @@ impl KernelRing {
         })
     }
 
-    /// Like [`prep_run`](Self::prep_run) for one operation; returns false if there is no room.
+    /// Does [`prep_run`](Self::prep_run) for one operation. Returns false if there is no room.
     ///
     /// # Safety
     ///
-    /// Like [`prep_run`](Self::prep_run).
+    /// The requirements of [`prep_run`](Self::prep_run).
     #[inline(always)]
     pub unsafe fn prep_only(&mut self, op: KOp, target: Target, fixed_buf: Option<u16>, data: RwOp) -> bool {
         let RwOp { len, base, offset, user_data } = data;
@@ -224,8 +223,9 @@ impl KernelRing {
         self.push(opcode::AsyncCancel::new(victim).build(), user_data)
     }
 
-    /// Prepares a single wake-up: a CQE when `fd` (an eventfd) becomes readable. One may be armed at a time, with a
-    /// `user_data` of its own: a wait with nothing else in flight is idle time and not counted as iowait.
+    /// Prepares a single wake-up: a CQE when `fd` (an eventfd) becomes readable. One may be armed at a time.
+    /// `user_data` must be its own: the ring finds the wake-up by it, and does not count it as I/O. A wait with nothing
+    /// else in flight is idle time, not iowait.
     ///
     /// # Errors
     ///
@@ -238,7 +238,7 @@ impl KernelRing {
     }
 
     /// Prepares an alarm: a CQE (`-ETIME`) after the time `after`. One may be armed at a time, with a `user_data` of
-    /// its own. For a far deadline that spans many waits: a timeout of `enter` costs a timer in each of them.
+    /// its own. For a far deadline that spans many waits: a timeout of `enter` would cost a timer in each wait.
     ///
     /// # Errors
     ///

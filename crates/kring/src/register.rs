@@ -42,7 +42,7 @@ impl KernelRing {
     /// # Errors
     ///
     /// The kernel's error; I/O to that memory then works without a registered buffer. If the cause is the limit on
-    /// locked memory, [`notices`](Self::notices) says so, once.
+    /// locked memory, [`notices`](Self::notices) gets one message about it.
     ///
     /// # Safety
     ///

@@ -59,7 +59,7 @@ pub(super) struct RwSqe {
 const _: () = assert!(size_of::<RwSqe>() == size_of::<Entry>() && align_of::<RwSqe>() == align_of::<Entry>());
 
 impl RwSqe {
-    /// Returns this operation on other data.
+    /// Returns this operation with another offset, memory, length and `user_data`.
     #[inline(always)]
     pub(super) fn of(self, offset: u64, base: usize, len: u32, user_data: u64) -> RwSqe {
         RwSqe { offset, addr: base as u64, len, user_data, ..self }
@@ -134,7 +134,7 @@ impl Mapping {
         }
     }
 
-    /// Returns a pointer `offset` bytes in, where the kernel says that a `T` lies (R2).
+    /// Returns a pointer to the `T` that lies at `offset` by the kernel's description of the memory (R2).
     fn at<T>(&self, offset: u32) -> *mut T {
         debug_assert!(offset as usize + size_of::<T>() <= self.len, "R2: the kernel's offsets lie inside");
         self.start.as_ptr().wrapping_add(offset as usize).cast()
@@ -148,7 +148,7 @@ impl Drop for Mapping {
     }
 }
 
-/// The two queues.
+/// The two queues of a ring, as mapped into this process.
 pub(super) struct Rings {
     sqes: *mut RwSqe,
     sq_mask: u32,
@@ -220,8 +220,8 @@ impl Rings {
         self.push_rw(entry.into())
     }
 
-    /// Writes one read or write; returns false if there is no room. The caller of `KernelRing`'s functions guarantees
-    /// the memory that it names.
+    /// Writes one read or write; returns false if there is no room. The memory that `entry` names is guaranteed by the
+    /// caller of the function of `KernelRing` that made it.
     #[inline(always)]
     pub(super) fn push_rw(&mut self, entry: RwSqe) -> bool {
         let room = self.space() != 0;

@@ -13,14 +13,15 @@ pub const FILE_SLOTS: u32 = 64;
 pub const BUFFER_SLOTS: u32 = 1024;
 /// Most entries the kernel gives a submission queue.
 const MAX_ENTRIES: u32 = 32768;
-/// Completion queue entries per submission entry: a late reaper must not push the kernel into its overflow list.
+/// Completion queue entries per submission entry. Enough that completions do not overflow the queue if they are reaped
+/// late.
 const CQ_PER_SQ: u32 = 4;
 /// Least entries of a completion queue.
 const MIN_CQ: u32 = 256;
 /// Most entries the kernel gives a completion queue.
 const MAX_CQ: u32 = 2 * MAX_ENTRIES;
 
-/// Checks whether this process may make kernel rings at all, without making one.
+/// Checks that this process may make kernel rings at all, without making one.
 ///
 /// # Errors
 ///
@@ -55,25 +56,26 @@ pub struct KringOpts {
 /// Features not to use, to measure their effect or to behave as on an older kernel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KringAvoid {
-    /// As before 6.12.
+    /// The minimum wait of an enter (since 6.12).
     pub min_wait: bool,
-    /// As before 6.6.
+    /// The submission queue without an index array (since 6.6).
     pub no_sqarray: bool,
-    /// As before 6.1.
+    /// Completions that run only within an enter (since 6.1).
     pub defer_taskrun: bool,
-    /// As before 6.0.
+    /// The promise of a single submitting thread (since 6.0).
     pub single_issuer: bool,
-    /// As before 5.19.
+    /// Completions that do not interrupt the ring's thread (since 5.19).
     pub coop_taskrun: bool,
-    /// As before 5.18.
+    /// Submissions that go on behind a bad SQE (since 5.18).
     pub submit_all: bool,
-    /// As before 5.18.
+    /// Enters by a registered index (since 5.18).
     pub registered_ring: bool,
-    /// As before 5.11, which implies all of the above: waiting with a timeout takes a second system call.
+    /// The timeout of an enter (since 5.11). Without it, a wait with a timeout takes a second system call. Avoiding it
+    /// also avoids all of the above except `registered_ring`.
     pub ext_arg: bool,
-    /// No table of registered files.
+    /// The table of registered files.
     pub file_table: bool,
-    /// No table of registered buffers.
+    /// The table of registered buffers.
     pub buffer_table: bool,
 }
 
@@ -134,13 +136,14 @@ const LADDER: [Rung; 6] = {
 };
 
 impl Rung {
-    /// Returns true if a kernel without the features to avoid would refuse this set of flags with EINVAL.
+    /// Returns true if a kernel without the features in `avoid` would refuse this set of flags with EINVAL.
     fn refused_by(self, avoid: KringAvoid) -> bool {
         (self.no_sqarray && avoid.no_sqarray)
             || (self.defer_taskrun && avoid.defer_taskrun)
             || (self.single_issuer && avoid.single_issuer)
             || (self.coop_taskrun && avoid.coop_taskrun)
-            // Every kernel with SUBMIT_ALL has timeouts; and those with deferred task work do not run it for `poll`.
+            // A kernel without timeouts has no SUBMIT_ALL either. Besides, a wait then sleeps in `poll`, which does not
+            // run deferred task work.
             || (self.submit_all && (avoid.submit_all || avoid.ext_arg))
     }
 

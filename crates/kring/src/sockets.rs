@@ -1,8 +1,8 @@
 //! Operations on sockets, and the memory that the kernel receives into.
 //!
-//! Owns the receive buffers of a ring: memory that waits in the kernel's list and belongs to no connection until data
-//! arrives, so that an idle connection has none. A buffer is in that list, or used by the receiver of its CQE until
-//! [`KernelRing::recycle`]. Each user of the ring has its own group of such buffers.
+//! Owns the receive buffers of a ring: memory that waits in a list of the kernel, and that a connection has only from
+//! the arrival of data on. A buffer is in that list, or used by the receiver of its CQE until [`KernelRing::recycle`].
+//! Each user of the ring has its own group of such buffers.
 //!
 //! Invariant S1: the buffers are freed after the kernel's ring, because the fields of [`KernelRing`] are dropped in
 //! their order, or after the kernel has unregistered their group.
@@ -57,7 +57,8 @@ impl Message {
 }
 
 impl KernelRing {
-    /// Registers `count` buffers (a power of two) of `each` bytes as the receive buffers `group`. Once per group.
+    /// Registers `count` buffers (a power of two) of `each` bytes as the receive buffers `group`. Allowed once per
+    /// group.
     ///
     /// # Errors
     ///
@@ -80,8 +81,8 @@ impl KernelRing {
         Ok(())
     }
 
-    /// Unregisters a group of receive buffers and frees them. No receive of that group may be in flight, or the group
-    /// stays until the ring is dropped.
+    /// Unregisters a group of receive buffers and frees them. No receive of the group may be in flight. A group that
+    /// the kernel does not unregister stays until the ring is dropped.
     pub fn unregister_recv_buffers(&mut self, group: u16) {
         if self.recv_group(group).is_some() && self.ring.submitter().unregister_buf_ring(group).is_ok() {
             self.recv.retain(|(other, _)| *other != group);
@@ -96,7 +97,8 @@ impl KernelRing {
     ///
     /// # Safety
     ///
-    /// Both must be of a CQE of a receive of this group on this ring, and each CQE may be passed only once.
+    /// `res` and `flags` must be those of a CQE of a receive of this group on this ring, and each CQE may be passed
+    /// only once.
     #[must_use]
     pub unsafe fn received(&mut self, group: u16, res: i32, flags: u32) -> Option<(u16, &[u8])> {
         let number = cqueue::buffer_select(flags)?;

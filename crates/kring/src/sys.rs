@@ -55,7 +55,7 @@ fn result(ret: libc::c_long) -> Result<u32, i32> {
 pub(super) struct Patience {
     /// Longest wait; unlimited if `None`. The kernel must have `ENTER_EXT_ARG`.
     pub timeout: Option<Duration>,
-    /// If above 0, one completion is enough after this many microseconds. The kernel must support that (6.12), too.
+    /// If above 0, one completion is enough after this many microseconds. The kernel must support that (since 6.12).
     pub gather_us: u32,
 }
 
@@ -80,7 +80,8 @@ pub(super) fn enter(fd: i32, to_submit: u32, min_complete: u32, flags: u32, pati
     result(unsafe { libc::syscall(libc::SYS_io_uring_enter, fd, to_submit, min_complete, flags, &raw const arg, size) })
 }
 
-/// Calls `io_uring_setup` with no entries, which sets up nothing: the errno shows whether rings may be made at all.
+/// Calls `io_uring_setup` with no entries, which sets up nothing. Returns the errno, which shows if this process may
+/// make rings at all.
 pub(super) fn setup_nothing() -> i32 {
     let params = [0u8; PARAMS_BYTES];
     // SAFETY: the array has as many bytes as the kernel reads, and lives through the call.

@@ -61,7 +61,7 @@ pub(super) fn register_buffer_table(ring: &IoUring, features: &mut KringFeatures
     let holes = || {
         let hole = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let holes = vec![hole; BUFFER_SLOTS as usize];
-        // SAFETY: no entry names memory. (Before 5.19 this is how a sparse table is made.)
+        // SAFETY: no entry names memory. (Kernels before 5.19 have no other way to make a sparse table.)
         unsafe { submitter.register_buffers(&holes) }
     };
     if let Err(error) = submitter.register_buffers_sparse(BUFFER_SLOTS).or_else(|_| holes()) {

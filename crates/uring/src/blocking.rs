@@ -1,18 +1,18 @@
-//! What requests need a worker for: mappings that block, completion work of files, syncs, FALLOCATE on files.
+//! Work of requests that needs a worker: mappings that block, completion work of files, syncs, FALLOCATE on files.
 //!
-//! Owns the way of a slot to a worker and back. The worker's half is in [`io_wq`](crate::io_wq); what is done there is
-//! the engine's ([`sheave_iomap::dio`]); who is in one batch is [`file_work`](crate::file_work)'s.
+//! Owns the path of a slot to a worker and back. The worker's half is in [`io_wq`](crate::io_wq), the work itself in
+//! the engine ([`sheave_iomap::dio`]), and the members of a batch in [`file_work`](crate::file_work).
 //!
 //! Invariants:
 //! - I1: a slot that is with a worker has no bio in flight, and comes back through the task-work queue.
-//! - I2: the flush that ends a sync is sent once, after the worker's part: [`Step::WantsFlush`] says so while the slot
+//! - I2: the flush that ends a sync is sent once, after the worker's part: the slot is at [`Step::WantsFlush`] while it
 //!   waits for a bio.
-//! - I3: a write is uncounted in its file's grace after its completion work and before its sync: nothing that a sync
-//!   may wait for is held up by who waits for the sync.
-//! - I4: what may wait for a grace, for space or for other writes (mappings, FALLOCATE) is unbound work, and unhashed:
+//! - I3: a write is uncounted in its file's grace after its completion work and before its sync. The sync may wait for
+//!   that grace, which a counted write would delay.
+//! - I4: work that may wait for a grace, for space or for other writes (mappings, FALLOCATE) is unbound and unhashed:
 //!   no completion and no sync ever queues behind it.
-//! - I5: a file sees the end of every write that needs completion work, one after the other, also when no thread can be
-//!   had and when the ring goes; the ring keeps its seats in graces until the last of them.
+//! - I5: the completion work of a file's writes runs for every write that needs it, for one after the other, also when
+//!   no thread is available and when the ring is dropped. The ring leaves its graces only after the last of it.
 
 use sheave_base::sync::Arc;
 use sheave_blk::bio::BVec;
@@ -31,7 +31,6 @@ use crate::user_memory::sqe_memory;
 use crate::work_done::WorkDone;
 
 impl Inner {
-    /// Completes I/O whose plan is not inline.
     #[cold]
     pub(crate) fn run_tasks(&mut self) {
         while let Some(slot) = self.core.tasks.pop_front() {
@@ -40,7 +39,8 @@ impl Inner {
         self.start_batches();
     }
 
-    /// Completes one I/O whose plan is not inline, as far as this thread can. [`Inner::start_batches`] is to follow.
+    /// Completes one I/O whose plan is not inline, as far as this thread can. Must be followed by
+    /// [`Inner::start_batches`].
     fn run_task(&mut self, slot: u32) {
         let req = &self.core.reqs[slot];
         if req.step == Step::LeadsSync {
@@ -54,10 +54,11 @@ impl Inner {
         }
     }
 
-    /// The next step of an I/O whose bios have ended: the only place where an I/O goes from its data to the look at its
-    /// memory, to its completion work and to its sync, also when the ring goes. [`Inner::start_batches`] is to follow.
+    /// Takes an I/O whose bios have ended to its next step: the only place where an I/O goes from its data to its
+    /// checksums, to its completion work and to its sync, also when the ring is dropped. Must be followed by
+    /// [`Inner::start_batches`].
     fn go_on(&mut self, slot: u32, mut next: Next) {
-        // To compute is the worker's part of an I/O that its own ring issues (I6 of `offload`).
+        // An IOSQE_ASYNC request that its own ring issues still computes on a worker (I6 of `offload`).
         if next == Next::Sum && self.core.reqs[slot].flags & IOSQE_ASYNC != 0 {
             return self.sum_in_worker(slot);
         }
@@ -76,7 +77,7 @@ impl Inner {
         }
         let Core { files, reqs, .. } = &mut self.core;
         let req = &mut reqs[slot];
-        // I3.
+        // I3: uncounted before a sync is queued.
         files.uncount(req.file, &mut req.kiocb);
         match next {
             Next::Done(res) => self.core.finish(slot, res),
@@ -84,7 +85,7 @@ impl Inner {
         }
     }
 
-    /// Lets a worker look at the memory of an I/O.
+    /// Queues the checksums of an I/O to a worker.
     #[cold]
     fn sum_in_worker(&mut self, slot: u32) {
         let Some((file, sum)) = self.core.sum(slot) else { return };
@@ -94,19 +95,19 @@ impl Inner {
         }
     }
 
-    /// No worker can be had: done on this thread, for the file must hear of the write.
+    /// Computes the checksums on this thread because no worker is available: the file's part of a write must run (I5).
     fn sum_here(&mut self, slot: u32) {
         let Some((file, sum)) = self.core.sum(slot) else { return };
         let res = sum.run(&*file, &MayBlock::on_worker());
         self.summed(slot, res);
     }
 
-    /// The file has looked at the memory of an I/O where it may block. [`Inner::start_batches`] is to follow.
+    /// Handles the result `res` of an I/O's checksums. Must be followed by [`Inner::start_batches`].
     fn summed(&mut self, slot: u32, res: i32) {
         let req = &mut self.core.reqs[slot];
         req.step = Step::Own;
         if res == -errno::EAGAIN && !req.kiocb.is_write() {
-            // A write to the same place is under way: read again, as the device and this thread go on.
+            // A write to the same place is in progress. Read again: the device and this thread go on meanwhile.
             self.core.files.uncount(req.file, &mut req.kiocb);
             self.core.leave_worker(slot);
             return self.core.ready.push_back(slot);
@@ -115,13 +116,13 @@ impl Inner {
         self.go_on(slot, next);
     }
 
-    /// Lets a request wait for a sync of its file. [`Inner::start_batches`] is to follow.
+    /// Makes a request wait for a sync of its file. Must be followed by [`Inner::start_batches`].
     pub(crate) fn want_sync(&mut self, slot: u32) {
         self.core.enter_worker(slot);
         self.core.gather(slot, false);
     }
 
-    /// Begins the batches for which somebody waits and that may begin.
+    /// Starts the batches that have waiting requests and are not in progress.
     pub(crate) fn start_batches(&mut self) {
         while let Some(file) = self.core.gathering.pop() {
             self.start_ends(file);
@@ -129,7 +130,7 @@ impl Inner {
         }
     }
 
-    /// Gives the completion work that waits for it to a worker.
+    /// Gives the waiting completion work of a file to a worker.
     fn start_ends(&mut self, file: u32) {
         let Core { files, reqs, cold, .. } = &mut self.core;
         let Some(open) = files.get(file as usize).map(|open| open.file.clone()) else { return };
@@ -153,7 +154,7 @@ impl Inner {
         }
     }
 
-    /// A worker was to be had for a batch of completion work, and then was not.
+    /// Runs a batch of completion work that was queued for a worker, but for which no thread was available.
     #[cold]
     fn end_refused(&mut self, leader: u32) {
         let file = self.core.reqs[leader].file as usize;
@@ -162,7 +163,8 @@ impl Inner {
         self.end_here(leader);
     }
 
-    /// No worker can be had for a batch of completion work: done on this thread, for the file must hear of the writes.
+    /// Runs a batch of completion work on this thread because no worker is available: the work must not be skipped
+    /// (I5).
     #[cold]
     fn end_here(&mut self, leader: u32) {
         let file = self.core.reqs[leader].file as usize;
@@ -172,7 +174,7 @@ impl Inner {
         self.ended(leader);
     }
 
-    /// Syncs the file for all that wait for it: by a worker, or with a flush alone.
+    /// Syncs a file for all requests that wait for a sync: by a worker, or by a flush alone.
     fn start_sync(&mut self, file: u32) {
         let Core { files, reqs, .. } = &mut self.core;
         let Some(open) = files.get(file as usize).map(|open| open.file.clone()) else { return };
@@ -185,7 +187,7 @@ impl Inner {
         }
     }
 
-    /// The completion work of one write was done, with this result.
+    /// Handles the result `res` of one write's completion work.
     fn write_ended(&mut self, slot: u32, res: i32) {
         let req = &mut self.core.reqs[slot];
         req.step = Step::Own;
@@ -193,8 +195,8 @@ impl Inner {
         self.go_on(slot, next);
     }
 
-    /// A batch of completion work was done, by a worker or here: ends those of its writes that have not ended alone.
-    /// The slots of the others may be other requests by now.
+    /// Ends a batch of completion work, and takes each of its writes to the next step. Writes that ended alone are
+    /// skipped: their slots may belong to new requests.
     fn ended(&mut self, leader: u32) {
         let file = self.core.reqs[leader].file as usize;
         let Some(work) = self.core.files.work(file) else { return };
@@ -204,7 +206,7 @@ impl Inner {
             match result {
                 Some(_) if lock(&list).ends_alone(at) => {}
                 Some(res) => self.write_ended(slot, res),
-                // The file panicked in this write's completion work, or in that of one before it.
+                // The file panicked in the completion work of this write, or of one before it.
                 None => {
                     self.core.wq.expect_no_more(usize::from(lock(&list).ends_alone(at)));
                     self.write_ended(slot, -errno::EIO);
@@ -217,7 +219,7 @@ impl Inner {
         self.core.gathering.push(file as u32);
     }
 
-    /// The sync of a batch has ended, with this result.
+    /// Ends all requests of a batch whose sync has ended with `res`.
     fn synced(&mut self, leader: u32, res: i32) {
         let file = self.core.reqs[leader].file as usize;
         self.core.reqs[leader].step = Step::Own;
@@ -232,7 +234,8 @@ impl Inner {
         self.core.gathering.push(file as u32);
     }
 
-    /// Lets a worker map what a read or write needs; it is issued again afterwards. False when it has ended instead.
+    /// Sends a read or write to a worker for its mapping; it is issued again afterwards. Returns false if it has ended
+    /// instead.
     #[cold]
     pub(crate) fn map_in_worker(&mut self, slot: u32) -> bool {
         let kiocb = self.core.reqs[slot].kiocb;
@@ -240,7 +243,7 @@ impl Inner {
         self.send_to_worker(slot, |file| Work::Map(file, kiocb.pos, kiocb.len.into(), intent))
     }
 
-    /// False when the request has ended with an error instead.
+    /// Returns false if the request has ended with an error instead.
     pub(crate) fn send_to_worker(&mut self, slot: u32, work: impl FnOnce(Arc<dyn File>) -> Work) -> bool {
         let Some(file) = self.core.files.get(self.core.reqs[slot].file as usize) else {
             self.core.finish(slot, -errno::EBADF);
@@ -256,8 +259,8 @@ impl Inner {
         sent
     }
 
-    /// A worker has given the slot back: the one place where its answer is read. Which answers there are depends on the
-    /// step that the slot is at; each leads on to the next. [`Inner::start_batches`] is to follow.
+    /// Handles the result `how` of a worker, by the step of the slot. Makes every transition that follows a worker's
+    /// result. Must be followed by [`Inner::start_batches`].
     pub(crate) fn worker_done(&mut self, slot: u32, how: WorkDone) {
         let req = &mut self.core.reqs[slot];
         match (req.step, how) {
@@ -271,7 +274,7 @@ impl Inner {
                 self.core.nr_queued -= 1;
                 self.core.finish(slot, res);
             }
-            // Issued on this thread: slower for the caller, and right.
+            // No result yet: issued on this thread instead, which is slower for the caller but correct.
             (Step::Runs, WorkDone::Reissue | WorkDone::NoThread) => {
                 req.step = Step::Own;
                 self.core.leave_worker(slot);
@@ -296,13 +299,12 @@ impl Inner {
         }
     }
 
-    /// The operation of a request has this result, which a worker found: what FALLOCATE has done, or why its mapping
-    /// failed.
+    /// Ends a request with the result from a worker: that of FALLOCATE, or the error of a mapping.
     fn own_result(&mut self, slot: u32, mut res: i32) {
         let req = &self.core.reqs[slot];
         if req.state == State::Queued {
             self.core.nr_queued -= 1;
-            // A mapping that failed, after a cancel or not. What FALLOCATE has done is done.
+            // A failed mapping reports the cancel. A FALLOCATE that was carried out reports its own result.
             if req.rflags & REQ_CANCELED != 0 && req.opcode != opcode::FALLOCATE {
                 res = -errno::ECANCELED;
             }
@@ -322,10 +324,10 @@ impl Inner {
         }
     }
 
-    /// Called by `Ring::drop` when no device has anything of this ring any more. Takes every write through the file's
-    /// part of its end, as ever and in the same places, and lets no worker look at the memory of a read that none has
-    /// begun with. Then nothing is counted for this ring: it gives its seats in graces up, and what workers do for it
-    /// still (mappings, FALLOCATE) may wait for a grace. May block.
+    /// Called by `Ring::drop` after all devices have released this ring's I/O. Runs the checksums and the completion
+    /// work of every write, and cancels the checksums of reads that no worker has begun. Then no I/O of this ring is
+    /// counted, and it leaves its graces: mappings and FALLOCATEs that workers still do for it may wait for one. May
+    /// block.
     pub(crate) fn end_all(&mut self) {
         loop {
             while let Some(slot) = self.core.tasks.pop_front() {
@@ -353,13 +355,13 @@ impl Inner {
     }
 }
 
-/// Gives `look` the memory of an I/O.
+/// Calls `look` with the memory of an I/O.
 fn with_memory<R>(req: &Req, cold: &Cold, look: impl FnOnce(&[BVec]) -> R) -> R {
     if req.rflags & REQ_VECTORED != 0 { look(&cold.vecs) } else { look(&[sqe_memory(req.addr, req.kiocb.len)]) }
 }
 
 impl Core {
-    /// Lets a slot wait for the next batch of its file: of completion work, or of a sync.
+    /// Adds a slot to the next batch of its file: of completion work, or of a sync.
     fn gather(&mut self, slot: u32, ends: bool) {
         let file = self.reqs[slot].file;
         let Some(work) = self.files.work(file as usize) else { return };
@@ -370,7 +372,7 @@ impl Core {
         }
     }
 
-    /// What a worker needs to look at the memory of an I/O.
+    /// Returns the file and the arguments of a worker's checksum work.
     fn sum(&self, slot: u32) -> Option<(Arc<dyn File>, Sum)> {
         let (req, cold) = (&self.reqs[slot], &self.cold[slot as usize]);
         let file = self.files.get(req.file as usize)?.file.clone();
@@ -378,8 +380,8 @@ impl Core {
         Some((file, Sum { kiocb: req.kiocb, pieces: cold.pieces.clone(), vecs }))
     }
 
-    /// Takes reads back from workers that have not begun to look at their memory, and asks the others to end early:
-    /// nobody is left to tell.
+    /// Takes back reads whose checksums no worker has begun, and stops the others early: their results are no longer
+    /// needed.
     fn cancel_sums_of_reads(&mut self) {
         let Core { reqs, wq, .. } = self;
         for slot in 0..reqs.slots() {

@@ -18,13 +18,13 @@ use crate::ring::inner::Inner;
 use crate::task_work::TaskWork;
 use crate::times::Times;
 
-/// Most entries of an SQ, as in the kernel.
+/// Maximum number of entries of an SQ, as in the kernel.
 const MAX_ENTRIES: u32 = 32768;
-/// Messages from other rings that wait at most, beyond the size of the CQ.
+/// Smallest size of the mailbox for messages from other rings.
 const MIN_MAILBOX: u32 = 64;
 
-/// Time before a device's deadline at which a polled ring wakes up and polls: longer than the kernel takes to end a
-/// sleep on an idle CPU.
+/// Time before a device's announced completion at which a polled ring wakes up and polls. Longer than the kernel takes
+/// to end a sleep on an idle CPU.
 const POLLED_REST: Duration = Duration::from_micros(60);
 
 /// Builds a [`Ring`].
@@ -76,91 +76,90 @@ impl Default for RingBuilder {
 }
 
 impl Ring {
-    /// Settings for a new ring.
+    /// Returns the default settings of a new ring.
     pub fn builder() -> RingBuilder {
         RingBuilder::default()
     }
 }
 
 impl RingBuilder {
-    /// Entries of the SQ, rounded up to a power of two; 128 unless set.
+    /// Sets the entries of the SQ, rounded up to a power of two. Default 128.
     pub fn entries(mut self, entries: u32) -> Self {
         self.entries = entries;
         self
     }
 
-    /// Entries of the CQ, rounded up to a power of two; twice the SQ unless set.
+    /// Sets the entries of the CQ, rounded up to a power of two. Default: twice the SQ.
     pub fn cq_entries(mut self, entries: u32) -> Self {
         self.cq_entries = Some(entries);
         self
     }
 
-    /// Requests in flight at most, rounded up to a power of two; as many as the CQ has entries unless set. No chain may
-    /// have more members.
+    /// Sets the maximum number of requests in flight, rounded up to a power of two. Default: the entries of the CQ.
+    /// Also limits the length of a chain.
     pub fn in_flight(mut self, requests: u32) -> Self {
         self.in_flight = Some(requests);
         self
     }
 
-    /// The caller polls: completions are looked for only when it asks (`completions`, `wait`), never by `submit`. A
-    /// wait polls in its place for the last 60 us before a device that says when it has something (`null:` with a
-    /// latency), and sleeps for what is further away, for workers and for the kernel ring (which polls the hardware
-    /// with [`RingBuilder::iopoll`]): a ring that waits for a second uses no CPU for it, polled or not.
+    /// Leaves polling to the caller: completions are looked for only in `completions` and `wait`, never in `submit`. A
+    /// wait for a device that announces its next completion (`null:` with a latency) polls for the last 60 us and
+    /// sleeps before. A wait for workers, or for the kernel ring (which polls the hardware with
+    /// [`RingBuilder::iopoll`]), sleeps. A wait of a second thus uses almost no CPU, polled or not.
     pub fn polled(mut self, polled: bool) -> Self {
         self.polled = polled;
         self
     }
 
-    /// The kernel ring under `file:` devices polls the hardware (IORING_SETUP_IOPOLL), where that can.
+    /// Makes the kernel ring under `file:` devices poll the hardware (IORING_SETUP_IOPOLL), if it can.
     pub fn iopoll(mut self, iopoll: bool) -> Self {
         self.iopoll = iopoll;
         self
     }
 
-    /// How long a wait polls before it sleeps; 10 us unless set. Waits for kernel I/O sleep at once, and so do those of
-    /// a ring whose last four polls were in vain, but for one in 64. A device that has something within that time is
-    /// polled for in any case. Sleeps with a time limit are asked to end earlier by the thread's timer slack (50 us
-    /// unless somebody has set it), which the kernel adds; the ring reads that when it is built, and never changes it.
+    /// Sets how long a wait polls before it sleeps. Default 10 us. Waits for kernel I/O sleep at once, and so do those
+    /// of a ring whose last four polls found nothing, except one in 64. A device that is due within the polling time is
+    /// always polled. A sleep with a time limit is requested shorter by the thread's timer slack (50 us by default),
+    /// which the kernel adds; the ring reads the slack when it is built, and never changes it.
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = spin;
         self
     }
 
-    /// I/O that takes longer is kept by the [flight recorder](Ring::flight_recorder), whatever is usual; one second
-    /// unless set.
+    /// Sets the latency above which the [flight recorder](Ring::flight_recorder) keeps every I/O, however usual that
+    /// latency is. Default one second.
     pub fn slow_limit(mut self, limit: Duration) -> Self {
         self.slow_limit = limit;
         self
     }
 
-    /// Keep statistics of the devices and files; on unless set.
+    /// Enables or disables statistics of the devices and files. Default on.
     pub fn stats(mut self, stats: bool) -> Self {
         self.stats = stats;
         self
     }
 
-    /// Bounds the ring's cache of bios: up to so many (and 64 more, until they are given back together) are used again
-    /// without going to the pool of all the ring's bios; as many as there are unless set. With 0 each I/O goes there,
-    /// which shows what the cache spares. A ring with a bound takes a bio for every I/O; others spare plain reads and
-    /// writes the bio.
+    /// Bounds the ring's cache of free bios to `bios` (and up to 64 more, which go back to the ring's pool together).
+    /// Default: all bios. With 0 every I/O takes its bio from the pool, which shows the gain of the cache. A ring with
+    /// a bound takes a bio for every I/O; others need none for plain reads and writes.
     #[cfg(sheave_lab)]
     pub fn bio_cache(mut self, bios: u32) -> Self {
         self.bio_cache = Some(bios);
         self
     }
 
-    /// What is read, and thrown away, for each request of a run that shares a stamp with the one before.
+    /// Selects a clock to read, and discard, for each request of a run that shares its time stamp with the one before.
     #[cfg(sheave_lab)]
     pub fn each_read(mut self, each: EachRead) -> Self {
         self.each_read = each;
         self
     }
 
-    /// How old the time stamp may be that the requests of a batch share in statistics; 50 us unless set. It is looked
-    /// at for every 16th request, so that a stamp gets older by what 15 requests take to make: 99 % of them are younger
-    /// than 95 us at 3 us a request, and than 451 us at 30 us. Zero: every request reads the clock.
+    /// Sets the maximum age of the time stamp that the requests of a batch share in statistics. Default 50 us. The age
+    /// is checked at every 16th request, so a stamp gets older by the time that 15 requests take: 99 % of them are
+    /// younger than 95 us at 3 us a request, and than 451 us at 30 us. Zero: every request reads the clock.
     /// [`Duration::MAX`]: a batch has one stamp, however long its submission takes. A latency in the statistics is too
-    /// long by the age of its stamp. Deadlines never take a shared stamp.
+    /// long by the age of its stamp. Deadlines never use a shared stamp.
     ///
     /// ```
     /// use std::time::Duration;
@@ -173,20 +172,20 @@ impl RingBuilder {
         self
     }
 
-    /// Another clock, for tests.
+    /// Sets the clock, for tests.
     #[doc(hidden)]
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = Some(clock);
         self
     }
 
-    /// Workers shared with other rings; a pool of its own unless set.
+    /// Shares the workers of `pool` with other rings. Default: a pool of the ring's own.
     pub fn io_wq(mut self, pool: &IoWq) -> Self {
         self.io_wq = Some(pool.clone());
         self
     }
 
-    /// Makes the ring, on the thread that will use it.
+    /// Builds the ring, on the thread that will use it.
     pub fn build(self) -> Result<Ring, RingError> {
         let bounded = |what, value: u32, high: u32| {
             if value == 0 || value > high {

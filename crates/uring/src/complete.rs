@@ -1,13 +1,14 @@
-//! The way out of a ring: from an ended I/O to a CQE, and to whatever waited for it.
+//! Completion: from an ended I/O to a CQE, and to the requests that waited for it.
 //!
 //! Owns the posting of CQEs (and the overflow list), links, skips, and the return of slots. Called by the poll of the
-//! devices, by task work and by submission for what ends at once.
+//! devices, by task work, and by submission for requests that end at once.
 //!
 //! Invariants:
 //! - I1: one terminal CQE a slot (none where CQE_SKIP_SUCCESS says so), posted here, before the slot is freed.
 //! - I2: CQEs keep the order in which they were posted, whether the CQ has room or not: while the overflow list holds
 //!   any, new ones queue behind it.
-//! - I3: nothing here issues; what may start now goes to `ready`, which the ring runs after the walk.
+//! - I3: nothing is issued here. Requests that may start go to `ready`, which the ring runs after the poll of the
+//!   devices.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -34,7 +35,6 @@ use crate::sqe::{IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_HARDLINK, SQ_CQ_OVERFLOW, TIME
 const SLOW: u16 = REQ_SLOW_END | REQ_OWNS_BUF | REQ_OLD_BUF | REQ_HAS_GUARD;
 
 impl EndIo for Core {
-    /// A bio of the slot has ended.
     #[inline(always)]
     fn end_io(&mut self, slot: u32, status: Status) {
         self.quiet.stir();
@@ -44,7 +44,7 @@ impl EndIo for Core {
         }
         if req.kiocb.plan == CompletionPlan::Inline && status.is_ok() {
             let res = req.kiocb.len as i32;
-            // One look for both, for almost all have neither.
+            // One test for both, because almost no request has either.
             if req.rflags & (SLOW | REQ_COUNTED) != 0 {
                 let (file, flags, slow) = (req.file, req.kiocb.flags & COUNT_FLAGS, req.rflags & SLOW != 0);
                 req.kiocb.flags &= !COUNT_FLAGS;
@@ -65,12 +65,12 @@ impl EndIo for Core {
 
     #[inline(always)]
     fn end_run(&mut self, owner: u32, most: usize, mut end_at: impl FnMut(usize) -> Option<PlainEnd>) {
-        // Behind CQEs that wait for room, all wait (I2).
+        // While CQEs wait for room, all new ones queue behind them (I2).
         if self.overflow.is_empty() {
             let first = self.queues.cq_tail();
             let cqe_at = |at| end_at(at).map(|end| Cqe { user_data: end.cookie, res: end.bytes as i32, flags: 0 });
             let ended = self.queues.cq_fill(most, cqe_at);
-            // The cookies of such are keys, and so are the user data of their CQEs.
+            // The cookies of an owned run are keys, and so are the user data of its CQEs.
             if PlainOwner(owner).is_owned() && ended != 0 {
                 self.owned.cq.add(first, ended);
             }
@@ -138,13 +138,13 @@ impl EndIo for Core {
 }
 
 impl Core {
-    /// The CQE that was posted last is of one record that went alone and whose cookie is a key.
+    /// Marks the last CQE, of a single record that owned its memory, as one with a key.
     #[inline(always)]
     pub(crate) fn last_was_owned(&mut self) {
         self.owned.cq.add(self.queues.cq_tail().wrapping_sub(1), 1);
     }
 
-    /// So many plain records of one owner have ended.
+    /// Takes `ended` plain records of one owner out of the counts of the ring and of the file's grace.
     #[inline(always)]
     fn records_ended(&mut self, owner: u32, ended: u32) {
         self.records -= ended;
@@ -154,7 +154,6 @@ impl Core {
         }
     }
 
-    /// Ends the request with this result.
     #[inline(always)]
     pub(crate) fn finish(&mut self, slot: u32, res: i32) {
         if self.reqs[slot].rflags & REQ_TIMED != 0 {
@@ -170,7 +169,7 @@ impl Core {
         self.finish_plain(slot, res);
     }
 
-    /// What has nothing that [`Core::finish_slow`] is for.
+    /// Ends a request that needs nothing of [`Core::finish_slow`].
     #[inline(always)]
     fn finish_plain(&mut self, slot: u32, res: i32) {
         let req = &self.reqs[slot];
@@ -179,7 +178,8 @@ impl Core {
         self.reqs.free(slot);
     }
 
-    /// An I/O of a file has ended inline: uncounted at the end of the poll, with those like it.
+    /// Defers the uncounting of an I/O that ended inline to the end of the poll, for all I/Os counted in the same
+    /// place.
     #[inline(always)]
     fn uncount_later(&mut self, file: u32, flags: u16) {
         if self.ended.file != file || self.ended.flags != flags {
@@ -218,18 +218,18 @@ impl Core {
         }
     }
 
-    /// Whether the result breaks a link and is told despite CQE_SKIP_SUCCESS.
+    /// Returns true if the result breaks a link, and gives a CQE despite CQE_SKIP_SUCCESS.
     pub(crate) fn is_failure(&self, slot: u32, res: i32) -> bool {
         let req = &self.reqs[slot];
         let short = opdef::get(req.opcode).is_some_and(|def| def.short_is_failure);
         if res == -errno::ETIME && req.opcode == opcode::TIMEOUT && req.op_flags & TIMEOUT_ETIME_SUCCESS != 0 {
             return false;
         }
-        // What is longer than any read or write may be was cut, as the kernel cuts it: that is not short.
+        // A length above the maximum of a read or write was cut, as in the kernel. That is not short.
         res < 0 || (short && (res as u32) < req.len.min(dio::MAX_RW_COUNT))
     }
 
-    /// Ends a link timeout whose guarded request has ended; gives what follows it in the chain.
+    /// Ends a link timeout whose request has ended. Returns the next member of the chain.
     fn disarm_guard(&mut self, guard: u32) -> u32 {
         self.timers.disarm(guard);
         let next = self.reqs[guard].link;
@@ -238,7 +238,7 @@ impl Core {
         next
     }
 
-    /// Ends the rest of a chain that will not run. `silent`: no CQEs, for the request that failed asked for none.
+    /// Ends the rest of a chain that will not run. `silent`: without CQEs, because the failed request asked for none.
     pub(crate) fn cancel_chain(&mut self, head: u32, silent: bool) {
         let mut slot = head;
         while slot != NO_SLOT {
@@ -249,7 +249,7 @@ impl Core {
         }
     }
 
-    /// Ends a chain of which some member could not be prepared: nothing of it runs.
+    /// Ends a chain with a member whose prep failed. No member runs.
     pub(crate) fn fail_chain(&mut self, head: u32) {
         let Req { ident, res, .. } = self.reqs[head];
         let failed = |rflags: u16, res: i32| if rflags & REQ_PREP_FAILED != 0 { res } else { -errno::ECANCELED };
@@ -266,7 +266,7 @@ impl Core {
         }
     }
 
-    /// Posts the CQE unless `silent`, and frees the slot with what it holds.
+    /// Posts the CQE unless `silent`, and frees the slot with everything it holds.
     pub(crate) fn end_slot(&mut self, slot: u32, res: i32, silent: bool) {
         let req = &self.reqs[slot];
         let (cqe, rflags, addr) = (Cqe { user_data: req.user_data, res, flags: 0 }, req.rflags, req.addr);
@@ -274,7 +274,8 @@ impl Core {
         if rflags & REQ_OWNS_BUF != 0 {
             let key = self.cold[slot as usize].owned;
             if silent {
-                // The program's own code: whatever it does, the slot is free, and the chain goes on.
+                // The drop runs the program's code. If it panics, the slot is freed nevertheless, and the chain goes
+                // on.
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(self.owned.end(key)))) {
                     panics::discard(panic);
                 }
@@ -294,7 +295,7 @@ impl Core {
         self.reqs.free(slot);
     }
 
-    /// Notes what its device wants of an I/O that was refused for its place or its memory.
+    /// Stores the device's alignment for an I/O that was refused because of its offset, length or memory.
     #[cold]
     fn explain(&mut self, slot: u32, key: u32) {
         let req = &self.reqs[slot];
@@ -308,7 +309,7 @@ impl Core {
         }
     }
 
-    /// Posts a CQE; into the overflow list when the CQ has no room. With the key of what its operation owned.
+    /// Posts a CQE, into the overflow list if the CQ has no room. `owned` is the key of the memory its operation owned.
     #[inline(always)]
     pub(crate) fn post(&mut self, cqe: Cqe, owned: Option<u32>) {
         if !self.overflow.is_empty() || !self.queues.cq_has_room() {
@@ -317,8 +318,8 @@ impl Core {
         self.push_cqe(cqe, owned);
     }
 
-    /// Writes a CQE into the CQ, which has room. If its operation owned something, the key takes the place of the user
-    /// data until it is read.
+    /// Writes a CQE into the CQ, which must have room. If its operation owned memory, the key replaces the user data
+    /// until the CQE is read.
     #[inline(always)]
     fn push_cqe(&mut self, mut cqe: Cqe, owned: Option<u32>) {
         if let Some(key) = owned {
@@ -334,7 +335,7 @@ impl Core {
         self.queues.set_sq_flag(SQ_CQ_OVERFLOW, true);
     }
 
-    /// Moves what overflowed into the CQ, in order, as far as there is room.
+    /// Moves CQEs of the overflow list into the CQ, in order, while there is room.
     #[inline]
     pub(crate) fn flush_overflow(&mut self) {
         if !self.overflow.is_empty() {

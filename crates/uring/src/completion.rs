@@ -1,4 +1,4 @@
-//! What a ring's owner gets: completions, each a CQE with the memory that came back, and how a wait for them ended.
+//! Results for the owner of a ring: completions, each a CQE with its memory, and the outcome of a wait.
 
 use std::fmt;
 use std::io;
@@ -11,23 +11,22 @@ use crate::io_buf::{IoBuf, Memory};
 use crate::owned::Detail;
 use crate::sqe::CQE_F_MORE;
 
-/// A completion as [`Ring::completions`](crate::Ring::completions) gives it: the CQE, and the memory that the
-/// operation owned.
+/// A completion from [`Ring::completions`](crate::Ring::completions): the CQE, and the memory that the operation owned.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Completion {
-    /// From the operation.
+    /// User data of the operation.
     pub user_data: u64,
     /// Result: bytes or 0, or `-errno`.
     pub res: i32,
-    /// What else the ring says of it.
+    /// Flags of the CQE.
     pub flags: CompletionFlags,
     pub(crate) detail: Detail,
     pub(crate) owned: Option<Memory>,
 }
 
 impl Completion {
-    /// The result as Rust has it.
+    /// Returns the result as a Rust `Result`.
     #[inline]
     pub fn result(&self) -> Result<u32, IoError> {
         if self.res >= 0 {
@@ -36,15 +35,15 @@ impl Completion {
         Err(IoError { errno: Errno(self.res.wrapping_neg()), detail: self.detail })
     }
 
-    /// The buffer that the operation owned; the device touches it no more. `None` if it owned none, or memory of
-    /// another type, which is dropped: see [`Completion::into_memory`].
+    /// Returns the buffer that the operation owned; the device no longer touches it. `None` if it owned none, or memory
+    /// of another type, which is dropped: see [`Completion::into_memory`].
     #[inline]
     pub fn into_buf(self) -> Option<Buf> {
         self.into_memory()
     }
 
-    /// The memory that the operation owned, of the type that it was given; the device touches it no more. `None` if it
-    /// owned none. Memory of another type is dropped.
+    /// Returns the memory that the operation owned, as the type that it was given as; the device no longer touches it.
+    /// `None` if it owned none. Memory of another type is dropped.
     ///
     /// ```
     /// # use sheave_uring::{prep, Ring};
@@ -66,38 +65,38 @@ impl Completion {
         Memory::into_value(self.owned)
     }
 
-    /// The buffers of a vectored operation, or the one of another.
+    /// Returns the buffers of a vectored operation, or the single buffer of another.
     pub fn into_bufs(self) -> Vec<Buf> {
         Memory::into_bufs(self.owned)
     }
 }
 
-/// Flags of a completion: `IORING_CQE_F_*`, or what a message [passes on](crate::prep::Message::message_flags).
+/// Flags of a completion: `IORING_CQE_F_*`, or those that a message [sets](crate::prep::Message::message_flags).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct CompletionFlags(u32);
 
 impl CompletionFlags {
-    /// None.
+    /// No flags.
     pub const NONE: CompletionFlags = CompletionFlags(0);
-    /// More completions of the same operation follow. No operation gives several yet; messages can say so.
+    /// More completions of the same operation follow. No operation gives several yet; messages can set it.
     pub const MORE: CompletionFlags = CompletionFlags(CQE_F_MORE);
 
-    /// These bits of the kernel's layout, for what two programs agree on in messages.
+    /// Makes flags of bits in the kernel's layout, for bits that two programs agree on in messages.
     #[inline]
     #[must_use]
     pub const fn from_bits(bits: u32) -> CompletionFlags {
         CompletionFlags(bits)
     }
 
-    /// As bits of the kernel's layout.
+    /// Returns the bits in the kernel's layout.
     #[inline]
     #[must_use]
     pub const fn bits(self) -> u32 {
         self.0
     }
 
-    /// Whether all of `others` are set.
+    /// Returns true if all of `others` are set.
     #[inline]
     #[must_use]
     pub const fn contains(self, others: CompletionFlags) -> bool {
@@ -105,8 +104,8 @@ impl CompletionFlags {
     }
 }
 
-/// Why an I/O failed: the errno of its completion and, where the operation owned its memory and the device wanted it
-/// at another place, which.
+/// Error of an I/O: the errno of its completion and, if the operation owned its memory and its alignment was wrong, the
+/// alignment that the device requires.
 ///
 /// ```
 /// # use sheave_uring::{prep, Ring};
@@ -126,14 +125,14 @@ pub struct IoError {
 }
 
 impl IoError {
-    /// The errno.
+    /// Returns the errno.
     #[inline]
     pub fn errno(self) -> Errno {
         self.errno
     }
 
-    /// What the device asks of an I/O, where the operation had something else: offset and length are multiples of the
-    /// first number, and the memory begins at a multiple of the second, in bytes.
+    /// Returns the alignment that the device requires, if the operation had another: offset and length are multiples of
+    /// the first number, and the memory begins at a multiple of the second, in bytes.
     pub fn wanted_alignment(self) -> Option<(u64, u64)> {
         let Detail { block_shift, memory_shift } = self.detail;
         (self.detail != Detail::default()).then_some((1 << block_shift, 1 << memory_shift))
@@ -153,7 +152,6 @@ impl fmt::Display for IoError {
 }
 
 impl std::error::Error for IoError {
-    /// The errno.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.errno)
     }
@@ -171,39 +169,40 @@ impl From<IoError> for Errno {
     }
 }
 
-/// With the errno as its code; what else there is to say is lost.
+/// Keeps the errno as the code; the required alignment is lost.
 impl From<IoError> for io::Error {
     fn from(error: IoError) -> io::Error {
         error.errno().into()
     }
 }
 
-/// Why [`Ring::wait`](crate::Ring::wait) came back.
+/// Outcome of [`Ring::wait`](crate::Ring::wait).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "not every wait ends with completions"]
 #[non_exhaustive]
 pub enum Waited {
-    /// As many completions as were wanted can be read, or more: so many.
+    /// At least the wanted number of completions can be read. Holds the number of readable ones.
     Ready(u32),
     /// Another thread called [`RingHandle::wake`](crate::RingHandle::wake).
     Woken,
-    /// The time is over.
+    /// The timeout is over.
     TimedOut,
-    /// Nothing is in flight, and nobody else has a handle of the ring: it would wait for ever.
+    /// Nothing is in flight, and no other thread has a handle of the ring: the wait would never end.
     Idle,
 }
 
-/// What [`Ring::prepare_wait`](crate::Ring::prepare_wait) says of a wait from outside.
+/// Time limit of a wait outside of the ring, from [`Ring::prepare_wait`](crate::Ring::prepare_wait).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the ring wants to be called again in time"]
 #[non_exhaustive]
 pub struct WaitOn {
-    /// The ring wants to be called again after this time, readable or not; `None` when it has no such time.
+    /// Time after which to call the ring again, whether its descriptor is readable or not. `None` if there is no such
+    /// time.
     pub timeout: Option<Duration>,
 }
 
 impl Waited {
-    /// Whether as many completions as were wanted can be read.
+    /// Returns true if at least the wanted number of completions can be read.
     pub fn is_ready(self) -> bool {
         matches!(self, Waited::Ready(_))
     }

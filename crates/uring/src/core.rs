@@ -1,8 +1,8 @@
-//! What a ring owns beside its block layer: queues, slots, tables, and the lists between submission and completion.
+//! State of a ring beside its block layer: queues, slots, tables, and the lists between submission and completion.
 //!
-//! Owns the state; [`submit`](crate::submit) moves SQEs into it, [`complete`](crate::complete) moves CQEs out of it.
-//! It is apart from the ring's [`IoCtx`](sheave_blk::ctx::IoCtx) so that a poll of the devices can complete requests
-//! while it walks.
+//! Owns the state. [`submit`](crate::submit) moves SQEs into it, [`complete`](crate::complete) moves CQEs out of it.
+//! Separate from the ring's [`IoCtx`](sheave_blk::ctx::IoCtx), so that a poll of the devices can complete requests
+//! during its walk.
 
 use std::collections::VecDeque;
 
@@ -23,181 +23,171 @@ use crate::sqe::IOSQE_LINKS;
 use crate::timers::Timers;
 use crate::times::{SlotTimes, Times};
 
-/// What few slots need.
+/// Side table of a slot: fields that few requests need.
 #[derive(Debug, Default)]
 pub(crate) struct Cold {
-    /// Vectors of READV and WRITEV; keeps its room.
+    /// Vectors of READV and WRITEV. The allocation is kept.
     pub(crate) vecs: Vec<BVec>,
-    /// The mappings that a write with completion work used.
     pub(crate) pieces: Pieces,
-    /// Where its time went, while its slot says that it has times.
+    /// Valid while the slot has REQ_TIMED.
     pub(crate) times: SlotTimes,
-    /// The place of what the operation owns, while its slot says that it owns something.
+    /// Index in the table of owned memory. Valid while the slot has REQ_OWNS_BUF.
     pub(crate) owned: u32,
 }
 
-/// A request (with its chain) that waits behind a drain.
+/// A request, with its chain, that waits behind a drain.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deferred {
     pub(crate) head: u32,
-    /// Slots in the chain.
     pub(crate) count: u32,
     pub(crate) drain: bool,
-    /// A drain was submitted right after it. If that was refused, it stands nowhere else.
+    /// A drain was submitted right after this request. If that drain was refused, this flag is the only trace of it.
     pub(crate) before_drain: bool,
 }
 
-/// I/Os that ended inline, one after the other, and are counted in the same place: uncounted together, at the end of
-/// the poll that ended them.
+/// Consecutive inline completions that one counter of one file's grace counts. Uncounted together, at the end of the
+/// poll.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) file: u32,
-    /// Of their kiocbs, those that say where they are counted.
+    /// Flags of the kiocbs that name the counter.
     pub(crate) flags: u16,
     pub(crate) ios: u32,
 }
 
-/// Something may wait, be open or be armed beside the I/O that devices have.
+/// Set if anything but plain I/O may be pending: a list, an open chain or drain, an armed timeout.
 const NOISY: u8 = 1;
-/// Operations of the ring own memory, or once did: its SQEs and CQEs are looked up in the table of that.
+/// Set once an operation of the ring owned memory: SQEs and CQEs must be looked up in the table of owned memory.
 const OWNING: u8 = 2;
 
-/// What keeps a ring from its shortest way, in one byte, so that one look finds that nothing does.
+/// Reasons to leave the ring's shortest path, in one byte: a single load tests for all of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quiet(u8);
 
 impl Quiet {
-    /// Whether nothing but plain I/O waits, and nobody has ever owned anything.
+    /// True if only plain I/O is pending, and no operation ever owned memory.
     #[inline(always)]
     pub(crate) fn is_bare(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether nothing but plain I/O waits.
+    /// True if only plain I/O is pending.
     #[inline(always)]
     pub(crate) fn is_quiet(self) -> bool {
         self.0 & NOISY == 0
     }
 
-    /// Something may wait.
+    /// Marks the ring noisy: something beside plain I/O may be pending.
     #[inline(always)]
     pub(crate) fn stir(&mut self) {
         self.0 |= NOISY;
     }
 
-    /// After a look: whether nothing waits.
+    /// Stores the result of a full check ([`Core::is_quiet`]).
     #[inline(always)]
     pub(crate) fn set(&mut self, quiet: bool) {
         self.0 = (self.0 & OWNING) | (u8::from(!quiet) * NOISY);
     }
 
-    /// An operation owns memory.
+    /// Marks the ring as one whose operations own memory. Never cleared.
     #[inline(always)]
     pub(crate) fn own(&mut self) {
         self.0 |= OWNING;
     }
 }
 
-/// The state of a ring.
 #[derive(Debug)]
 pub(crate) struct Core {
-    /// The way to the workers.
     pub(crate) wq: RingWq,
     pub(crate) queues: Queues,
     pub(crate) reqs: ReqTable,
-    /// The kind of plain I/O that came last.
+    /// Cached checks of the last plain run.
     pub(crate) known: Option<Known>,
-    /// Nothing waits, is open or is armed beside the I/O that devices have: what a look at every list would find
-    /// ([`Core::is_quiet`]). Whatever may change that says no, and the next reap looks again.
+    /// Cached result of [`Core::is_quiet`]. Everything that may make the ring noisy calls `stir`; the next reap checks
+    /// again.
     pub(crate) quiet: Quiet,
-    /// Plain records in flight. Each counts as a slot, which it does without.
+    /// Plain records in flight. Each counts as a slot, without using one.
     pub(crate) records: u32,
     pub(crate) cold: Box<[Cold]>,
     pub(crate) files: FileTable,
     pub(crate) ended: Ended,
     pub(crate) bufs: BufTable,
-    /// CQEs that found the CQ full, in order, with the key of what their operation owned; bounded by `overflow_max`
-    /// (submission stops there).
+    /// CQEs that found the CQ full, in order, each with the key of the memory its operation owned. Submission stops at
+    /// `overflow_max`.
     pub(crate) overflow: VecDeque<(Cqe, Option<u32>)>,
     pub(crate) overflow_max: usize,
-    /// Slots to issue: links whose turn has come, deferred requests, what workers gave back.
+    /// Slots to issue: links whose turn has come, deferred requests, requests returned by workers.
     pub(crate) ready: VecDeque<u32>,
-    /// Slots that found something used up; issued again after completions.
+    /// Slots that found a resource exhausted. Issued again after completions.
     pub(crate) retry: VecDeque<u32>,
-    /// Pending timeouts.
     pub(crate) timers: Timers,
-    /// The CQ's tail when the batch of issues began: counted timeouts count its CQEs, whatever the order within.
+    /// Tail of the CQ at the start of the batch of issues. Counted timeouts count from here, so the order within a
+    /// batch does not matter.
     pub(crate) batch_tail: u32,
-    /// Slots in state `Queued`.
     pub(crate) nr_queued: u32,
-    /// Slots whose I/O has ended and that complete as their plan says.
+    /// Slots whose I/O has ended and whose completion plan is not inline. Run by `run_tasks`.
     pub(crate) tasks: VecDeque<u32>,
-    /// How many completed as their plan says, and not inline.
+    /// Number of requests that completed by their plan and not inline.
     #[cfg(sheave_lab)]
     pub(crate) late: LateCompletions,
-    /// Files for which somebody waits in a batch that may begin.
+    /// Files whose next batch, of completion work or of a sync, has members and may start.
     pub(crate) gathering: Vec<u32>,
-    /// What the engine needs while it issues.
     pub(crate) scratch: Scratch,
-    /// The chain that is being submitted.
     pub(crate) chain: Chain,
     pub(crate) deferred: VecDeque<Deferred>,
-    /// Slots in `deferred`, chains included.
+    /// Slots in `deferred`, members of chains included.
     pub(crate) nr_deferred: u32,
     pub(crate) drain_active: bool,
     pub(crate) drain_next: bool,
-    /// CQE_SKIP_SUCCESS was used: a drain could not count what is skipped, so it is refused from then on.
+    /// CQE_SKIP_SUCCESS was used. A drain cannot count skipped CQEs, so drains are refused from then on.
     pub(crate) drain_disabled: bool,
     pub(crate) polled: bool,
-    /// With statistics.
     pub(crate) times: Option<Times>,
-    /// What operations own.
     pub(crate) owned: OwnedTable,
-    /// Times of the typed interface, by SQ index, until submission.
+    /// Timespecs of the typed interface by SQ index, kept until submission.
     pub(crate) sq_times: Box<[[i64; 2]]>,
 }
 
-/// Mappings that each slot has room for once a file with mappings is attached; a write over more makes its own.
+/// Number of mappings that each slot has room for once a file with mappings is attached. An I/O over more allocates.
 const PIECES_ROOM: usize = 4;
 
 impl Core {
-    /// Requests in flight.
     #[inline(always)]
     pub(crate) fn live(&self) -> u32 {
         self.reqs.live() + self.records
     }
 
-    /// Whether nothing is left to start or to complete that the ring knows of.
+    /// True if no request of the ring can start or complete without a device, a worker or a message.
     #[inline]
     pub(crate) fn is_settled(&self) -> bool {
         let nothing_starts = self.ready.is_empty() && self.deferred.is_empty() && self.gathering.is_empty();
         nothing_starts && self.tasks.is_empty() && self.overflow.is_empty() && !self.timers.is_armed()
     }
 
-    /// Whether a submission of plain I/O, and a reap of nothing else, have no list to look at.
+    /// True if a submission or reap of plain I/O has to look at no list.
     pub(crate) fn is_quiet(&self) -> bool {
         let nothing_opens = self.chain.last().is_none() && !(self.drain_active | self.drain_next);
         let nothing_ends = !self.files.wants_sweep() && !self.bufs.wants_sweep();
         self.is_settled() && self.retry.is_empty() && nothing_opens && nothing_ends && !self.wq.has_staged()
     }
 
-    /// How many more there may be.
+    /// Returns the number of requests that can still be started.
     #[inline(always)]
     pub(crate) fn available(&self) -> u32 {
         self.reqs.available() - self.records
     }
 
-    /// Whether the SQE that is `ahead` of the next goes on with the one behind it, as a chain.
+    /// True if the SQE `ahead` places after the next is linked to its successor.
     pub(crate) fn is_linked(&self, ahead: u32) -> bool {
         self.queues.sq_row(ahead, 1).first().is_some_and(|sqe| sqe.flags & IOSQE_LINKS != 0)
     }
 
-    /// How many SQEs right before the one that is `ahead` of the next are in one chain with it.
+    /// Returns the number of SQEs before the one at `ahead` that are in the same chain.
     pub(crate) fn linked_before(&self, ahead: u32) -> u32 {
         (0..ahead).rev().take_while(|&at| self.is_linked(at)).count() as u32
     }
 
-    /// Adds a file to the table, and makes the room that its I/O needs.
+    /// Adds `file` to the table and reserves the memory that its I/O needs.
     pub(crate) fn add_file(&mut self, file: OpenFile) -> Option<Fd> {
         if !file.is_identity() {
             self.cold.iter_mut().for_each(|cold| cold.pieces.reserve(PIECES_ROOM));
@@ -220,7 +210,7 @@ impl Core {
             files: FileTable::default(),
             ended: Ended { file: NO_FILE, flags: 0, ios: 0 },
             bufs: BufTable::default(),
-            // Every slot may still complete when submission stops.
+            // Submission stops at `overflow_max`, but every slot in use then still completes.
             overflow: VecDeque::with_capacity(overflow_max + room),
             overflow_max,
             ready: VecDeque::with_capacity(room),

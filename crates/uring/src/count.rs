@@ -1,12 +1,12 @@
-//! Where the time of I/O on files goes, as a ring sees it: counted for each file and ring.
+//! Statistics of I/O on files: counts each I/O and its times for its file and ring.
 //!
-//! Owns the times of I/O with a slot: those of its bios, which the block layer tells, and the time with workers. Plain
-//! records the block layer counts. A ring without statistics, and one of a worker, counts nothing: what a
-//! worker does for a ring is time with a worker there.
+//! Owns the times of I/O with a slot: those of its bios, which the block layer passes, and the time with workers. The
+//! block layer counts plain records. A ring without statistics counts nothing. Neither does the ring of a worker: the
+//! ring that the worker works for counts that work, as time with a worker.
 //!
 //! Invariants:
 //! - T1: an I/O counts once, when it ends, if it came to a device or a worker.
-//! - T2: the times of a slot are its request's: [`REQ_TIMED`] says that there are some.
+//! - T2: the times of a slot are those of its request, and valid if [`REQ_TIMED`] is set.
 
 use sheave_base::clock::CoarseTs;
 use sheave_blk::ctx::RunEnd;
@@ -22,9 +22,9 @@ use crate::req::REQ_TIMED;
 use crate::sqe::opcode;
 use crate::times::{SlotTimes, Times};
 
-/// A look at each file takes so long.
+/// Period in which each file's usual latency is updated.
 const LOOK_NS: u64 = 1_000_000_000;
-/// Files that are looked at in one go.
+/// Most files per call of `look_at_files`.
 const LOOK_AT: usize = 16;
 
 fn kind_of(opcode: u8) -> IoKind {
@@ -36,13 +36,13 @@ fn kind_of(opcode: u8) -> IoKind {
 }
 
 impl Core {
-    /// Where plain records of this owner count.
+    /// Returns the statistics for plain records of this owner.
     #[inline(always)]
     pub(crate) fn record_stats(&self, owner: u32) -> Option<&RecordStats> {
         self.files.get(PlainOwner(owner).file() as usize)?.records()
     }
 
-    /// Plain records have ended that went as bios.
+    /// Counts ended plain records that the block layer had to send as bios.
     #[cold]
     pub(crate) fn count_former_records(&self, owner: u32, run: &RunEnd) {
         let file = self.files.get(PlainOwner(owner).file() as usize);
@@ -53,7 +53,6 @@ impl Core {
         }
     }
 
-    /// A plain record has failed.
     #[cold]
     pub(crate) fn count_failed_record(&self, owner: u32) {
         let file = self.files.get(PlainOwner(owner).file() as usize);
@@ -71,7 +70,7 @@ impl Core {
         times
     }
 
-    /// The last bio of a slot has ended well, and with it the I/O.
+    /// Counts an I/O that ends with the success of its last bio.
     #[inline]
     pub(crate) fn count_inline(&mut self, slot: u32, res: i32) {
         let Some(times) = &self.times else { return };
@@ -79,40 +78,40 @@ impl Core {
         if self.reqs[slot].rflags & REQ_TIMED != 0 {
             split.add(&self.cold[slot as usize].times.split);
         } else if split.total_ns() == 0 {
-            // Its device keeps no statistics (`Device::set_stats`), and no worker had it.
+            // The device keeps no statistics (`Device::set_stats`), and no worker was involved.
             return;
         }
         self.count_slot(slot, &split, res);
     }
 
-    /// The last bio of a slot has ended, and not yet the I/O: what is left is with a worker, or waits for one.
+    /// Stores the times of a slot whose last bio has ended. A worker, or the wait for one, follows.
     #[cold]
     pub(crate) fn data_ended(&mut self, slot: u32) {
         let Some(Times { clock, bio, .. }) = &self.times else { return };
         let (now, bio) = (clock.coarse(), *bio);
         let times = self.slot_times(slot);
-        // Of a sync the flush is a part of what its worker began.
+        // The flush of a sync is part of the time with the worker that began the sync.
         if times.with_worker.is_none() {
             times.split.add(&bio);
             times.with_worker = Some(now);
         }
     }
 
-    /// A worker has the slot from now on, or it waits for one.
+    /// Starts the time with a worker, the wait for one included.
     #[cold]
     pub(crate) fn enter_worker(&mut self, slot: u32) {
         let Some(now) = self.times.as_ref().map(|times| times.clock.coarse()) else { return };
         self.slot_times(slot).with_worker.get_or_insert(now);
     }
 
-    /// The ring goes on with a slot that a worker had.
+    /// Ends the time with a worker.
     #[cold]
     pub(crate) fn leave_worker(&mut self, slot: u32) {
         let Some(now) = self.times.as_ref().map(|times| times.clock.coarse()) else { return };
         self.slot_times(slot).leave_worker(now);
     }
 
-    /// An I/O with times of its slot ends.
+    /// Counts an I/O whose slot has times.
     #[cold]
     pub(crate) fn count_timed(&mut self, slot: u32, res: i32) {
         self.leave_worker(slot);
@@ -140,7 +139,7 @@ impl Core {
         let req = &self.reqs[slot];
         let (Some(times), Some(file)) = (&self.times, self.files.get(req.file as usize)) else { return };
         let (pos, len) = match req.opcode {
-            // Of any range, if one was given: all of the file is synced.
+            // Any given range is ignored: all of the file is synced.
             opcode::FSYNC => (0, 0),
             opcode::FALLOCATE => (req.off, u32::try_from(req.addr).unwrap_or(u32::MAX)),
             _ => (req.kiocb.pos, req.kiocb.len),
@@ -149,7 +148,7 @@ impl Core {
         file.keep_slow(what, split, times.clock.coarse(), self.live());
     }
 
-    /// Plain records were slow. They are no more in flight.
+    /// Records slow plain I/Os. They have already left the count of I/Os in flight.
     #[cold]
     pub(crate) fn keep_slow_records(&self, owner: u32, slow: &RunEnd) {
         let Some(file) = self.files.get(PlainOwner(owner).file() as usize) else { return };
@@ -158,7 +157,8 @@ impl Core {
         file.keep_slow(what, &slow.split, slow.ended, self.live() + ios);
     }
 
-    /// Looks at what is usual on some of the files: on each about once a second.
+    /// Updates the usual latencies of up to `LOOK_AT` files. Returns the time of the next call, chosen so that each
+    /// file has its turn about once a second.
     #[cold]
     pub(crate) fn look_at_files(&mut self, now: CoarseTs) -> CoarseTs {
         let Some(times) = &mut self.times else { return CoarseTs(u64::MAX) };

@@ -1,14 +1,14 @@
-//! The completion queue entry: the kernel's `struct io_uring_cqe`, 16 bytes. For the lab also how many completions did
-//! not come at once.
+//! The completion queue entry: the kernel's `struct io_uring_cqe`, 16 bytes. For the lab also a count of completions
+//! that did not come at once.
 
 #[cfg(sheave_lab)]
 use sheave_iomap::CompletionPlan;
 
-/// A CQE.
+/// Completion queue entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Cqe {
-    /// From the SQE.
+    /// Copied from the SQE.
     pub user_data: u64,
     /// Result: bytes or 0, or `-errno`.
     pub res: i32,
@@ -18,14 +18,14 @@ pub struct Cqe {
 
 const _: () = assert!(size_of::<Cqe>() == 16);
 
-/// How many I/Os of a ring did not complete where the device's completion was reaped, since the ring began: see
-/// [`CompletionPlan`]. Only files with mappings have such, and I/O that failed.
+/// Number of I/Os of a ring, since it was built, that did not complete where the device's completion was reaped: see
+/// [`CompletionPlan`]. Only files with mappings and failed I/Os have such completions.
 #[cfg(sheave_lab)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LateCompletions {
-    /// In the ring's task work: what failed, or is verified.
+    /// Completed in the ring's task work: failed, or to be verified.
     pub in_task: u64,
-    /// By a worker: writes with work to be done after the data, such as first writes and syncs.
+    /// Completed by a worker: writes with work after the data, such as first writes and syncs.
     pub in_worker: u64,
 }
 

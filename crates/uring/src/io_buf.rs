@@ -1,11 +1,11 @@
 //! Memory that operations own.
 //!
-//! Owns the traits that say which types operations take ([`IoBuf`], [`IoBufMut`]), and [`Memory`], in which a ring
-//! keeps a value of any of them. Does not own when it is given back: that is the ring's table of
-//! [owned memory](crate::owned).
+//! Owns the traits of the types that operations take ([`IoBuf`], [`IoBufMut`]), and [`Memory`], in which a ring keeps a
+//! value of any such type. Does not decide when the memory is returned: that is the ring's table of [owned
+//! memory](crate::owned).
 //!
 //! Invariants:
-//! - B1: a [`Memory`] is the one owner of what its parts stand for: it becomes the value again, or drops it, once.
+//! - B1: a [`Memory`] is the only owner of the value behind its parts. It turns into that value, or drops it, once.
 //! - B2: the parts are of the type whose [`Kind`] is beside them.
 #![allow(unsafe_code)] // A value of any type is kept as its address, and made again of it.
 
@@ -16,44 +16,43 @@ use std::sync::Arc;
 
 use sheave_base::buf::Buf;
 
-/// The parts of a value that is memory, without the value: nothing frees them.
+/// Parts of a value that owns memory, without the value: dropping them frees nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoParts {
-    /// Its first byte.
+    /// First byte of the memory.
     pub ptr: NonNull<u8>,
-    /// Its bytes: what an operation reads or writes, unless it is told a part of it.
+    /// Number of bytes: all that an operation reads or writes, unless it is given a part.
     pub len: usize,
-    /// What the type needs besides to be made again, such as a capacity.
+    /// Anything else that the type needs to be rebuilt, such as a capacity.
     pub extra: usize,
 }
 
 /// A value that owns memory from which an operation can write to a device: [`Buf`], `Vec<u8>`, `Box<[u8]>`, or
 /// `Arc<[u8]>` to write the same bytes to several places.
 ///
-/// The memory goes to the device as it is. What a device asks of addresses (a file opened for direct I/O wants them
-/// aligned to its blocks) only a [`Buf`] always has: with memory that begins elsewhere the operation fails with
-/// `EINVAL`, and [`IoError`](crate::IoError) says which alignment is missing. Nothing is copied behind the caller's
-/// back.
+/// The memory goes to the device as it is; nothing is copied. Only a [`Buf`] always has the alignment that a device may
+/// require (a file opened for direct I/O needs addresses aligned to its blocks). With any other memory that is not
+/// aligned, the operation fails with `EINVAL`, and [`IoError`](crate::IoError) names the required alignment.
 ///
 /// # Safety
 /// From [`IoBuf::into_parts`] to [`IoBuf::from_parts`], however the value or its parts are moved, the `len` bytes from
 /// `ptr` on are initialized memory at that address, and nobody writes to them.
 pub unsafe trait IoBuf: Sized + Send + 'static {
-    /// Gives the value up.
+    /// Takes the value apart, without dropping it.
     fn into_parts(self) -> IoParts;
 
-    /// The value again.
+    /// Rebuilds the value.
     ///
     /// # Safety
     /// [`IoBuf::into_parts`] of this type gave the parts, and no other value was made of them.
     unsafe fn from_parts(parts: IoParts) -> Self;
 }
 
-/// A value that owns memory into which an operation can read: [`Buf`], `Vec<u8>` or `Box<[u8]>`. A read fills what is
-/// there, of a `Vec` its length and not its capacity.
+/// A value that owns memory into which an operation can read: [`Buf`], `Vec<u8>` or `Box<[u8]>`. A read fills the
+/// length of a `Vec`, not its capacity.
 ///
 /// # Safety
-/// As for [`IoBuf`], and nobody else reads the bytes meanwhile.
+/// The requirements of [`IoBuf`]; and for the same time nobody else reads the bytes.
 pub unsafe trait IoBufMut: IoBuf {}
 
 // SAFETY: the memory of a `Buf` is its own, initialized, and stays where it is.
@@ -110,8 +109,8 @@ unsafe impl IoBuf for Box<[u8]> {
 // SAFETY: a `Box` has its bytes alone.
 unsafe impl IoBufMut for Box<[u8]> {}
 
-// SAFETY: the bytes of an `Arc` stay where they are as long as there is one of them, and nobody writes to them:
-// `Arc::get_mut` asks for the only one, which the parts count as.
+// SAFETY: the bytes of an `Arc` stay where they are while a clone of it exists, and nobody writes to them: the parts
+// count as a clone, so `Arc::get_mut` of another clone fails.
 unsafe impl IoBuf for Arc<[u8]> {
     #[inline]
     fn into_parts(self) -> IoParts {
@@ -136,7 +135,7 @@ fn not_null(ptr: *mut u8) -> NonNull<u8> {
 /// Address and length, as in `iovec`.
 type IoVec = [usize; 2];
 
-/// The buffers of a vectored operation, and the vectors that describe them; apart, so that they stay where they are.
+/// Buffers of a vectored operation, and the vectors that describe them. Boxed, so that the vectors stay where they are.
 #[derive(Debug)]
 pub(crate) struct Vectors(Box<(Vec<Buf>, Box<[IoVec]>)>);
 
@@ -146,7 +145,6 @@ impl Vectors {
         Vectors(Box::new((bufs, vecs)))
     }
 
-    /// Address and number of the vectors.
     pub(crate) fn range(&self) -> (u64, u32) {
         (self.0.1.as_ptr() as u64, self.0.1.len() as u32)
     }
@@ -168,7 +166,7 @@ unsafe impl IoBuf for Vectors {
     }
 }
 
-/// What a ring must know of the type of a value that it keeps as its parts.
+/// Type of a value that a ring keeps as its parts.
 #[derive(Debug)]
 struct Kind {
     id: fn() -> TypeId,
@@ -176,32 +174,32 @@ struct Kind {
 }
 
 impl Kind {
-    /// Whether it is the kind of this type, though at another address: a constant is not one place.
+    /// Returns true if this is the kind of `B`, possibly at another address: a constant may have several addresses.
     fn is_of<B: IoBuf>(&self) -> bool {
         (self.id)() == TypeId::of::<B>()
     }
 }
 
-/// The kind of a type.
+/// Holds the kind of a type as a constant.
 struct KindOf<B>(std::marker::PhantomData<B>);
 
 impl<B: IoBuf> KindOf<B> {
     const KIND: &'static Kind = &Kind { id: TypeId::of::<B>, drop: drop_parts::<B> };
 }
 
-/// Drops the value that these are the parts of.
+/// Drops the value that `parts` came from.
 ///
 /// # Safety
-/// As for [`IoBuf::from_parts`].
+/// The requirements of [`IoBuf::from_parts`].
 unsafe fn drop_parts<B: IoBuf>(parts: IoParts) {
     // SAFETY: promised by the caller.
     drop(unsafe { B::from_parts(parts) });
 }
 
-/// A value that an operation owns, of any type: its kind, and its [`IoParts`].
+/// A value of any type that an operation owns: its kind, and its [`IoParts`].
 ///
-/// The kind is the only field that is never zero, and so the one that tells `None` from a value. Whoever wants a value
-/// of one type compares it with that of the type, which answers both questions at once.
+/// The kind is the only field that is never zero, so it is the niche that distinguishes `None` from a value. A
+/// comparison of the kind with that of a type therefore tests for both `None` and another type at once.
 #[derive(Debug)]
 pub(crate) struct Memory {
     kind: &'static Kind,
@@ -213,7 +211,7 @@ pub(crate) struct Memory {
 // SAFETY: it owns a value of a type that is `IoBuf`, and so `Send`.
 unsafe impl Send for Memory {}
 
-// SAFETY: a shared one tells address and length, and nothing of the value.
+// SAFETY: a shared reference gives access to address and length only, not to the value.
 unsafe impl Sync for Memory {}
 
 impl Memory {
@@ -223,7 +221,6 @@ impl Memory {
         Memory { kind: KindOf::<B>::KIND, ptr: ptr.as_ptr(), len, extra }
     }
 
-    /// Address and length.
     #[inline(always)]
     pub(crate) fn range(&self) -> (u64, usize) {
         (self.ptr as u64, self.len)
@@ -234,7 +231,7 @@ impl Memory {
         IoParts { ptr: not_null(self.ptr), len: self.len, extra: self.extra }
     }
 
-    /// The value, if there is one, and it is of this type. One of another type is dropped.
+    /// Returns the value if it is of type `B`. A value of another type is dropped.
     #[inline(always)]
     pub(crate) fn into_value<B: IoBuf>(memory: Option<Memory>) -> Option<B> {
         let kind = memory.as_ref().map(|memory| memory.kind);
@@ -246,7 +243,7 @@ impl Memory {
         Memory::parts_of_other_kind::<B>(memory).map(|parts| unsafe { B::from_parts(parts) })
     }
 
-    /// The parts of a value of this type whose kind is at another address. A value of another type is dropped.
+    /// Returns the parts of a value of type `B` whose kind is at another address. A value of another type is dropped.
     #[cold]
     #[inline(never)]
     fn parts_of_other_kind<B: IoBuf>(memory: Option<Memory>) -> Option<IoParts> {
@@ -254,7 +251,7 @@ impl Memory {
         Some(ManuallyDrop::new(memory).parts())
     }
 
-    /// The buffers of a vectored operation, or the one of another.
+    /// Returns the buffers of a vectored operation, or the single buffer of another.
     pub(crate) fn into_bufs(memory: Option<Memory>) -> Vec<Buf> {
         match memory.map(Memory::try_into_value::<Vectors>) {
             None => Vec::new(),
@@ -263,7 +260,7 @@ impl Memory {
         }
     }
 
-    /// The value, if it is of this type.
+    /// Returns the value if it is of type `B`.
     pub(crate) fn try_into_value<B: IoBuf>(self) -> Result<B, Memory> {
         if !self.kind.is_of::<B>() {
             return Err(self);
@@ -273,7 +270,7 @@ impl Memory {
     }
 
     /// # Safety
-    /// Its kind is that of the type.
+    /// The memory's kind is that of `B`.
     #[inline(always)]
     unsafe fn into_value_of<B: IoBuf>(self) -> B {
         let parts = ManuallyDrop::new(self).parts();

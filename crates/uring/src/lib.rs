@@ -1,22 +1,23 @@
 //! Sheave floor 4: rings with the kernel's SQEs and CQEs over the block layer.
 //!
-//! No part of what the crate `sheave` promises: what is public here may change with any version.
+//! Not covered by the stability promise of the crate `sheave`: public items may change with any version.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`ring`], [`builder`] | what embedders hold, and its settings |
+//! | [`ring`], [`builder`] | the type that embedders hold, and its settings |
 //! | [`prep`] | typed, safe operations |
-//! | [`io_buf`], `owned` | which memory operations own, and the table that keeps it meanwhile |
+//! | [`io_buf`], `owned` | memory that operations own, and the table that keeps it until they complete |
 //! | [`sqe`], [`cqe`], [`queues`] | the UAPI layouts; ring memory with every acquire and release |
 //! | [`req`], `core` | request slots; the state between submission and completion |
 //! | [`opdef`], `op` | the table of operations, and each operation |
-//! | `submit`, `complete` | the way in and the way out: chains, drains, CQEs |
+//! | `submit`, `complete` | from SQE to request, from request to CQE: chains, drains, overflow |
+//! | `plain`, `plain_run` | the fast path of plain reads and writes, without a slot |
 //! | `timers` | pending timeouts |
-//! | `times`, `count` | where the time of I/O on files goes |
-//! | `task_work`, [`io_wq`] | how other threads reach a ring; work that may block |
-//! | `blocking`, `file_work` | what of a request goes to a worker, and in which batches |
+//! | `times`, `count` | statistics of I/O on files |
+//! | `task_work`, [`io_wq`] | the path from other threads to a ring; work that may block |
+//! | `blocking`, `file_work` | the parts of a request that need a worker, and their batches |
 //! | `offload`, `worker_ring` | whole operations on a worker (`IOSQE_ASYNC`), and the ring on which it issues them |
-//! | [`work_done`] | how that work ended, as the worker tells the ring |
+//! | [`work_done`] | the result of a worker's work, and its encoding for the ring |
 //! | [`sockets`] | a ring as the engine of a server |
 //! | [`rsrc`] | file table, registered files and buffers |
 //!
@@ -30,14 +31,16 @@
 //! # Ok::<(), sheave_uring::RingError>(())
 //! ```
 //!
-//! Shapes: a [`Ring`] belongs to the thread that made it. [`Ring::attach`] gives an [`Fd`] for a device, which SQEs
-//! name. [`Ring::push`] takes an [`Entry`](prep::Entry) with the memory that it owns, [`Ring::push_sqe`] a raw SQE.
-//! Both become requests with [`Ring::submit`], and one [`Completion`] each.
+//! Types: a [`Ring`] belongs to the thread that made it. [`Ring::attach`] returns an [`Fd`] by which SQEs name a
+//! device. [`Ring::push`] takes an [`Entry`](prep::Entry) with the memory that it owns, [`Ring::push_sqe`] a raw SQE.
+//! Both become requests with [`Ring::submit`], and each gives one [`Completion`].
 //!
-//! Units: offsets and lengths are in bytes; on a raw device they, and the memory, are multiples of its logical block
-//! and of its alignment. Errors: calls answer with a [`RingError`], whose text names the cause and the fix, and never
-//! block but where they say so. What an I/O did is the `res` of its completion, as in io_uring: bytes, or `-errno`
-//! ([`Completion::result`] makes an error of that).
+//! Units: offsets and lengths are in bytes. On a raw device they are multiples of its logical block, and the address of
+//! the memory is a multiple of its alignment.
+//!
+//! Errors: a failed call returns a [`RingError`], whose text names the cause and the fix. The result of an I/O is the
+//! `res` of its completion, as in io_uring: bytes, or `-errno` ([`Completion::result`] converts that). No call blocks
+//! unless its documentation says so.
 
 mod blocking;
 pub mod builder;

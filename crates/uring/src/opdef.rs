@@ -1,18 +1,18 @@
 //! The one table of operations.
 //!
-//! Owns what submission needs to know of an opcode: which common fields it takes, how it is prepared and issued.
-//! A new operation is a row here, a module in [`crate::op`], and its opcode in [`crate::sqe`].
+//! Owns the properties of each opcode that submission uses: the common fields it takes, its prep and its issue. A new
+//! operation is a row here, a module in [`crate::op`], and its opcode in [`crate::sqe`].
 //!
-//! Prep checks an SQE and notes in the slot what issue needs; it looks at no file. Issue begins the operation. The
-//! order of checks, and which errors are prep's and which are issue's, is the kernel's: a prep error spoils the whole
-//! chain, an issue error what comes after.
+//! Prep checks an SQE and stores in the slot what issue needs; it looks at no file. Issue begins the operation. The
+//! order of checks, and their split between prep and issue, is the kernel's: a prep error fails the whole chain, an
+//! issue error only the members after it.
 
 use crate::op::{self, Issue};
 use crate::req::NO_SLOT;
 use crate::ring::inner::Inner;
 use crate::sqe::{Sqe, opcode};
 
-/// `Err` is the positive errno.
+/// Checks an SQE. `Err` is the positive errno.
 pub type Prep = fn(&mut Inner, u32, &Sqe) -> Result<(), i32>;
 
 /// Begins the operation of a slot.
@@ -25,13 +25,13 @@ pub struct OpDef {
     pub name: &'static str,
     /// Takes an I/O priority.
     pub ioprio: bool,
-    /// May take a buffer from a group; such a group never exists here, so issue answers `ENOBUFS`.
+    /// May take a buffer from a group. No such groups exist here, so issue returns `ENOBUFS`.
     pub buffer_select: bool,
     /// A result shorter than `len` breaks links.
     pub short_is_failure: bool,
-    /// Checks it.
+    /// Checks an SQE of this operation.
     pub prep: Prep,
-    /// Begins it.
+    /// Begins the operation of a slot.
     pub issue: IssueFn,
 }
 
@@ -43,7 +43,7 @@ const fn rw(name: &'static str, buffer_select: bool, prep: Prep, issue: IssueFn)
     Some(OpDef { name, ioprio: true, buffer_select, short_is_failure: true, prep, issue })
 }
 
-/// Opcodes from here on are unknown.
+/// Number of opcodes in the table; higher ones are unknown.
 pub const NR_OPS: usize = 41;
 
 /// Rows by opcode.
@@ -66,7 +66,7 @@ pub static OPS: [Option<OpDef>; NR_OPS] = {
     ops
 };
 
-/// The row of an opcode.
+/// Returns the row of an opcode.
 #[inline]
 pub fn get(opcode: u8) -> Option<&'static OpDef> {
     OPS.get(usize::from(opcode))?.as_ref()

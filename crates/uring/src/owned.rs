@@ -1,15 +1,15 @@
-//! The memory that operations own, from the push to the completion.
+//! Memory that operations own, from the push to the completion.
 //!
-//! Owns a table beside the way of an I/O, which decides nothing there: an SQE of the typed interface is like one that
-//! was filled by hand, but for its user data, which is the number of a place of the table (its *key*). The caller's
-//! own user data lies in that place, with the memory, and is put back when a request takes a slot or its CQE is read.
-//! Whose user data is a key is noted for the SQEs that wait and for the CQEs until they are read (the rows in which
-//! they lie), for requests ([`REQ_OWNS_BUF`]) and for plain records (a bit of their owner).
+//! Owns the table of such memory. An SQE of the typed interface is like one filled by hand, except that its user data
+//! is the number of a place in the table (its *key*). The place holds the caller's user data and the memory. The
+//! caller's user data is put back when a request takes a slot or its CQE is read. A key is distinguished from other
+//! user data by rows of positions (in SQ and CQ), by [`REQ_OWNS_BUF`] (in a request), and by a bit of the owner (in a
+//! plain record).
 //!
 //! Invariants:
-//! - O1: a place is in use from the push of an operation to the reading of its completion, or to its end when it posts
-//!   none; meanwhile one SQE, request, record or CQE has its key, and nobody else.
-//! - O2: memory is given back or dropped when the device is done with it, and not before: when its place is freed.
+//! - O1: a place is in use from the push of an operation until its completion is read, or until its end if it posts no
+//!   completion. Meanwhile exactly one SQE, request, record or CQE has its key.
+//! - O2: memory is returned or dropped only after the device is done with it: when its place is freed.
 //!
 //! [`REQ_OWNS_BUF`]: crate::req::REQ_OWNS_BUF
 
@@ -17,39 +17,36 @@ use std::collections::VecDeque;
 
 use crate::io_buf::Memory;
 
-/// The key of no place.
 const NONE: u32 = u32::MAX;
 
-/// An operation that owns memory. One line of the cache.
+/// An operation that owns memory. One cache line.
 #[derive(Debug)]
 #[repr(align(64))]
 struct OwnedSlot {
     memory: Option<Memory>,
     user_data: u64,
-    /// The next free place, while this one is free.
+    /// Next free place, while this one is free.
     next_free: u32,
 }
 
-/// What the device wants of the place and the memory of an I/O, where it had something else; in powers of two. Zeroes
-/// say nothing.
+/// Alignment that the device requires of an I/O that had another one; in powers of two. Zeroes: unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Detail {
     /// Offset and length are multiples of this many bytes.
     pub(crate) block_shift: u8,
-    /// The memory begins at a multiple of so many.
+    /// The memory begins at a multiple of this many bytes.
     pub(crate) memory_shift: u8,
 }
 
-/// The table of a ring.
 #[derive(Debug)]
 pub(crate) struct OwnedTable {
     places: Vec<OwnedSlot>,
     first_free: u32,
-    /// The SQEs whose user data are keys.
+    /// SQEs whose user data are keys.
     pub(crate) sq: KeyRows,
-    /// The CQEs whose user data are keys.
+    /// CQEs whose user data are keys.
     pub(crate) cq: KeyRows,
-    /// What more there is to say of the errors of some operations.
+    /// Required alignments, by key, of operations that failed because of their alignment.
     details: Vec<(u32, Detail)>,
 }
 
@@ -66,14 +63,14 @@ impl Default for OwnedTable {
 }
 
 impl OwnedTable {
-    /// Whether no operation of the ring ever owned anything.
+    /// Returns true if no operation of the ring ever owned memory.
     #[inline(always)]
     pub(crate) fn is_unused(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// Takes the memory of the operation whose SQE is at this position; the key that is its user data from now on.
-    /// Gives the memory back when every place is in use.
+    /// Stores the memory of the operation whose SQE is at `sq_at`. Returns the key that replaces its user data. Returns
+    /// the memory if every place is in use.
     #[inline(always)]
     pub(crate) fn put(&mut self, sq_at: u32, user_data: u64, memory: Memory) -> Result<u64, Memory> {
         let key = self.first_free;
@@ -81,14 +78,14 @@ impl OwnedTable {
         self.first_free = place.next_free;
         place.user_data = user_data;
         debug_assert!(place.memory.is_none(), "O1: a place is freed without memory");
-        // What was there is nothing, which need not be dropped.
+        // The old value is `None`. Forgetting it saves the test that a drop would make.
         std::mem::forget(place.memory.replace(memory));
         self.sq.add(sq_at, 1);
         Ok(u64::from(key))
     }
 
-    /// As [`put`](Self::put), into one more place: there are as many as were ever in use together, which the sizes of
-    /// the queues bound.
+    /// Does [`put`](Self::put) into an additional place. The number of places is the largest number ever in use at
+    /// once, which the sizes of the queues bound.
     #[cold]
     #[inline(never)]
     pub(crate) fn put_in_new_place(&mut self, sq_at: u32, user_data: u64, memory: Memory) -> u64 {
@@ -98,18 +95,17 @@ impl OwnedTable {
         key as u64
     }
 
-    /// The caller's user data of an operation.
     #[inline(always)]
     pub(crate) fn user_data(&self, key: u32) -> u64 {
         self.places[key as usize].user_data
     }
 
-    /// Notes what the device would have wanted.
+    /// Stores the alignment that the device requires.
     pub(crate) fn explain(&mut self, key: u32, detail: Detail) {
         self.details.push((key, detail));
     }
 
-    /// As [`end`](Self::end), of an operation that failed: also what there is to say of its error.
+    /// Does [`end`](Self::end) for a failed operation. Also returns the required alignment.
     #[cold]
     #[inline(never)]
     pub(crate) fn end_failed(&mut self, key: u32) -> (u64, Option<Memory>, Detail) {
@@ -119,8 +115,8 @@ impl OwnedTable {
         (user_data, memory, detail)
     }
 
-    /// The operation has ended, and its completion is read or was not asked for (O2): the caller's user data, and the
-    /// memory.
+    /// Frees the place of an operation whose completion is read, or that posts none (O2). Returns the caller's user
+    /// data and the memory.
     #[inline(always)]
     pub(crate) fn end(&mut self, key: u32) -> (u64, Option<Memory>) {
         let place = &mut self.places[key as usize];
@@ -130,27 +126,26 @@ impl OwnedTable {
     }
 }
 
-/// Entries in a row: from one position of a queue, which counts on without end, to before another.
+/// Consecutive entries of a queue, from one position to before another. Positions do not wrap at the queue's size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Row {
     from: u32,
     to: u32,
 }
 
-/// Which entries of a queue have keys as their user data.
+/// Set of the entries of a queue whose user data are keys.
 ///
-/// Rows that were taken from the queue stay until the next look, which forgets them. Whoever takes entries has looked
-/// before ([`KeyRows::look`]), so that no row is older than the queue is long.
+/// Rows that were taken from the queue stay until the next [`KeyRows::look`], which drops them. Entries are taken only
+/// after a look, so every row lies within one length of the queue: comparisons of positions that wrap depend on that.
 #[derive(Debug, Default)]
 pub(crate) struct KeyRows {
-    /// The row that was added last.
     last: Row,
-    /// The rows before it: there are some only where entries with keys and others mix.
+    /// Rows before it. Only a mix of entries with and without keys gives any.
     rows: VecDeque<Row>,
 }
 
 impl KeyRows {
-    /// The user data of so many entries from this position on are keys.
+    /// Marks `many` entries, starting at position `at`, as ones whose user data is a key.
     #[inline(always)]
     pub(crate) fn add(&mut self, at: u32, many: u32) {
         if self.last.to != at {
@@ -168,22 +163,22 @@ impl KeyRows {
         self.last = Row { from: at, to: at };
     }
 
-    /// How many of the entries from `head` on, which is the next that is taken, `most` at most, all have a key, or all
-    /// have none; and which.
+    /// Returns the number of entries from `head` on, at most `most`, that all have a key, or all have none; the `bool`
+    /// is true if they have one. `head` must be the next entry that is taken.
     #[inline(always)]
     pub(crate) fn look(&mut self, head: u32, most: u32) -> (u32, bool) {
         let Row { from, to } = self.last;
         if from == to {
             return (most, false);
         }
-        // One row, which has begun.
+        // Fast path: there is one row, and `head` lies within it.
         if self.rows.is_empty() && head.wrapping_sub(from) < to.wrapping_sub(from) {
             return (most.min(to.wrapping_sub(head)), true);
         }
         self.look_at_rows(head, most)
     }
 
-    /// The entry at this position, which is the first of the row that was looked at, has its key no more.
+    /// Unmarks the entry at `at`: the first one of the row that the last [`look`](Self::look) returned.
     pub(crate) fn took(&mut self, at: u32) {
         let first = self.rows.front_mut().unwrap_or(&mut self.last);
         first.from = at.wrapping_add(1);

@@ -1,19 +1,20 @@
-//! Plain records: reads and writes of one piece of memory that go from SQE to CQE without a slot of the ring.
+//! Plain records: reads and writes of one piece of memory that go from SQE to CQE without a request slot.
 //!
-//! Owns the fast path of submission: what the SQEs of a run (one file, operation, buffer and length) have in common is
-//! looked up and checked once, and the device gets them as records of its block layer
-//! ([`request`](sheave_blk::request)), each with the SQE's user data. Their ends come back to
-//! [`complete`](crate::complete) in rows.
+//! Owns the fast path of submission. The properties that the SQEs of a run share (file, operation, buffer, length) are
+//! looked up and checked once; the device then gets the SQEs as records of its block layer
+//! ([`request`](sheave_blk::request)), each with the SQE's user data. [`complete`](crate::complete) turns ended records
+//! into CQEs, many at a time.
 //!
-//! What is not plain (flags, chains, drains, memory that the ring owns, an end of the file, a busy device, a mapping
-//! with completion work) is left in the SQ and goes by the table's `prep` and `issue`, which check in the kernel's
-//! order. So stopping means nothing but "not this way".
+//! An SQE that is not plain (flags, chains, drains, an end of the file, a busy device, a mapping with completion work)
+//! stays in the SQ and goes through `prep` and `issue` of the table of operations, which check in the kernel's order. A
+//! run that stops early is therefore never an error.
 //!
 //! Invariants:
-//! - I1: a record ends once, with one CQE; [`Core::records`](crate::core::Core::records) is how many are in flight.
-//! - I2: nothing is stored for a record in the ring. Who uses a file or a registered buffer is found by a walk over the
-//!   records ([`IoCtx::any_plain`](sheave_blk::ctx::IoCtx::any_plain)), when it is changed.
-//! - I3: a record cannot be cancelled: a device has it. So a cancel need not find it, as with a slot that is issued.
+//! - I1: a record ends once, with one CQE; [`Core::records`](crate::core::Core::records) is the number in flight.
+//! - I2: the ring stores nothing for a record. When a file or a registered buffer changes, its users are found by a
+//!   walk over the records ([`IoCtx::any_plain`](sheave_blk::ctx::IoCtx::any_plain)).
+//! - I3: a record cannot be cancelled, because a device has it. Cancels therefore do not search records, as they do not
+//!   search issued slots.
 
 use sheave_blk::ctx::lane::Alone;
 use sheave_iomap::dio::MappedRun;
@@ -22,11 +23,12 @@ use crate::core::Core;
 use crate::plain_run::{Known, Plain, PlainOwner};
 use crate::ring::inner::Inner;
 
-/// Prep and issue, in one go, of the plain reads and writes that come next in the SQ, at most so many, for a ring with
-/// no chain or drain open; how many it took.
+/// Prepares and issues the plain reads and writes that come next in the SQ, at most `most`. Called only while no chain
+/// or drain is open. Returns the number of SQEs taken.
 #[inline(never)]
 pub(crate) fn submit_run(ring: &mut Inner, most: u32) -> u32 {
-    // Asked before anything is looked up: a run that would stop at once is no cost of what the lab compares.
+    // Without promised bios the run would stop at once. Checked first, so that its look-ups do not count in what the
+    // lab compares.
     #[cfg(sheave_lab)]
     if !ring.io.bios().promises() {
         return 0;
@@ -39,7 +41,7 @@ pub(crate) fn submit_run(ring: &mut Inner, most: u32) -> u32 {
             return submit_mapped_run(ring, plain, most, owned);
         }
         let version = ring.core.tables_version();
-        // Programs that use a buffer after the other would have a run for each I/O.
+        // A program that cycles through its registered buffers would otherwise get a run for each I/O.
         let mixed = ring.core.known.as_ref().is_some_and(|last| last.is_of(version) && last.has_other_buffer(&plain));
         let plain = if mixed { plain.mixed() } else { plain };
         let Some(known) = Known::new(version, plain, file) else { return 0 };
@@ -57,14 +59,14 @@ pub(crate) fn submit_run(ring: &mut Inner, most: u32) -> u32 {
 }
 
 impl Inner {
-    /// The only SQE that waits goes to its driver at once, if it is like those before it. For a quiet ring.
+    /// Sends the only pending SQE to its driver at once if it matches the last run. Called on a quiet ring.
     #[inline(always)]
     pub(crate) fn send_next_alone(&mut self) -> Alone {
         self.send_alone::<false>()
     }
 
-    /// Sends the only SQE that waits, on a ring whose operations may own their memory. Apart from
-    /// [`send_next_alone`](Self::send_next_alone), so that rings without such operations do not pay for it.
+    /// Sends the only pending SQE of a ring whose operations may own memory. Separate from
+    /// [`send_next_alone`](Self::send_next_alone), so that rings without such operations do not pay for the look-up.
     #[inline(never)]
     pub(crate) fn send_next_owned_alone(&mut self) -> Alone {
         if self.core.available() == 0 {
@@ -82,6 +84,7 @@ impl Inner {
         let Some((way, sectors, run, one)) = known.alone(core.queues.sq_peek(), OWNED) else { return Alone::No };
         let sending = Sending(core);
         let alone = way.send_alone(io, sectors, run, one, &mut *sending.0);
+        // The driver did not panic: the cases below do the accounting.
         std::mem::forget(sending);
         match alone {
             Alone::No => return alone,
@@ -95,7 +98,8 @@ impl Inner {
     }
 }
 
-/// The time of a call with one I/O, whose driver may panic: the panic passes, and the I/O is in flight.
+/// Panic guard around a driver call with one I/O: if the driver panics, the panic propagates and the I/O counts as in
+/// flight.
 struct Sending<'a>(&'a mut Core);
 
 impl Drop for Sending<'_> {
@@ -107,8 +111,8 @@ impl Drop for Sending<'_> {
     }
 }
 
-/// Prep and issue of the plain reads and writes that come next, for a file with mappings; how many it took. A function
-/// by itself, so that raw devices do not pay for it.
+/// Prepares and issues the plain reads and writes that come next for a file with mappings. Returns the number taken.
+/// Not inlined, so that raw devices do not pay for it.
 #[inline(never)]
 fn submit_mapped_run(ring: &mut Inner, plain: Plain, most: u32, owned: bool) -> u32 {
     let Inner { io, core, .. } = ring;
@@ -128,13 +132,13 @@ impl Core {
         self.records += taken;
     }
 
-    /// Another number after every change of the files and buffers that SQEs name.
+    /// Returns a number that changes with every change of the files or buffers that SQEs can name.
     #[inline(always)]
     fn tables_version(&self) -> u64 {
         self.files.version() + self.bufs.version()
     }
 
-    /// Whether the next SQE is of the kind that is known.
+    /// True if the next SQE is of the kind in `known`, and `known` is current.
     #[inline(always)]
     fn knows_next(&self) -> bool {
         let next = self.queues.sq_row(0, 1).first();
@@ -142,7 +146,7 @@ impl Core {
         known && self.known.as_ref().is_some_and(|known| known.is_of(self.tables_version()))
     }
 
-    /// What the next SQE and those like it have in common.
+    /// Returns the properties that the next SQE shares with those like it.
     #[inline(always)]
     fn next_plain(&self) -> Option<Plain> {
         Plain::of(self.queues.sq_row(0, 1).first()?, &self.files, &self.bufs)

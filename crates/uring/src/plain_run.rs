@@ -1,7 +1,8 @@
-//! What plain reads and writes of a run have in common, whose record one is, and whether an SQE is like the others.
+//! Runs of plain reads and writes: the properties their SQEs share, the owner of their records, and the comparison of
+//! an SQE with a run.
 //!
-//! Owns no state of a ring: it is given the files, the buffers and the queues, and keeps what it found for the next
-//! run.
+//! Owns no state of a ring. Callers pass the files, the buffers and the queues; `Known` caches the look-ups for the
+//! next run.
 
 use sheave_blk::bio::NO_FIXED_BUF;
 use sheave_blk::ctx::IoCtx;
@@ -19,21 +20,21 @@ use crate::user_memory::{FIRST_PAGE, USER_END, plain_io};
 #[cfg(all(test, not(shuttle)))]
 mod tests;
 
-/// Whose record it is, as the block layer keeps it: the file, and where it is counted in the file's grace.
+/// Owner of a record as the block layer stores it: the file, and the counter of the file's grace that counts the I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PlainOwner(pub(crate) u32);
 
-/// The record owns memory: its cookie is a key of the ring's table of owned memory.
+/// Set if the operation owns its memory: the record's cookie is then a key of the ring's table of owned memory.
 const OWNED: u32 = 1 << COUNT_BITS;
 const FILE_SHIFT: u32 = COUNT_BITS + 1;
 
-/// Where the bits of [`COUNT_FLAGS`] begin; an owner has them lowest, then [`OWNED`], then the file.
+/// Position of [`COUNT_FLAGS`] in a kiocb's flags. An owner has those bits lowest, then [`OWNED`], then the file.
 const COUNT_SHIFT: u32 = COUNT_FLAGS.trailing_zeros();
 const COUNT_BITS: u32 = COUNT_FLAGS.count_ones();
 const _: () = assert!(COUNT_FLAGS >> COUNT_SHIFT == (1 << COUNT_BITS) - 1, "the flags lie together");
 
 impl PlainOwner {
-    /// `None` for a file beyond those that an owner can name.
+    /// Returns `None` if `file` is too large for the bits of an owner.
     #[inline(always)]
     pub(crate) fn new(file: u32, count_flags: u16, owned: bool) -> Option<PlainOwner> {
         let owned = u32::from(owned) * OWNED;
@@ -51,13 +52,13 @@ impl PlainOwner {
         self.0 & OWNED != 0
     }
 
-    /// The owner as a record keeps it, with the bit that says whether its operation owns the memory.
+    /// Returns the stored form of the owner, with the bit [`OWNED`] set if `owned`.
     #[inline(always)]
     fn with(self, owned: bool) -> u32 {
         self.0 | (u32::from(owned) * OWNED)
     }
 
-    /// The flags that a kiocb has that is counted there.
+    /// Returns the flags of a kiocb that is counted in this owner's counter.
     #[inline(always)]
     pub(crate) fn count_flags(self) -> u16 {
         (self.0 as u16) << COUNT_SHIFT & COUNT_FLAGS
@@ -69,17 +70,17 @@ impl PlainOwner {
     }
 }
 
-/// All of the second word of an SQE's [kind](Sqe::kind) but its registered buffer.
+/// Mask for the second word of an SQE's [kind](Sqe::kind): excludes the registered buffer.
 const BUFFERS_ALIKE: u64 = !0xffff;
 
-/// What was looked up and checked for a run on a raw device, and serves the next one of its kind.
+/// Cached look-ups and checks of the last run on a raw device, for the next run of its kind.
 ///
 /// Invariants:
-/// - N1: it is what a look at the tables would find, as long as their version is the one that is noted.
-/// - N2: `alike` is for a device of `sectors`.
-/// - N3: after a try that found no room for all SQEs that it looked at, the next one looks at no more than were sent
-///   since that try began, or one. So the comparisons for a batch grow with its length alone, however often a busy
-///   device refuses the next SQE.
+/// - N1: the cached values equal a fresh look-up as long as the tables' version is `version`.
+/// - N2: `alike` and `alike_mixed` are for a device of `sectors` sectors.
+/// - N3: `look_ahead` limits how many SQEs are compared at a time. If a device takes fewer than were compared,
+///   `look_ahead` becomes the number that it took (at least 1); each row taken as a whole adds its length. The
+///   comparisons for a batch therefore grow with its length alone, however often a busy device refuses the next SQE.
 #[derive(Debug)]
 pub(crate) struct Known {
     version: u64,
@@ -87,30 +88,29 @@ pub(crate) struct Known {
     way: PlainWay,
     owner: PlainOwner,
     sectors: u64,
-    /// What the SQEs of the run before were like, with their length.
+    /// Pattern of the last run, for one length.
     alike: Option<Alike>,
-    /// What the SQEs of the last mixed run were like: those name a registered buffer each ([`Known::submit_mixed`]).
+    /// Pattern of the last mixed run, whose SQEs each name a registered buffer ([`Known::submit_mixed`]).
     alike_mixed: Option<Alike>,
-    /// How many SQEs a try looks at, at most (N3).
+    /// Maximum number of SQEs that the next try compares (N3).
     look_ahead: u32,
 }
 
 impl Known {
-    /// For a raw device, by tables of this version.
+    /// Returns `None` unless `file` is a raw device. `version` is that of the tables `plain` was looked up in.
     pub(crate) fn new(version: u64, plain: Plain, file: &OpenFile) -> Option<Known> {
         let way = PlainWay::new(file, plain.iocb_flags, plain.fixed_buf)?;
         let owner = PlainOwner::new(plain.file, 0, false)?;
         Some(Known { version, plain, way, owner, sectors: 0, alike: None, alike_mixed: None, look_ahead: u32::MAX })
     }
 
-    /// Whether SQEs of its kind and of the other one differ in nothing but the registered buffer that they name.
+    /// True if SQEs of the two kinds differ only in the registered buffer that they name.
     #[inline(always)]
     pub(crate) fn has_other_buffer(&self, other: &Plain) -> bool {
         let second = (self.plain.kind.1 ^ other.kind.1) & BUFFERS_ALIKE;
         other.fixed_buf != NO_FIXED_BUF && self.plain.kind.0 == other.kind.0 && second == 0
     }
 
-    /// Whether it is of tables of this version.
     #[inline(always)]
     pub(crate) fn is_of(&self, version: u64) -> bool {
         self.version == version
@@ -121,15 +121,15 @@ impl Known {
         self.plain.is_mixed()
     }
 
-    /// Whether an SQE is of its kind, whatever its length.
+    /// True if `sqe` is of this kind; its length is not compared.
     #[inline(always)]
     pub(crate) fn is_kind_of(&self, sqe: &Sqe) -> bool {
         let (first, second) = sqe.kind();
         self.plain.kind == (first, second & self.plain.kind_mask)
     }
 
-    /// What sends one SQE alone to its driver, on a device of so many sectors; `None` when it is not like those of the
-    /// run before.
+    /// Returns the target, the device's sectors, the run and the I/O for sending `sqe` alone. `None` if it does not
+    /// match the last run.
     #[inline(always)]
     pub(crate) fn alone(&self, sqe: &Sqe, owned: bool) -> Option<(PlainWay, u64, PlainRunOf, PlainIo)> {
         let alike = self.alike.as_ref().filter(|alike| alike.is(sqe))?;
@@ -137,13 +137,13 @@ impl Known {
         Some((self.way, self.sectors, run, plain_io(sqe, sqe.off)))
     }
 
-    /// Submits the SQEs that are plain, so many at most; how many.
+    /// Submits the plain SQEs at the head of the SQ, at most `most`. Returns the number sent.
     #[inline(always)]
     pub(crate) fn submit(&mut self, io: &mut IoCtx, queues: &Queues, most: u32, owned: bool) -> u32 {
         self.submit_like::<false, _>(io, queues, most, owned, Alike::first_of, plain_io)
     }
 
-    /// Submits SQEs that are plain, so many at most, of which each may name another registered buffer; how many.
+    /// Submits plain SQEs that may each name another registered buffer, at most `most`. Returns the number sent.
     #[inline(never)]
     pub(crate) fn submit_mixed(&mut self, io: &mut IoCtx, queues: &Queues, bufs: &BufTable, most: u32) -> u32 {
         let first_of = |alike: &Alike, sqes: &[Sqe]| alike.first_mixed_of(sqes, bufs);
@@ -153,7 +153,7 @@ impl Known {
         })
     }
 
-    /// Submits the SQEs that are alike as `first_of` counts them, made I/O by `io_of`.
+    /// Submits the SQEs of the prefix that `first_of` finds to match the pattern, converted to I/Os by `io_of`.
     #[inline(always)]
     fn submit_like<const MIXED: bool, I: RunItem>(
         &mut self,
@@ -201,15 +201,14 @@ impl Known {
     }
 }
 
-/// What the plain reads or writes of a run have in common, whatever their length.
+/// Properties that the plain reads or writes of a run share, whatever their length.
 #[derive(Debug)]
 pub(crate) struct Plain {
     kind: (u64, u64),
-    /// What of the second word of an SQE's kind counts.
+    /// Mask of the bits of an SQE's second kind word that are compared.
     kind_mask: u64,
-    /// Where the memory must lie: its first address and its bytes.
+    /// Range in which the memory must lie: first address and bytes.
     memory: (u64, u64),
-    /// The longest I/O.
     max_len: u32,
     pub(crate) fixed_buf: u16,
     pub(crate) iocb_flags: u16,
@@ -217,7 +216,7 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    /// Of an SQE and those like it, which name these files and buffers.
+    /// Returns the properties of `first` and all SQEs like it, or `None` if it is not plain.
     #[inline(always)]
     pub(crate) fn of(first: &Sqe, files: &FileTable, bufs: &BufTable) -> Option<Plain> {
         let write = matches!(first.opcode, opcode::WRITE | opcode::WRITE_FIXED);
@@ -236,7 +235,7 @@ impl Plain {
         Some(Plain { kind: first.kind(), kind_mask: u64::MAX, memory, max_len, fixed_buf, iocb_flags, file })
     }
 
-    /// Of SQEs that name registered buffers, each its own: what one has been found to be, but for the buffer.
+    /// Drops the buffer from the comparison: for SQEs that each name their own registered buffer.
     pub(crate) fn mixed(self) -> Plain {
         let kind = (self.kind.0, self.kind.1 & BUFFERS_ALIKE);
         let memory = (FIRST_PAGE, USER_END - FIRST_PAGE);
@@ -248,7 +247,7 @@ impl Plain {
         self.kind_mask != u64::MAX
     }
 
-    /// What all SQEs of this length are like, which are within these bounds; `None` when there can be none.
+    /// Returns the pattern of all SQEs of length `len` within `bounds`, or `None` if no such SQE can be valid.
     #[inline(always)]
     fn alike(&self, len: u32, bounds: impl Fn(u32) -> Option<Bounds>) -> Option<Alike> {
         if len > self.max_len {
@@ -258,9 +257,9 @@ impl Plain {
         Some(Alike { kind: self.kind, len: len.into(), base, last: bytes - u64::from(len), bounds: bounds(len)? })
     }
 
-    /// Submits the SQEs that are alike and plain, so many at most, to a file with mappings; how many. A few at a time:
-    /// first all are checked, then all mapped, then all sent. So looking one up does not wait for the memory that the
-    /// one before is looked up in.
+    /// Submits the plain SQEs at the head of the SQ to a file with mappings, at most `most`. Returns the number sent.
+    /// Works in small groups: checks all, then maps all, then sends all. The memory accesses of one look-up thus
+    /// overlap those of the next.
     #[inline(always)]
     pub(crate) fn submit_mapped(
         self,
@@ -293,32 +292,32 @@ impl Plain {
     }
 }
 
-/// What an SQE of a run is like.
+/// Pattern that an SQE of a run must match.
 #[derive(Clone, Copy, Debug)]
 struct Alike {
     kind: (u64, u64),
     len: u64,
-    /// Where its memory lies: the first address, and the last one's distance from that.
+    /// Range of valid memory: the first address, and the largest distance of an I/O's address from it.
     base: u64,
     last: u64,
     bounds: Bounds,
 }
 
 impl Alike {
-    /// Whether this is one: it differs only in what plain ones may differ in, and is within what the run is.
+    /// True if `sqe` matches the pattern: it differs only in the fields that may differ, and lies within the bounds.
     #[inline(always)]
     fn is(&self, sqe: &Sqe) -> bool {
         self.is_aligned_or_not(sqe) && self.bounds.aligned(sqe.off, sqe.addr)
     }
 
-    /// How many of these SQEs, from the first on, are like it. By itself, since its loop wants all registers.
+    /// Returns the length of the prefix of `sqes` that matches. Not inlined: its loop needs all registers.
     #[inline(never)]
     fn first_of(&self, sqes: &[Sqe]) -> usize {
         sqes.iter().take_while(|sqe| self.is(sqe)).count()
     }
 
-    /// Whether this SQE is of the run, but for the registered buffer that it names: that may be another one, in which
-    /// its memory must lie.
+    /// True if `sqe` matches the pattern in everything but its registered buffer, and its memory lies in the buffer it
+    /// names.
     #[inline(always)]
     fn is_mixed(&self, sqe: &Sqe, bufs: &BufTable) -> bool {
         debug_assert_eq!(self.kind.1, 0, "a plain one has nothing beside its buffer there");
@@ -331,7 +330,7 @@ impl Alike {
             && bufs.covers_some(sqe.buf_index, sqe.addr, self.len)
     }
 
-    /// [`first_of`](Self::first_of), of SQEs of which each may name another registered buffer.
+    /// Variant of [`first_of`](Self::first_of) for SQEs that may each name another registered buffer.
     #[inline(never)]
     fn first_mixed_of(&self, sqes: &[Sqe], bufs: &BufTable) -> usize {
         sqes.iter().take_while(|sqe| self.is_mixed(sqe, bufs)).count()
@@ -346,11 +345,12 @@ impl Alike {
             && self.bounds.reach(sqe.off)
     }
 
-    /// Puts the positions of the first of these that are like it into `to`; how many, and all bits that they have set.
-    /// By itself, since its loop wants all registers.
+    /// Writes the positions of the matching prefix of `sqes` to `to`. Returns its length and the OR of all positions.
+    /// Not inlined: its loop needs all registers.
     #[inline(never)]
     fn positions(&self, sqes: &[Sqe], to: &mut Places) -> (usize, u64) {
-        // The memory of all is aligned as the first address is, and the distances from it.
+        // Alignment is tested once for all: an OR of the first address and of the distances from it is aligned only if
+        // every address is.
         let (mut many, mut pos_bits, mut addr_bits) = (0, 0, self.base);
         for (sqe, to) in sqes.iter().zip(to) {
             if !self.is_aligned_or_not(sqe) {

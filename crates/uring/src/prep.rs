@@ -1,24 +1,24 @@
-//! The typed operations: safe SQEs. Each function makes an operation; [`Ring::push`](crate::Ring::push) takes it.
+//! The typed operations: safe SQEs. Each function makes an operation for [`Ring::push`](crate::Ring::push).
 //!
-//! Every kind of operation has a type of its own, with the modifiers that it has and no others: fields of an SQE mean
-//! other things in other operations, an offset here is an address there. What all operations can do is on each of the
-//! types, and on [`Entry`], which any operation turns into ([`Op`]).
+//! Every kind of operation has its own type, with exactly the modifiers that it supports: a field of an SQE that is an
+//! offset in one operation is an address in another. Modifiers that all operations support are on each of the types,
+//! and on [`Entry`], which any operation converts into ([`Op`]).
 //!
-//! An operation owns its memory. The ring keeps it while the device may touch it and gives it back with the completion;
+//! An operation owns its memory. The ring keeps it while the device may touch it and returns it with the completion;
 //! dropping a ring, a completion or an operation never frees memory in flight.
 //!
 //! ```compile_fail,E0599
-//! // A removal of a timeout has no offset: an SQE has the address of a time there.
+//! // A removal of a timeout has no offset: that field of its SQE is the address of a time.
 //! sheave_uring::prep::timeout_remove(7).offset(0x4141_4141_4000);
 //! ```
 //!
 //! ```compile_fail,E0599
-//! // Nor has it flags, which would make the ring look at that address.
+//! // A removal has no flags either: they would make the ring read that address.
 //! sheave_uring::prep::timeout_remove(7).dsync();
 //! ```
 //!
 //! ```compile_fail,E0599
-//! // A timeout has a number of completions there, and says so.
+//! // That field of a timeout is a number of completions, with its own modifier.
 //! sheave_uring::prep::timeout(std::time::Duration::ZERO).offset(1);
 //! ```
 
@@ -70,15 +70,15 @@ op_type! {
 }
 
 impl Read {
-    /// Byte offset in the file.
+    /// Sets the byte offset in the file.
     #[inline(always)]
     pub fn offset(mut self, offset: u64) -> Read {
         self.0.sqe.off = offset;
         self
     }
 
-    /// Reads into a part of the memory, and leaves the rest as it is. A part that is not within it is `EFAULT`. A
-    /// vectored read has none.
+    /// Reads into a part of the memory, and leaves the rest as it is. A part outside of the memory gives `EFAULT`, and
+    /// so does any part of a vectored read.
     ///
     /// ```
     /// # use sheave_uring::{prep, Ring};
@@ -99,20 +99,21 @@ impl Read {
 }
 
 impl Write {
-    /// Byte offset in the file.
+    /// Sets the byte offset in the file.
     #[inline(always)]
     pub fn offset(mut self, offset: u64) -> Write {
         self.0.sqe.off = offset;
         self
     }
 
-    /// Writes a part of the memory. A part that is not within it is `EFAULT`. A vectored write has none.
+    /// Writes a part of the memory. A part outside of the memory gives `EFAULT`, and so does any part of a vectored
+    /// write.
     #[inline]
     pub fn part(self, range: Range<usize>) -> Write {
         Write(self.0.with_range(range))
     }
 
-    /// The data is durable when the write completes.
+    /// Makes the data durable before the write completes.
     #[inline]
     pub fn dsync(mut self) -> Write {
         self.0.sqe.op_flags |= RWF_DSYNC;
@@ -133,8 +134,8 @@ pub fn nop() -> Nop {
     Nop(Entry::without_file(opcode::NOP))
 }
 
-/// Reads into memory that comes back with the completion: a [`Buf`], a `Vec<u8>` or whatever else is [`IoBufMut`]; all
-/// of it, or a [part](Read::part).
+/// Reads into memory that comes back with the completion: a [`Buf`], a `Vec<u8>` or any other [`IoBufMut`]; all of it,
+/// or a [part](Read::part).
 ///
 /// ```
 /// # use sheave_uring::{prep, Ring};
@@ -151,7 +152,7 @@ pub fn nop() -> Nop {
 ///
 /// ```compile_fail,E0277
 /// # use sheave_uring::{prep, Fd};
-/// // What others may read meanwhile cannot be read into.
+/// // Memory that others may read meanwhile cannot be read into.
 /// prep::read(Fd::NONE, std::sync::Arc::<[u8]>::from([0; 512]));
 /// ```
 #[inline(always)]
@@ -159,8 +160,8 @@ pub fn read(fd: impl Into<FileRef>, memory: impl IoBufMut) -> Read {
     Read(Entry::new(opcode::READ, fd.into()).with_memory(memory))
 }
 
-/// Writes memory that comes back with the completion: a [`Buf`], a `Vec<u8>`, an `Arc<[u8]>` or whatever else is
-/// [`IoBuf`]; all of it, or a [part](Write::part).
+/// Writes memory that comes back with the completion: a [`Buf`], a `Vec<u8>`, an `Arc<[u8]>` or any other [`IoBuf`];
+/// all of it, or a [part](Write::part).
 ///
 /// ```
 /// # use sheave_uring::{prep, Ring};
@@ -179,12 +180,12 @@ pub fn write(fd: impl Into<FileRef>, memory: impl IoBuf) -> Write {
     Write(Entry::new(opcode::WRITE, fd.into()).with_memory(memory))
 }
 
-/// Reads into several buffers, one after the other. At most 1,024.
+/// Reads into several buffers, one after the other, at most 1,024.
 pub fn readv(fd: impl Into<FileRef>, bufs: Vec<Buf>) -> Read {
     Read(Entry::new(opcode::READV, fd.into()).with_vectors(Vectors::new(bufs)))
 }
 
-/// Writes several buffers, one after the other. At most 1,024.
+/// Writes several buffers, one after the other, at most 1,024.
 pub fn writev(fd: impl Into<FileRef>, bufs: Vec<Buf>) -> Write {
     Write(Entry::new(opcode::WRITEV, fd.into()).with_vectors(Vectors::new(bufs)))
 }
@@ -223,12 +224,13 @@ pub fn write_fixed(fd: impl Into<FileRef>, buf_index: u16, range: Range<usize>) 
     Write(fixed(opcode::WRITE_FIXED, fd, buf_index, range))
 }
 
-/// Makes every write that completed before durable.
+/// Makes all writes durable that completed before this started.
 pub fn fsync(fd: impl Into<FileRef>) -> Fsync {
     Fsync(Entry::new(opcode::FSYNC, fd.into()))
 }
 
-/// Makes the data of every write that completed before durable, as `fdatasync(2)`. On a device this is a full flush.
+/// Makes the data of all writes durable that completed before this started, as `fdatasync(2)`. On a device this is a
+/// full flush.
 pub fn fdatasync(fd: impl Into<FileRef>) -> Fsync {
     let mut entry = Entry::new(opcode::FSYNC, fd.into());
     entry.sqe.op_flags = FSYNC_DATASYNC;
@@ -243,7 +245,7 @@ fn fallocate(fd: impl Into<FileRef>, mode: u32, offset: u64, len: u64) -> Falloc
     Fallocate(entry)
 }
 
-/// Gives the space of a range back; it reads as zeroes afterwards.
+/// Releases the space of a range, which reads as zeroes afterwards.
 ///
 /// ```
 /// # use sheave_uring::{prep, Ring};
@@ -255,10 +257,12 @@ fn fallocate(fd: impl Into<FileRef>, mode: u32, offset: u64, len: u64) -> Falloc
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn punch_hole(fd: impl Into<FileRef>, offset: u64, len: u64) -> Fallocate {
+    // FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE.
     fallocate(fd, 0x03, offset, len)
 }
 
-/// Writes zeroes to a range without sending them.
+/// Writes zeroes to a range without transferring them.
 pub fn zero_range(fd: impl Into<FileRef>, offset: u64, len: u64) -> Fallocate {
+    // FALLOC_FL_ZERO_RANGE.
     fallocate(fd, 0x10, offset, len)
 }

@@ -1,20 +1,20 @@
 //! Ring memory: the submission and the completion queue in the kernel's layout, and every acquire and release on them.
 //!
-//! Owns one block of memory with what the kernel's `struct io_rings` and SQE array hold: heads and tails on cache lines
-//! of their own, masks, sizes, flags, the overflow and dropped counters, the index array, SQEs and CQEs.
-//! [`Offsets`] says where each is, as `io_sqring_offsets` and `io_cqring_offsets` do, so that the block can later be
-//! mapped by another program.
+//! Owns one block of memory with the contents of the kernel's `struct io_rings` and SQE array: heads and tails on cache
+//! lines of their own, masks, sizes, flags, the overflow and dropped counters, the index array, SQEs and CQEs.
+//! [`Offsets`] gives their positions, as `io_sqring_offsets` and `io_cqring_offsets` do, so that another program can
+//! later map the block.
 //!
 //! Invariants:
 //! - I1: indices count up and wrap at 2^32; an entry is `index & mask`; sizes are powers of two.
 //! - I2: SQ: the producer writes SQE and array entry, then releases `tail`; the consumer acquires `tail`, copies the
-//!   SQE, then releases `head`. An SQE is copied once and never looked at again: its memory may change.
+//!   SQE, then releases `head`. An SQE is copied once and never read again: its memory may change.
 //! - I3: CQ: the producer writes CQEs, then releases `tail` once a batch; the consumer acquires `tail`, reads, then
 //!   releases `head`. The producer never writes an entry that the head has not passed.
-//! - I4: an index read from the array may be anything; it is checked.
-//! - I5: this thread is producer and consumer of both queues, so it never reads its own heads and tails back from the
-//!   memory, and what another program wrote there is not believed. A queue whose other end is elsewhere needs the
-//!   acquiring loads of I2 and I3 there.
+//! - I4: an index read from the array may have any value; it is checked.
+//! - I5: this thread is producer and consumer of both queues. It never reads its own heads and tails back from the
+//!   memory, and ignores what another program wrote there. A queue whose other end is elsewhere needs the acquiring
+//!   loads of I2 and I3 there.
 #![allow(unsafe_code)] // Memory that another program may map is accessed by address.
 
 use std::ptr::NonNull;
@@ -27,7 +27,7 @@ use crate::sqe::Sqe;
 
 const LINE: usize = 64;
 
-/// Where the words are that every batch writes; the rest is in [`Offsets`].
+/// Positions of the words that every batch writes. [`Offsets`] has the rest.
 const SQ_HEAD: usize = 0;
 const SQ_TAIL: usize = LINE;
 const CQ_HEAD: usize = 2 * LINE;
@@ -37,9 +37,9 @@ const CQ_TAIL: usize = 3 * LINE;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Offsets {
-    /// The first SQE that the ring has not taken.
+    /// The index of the first SQE that the ring has not taken.
     pub sq_head: usize,
-    /// One past the last SQE that was pushed.
+    /// The index after the last SQE that was pushed.
     pub sq_tail: usize,
     /// Number of SQEs, less one.
     pub sq_ring_mask: usize,
@@ -47,30 +47,30 @@ pub struct Offsets {
     pub sq_ring_entries: usize,
     /// Flags of the ring: [`SQ_CQ_OVERFLOW`](crate::sqe::SQ_CQ_OVERFLOW).
     pub sq_flags: usize,
-    /// SQEs with an invalid index.
+    /// Number of SQEs with an invalid index.
     pub sq_dropped: usize,
     /// Indices of SQEs.
     pub sq_array: usize,
-    /// The first CQE that was not read.
+    /// The index of the first CQE that was not read.
     pub cq_head: usize,
-    /// One past the last CQE that was posted.
+    /// The index after the last CQE that was posted.
     pub cq_tail: usize,
     /// Number of CQEs, less one.
     pub cq_ring_mask: usize,
     /// Number of CQEs.
     pub cq_ring_entries: usize,
-    /// CQEs that were lost; always 0.
+    /// Number of lost CQEs; always 0.
     pub cq_overflow: usize,
     /// The CQEs.
     pub cqes: usize,
     /// The SQEs.
     pub sqes: usize,
-    /// Bytes of it all.
+    /// Total number of bytes.
     pub total: usize,
 }
 
 impl Offsets {
-    /// The layout for queues of these sizes (powers of two).
+    /// Computes the layout for queues of these sizes (powers of two).
     pub fn new(sq_entries: u32, cq_entries: u32) -> Offsets {
         let round = |at: usize| at.next_multiple_of(LINE);
         let fixed = 4 * LINE;
@@ -97,7 +97,6 @@ impl Offsets {
     }
 }
 
-/// The memory of both queues.
 #[derive(Debug)]
 pub(crate) struct Queues {
     memory: Buf,
@@ -107,12 +106,12 @@ pub(crate) struct Queues {
     cqes: NonNull<Cqe>,
     sq_mask: u32,
     cq_mask: u32,
-    /// The producer's SQ tail, ahead of the published one while SQEs are filled.
+    /// The producer's SQ tail. Ahead of the published tail while SQEs are filled.
     sq_fill: u32,
     sq_published: u32,
     /// The consumer's SQ head.
     sq_head: u32,
-    /// The producer's CQ tail, ahead of the published one within a batch.
+    /// The producer's CQ tail. Ahead of the published tail within a batch.
     cq_tail: u32,
     cq_published: u32,
     /// The consumer's CQ head.
@@ -153,13 +152,13 @@ impl Queues {
         queues.word(at.sq_ring_entries).store(sq_entries, Ordering::Relaxed);
         queues.word(at.cq_ring_entries).store(cq_entries, Ordering::Relaxed);
         for i in 0..sq_entries {
-            // Identity, as programs leave it that do not use the indirection. Relaxed: nobody else sees it yet.
+            // The identity, as in programs without indirection. Relaxed: nobody else sees it yet.
             queues.array_entry(i).store(i, Ordering::Relaxed);
         }
         Ok(queues)
     }
 
-    /// Where everything lies, and the memory itself.
+    /// Returns the memory and the positions in it.
     #[cfg(any(test, feature = "raw"))]
     pub(crate) fn memory(&self) -> (&Buf, Offsets) {
         (&self.memory, self.at)
@@ -172,14 +171,14 @@ impl Queues {
         unsafe { &*self.memory.as_ptr().add(offset).cast::<AtomicU32>() }
     }
 
-    /// Shows one of the words that every batch writes to whoever looks at the memory.
+    /// Publishes a head or tail, one of the words that every batch writes, to the other end of the queue.
     #[inline(always)]
     fn publish<const WORD: usize>(&self, value: u32) {
         const { assert!(WORD <= CQ_TAIL && WORD.is_multiple_of(LINE)) }
         // SAFETY: one of the first words of `memory`, aligned, only ever accessed as an atomic.
         let word = unsafe { &*self.memory.as_ptr().add(WORD).cast::<AtomicU32>() };
-        // Release: the entries before a tail are written, those before a head are copied; pairs with the acquire of
-        // whoever is at the other end of the queue.
+        // Release: the entries before a tail are written, those before a head are copied; pairs with the acquire of the
+        // program at the other end of the queue.
         word.store(value, Ordering::Release);
     }
 
@@ -189,41 +188,38 @@ impl Queues {
         unsafe { &*self.array.as_ptr().add((index & self.sq_mask) as usize) }
     }
 
-    /// Free SQEs.
     #[inline]
     pub(crate) fn sq_space(&self) -> u32 {
         (self.sq_mask + 1).wrapping_sub(self.sq_fill.wrapping_sub(self.sq_head))
     }
 
-    /// The position of the SQE that is taken next; positions count on without end.
+    /// Returns the position of the SQE that is taken next. Positions do not wrap at the size of the queue.
     #[inline(always)]
     pub(crate) fn sq_at(&self) -> u32 {
         self.sq_head
     }
 
-    /// The position of the SQE that is filled next.
+    /// Returns the position of the SQE that is filled next.
     #[inline(always)]
     pub(crate) fn sq_filled(&self) -> u32 {
         self.sq_fill
     }
 
-    /// Entries of the SQ.
     pub(crate) fn sq_entries(&self) -> u32 {
         self.sq_mask + 1
     }
 
-    /// Entries of the CQ.
     pub(crate) fn cq_entries(&self) -> u32 {
         self.cq_mask + 1
     }
 
-    /// The next free SQE, to be filled; [`Queues::sq_publish`] shows it to the consumer.
+    /// Returns the next free SQE, to be filled, and its index. [`Queues::sq_publish`] publishes it.
     #[inline(always)]
     pub(crate) fn sq_next(&mut self) -> Option<(u32, &mut Sqe)> {
         if self.sq_fill.wrapping_sub(self.sq_head) > self.sq_mask {
             return None;
         }
-        // The array stays as it was made, the identity: this producer fills SQEs in order.
+        // The array remains the identity: this producer fills SQEs in order.
         let index = self.sq_fill & self.sq_mask;
         self.sq_fill = self.sq_fill.wrapping_add(1);
         // SAFETY: masked index; the consumer does not read it before the tail is published, and this borrow of
@@ -231,7 +227,7 @@ impl Queues {
         Some((index, unsafe { &mut *self.sqes.as_ptr().add(index as usize) }))
     }
 
-    /// Shows filled SQEs to the consumer; how many it has not taken.
+    /// Publishes the filled SQEs. Returns the number of SQEs not taken.
     #[inline(always)]
     pub(crate) fn sq_publish(&mut self) -> u32 {
         let (tail, head) = (self.sq_fill, self.sq_head);
@@ -240,14 +236,13 @@ impl Queues {
         tail.wrapping_sub(head)
     }
 
-    /// SQEs that were shown to the consumer, and that it has not taken.
+    /// Returns the number of SQEs that are published and not taken.
     #[inline(always)]
     pub(crate) fn sq_pending(&self) -> u32 {
         self.sq_published.wrapping_sub(self.sq_head)
     }
 
-    /// Copies the next SQE for the consumer and gives its index; `None` for an entry whose index is out of range,
-    /// which counts as dropped.
+    /// Copies the next SQE and returns its index. `None` if the entry's index is out of range, which counts as dropped.
     #[inline]
     pub(crate) fn sq_take(&mut self, into: &mut Sqe) -> Option<u32> {
         let index = self.array_entry(self.sq_head).load(Ordering::Relaxed); // Published by the tail (I2).
@@ -262,7 +257,8 @@ impl Queues {
         Some(index)
     }
 
-    /// The SQEs that lie in a row from the one that is `ahead` of the next, `most` at most, without taking them.
+    /// Returns SQEs that are contiguous in memory, at most `most`, from the one `ahead` places after the next. Does not
+    /// take them.
     #[inline(always)]
     pub(crate) fn sq_row(&self, ahead: u32, most: u32) -> &[Sqe] {
         let first = self.sq_head.wrapping_add(ahead) & self.sq_mask;
@@ -272,7 +268,7 @@ impl Queues {
         unsafe { std::slice::from_raw_parts(self.sqes.as_ptr().add(first as usize), many as usize) }
     }
 
-    /// The next SQE, of those that were published or of some time before.
+    /// Returns the next SQE. If none is published, the contents are old.
     #[inline(always)]
     pub(crate) fn sq_peek(&self) -> &Sqe {
         let first = self.sq_head & self.sq_mask;
@@ -280,7 +276,7 @@ impl Queues {
         unsafe { &*self.sqes.as_ptr().add(first as usize) }
     }
 
-    /// Takes SQEs that were looked at.
+    /// Takes `count` SQEs that were read in place.
     #[inline]
     pub(crate) fn sq_skip(&mut self, count: u32) {
         self.sq_head = self.sq_head.wrapping_add(count);
@@ -293,20 +289,19 @@ impl Queues {
         dropped.store(dropped.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Gives the taken entries back to the producer.
+    /// Returns the taken entries to the producer.
     #[inline(always)]
     pub(crate) fn sq_advance(&mut self) {
         self.publish::<SQ_HEAD>(self.sq_head);
     }
 
-    /// Whether the CQ has room.
     #[inline(always)]
     pub(crate) fn cq_has_room(&self) -> bool {
         self.cq_tail.wrapping_sub(self.cq_head) <= self.cq_mask
     }
 
-    /// Writes CQEs into the free entries that lie in a row, `most` at most, until `cqe_at` gives none; how many. Asks
-    /// for each that it writes once, from number 0 on, and for no other but the one that is not there.
+    /// Writes CQEs into contiguous free entries, at most `most`, until `cqe_at` returns `None`. Returns the number
+    /// written. Calls `cqe_at` with 0, 1, 2 ..., once for each, and not again after `None`.
     #[inline(always)]
     pub(crate) fn cq_fill(&mut self, most: usize, mut cqe_at: impl FnMut(usize) -> Option<Cqe>) -> u32 {
         let first = self.cq_tail & self.cq_mask;
@@ -324,13 +319,13 @@ impl Queues {
         filled as u32
     }
 
-    /// Writes a CQE; the CQ has room. The index of the entry.
+    /// Writes a CQE into the CQ, which must have room. Returns the index of the entry.
     #[inline(always)]
     pub(crate) fn cq_push(&mut self, cqe: Cqe) -> u32 {
         debug_assert!(self.cq_has_room(), "I3: the consumer has not read it");
         let index = self.cq_tail & self.cq_mask;
-        // SAFETY: masked index; the entry is free (`cq_has_room` was asked, I3). Field by field: the fields come in
-        // registers, and put together in memory first they would be waited for.
+        // SAFETY: masked index; the entry is free (`cq_has_room` was checked, I3). Field by field: the fields are in
+        // registers; building the CQE in memory first would stall on those stores.
         unsafe {
             let entry = self.cqes.as_ptr().add(index as usize);
             (*entry).user_data = cqe.user_data;
@@ -341,7 +336,7 @@ impl Queues {
         index
     }
 
-    /// Gives a CQE that was published and is not consumed another user data: what `of` gives for the one that it has.
+    /// Replaces the user data of a CQE that is published and not consumed by the result of `of`.
     pub(crate) fn cq_patch(&mut self, head: u32, of: impl FnOnce(u64) -> u64) {
         debug_assert!(self.cq_published.wrapping_sub(head) as i32 > 0, "I3: not written yet");
         // SAFETY: masked index; written, and both ends of the CQ are this thread, which holds `self` (I5).
@@ -349,13 +344,13 @@ impl Queues {
         cqe.user_data = of(cqe.user_data);
     }
 
-    /// How many CQEs were ever written, modulo 2^32.
+    /// Returns the number of CQEs written so far, modulo 2^32.
     #[inline(always)]
     pub(crate) fn cq_tail(&self) -> u32 {
         self.cq_tail
     }
 
-    /// Shows the written CQEs to the consumer; how many there were.
+    /// Publishes the written CQEs. Returns the number of new ones.
     #[inline]
     pub(crate) fn cq_publish(&mut self) -> u32 {
         let new = self.cq_tail.wrapping_sub(self.cq_published);
@@ -366,7 +361,7 @@ impl Queues {
         new
     }
 
-    /// Shows the written CQEs to the consumer, of which there are some; how many it has not consumed.
+    /// Publishes the written CQEs, without a test for new ones. Returns the number of CQEs not consumed.
     #[inline(always)]
     pub(crate) fn cq_publish_new(&mut self) -> u32 {
         let (tail, head) = (self.cq_tail, self.cq_head);
@@ -375,34 +370,32 @@ impl Queues {
         tail.wrapping_sub(head)
     }
 
-    /// CQEs published and not yet consumed.
+    /// Returns the number of CQEs published and not consumed.
     #[inline(always)]
     pub(crate) fn cq_ready(&self) -> u32 {
         self.cq_published.wrapping_sub(self.cq_head)
     }
 
-    /// The consumer's head.
     #[inline(always)]
     pub(crate) fn cq_head(&self) -> u32 {
         self.cq_head
     }
 
-    /// The published entries from a head on, so many, which are within what is published: those up to the end of the
-    /// CQ, and the rest from its beginning.
+    /// Returns `many` published entries from `head` on: those up to the end of the CQ, and the rest from its beginning.
     #[inline(always)]
     pub(crate) fn cq_rows(&self, head: u32, many: u32) -> (&[Cqe], &[Cqe]) {
         debug_assert!(self.cq_published.wrapping_sub(head) >= many, "I3: not written yet");
         let first = head & self.cq_mask;
         let row = many.min(self.cq_mask + 1 - first);
-        // SAFETY: within the CQEs, for there are as many as the CQ has at most; written and published, and the producer
-        // leaves them alone until `cq_advance` (I3).
+        // SAFETY: within the CQEs, because there are at most as many as the CQ has; written and published, and the
+        // producer does not write them until `cq_advance` (I3).
         let entries = |from: u32, len: u32| unsafe {
             std::slice::from_raw_parts(self.cqes.as_ptr().add(from as usize), len as usize)
         };
         (entries(first, row), entries(0, many - row))
     }
 
-    /// Reads the entry at a head that is behind the published tail.
+    /// Reads the published entry at `head`.
     #[inline]
     pub(crate) fn cq_read(&self, head: u32) -> Cqe {
         let index = head & self.cq_mask;
@@ -412,7 +405,7 @@ impl Queues {
         Cqe { user_data: cqe.user_data, res: cqe.res, flags: cqe.flags }
     }
 
-    /// Gives consumed entries back to the producer.
+    /// Returns consumed entries to the producer.
     #[inline(always)]
     pub(crate) fn cq_advance(&mut self, head: u32) {
         self.cq_head = head;
@@ -422,12 +415,11 @@ impl Queues {
     /// Sets or clears a flag in the SQ ring.
     pub(crate) fn set_sq_flag(&self, flag: u32, on: bool) {
         let flags = self.word(self.at.sq_flags);
-        // Relaxed: one writer; a reader that sees the flag then asks by a call.
+        // Relaxed: one writer; a reader that sees the flag then calls the ring.
         let old = flags.load(Ordering::Relaxed);
         flags.store(if on { old | flag } else { old & !flag }, Ordering::Relaxed);
     }
 
-    /// The flags of the SQ ring.
     pub(crate) fn sq_flags(&self) -> u32 {
         self.word(self.at.sq_flags).load(Ordering::Relaxed) // See `set_sq_flag`.
     }

@@ -1,22 +1,22 @@
-//! The ring: what embedders hold.
+//! [`Ring`]: the type that embedders hold.
 //!
-//! Owns the calls of io_uring: fill, submit, wait, reap. What they work on is in [`inner`]: the block layer of the
-//! ring's thread ([`IoCtx`]), the state of requests and the workers. A ring belongs to the thread that made it and is
-//! not `Send`; other threads reach it through its [`RingHandle`].
+//! Owns the calls of io_uring: fill, submit, wait, reap. They work on the state in [`inner`]: the block layer of the
+//! ring's thread ([`IoCtx`]), the requests and the workers. A ring belongs to the thread that made it and is not
+//! `Send`; other threads reach it through its [`RingHandle`].
 //!
-//! A thread that waits for a file (for a snapshot, say) while its ring has I/O to that file would wait for itself. So
-//! the ring is in its thread's list of what such a wait may run ([`own`]), and is reaped there: completions stay in the
-//! CQ for the caller to read.
+//! A thread that waits for a file (for a snapshot, say) while its own ring has I/O on that file would deadlock. The
+//! ring is therefore registered with its thread ([`own`]), and such a wait reaps it. Completions stay in the CQ for the
+//! caller to read.
 //!
 //! Invariants:
-//! - R1: a call never blocks but [`Ring::submit_and_wait`], [`Ring::wait`], [`Ring::drain`] and dropping the ring.
+//! - R1: no call blocks except [`Ring::submit_and_wait`], [`Ring::wait`], [`Ring::drain`] and dropping the ring.
 //! - R2: the memory of a registered buffer stays where it is until a call with `&mut self` replaces the buffer. While
-//!   no request names it, none can come to: only submissions make requests.
-//! - R3: between two calls of the ring nothing has its state but a wait of its thread, which has returned before the
-//!   next one.
+//!   no request names the buffer, none begins to: only submissions make requests, and they need `&mut self`, too.
+//! - R3: between two calls of the ring only a wait of its thread borrows the state, and that wait returns before the
+//!   next call.
 //!
 //! Called by embedders, and by waits of its thread.
-#![allow(unsafe_code)] // The raw interface of io_uring, and memory of buffers that outlives a look at the state.
+#![allow(unsafe_code)] // The raw interface of io_uring, and slices of buffers that outlive a borrow of the state.
 
 pub(crate) mod inner;
 #[cfg(feature = "raw")]
@@ -57,48 +57,47 @@ use crate::task_work::RingHandle;
 /// An io_uring-shaped ring over the block layer. See [`crate`] for an example.
 #[derive(Debug)]
 pub struct Ring {
-    /// Leaves the thread's list before the state goes.
+    /// Declared first: the ring leaves its thread's list before the state is dropped.
     _registered: Registered,
     shared: Rc<InnerCell>,
     io_wq: IoWq,
 }
 
 impl Ring {
-    /// A ring with this state, on its thread.
     pub(crate) fn new(inner: Inner) -> Ring {
         let io_wq = inner.core.wq.pool().clone();
         let shared = Rc::new(InnerCell(RefCell::new(inner)));
         Ring { _registered: own::register(&shared), shared, io_wq }
     }
 
-    /// Opens this ring's way into a device.
+    /// Attaches a block device. Returns the [`Fd`] that operations of this ring name it by.
     pub fn attach(&mut self, device: &Device) -> Result<Fd, RingError> {
         self.inner().attach(device)
     }
 
-    /// Opens this ring's way into a file.
+    /// Attaches a file. Returns the [`Fd`] that operations of this ring name it by.
     pub fn attach_file(&mut self, file: Arc<dyn File>) -> Result<Fd, RingError> {
         self.inner().attach_file(file)
     }
 
-    /// Makes another ring (or this one) a target of MSG_RING.
+    /// Attaches another ring (or this one) as a target of MSG_RING.
     pub fn attach_ring(&mut self, ring: &RingHandle) -> Result<Fd, RingError> {
         self.inner().attach_ring(ring)
     }
 
-    /// Takes an entry out of the file table. Requests in flight keep the file until they have ended; new ones get
+    /// Removes an entry of the file table. Requests in flight keep the file until they have ended; new ones get
     /// `-EBADF`.
     pub fn detach(&mut self, fd: Fd) -> Result<(), RingError> {
         self.inner().detach(fd)
     }
 
-    /// Makes the table that `IOSQE_FIXED_FILE` indexes, in place of the one before; [`Fd::NONE`] leaves its entry
-    /// empty. A wrong `fd` changes nothing.
+    /// Replaces the table that `IOSQE_FIXED_FILE` indexes. [`Fd::NONE`] leaves an entry empty. An invalid `fd` changes
+    /// nothing.
     pub fn register_files(&mut self, fds: &[Fd]) -> Result<(), RingError> {
         self.inner().register_files(fds)
     }
 
-    /// Changes one entry of the registered table, also while requests use the old file.
+    /// Changes one entry of the registered table. Requests that use the old file keep it.
     pub fn update_file(&mut self, index: usize, fd: Fd) -> Result<(), RingError> {
         self.inner().update_file(index, fd)
     }
@@ -108,57 +107,57 @@ impl Ring {
         self.inner().unregister_files();
     }
 
-    /// Puts a store behind the ring's cache of bios, in place of the ring's own pool: who wants to know where bios come
-    /// from, or to limit them, sees there each one that the cache does not serve.
+    /// Replaces the pool behind the ring's cache of bios by `store`, which then sees each bio that the cache cannot
+    /// serve. For observing where bios come from, or limiting them.
     #[cfg(sheave_lab)]
     pub fn set_bio_store(&mut self, store: Box<dyn BioStore>) -> Result<(), RingError> {
         self.inner().set_bio_store(store)
     }
 
-    /// Registers buffers for READ_FIXED and WRITE_FIXED, in place of those registered before. The ring owns them.
+    /// Registers buffers for READ_FIXED and WRITE_FIXED, replacing those registered before. The ring owns them.
     pub fn register_buffers(&mut self, bufs: Vec<Buf>) -> Result<(), RingError> {
         self.inner().register_buffers(bufs)
     }
 
-    /// Puts another buffer in a place, also while requests use the old one; gives the old one back unless they do,
-    /// and then frees it after the last of them.
+    /// Replaces one registered buffer. Returns the old buffer; if requests still use it, returns `None` and frees it
+    /// after the last of them.
     pub fn update_buffer(&mut self, index: u16, buf: Option<Buf>) -> Result<Option<Buf>, RingError> {
         self.inner().update_buffer(index, buf)
     }
 
-    /// A registered buffer, to look at; `None` while a request uses it, or when there is none.
+    /// Returns a registered buffer for reading. `None` while a request uses it, or if there is none.
     pub fn buffer(&self, index: u16) -> Option<&[u8]> {
         let (base, len) = self.look().unused_buffer(index)?;
         // SAFETY: R2.
         Some(unsafe { std::slice::from_raw_parts(base, len) })
     }
 
-    /// A registered buffer, to change; `None` while a request uses it, or when there is none.
+    /// Returns a registered buffer for writing. `None` while a request uses it, or if there is none.
     pub fn buffer_mut(&mut self, index: u16) -> Option<&mut [u8]> {
         let (base, len) = self.inner().unused_buffer_mut(index)?;
         // SAFETY: R2.
         Some(unsafe { std::slice::from_raw_parts_mut(base, len) })
     }
 
-    /// Free SQEs.
+    /// Returns the number of free SQEs.
     #[inline]
     pub fn sq_space(&self) -> u32 {
         self.look().core.queues.sq_space()
     }
 
-    /// Queues an operation; a full SQ gives it back.
+    /// Queues an operation. If the SQ is full, the error returns it.
     #[inline(always)]
     pub fn push(&mut self, op: impl Op) -> Result<(), Box<SqFull>> {
         self.brief().push(op.into())
     }
 
     /// Queues operations that run one after the other: each but the last is [linked](Entry::link) to the next, unless
-    /// it is [hard-linked](Entry::hardlink). All or, when the SQ has too little room, none: then they come back.
-    /// So a full SQ never parts a write from the fsync behind it.
+    /// it is [hard-linked](Entry::hardlink). Queues all of them or, if the SQ has too little room, none, and the error
+    /// returns them. A full SQ therefore never parts a write from the fsync behind it.
     ///
-    /// A chain is taken whole, so it may have no more operations than the ring has entries, and than may be in flight
-    /// ([`RingError::ChainTooLong`]). One that has grown beyond that by [`Entry::link`] is refused when it is
-    /// submitted: `-E2BIG` for its first member, `-ECANCELED` for the others, and nothing of it runs.
+    /// A chain is taken whole, so its length is limited by the entries of the ring and by the requests that may be in
+    /// flight ([`RingError::ChainTooLong`]). A chain that has grown beyond that by [`Entry::link`] is refused when it
+    /// is submitted: its first member gives `-E2BIG`, the others `-ECANCELED`, and none of them runs.
     ///
     /// ```
     /// # use sheave_uring::{prep, Ring};
@@ -175,10 +174,10 @@ impl Ring {
         self.hot().push_chain(chain)
     }
 
-    /// Queues an SQE as it is; false when the SQ is full.
+    /// Queues a copy of an SQE. Returns false if the SQ is full.
     ///
     /// # Safety
-    /// As for `Ring::push_sqe`.
+    /// The requirements of `Ring::push_sqe`.
     #[inline(always)]
     pub(crate) unsafe fn queue_sqe(&mut self, sqe: &Sqe) -> bool {
         // SAFETY: R3.
@@ -191,28 +190,29 @@ impl Ring {
         }
     }
 
-    /// Submits what was pushed and hands it to the devices; never blocks. Returns how many SQEs were taken: fewer
-    /// than pushed when too much is in flight, and an error when nothing could be taken for that reason.
+    /// Submits the queued operations and hands them to the devices. Never blocks. Returns the number of SQEs taken:
+    /// fewer than queued if too much is in flight, and an error if none could be taken for that reason.
     #[inline]
     pub fn submit(&mut self) -> Result<u32, RingError> {
         self.hot().submit()
     }
 
-    /// Submits, then waits until `wanted` completions can be read, or as [`Ring::wait`] without a time limit ends.
+    /// Submits, then waits until `wanted` completions can be read, as [`Ring::wait`] does without a timeout. Returns as
+    /// [`Ring::submit`].
     #[inline]
     pub fn submit_and_wait(&mut self, wanted: u32) -> Result<u32, RingError> {
         self.submit_then_wait(wanted).ok_or(RingError::Busy)
     }
 
-    /// In one function and with a result that fits into registers: an I/O alone costs little more.
+    /// Kept as one function whose result fits into registers: its cost shows in the latency of a single I/O.
     #[inline(never)]
     fn submit_then_wait(&mut self, wanted: u32) -> Option<u32> {
         self.hot().submit_and_wait(wanted)
     }
 
-    /// Waits until `wanted` completions can be read, another thread [wakes](RingHandle::wake) the ring, or the time is
-    /// over. Without a time limit, a ring with nothing in flight that nobody has a [`RingHandle`] of does not wait: it
-    /// would for ever.
+    /// Waits until `wanted` completions can be read, another thread [wakes](RingHandle::wake) the ring, or `timeout` is
+    /// over. Without a timeout, a ring with nothing in flight and no [`RingHandle`] elsewhere returns at once: nothing
+    /// could end the wait.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -231,27 +231,29 @@ impl Ring {
         self.hot().wait(wanted, timeout)
     }
 
-    /// Completes what is ready: devices, workers, messages; then starts what waited for it. Never blocks.
+    /// Completes requests that devices and workers have ended, takes messages, then starts the requests that waited for
+    /// those. Never blocks.
     pub fn reap(&mut self) {
         self.hot().reap();
     }
 
     /// Waits until everything submitted has completed. Completions stay to be read; those that find the CQ full are
-    /// kept behind it.
+    /// kept in the overflow list.
     pub fn drain(&mut self) {
         self.inner().drain();
     }
 
-    /// For an event loop that is not the ring's own (epoll, tokio, glib): reaps, and unless there are completions to
-    /// read or something else to do, announces that the loop is going to wait for the ring's descriptor ([`AsFd`]).
-    /// That is readable when a device has completed something, a worker has finished, or another thread has sent a
-    /// message or [woken](RingHandle::wake) the ring.
+    /// Prepares a wait of an event loop that is not the ring's own (epoll, tokio, glib). Reaps first. Returns `None` if
+    /// there are completions to read or other work to do. Otherwise makes the ring's descriptor ([`AsFd`]) become
+    /// readable when a device has completed something, a worker has finished, or another thread has sent a message or
+    /// [woken](RingHandle::wake) the ring.
     ///
-    /// `None`: read the completions, then ask again. Otherwise wait, no longer than [`WaitOn::timeout`], and then ask
-    /// again; also ask again after each submission, which may have given the ring other things to wait for.
+    /// On `None`, read the completions, then call again. Otherwise wait for the descriptor, no longer than
+    /// [`WaitOn::timeout`], and then call again. Also call again after each submission, which may have given the ring
+    /// other things to wait for.
     ///
-    /// A wait by `epoll_wait` may end with EINTR though no signal has come: the kernel interrupts the thread to
-    /// complete I/O of a device's kernel ring. Ask again then, as after a wake-up.
+    /// A wait by `epoll_wait` may end with EINTR although no signal has come: the kernel interrupts the thread to
+    /// complete I/O of a device's kernel ring. Treat it as a wake-up and call again.
     ///
     /// ```
     /// # use sheave_uring::{prep, Ring};
@@ -277,9 +279,9 @@ impl Ring {
         self.inner().prepare_wait().map(|timeout| WaitOn { timeout })
     }
 
-    /// Cancels operations that wait, without an SQE: the first that matches, or all ([`Cancel::all`],
-    /// [`Cancel::everything`]). Returns how many; each of them completes with `-ECANCELED`. `ENOENT` when there is
-    /// none, `EBADF` when the file is not there, `EINVAL` for conditions that exclude each other.
+    /// Cancels waiting operations without an SQE: the first that matches, or all of them ([`Cancel::all`],
+    /// [`Cancel::everything`]). Returns their number; each of them completes with `-ECANCELED`. Errors: `ENOENT` if
+    /// none matches, `EBADF` if the file is not there, `EINVAL` for conditions that exclude each other.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -296,21 +298,21 @@ impl Ring {
         self.inner().cancel(what)
     }
 
-    /// Reads completions; an empty CQ is filled from the devices first. What is not iterated stays.
+    /// Returns an iterator that consumes completions. An empty CQ is filled from the devices first. Completions not
+    /// iterated stay in the CQ.
     #[inline]
     pub fn completions(&mut self) -> Completions<'_> {
         let (head, end) = match self.brief().readable() {
             Some(readable) => readable,
             None => self.hot().fill(),
         };
-        // In a ring none of whose operations ever owned anything, no CQE has a key.
+        // If no operation of the ring has owned memory so far, no CQE has a key: all of them are one row.
         let row_end = if self.brief().core.owned.is_unused() { end } else { head };
         Completions { ring: self, head, row_end, has_keys: false, end }
     }
 
-    /// Takes the oldest completion that can be read; an empty CQ is filled from the devices first, and `None` says that
-    /// they have none either. In contrast to [`Ring::completions`] it leaves the ring free to push the next operation
-    /// for each that has ended.
+    /// Takes the oldest completion. An empty CQ is filled from the devices first; `None` if they have none either.
+    /// Unlike [`Ring::completions`], it leaves the ring free to push the next operation between two completions.
     ///
     /// ```
     /// # use sheave_uring::{prep, Ring};
@@ -333,13 +335,13 @@ impl Ring {
         self.completions().next()
     }
 
-    /// Shows `each` the CQEs that can be read, and takes them: `Ring::for_each_cqe`.
+    /// Passes the readable CQEs to `each` and consumes them. Returns their number. Implements `Ring::for_each_cqe`.
     #[inline(always)]
     pub(crate) fn take_cqes(&mut self, mut each: impl FnMut(&Cqe)) -> u32 {
         let mut inner = self.hot();
         let (head, all) = inner.fill_unowned();
         let (row, rest) = inner.core.queues.cq_rows(head, all);
-        // One loop over both: a closure that is called in two places is not inlined in either.
+        // One loop over both rows: a closure that is called in two places is inlined in neither.
         for row in [row, rest] {
             for cqe in row {
                 each(cqe);
@@ -349,30 +351,30 @@ impl Ring {
         all
     }
 
-    /// Requests submitted and not yet completed.
+    /// Returns the number of requests submitted and not yet completed.
     pub fn in_flight(&self) -> u32 {
         self.look().core.live()
     }
 
-    /// How many I/Os did not complete at once where they were reaped, but later: a share that is not small says why
-    /// writes are slow.
+    /// Returns the counts of I/Os that did not complete where they were reaped, but later. A large share of such I/Os
+    /// explains slow writes.
     #[cfg(sheave_lab)]
     pub fn late_completions(&self) -> LateCompletions {
         self.look().core.late
     }
 
-    /// Whether completions wait behind a full CQ (`IORING_SQ_CQ_OVERFLOW`).
+    /// Returns true while completions wait behind a full CQ (`IORING_SQ_CQ_OVERFLOW`).
     pub fn cq_overflowed(&self) -> bool {
         self.look().core.queues.sq_flags() & crate::sqe::SQ_CQ_OVERFLOW != 0
     }
 
-    /// The workers of this ring, its own or shared: limits and counts.
+    /// Returns the workers of this ring, its own or shared: limits and counts.
     pub fn io_wq(&self) -> &IoWq {
         &self.io_wq
     }
 
-    /// What this ring has done on files, all of them together, and where the time of that went: for any thread to read,
-    /// at any time. `None` of a ring without statistics.
+    /// Returns the counters of the I/O on all files of this ring together, and of the time spent in each stage. Any
+    /// thread may read them at any time. `None` for a ring without statistics.
     ///
     /// ```
     /// # use sheave_uring::{prep, Ring};
@@ -390,8 +392,8 @@ impl Ring {
         self.look().core.times.as_ref().map(|times| times.ring.group.clone())
     }
 
-    /// The last I/Os of this ring that were slow, each with where its time went: for any thread to read, at any time.
-    /// `None` of a ring without statistics.
+    /// Returns the recorder of this ring's last slow I/Os, each with the time it spent in each stage. Any thread may
+    /// read it at any time. `None` for a ring without statistics.
     ///
     /// ```
     /// # use sheave_uring::{prep, Ring};
@@ -412,8 +414,8 @@ impl Ring {
         self.look().core.times.as_ref().map(|times| times.ring.recorder.clone())
     }
 
-    /// Writes each request that ends on a device to a [trace](sheave_base::trace) from now on; `None` ends that. Gives
-    /// back the trace before it. A ring without statistics has no stamps, and writes none.
+    /// Writes each request that ends on a device to a [trace](sheave_base::trace) from now on; `None` ends that.
+    /// Returns the previous trace. A ring without statistics takes no time stamps and writes nothing.
     ///
     /// ```
     /// # use sheave_uring::{prep, Ring};
@@ -435,52 +437,52 @@ impl Ring {
         self.inner().io.trace_to(trace)
     }
 
-    /// A handle by which other threads send messages to this ring and wake it.
+    /// Returns a handle by which other threads send messages to this ring and wake it.
     pub fn handle(&self) -> RingHandle {
         self.look().task_work.handle().clone()
     }
 
-    /// The block layer of this ring, for reports and tests; no part of the library's promise.
+    /// Returns the block layer of this ring, for reports and tests. Not covered by the library's stability promise.
     #[doc(hidden)]
     pub fn io(&self) -> Ref<'_, IoCtx> {
         Ref::map(self.look(), |inner| &inner.io)
     }
 
-    /// The state, to look at; also while [`Ring::io`] or [`Ring::memory`] lends a part of it.
+    /// Borrows the state for reading, also while [`Ring::io`] or [`Ring::memory`] lends a part of it.
     fn look(&self) -> Ref<'_, Inner> {
         self.shared.0.borrow()
     }
 
-    /// The state, for a call of a server ([`sockets`](crate::sockets)).
+    /// Borrows the state for a call of a server ([`sockets`](crate::sockets)).
     pub(crate) fn state(&self) -> RefMut<'_, Inner> {
         self.hot()
     }
 
-    /// The state, for one call (I1 of [`inner`]) that may change anything.
+    /// Borrows the state for one call (I1 of [`inner`]) that may change anything, and marks the ring noisy.
     fn inner(&self) -> RefMut<'_, Inner> {
         let mut inner = self.hot();
         inner.core.quiet.stir();
         inner
     }
 
-    /// The state, for a call in which no code but the ring's own runs, and which therefore need not say that the state
-    /// is in use.
+    /// Borrows the state for a call in which only the ring's own code runs. The `RefCell` is checked but not marked as
+    /// borrowed.
     ///
     /// # Panics
-    /// When it is in use: code of a driver or a file, which a wait of this thread runs, has called.
+    /// If the state is borrowed: a driver or a file, called by a wait of this thread, has called the ring.
     #[inline(always)]
     #[expect(clippy::mut_from_ref, reason = "as `RefCell::borrow_mut`, for the time of one call")]
     fn brief(&self) -> &mut Inner {
-        // SAFETY: the state is looked at for the time of the question alone.
+        // SAFETY: the shared borrow ends with this expression.
         if unsafe { self.shared.0.try_borrow_unguarded() }.is_err() {
             in_use();
         }
-        // SAFETY: R3. Nobody has it to change it, as was just asked. Nobody has it to look at it either: both callers
-        // have the ring for themselves, so no `Ref` of it is lent.
+        // SAFETY: R3. No mutable borrow exists, as was just checked. No shared borrow exists either: every caller has
+        // the ring mutably borrowed, so no `Ref` of it is lent.
         unsafe { &mut *self.shared.0.as_ptr() }
     }
 
-    /// The state, for a call that says itself when its ring is not quiet any more.
+    /// Borrows the state for a call that marks the ring noisy itself when necessary.
     #[inline(always)]
     fn hot(&self) -> RefMut<'_, Inner> {
         self.shared.0.borrow_mut()
@@ -493,8 +495,8 @@ fn in_use() -> ! {
     panic!("a ring was called from within one of its own calls");
 }
 
-/// The descriptor for [`Ring::prepare_wait`], made when it is first asked for. For polling only, and the same for the
-/// ring's whole life.
+/// Returns the descriptor for [`Ring::prepare_wait`], created on first use. For polling only; it stays the same for the
+/// ring's life.
 impl AsFd for Ring {
     fn as_fd(&self) -> BorrowedFd<'_> {
         let raw = self.look().io.wait_fd().as_raw_fd();
@@ -503,12 +505,14 @@ impl AsFd for Ring {
     }
 }
 
-/// Iterator over completions. What it gave is consumed at once, whether it is dropped early or forgotten.
+/// Iterator over completions. Each item is consumed when it is returned, also if the iterator is dropped early or
+/// forgotten.
 #[derive(Debug)]
 pub struct Completions<'a> {
     ring: &'a Ring,
     head: u32,
-    /// Up to here all CQEs have a key as their user data, or all have none (`has_keys`).
+    /// End of the row at `head`: consecutive CQEs that all have a key as their user data (`has_keys`), or all have
+    /// none.
     row_end: u32,
     has_keys: bool,
     end: u32,

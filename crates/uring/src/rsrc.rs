@@ -1,14 +1,13 @@
 //! Resources: the ring's files (its `fd` table and the registered table) and its registered buffers.
 //!
-//! Owns the tables and their update while in use. A file that is detached, or a buffer that is replaced, stays until
-//! the last request that uses it has ended; requests count nothing for that: the table asks which requests use it
-//! when it is changed.
+//! Owns the tables and their update while in use. A detached file or a replaced buffer stays until the last request
+//! that uses it has ended. Requests keep no counter for that: the table looks for the requests that use an entry when
+//! the entry changes.
 //!
 //! Invariants:
-//! - I1: an open file is closed (and its seat in a grace given up) when no table names it and no request uses it.
+//! - I1: an open file is closed (and leaves its grace) when no table names it and no request uses it.
 //! - I2: a buffer's memory is freed only after no request in flight can touch it.
-//! - I3: an `fd` names one file for the life of the ring: a place of the table gives each of its files another
-//!   generation.
+//! - I3: an `fd` names one file for the life of the ring: each file in a place of the table has its own generation.
 
 pub(crate) mod contained;
 
@@ -22,22 +21,22 @@ use crate::task_work::RingHandle;
 
 /// An entry of one ring's file table. Not a descriptor of the process.
 ///
-/// It names the file that [`Ring::attach`](crate::Ring::attach) gave it for and no other: after
-/// [`Ring::detach`](crate::Ring::detach), and in any other ring, it is `EBADF`, whatever was attached since.
+/// Names only the file that [`Ring::attach`](crate::Ring::attach) returned it for: after
+/// [`Ring::detach`](crate::Ring::detach), and in any other ring, it gives `EBADF`, whatever was attached since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fd {
-    /// Index in the table in the lower [`INDEX_BITS`], and how often the place was used before above them.
+    /// Index in the table in the lower [`INDEX_BITS`], generation of the place above them.
     raw: i32,
     /// Number of the ring, or 0 for none.
     ring: u64,
 }
 
 impl Fd {
-    /// Names nothing: an empty entry of the registered table; in an operation it is `EBADF`.
+    /// Names nothing: an empty entry of the registered table. An operation on it gives `EBADF`.
     pub const NONE: Fd = Fd { raw: -1, ring: 0 };
 
-    /// The `fd` of SQEs that are filled by hand for the ring that gave it. An `Fd` that was detached is refused there,
-    /// too; one of another ring is not, for an SQE does not say whose it is.
+    /// Returns the `fd` for SQEs that are filled by hand for the same ring. A detached `Fd` is refused there, too; an
+    /// `Fd` of another ring is not, because an SQE does not say which ring its `fd` is of.
     #[inline]
     pub const fn raw(self) -> i32 {
         self.raw
@@ -57,7 +56,7 @@ impl From<Fd> for i32 {
     }
 }
 
-/// An entry of the registered table ([`Ring::register_files`](crate::Ring::register_files)): names whatever is
+/// An entry of the registered table ([`Ring::register_files`](crate::Ring::register_files)). Names whatever is
 /// registered there when the operation starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FixedFile(
@@ -65,11 +64,11 @@ pub struct FixedFile(
     pub u32,
 );
 
-/// What an operation is on: an [`Fd`] or a [`FixedFile`].
+/// Target of an operation: an [`Fd`] or a [`FixedFile`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileRef {
     pub(crate) fd: i32,
-    /// The ring that `fd` is of; 0 if it names nothing, or is an index of the registered table.
+    /// The ring that `fd` belongs to; 0 for none, or for an index of the registered table.
     pub(crate) ring: u64,
     pub(crate) is_fixed: bool,
 }
@@ -88,14 +87,13 @@ impl From<FixedFile> for FileRef {
     }
 }
 
-/// How an `fd` is made of an index and a generation: both together are not negative.
+/// Bits of an `fd` that hold the index. The generation is above them, and the sign bit stays clear.
 const INDEX_BITS: u32 = 20;
-/// Most places of a file table.
 pub(crate) const MAX_FILES: usize = 1 << INDEX_BITS;
-/// Generations of a place. One that had them all is used no more: so no number ever names two files.
+/// Generations of a place. A place that has used all of them stays empty, so no number ever names two files.
 const GENERATIONS: u32 = 1 << (31 - INDEX_BITS);
 
-/// What an `fd` names.
+/// Entry of the file table.
 #[derive(Debug)]
 enum Registered {
     File(OpenFile),
@@ -106,26 +104,24 @@ enum Registered {
 #[derive(Debug)]
 struct Slot {
     entry: Registered,
-    /// Files that had the place before (I3).
+    /// Number of files that had the place before (I3).
     generation: u32,
-    /// Its own `fd` still names it.
+    /// The file's own `fd` still names it.
     attached: bool,
-    /// Entries of the registered table that name it.
+    /// Number of entries of the registered table that name the file.
     registered: u32,
-    /// What its requests wait for at its end.
+    /// Batches of completion work and syncs that the file's requests wait for.
     work: FileWork,
 }
 
-/// The files of a ring.
 #[derive(Debug)]
 pub(crate) struct FileTable {
-    /// The number of the ring.
     ring: u64,
     slots: Vec<Option<Slot>>,
-    /// The generation that the next file of each place gets.
+    /// Generation of the next file in each place.
     generations: Vec<u32>,
     fixed: Vec<Option<u32>>,
-    /// Some slot waits for its last request.
+    /// True if a sweep may find a slot to close.
     closing: bool,
     /// Files in a section of their grace, until the end of the batch.
     inside: Vec<u32>,
@@ -147,31 +143,30 @@ impl Default for FileTable {
 }
 
 impl FileTable {
-    /// The number of the ring, as its [`Fd`]s have it.
+    /// Returns the number of the ring, as its [`Fd`]s have it.
     #[inline(always)]
     pub(crate) fn ring_number(&self) -> u64 {
         self.ring
     }
 
-    /// The `fd` as an SQE of this ring has it: that of another ring names nothing.
+    /// Returns the `fd` for an SQE of this ring. An `Fd` of another ring names nothing.
     #[inline]
     pub(crate) fn raw(&self, fd: Fd) -> i32 {
         if fd.ring == self.ring { fd.raw } else { Fd::NONE.raw }
     }
 
-    /// Where the next file goes; `None` when all places are in use or used up.
+    /// Returns the place for the next file; `None` if all places are in use or used up.
     fn free_place(&self) -> Option<usize> {
         let is_free = |at: &usize| self.slots[*at].is_none() && self.generations[*at] < GENERATIONS;
         let free = (0..self.slots.len()).find(is_free);
         free.or_else(|| (self.slots.len() < MAX_FILES).then_some(self.slots.len()))
     }
 
-    /// Whether another file can be added.
     pub(crate) fn has_room(&self) -> bool {
         self.free_place().is_some()
     }
 
-    /// Another number after every change of what an SQE may name.
+    /// Returns a number that changes with every change of the files that an SQE can name.
     #[inline(always)]
     pub(crate) fn version(&self) -> u64 {
         self.version
@@ -190,7 +185,7 @@ impl FileTable {
         Some(Fd { raw: (generation << INDEX_BITS) as i32 | at as i32, ring: self.ring })
     }
 
-    /// Adds a file for a ring of so many slots.
+    /// Adds a file. `slots` is the number of request slots of the ring.
     pub(crate) fn add_file(&mut self, file: OpenFile, slots: u32) -> Option<Fd> {
         let work = if file.is_identity() { FileWork::default() } else { FileWork::with_room(slots) };
         self.add(Registered::File(file), work)
@@ -200,18 +195,19 @@ impl FileTable {
         self.add(Registered::Ring(ring), FileWork::default())
     }
 
-    /// The slot that a request names.
+    /// Returns the slot that a request names.
     #[inline]
     pub(crate) fn resolve_any(&self, fd: i32, fixed: bool) -> Option<usize> {
         if fixed {
             return Some((*self.fixed.get(fd as u32 as usize)?)? as usize);
         }
+        // A negative `fd` has a generation that no file reaches, and so names nothing.
         let at = fd as u32 as usize % MAX_FILES;
         let slot = self.slots.get(at)?.as_ref()?;
         (slot.attached && slot.generation == fd as u32 >> INDEX_BITS).then_some(at)
     }
 
-    /// The slot of the file that an operation names, for operations that need one.
+    /// Returns the slot that an operation names, if it holds a file.
     #[inline]
     pub(crate) fn resolve(&self, fd: i32, fixed: bool) -> Option<usize> {
         let at = self.resolve_any(fd, fixed)?;
@@ -233,12 +229,12 @@ impl FileTable {
         }
     }
 
-    /// Places, free ones included.
+    /// Returns the number of places, free ones included.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// The batches of a file.
+    /// Returns the batches of completion work and syncs of a file.
     pub(crate) fn work(&mut self, at: usize) -> Option<&mut FileWork> {
         self.slots.get_mut(at)?.as_mut().map(|slot| &mut slot.work)
     }
@@ -251,7 +247,7 @@ impl FileTable {
         }
     }
 
-    /// The batch ends: all sections do.
+    /// Ends all open sections, at the end of a batch.
     #[inline]
     pub(crate) fn leave(&mut self) {
         while let Some(at) = self.inside.pop() {
@@ -261,7 +257,7 @@ impl FileTable {
         }
     }
 
-    /// Gives all seats up: all I/O has ended, with the files' part of it.
+    /// Leaves the graces of all files. Called when all I/O, with its completion work, has ended.
     pub(crate) fn leave_graces(&mut self) {
         for slot in self.slots.iter_mut().flatten() {
             if let Registered::File(file) = &mut slot.entry {
@@ -270,7 +266,7 @@ impl FileTable {
         }
     }
 
-    /// The I/O of a file has ended for good, but for a sync.
+    /// Uncounts an I/O of a file that has ended; only a sync may follow.
     #[inline(always)]
     pub(crate) fn uncount(&self, at: u32, kiocb: &mut Kiocb) {
         if let Some(file) = self.get(at as usize) {
@@ -278,7 +274,7 @@ impl FileTable {
         }
     }
 
-    /// So many I/Os of a file, with these flags of their kiocbs, have ended for good.
+    /// Uncounts `ios` I/Os of a file that have ended and whose kiocbs have these flags.
     #[inline]
     pub(crate) fn uncount_many(&self, at: u32, flags: u16, ios: u32) {
         if let Some(file) = self.get(at as usize) {
@@ -293,13 +289,12 @@ impl FileTable {
         }
     }
 
-    /// How many entries are handles of this ring.
+    /// Returns how many entries are handles of this ring.
     pub(crate) fn handles_of(&self, handle: &RingHandle) -> usize {
         let same = |slot: &&Slot| matches!(&slot.entry, Registered::Ring(ring) if ring.same(handle));
         self.slots.iter().flatten().filter(same).count()
     }
 
-    /// `f_pos` of a file.
     pub(crate) fn pos(&self, at: usize) -> u64 {
         self.get(at).map_or(0, |file| file.pos)
     }
@@ -310,7 +305,7 @@ impl FileTable {
         }
     }
 
-    /// Takes the `fd` away; false when there was none. The file itself goes when [`FileTable::sweep`] finds it unused.
+    /// Detaches the `fd`. Returns false if there was none. [`FileTable::sweep`] drops the file once it is unused.
     pub(crate) fn detach(&mut self, fd: Fd) -> bool {
         let Some(at) = self.resolve_any(self.raw(fd), false) else { return false };
         let Some(slot) = &mut self.slots[at] else { return false };
@@ -320,7 +315,7 @@ impl FileTable {
         true
     }
 
-    /// Makes the registered table, empty where `fds` has [`Fd::NONE`]. `Err` is the index that names no file.
+    /// Replaces the registered table, with an empty entry for each [`Fd::NONE`]. `Err` is the index that names no file.
     pub(crate) fn register(&mut self, fds: &[Fd]) -> Result<(), usize> {
         let is_bad = |fd: &Fd| *fd != Fd::NONE && self.resolve_any(self.raw(*fd), false).is_none();
         if let Some(at) = fds.iter().position(is_bad) {
@@ -334,12 +329,12 @@ impl FileTable {
         Ok(())
     }
 
-    /// Entries of the registered table.
+    /// Returns the number of entries of the registered table.
     pub(crate) fn registered(&self) -> usize {
         self.fixed.len()
     }
 
-    /// Changes one entry of the registered table; [`Fd::NONE`] empties it. Requests in flight keep the file they have.
+    /// Changes one entry of the registered table; [`Fd::NONE`] empties it. Requests in flight keep their file.
     pub(crate) fn set_fixed(&mut self, at: usize, fd: Fd) -> Result<(), usize> {
         let new = match fd {
             Fd::NONE => None,
@@ -360,19 +355,20 @@ impl FileTable {
 
     pub(crate) fn unregister(&mut self) {
         for at in 0..self.fixed.len() {
-            // Emptying always succeeds within the table.
+            // Emptying an entry within the table always succeeds.
             let _ = self.set_fixed(at, Fd::NONE);
         }
         self.fixed.clear();
     }
 
-    /// Whether a sweep may find something to close.
+    /// Returns true if a sweep may find something to close.
     #[inline]
     pub(crate) fn wants_sweep(&self) -> bool {
         self.closing
     }
 
-    /// Closes what no table names and no request uses; gives the devices (numbers in the block layer) to detach.
+    /// Closes the files that no table names and no request uses. Returns the devices to detach (numbers in the block
+    /// layer).
     pub(crate) fn sweep(&mut self, in_use: impl Fn(usize) -> bool) -> Vec<u16> {
         self.closing = false;
         let mut devices = Vec::new();
@@ -399,15 +395,15 @@ impl FileTable {
 struct RegBuf {
     base: u64,
     len: u64,
-    /// The memory, when the ring owns it.
+    /// The memory, if the ring owns it.
     owned: Option<Buf>,
 }
 
-/// The registered buffers of a ring.
 #[derive(Debug, Default)]
 pub(crate) struct BufTable {
     bufs: Vec<Option<RegBuf>>,
-    /// Address and length of each of them, zeroes for none: what pushes and submissions look at, close together.
+    /// Address and length of each buffer, zeroes for none. Kept apart from `bufs`, so that pushes and submissions touch
+    /// few cache lines.
     ranges: Vec<(u64, u64)>,
     /// Replaced buffers that are still used.
     retired: Vec<Retired>,
@@ -418,9 +414,9 @@ pub(crate) struct BufTable {
 #[derive(Debug)]
 struct Retired {
     buf: RegBuf,
-    /// How many slots still use it.
+    /// Number of slots that still use it.
     slots: u32,
-    /// Plain records may use it too, until a sweep finds none.
+    /// True until a sweep finds no plain record that uses it.
     records: bool,
 }
 
@@ -431,13 +427,13 @@ impl Retired {
 }
 
 impl BufTable {
-    /// Another number after every change of the buffers that an SQE may name.
+    /// Returns a number that changes with every change of the buffers that an SQE can name.
     #[inline(always)]
     pub(crate) fn version(&self) -> u64 {
         self.version
     }
 
-    /// Whether `[addr, addr + len)` lies within the buffer.
+    /// Returns true if `[addr, addr + len)` lies within the buffer.
     #[inline(always)]
     pub(crate) fn covers(&self, index: u16, addr: u64, len: u64) -> bool {
         match self.bufs.get(usize::from(index)) {
@@ -446,7 +442,7 @@ impl BufTable {
         }
     }
 
-    /// [`covers`](Self::covers), for a length that is not 0.
+    /// Does [`covers`](Self::covers) with fewer loads. `len` must not be 0.
     #[inline(always)]
     pub(crate) fn covers_some(&self, index: u16, addr: u64, len: u64) -> bool {
         debug_assert!(len > 0, "a range without bytes would lie in a buffer that is not there");
@@ -454,7 +450,7 @@ impl BufTable {
         range.is_some_and(|&(base, bytes)| len <= bytes && addr.wrapping_sub(base) <= bytes - len)
     }
 
-    /// Address of a buffer; 0 when there is none.
+    /// Returns the address of a buffer; 0 if there is none.
     #[inline(always)]
     pub(crate) fn base(&self, index: u16) -> u64 {
         self.ranges.get(usize::from(index)).map_or(0, |&(base, _)| base)
@@ -464,7 +460,6 @@ impl BufTable {
         self.bufs.len()
     }
 
-    /// Address and length of a buffer.
     pub(crate) fn range(&self, index: u16) -> Option<(u64, u64)> {
         self.bufs.get(usize::from(index))?.as_ref().map(|buf| (buf.base, buf.len))
     }
@@ -483,8 +478,8 @@ impl BufTable {
         self.ranges.resize(len, (0, 0));
     }
 
-    /// Puts a buffer (or none) in a place; the old one is kept while so many slots still use it, and while plain
-    /// records may.
+    /// Replaces a buffer (or none). The old one is returned, or kept while `slots` slots and, with `records`, plain
+    /// records still use it.
     pub(crate) fn replace(
         &mut self,
         index: u16,
@@ -505,13 +500,13 @@ impl BufTable {
         None
     }
 
-    /// Whether a sweep may find a replaced buffer to free.
+    /// Returns true if a sweep may find a replaced buffer to free.
     #[inline]
     pub(crate) fn wants_sweep(&self) -> bool {
         self.retired.iter().any(|old| old.records)
     }
 
-    /// Frees replaced buffers that nobody uses any more; `in_use` says whether plain records use an address range.
+    /// Frees replaced buffers that are unused. `in_use` returns true if plain records use an address range.
     pub(crate) fn sweep(&mut self, in_use: impl Fn(u64, u64) -> bool) {
         self.retired.retain_mut(|old| {
             old.records = old.records && in_use(old.buf.base, old.buf.len);
@@ -519,7 +514,7 @@ impl BufTable {
         });
     }
 
-    /// A request that used a replaced buffer at this address has ended.
+    /// Ends the use of a replaced buffer by a request with this address.
     pub(crate) fn put_retired(&mut self, addr: u64) {
         let holds = |old: &Retired| old.slots > 0 && addr >= old.buf.base && addr - old.buf.base < old.buf.len;
         if let Some(at) = self.retired.iter().position(holds) {

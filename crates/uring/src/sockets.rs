@@ -1,9 +1,9 @@
-//! A ring as the engine of a server: its kernel ring also works on sockets, and one wait is for both.
+//! A ring as the engine of a server: its kernel ring also works on sockets, and one wait covers both.
 //!
-//! Owns the calls by which such a server goes round: [`Ring::issue`] hands I/O to the devices without a system call,
-//! [`Ring::wait_any`] makes the one system call that sends everything and waits for anything, and
-//! [`Ring::take_socket_events`] and [`Ring::for_each_ready`] give what has ended. What is done with sockets is not a
-//! request: it has no SQE, and is not waited for by [`Ring::drain`].
+//! Owns the calls of such a server's loop: [`Ring::issue`] hands I/O to the devices without a system call,
+//! [`Ring::wait_any`] makes the single system call that sends everything and waits for anything, and
+//! [`Ring::take_socket_events`] and [`Ring::for_each_ready`] return what has ended. An operation on a socket is not a
+//! request: it has no SQE, and [`Ring::drain`] does not wait for it.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use crate::error::RingError;
 use crate::ring::Ring;
 
 impl Ring {
-    /// Lends the kernel ring for operations on sockets. What is prepared is sent by the next wait.
+    /// Lends the kernel ring for operations on sockets. The next wait sends the prepared operations.
     ///
     /// # Errors
     ///
-    /// Why there can be no kernel ring here.
+    /// The reason why the kernel ring cannot be set up.
     #[doc(hidden)]
     pub fn sockets<R>(&mut self, with: impl FnOnce(Sockets<'_>) -> R) -> Result<R, RingError> {
         let mut inner = self.state();
@@ -33,11 +33,11 @@ impl Ring {
         }
     }
 
-    /// Tells of a kernel ring that has failed: operations on sockets that were on their way give no event any more.
+    /// Reports a kernel ring that has failed: operations on sockets that were in flight give no event any more.
     ///
     /// # Errors
     ///
-    /// Why it takes nothing.
+    /// The failure of the kernel ring.
     #[doc(hidden)]
     pub fn kernel_failure(&mut self) -> Result<(), RingError> {
         let Some(error) = self.state().io.kernel_failure().cloned() else { return Ok(()) };
@@ -45,32 +45,32 @@ impl Ring {
         Err(RingError::Device(DeviceError::Kring { what, source: Box::new(error) }))
     }
 
-    /// Moves the operations on sockets that have ended to the end of a list.
+    /// Appends the ended operations on sockets to `to`.
     #[doc(hidden)]
     pub fn take_socket_events(&mut self, to: &mut Vec<SocketEvent>) {
         self.state().io.take_socket_events(to);
     }
 
-    /// Submits what was pushed to the devices, and reaps what they have completed at once. Makes no system call: what
-    /// goes to the kernel is sent by the next [`Ring::wait_any`]. How many SQEs were taken.
+    /// Submits the queued operations to the devices, and reaps the completions that are ready. Makes no system call:
+    /// the next [`Ring::wait_any`] sends what goes to the kernel. Returns the number of SQEs taken.
     ///
     /// # Errors
     ///
-    /// [`RingError::Busy`], as [`Ring::submit`].
+    /// Returns [`RingError::Busy`] as [`Ring::submit`] does.
     #[doc(hidden)]
     pub fn issue(&mut self) -> Result<u32, RingError> {
         self.state().submit_unsent()
     }
 
-    /// Sends everything that is prepared and waits until something has ended: I/O, an operation on a socket, or
-    /// another thread woke the ring; at most `timeout`. It may return without any of these. Of completions of the
-    /// kernel it waits for `wanted`, for a few milliseconds, then for one.
+    /// Sends everything prepared and waits, at most `timeout`, until I/O or an operation on a socket has ended, or
+    /// another thread has woken the ring. May return without any of these. Waits for `wanted` completions of the kernel
+    /// for a few milliseconds, then for one.
     #[doc(hidden)]
     pub fn wait_any(&mut self, wanted: u32, timeout: Option<Duration>) {
         self.state().wait_any(wanted, timeout);
     }
 
-    /// Shows `each` the CQEs that there are, without looking for more, and takes them; how many.
+    /// Passes the available CQEs to `each` and consumes them, without looking for more. Returns their number.
     #[doc(hidden)]
     pub fn for_each_ready(&mut self, mut each: impl FnMut(&Cqe)) -> u32 {
         let mut inner = self.state();

@@ -1,7 +1,7 @@
 //! The submission queue entry: the kernel's `struct io_uring_sqe`, 64 bytes, same fields, same numbers.
 //!
-//! Owns the layout and the constants of the UAPI. What they mean to Sheave is in [`opdef`](crate::opdef) and the
-//! modules of [`crate::op`]; where Sheave answers differently from the kernel is in `docs/compat.md`.
+//! Owns the layout and the constants of the UAPI. Their meaning in Sheave is in [`opdef`](crate::opdef) and the modules
+//! of [`crate::op`]; differences from the kernel are listed in `docs/compat.md`.
 
 /// An SQE. Unions of the UAPI carry the name of their first use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,9 +23,9 @@ pub struct Sqe {
     pub len: u32,
     /// Flags of the opcode: `rw_flags`, `fsync_flags`, `timeout_flags`, ...
     pub op_flags: u32,
-    /// Comes back in the CQE.
+    /// Copied to the CQE.
     pub user_data: u64,
-    /// Registered buffer.
+    /// Index of a registered buffer.
     pub buf_index: u16,
     /// Credentials; must be 0.
     pub personality: u16,
@@ -40,8 +40,8 @@ pub struct Sqe {
 const _: () = assert!(size_of::<Sqe>() == 64);
 
 impl Sqe {
-    /// What reads and writes of one run have in common: opcode, flags, ioprio and file in one word; buffer,
-    /// personality and splice fields in the other.
+    /// Returns the fields that reads and writes of one run have in common: opcode, flags, ioprio and file in one word;
+    /// buffer, personality and splice fields in the other.
     #[inline(always)]
     pub(crate) fn kind(&self) -> (u64, u64) {
         let file = u64::from(self.fd as u32) << 32;
@@ -50,7 +50,7 @@ impl Sqe {
         (first, splice | u64::from(self.personality) << 16 | u64::from(self.buf_index))
     }
 
-    /// Length and flags of the opcode in one word, as a run of reads or writes has them in common.
+    /// Returns length and flags of the opcode in one word. Reads or writes of one run have them in common.
     #[inline(always)]
     pub(crate) fn len_and_op_flags(&self) -> u64 {
         u64::from(self.op_flags) << 32 | u64::from(self.len)
@@ -59,7 +59,7 @@ impl Sqe {
 
 /// Opcodes, with the kernel's numbers.
 pub mod opcode {
-    /// Nothing.
+    /// Do nothing.
     pub const NOP: u8 = 0;
     /// Read into several pieces of memory.
     pub const READV: u8 = 1;
@@ -71,13 +71,13 @@ pub mod opcode {
     pub const READ_FIXED: u8 = 4;
     /// Write from a registered buffer.
     pub const WRITE_FIXED: u8 = 5;
-    /// End at a time, or after some completions.
+    /// End at a time, or after a number of completions.
     pub const TIMEOUT: u8 = 11;
-    /// End a timeout, or give it another time.
+    /// Remove a timeout, or change its time.
     pub const TIMEOUT_REMOVE: u8 = 12;
-    /// Cancel others.
+    /// Cancel other requests.
     pub const ASYNC_CANCEL: u8 = 14;
-    /// A time limit for the operation before it.
+    /// Limit the time of the operation before it.
     pub const LINK_TIMEOUT: u8 = 15;
     /// Punch a hole, or zero a range.
     pub const FALLOCATE: u8 = 17;
@@ -88,12 +88,12 @@ pub mod opcode {
     /// Post a completion in another ring.
     pub const MSG_RING: u8 = 40;
 
-    /// Whether the operation works on the file that its `fd` names.
+    /// Returns true if the operation uses the file that its `fd` names.
     pub const fn is_on_file(opcode: u8) -> bool {
         is_rw(opcode) || matches!(opcode, FSYNC | FALLOCATE | MSG_RING)
     }
 
-    /// Whether the operation reads or writes data.
+    /// Returns true if the operation reads or writes data.
     pub(crate) const fn is_rw(opcode: u8) -> bool {
         matches!(opcode, READ | WRITE | READV | WRITEV | READ_FIXED | WRITE_FIXED)
     }
@@ -101,13 +101,13 @@ pub mod opcode {
 
 /// The `fd` is an index of the registered table.
 pub const IOSQE_FIXED_FILE: u8 = 1 << 0;
-/// Start after everything before has completed; what follows waits for it.
+/// Start after everything before has completed; everything after waits for it.
 pub const IOSQE_IO_DRAIN: u8 = 1 << 1;
 /// The next SQE starts after this one has succeeded.
 pub const IOSQE_IO_LINK: u8 = 1 << 2;
-/// The next SQE starts after this one, however it ended.
+/// The next SQE starts after this one has ended, with or without success.
 pub const IOSQE_IO_HARDLINK: u8 = 1 << 3;
-/// Do not try inline, go to a worker.
+/// Run on a worker, without an inline attempt.
 pub const IOSQE_ASYNC: u8 = 1 << 4;
 /// Take a buffer from a group (not offered).
 pub const IOSQE_BUFFER_SELECT: u8 = 1 << 5;
@@ -125,14 +125,14 @@ pub const RWF_DSYNC: u32 = 0x02;
 pub const RWF_SYNC: u32 = 0x04;
 /// `rw_flags`: do not block.
 pub const RWF_NOWAIT: u32 = 0x08;
-/// `rw_flags`: at the end of the file.
+/// `rw_flags`: append to the file.
 pub const RWF_APPEND: u32 = 0x10;
-/// `rw_flags` that a block device takes; the others mean nothing to one or are refused.
+/// `rw_flags` that are accepted. Any other gives `EOPNOTSUPP`.
 pub const RWF_OK: u32 = 0x13f & !RWF_ATOMIC;
 /// `rw_flags`: untorn write (not offered).
 pub const RWF_ATOMIC: u32 = 0x40;
 
-/// `fsync_flags`: data and what is needed to read it back, no more.
+/// `fsync_flags`: sync the data and the metadata needed to read it, no more.
 pub const FSYNC_DATASYNC: u32 = 1;
 
 /// `IORING_NOP_INJECT_RESULT`: the NOP's result is its `len`.
@@ -140,28 +140,28 @@ pub const NOP_INJECT_RESULT: u32 = 1;
 
 /// `timeout_flags`: the time is a moment, not a span.
 pub const TIMEOUT_ABS: u32 = 1 << 0;
-/// `timeout_flags` of TIMEOUT_REMOVE: give a timeout another time.
+/// `timeout_flags` of TIMEOUT_REMOVE: change the time of a timeout.
 pub const TIMEOUT_UPDATE: u32 = 1 << 1;
-/// `timeout_flags`: count time that the machine was suspended.
+/// `timeout_flags`: include time during which the machine is suspended.
 pub const TIMEOUT_BOOTTIME: u32 = 1 << 2;
-/// `timeout_flags`: the moment is one of the wall clock.
+/// `timeout_flags`: the moment is on the wall clock.
 pub const TIMEOUT_REALTIME: u32 = 1 << 3;
-/// `timeout_flags` of TIMEOUT_REMOVE, with UPDATE: find LINK_TIMEOUTs.
+/// `timeout_flags` of TIMEOUT_REMOVE, with UPDATE: search the LINK_TIMEOUTs.
 pub const LINK_TIMEOUT_UPDATE: u32 = 1 << 4;
-/// `timeout_flags`: a timeout that fires has succeeded.
+/// `timeout_flags`: firing counts as success.
 pub const TIMEOUT_ETIME_SUCCESS: u32 = 1 << 5;
 
-/// `cancel_flags`: everything that matches, not only the first.
+/// `cancel_flags`: cancel all matches, not only the first.
 pub const ASYNC_CANCEL_ALL: u32 = 1 << 0;
-/// `cancel_flags`: what uses this file.
+/// `cancel_flags`: match requests on this file.
 pub const ASYNC_CANCEL_FD: u32 = 1 << 1;
-/// `cancel_flags`: everything there is.
+/// `cancel_flags`: match every request.
 pub const ASYNC_CANCEL_ANY: u32 = 1 << 2;
 /// `cancel_flags`, with FD: the file is an index of the registered table.
 pub const ASYNC_CANCEL_FD_FIXED: u32 = 1 << 3;
-/// `cancel_flags`: what has this user data; the rule unless FD, OP or ANY is given.
+/// `cancel_flags`: match this user data. The default unless FD, OP or ANY is given.
 pub const ASYNC_CANCEL_USERDATA: u32 = 1 << 4;
-/// `cancel_flags`: what has the opcode in `len`.
+/// `cancel_flags`: match the opcode in `len`.
 pub const ASYNC_CANCEL_OP: u32 = 1 << 5;
 
 /// `msg_ring_flags`: no CQE in the target (for messages that are not offered).

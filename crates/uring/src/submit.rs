@@ -1,14 +1,14 @@
-//! The way into a ring: from SQEs to issued requests.
+//! Submission: from SQEs to issued requests.
 //!
 //! Owns the checks that all operations share, the assembly of chains, and drains. The order of the checks is the
-//! kernel's (see `docs/compat.md`), and so is what an error at each step does to a chain and to a drain.
+//! kernel's (see `docs/compat.md`), and so is the effect of an error at each step on a chain and on a drain.
 //!
 //! Invariants:
 //! - I1: every SQE taken gives its slot to exactly one of: issue, a chain, the deferred list, or its error CQE.
-//! - I2: a drained request starts when every request before it has ended; everything after it waits for it. So while
-//!   `drain_active`, whatever is submitted queues in `deferred`, in order.
-//! - I3: while requests are issued the plug is open, and so are the sections of the graces of their files; both end
-//!   before the call returns.
+//! - I2: a drained request starts when every request before it has ended; everything after it waits for it. While
+//!   `drain_active` is set, everything submitted queues in `deferred`, in order.
+//! - I3: while requests are issued, the plug and the grace sections of their files are open; both end before the call
+//!   returns.
 
 use crate::core::Deferred;
 use crate::op::Issue;
@@ -23,14 +23,14 @@ use crate::sqe::{
 };
 
 impl Inner {
-    /// Takes all published SQEs that there are slots for; returns how many. `waits`: the caller will wait for them, and
-    /// runs what is [kept](crate::io_wq::RingWq::keep_alone) for that.
+    /// Takes all published SQEs that have slots. Returns their number. `waits`: the caller will wait, and runs the work
+    /// that is [kept](crate::io_wq::RingWq::keep_alone) for that wait.
     pub(crate) fn consume(&mut self, waits: bool) -> u32 {
         let pending = self.core.queues.sq_pending();
         if pending <= self.core.available() { self.take(pending, waits) } else { self.consume_a_part(waits) }
     }
 
-    /// Takes whole chains as far as there are slots, and refuses those for which there will never be enough.
+    /// Takes whole chains while there are slots for them, and refuses chains that are longer than the slot table.
     #[cold]
     fn consume_a_part(&mut self, waits: bool) -> u32 {
         let mut taken = 0;
@@ -73,16 +73,17 @@ impl Inner {
         count
     }
 
-    /// How many of the SQEs that wait there are slots for, without a part of a chain: what is linked to an SQE that was
-    /// taken would start without waiting for it.
+    /// Returns the number of pending SQEs to take now: those with slots, less the part of a chain at their end. A link
+    /// is only kept within one batch: the rest of a cut chain would start without waiting.
     fn whole_chains(&self) -> u32 {
         let (pending, available) = (self.core.queues.sq_pending(), self.core.available());
         if pending <= available { pending } else { available - self.core.linked_before(available) }
     }
 
-    /// Ends the chain that is next if it is longer than all slots of the ring: each member gives a CQE, `-E2BIG` the
-    /// first. Returns its length; 0 if there is no such chain, or it has to wait until a slot is free or completions
-    /// are read. No kernel ring has that limit; one that has no memory for a request does not end chains whole.
+    /// Ends the next chain if it is longer than all slots of the ring: each member gives a CQE, the first with
+    /// `-E2BIG`. Returns its length; 0 if there is no such chain, or it must wait for a free slot or for completions to
+    /// be read. The kernel has no such limit; a kernel ring that runs out of memory for requests does not end the chain
+    /// as a whole.
     fn refuse_long_chain(&mut self) -> u32 {
         let pending = self.core.queues.sq_pending();
         let links = (0..pending).take_while(|&at| self.core.is_linked(at)).count() as u32;
@@ -97,7 +98,7 @@ impl Inner {
             let mut sqe = Sqe::default();
             let is_owned = self.core.owned.sq.look(self.core.queues.sq_at(), 1).1;
             let Some(_) = self.core.queues.sq_take(&mut sqe) else { continue };
-            // Each is freed before the next one wants it.
+            // Never fails: each iteration frees its slot.
             let Some(slot) = self.core.reqs.take() else { break };
             let req = &mut self.core.reqs[slot];
             (req.user_data, req.flags, req.rflags) = (sqe.user_data, sqe.flags, 0);
@@ -106,18 +107,18 @@ impl Inner {
                 self.own(slot, sqe.user_data as u32);
             }
             self.core.end_slot(slot, res, silent);
-            // As of every chain with a refused member: the head says whether the rest is told.
+            // The head's flag decides if the rest gives CQEs, as in every chain with a refused member.
             if res != -errno::ECANCELED {
                 (res, silent) = (-errno::ECANCELED, sqe.flags & IOSQE_CQE_SKIP_SUCCESS != 0);
             }
-            // Who drains by a chain drains the first request after it, too.
+            // A drain within a chain also drains the first request after the chain.
             self.core.drain_next |= sqe.flags & IOSQE_IO_DRAIN != 0 && !self.core.drain_disabled;
         }
         self.core.queues.sq_advance();
         len
     }
 
-    /// Gives a slot the memory that its operation owns, and the user data that this stands for.
+    /// Gives `slot` the `key` of the memory that its operation owns, and the caller's user data that the key replaced.
     fn own(&mut self, slot: u32, key: u32) {
         self.core.cold[slot as usize].owned = key;
         let req = &mut self.core.reqs[slot];
@@ -125,14 +126,14 @@ impl Inner {
         req.rflags = REQ_OWNS_BUF;
     }
 
-    /// Whether SQEs can be taken one by one, with nothing around them to look at.
+    /// True if SQEs can be taken one by one: no chain or drain is open.
     #[inline]
     fn is_plain(&self) -> bool {
         let core = &self.core;
         core.chain.head == NO_SLOT && !(core.drain_active | core.drain_next)
     }
 
-    /// Takes one SQE, whatever it is, by the table. `plain`: there is nothing around it to look at.
+    /// Takes one SQE of any kind through the table. `plain`: no chain or drain is open.
     fn submit_next(&mut self, plain: bool) {
         self.core.quiet.stir();
         let mut sqe = Sqe::default();
@@ -164,7 +165,7 @@ impl Inner {
             && (sqe.ioprio == 0 || def.ioprio)
         {
             match (def.prep)(self, slot, sqe) {
-                // With nothing around it, it has no guard to arm.
+                // A request outside of a chain has no link timeout to arm.
                 Ok(()) if sqe.flags & IOSQE_ASYNC != 0 && self.offload(slot) => {}
                 Ok(()) => _ = self.issue(slot, def),
                 Err(errno) => self.core.finish(slot, -errno),
@@ -177,7 +178,7 @@ impl Inner {
         self.submit_slow(slot, sqe);
     }
 
-    /// Everything with flags, in a chain, behind a drain, or wrong.
+    /// Handles everything with flags, in a chain, behind a drain, or invalid.
     #[cold]
     fn submit_slow(&mut self, slot: u32, sqe: &Sqe) {
         if sqe.flags & (IOSQE_LINKS | IOSQE_CQE_SKIP_SUCCESS) != 0 {
@@ -203,9 +204,10 @@ impl Inner {
         }
     }
 
-    /// The checks of all operations, then the operation's own.
+    /// Runs the checks that all operations share, then the operation's own.
     fn prepare(&mut self, slot: u32, sqe: &Sqe) -> Result<(), i32> {
         let def = opdef::get(sqe.opcode).ok_or(errno::EINVAL)?;
+        // Bit 7 is no IOSQE flag.
         if sqe.flags & 0x80 != 0 {
             return Err(errno::EINVAL);
         }
@@ -231,7 +233,7 @@ impl Inner {
         (def.prep)(self, slot, sqe)
     }
 
-    /// A drain in a chain drains the chain's head, and the first request after the chain.
+    /// Starts a drain at `slot`. Within a chain, the head and the first request after the chain also become drains.
     fn mark_drain(&mut self, slot: u32) {
         self.start_drain(slot);
         if self.core.chain.head != NO_SLOT {
@@ -269,7 +271,7 @@ impl Inner {
         }
     }
 
-    /// Starts a request or a chain, or lets it wait behind a drain.
+    /// Starts a request or a chain, or defers it behind a drain.
     fn queue(&mut self, head: u32) {
         if !self.core.drain_active {
             return self.issue_or_punt(head);
@@ -286,8 +288,9 @@ impl Inner {
         self.run_deferred();
     }
 
-    /// Lets go what no longer waits: the first in line when everything not in line has ended, then all up to the next
-    /// drain. With the last that waited for a drain, and none after it, the drain is over.
+    /// Moves deferred requests that may start to `ready`: the first when every request outside the list has ended, then
+    /// those behind it up to the next drain. The drain ends when the list is empty, unless the last entry was a drain
+    /// or had one right behind it.
     pub(crate) fn run_deferred(&mut self) {
         let (mut drain_seen, mut first) = (false, true);
         while let Some(&Deferred { head, count, drain, before_drain }) = self.core.deferred.front() {
@@ -320,7 +323,7 @@ impl Inner {
         }
     }
 
-    /// Begins the operation; whether it has not ended.
+    /// Issues the operation. Returns true while it is in progress.
     #[inline]
     pub(crate) fn issue(&mut self, slot: u32, def: &OpDef) -> bool {
         self.core.reqs[slot].state = State::Issued;
@@ -347,12 +350,12 @@ impl Inner {
         false
     }
 
-    /// Issues what may start now, and ends what was cancelled.
+    /// Issues the requests in `ready`, and ends those that were cancelled.
     pub(crate) fn run_ready(&mut self) {
         let mut round = 0;
         while let Some(slot) = self.core.ready.pop_front() {
             if round == 0 {
-                // What is ready together is issued together.
+                // Requests that are ready together form one batch for counted timeouts.
                 self.core.batch_tail = self.core.queues.cq_tail();
                 round = self.core.ready.len() + 1;
             }
@@ -365,11 +368,11 @@ impl Inner {
             }
             match req.state {
                 State::Free | State::Prepared => self.issue_or_punt(slot),
-                // A part of it is in flight.
+                // Part of the request is in flight.
                 State::Issued => {
                     self.issue(slot, def);
                 }
-                // Back from a worker, from the retry list, or cancelled.
+                // Returned by a worker, from the retry list, or cancelled.
                 State::Queued => {
                     self.core.nr_queued -= 1;
                     if req.rflags & REQ_CANCELED != 0 {

@@ -1,4 +1,4 @@
-//! Task work: how other threads reach a ring.
+//! Task work: the path from other threads to a ring.
 //!
 //! Owns the ring's shared half: the wait-free queue of slots that workers have finished, the mailbox of messages from
 //! other rings (the same kind of queue over preallocated nodes), and the handle that wakes the ring if it sleeps.
@@ -6,16 +6,18 @@
 //! Invariants:
 //! - I1: a slot is queued at most once at a time: its worker queues it when it, or its part of a batch, is done, and
 //!   the ring takes it out.
-//! - I2: a result, or a message, is written before its node is queued, and read after it was taken out.
-//! - I3: the mailbox is bounded; a full one answers, and nothing is lost that was accepted by a ring that lives.
-//! - I4: a message's node belongs to its sender from the bitmap's grant until it is queued, then to the ring until it
-//!   gives it back to the bitmap.
-//! - I6: a ring that sleeps until workers have finished several slots is woken when they have, and at once when one of
-//!   them is to be issued again. It counts only on slots of which each result is one CQE.
-//! - I5: who wakes the ring says so before it ends the ring's sleep; the ring looks before each sleep.
-//! - I7: a handle is counted from before another thread has it until after all that was sent through it. A ring that
-//!   only handles keep waiting says so before it counts them, and a handle that goes looks for that after it was
-//!   counted off: one of both sees the other, so the ring hears of the last handle, and of none while it does not care.
+//! - I2: a result or a message is written before its node is queued, and read after the node was taken out.
+//! - I3: the mailbox is bounded. A full mailbox refuses messages; no accepted message is lost while the ring lives.
+//! - I4: a message's node belongs to its sender from the bitmap's grant until it is queued, then to the ring until the
+//!   ring returns it to the bitmap.
+//! - I6: a ring may sleep until workers have finished a number of slots. It is woken when that many are finished, and
+//!   at once by a result that the ring must act on (issue again, flush). It waits for a number only if each of the
+//!   results gives one CQE.
+//! - I5: a waker stores the reason before it ends the ring's sleep; the ring checks before each sleep.
+//! - I7: a handle is counted before another thread gets it, and until everything sent through it is queued. A ring that
+//!   waits only because of handles sets a flag before it counts them; a dropped handle is uncounted before it reads
+//!   that flag. So the ring sees the lower count, or the handle sees the flag and wakes the ring. Without the flag no
+//!   dropped handle wakes it.
 
 use sheave_base::handle_count::HandleCount;
 use sheave_base::mpscq::{Consumer, MpscQueue};
@@ -31,7 +33,7 @@ use thiserror::Error;
 use crate::cqe::Cqe;
 use crate::work_done::WorkDone;
 
-/// How often a sender looks for a free node: one that another sender is just taking back is not seen.
+/// Number of attempts of a sender to find a free node. One attempt can miss a node that another sender is reclaiming.
 const LOOKS: u32 = 4;
 
 #[derive(Debug, Default)]
@@ -41,18 +43,19 @@ struct Message {
     res_and_flags: AtomicU64,
 }
 
-/// The slots that workers have finished, with their results. Workers hold this, and not the ring's handle.
+/// Slots that workers have finished, with their results. Workers hold this and not the ring's handle, so that they do
+/// not count as handles (I7).
 #[derive(Debug)]
 pub(crate) struct DoneQueue {
     done: MpscQueue,
     results: Box<[AtomicU32]>,
-    /// Results for which the ring, if it sleeps, need not be woken.
+    /// Number of results that do not wake a sleeping ring.
     wanted: WakeCount,
     unparker: Unparker,
 }
 
 impl DoneQueue {
-    /// A worker has finished these slots: one entry into the queue, one wake-up.
+    /// Queues the finished slots with one entry into the queue and one wake-up.
     pub(crate) fn finish(&self, done: &[(u32, WorkDone)]) {
         for &(slot, how) in done {
             // Relaxed: published by the push (I2).
@@ -64,12 +67,12 @@ impl DoneQueue {
         }
     }
 
-    /// Whether the ring is to be woken for these results, which were queued (I6).
+    /// Returns true if the queued results must wake the ring (I6).
     fn is_wanted(&self, done: &[(u32, WorkDone)]) -> bool {
         !done.iter().all(|end| matches!(end.1, WorkDone::Result(_))) || self.wanted.is_due(done.len() as u32)
     }
 
-    /// The ring is to look for work of its own, if it sleeps.
+    /// Wakes the ring after no thread could be started for its work.
     pub(crate) fn wake(&self) {
         self.unparker.unpark();
     }
@@ -79,18 +82,17 @@ impl DoneQueue {
 struct HandleShared {
     mailbox: MpscQueue,
     messages: Box<[Message]>,
-    /// Which messages are taken.
+    /// Nodes in use.
     taken: Sbitmap,
-    /// The ring was dropped.
     gone: AtomicBool,
-    /// A wait is to end (I5).
+    /// Set to end the ring's wait (I5).
     woken: AtomicBool,
-    /// Handles, that of the ring's owner included (I7).
+    /// Number of handles, that of the ring's owner included (I7).
     handles: HandleCount,
     unparker: Unparker,
 }
 
-/// Why a message was not accepted.
+/// Reason why a message was not accepted.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SendError {
@@ -103,7 +105,7 @@ pub enum SendError {
 }
 
 impl SendError {
-    /// The positive errno that MSG_RING answers.
+    /// Returns the positive errno of a MSG_RING with this error.
     pub fn errno(self) -> Errno {
         match self {
             SendError::Full => Errno::EOVERFLOW,
@@ -112,8 +114,8 @@ impl SendError {
     }
 }
 
-/// A ring as other threads have it: it can be sent messages and woken. Attach it to a ring to make it a target of
-/// MSG_RING. It outlives its ring, and then says so.
+/// Handle of a ring for other threads: sends it messages and wakes it. Attached to a ring, it is a target of MSG_RING.
+/// May outlive its ring; sending then fails.
 #[derive(Debug)]
 pub struct RingHandle {
     shared: Arc<HandleShared>,
@@ -135,8 +137,8 @@ impl Drop for RingHandle {
 }
 
 impl RingHandle {
-    /// Sends the ring a completion with this `user_data` and result, which it posts in its next reap; ends its sleep.
-    /// Never blocks.
+    /// Sends a completion with this `user_data` and result to the ring, which posts it in its next reap. Ends the
+    /// ring's sleep. Never blocks.
     ///
     /// ```
     /// # let mut ring = sheave_uring::Ring::builder().build()?;
@@ -150,16 +152,17 @@ impl RingHandle {
         self.send_cqe(Cqe { user_data, res, flags: 0 })
     }
 
-    /// Sends a CQE with its flags, as MSG_RING does; else as [`send`](Self::send).
+    /// Does [`send`](Self::send) with the CQE's flags, for MSG_RING.
     pub(crate) fn send_cqe(&self, cqe: Cqe) -> Result<(), SendError> {
         let shared = &*self.shared;
-        // Acquire pairs with the Release in `TaskWork::close`: who was told that the ring is gone sends no more.
+        // Acquire pairs with the Release in `TaskWork::close`: after a sender has seen that the ring is gone, it sends
+        // no more.
         if shared.gone.load(Ordering::Acquire) {
             return Err(SendError::Gone);
         }
         let mut word = 0;
         let mut look = |n| {
-            // The sender that is taking nodes back may wait for this CPU.
+            // The sender that is reclaiming nodes may need this CPU.
             if n > 0 {
                 sheave_base::sync::thread::yield_now();
             }
@@ -176,21 +179,21 @@ impl RingHandle {
         Ok(())
     }
 
-    /// Ends the ring's wait: the one that it is in, or else its next one that would sleep. Several wakes before that
-    /// are one.
+    /// Ends the ring's current wait, or else its next wait that would sleep. Several wakes before that count as one.
     pub fn wake(&self) {
-        // Release pairs with the Acquire in `TaskWork::take_wake`: what the waker did before, who was woken sees.
+        // Release pairs with the Acquire in `TaskWork::take_wake`: the woken ring sees everything that the waker did
+        // before.
         self.shared.woken.store(true, Ordering::Release);
         self.shared.unparker.unpark();
     }
 
-    /// Whether both name the same ring.
+    /// Returns true if both handles are of the same ring.
     pub fn same(&self, other: &RingHandle) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 }
 
-/// The owner's half.
+/// The half that the ring's thread owns: takes out finished slots and messages.
 #[derive(Debug)]
 pub(crate) struct TaskWork {
     handle: RingHandle,
@@ -225,30 +228,30 @@ impl TaskWork {
         &self.handle
     }
 
-    /// Where workers put what they have finished.
+    /// Returns the queue for slots that workers have finished.
     pub(crate) fn done_queue(&self) -> Arc<DoneQueue> {
         Arc::clone(&self.finished)
     }
 
-    /// Whether there is neither a finished slot nor a message.
+    /// Returns true if there is neither a finished slot nor a message.
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         self.done.is_empty() && self.mail.is_empty()
     }
 
-    /// The ring is about to sleep until workers have finished so many slots; false when some have finished since it
-    /// looked. Whoever else wakes it does as ever. [`TaskWork::is_awake`] is to follow.
+    /// Prepares a sleep until workers have finished `finished` slots. Returns false if some have finished since the
+    /// last look. Other wakers still end the sleep. Must be followed by [`TaskWork::is_awake`].
     pub(crate) fn sleep_until(&self, finished: u32) -> bool {
         self.finished.wanted.sleep_until(finished);
         self.done.is_empty()
     }
 
-    /// The ring sleeps no more.
+    /// Ends the sleep that [`TaskWork::sleep_until`] prepared.
     pub(crate) fn is_awake(&self) {
         self.finished.wanted.awake();
     }
 
-    /// A slot that a worker has finished, and how its work ended.
+    /// Takes a slot that a worker has finished, with its result.
     #[inline]
     pub(crate) fn pop_done(&mut self) -> Option<(u32, WorkDone)> {
         let slot = self.done.pop()?;
@@ -257,7 +260,6 @@ impl TaskWork {
         Some((slot, WorkDone::from_word(word)))
     }
 
-    /// A message from another ring.
     #[inline]
     pub(crate) fn pop_message(&mut self) -> Option<Cqe> {
         let node = self.mail.pop()?;
@@ -271,37 +273,37 @@ impl TaskWork {
         Some(cqe)
     }
 
-    /// Whether the ring was woken since the last call.
+    /// Returns true if the ring was woken since the last call.
     pub(crate) fn take_wake(&self) -> bool {
         let woken = &self.handle.shared.woken;
-        // Relaxed: a look that spares the exchange; nothing is concluded from it but when to look again. The Acquire
-        // pairs with the Release in `RingHandle::wake`.
+        // Relaxed: a check that avoids the exchange; no other memory is read because of it. The Acquire pairs with the
+        // Release in `RingHandle::wake`.
         woken.load(Ordering::Relaxed) && woken.swap(false, Ordering::Acquire)
     }
 
-    /// Whether a message waits, or is being sent.
+    /// Returns true if a message waits or is being sent.
     pub(crate) fn has_mail(&self) -> bool {
         !self.mail.is_empty()
     }
 
-    /// The ring is about to look how many handles there are, for nothing else keeps it waiting: from now on it hears
-    /// of each that goes (I7). [`TaskWork::is_done_counting`] is to follow.
+    /// Announces that the ring will count its handles, because only handles keep it waiting. From now on each dropped
+    /// handle wakes it (I7). Must be followed by [`TaskWork::is_done_counting`].
     pub(crate) fn count_handles(&self) {
         self.handle.shared.handles.hear();
     }
 
-    /// The ring waits no more.
+    /// Ends the announcement of [`TaskWork::count_handles`].
     pub(crate) fn is_done_counting(&self) {
         self.handle.shared.handles.deaf();
     }
 
-    /// Whether someone else could send a message or wake the ring: there are more handles than these many of its own.
-    /// If not, the mailbox has all that will ever be sent (I7).
+    /// Returns true if another thread could send a message or wake the ring: there are more handles than the `own`
+    /// ones. If not, the mailbox has all that will ever be sent (I7).
     pub(crate) fn is_shared(&self, own: usize) -> bool {
         self.handle.shared.handles.count() as usize > 1 + own
     }
 
-    /// From now on every message is refused.
+    /// Refuses every message from now on.
     pub(crate) fn close(&self) {
         // Release pairs with the Acquire in `RingHandle::send`.
         self.handle.shared.gone.store(true, Ordering::Release);

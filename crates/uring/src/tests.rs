@@ -1,4 +1,4 @@
-//! What the unit tests of the operations share: a ring on a virtual clock, and SQEs filled by hand.
+//! Shared by the unit tests of the operations: a ring on a virtual clock, and SQEs filled by hand.
 #![allow(unsafe_code)] // SQEs carry addresses.
 
 use std::sync::Mutex;
@@ -11,7 +11,8 @@ use crate::builder::RingBuilder;
 use crate::sqe::{Sqe, opcode};
 use crate::{Fd, Ring};
 
-/// A ring with one device attached, a registered table of that device and an empty place, and time that stands.
+/// A ring with one device attached, a registered table of that device and an empty entry, and a clock that stands
+/// still.
 pub(crate) struct Rig {
     pub(crate) ring: Ring,
     pub(crate) time: VirtualClock,
@@ -23,7 +24,7 @@ impl Rig {
         Rig::of(Ring::builder().entries(32).cq_entries(64), "null:size=1M")
     }
 
-    /// Its requests stay in the device until the time has come.
+    /// Makes a rig whose requests stay in the device until the clock has advanced.
     pub(crate) fn slow() -> Rig {
         Rig::of(Ring::builder().entries(32), "null:size=1M,latency=1s")
     }
@@ -36,7 +37,7 @@ impl Rig {
         Rig { ring, time, device }
     }
 
-    /// Submits the SQEs in one go, and gives all CQEs that are there then: user data and result.
+    /// Submits the SQEs at once. Returns user data and result of all CQEs that are there then.
     pub(crate) fn run(&mut self, sqes: &[Sqe]) -> Vec<(u64, i32)> {
         for sqe in sqes {
             // SAFETY: the addresses in the tests are of memory that `keep` keeps, or wrong; only timespecs and bytes of
@@ -47,26 +48,25 @@ impl Rig {
         self.reap()
     }
 
-    /// All CQEs that are there.
     pub(crate) fn reap(&mut self) -> Vec<(u64, i32)> {
         self.ring.reap();
         self.ring.completions().map(|c| (c.user_data, c.res)).collect()
     }
 
-    /// Lets time pass, then gives the CQEs.
+    /// Advances the clock, then returns the CQEs.
     pub(crate) fn after(&mut self, span: Duration) -> Vec<(u64, i32)> {
         self.time.advance(span);
         self.reap()
     }
 
-    /// A read of one block.
+    /// Returns a read of one block.
     pub(crate) fn read(&self, user_data: u64) -> Sqe {
         let addr = keep(vec![0; 128]).next_multiple_of(512);
         Sqe { opcode: opcode::READ, fd: self.device.raw(), addr, len: 512, user_data, ..Sqe::default() }
     }
 }
 
-/// Memory that lives for ever, and is no leak: its address.
+/// Makes the memory permanent, reachable for leak checkers. Returns its address.
 fn keep(mut words: Vec<i64>) -> u64 {
     static KEPT: Mutex<Vec<Vec<i64>>> = Mutex::new(Vec::new());
     let addr = words.as_mut_ptr() as u64;
@@ -74,7 +74,7 @@ fn keep(mut words: Vec<i64>) -> u64 {
     addr
 }
 
-/// A timespec that lives for ever.
+/// Returns the address of a permanent timespec.
 pub(crate) fn timespec(sec: i64, nsec: i64) -> u64 {
     keep(vec![sec, nsec])
 }
@@ -83,7 +83,6 @@ pub(crate) fn nop(user_data: u64) -> Sqe {
     Sqe { opcode: opcode::NOP, user_data, ..Sqe::default() }
 }
 
-/// A TIMEOUT of so many ms.
 pub(crate) fn timeout(user_data: u64, ms: i64) -> Sqe {
     let addr = timespec(ms / 1000, ms % 1000 * 1_000_000);
     Sqe { opcode: opcode::TIMEOUT, fd: -1, addr, len: 1, user_data, ..Sqe::default() }
@@ -93,7 +92,6 @@ pub(crate) fn link_timeout(user_data: u64, ms: i64) -> Sqe {
     Sqe { opcode: opcode::LINK_TIMEOUT, ..timeout(user_data, ms) }
 }
 
-/// An SQE like this one, with these flags.
 pub(crate) fn with(sqe: Sqe, flags: u8) -> Sqe {
     Sqe { flags: sqe.flags | flags, ..sqe }
 }

@@ -1,14 +1,14 @@
-//! Pending timeouts: when each is due, how many CQEs it waits for, and the order in which cancels find them.
+//! Pending timeouts: the deadline of each, the number of CQEs it waits for, and the order of the search by cancels.
 //!
-//! Owns one node a request slot, preallocated, with everything intrusive: a pairing heap by deadline for each clock
-//! ([`heap`]), and two lists. Does not own requests: who takes a timeout out of here ends it. The deadlines of a clock
-//! that jumps stay in that clock.
+//! Owns one preallocated node per request slot, with everything intrusive: a pairing heap by deadline for each clock
+//! ([`heap`]), and two lists. Does not own requests: the caller that takes a timeout out ends its request. A deadline
+//! stays on its own clock, so a jump of the clock moves it.
 //!
 //! Invariants:
-//! - I1: an armed node is in one heap and in one list; one that is not armed is in neither.
-//! - I2: the list of timeouts starts with the counted ones, by the count they wait for; then come the others, in the
-//!   order of their issue or last update. It is the order in which the kernel searches.
-//! - I3: nothing is allocated after `new`, and a ring with nothing armed pays one look at `armed`.
+//! - I1: an armed node is in one heap and in one list; a node that is not armed is in neither.
+//! - I2: the list of timeouts starts with the counted ones, by their target count; then come the others, in the order
+//!   of their issue or last update. The kernel searches in this order.
+//! - I3: nothing is allocated after `new`, and a ring with nothing armed pays one load of `armed`.
 //!
 //! Called by the operations in `op::timeout`, by cancel, and by every reap while anything is armed.
 
@@ -24,8 +24,8 @@ use heap::{Node, UNCOUNTED};
 
 const TIMELINES: [Timeline; 3] = [Timeline::Monotonic, Timeline::Boottime, Timeline::Realtime];
 
-/// How long a ring sleeps at most while it waits for a clock that can be set or that runs through suspend: so late a
-/// jump is noticed.
+/// Longest sleep of a ring that waits for a clock that can be set or that runs through suspend: the delay until a jump
+/// is noticed.
 const JUMPY_ROUND: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +34,6 @@ struct List {
     last: u32,
 }
 
-/// All pending timeouts of a ring.
 #[derive(Debug)]
 pub(crate) struct Timers {
     nodes: Box<[Node]>,
@@ -42,11 +41,11 @@ pub(crate) struct Timers {
     lists: [List; 2],
     armed: u32,
     turn: u32,
-    /// CQEs that count, up to the last look at the CQ's tail.
+    /// Number of CQEs that count, up to the last [`Timers::look_at`].
     seen: u64,
-    /// The tail at that look, less `uncounted`.
+    /// Tail of the CQ at the last [`Timers::look_at`], less `uncounted`.
     last: u32,
-    /// CQEs that do not count: of timeouts that fired or reached their count.
+    /// Number of CQEs that do not count: those of timeouts that fired or reached their count.
     uncounted: u32,
 }
 
@@ -58,26 +57,25 @@ impl Timers {
             lists: [List { first: NO_SLOT, last: NO_SLOT }; 2],
             armed: 0,
             turn: 0,
-            seen: 1 << 62, // It may go back a little.
+            seen: 1 << 62, // Far from 0, because it may go back a little.
             last: 0,
             uncounted: 0,
         }
     }
 
-    /// Whether anything is pending: all that a ring without timeouts looks at (I3).
+    /// Returns true if anything is pending. The only check of a ring without timeouts (I3).
     #[inline(always)]
     pub(crate) fn is_armed(&self) -> bool {
         self.armed != 0
     }
 
-    /// Whether a timeout waits for CQEs.
+    /// Returns true if a timeout waits for CQEs.
     #[inline]
     pub(crate) fn is_counting(&self) -> bool {
         let first = self.lists[Kind::Timeout as usize].first;
         first != NO_SLOT && self.nodes[first as usize].target != UNCOUNTED
     }
 
-    /// What the slot is armed as.
     #[inline]
     pub(crate) fn armed_as(&self, slot: u32) -> Option<Kind> {
         self.nodes[slot as usize].kind
@@ -89,7 +87,7 @@ impl Timers {
         self.insert_behind(slot, kind, self.lists[kind as usize].last);
     }
 
-    /// Arms a timeout that also ends when `count` more CQEs than up to this tail of the CQ were posted.
+    /// Arms a timeout that also ends when `count` CQEs were posted after `tail`.
     pub(crate) fn arm_counted(&mut self, slot: u32, timeline: Timeline, at: u64, tail: u32, count: u32) {
         self.look_at(tail);
         let target = self.seen + u64::from(count);
@@ -101,7 +99,7 @@ impl Timers {
         self.insert_behind(slot, Kind::Timeout, before);
     }
 
-    /// Gives an armed slot another deadline; a timeout loses its count by that, and goes to the end of the list.
+    /// Gives an armed slot another deadline. A timeout loses its count, and goes to the end of the list.
     pub(crate) fn rearm(&mut self, slot: u32, timeline: Timeline, at: u64) {
         match self.nodes[slot as usize].kind {
             Some(Kind::Timeout) => {
@@ -116,7 +114,7 @@ impl Timers {
         }
     }
 
-    /// Takes a slot out; false when it was not armed.
+    /// Takes a slot out. Returns false if it was not armed.
     pub(crate) fn disarm(&mut self, slot: u32) -> bool {
         let Some(kind) = self.nodes[slot as usize].kind.take() else { return false };
         self.leave_heap(slot);
@@ -134,17 +132,17 @@ impl Timers {
         true
     }
 
-    /// The first armed slot of a kind, in the order of I2.
+    /// Returns the first armed slot of a kind, in the order of I2.
     pub(crate) fn first(&self, kind: Kind) -> u32 {
         self.lists[kind as usize].first
     }
 
-    /// The armed slot behind this one, or `NO_SLOT`.
+    /// Returns the armed slot behind this one, or `NO_SLOT`.
     pub(crate) fn after(&self, slot: u32) -> u32 {
         self.nodes[slot as usize].next
     }
 
-    /// Takes out what is due, by deadline; reads only the clocks that something waits for.
+    /// Takes out the first slot that is due. Reads only the clocks that a timeout is armed on.
     pub(crate) fn pop_due(&mut self, clock: &Clock) -> Option<u32> {
         for timeline in TIMELINES {
             let root = self.roots[timeline as usize];
@@ -156,7 +154,7 @@ impl Timers {
         None
     }
 
-    /// How long until something is due; `None` when nothing is armed.
+    /// Returns the time until a slot is due; `None` if nothing is armed.
     pub(crate) fn wait_limit(&self, clock: &Clock) -> Option<Duration> {
         let limit = |timeline: Timeline| {
             let root = self.roots[timeline as usize];
@@ -169,10 +167,10 @@ impl Timers {
         TIMELINES.into_iter().filter_map(limit).min()
     }
 
-    /// Takes note of the CQ's tail.
+    /// Counts the CQEs posted since the last call, given the tail of the CQ.
     pub(crate) fn look_at(&mut self, tail: u32) {
         let now = tail.wrapping_sub(self.uncounted);
-        // Backwards when the CQE of a timeout is kept behind a full CQ: taken off already, and not yet there.
+        // Negative if the CQE of a timeout waits behind a full CQ: it is subtracted already, and not yet in the tail.
         self.seen = self.seen.wrapping_add_signed(i64::from(now.wrapping_sub(self.last) as i32));
         self.last = now;
     }
@@ -187,7 +185,7 @@ impl Timers {
         Some(first)
     }
 
-    /// The CQE that a timeout is about to give does not count.
+    /// Excludes the CQE that a timeout is about to post from the count.
     pub(crate) fn uncount(&mut self) {
         self.uncounted = self.uncounted.wrapping_add(1);
     }
@@ -214,7 +212,7 @@ impl Timers {
         *root = heap::remove(&mut self.nodes, *root, slot);
     }
 
-    /// Puts a slot into its list, behind another one or in front of all.
+    /// Inserts a slot into its list behind `before`, or first if that is `NO_SLOT`.
     fn insert_behind(&mut self, slot: u32, kind: Kind, before: u32) {
         let list = &mut self.lists[kind as usize];
         let next = match before {
@@ -230,7 +228,7 @@ impl Timers {
     }
 }
 
-/// Melds of heaps on this thread so far, for tests that count.
+/// Returns the number of melds on this thread, for tests that count them.
 #[cfg(all(test, not(shuttle)))]
 pub(crate) fn melds() -> u64 {
     heap::MELDS.get()

@@ -1,6 +1,6 @@
-//! What a ring keeps of the times of its I/O on files: the clock, and the times of a slot.
+//! Times of a ring's I/O on files: the clock, and the times of a slot.
 //!
-//! Owns the state; `count` fills it and counts.
+//! Owns the state; the functions that measure and count are in `count`.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use sheave_blk::stats::Split;
 use sheave_iomap::io_stats::RingIo;
 use sheave_iomap::slow::FlightRecorder;
 
-/// What a ring with statistics has for them.
+/// State of a ring's statistics.
 #[derive(Debug)]
 pub(crate) struct Times {
     pub(crate) ring: RingIo,
     pub(crate) clock: Clock,
-    /// That of the bio which ends now.
+    /// Times of the bio that ends now.
     pub(crate) bio: Split,
-    /// The file that is looked at next.
+    /// File for the next `Core::look_at_files`.
     pub(crate) next_file: usize,
 }
 
@@ -28,12 +28,11 @@ impl Times {
     }
 }
 
-/// The times of a slot.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SlotTimes {
-    /// So far.
+    /// Sum of the times so far.
     pub(crate) split: Split,
-    /// Since when a worker has it, or it waits for one.
+    /// Start of the current time with a worker, the wait for one included.
     pub(crate) with_worker: Option<CoarseTs>,
 }
 

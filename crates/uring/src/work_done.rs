@@ -1,37 +1,36 @@
-//! How the work of a slot ended: what a worker tells the ring that queued it.
+//! Result of a slot's work, from the worker to the ring that queued it.
 //!
-//! Owns the four ways, the words that carry them through a ring's shared memory, and what becomes of the answers of a
-//! file. They are matched in one place, `blocking::worker_done`; no CQE has anything but the number of
-//! [`WorkDone::Result`].
+//! Owns the four kinds of results, their encoding in a ring's shared memory, and the conversion of the results of a
+//! file. Only `blocking::worker_done` acts on them; only the number of [`WorkDone::Result`] reaches a CQE.
 
 use sheave_base::status::Status;
 use sheave_iomap::dio::Synced;
 
-/// How the work of a slot ended.
+/// Result of a slot's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkDone {
     /// The work was done, or has failed, with this result: 0, a number of bytes, or `-errno`.
     Result(i32),
-    /// The ring is to issue the request: its mapping is known now, or it needed nothing of the worker.
+    /// The ring must issue the request: its mapping is known now, or no worker was needed after all.
     Reissue,
-    /// The ring is to flush the device: all other parts of a sync are done.
+    /// The ring must flush the device: all other parts of a sync are done.
     Flush,
-    /// No thread could be had for the work, which was not done.
+    /// No thread was available. The work was not done.
     NoThread,
 }
 
-/// The words of what is no result: below every `-errno`.
+/// Words of the other kinds: below every `-errno`.
 const REISSUE: i32 = i32::MIN;
 const FLUSH: i32 = i32::MIN + 1;
 const NO_THREAD: i32 = i32::MIN + 2;
 
 impl WorkDone {
-    /// Whether there is a word for this result, which a program has made up.
+    /// Returns true if `res`, which a program may choose freely (NOP), does not collide with the other words.
     pub(crate) fn can_tell(res: i32) -> bool {
         res > NO_THREAD
     }
 
-    /// The word that stands for it, for memory that threads share.
+    /// Encodes the result as a word for shared memory.
     #[inline]
     pub(crate) fn to_word(self) -> u32 {
         let word = match self {
@@ -46,7 +45,7 @@ impl WorkDone {
         word.cast_unsigned()
     }
 
-    /// What a word of [`WorkDone::to_word`] stands for.
+    /// Decodes a word of [`WorkDone::to_word`].
     #[inline]
     pub(crate) fn from_word(word: u32) -> WorkDone {
         match word.cast_signed() {
@@ -57,8 +56,8 @@ impl WorkDone {
         }
     }
 
-    /// What a file's mapping comes to: the request is issued again, or has failed. `Again` is no failure: the file did
-    /// not want to wait longer, on a thread that may be needed for what it waits for.
+    /// Converts the result of a file's mapping: the request is issued again, or has failed. `Again` is no failure: a
+    /// file returns it instead of waiting on a thread that may have to do the very work it waits for.
     pub(crate) fn of_mapping(mapped: Result<(), Status>) -> WorkDone {
         match mapped {
             Ok(()) | Err(Status::Again) => WorkDone::Reissue,
@@ -66,8 +65,7 @@ impl WorkDone {
         }
     }
 
-    /// What a file's FALLOCATE comes to: it is done, has failed, or is issued again when the file wants to be asked
-    /// once more.
+    /// Converts the result of a file's FALLOCATE: done, failed, or to be issued again if the file returned `Again`.
     pub(crate) fn of_fallocate(done: Result<(), Status>) -> WorkDone {
         match done {
             Ok(()) => WorkDone::Result(0),

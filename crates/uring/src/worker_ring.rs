@@ -1,19 +1,19 @@
 //! The ring on which a worker issues the operations that rings give it (`IOSQE_ASYNC`).
 //!
-//! A ring belongs to its thread, so a worker cannot issue on the ring that a request came from. It has one of its own,
-//! with a kernel ring, bios and tags of its own: the devices count what workers do as they count any ring's I/O. What
-//! blocks there (mappings, completion work, syncs) runs on the worker's thread too, by the steps of a pool without
-//! threads. Only the result crosses to the ring that the request came from.
+//! A ring belongs to its thread, so a worker cannot issue on the ring that a request came from. It has its own ring,
+//! with its own kernel ring, bios and tags; the devices count its I/O as that of any ring. Work that blocks there
+//! (mappings, completion work, syncs) also runs on the worker's thread: the pool of its ring has no threads and runs in
+//! steps. Only the result crosses to the ring that the request came from.
 //!
-//! Owns the worker's ring, and which files it has open in it. Does not own requests, nor their memory: the ring that a
-//! request came from keeps both, its file too, until the result is there.
+//! Owns the worker's ring, and the list of files open in it. Does not own requests or their memory: the ring that a
+//! request came from keeps both, and its file, until the result is there.
 //!
 //! Invariants:
-//! - I1: a file is detached here before the last operation on it is reported to have ended. So a worker is never the
-//!   last to hold a file, and no foreign code runs here because a ring or a file went.
-//! - I2: devices stay attached from one operation to the next of the same client, for attaching them costs system
-//!   calls; [`Issuer::rest`] lets go of them.
-//! - I3: a driver that panics when it is to open a queue here cannot be attached; nothing else hears of that.
+//! - I1: a file is detached here before the last operation on it is reported to have ended. A worker is therefore never
+//!   the last to hold a file, and no foreign code runs here because a ring or a file is dropped.
+//! - I2: devices stay attached from one operation to the next of the same client, because attaching costs system calls;
+//!   [`Issuer::rest`] detaches them.
+//! - I3: a device whose driver panics while it opens a queue here cannot be attached; the panic has no other effect.
 //!
 //! Made by the pool's workers for rings that are built with [`make`].
 #![allow(unsafe_code)] // Entries with addresses, which are promised to the ring that they come from.
@@ -36,46 +36,46 @@ use crate::rsrc::Fd;
 use crate::sqe::Sqe;
 use crate::task_work::{RingHandle, TaskWork};
 
-/// Operations at a time: a worker takes no more short items at once.
+/// Entries of the ring: a worker takes at most this many short items at once.
 const ENTRIES: u32 = 64;
-/// Devices that stay attached.
+/// Number of devices that stay attached.
 const WARM: usize = 4;
-/// A ring that has attached so many files is replaced: the numbers of its file table are used up at some time.
+/// Attached files after which the ring is replaced: the generations of its file table are finite.
 const MOST_ATTACHED: u32 = 1 << 16;
-/// How long a wait polls before it sleeps. What is short ends within it.
+/// Polling time of a wait before it sleeps. Short operations end within it.
 const SPIN: Duration = Duration::from_micros(5);
-/// A worker that sleeps looks again after this time: some devices tell what has ended only when they are asked.
+/// Longest sleep of a worker: some devices report completions only when they are polled.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// A file with operations under way.
+/// A file with operations in flight.
 #[derive(Debug)]
 struct InUse {
     file: Arc<dyn File>,
     fd: Fd,
-    /// The descriptor is that of the device, which stays attached.
+    /// `fd` is that of the device, which stays attached.
     is_warm: bool,
     pending: u32,
 }
 
-/// A worker's ring.
 #[derive(Debug)]
 pub(crate) struct WorkerRing {
     ring: Ring,
     files: Vec<Option<InUse>>,
     warm: Vec<(Device, Fd)>,
     attached: u32,
-    /// What has ended, while it is handed over.
+    /// Scratch list of ended operations, while they are handed over.
     ended: Vec<(u64, i32)>,
 }
 
-/// A ring for a worker's thread; `None` when the process has no memory or no descriptor left for one.
+/// Makes a ring for a worker's thread; `None` if the process has no memory or no descriptor left for one.
 pub(crate) fn make() -> Option<Box<dyn Issuer>> {
     let ring = new_ring().ok()?;
     let (files, ended) = (Vec::with_capacity(ENTRIES as usize), Vec::with_capacity(ENTRIES as usize));
     Some(Box::new(WorkerRing { ring, files, warm: Vec::new(), attached: 0, ended }))
 }
 
-/// A small ring whose workers are this thread. Those have no use for a ring of their own: nothing here is asynchronous.
+/// Makes a small ring whose work runs on this thread. Its pool gets no rings for workers: no SQE here has
+/// `IOSQE_ASYNC`.
 fn new_ring() -> Result<Ring, RingError> {
     let clock = Clock::real();
     let spin_cycles = clock.ns_to_cycles(SPIN.as_nanos() as u64);
@@ -89,21 +89,21 @@ fn new_ring() -> Result<Ring, RingError> {
 }
 
 impl WorkerRing {
-    /// [`open`](Self::open), or `None` where the driver that is to open a queue panics. Other operations are on their
-    /// way here, maybe of other rings: what it does must not be their end.
+    /// Does [`open`](Self::open), and returns `None` if the driver panics while it opens a queue. Operations of other
+    /// rings may be in flight here, and must survive that.
     #[cfg(not(shuttle))]
     fn try_open(&mut self, file: Arc<dyn File>) -> Option<usize> {
         let opened = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.open(file)));
         opened.map_err(sheave_base::panics::discard).ok().flatten()
     }
 
-    /// The model checker speaks through panics.
+    /// Lets panics pass: the model checker reports by panics.
     #[cfg(shuttle)]
     fn try_open(&mut self, file: Arc<dyn File>) -> Option<usize> {
         self.open(file)
     }
 
-    /// The place of a file in `files`; `None` when it cannot be attached.
+    /// Returns the place of a file in `files`; `None` if it cannot be attached.
     fn open(&mut self, file: Arc<dyn File>) -> Option<usize> {
         let is_this = |open: &Option<InUse>| open.as_ref().is_some_and(|open| Arc::ptr_eq(&open.file, &file));
         if let Some(at) = self.files.iter().position(is_this) {
@@ -115,7 +115,7 @@ impl WorkerRing {
             self.attached = 0;
         }
         let warm = self.keep_warm(file.device())?;
-        // A file that is its device, and says nothing else of it, needs no descriptor of its own.
+        // A file that is its device in all respects needs no descriptor of its own.
         let is_warm = is_raw(&*file);
         let fd = if is_warm {
             warm
@@ -127,7 +127,7 @@ impl WorkerRing {
         Some(self.files.len() - 1)
     }
 
-    /// Attaches the device by itself (I2).
+    /// Returns the `Fd` of the device itself, which is attached first unless it still is (I2).
     fn keep_warm(&mut self, device: &Device) -> Option<Fd> {
         if let Some((_, fd)) = self.warm.iter().find(|(warm, _)| warm.same(device)) {
             return Some(*fd);
@@ -145,7 +145,7 @@ impl WorkerRing {
         Some(fd)
     }
 
-    /// An operation on a file has ended (I1).
+    /// Ends an operation on a file, and detaches the file after the last (I1).
     fn close(&mut self, at: usize) {
         let Some(Some(open)) = self.files.get_mut(at) else { return };
         open.pending -= 1;
@@ -160,7 +160,7 @@ impl WorkerRing {
     }
 }
 
-/// Whether a file answers everything as [`RawFile`] does on its device.
+/// Returns true if a file behaves as [`RawFile`] does on its device.
 fn is_raw(file: &dyn File) -> bool {
     let raw = RawFile::new(file.device().clone());
     file.is_identity() && file.is_read_only() == raw.is_read_only() && file.block_bytes() == raw.block_bytes()
@@ -176,7 +176,7 @@ impl Issuer for WorkerRing {
         // SAFETY: the memory is that of a request whose ring keeps it, and its promise, until the result is there.
         let pushed = unsafe { self.ring.queue_sqe(&sqe) };
         debug_assert!(pushed, "no more at a time than entries");
-        // With the one that is closed at once the file goes again when nothing uses it.
+        // Counted first, so that `close` detaches a file whose only operation was not pushed.
         open.pending += 1;
         if !pushed {
             self.close(place);
@@ -185,7 +185,7 @@ impl Issuer for WorkerRing {
     }
 
     fn submit(&mut self) {
-        // All that was pushed has a slot, and room in the CQ.
+        // Cannot fail: each entry has a slot, and room in the CQ.
         let submitted = self.ring.submit();
         debug_assert!(submitted.is_ok(), "a slot for each entry");
     }
@@ -201,7 +201,7 @@ impl Issuer for WorkerRing {
     }
 
     fn wait(&mut self) {
-        // However it ends: the caller looks.
+        // The result is not needed: the caller looks for completions.
         let _ = self.ring.wait(1, Some(LOOK));
     }
 

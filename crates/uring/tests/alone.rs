@@ -1,6 +1,6 @@
-//! I/O one at a time, submitted and waited for: it goes straight from the SQE to its driver, past slots, bios and the
-//! plug, and to its CQE where the driver ends it at once. Whatever its driver answers, whatever was changed since the
-//! I/O before it, and whatever else the ring has to do, must come out as if it had gone the long way.
+//! Single I/Os, submitted and waited for one at a time. Each goes straight from the SQE to its driver, without slot,
+//! bio and plug, and straight to its CQE if the driver ends it at once. Its result must equal that of the normal path,
+//! for every result of the driver, after any change since the I/O before it, and with any other work of the ring.
 
 use std::collections::VecDeque;
 use std::io::Write as _;
@@ -24,7 +24,7 @@ const EBADF: i32 = -9;
 const EFAULT: i32 = -14;
 const BLOCK: u32 = 4096;
 
-/// A ring that polls, with a device and memory for its I/O.
+/// A polled ring, with a device and memory for its I/O.
 struct Bench {
     ring: Ring,
     fd: Fd,
@@ -37,7 +37,7 @@ impl Bench {
         let mut ring = Ring::builder().entries(4).polled(true).build().expect("a ring");
         let fd = ring.attach(device).expect("attached");
         let mut bench = Bench { ring, fd, memory: buf(16 << 10), next: 0 };
-        // The first goes the long way; what comes then is like it, on a ring that has nothing else to do.
+        // The first read takes the normal path. The second matches it, on a ring with no other work.
         (0..2).for_each(|_| assert_eq!(bench.read(7), i32::try_from(BLOCK).unwrap()));
         bench
     }
@@ -47,7 +47,7 @@ impl Bench {
         rw(opcode, self.fd, at * u64::from(BLOCK), self.memory.as_mut_ptr() as u64, BLOCK, self.next)
     }
 
-    /// Submits one and waits for it; its result.
+    /// Submits one SQE and waits for it. Returns its result.
     fn one(&mut self, sqe: Sqe) -> i32 {
         push(&mut self.ring, &[sqe]);
         assert_eq!(self.ring.submit_and_wait(1).expect("there is room"), 1);
@@ -119,7 +119,7 @@ fn a_driver_that_fails_refuses_or_holds_it_is_heard() {
     assert_eq!(device.stats().op(Op::Read).errors, 1);
     puppet.script().fail.clear();
     assert_eq!(b.read(2), 4096);
-    // Refused, it goes first when the driver takes requests again.
+    // A refused I/O goes first when the driver takes requests again.
     puppet.script().accept = 0;
     let sqe = b.sqe(opcode::READ, 3);
     push(&mut b.ring, &[sqe]);
@@ -129,7 +129,7 @@ fn a_driver_that_fails_refuses_or_holds_it_is_heard() {
     puppet.script().accept = u32::MAX;
     b.ring.drain();
     assert_eq!(reaped(&mut b.ring), [(sqe.user_data, 4096)]);
-    // Held, it is in flight.
+    // A held I/O is in flight.
     (puppet.script().in_call, puppet.script().finish) = (false, 0);
     let sqe = b.sqe(opcode::READ, 4);
     push(&mut b.ring, &[sqe]);
@@ -214,7 +214,7 @@ fn a_full_cq_keeps_the_order() {
     let device = in_call().device();
     let mut b = Bench::new(&device);
     let mut expected = VecDeque::new();
-    // Nobody reads: 8 have room, and the others are kept.
+    // No CQE is read: 8 fit into the CQ, the others stay in the overflow list.
     for n in 0..12 {
         let sqe = b.sqe(opcode::READ, n);
         push(&mut b.ring, &[sqe]);
@@ -280,7 +280,7 @@ fn any_mixture_ends_each_once() {
                 open.push(sqe.user_data);
             }
             match rng.below(3) {
-                // Too much in flight: the SQEs stay.
+                // An error means too much in flight; the SQEs stay in the SQ.
                 0 => drop(b.ring.submit_and_wait(0)),
                 1 => drop(b.ring.submit()),
                 _ => b.ring.reap(),
@@ -306,7 +306,7 @@ fn any_mixture_ends_each_once() {
     }
 }
 
-/// A ring that sleeps, with a file of the host of 64 KiB, in which each block has its number in all bytes; `None` on a
+/// Returns a sleeping ring with a host file of 64 KiB, in which all bytes of each block are its number. `None` on a
 /// host without kernel rings.
 fn on_a_file() -> Option<(tempfile::NamedTempFile, Device, Bench)> {
     let mut file = tempfile::NamedTempFile::new().expect("a file");
@@ -322,7 +322,7 @@ fn on_a_file() -> Option<(tempfile::NamedTempFile, Device, Bench)> {
         }
     };
     let mut bench = Bench { ring, fd, memory: buf(16 << 10), next: 0 };
-    // The first two arm what wakes a ring from its sleep, and tell what the next ones are like.
+    // The first two reads arm the wake-up of a sleeping ring, and set the pattern for the next ones.
     (0..3).for_each(|_| assert_eq!(bench.read(7), i32::try_from(BLOCK).unwrap()));
     Some((file, device, bench))
 }
@@ -368,7 +368,7 @@ fn on_a_file_a_message_is_heard_between_two() {
             reaped(&mut b.ring).contains(&message)
         });
         assert!(heard, "round {round}: who reads block by block hears of nothing else");
-        // What came behind the message.
+        // Takes the read behind the message.
         let _ = b.ring.wait(1, Some(Duration::from_millis(100)));
         reaped(&mut b.ring);
     }
@@ -399,7 +399,7 @@ fn on_a_file_several_are_waited_for_one_by_one() {
         while sent < 200
             && let Some(place) = free.pop()
         {
-            let block = sent * 7 % 16; // None next to the one before, so that they do not merge.
+            let block = sent * 7 % 16; // Never adjacent to the block before, so that reads do not merge.
             let sqe = b.sqe(opcode::READ, block);
             b.memory[place as usize * 4096..][..4096].fill(0xEE);
             push(&mut b.ring, &[Sqe { addr: sqe.addr + place * 4096, ..sqe }]);

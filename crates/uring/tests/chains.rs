@@ -1,5 +1,5 @@
-//! Links, hard links, drains and skips: all short programs against the rules of docs/compat.md, and what waits for a
-//! device.
+//! Links, hard links, drains and skips: all short programs against the rules of docs/compat.md, and chains that wait
+//! for a device.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const EINVAL: i32 = -22;
 const EOPNOTSUPP: i32 = -95;
 const ECANCELED: i32 = -125;
 
-/// How a NOP of a program ends if it runs.
+/// Result of a NOP of a program, if it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Well,
@@ -44,7 +44,7 @@ impl Step {
     }
 }
 
-/// What a chain answers, member by member; `None` is no CQE. `refused` has the errors of prep.
+/// Computes the results of a chain, member by member; `None` is no CQE. `refused` has the errors of prep.
 fn chain_answers(steps: &[Step], refused: &[Option<i32>]) -> Vec<Option<i32>> {
     if refused.iter().any(Option::is_some) {
         let all = refused.iter().map(|refused| Some(refused.unwrap_or(ECANCELED)));
@@ -65,7 +65,7 @@ fn chain_answers(steps: &[Step], refused: &[Option<i32>]) -> Vec<Option<i32>> {
     steps.iter().map(answer).collect()
 }
 
-/// What a program answers: for each SQE its result, or no CQE.
+/// Computes the results of a program: one per SQE, or no CQE.
 fn answers(program: &[Step]) -> Vec<Option<i32>> {
     let mut skip_seen = false;
     let mut refused = Vec::new();
@@ -80,7 +80,7 @@ fn answers(program: &[Step]) -> Vec<Option<i32>> {
     chains(program).into_iter().flat_map(|chain| chain_answers(&program[chain.clone()], &refused[chain])).collect()
 }
 
-/// The chains of a program; what is not linked is a chain of one.
+/// Splits a program into chains. An SQE that is not linked is a chain of one.
 fn chains(program: &[Step]) -> Vec<std::ops::Range<usize>> {
     let mut all = Vec::new();
     let mut start = 0;
@@ -105,8 +105,8 @@ fn check(ring: &mut Ring, program: &[Step]) {
     check_order(program, &cqes);
 }
 
-/// The CQEs of a chain come in its order; and where nothing is refused, those of a chain that drains after all before
-/// it and before all after it.
+/// Checks the order of CQEs. Those of a chain come in its order; if no SQE is refused, those of a draining chain come
+/// after all before it and before all after it.
 fn check_order(program: &[Step], cqes: &[(u64, i32)]) {
     let chains = chains(program);
     let chain_of = |n: u64| chains.iter().position(|chain| chain.contains(&(n as usize))).expect("of some chain");
@@ -121,7 +121,7 @@ fn check_order(program: &[Step], cqes: &[(u64, i32)]) {
     }
 }
 
-/// All programs of `len` steps with these flags.
+/// Returns all programs of `len` steps with these flags.
 fn programs(len: u32, flags: &[u8]) -> impl Iterator<Item = Vec<Step>> {
     let steps: Vec<Step> = [End::Well, End::Fails, End::Refused]
         .into_iter()
@@ -149,7 +149,7 @@ fn every_program_with_drains() {
     for len in 1..=3 {
         programs(len, &flags).for_each(|program| check(&mut ring, &program));
     }
-    // A skip refuses drains from then on, so that each of these has a ring of its own.
+    // A skip disables drains for its ring, so each of these programs has its own ring.
     for program in programs(2, &[DRAIN, SKIP, DRAIN | SKIP, LINK | DRAIN]) {
         check(&mut crate::support::ring(), &program);
     }
@@ -162,7 +162,7 @@ fn a_chain_ends_with_its_submit() {
     assert_eq!(run(&mut ring, &[nop(2, 0)]), [(2, 0)], "not a member of the chain before");
 }
 
-/// A ring with a device that holds what it gets, and a read of it.
+/// Returns a ring, its device, which holds requests, and a function that makes reads of the device.
 fn held(spin: Duration) -> (Ring, Puppet, impl Fn(u64, u8) -> Sqe) {
     let puppet = Puppet::new().holding();
     let mut ring = Ring::builder().entries(16).spin(spin).build().expect("a ring");
@@ -235,13 +235,13 @@ fn a_refused_drain_makes_what_follows_wait_unless_it_is_unknown() {
 #[test]
 fn a_drain_is_over_when_what_waited_for_it_has_started() {
     let (mut ring, puppet, read) = held(Duration::ZERO);
-    // The read starts at the end of the NOP, in a reap; with it in flight the drain holds up nothing more.
+    // The read starts when the NOP has ended, in a reap. Once it is in flight, the drain holds back nothing.
     assert_eq!(submit(&mut ring, &[nop(1, DRAIN), read(2, 0)]), [(1, 0)]);
     assert_eq!(puppet.script().seen.len(), 1);
     assert_eq!(submit(&mut ring, &[nop(3, 0)]), [(3, 0)]);
     assert_eq!(let_go(&mut ring, &puppet, 1), [(2, 4096)]);
     let cancel = Sqe { opcode: opcode::ASYNC_CANCEL, addr: 5, user_data: 6, ..Sqe::default() };
-    // A cancel does not wait for what it is to cancel.
+    // A cancel behind an ended drain does not wait for the request it cancels.
     push(&mut ring, &[nop(4, DRAIN)]);
     ring.push(prep::timeout(Duration::from_secs(60)).user_data(5)).expect("room");
     assert_eq!(ring.submit().expect("slots are free"), 2);
@@ -254,7 +254,7 @@ fn a_drain_is_over_when_what_waited_for_it_has_started() {
 #[test]
 fn a_refused_drain_outlives_what_waited_before_it() {
     let (mut ring, puppet, read) = held(Duration::ZERO);
-    // The read of 3 waits for the drain of 2, the refused drain comes while it does.
+    // The read of 3 waits for the drain of 2. The refused drain comes meanwhile.
     let sqes = [read(1, 0), nop(2, DRAIN), read(3, 0), bad(4, DRAIN)];
     assert_eq!(submit(&mut ring, &sqes), [(4, EINVAL)]);
     assert_eq!(let_go(&mut ring, &puppet, 1), [(1, 4096), (2, 0)]);
@@ -269,15 +269,15 @@ fn a_chain_waits_for_its_device_and_a_short_read_breaks_it() {
     assert_eq!(submit(&mut ring, &[read(1, LINK), nop(2, LINK), short(3, LINK), nop(4, 0)]), []);
     assert_eq!(let_go(&mut ring, &puppet, 1), [(1, 4096), (2, 0)]);
     assert_eq!(let_go(&mut ring, &puppet, 1), [(3, 512), (4, ECANCELED)]);
-    // Hard links go on, and a skip does not hide what is short.
+    // Hard links go on after a failure. A skip does not suppress the CQE of a short read.
     assert_eq!(submit(&mut ring, &[short(1, HARD | SKIP), read(2, SKIP | LINK), nop(3, 0)]), []);
     assert_eq!(let_go(&mut ring, &puppet, 2), [(1, 512), (3, 0)]);
 }
 
 #[test]
 fn what_ends_at_once_after_a_completion_wakes_a_drain_behind_it() {
-    // The NOP ends within the reap that ended the read before it in the chain. The drain waits for nothing else, and
-    // the ring must not go to sleep on it.
+    // The NOP ends within the reap that ended the read before it in the chain. The drain waits for nothing else, so the
+    // ring must not sleep.
     for spec in ["null:latency=2ms", "null:latency=2ms,complete=thread"] {
         let mut ring = Ring::builder().entries(8).spin(Duration::ZERO).build().expect("a ring");
         let fd = ring.attach(&open_device(spec).expect("null")).expect("attach");
@@ -292,7 +292,7 @@ fn what_ends_at_once_after_a_completion_wakes_a_drain_behind_it() {
 fn a_length_above_the_most_is_cut_and_breaks_no_link() {
     const MOST: i32 = 0x7fff_f000;
     let mut ring = ring();
-    // The device looks at no memory.
+    // The device accesses no memory.
     let device = open_device("null:size=1T").expect("a device");
     let fd = ring.attach(&device).expect("attached");
     let memory = crate::support::buf(4096);
@@ -305,7 +305,7 @@ fn a_length_above_the_most_is_cut_and_breaks_no_link() {
     }
 }
 
-/// A write and the fsync that is linked to it, with one slot left: the fsync would not have waited for the write.
+/// A write and its linked fsync, with a single free slot: taken alone, the fsync would not wait for the write.
 #[test]
 fn a_chain_is_submitted_whole_or_not_at_all() {
     let mut ring = Ring::builder().entries(8).in_flight(4).build().expect("a ring");
@@ -323,7 +323,7 @@ fn a_chain_is_submitted_whole_or_not_at_all() {
     assert_eq!(ring.completions().count(), 3);
     ring.submit_and_wait(3).expect("there are slots");
     assert_eq!(ring.completions().map(|done| done.user_data).collect::<Vec<_>>(), [10, 11, 12]);
-    // What lies before a chain that does not fit goes alone.
+    // SQEs before a chain that does not fit are taken without it.
     for at in 0..4 {
         let nop = prep::timeout(far).user_data(at);
         ring.push(if at < 2 { nop } else { nop.link() }).expect("room");
@@ -336,7 +336,7 @@ fn a_chain_is_submitted_whole_or_not_at_all() {
 
 const E2BIG: i32 = -7;
 
-/// The rings that take no more than two SQEs at once.
+/// Returns the two kinds of rings that take no more than two SQEs at once.
 fn narrow() -> [Ring; 2] {
     [Ring::builder().entries(8).in_flight(2), Ring::builder().entries(8).cq_entries(2)]
         .map(|builder| builder.build().unwrap())
@@ -351,11 +351,11 @@ fn a_chain_that_a_ring_could_never_take_comes_back_whole() {
         assert!(matches!(refused.error, RingError::ChainTooLong { len: 3, most: 2, .. }), "{:?}", refused.error);
         let [first, _, _] = refused.entry;
         assert_eq!(first.into_memory(), Some(vec![7u8; 4096]), "its memory comes back");
-        // Nothing of it was queued, and what fits is taken.
+        // No part of it was queued. A chain that fits is taken.
         assert_eq!((ring.sq_space(), ring.submit().unwrap()), (8, 0));
         ring.push_chain([prep::write(fd, vec![7u8; 4096]).into(), prep::fsync(fd).into()]).unwrap();
         assert_eq!((ring.submit_and_wait(2).unwrap(), ring.completions().count()), (2, 2));
-        // Also behind an operation that is linked to it, but not behind one that is not.
+        // Also refused behind an operation that is linked to it, but accepted behind one that is not.
         ring.push(prep::nop().link()).unwrap();
         let two = || [prep::nop().into(), prep::nop().into()];
         let refused = ring.push_chain(two()).unwrap_err();
@@ -368,7 +368,7 @@ fn a_chain_that_a_ring_could_never_take_comes_back_whole() {
             seen += ring.completions().inspect(|done| assert_eq!(done.res, 0)).count();
         }
     }
-    // One with more members than entries waits for nothing either.
+    // A chain with more members than entries is also refused at once.
     let mut ring = Ring::builder().entries(2).build().unwrap();
     let refused = ring.push_chain([(); 3].map(|()| prep::nop().into())).unwrap_err();
     assert!(matches!(refused.error, RingError::ChainTooLong { len: 3, most: 2, .. }), "{:?}", refused.error);
@@ -390,13 +390,13 @@ fn a_chain_that_was_pushed_bit_by_bit_and_is_too_long_is_refused_and_the_ring_go
             assert_eq!(ring.sq_space(), 8, "all was taken");
             ends
         };
-        // Between others, which run.
+        // The SQEs around the chain run.
         push(&mut ring, &[nop(1, 0), nop(2, LINK), nop(3, HARD), nop(4, 0), nop(5, 0)]);
         assert_eq!(ends(&mut ring), [(1, 0), (2, E2BIG), (3, ECANCELED), (4, ECANCELED), (5, 0)]);
-        // The head that skips answers for all.
+        // The skip flag of the head covers the whole chain.
         push(&mut ring, &[nop(1, LINK | SKIP), nop(2, LINK), nop(3, 0), nop(4, 0)]);
         assert_eq!(ends(&mut ring), [(1, E2BIG), (4, 0)]);
-        // What an open end goes on with, it has grown by.
+        // An open link at the end counts towards the length.
         push(&mut ring, &[nop(1, LINK), nop(2, LINK), nop(3, LINK)]);
         assert_eq!(ends(&mut ring), [(1, E2BIG), (2, ECANCELED), (3, ECANCELED)]);
         // Memory comes back with the completions.

@@ -1,5 +1,5 @@
-//! Rings on files that are more than a device: what blocks goes to a worker and comes back, and waiting for it never
-//! deadlocks.
+//! Rings on files that are more than a device: blocking work goes to a worker and comes back, and waits for it never
+//! deadlock.
 #![allow(unsafe_code)] // Raw SQEs.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -19,15 +19,15 @@ use sheave_uring::{Fd, Ring, prep};
 
 use crate::support::{Puppet, buf, fsync, nop, push, reaped, ring, run, rw};
 
-/// How long a worker of a [`Slow`] file takes: longer than any ring spins.
+/// Time that a worker of a [`Slow`] file takes: longer than any ring spins.
 const WORK: Duration = Duration::from_millis(5);
 
-/// A file at 1 MiB of its device, that must block for everything a file may block for.
+/// A file at 1 MiB of its device that blocks in every call that may block.
 #[derive(Debug)]
 struct Slow {
     device: Device,
     kind: MappingKind,
-    /// Whether `map` knows; `map_blocking` makes it so.
+    /// True if `map` succeeds. Set by `map_blocking`.
     mapped: Mutex<bool>,
     fails: Mutex<Option<Status>>,
     sync: Option<Result<(), Status>>,
@@ -113,7 +113,7 @@ fn write(fd: Fd, op_flags: u32, user_data: u64) -> Sqe {
 
 #[test]
 fn the_same_thread_writes_and_drains_without_reaping() {
-    // The completions of these writes run on a worker and end on the ring's thread, which sits in `drain`.
+    // The completion work of these writes runs on a worker; they end on the ring's thread, which is in `drain`.
     let puppet = cached();
     let file = Slow::new(&puppet.device(), MappingKind::Unwritten, true);
     for spin in [Duration::ZERO, Duration::from_micros(10)] {
@@ -146,7 +146,7 @@ fn a_sync_that_the_file_leaves_to_the_device_is_a_flush() {
     }
 }
 
-/// A file whose end moves with its writes, up to 64 KiB.
+/// A file of up to 64 KiB whose end moves with its writes.
 #[derive(Debug)]
 struct Log {
     device: Device,
@@ -199,19 +199,19 @@ fn a_file_that_grows_is_extended_by_writes_and_ends_for_readers_where_it_ends() 
         assert_eq!(run(&mut ring, &[sqe]), [(1, res)], "{sqe:?}");
         assert_eq!(file.size_bytes(), size, "{sqe:?}");
     }
-    // All of a batch, the farthest first.
+    // A batch of writes that extend the file, the farthest first.
     file.size.store(0, Ordering::Relaxed);
     let batch: Vec<Sqe> = (0..8).map(|n| rw(opcode::WRITE, fd, (7 - n) * 4096, 1 << 24, 4096, n)).collect();
     assert!(run(&mut ring, &batch).iter().all(|done| done.1 == 4096));
     assert_eq!(file.size_bytes(), 32768);
 }
 
-/// Written space whose writes complete where the file says.
+/// A file of written space, whose mappings have the given flags.
 #[derive(Debug)]
 struct Asks {
     device: Device,
     flags: MapFlags,
-    /// Ends of writes that it heard of, each on another thread than the ring's.
+    /// Number of calls of `end_write`, all on threads other than the ring's.
     told: AtomicU32,
     ring: ThreadId,
 }
@@ -252,7 +252,7 @@ fn writes_complete_where_the_file_asks() {
     }
 }
 
-/// New space, whose third write takes long to complete: until it is let go, or the test has failed.
+/// New space whose third write does not complete until it is released, or the test has failed.
 #[derive(Debug)]
 struct Held {
     device: Device,
@@ -293,7 +293,7 @@ fn a_slow_end_of_a_write_holds_back_none_that_has_ended_before() {
     push(&mut ring, &sqes);
     ring.submit_and_wait(2).unwrap();
     assert_eq!(reaped(&mut ring), [(0, 4096), (1, -28)], "the third write has not ended");
-    // The slots of the first two serve other requests, while the batch that they were in goes on.
+    // The slots of the first two writes serve other requests while their batch is in progress.
     push(&mut ring, &[rw(opcode::READ, fd, 0, 1 << 24, 4096, 7), rw(opcode::WRITE, fd, 5 << 13, 1 << 24, 4096, 5)]);
     ring.submit_and_wait(1).unwrap();
     assert_eq!(reaped(&mut ring), [(7, 4096)]);
@@ -404,7 +404,7 @@ fn a_file_that_panics_in_a_worker_gives_an_error_and_hangs_nobody() {
     assert_eq!(run(&mut ring, &[write(bad, 0, 1)]), [(1, -5)], "while it maps");
     *file.mapped.lock().unwrap() = true;
     assert_eq!(run(&mut ring, &[write(bad, RWF_DSYNC, 2)]), [(2, -5)], "while it syncs");
-    // On two workers maybe, so in any order.
+    // Two workers may run them, so they end in any order.
     let mut ended = run(&mut ring, &[fsync(bad, 3), write(good, 0, 4)]);
     ended.sort_unstable();
     assert_eq!(ended, [(3, -5), (4, 4096)], "the worker goes on");
@@ -439,7 +439,7 @@ fn the_position_of_a_file_moves_by_what_was_moved_and_not_after_a_failure() {
         assert_eq!(run(&mut ring, &[at_pos(op, 8192)]), [(1, -61)]);
         assert_eq!(sectors(&puppet), Some(8), "behind the first read");
     }
-    // What was refused before it was sent neither.
+    // The position does not move either for a request refused before it was sent.
     assert_eq!(run(&mut ring, &[at_pos(opcode::READ, 100)]), [(1, -22)]);
     puppet.script().fail.clear();
     assert_eq!(run(&mut ring, &[at_pos(opcode::WRITE, 8192)]), [(1, 8192)]);

@@ -1,5 +1,5 @@
-//! Rings and the graces of their files: what is counted and until when, that nothing waits for itself, and the order
-//! and the batches of completion work.
+//! Rings and the graces of their files: the I/O that is counted and for how long, waits that must not deadlock, and the
+//! order and the batches of completion work.
 #![allow(unsafe_code)] // Raw SQEs.
 
 use std::sync::Arc;
@@ -62,7 +62,7 @@ fn sorted(mut ended: Vec<(u64, i32)>) -> Vec<(u64, i32)> {
 #[test]
 fn every_way_of_an_io_is_counted_until_it_has_ended() {
     type Make = fn(Fd) -> Vec<Sqe>;
-    // Alone, several, in a chain, over two mappings, unaligned memory for one of two, from a worker, a failing one.
+    // Single, several, in a chain, over two mappings, unaligned memory for one of two, through a worker, failing.
     let ways: &[(&str, Make)] = &[
         ("a plain read", |fd| vec![read(fd, 0, 1)]),
         ("plain writes", |fd| (0..8).map(|n| write(fd, n * 4096, n)).collect()),
@@ -107,7 +107,7 @@ fn what_was_not_sent_is_not_counted() {
     let fd = ring.attach_file(file.clone()).unwrap();
     file.forget(1);
     file.units.lock().unwrap()[2] = Some((0, MappingKind::Hole, MapFlags::NONE));
-    // Misaligned, beyond the end, a hole, a mapping that blocks and fails, one that lies outside of the device.
+    // Misaligned, beyond the end, a hole, a mapping that blocks and fails, a mapping outside of the device.
     file.units.lock().unwrap()[3] = Some((puppet.size, MappingKind::Mapped, MapFlags::NONE));
     let zeroes = buf(4096);
     let hole = rw(opcode::READ, fd, 2 * UNIT, zeroes.as_ptr() as u64, 4096, 3);
@@ -150,7 +150,7 @@ fn a_thread_that_waits_for_its_own_io_ends_it_and_reads_its_completions_later() 
         let fd = ring.attach_file(file.clone()).unwrap();
         push(&mut ring, &[write(fd, 0, 1), write(fd, UNIT, 2)]);
         ring.submit().unwrap();
-        // As a snapshot does, on the thread that has not reaped.
+        // Waits for a grace on the thread that has not reaped, as a snapshot does.
         assert!(file.graces().wait(file.graces().start(), PATIENCE), "{kind:?}");
         assert_eq!(ring.in_flight(), 0, "{kind:?}: its completions are posted");
         assert_eq!(sorted(reaped(&mut ring)), [(1, 4096), (2, 4096)], "and nobody has taken them");
@@ -159,7 +159,7 @@ fn a_thread_that_waits_for_its_own_io_ends_it_and_reads_its_completions_later() 
 
 #[test]
 fn a_mapping_may_wait_for_a_grace_while_writes_of_the_same_file_end() {
-    // One worker of each kind: what ends the writes must not queue behind what waits for them.
+    // One worker of each kind: work that ends the writes must not queue behind work that waits for them.
     let waited = Arc::new(AtomicU32::new(0));
     let seen = Arc::clone(&waited);
     let puppet = cached();
@@ -452,7 +452,7 @@ fn a_ring_that_goes_is_not_held_up_by_a_worker_that_waits_for_its_io() {
         ring.submit().unwrap();
         until("both wait for the writes", || begun.load(Ordering::SeqCst) >= 2);
         if kind == MappingKind::Unwritten {
-            ring.reap(); // Now a worker ends them.
+            ring.reap(); // From now on a worker ends them.
         }
         let before = Instant::now();
         drop(ring);
@@ -461,7 +461,7 @@ fn a_ring_that_goes_is_not_held_up_by_a_worker_that_waits_for_its_io() {
     }
 }
 
-/// One run of a small program on a pool without threads: what the file heard, and the CQEs.
+/// Runs a small program on a pool without threads. Returns the calls of the file, and the CQEs.
 fn stepped_run(choose: impl Fn(u32) -> bool) -> (Vec<Call>, Vec<(u64, i32)>) {
     let puppet = cached();
     let file = Thin::new(&puppet.device(), 8, MappingKind::Unwritten, nothing);
@@ -514,7 +514,7 @@ fn a_ring_dropped_without_threads_ends_its_writes() {
     ring.reap();
     drop(ring);
     let mut calls = file.calls();
-    // A sync that was queued before may have been run on the way; the mapping was not.
+    // A sync queued earlier may have run as well. The mapping was not run.
     calls.retain(|call| *call != Call::Sync);
     assert!(matches!(calls.as_slice(), [Call::End { pos: 0, .. }]), "{calls:?}");
 }

@@ -1,4 +1,4 @@
-//! A ring on the CPU of its workers runs its short items itself before it waits, and nobody is served late for that.
+//! A ring on the CPU of its workers runs short items itself before it waits, without delaying other rings.
 
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use sheave_uring::{IoWq, Ring};
 
 use crate::support::{buf, reaped};
 
-/// Binds this thread to the CPU that it is on; the settings of a pool that stays there too.
+/// Binds this thread to its current CPU. Returns settings of a pool that stays on that CPU too.
 fn on_this_cpu() -> sheave_uring::IoWqBuilder {
     let cpu = rustix::thread::sched_getcpu();
     let mut set = rustix::thread::CpuSet::new();
@@ -18,7 +18,8 @@ fn on_this_cpu() -> sheave_uring::IoWqBuilder {
     IoWq::builder().cpus(&[cpu])
 }
 
-/// Floods the ring with short reads and NOPs; how many items its pool says that the ring itself ran.
+/// Floods the ring with short reads and NOPs. Returns the number of items that the ring itself ran, as counted by its
+/// pool.
 fn flood(wq: &IoWq, items: u64) -> u64 {
     let device = open_device("ram:size=1M").expect("a device");
     let mut ring = Ring::builder().entries(128).io_wq(wq).build().expect("a ring");
@@ -47,7 +48,7 @@ fn flood(wq: &IoWq, items: u64) -> u64 {
 fn a_ring_that_waits_on_its_workers_cpu_runs_its_short_items_itself() {
     let wq = on_this_cpu().build().expect("a pool");
     let helped = flood(&wq, 64 << 10);
-    // On a busy machine the worker comes first now and then.
+    // On a busy machine the worker sometimes comes first.
     assert!(helped > 4 << 10, "{helped} of {}", 64 << 10);
 }
 
@@ -57,7 +58,7 @@ fn workers_run_everything_where_help_is_not_wanted() {
     assert_eq!(flood(&wq, 4 << 10), 0);
 }
 
-/// Binds this thread to the CPU that it is on; the settings of a pool on another one, if there is any.
+/// Binds this thread to its current CPU. Returns settings of a pool on another CPU, if there is one.
 fn on_another_cpu() -> Option<sheave_uring::IoWqBuilder> {
     let cpu = rustix::thread::sched_getcpu();
     let allowed = rustix::thread::sched_getaffinity(None).expect("the CPUs of this thread");
@@ -73,7 +74,7 @@ fn workers_of_another_cpu_run_everything() {
     assert_eq!(flood(&wq, 4 << 10), 0);
 }
 
-/// Does each of these so many times by itself, and waits for it; how many items the ring ran.
+/// Runs each of the entries alone, `times` times, and waits for it. Returns the number of items that the ring ran.
 fn one_by_one(wq: &IoWq, times: u64, entries: impl Fn(sheave_uring::Fd) -> Vec<Entry>) -> u64 {
     let device = open_device("ram:size=1M").expect("a device");
     let mut ring = Ring::builder().entries(8).io_wq(wq).build().expect("a ring");
@@ -97,7 +98,7 @@ fn a_ring_that_waits_for_one_short_item_alone_runs_it_wherever_its_workers_are()
     assert_eq!(one_by_one(&wq, 50, |_| vec![prep::nop().into()]), 50);
     assert_eq!(one_by_one(&wq, 50, |fd| vec![prep::read(fd, buf(4096)).into()]), 50);
     assert_eq!(wq.counts().map(|counts| counts.created), [0, 0], "nobody was made for them");
-    // Two are done side by side, and what is long is not for the thread of the ring.
+    // Two items at once run in parallel, and long items are not run on the ring's thread.
     assert_eq!(one_by_one(&wq, 50, |_| vec![prep::nop().into(), prep::nop().into()]), 0);
     assert_eq!(one_by_one(&wq, 50, |fd| vec![prep::read(fd, buf(64 << 10)).into()]), 0);
     let no_help = on_this_cpu().help(false).build().expect("a pool");
@@ -128,7 +129,7 @@ fn a_write_is_in_the_file_without_another_call_also_while_the_worker_naps() {
     let fd = ring.attach(&device).expect("attached");
     let file = std::fs::File::open(&path).expect("the file");
     for round in 1..=40_u8 {
-        // Short, which no worker is woken for while one naps, and long.
+        // Short writes, for which a napping worker is not woken, and long writes.
         let len = if round % 4 == 0 { 1 << 20 } else { 4096 };
         let mut data = buf(len);
         data.fill(round);
@@ -144,7 +145,7 @@ fn a_write_is_in_the_file_without_another_call_also_while_the_worker_naps() {
             assert!(Instant::now() < limit, "round {round}: never written");
             std::thread::sleep(Duration::from_micros(50));
         }
-        // The worker has run out of work, and naps.
+        // After this the worker has no work, and naps.
         ring.drain();
         assert_eq!(reaped(&mut ring), [(1, len as i32)]);
     }
@@ -175,7 +176,7 @@ fn a_ring_that_goes_with_a_wake_up_put_off_leaves_its_pool_to_the_others() {
             ring.push(prep::nop().run_async().user_data(n)).expect("room");
         }
         ring.submit().expect("submitted");
-        // The worker naps, or has begun, or is about to nap.
+        // At this point the worker naps, has begun, or is about to nap.
         drop(ring);
         for entry in [Entry::from(prep::nop()), prep::read(fd, buf(64 << 10)).into()] {
             other.push(entry.run_async()).expect("room");
@@ -187,7 +188,7 @@ fn a_ring_that_goes_with_a_wake_up_put_off_leaves_its_pool_to_the_others() {
     let mut last = Ring::builder().entries(8).io_wq(&wq).build().expect("a ring");
     last.push(prep::nop().run_async()).expect("room");
     last.submit().expect("submitted");
-    // Both rings and the pool, with a wake-up put off: nobody waits for the idle time of a worker.
+    // Drops both rings and the pool while a wake-up is deferred: the drop must not wait for a worker's idle timeout.
     let start = Instant::now();
     drop((last, other, wq));
     assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());

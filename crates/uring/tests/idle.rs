@@ -1,4 +1,4 @@
-//! A ring that waits uses no CPU: at most 1 % of a core, whatever it waits for.
+//! A waiting ring uses no CPU: at most 1 % of a core, in every kind of wait.
 
 mod support;
 
@@ -12,7 +12,7 @@ use support::{buf, push};
 
 const WAIT: Duration = Duration::from_millis(1000);
 
-/// CPU time of this thread, user and system.
+/// Returns the CPU time of this thread, user and system.
 fn cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a timespec of our own to fill.
@@ -22,7 +22,7 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Waits, and compares the CPU time of this thread with the time that passed.
+/// Runs `wait`, and compares the CPU time of this thread with the elapsed time.
 fn check(what: &str, wait: impl FnOnce()) {
     let (start, cpu) = (Instant::now(), cpu_time());
     wait();
@@ -31,7 +31,7 @@ fn check(what: &str, wait: impl FnOnce()) {
     assert!(used * 100 <= waited, "{what}: {used:?} of CPU in {waited:?}");
 }
 
-/// A ring with `depth` reads of the device in flight.
+/// Returns a ring with `depth` reads of the device in flight.
 fn reads(spec: &str, depth: u64) -> Ring {
     let mut ring = Ring::builder().entries(64).build().unwrap();
     let fd = ring.attach(&open_device(spec).unwrap()).unwrap();
@@ -122,7 +122,7 @@ fn waiting_for_a_timeout() {
 
 #[test]
 fn waiting_with_a_kernel_ring() {
-    // The device has a kernel ring, in which the ring sleeps from then on, also for what is not the kernel's.
+    // This device uses a kernel ring, in which the ring sleeps from then on, also for other wake-ups.
     let dir = tempfile::tempdir().unwrap();
     let spec = format!("file:{},size=1M", dir.path().join("image").display());
     let file = match open_device(&spec) {

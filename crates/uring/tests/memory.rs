@@ -1,5 +1,5 @@
-//! Memory that operations own: every type comes back with its completion, whichever way the I/O took; what a device
-//! cannot take is refused and says why; nothing is lost or freed early when something ends early.
+//! Memory that operations own: every type comes back with its completion, on every path of an I/O; a device refuses
+//! unsuitable memory with a reason; no memory is lost or freed early when an operation ends early.
 #![allow(unsafe_code)] // Operations of the raw interface among the others.
 
 use std::sync::Arc;
@@ -70,7 +70,7 @@ fn a_part_is_read_and_the_rest_stays() {
 }
 
 #[test]
-#[allow(clippy::reversed_empty_ranges)] // One of the parts that are none.
+#[allow(clippy::reversed_empty_ranges)] // One of the invalid parts.
 fn a_part_outside_of_the_memory_is_efault() {
     let (mut ring, fd) = ring(RAM, 8);
     for part in [0..1024, 512..1024, 1024..1536, usize::MAX - 511..usize::MAX, 512..0] {
@@ -83,7 +83,7 @@ fn a_part_outside_of_the_memory_is_efault() {
     }
     ring.register_buffers(vec![Buf::zeroed(4096, 4096).expect("memory")]).expect("registered");
     for part in [0..1024, 512..1024, usize::MAX - 511..usize::MAX] {
-        // The part is one of the range, not of the whole buffer.
+        // A part is relative to the range, not to the whole buffer.
         ring.push(prep::read_fixed(fd, 0, 1024..1536).part(part.clone())).expect("room");
         ring.submit_and_wait(1).expect("submitted");
         assert_eq!(ring.pop().map(|done| done.res), Some(-14), "{part:?}");
@@ -131,7 +131,7 @@ fn an_offset_that_is_no_multiple_is_told_and_other_errors_are_not() {
     assert_eq!((wanted[3], wanted[4]), (None, None));
 }
 
-/// Owned, raw and fixed reads in one batch, in every order that a small number says.
+/// Mixes owned, raw and fixed reads and NOPs in one batch, in every order: two bits of a number select each operation.
 #[test]
 fn operations_of_both_interfaces_mix() {
     let (mut ring, fd) = ring(RAM, 8);
@@ -183,7 +183,7 @@ fn raw_readers_see_the_callers_user_data_and_memory_goes_with_its_cqe() {
     }
 }
 
-/// Memory whose drop panics if its first byte says so.
+/// Memory whose drop panics if its first byte is 1.
 struct Fuse(Vec<u8>);
 
 impl Drop for Fuse {
@@ -207,7 +207,7 @@ unsafe impl IoBuf for Fuse {
 #[test]
 fn memory_that_panics_when_it_is_dropped_takes_no_other_with_it() {
     let (mut ring, fd) = ring(RAM, 8);
-    // User data that would be the key of an operation in flight, if it were taken for one.
+    // This user data would be the key of an operation in flight if it were taken for a key.
     for (at, byte) in [0, 1, 0].into_iter().enumerate() {
         ring.push(prep::write(fd, Fuse(vec![byte; 512])).user_data(2 - at as u64)).expect("room");
     }
@@ -267,7 +267,7 @@ fn what_fails_or_overflows_comes_back_too() {
         for at in 0..4 {
             ring.push(prep::read(fd, vec![0; 512]).user_data(round << 8 | at)).expect("room");
         }
-        // Nothing is read: what does not fit into the CQ waits behind it.
+        // No CQE is read: those that do not fit into the CQ go to the overflow list.
         let _ = ring.submit();
         ring.drain();
     }
@@ -284,7 +284,7 @@ fn what_fails_or_overflows_comes_back_too() {
 
 #[test]
 fn a_buffer_that_a_record_uses_is_not_given_back_early() {
-    // Adjacent reads into different buffers share a request; nothing has ended while the device holds them.
+    // Adjacent reads into different buffers share a request, and the device still holds them.
     let (mut ring, fd) = ring("null:size=1M,latency=20ms", 8);
     ring.register_buffers((0..4).map(|_| Buf::zeroed(512, 512).expect("memory")).collect()).expect("registered");
     for round in 0..2 {

@@ -1,6 +1,6 @@
-//! Everything at once on one ring: reads, chains, drains, timeouts, guards, cancels and messages, some of them through
-//! a worker, on a device that takes its time. Whatever becomes of them, each SQE gives one CQE and each buffer comes
-//! back.
+//! All kinds of operations at once on one ring: reads, chains, drains, timeouts, link timeouts, cancels and messages,
+//! some of them through a worker, on a device with latency. Each SQE gives one CQE and each buffer comes back, in every
+//! outcome.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use sheave_uring::{Fd, Ring};
 
 const SEEDS: u64 = 150;
 const STEPS: u64 = 40;
-/// User data of messages start here.
+/// First user data of messages.
 const MESSAGE: u64 = 1 << 32;
 
-/// What became of an SQE.
+/// State of an SQE.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pushed {
     cqes: u32,
@@ -31,10 +31,9 @@ struct Mix {
     time: VirtualClock,
     device: Fd,
     itself: Fd,
-    /// By user data.
     pushed: HashMap<u64, Pushed>,
     next: u64,
-    /// Messages that were accepted, less those that came.
+    /// Number of messages accepted and not yet received.
     under_way: i64,
 }
 
@@ -120,7 +119,7 @@ impl Mix {
         for _ in 0..self.rng.below(12) {
             self.push();
         }
-        // Too much in flight is an answer: what was not taken stays in the SQ.
+        // An error means too much in flight: SQEs that were not taken stay in the SQ.
         let _ = self.ring.submit();
         if self.rng.below(3) == 0 {
             self.time.advance(Duration::from_micros(self.rng.below(20_000)));
@@ -135,7 +134,7 @@ impl Mix {
         }
     }
 
-    /// Lets everything end.
+    /// Waits until everything has ended.
     fn end(&mut self) {
         for round in 0.. {
             let _ = self.ring.submit();
@@ -147,7 +146,7 @@ impl Mix {
                 break;
             }
             assert!(round < 20_000, "{open} never ended, {} in flight", self.ring.in_flight());
-            // A worker has what is asynchronous, and looks at its device every ten milliseconds at the latest.
+            // Asynchronous operations are with a worker, which polls its device at least every ten milliseconds.
             if round < 1_000 {
                 std::thread::yield_now();
             } else {

@@ -1,5 +1,5 @@
-//! Nothing allocates on submit or complete once a ring is warm: a counting allocator watches every kind of I/O, typed
-//! and raw, through registered buffers and others, one at a time and in batches.
+//! No allocation on submit or complete once a ring is warm: a counting allocator checks every kind of I/O, typed and
+//! raw, through registered buffers and others, one at a time and in batches.
 #![allow(unsafe_code)] // Raw SQEs carry addresses.
 
 use std::sync::Arc;
@@ -27,10 +27,10 @@ static ALLOCATOR: Counting = Counting;
 
 const BLOCK: usize = 4096;
 const BATCH: usize = 32;
-/// Blocks of the device.
+/// Number of blocks of the device.
 const BLOCKS: u64 = 256;
 
-/// What the batches are made of.
+/// Operation of a batch.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Read,
@@ -45,9 +45,9 @@ const KINDS: [Kind; 5] = [Kind::Read, Kind::Write, Kind::Dsync, Kind::Fsync, Kin
 struct Bench {
     ring: Ring,
     fd: Fd,
-    /// Memory of the typed operations while it is not with the ring.
+    /// Memory for typed operations while the ring does not have it.
     bufs: Vec<Buf>,
-    /// Memory of the raw ones.
+    /// Memory for raw operations.
     raw: Buf,
     /// Vectors for READV and WRITEV.
     vecs: Box<[[usize; 2]]>,
@@ -72,12 +72,12 @@ impl Bench {
     }
 
     fn next_offset(&mut self) -> u64 {
-        // Not adjacent, so that what merges does not hide what would not.
+        // Not adjacent: merged requests would hide allocations of unmerged ones.
         self.block = (self.block + 7) % (BLOCKS - 4);
         self.block * BLOCK as u64
     }
 
-    /// Waits for the batch, takes the memory back, and gives how many CQEs came.
+    /// Waits for the batch and takes the memory back. Returns the number of CQEs.
     fn finish(&mut self, wanted: usize) -> usize {
         let mut seen = 0;
         self.ring.submit_and_wait(wanted as u32).unwrap();
@@ -142,7 +142,7 @@ impl Bench {
         self.finish(batch);
     }
 
-    /// Chains, drains, skips, vectors, and what is refused.
+    /// Runs chains, drains, skips, vectors, and refused operations.
     fn odd(&mut self) {
         for flag in [IOSQE_IO_LINK, IOSQE_IO_HARDLINK, IOSQE_IO_DRAIN] {
             for n in 0..BATCH {
@@ -151,7 +151,7 @@ impl Bench {
             }
             self.finish(BATCH);
         }
-        // Over the workers and back.
+        // Through the workers and back.
         for n in 0..BATCH {
             let sqe = self.sqe(if n % 2 == 0 { Kind::Write } else { Kind::Read }, false, n);
             self.push(Sqe { flags: IOSQE_ASYNC, ..sqe });
@@ -171,7 +171,7 @@ impl Bench {
         assert_eq!(self.ring.completions().filter(|c| c.res == -22).count(), 2);
     }
 
-    /// Timeouts that are counted, removed, cancelled, and that guard a read; messages.
+    /// Runs timeouts that are counted, removed, cancelled, and that limit a read; messages.
     fn timers(&mut self, me: Fd) {
         let time = [1000_i64, 0];
         let plain = Sqe { fd: -1, ..Sqe::default() };
@@ -221,12 +221,12 @@ fn self_read(fd: Fd, addr: u64) -> Sqe {
     Sqe { opcode: opcode::READ, fd: fd.raw(), addr, len: BLOCK as u32, ..Sqe::default() }
 }
 
-/// A file in units of every state, some of which take completion work, syncs, or a worker to be mapped.
+/// A file with units of every state, some of which need completion work, syncs, or a worker to be mapped.
 #[derive(Debug)]
 struct Units {
     device: Device,
     unit: u64,
-    /// Where the first unit ends, so that blocks may lie across units.
+    /// End of the first unit. Unless it is a multiple of a block, blocks cross units.
     skew: u64,
     grace: Arc<Grace>,
     asked: AtomicU32,
@@ -313,7 +313,7 @@ fn a_warm_ring_over_null_allocates_nothing() {
 #[test]
 fn the_first_sleep_for_a_tag_allocates_nothing() {
     let device = open_device("null:size=1M,host_depth=4,latency=10us").unwrap();
-    // It spins where it waits, so that it is warm before it ever sleeps; a drain sleeps.
+    // It spins in waits, so it is warm without ever having slept; a drain sleeps.
     let mut bench = Bench::with(Ring::builder().spin(Duration::from_secs(60)), &device);
     (0..2).for_each(|_| bench.everything());
     let count = allocations(|| {

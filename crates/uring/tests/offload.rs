@@ -1,4 +1,4 @@
-//! `IOSQE_ASYNC`: a worker does the whole operation, without the ring's help, and it ends as it would here.
+//! `IOSQE_ASYNC`: a worker does the whole operation without the ring, with the same result as on the ring.
 #![allow(unsafe_code)] // Raw SQEs.
 
 use std::os::unix::fs::FileExt;
@@ -54,7 +54,7 @@ fn an_async_write_is_in_the_file_without_another_call_of_the_ring() {
     std::fs::remove_dir_all(dir).expect("removed");
 }
 
-/// A directory of this test.
+/// Creates a directory for the calling test.
 fn tempfile() -> std::path::PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = format!("sheave-offload-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::SeqCst));
@@ -74,7 +74,7 @@ fn copies_are_the_workers_work() {
         time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
     };
     let cpus = || (cpu(rustix::time::ClockId::ThreadCPUTime), cpu(rustix::time::ClockId::ProcessCPUTime));
-    // The first round touches the memory. Of the others the best counts: what else the machine does only adds.
+    // The first round touches the memory. The smallest share of the others counts, because other load only adds to it.
     let mut least = 1.0_f64;
     for round in 0..9 {
         let (thread, process) = cpus();
@@ -103,7 +103,7 @@ fn the_device_counts_what_a_worker_has_in_flight() {
     push(&mut ring, &[Sqe { flags: IOSQE_ASYNC, ..rw(opcode::READ, fd, 0, memory.as_ptr() as u64, 4096, 1) }]);
     ring.submit().expect("submitted");
     until("a worker has sent it", || device.in_flight().total() == 1);
-    // It is the device's: neither cancelled nor found a second time.
+    // The device has it: it is not cancelled, and not found a second time.
     assert_eq!(ring.cancel(Cancel::user_data(1)).map_err(|errno| -errno.0), Err(EALREADY));
     assert_eq!(ring.cancel(Cancel::user_data(1)).map_err(|errno| -errno.0), Err(-2));
     puppet.script().finish = u32::MAX;
@@ -112,7 +112,7 @@ fn the_device_counts_what_a_worker_has_in_flight() {
     assert_eq!(device.in_flight().total(), 0);
 }
 
-/// A device that begins what comes and leaves, and ends nothing until it is told.
+/// A device that starts the requests and returns, and ends none until the test releases it.
 fn asynchronous() -> Puppet {
     Puppet::new().caps(|caps| caps.asynchronous = true).holding()
 }
@@ -194,13 +194,12 @@ fn chains_drains_and_guards_hold_for_what_its_own_ring_begins() {
     assert!(ended.iter().position(|end| end.0 == 0) < ended.iter().position(|end| end.0 == 1));
 }
 
-/// A file on an asynchronous device: units to be mapped by a worker first, and a look at the memory of each I/O.
+/// A file on an asynchronous device: a worker must map its units first, and checksum the memory of each I/O.
 #[derive(Debug)]
 struct Blocks {
     device: Device,
-    /// Positions that are mapped.
     known: Mutex<Vec<u64>>,
-    /// Threads that mapped for long, and that looked at memory.
+    /// Threads that called `map_blocking`, and threads that called `end_summed_blocking`.
     mapped_by: Mutex<Vec<std::thread::ThreadId>>,
     looked_by: Mutex<Vec<std::thread::ThreadId>>,
 }
@@ -270,7 +269,7 @@ fn of_a_mapped_file_workers_map_and_sum_and_wait_for_no_device() {
 fn a_ring_that_goes_takes_what_its_workers_wait_for_out_of_the_device() {
     let puppet = Puppet::new().holding();
     let device = puppet.device();
-    // Fewer workers than operations: some have begun, others not.
+    // Fewer workers than operations, so that some have begun and others not.
     let wq = IoWq::builder().max_workers(2, 2).build().expect("a pool");
     let mut ring = Ring::builder().entries(16).io_wq(&wq).build().expect("a ring");
     let fd = ring.attach(&device).expect("attached");
@@ -291,7 +290,7 @@ fn a_ring_that_goes_takes_what_its_workers_wait_for_out_of_the_device() {
     assert_eq!(reaped(&mut other), [(9, 4096)], "the workers are there for others");
 }
 
-/// All operations and what can be wrong with them, on a file of 1 MiB.
+/// Returns all operations with all their possible errors, on a file of 1 MiB.
 fn programs(fd: i32, fixed: u64, memory: &Buf, vecs: &[[u64; 2]]) -> Vec<Sqe> {
     let at = memory.as_ptr() as u64;
     let vectored = |op, off| Sqe { len: vecs.len() as u32, ..rw(op, fd, off, vecs.as_ptr() as u64, 0, 0) };
@@ -311,11 +310,11 @@ fn programs(fd: i32, fixed: u64, memory: &Buf, vecs: &[[u64; 2]]) -> Vec<Sqe> {
         Sqe { buf_index: 0, addr: fixed, ..plain(opcode::READ_FIXED, 0, 8192) },
         Sqe { buf_index: 3, addr: fixed, ..plain(opcode::READ_FIXED, 0, 8192) },
         Sqe { buf_index: 0, addr: fixed + (1 << 20), ..plain(opcode::READ_FIXED, 0, 8192) },
-        // The position of the file, which each of them moves.
+        // Use the position of the file, and move it.
         plain(opcode::READ, minus_one, 4096),
         plain(opcode::WRITE, minus_one, 8192),
         plain(opcode::READ, minus_one, 4096),
-        // Across the end, at it, beyond it, not in blocks, negative, nothing.
+        // Across the end, at it, beyond it, not in blocks, negative, empty.
         plain(opcode::READ, mib - 4096, 8192),
         plain(opcode::READ, mib, 4096),
         plain(opcode::WRITE, mib, 4096),
@@ -337,7 +336,7 @@ fn programs(fd: i32, fixed: u64, memory: &Buf, vecs: &[[u64; 2]]) -> Vec<Sqe> {
     ]
 }
 
-/// A file with mappings, which knows them at once or only where it may block.
+/// A file with mappings, which `map` returns at once, or only `map_blocking`.
 #[derive(Debug)]
 struct Mapped {
     device: Device,
@@ -388,7 +387,7 @@ impl File for Mapped {
     }
 }
 
-/// A pool on the one CPU on which this thread stays from now on.
+/// Returns a pool on one CPU, to which this thread is bound as well.
 fn pool_on_this_cpu() -> IoWq {
     let cpu = rustix::thread::sched_getcpu();
     let mut set = rustix::thread::CpuSet::new();
@@ -421,7 +420,7 @@ fn every_operation_ends_as_it_does_without_the_flag() {
             for (n, sqe) in programs(fd.raw(), fixed, &memory, &vecs).into_iter().enumerate() {
                 ended.extend(run(&mut ring, &[Sqe { user_data: n as u64, flags, ..sqe }]));
                 if what == "one CPU" && flags != 0 {
-                    // Brings a worker into its nap, in which short operations are the ring's.
+                    // Puts a worker into its nap, during which the ring runs short operations.
                     ended.extend(
                         run(&mut ring, &[nop_result(n as u64, 0, 0), crate::support::nop(n as u64, flags)]).drain(2..),
                     );
@@ -434,7 +433,7 @@ fn every_operation_ends_as_it_does_without_the_flag() {
         let [(without, data), (with, data_with)] = results;
         assert_eq!(with, without, "{what}, polled {polled}");
         if what == "one CPU" {
-            // Else nothing of it was shown there. On a busy machine a nap may end before the ring waits.
+            // Proves that the ring did run operations here. On a busy machine a nap may end before the ring waits.
             until("the ring has run an operation itself", || {
                 let mut ring = Ring::builder().entries(8).io_wq(&wq).build().expect("a ring");
                 (0..8).for_each(|n| assert_eq!(run(&mut ring, &[crate::support::nop(n, IOSQE_ASYNC)]), [(n, 0)]));

@@ -1,4 +1,4 @@
-//! Options that turn a mechanism of the fast path off: each by what it counts.
+//! Options that disable a mechanism of the fast path, each verified by a counter.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use sheave_base::clock::{Clock, VirtualClock};
 use sheave_drivers::open_device;
 use sheave_uring::{Ring, RingBuilder, prep};
 
-/// Does so many batches of 32 reads.
+/// Runs `count` batches of 32 reads on a ring with these settings.
 fn batches(builder: RingBuilder, count: u32) -> (Ring, VirtualClock) {
     let (clock, time) = Clock::virtual_clock();
     let mut ring = builder.entries(32).polled(true).clock(clock).build().expect("a ring");
@@ -20,7 +20,7 @@ fn run(ring: &mut Ring, count: u32) {
     for _ in 0..count {
         for at in 0..32 {
             let buf = Buf::zeroed(512, 512).expect("memory");
-            // Every other block: nothing to merge. Vectors take a slot each.
+            // Every other block, so that nothing merges. Vectored reads take a slot each.
             ring.push(prep::readv(fd, vec![buf]).offset(at * 1024)).expect("room");
         }
         ring.submit_and_wait(32).expect("submitted");
@@ -30,9 +30,9 @@ fn run(ring: &mut Ring, count: u32) {
 
 #[test]
 fn the_age_of_a_stamp_is_what_the_clock_is_read_for() {
-    // One is for the attached device: from then on its timeout counts.
+    // The attached device reads the clock once: its timeouts start then.
     let reads = |builder: RingBuilder| batches(builder, 100).1.reads() - 1;
-    // Waiting looks at it as well, in all of them alike.
+    // Waiting also looks at the clock, equally often in all of them.
     let unbounded = batches(Ring::builder().stamp_age(Duration::MAX), 100).1.looks();
     let looks = |builder: RingBuilder| batches(builder, 100).1.looks() - unbounded;
     let begins = looks(Ring::builder());
@@ -45,8 +45,8 @@ fn the_age_of_a_stamp_is_what_the_clock_is_read_for() {
     assert_eq!(reads(Ring::builder().stats(false).stamp_age(Duration::ZERO)), 0, "statistics alone want stamps");
 }
 
-/// An ordinary build has no hooks of the lab: where a method of the ring had one of these names, it would be taken in
-/// place of the trait's, and this would not compile.
+/// An ordinary build has no hooks of the lab. If the ring had a method with one of these names, that method would be
+/// preferred to the trait's, and this would not compile.
 #[cfg(not(sheave_lab))]
 #[test]
 fn what_only_experiments_need_is_not_there() {

@@ -12,7 +12,7 @@ use sheave_uring::{IoWq, Ring};
 
 use support::{Puppet, buf, reaped};
 
-/// Writes of these lengths are given to workers one after the other, at as many places.
+/// Lengths of the writes, which go to workers one after the other, each to its own place.
 const LENGTHS: [usize; 6] = [4096, 65536, 4096, 4096, 65536, 65536];
 
 fn page_cache(caps: &mut Capabilities) {
@@ -27,7 +27,7 @@ fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// A ring with four workers that have begun as much as they begin of the writes.
+/// Returns a ring whose four workers have begun all of the writes that they can begin.
 fn writing(device: &Device) -> (Ring, IoWq) {
     let wq = IoWq::builder().max_workers(4, 1).build().expect("a pool");
     let mut ring = Ring::builder().entries(16).io_wq(&wq).build().expect("a ring");
@@ -37,7 +37,7 @@ fn writing(device: &Device) -> (Ring, IoWq) {
     }
     ring.submit().expect("submitted");
     until("a worker has begun", || device.in_flight().total() > 0);
-    // The others would have begun by now: a blocked worker is replaced after 50 us.
+    // Enough time for the others to begin: a blocked worker is replaced after 50 us.
     std::thread::sleep(Duration::from_millis(20));
     (ring, wq)
 }
@@ -108,7 +108,8 @@ fn the_last_of_many_writes_to_a_place_is_what_the_file_has() {
         assert!(there[65536 + 4096..2 * 65536].iter().all(|&byte| byte == 30), "round {round}");
     }
     assert_eq!(wq.counts()[0].helped, 0, "ordered writes are the workers'");
-    // A worker writes itself: the kernel has made no thread for what a file system cannot do without waiting.
+    // The worker makes the write call itself: the kernel has created no thread for writes that would block in the file
+    // system.
     let tasks = std::fs::read_dir("/proc/self/task").expect("proc").flatten();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
     assert_eq!(names.filter(|name| name.starts_with("iou-wrk")).count(), 0, "threads of the kernel's");

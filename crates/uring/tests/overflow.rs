@@ -1,4 +1,4 @@
-//! Full queues: a full SQ answers, a full CQ loses nothing and keeps its order, and everything has a bound.
+//! Full queues: a full SQ refuses, a full CQ loses nothing and keeps its order, and everything is bounded.
 
 use sheave_uring::{Ring, RingError, prep};
 
@@ -10,7 +10,7 @@ fn push_nops(ring: &mut Ring, from: u64, count: u64) {
     }
 }
 
-/// The user data of all that can be read, through the overflow.
+/// Returns the user data of all completions, those in the overflow list included.
 fn read_all(ring: &mut Ring) -> Vec<u64> {
     let mut all = Vec::new();
     loop {
@@ -55,7 +55,7 @@ fn cqes_that_find_the_cq_full_are_kept_flagged_and_flushed_in_order() {
         push_nops(&mut ring, pushed, 8);
         assert_eq!(ring.submit().unwrap(), 8);
         pushed += 8;
-        // Reads a few at a time, and everything.
+        // Reads in small portions, until nothing is left.
         for take in [round % 3, 2, 4, round % 5] {
             let left = pushed - seen.len() as u64;
             assert_eq!(ring.cq_overflowed(), left > 4, "{left} left in round {round}");
@@ -130,7 +130,7 @@ fn messages_behind_a_full_cq_are_bounded_and_none_that_was_taken_is_lost() {
     let mut ring = Ring::builder().entries(4).cq_entries(4).in_flight(4).build().unwrap();
     let handle = ring.handle();
     let mut sent = 0;
-    // The ring keeps reaping, and nobody reads: sooner or later the sender must be told.
+    // The ring reaps and no CQE is read, so the sender must be refused at some point.
     for _ in 0..10_000 {
         if handle.send(sent, 7).is_ok() {
             sent += 1;

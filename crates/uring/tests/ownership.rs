@@ -1,4 +1,4 @@
-//! Typed ownership: whatever is dropped, and whenever, memory that a device may touch is not freed.
+//! Typed ownership: memory that a device may touch is never freed, whatever is dropped and when.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,8 +16,8 @@ use sheave_uring::{Ring, prep};
 use crate::support::{Puppet, buf, ring};
 use crate::watch::Watch;
 
-/// A device that writes to the memory of its reads late, from another thread: freed memory would be written to (the
-/// address sanitizer sees that), and is looked for before.
+/// A device that writes to the memory of its reads late, from another thread. Checks for freed memory before each
+/// write; the address sanitizer would see the write, too.
 #[derive(Clone, Debug)]
 struct Late {
     delay: Duration,
@@ -51,7 +51,7 @@ impl Late {
     }
 }
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+#[allow(unsafe_code)] // The author of a driver vouches for the memory of its requests.
 // SAFETY: D7: its queues take whatever it says that they take.
 unsafe impl Driver for Late {
     fn limits(&self) -> Limits {
@@ -71,7 +71,7 @@ unsafe impl Driver for Late {
     }
 }
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+#[allow(unsafe_code)] // The author of a driver vouches for the memory of its requests.
 // SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
 unsafe impl HwQueue for LateQueue {
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
@@ -100,13 +100,13 @@ unsafe impl HwQueue for LateQueue {
     }
 }
 
-/// A ring with reads of a late device in flight; the watches of their memory.
+/// Returns a ring with reads of a late device in flight, and the watches of their memory.
 fn in_flight(late: &Late) -> (Ring, Vec<Watch>) {
     let mut ring = ring();
     let fd = ring.attach(&Device::from_driver("late", Box::new(late.clone()))).unwrap();
     let mut watches = Vec::new();
-    // One with an address of its own, one that a link holds back, one vectored, one that no CQE will tell of. The
-    // sectors are apart, so that nothing is merged.
+    // A read that is issued, one that a link holds back, a vectored one, and one without CQE. Their sectors are apart,
+    // so that nothing merges.
     let entries = [prep::read(fd, watched(&mut watches)).offset(0).link(), prep::read(fd, watched(&mut watches))];
     let vectored = prep::readv(fd, vec![watched(&mut watches)]).offset(16384);
     let skipped = prep::read(fd, watched(&mut watches)).offset(32768).skip_success();
@@ -195,7 +195,7 @@ fn refused_and_cancelled_operations_give_their_memory_back() {
     assert_eq!(bufs.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1, 2]);
 }
 
-/// Reads and writes of a device, dropped with their ring while they are in flight.
+/// Drops a ring while reads and writes of a device are in flight.
 fn drop_in_mid_io(spec: &str) {
     for registered in [false, true] {
         let device = open_device(spec).unwrap();

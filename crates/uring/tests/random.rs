@@ -1,5 +1,5 @@
-//! Random programs on a device that holds, refuses, reorders and fails as it likes, while files, buffers and the CQ
-//! change under them: one CQE an SQE, all memory comes back, and everything ends.
+//! Random programs on a device that holds, refuses, reorders and fails requests, while files, buffers and the CQ
+//! change: one CQE an SQE, all memory comes back, and everything ends.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,17 +21,17 @@ use crate::patchy::Patchy;
 use crate::support::{Puppet, bad, buf, fsync, nop, nop_result, rw};
 use crate::watch::Watch;
 
-/// Blocks of a device; some offsets lie behind them.
+/// Number of blocks of a device; some offsets lie beyond them.
 const BLOCKS: u64 = 64;
-/// User data of messages.
+/// First user data of messages.
 const MESSAGES: u64 = 1 << 40;
-/// No timeout of the programs is longer, so that all of them end.
+/// Longest timeout of the programs, so that all of them end.
 static SHORT: [i64; 2] = [0, 500_000];
 
-/// What is known of an SQE.
+/// State of a submitted SQE.
 #[derive(Debug)]
 struct Sent {
-    /// Some member of its chain skips, so that it may give no CQE.
+    /// Some member of its chain has the skip flag, so it may give no CQE.
     may_skip: bool,
     cqes: u32,
 }
@@ -48,11 +48,11 @@ struct World {
     next: u64,
     messages: u64,
     messages_seen: u64,
-    /// Memory of typed operations by user data, until it comes back.
+    /// Memory of typed operations in flight, by user data.
     watches: HashMap<u64, Watch>,
-    /// Results of CQEs; [`OVERFLOW`], [`BUSY`] when these were met.
+    /// Results of CQEs seen; also [`OVERFLOW`] and [`BUSY`] when these occurred.
     met: BTreeSet<i32>,
-    /// Of raw reads and writes; reads of holes write zeroes to it.
+    /// Memory of raw reads and writes. Reads of holes write zeroes to it.
     memory: Buf,
 }
 
@@ -62,7 +62,7 @@ const BUSY: i32 = 2;
 impl World {
     fn new(seed: u64) -> World {
         let mut rng = Rng::new(seed);
-        // Some have fewer slots than a chain has members.
+        // Some rings have fewer slots than a chain has members.
         let (entries, cq, slots) = (4 << rng.below(4), 2 << rng.below(6), 1 << rng.below(7));
         let builder = Ring::builder().entries(entries).cq_entries(cq).in_flight(slots).polled(rng.percent(30));
         let mut ring = builder.spin(Duration::from_micros(rng.below(20))).build().unwrap();
@@ -162,7 +162,7 @@ impl World {
         entry.user_data(user_data)
     }
 
-    /// A chain of one to six, some typed; all of it, if there is room.
+    /// Pushes a chain of one to six operations, some typed, if it fits as a whole.
     fn push_chain(&mut self) {
         let len = if self.rng.percent(70) { 1 } else { 1 + self.rng.below(6) };
         if u64::from(self.ring.sq_space()) < len {
@@ -210,7 +210,7 @@ impl World {
                 assert!(!watch.is_freed(), "{user_data}: the memory is the completion's");
                 watch.forget();
                 let bufs = completion.into_bufs();
-                // Zeroes are what a hole reads as.
+                // A hole reads as zeroes.
                 let is_its_own = bufs[0][..8] == user_data.to_le_bytes() || bufs[0][..8] == [0; 8];
                 assert!(is_its_own, "{user_data} has somebody else's memory");
             }
@@ -259,7 +259,7 @@ impl World {
         match self.rng.below(20) {
             0..=8 => self.push_chain(),
             9..=11 => {
-                let busy = self.ring.submit().is_err(); // An answer like any other.
+                let busy = self.ring.submit().is_err(); // Busy is a valid result.
                 let overflow = self.ring.cq_overflowed();
                 self.met.extend([(busy, BUSY), (overflow, OVERFLOW)].iter().filter(|met| met.0).map(|met| met.1));
             }
@@ -274,7 +274,7 @@ impl World {
         }
     }
 
-    /// Lets everything end, and counts.
+    /// Waits until everything has ended, and checks the counts.
     fn finish(mut self) -> BTreeSet<i32> {
         for (puppet, _) in &self.devices {
             let mut script = puppet.script();
@@ -304,7 +304,7 @@ impl World {
         self.met
     }
 
-    /// Drops the ring as it is.
+    /// Drops the ring in its current state.
     fn drop_in_the_middle(self) {
         let World { ring, devices, watches, memory, files, .. } = self;
         drop(ring);
@@ -340,7 +340,7 @@ fn every_program_ends_with_one_cqe_an_sqe() {
         met.extend(world.finish());
     }
     if std::env::var_os(sheave_testkit::SEED_ENV).is_none() {
-        // E2BIG, EIO, EBADF, EFAULT, EINVAL, ENOSPC, ETIME, EOPNOTSUPP, ECANCELED, and what else can happen.
+        // E2BIG, EIO, EBADF, EFAULT, EINVAL, ENOSPC, ETIME, EOPNOTSUPP, ECANCELED, and the other possible results.
         let all = [-7, -5, -9, -14, -22, -28, -61, -62, -95, -125, 0, 512, 4096, OVERFLOW, BUSY];
         let missing: Vec<_> = all.iter().filter(|res| !met.contains(res)).collect();
         assert!(missing.is_empty(), "programs that never meet {missing:?} test little");

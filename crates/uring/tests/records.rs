@@ -1,5 +1,5 @@
-//! Plain records: reads and writes that go from SQE to CQE without a slot and without a bio. Whatever their device, its
-//! gate and their ring do meanwhile, each ends once, with its user data, and is counted as in flight until then.
+//! Plain records: reads and writes that go from SQE to CQE without a slot and without a bio. Each ends once, with its
+//! user data, and counts as in flight until then, in every state of its device, of the gate and of the ring.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const SOON: Duration = Duration::from_secs(10);
 const EIO: i32 = -5;
 const ENOENT: i32 = -2;
 
-/// A ring that polls, with a device, and memory for its I/O.
+/// A polled ring with a device, and memory for its I/O.
 struct Bench {
     ring: Ring,
     fd: Fd,
@@ -38,7 +38,7 @@ fn bench(device: &Device) -> Bench {
 }
 
 impl Bench {
-    /// A read or write of a block at a place, with user data that says which place.
+    /// Returns a read or write of the block `at`, with user data that encodes the place.
     fn block(&mut self, opcode: u8, at: u64) -> Sqe {
         let addr = self.memory.as_mut_ptr() as u64;
         rw(opcode, self.fd, at * 4096, addr, 4096, 1000 + at)
@@ -48,8 +48,8 @@ impl Bench {
         places.into_iter().map(|at| self.block(opcode::READ, at)).collect()
     }
 
-    /// Does one I/O, after which the ring knows the gate as open: what comes next is gathered, and finds it closed when
-    /// it is to go to the driver.
+    /// Does one I/O, so that the ring caches the gate as open. I/O submitted next is then gathered, and meets a gate
+    /// that was closed meanwhile only when it is sent to the driver.
     fn find_open(&mut self) {
         let sqe = self.reads([1 << 10]);
         self.submit(&sqe);
@@ -62,7 +62,7 @@ impl Bench {
         assert_eq!(self.ring.submit().expect("slots are free") as usize, sqes.len());
     }
 
-    /// Bios in use: a record has none.
+    /// Returns the number of bios in use. A record has none.
     fn bios(&self) -> u32 {
         self.ring.io().bios().live()
     }
@@ -79,12 +79,12 @@ impl Bench {
     }
 }
 
-/// What reads of these places come to.
+/// Returns the expected CQEs of reads of these places.
 fn done(places: impl IntoIterator<Item = u64>) -> Vec<(u64, i32)> {
     places.into_iter().map(|at| (1000 + at, 4096)).collect()
 }
 
-/// Places that do not touch each other.
+/// Returns places that are not adjacent.
 fn apart(count: u64) -> impl Iterator<Item = u64> {
     (0..count).map(|n| 3 * n)
 }
@@ -168,7 +168,7 @@ fn a_frozen_device_finds_a_bio_for_each_record_however_few_there_are() {
     b.find_open();
     let frozen = device.freeze(SOON).expect("it is idle");
     let all = b.ring.io().bios().available();
-    // Records on the frozen device, and I/O that is cut into as many pieces as there are bios.
+    // Records on the frozen device, and I/O that is split into as many pieces as there are bios.
     let mut sqes = b.reads(apart(40));
     let addr = b.memory.as_mut_ptr() as u64;
     sqes.extend((0..20).map(|n| rw(opcode::READ, b.fd, n << 20, addr, 64 << 10, n)));
@@ -194,11 +194,11 @@ fn bios_that_are_promised_are_not_given_away() {
     b.submit(&sqes);
     assert_eq!(b.promised(), 30);
     let addr = b.memory.as_mut_ptr() as u64;
-    // Each would be 16 pieces; together they want more bios than are left.
+    // Each would take 16 bios. Together they need more than are left.
     let long: Vec<_> = (0..16).map(|n| rw(opcode::READ, b.fd, (n + 1) << 20, addr, 64 << 10, n)).collect();
     b.submit(&long);
     assert!(b.ring.io().bios().available() < 64 && b.promised() >= 30);
-    // What was refused is held back as bios while the queue is frozen: those of the records are there.
+    // Refused records are held back as bios while the queue is frozen, so their promised bios must be there.
     puppet.script().accept = 0;
     puppet.script().finish = u32::MAX;
     b.ring.reap();
@@ -225,7 +225,7 @@ fn what_a_quiesced_or_unwilling_driver_leaves_keeps_its_record() {
     b.ring.reap();
     b.ring.reap();
     assert_eq!(reaped(&mut b.ring), done(apart(4)));
-    // Refused before a freeze: taken apart by it.
+    // Refused before a freeze, the requests are split by the freeze.
     let frozen = std::thread::scope(|scope| {
         let freezer = scope.spawn(|| device.freeze(SOON).expect("the ring polls"));
         while !freezer.is_finished() {
@@ -309,7 +309,7 @@ fn neighbours_go_in_one_request_and_end_each_for_itself() {
     let mut b = bench(&device);
     let addr = b.memory.as_mut_ptr() as u64;
     let piece = |fd, off, len, n: u64| rw(opcode::READ, fd, off, addr + n * 4096, len, n);
-    // Forwards, of several lengths; then backwards; then two alone.
+    // Four ascending reads of several lengths, three descending ones, and two that are not adjacent to any.
     let fd = b.fd;
     let sqes = [
         piece(fd, 0, 4096, 0),
@@ -441,7 +441,7 @@ fn an_overdue_record_is_ended_once_by_its_driver() {
     let mut b = Bench { ring, fd, memory: buf(4096) };
     let sqes = b.reads(apart(3));
     b.submit(&sqes);
-    // Others come and go with the tags that are left: the three stay the requests that they were.
+    // Other I/O uses the remaining tags. The three stay the same requests.
     for _ in 0..20 {
         time.advance(Duration::from_millis(10));
         let _ = b.ring.wait(1, Some(Duration::ZERO));
@@ -466,7 +466,7 @@ fn a_tag_that_is_used_again_is_another_request_to_the_timeout() {
         let sqes = b.reads([3 * at]);
         b.submit(&sqes);
         time.advance(Duration::from_millis(30));
-        // A walk meets it in flight each time.
+        // Each walk of the timeout finds it in flight.
         (0..300).for_each(|_| b.ring.reap());
         puppet.script().finish = 1;
         assert_eq!(b.sorted(), done([3 * at]));

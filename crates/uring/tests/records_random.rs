@@ -1,5 +1,5 @@
-//! Random mixes of plain records and other requests on devices of all kinds, whose gates close and open meanwhile:
-//! whatever becomes of a record, each SQE gives its one CQE, and nothing is left behind.
+//! Random mixes of plain records and other requests on devices of all kinds, whose gates close and open meanwhile: each
+//! SQE gives its one CQE, and nothing is left in flight.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,8 @@ use crate::support::{buf, nop, reaped, rw};
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// One SQE of a random mix: mostly plain, of several lengths, some next to each other, some that are not plain.
+/// Returns an SQE of a random mix (mostly plain, of several lengths, some adjacent to the one before), and its expected
+/// result.
 fn any_sqe(rng: &mut Rng, fds: &[Fd], addr: u64, last: &mut u64, user_data: u64) -> (Sqe, Option<i32>) {
     let fd = fds[rng.below(fds.len() as u64) as usize];
     let opcode = if rng.below(3) == 0 { opcode::WRITE } else { opcode::READ };
@@ -29,7 +30,7 @@ fn any_sqe(rng: &mut Rng, fds: &[Fd], addr: u64, last: &mut u64, user_data: u64)
     }
 }
 
-/// Random SQEs on two devices whose gates close and open; every SQE gives its one CQE.
+/// Submits random SQEs to two devices whose gates close and open. Every SQE gives its one CQE.
 fn mix(seed: u64, specs: [&str; 2], cq_entries: u32) {
     let mut rng = Rng::new(seed);
     let devices = specs.map(|spec| open_device(spec).expect("a device"));

@@ -1,4 +1,4 @@
-//! Every wrong SQE gets its `-errno` as a CQE, as docs/compat.md says, and nothing of it reaches a device.
+//! Every invalid SQE gives its `-errno` as a CQE, as docs/compat.md says, and nothing of it reaches a device.
 
 use sheave_uring::sqe::{
     IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_FIXED_FILE, IOSQE_IO_LINK, RWF_HIPRI, RWF_SYNC, Sqe, opcode,
@@ -15,7 +15,7 @@ const ENOSPC: i32 = -28;
 const EOPNOTSUPP: i32 = -95;
 const ENOBUFS: i32 = -105;
 
-/// Opcodes that Sheave has or will have.
+/// Opcodes that Sheave has or reserves.
 const KNOWN: [u8; 14] = [
     opcode::NOP,
     opcode::READV,
@@ -33,7 +33,7 @@ const KNOWN: [u8; 14] = [
     opcode::MSG_RING,
 ];
 
-/// Addresses that a program may have.
+/// Addresses within a program's range.
 const MEMORY: u64 = 1 << 24;
 const USER_END: u64 = (1 << 47) - 4096;
 
@@ -52,8 +52,8 @@ fn bench() -> Bench {
 }
 
 impl Bench {
-    /// Each SQE gives its answer, alone, in the slow path (behind a link) and from a worker; no request is sent but for
-    /// what succeeds.
+    /// Checks the result of each SQE, alone, in the slow path (behind a link) and from a worker. Only successful SQEs
+    /// may send a request.
     fn check(&mut self, table: &[(Sqe, i32)]) {
         for (sqe, answer) in table {
             let before = self.puppet.script().seen.len();
@@ -230,7 +230,7 @@ fn fsync_and_fallocate() {
         (Sqe { splice_fd_in: 1, ..sync }, EINVAL),
         (Sqe { off: 1 << 63, ..sync }, EINVAL),
     ]);
-    // Length in `addr`, mode in `len`.
+    // FALLOCATE has its length in `addr`, and its mode in `len`.
     let zero = Sqe { addr: 4096, len: 0x10, ..bench.rw(opcode::FALLOCATE) };
     bench.check(&[
         (zero, 0),
@@ -277,7 +277,7 @@ fn a_device_that_may_not_be_written() {
 
 #[test]
 fn more_zeroes_than_there_are_bios_for() {
-    // 64 bios, and 2 GiB a bio: the request takes several rounds and fails or succeeds as a whole.
+    // 64 bios of at most 2 GiB each: the request takes several rounds, and fails or succeeds as a whole.
     let puppet = Puppet { size: 1 << 40, ..Puppet::new() };
     let mut ring = Ring::builder().entries(8).in_flight(8).build().unwrap();
     let fd = ring.attach(&puppet.device()).unwrap();

@@ -1,4 +1,4 @@
-//! Files and registered buffers: what replaces them while they are in use, and when the old ones go.
+//! Files and registered buffers: replacement while they are in use, and the release of the old ones.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, mpsc};
@@ -28,9 +28,9 @@ fn let_go(ring: &mut Ring, puppet: &Puppet) -> Vec<(u64, i32)> {
     reaped(ring)
 }
 
-/// Whether the ring has the device open: its hardware queue holds the script.
+/// Returns true if the ring has the device open: its hardware queue holds the script.
 fn is_open(puppet: &Puppet, device: &sheave_blk::Device) -> bool {
-    // One is the puppet's own, one the driver's in the device.
+    // One reference is the puppet's, one the driver's in the device.
     let _ = device;
     Arc::strong_count(&puppet.script) > 2
 }
@@ -128,7 +128,7 @@ fn a_wrong_registration_changes_nothing_and_names_what_is_wrong() {
     }
 }
 
-/// A ring with one registered buffer of 4 KiB, and a device that holds requests.
+/// Returns a ring with one registered buffer of 4 KiB, and a device that holds requests.
 fn with_buffer() -> (Ring, Puppet, Fd, Watch) {
     let puppet = Puppet::new().holding();
     let mut ring = Ring::builder().entries(8).build().unwrap();
@@ -175,7 +175,7 @@ fn a_replaced_buffer_lives_until_its_last_request_has_ended() {
     assert_eq!(run(&mut ring, &[Sqe { user_data: 4, ..fixed(fd, 1 << 24) }]), [(4, EFAULT)], "the place is empty");
 }
 
-/// A file that knows its mappings only after a worker has looked, which waits to be let go.
+/// A file whose `map` fails until a worker has called `map_blocking`, which blocks until the test releases it.
 #[derive(Debug)]
 struct Slow {
     device: Device,

@@ -1,7 +1,7 @@
-//! Scenarios of rings through their public face: one program, with a module for each subject.
+//! Scenarios of rings through their public interface: one test program, with a module for each subject.
 //!
-//! Programs of their own have those tests that look at the whole process: allocations (`no_alloc.rs`), threads that
-//! the kernel makes (`ordered.rs`), CPU time (`idle.rs`).
+//! Tests that observe the whole process have programs of their own: allocations (`no_alloc.rs`), threads that the
+//! kernel makes (`ordered.rs`), CPU time (`idle.rs`).
 
 #[path = "support/patchy.rs"]
 mod patchy;

@@ -1,5 +1,5 @@
-//! The flight recorder of a ring, on a virtual clock, with delays put in at each stage: it names the stage that was
-//! delayed, each time, and what ran beside it, and the parts add up to the latency.
+//! The flight recorder of a ring, on a virtual clock, with a delay inserted at each stage. It always names the delayed
+//! stage and the activities beside it, and the stages add up to the latency.
 #![allow(unsafe_code)] // Raw SQEs.
 
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::support::{Puppet, fsync, push, reaped, rw};
 use crate::thin::{Call, Thin, UNIT};
 
 const ADDR: u64 = 1 << 24;
-/// What I/O takes on the device of these tests.
+/// Usual time of an I/O on the device of these tests.
 const USUAL: Duration = Duration::from_micros(100);
 
 fn ring(clock: Clock, limit: Duration, polled: bool) -> Ring {
@@ -35,7 +35,7 @@ fn read(fd: Fd, pos: u64) -> Sqe {
     rw(opcode::READ, fd, pos, ADDR, 4096, pos)
 }
 
-/// A file whose lookups take time, as told; it is its device from end to end, but does not say so.
+/// A file whose lookups take a given time. It is its device from end to end, but does not report that.
 #[derive(Debug)]
 struct SlowLookups {
     device: Device,
@@ -74,7 +74,7 @@ impl File for SlowLookups {
     }
 }
 
-/// A ring with a raw file on a device that is as fast as it is told.
+/// A ring with a raw file on a device with a given latency.
 struct Rig {
     ring: Ring,
     time: VirtualClock,
@@ -93,7 +93,7 @@ impl Rig {
         Rig { ring, time, puppet, file, fd }
     }
 
-    /// One I/O that takes so long in the driver, of a ring that looks all the time.
+    /// Runs one I/O that takes `takes` in the driver, on a polled ring.
     fn one(&mut self, sqe: Sqe, takes: Duration) {
         self.puppet.script().finish = 0;
         push(&mut self.ring, &[sqe]);
@@ -105,7 +105,7 @@ impl Rig {
         assert_eq!(reaped(&mut self.ring).len(), 1);
     }
 
-    /// So many usual reads, and then a look at what is usual.
+    /// Runs `ios` usual reads, and then updates the usual times.
     fn warm_up(&mut self, ios: u64) {
         (0..ios).for_each(|n| self.one(read(self.fd, n * 4096), USUAL));
         self.time.advance(Duration::from_millis(1100));
@@ -139,7 +139,7 @@ fn what_takes_four_times_as_long_as_usual_is_kept_and_nothing_else() {
         line.starts_with("read of 4 KiB at 8 KiB of the disk took 500 us: 500 us in the driver; depth 1;"),
         "{line}"
     );
-    // Writes are another class, of which nothing is known.
+    // Writes are another class, with no usual time yet.
     rig.one(Sqe { opcode: opcode::WRITE, ..read(rig.fd, 0) }, 100 * USUAL);
     assert_eq!(rig.slow().len(), 2);
     assert_eq!(rig.file.io_group().unwrap().slow_ios(), slow, "the file knows its own");
@@ -149,7 +149,7 @@ fn what_takes_four_times_as_long_as_usual_is_kept_and_nothing_else() {
     assert!(recorder.read(number + 1).ios.iter().any(|io| io.latency_ns() == 100_000), "a new limit holds soon");
 }
 
-/// A file of which a worker looks up the fourth unit, and takes so long for it.
+/// Returns a file whose fourth unit needs a worker's lookup of the given time.
 fn slow_to_map(time: VirtualClock, takes: Duration) -> Arc<Thin> {
     let file = Thin::new(&Puppet::new().device(), 8, MappingKind::Mapped, move |_, call, _| {
         if let Call::MapBlocking(_) = call {
@@ -161,7 +161,7 @@ fn slow_to_map(time: VirtualClock, takes: Duration) -> Arc<Thin> {
     file
 }
 
-/// Delays one I/O at this stage; the entry that tells of it.
+/// Delays one I/O at this stage. Returns its entry in the recorder, and the elapsed ns.
 fn delayed_at(stage: Stage, by: Duration, noise: u64) -> (SlowIo, u64) {
     let small = Duration::from_nanos(noise);
     let (clock, time) = Clock::virtual_clock();
@@ -300,7 +300,7 @@ fn syncs_and_slots_are_kept_with_their_place() {
     let sync = rig.slow()[0];
     assert_eq!((sync.kind, sync.len), (IoKind::Other, 0), "{sync:?}");
     assert!(sync.explain("v").starts_with("sync of v took"));
-    // The range of a sync is looked at nowhere.
+    // The recorder ignores the range of a sync.
     rig.one(Sqe { len: 7, off: 512, ..fsync(rig.fd, 1) }, USUAL);
     let sync = *rig.slow().last().unwrap();
     assert_eq!((sync.place, sync.len), (Place::File(0), 0), "{sync:?}");
@@ -320,7 +320,7 @@ fn syncs_and_slots_are_kept_with_their_place() {
 
 #[test]
 fn a_frozen_queue_is_named() {
-    // The real clock: a queue goes by that one.
+    // The real clock, because a queue uses that one.
     let puppet = Puppet::new();
     let device = puppet.device();
     let mut ring = Ring::builder().entries(8).slow_limit(Duration::from_millis(1)).build().unwrap();

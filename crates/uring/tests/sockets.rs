@@ -23,19 +23,19 @@ fn a_wait_ends_for_a_socket_for_io_and_for_another_thread() {
     let from = Instant::now();
     ring.wait_any(1, Some(Duration::from_millis(20)));
     assert!(from.elapsed() >= Duration::from_millis(15), "nothing has ended");
-    // I/O beside the receive that waits.
+    // I/O ends the wait, beside the waiting receive.
     ring.push(prep::nop().user_data(7)).expect("room");
     assert_eq!(ring.issue().expect("not busy"), 1);
     let mut ended = Vec::new();
     assert_eq!(ring.for_each_ready(|cqe| ended.push(cqe.user_data)), 1);
     assert_eq!(ended, [7]);
-    // Another thread.
+    // Another thread ends it.
     let handle = ring.handle();
     let waker = std::thread::spawn(move || handle.wake());
     ring.wait_any(1, Some(Duration::from_secs(20)));
     waker.join().expect("it wakes");
     assert!(from.elapsed() < Duration::from_secs(15));
-    // The socket.
+    // The socket ends it.
     near.write_all(b"hello").expect("sent");
     let mut events = Vec::new();
     while events.is_empty() {
@@ -48,7 +48,7 @@ fn a_wait_ends_for_a_socket_for_io_and_for_another_thread() {
 #[test]
 fn a_chain_goes_on_as_soon_as_a_member_has_ended_whatever_else_the_wait_is_for() {
     const READS: u64 = 200;
-    /// For so long a wait gathers what ends, while one operation or more are to come.
+    /// Longest time that a wait gathers completions, while one or more operations are in flight.
     const GATHER: Duration = Duration::from_millis(10);
     let dir = tempfile::tempdir().expect("a directory");
     let device = open_device(&format!("file:{}/disk,size=1M", dir.path().display())).expect("a file");

@@ -1,5 +1,5 @@
-//! Rings and files that keep checksums: what the file sees of the memory, on which thread, and until when an I/O whose
-//! memory a worker looks at is counted.
+//! Rings and files that keep checksums: the memory that the file sees, the thread on which it sees it, and the time for
+//! which an I/O counts while a worker checksums it.
 #![allow(unsafe_code)] // Raw SQEs.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -21,12 +21,12 @@ use crate::support::{Puppet, push, reaped, ring, run, rw};
 const PATIENCE: Duration = Duration::from_secs(20);
 const ADDR: u64 = 1 << 24;
 
-/// What a [`Summed`] file was told, by the first byte of the I/O.
+/// Calls that a [`Summed`] file received, by the first byte of the I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Call {
     Begin(u64),
     Abort(u64),
-    /// In a worker, or where no worker can be had.
+    /// `end_summed_blocking`: on a worker, or on the ring's thread if no worker is available.
     SumBegins(u64),
     SumEnds(u64, Status),
     EndBegins(u64),
@@ -37,18 +37,18 @@ enum Call {
 
 type Hook = Box<dyn Fn(&Summed, u64) -> Result<(), Status> + Send + Sync>;
 
-/// A file with checksums. Its quick look at the memory always says that a worker must look.
+/// A file with checksums. Its `end_summed` always leaves the work to a worker.
 struct Summed {
     device: Device,
     grace: Arc<Grace>,
     kind: MappingKind,
     flags: MapFlags,
     calls: Mutex<Vec<Call>>,
-    /// The memory of each look: where the vectors begin, and their bytes.
+    /// Memory of each call: addresses of the vectors, and their lengths.
     memory: Mutex<Vec<Vec<(u64, usize)>>>,
-    /// What a worker's look at the memory does.
+    /// Runs in `end_summed_blocking`.
     look: Hook,
-    /// What the completion work does.
+    /// Runs in `end_write`.
     end: Hook,
 }
 
@@ -63,7 +63,7 @@ fn nothing() -> Hook {
 }
 
 impl Summed {
-    /// Space that is written, or that each write is the first in.
+    /// Makes a file of written space, or of space in which each write is the first.
     fn new(device: &Device, kind: MappingKind, look: Hook, end: Hook) -> Arc<Summed> {
         let flags = MapFlags::SUMMED | if kind == MappingKind::Unwritten { MapFlags::NEW } else { MapFlags::NONE };
         let (grace, calls, memory) = (Arc::new(Grace::new()), Mutex::default(), Mutex::default());
@@ -102,7 +102,7 @@ impl File for Summed {
     }
 
     fn map(&self, pos: u64, len: u64, _: Intent) -> Result<Mapping, Status> {
-        // No two blocks of the file are neighbours on the device: each takes a bio.
+        // No two blocks of the file are adjacent on the device, so each takes a bio.
         let (within, addr) = (pos % 4096, pos * 2);
         Ok(Mapping::new(self.kind, pos, len.min(4096 - within), addr).flags(self.flags))
     }
@@ -132,7 +132,7 @@ impl File for Summed {
         self.called(Call::EndBegins(done.pos));
         let result = (self.end)(self, done.pos);
         self.called(Call::EndEnds(done.pos, done.status));
-        // A file that forgets how the data went must not make a failed write a good one.
+        // The data's error is dropped on purpose: a failed write must stay failed even if the file ignores that.
         result
     }
 
@@ -159,7 +159,7 @@ fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until the flag is set.
+/// Makes a hook that waits until the flag is set.
 fn gate(open: &Arc<AtomicBool>) -> Hook {
     let open = Arc::clone(open);
     Box::new(move |_, _| {
@@ -191,7 +191,7 @@ fn a_ring_that_goes_is_counted_until_workers_have_ended_its_writes() {
         let waiter = {
             let (file, open) = (file.clone(), Arc::clone(&open));
             std::thread::spawn(move || {
-                // Who frees space waits for the grace while the ring goes.
+                // Waits for the grace as a freeing of space would, while the ring is dropped.
                 let over = file.grace.wait(ticket, Duration::from_millis(150));
                 open.store(true, Ordering::SeqCst);
                 assert!(file.grace.wait(ticket, PATIENCE), "and it ends with the write");
@@ -405,7 +405,7 @@ fn begins_and_aborts_are_even_when_bios_run_out() {
     let file = Summed::new(&puppet.device(), MappingKind::Mapped, nothing(), nothing());
     let mut ring = ring();
     let fd = ring.attach_file(file.clone()).unwrap();
-    // Several bios each, until there is none for the last, which takes one.
+    // Each write takes several bios, until none is left for the last, which needs one.
     let mut sqes: Vec<Sqe> = (0..7).map(|n| rw(opcode::WRITE, fd, n * 65536, ADDR, 65536, n)).collect();
     sqes.push(write(fd, 7 * 65536, 7));
     push(&mut ring, &sqes);

@@ -1,5 +1,5 @@
-//! Where the time of I/O on files goes, as any thread reads it of a file and of a ring: on a virtual clock, with a
-//! delay put in at each stage.
+//! Times of I/O on files, as any thread reads them of a file and of a ring: on a virtual clock, with a delay inserted
+//! at each stage.
 #![allow(unsafe_code)] // Raw SQEs.
 
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const DELAY: Duration = Duration::from_micros(700);
 const DELAY_NS: u64 = 700_000;
 const ADDR: u64 = 1 << 24;
 
-/// A ring with a virtual clock, whose workers' work is done by this thread.
+/// Returns a ring with a virtual clock, whose workers' work runs on this thread.
 fn ring(polled: bool) -> (Ring, VirtualClock) {
     let (clock, time) = Clock::virtual_clock();
     let wq = IoWq::builder().stepped(true).build().unwrap();
@@ -38,7 +38,8 @@ fn write(fd: Fd, pos: u64) -> Sqe {
     rw(opcode::WRITE, fd, pos, ADDR, 4096, pos)
 }
 
-/// Of one kind of I/O: how many, and their time in each stage, which must add up to the latencies.
+/// Returns the number of I/Os of one kind, and their time in each stage. Asserts that the stages add up to the
+/// latencies.
 fn counted(group: &IoGroup, kind: IoKind) -> (u64, [u64; 5]) {
     let counts = group.counts();
     let kind = counts.kind(kind);
@@ -92,7 +93,7 @@ fn records_count_for_their_file_and_their_ring() {
 
 #[test]
 fn records_that_are_merged_count_each_and_are_slow_each() {
-    // With room for all CQEs, and with room for one: the others end one by one.
+    // With room for all CQEs, and with room for one, so that the others end one by one.
     for entries in [32, 1] {
         let puppet = Puppet::new().holding();
         let device = puppet.device();
@@ -144,7 +145,7 @@ fn alone_and_not_looked_for() {
         let (ios, split) = counted(file.io_group().unwrap(), IoKind::Read);
         assert_eq!(ios, 3);
         let waited = split[Stage::Reap as usize];
-        // One that its driver ends in its call, and that is sent alone, ends there.
+        // An I/O that is sent alone, and that its driver ends in the call, never waits for a reap.
         assert!(if in_call { waited <= DELAY_NS } else { waited == 3 * DELAY_NS }, "in call {in_call}: {split:?}");
         assert_eq!(split.iter().sum::<u64>(), waited);
     }

@@ -1,4 +1,4 @@
-//! What a ring writes to its trace: one entry a request, whichever way it went.
+//! The trace that a ring writes: one entry per request, on every path of an I/O.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use sheave_base::trace::writer::TraceWriter;
 use sheave_drivers::open_device;
 use sheave_uring::{Ring, prep};
 
-/// The entries of what `work` does on a ring with this device.
+/// Runs `work` on a ring with this device. Returns the trace.
 fn traced(name: &str, spec: &str, work: impl FnOnce(&mut Ring, sheave_uring::Fd)) -> Trace {
     let path: PathBuf = std::env::temp_dir().join(format!("sheave-uring-{}-{name}.trace", std::process::id()));
     let mut ring = Ring::builder().polled(true).build().expect("a ring");
@@ -21,7 +21,7 @@ fn traced(name: &str, spec: &str, work: impl FnOnce(&mut Ring, sheave_uring::Fd)
         ring.push(prep::read(fd, Buf::zeroed(512, 512).expect("memory"))).expect("room");
         ring.submit_and_wait(1).expect("it ends");
     };
-    // After the end of the trace.
+    // A read after the end of the trace, which must not be in it.
     read(&mut ring);
     let trace = Trace::read(&path).expect("a trace");
     std::fs::remove_file(&path).expect("removed");
@@ -80,7 +80,7 @@ fn an_io_that_fails_has_its_status() {
     assert_eq!(with_error.map(|entry| entry.sector).collect::<Vec<_>>(), [48]);
 }
 
-/// The second gets the place in the ring that the first had.
+/// The second device gets the place in the ring that the first had.
 #[test]
 fn a_device_that_comes_when_another_has_gone_has_a_name_of_its_own() {
     let path = std::env::temp_dir().join(format!("sheave-uring-{}-gone.trace", std::process::id()));
@@ -101,7 +101,7 @@ fn a_device_that_comes_when_another_has_gone_has_a_name_of_its_own() {
     assert_eq!(names, specs);
 }
 
-/// A ring that sleeps for as long as `look` takes, after 20 reads of this device, one after the other.
+/// Runs 20 reads of this device, one after the other, then `look` while the ring sleeps.
 fn asleep(name: &str, spec: &str, look: impl FnOnce(&std::path::Path)) {
     let path = std::env::temp_dir().join(format!("sheave-uring-{}-{name}.trace", std::process::id()));
     let trace = TraceWriter::create(&path, 0, 1 << 20).expect("a file");

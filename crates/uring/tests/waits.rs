@@ -1,4 +1,5 @@
-//! The calls of a ring: submit, submit_and_wait, wait, completions, drain; what they wait for and when they return.
+//! The calls of a ring that wait or do not: submit, submit_and_wait, wait, completions, drain; their conditions for
+//! returning.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use sheave_uring::{IoWq, Ring, Waited, prep};
 
 use crate::support::{Puppet, buf, nop, push, reaped, ring, rw};
 
-/// Long enough to tell waiting from returning, on a machine that has other work too.
+/// Long enough to tell waiting from returning, even on a busy machine.
 const LATENCY: Duration = Duration::from_millis(30);
 
 fn spec(complete: &str) -> Device {
@@ -45,7 +46,7 @@ fn waiting_for_nothing_returns() {
     assert_eq!(ring.wait(1, None), Waited::Idle, "nothing is left that could complete");
     assert_eq!(ring.submit_and_wait(5).unwrap(), 0);
     ring.drain();
-    // Also once the ring has a worker, and a file table that names the ring itself is no reason to wait for ever.
+    // Still true once the ring has a worker, or an entry for itself in its file table: neither can wake it.
     ring.push(prep::nop().run_async().user_data(1)).unwrap();
     assert_eq!(ring.submit_and_wait(1).unwrap(), 1);
     assert_eq!(reaped(&mut ring), [(1, 0)]);
@@ -181,7 +182,7 @@ fn settings_out_of_bounds_are_named() {
     assert_eq!(Ring::builder().entries(5).build().unwrap().sq_space(), 8);
 }
 
-/// How often this thread has gone to sleep.
+/// Returns the number of times that this thread has gone to sleep.
 fn sleeps() -> u64 {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
@@ -194,7 +195,7 @@ fn a_ring_that_waits_for_several_sleeps_until_another_thread_has_completed_them(
     for _ in 0..20 {
         let mut ring = Ring::builder().entries(16).spin(Duration::ZERO).build().unwrap();
         let fd = ring.attach(&open_device("null:size=1M,latency=5ms,complete=thread").unwrap()).unwrap();
-        // The other thread completes them one after the other, as far apart.
+        // The other thread completes the reads one by one, as far apart in time as they were submitted.
         for at in 0..16 {
             push(&mut ring, &[rw(opcode::READ, fd, at * 2048, memory.as_ptr() as u64, 512, at)]);
             ring.submit().unwrap();
@@ -203,7 +204,7 @@ fn a_ring_that_waits_for_several_sleeps_until_another_thread_has_completed_them(
         let (start, before) = (Instant::now(), sleeps());
         assert_eq!(ring.wait(16, None), Waited::Ready(16));
         let (took, slept) = (start.elapsed(), sleeps() - before);
-        // Completions gather for 10 ms at most, which a machine that is busy makes several times.
+        // Completions gather for at most 10 ms, which a busy machine may repeat several times.
         assert!(slept <= 4 + took.as_millis() as u64 / 5, "woken {slept} times in {took:?}");
     }
 }
@@ -228,7 +229,7 @@ fn a_chain_goes_on_while_its_ring_waits_for_several() {
     assert!(took < Duration::from_millis(15), "its second read has waited for the end of the third: {took:?}");
 }
 
-/// Its writes complete in a worker.
+/// A file whose writes complete on a worker.
 #[derive(Debug)]
 struct Worked(Device);
 
@@ -292,7 +293,7 @@ fn a_polled_ring_is_awake_when_its_device_has_something_soon_and_asleep_before()
 fn the_timer_slack_of_its_thread_does_not_make_a_ring_late() {
     const SLACK: Duration = Duration::from_millis(1);
     const LATENCY: Duration = Duration::from_millis(3);
-    // Of this thread alone, and tests have one each.
+    // Changes this thread only, and each test has its own.
     rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(SLACK.as_nanos() as u64)).unwrap();
     let mut ring = Ring::builder().entries(8).build().unwrap();
     let fd = ring.attach(&open_device("null:size=1M,latency=3ms").unwrap()).unwrap();

@@ -1,5 +1,5 @@
-//! Rings and their workers: what goes to them comes back once, a shared pool serves all its rings, cancels reach what
-//! waits, limits hold, and a ring that goes takes nothing down with it.
+//! Rings and their workers: every request given to them comes back once, a shared pool serves all its rings, cancels
+//! reach waiting requests, limits hold, and a dropped ring leaves the others intact.
 #![allow(unsafe_code)] // Raw SQEs.
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -28,7 +28,7 @@ struct Gated {
     device: Device,
     open: Mutex<bool>,
     opened: Condvar,
-    /// Syncs begun, and ended.
+    /// Number of syncs begun, and of syncs ended.
     begun: AtomicU32,
     ended: AtomicU32,
 }
@@ -45,7 +45,7 @@ impl Gated {
         self.opened.notify_all();
     }
 
-    /// Waits until so many syncs have begun.
+    /// Waits until `count` syncs have begun.
     fn wait_begun(&self, count: u32) {
         until("a worker has begun", || self.begun.load(Ordering::SeqCst) >= count);
     }
@@ -90,7 +90,7 @@ fn async_nop(user_data: u64) -> Sqe {
     nop(user_data, IOSQE_ASYNC)
 }
 
-/// A ring over a pool whose only bound worker is stuck in a sync of this file: CQE 999 is to come.
+/// Returns a ring over a pool whose only bound worker is stuck in a sync of this file. CQE 999 is to come.
 fn stuck() -> (Ring, IoWq, Arc<Gated>) {
     let wq = IoWq::builder().max_workers(1, 1).build().expect("a pool");
     let file = Gated::new();
@@ -116,7 +116,8 @@ fn a_flood_of_nops_has_one_cqe_each_and_one_worker() {
             assert!(ring.wait(1, Some(PATIENCE)).is_ready());
             seen.extend(reaped(&mut ring));
         }
-        // Where ring and worker share a CPU, the ring runs items while the worker is in the middle of others.
+        // If ring and worker share a CPU, the ring runs items while the worker is in the middle of others, so the order
+        // varies.
         seen.sort_unstable();
         assert_eq!(seen, (0..1024).map(|n| (round * 1024 + n, 0)).collect::<Vec<_>>());
     }
@@ -125,8 +126,8 @@ fn a_flood_of_nops_has_one_cqe_each_and_one_worker() {
     assert_eq!(ring.wait(1, None), Waited::Idle, "nothing is left that could complete");
 }
 
-/// Submits, and sleeps until so many completions are there. A ring that sleeps on what no worker knows of never gets
-/// them: nothing but the reap of a timeout happens between its sleeps.
+/// Submits, and sleeps until all completions are there. A ring that sleeps with work that was not handed to workers
+/// never gets them: only the reap of a timeout happens between its sleeps.
 fn slept_for(ring: &mut Ring, entries: Vec<Entry>) -> Vec<(u64, i32)> {
     let count = entries.len() as u32;
     for (entry, user_data) in entries.into_iter().zip(1..) {
@@ -148,18 +149,18 @@ fn what_a_timeout_lets_go_reaches_a_worker_before_the_ring_sleeps() {
     let mut ring = ring();
     let fd = ring.attach_file(file.clone()).expect("attached");
     let nop = || Entry::from(prep::nop()).run_async();
-    // The next of its chain, which a worker begins, or which has its work on one.
+    // Behind a timeout in a chain: an operation that a worker begins, and one that queues work for a worker.
     assert_eq!(slept_for(&mut ring, vec![prep::timeout(SOON).hardlink().into(), nop()]), [(1, ETIME), (2, 0)]);
     assert_eq!(
         slept_for(&mut ring, vec![prep::timeout(SOON).hardlink().into(), prep::fsync(fd).into()]),
         [(1, ETIME), (2, 0)]
     );
-    // What waited behind a drain.
+    // Behind a drain.
     assert_eq!(slept_for(&mut ring, vec![prep::timeout(SOON).into(), nop().drain()]), [(1, ETIME), (2, 0)]);
-    // The next of a chain whose guard fired.
+    // Behind a link timeout that fired.
     let guarded = vec![prep::timeout(NEVER).hardlink().into(), prep::link_timeout(SOON).hardlink().into(), nop()];
     assert_eq!(slept_for(&mut ring, guarded), [(1, ECANCELED), (2, ETIME), (3, 0)]);
-    // The next of a timeout that has seen enough completions; the last one comes from a worker.
+    // Behind a timeout whose count was reached. The last completion comes from a worker.
     let counted = vec![prep::timeout(NEVER).count(1).hardlink().into(), nop(), nop()];
     assert_eq!(slept_for(&mut ring, counted), [(1, 0), (2, 0), (3, 0)]);
 }
@@ -169,7 +170,7 @@ fn results_links_and_drains_of_what_ran_on_a_worker() {
     let mut ring = Ring::builder().entries(16).build().unwrap();
     let cqes = run(&mut ring, &[nop_result(1, IOSQE_ASYNC, -5), nop_result(2, IOSQE_ASYNC, 7)]);
     assert_eq!(cqes, [(1, -5), (2, 7)]);
-    // The least numbers mean something else between a worker and its ring.
+    // The lowest numbers collide with words that have another meaning between a worker and its ring.
     for res in (0..5).map(|more| i32::MIN + more) {
         let cqes = run(&mut ring, &[nop_result(1, IOSQE_ASYNC, res), nop_result(2, IOSQE_ASYNC, res)]);
         assert_eq!(cqes, [(1, res), (2, res)]);
@@ -206,7 +207,7 @@ fn what_waits_behind_a_blocked_worker_is_cancelled_at_once() {
     ring.push(prep::cancel(Cancel::user_data(5)).user_data(100)).unwrap();
     ring.submit().unwrap();
     assert_eq!(reaped(&mut ring), [(0, ECANCELED), (4, ECANCELED), (7, ECANCELED), (100, 0), (5, ECANCELED)]);
-    // Their slots are used again while their entries still lie in the pool.
+    // Their slots are reused while their entries are still in the pool.
     push(&mut ring, &(20..28).map(async_nop).collect::<Vec<_>>());
     ring.submit().unwrap();
     file.open();
@@ -271,7 +272,7 @@ fn a_ring_that_goes_takes_its_work_back_and_leaves_the_pool_to_the_others() {
     let mut other = Ring::builder().entries(64).io_wq(&wq).build().unwrap();
     push(&mut other, &(0..32).map(async_nop).collect::<Vec<_>>());
     other.submit().unwrap();
-    // Only starts of operations: they go with the ring, though no worker is free.
+    // Only starts of operations are queued. They are dropped with the ring, although no worker is free.
     drop(other);
     let mut third = Ring::builder().entries(64).io_wq(&wq).build().unwrap();
     push(&mut third, &[async_nop(1)]);
@@ -303,7 +304,7 @@ fn blocked_syncs_bring_workers_up_to_the_limit_and_limits_change() {
     let wq = IoWq::builder().max_workers(4, 1).idle_timeout(Duration::from_millis(50)).build().unwrap();
     let file = Gated::new();
     let mut ring = Ring::builder().entries(64).io_wq(&wq).build().unwrap();
-    // Syncs of one open file go together; these are as many open files.
+    // Syncs of one open file share a batch, so each of these has its own open file.
     let syncs: Vec<Sqe> = (0..16).map(|n| fsync(ring.attach_file(file.clone()).unwrap(), n)).collect();
     push(&mut ring, &syncs);
     ring.submit().unwrap();
@@ -397,7 +398,7 @@ fn a_file_of_a_ring_that_is_gone_is_closed_while_a_worker_is_stuck_for_another_r
     stuck.drain();
 }
 
-/// A ring that does not poll, with this many reads that its workers have begun and the device has.
+/// Returns a ring that does not poll, with `reads` reads that its workers have begun and the device holds.
 fn reads_on_workers(puppet: &Puppet, reads: u64) -> Ring {
     let wq = IoWq::builder().max_workers(1, 1).build().expect("a pool");
     let mut ring = Ring::builder().entries(16).spin(Duration::ZERO).io_wq(&wq).build().expect("a ring");
@@ -410,7 +411,7 @@ fn reads_on_workers(puppet: &Puppet, reads: u64) -> Ring {
     ring
 }
 
-/// Waits, and was woken: a ring whose time is over looks by itself once more.
+/// Waits, and asserts that the ring was woken: a ring whose time is over would find the completions by itself.
 fn woken(ring: &mut Ring, wanted: u32) -> Waited {
     let start = Instant::now();
     let waited = ring.wait(wanted, Some(PATIENCE));
@@ -449,7 +450,7 @@ fn a_timeout_that_counts_hears_of_each_result_while_its_ring_waits_for_more() {
     assert!(ended.contains(&(99, 0)), "{ended:?}");
 }
 
-/// A file that runs an asynchronous operation on its own pool when it goes.
+/// A file that runs an asynchronous operation on its own pool when it is dropped.
 #[derive(Debug)]
 struct LastWords {
     device: Device,
@@ -479,7 +480,7 @@ impl Drop for LastWords {
     fn drop(&mut self) {
         let mut ring = Ring::builder().entries(8).io_wq(&self.wq).build().expect("a ring");
         let ended = run(&mut ring, &[async_nop(7)]);
-        // Nobody listens any more when a test has failed.
+        // The receiver is gone if the test has failed.
         let _ = self.said.send(ended);
     }
 }
@@ -491,7 +492,7 @@ fn a_file_may_use_its_own_pool_when_it_goes_however_it_goes() {
         let (said, heard) = std::sync::mpsc::channel();
         let device = open_device("ram:size=1M").expect("a device");
         let file = Arc::new(LastWords { device, wq: wq.clone(), said });
-        // On a thread of its own: a deadlock is a failure, and not a hang.
+        // Runs on another thread, so that a deadlock fails the test and does not hang it.
         let thread = std::thread::spawn(move || {
             let mut ring = Ring::builder().entries(8).io_wq(&wq).build().expect("a ring");
             let fd = ring.attach_file(file).expect("attached");
@@ -499,7 +500,8 @@ fn a_file_may_use_its_own_pool_when_it_goes_however_it_goes() {
             let read = rw(opcode::READ, fd, 0, memory.as_ptr() as u64, 4096, 1);
             push(&mut ring, &[Sqe { flags: IOSQE_ASYNC, ..read }, fsync(fd, 2), Sqe { user_data: 3, ..read }]);
             ring.submit().expect("submitted");
-            // With work that is queued, that runs, and that has ended; detached before the ring goes, or with it.
+            // With work that is queued, in progress or ended; the file is detached before the ring is dropped, or with
+            // it.
             (0..rounds / 2).for_each(|_| ring.reap());
             if rounds % 2 == 0 {
                 ring.detach(fd).expect("attached");

@@ -24,7 +24,7 @@ pub enum Next {
     Work,
     /// A sync of the file: [`sync`], where it may block. The count in the grace is dropped first.
     Sync,
-    /// None: this is the result.
+    /// No step is left: this is the result.
     Done(i32),
 }
 

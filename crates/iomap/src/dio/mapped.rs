@@ -119,7 +119,7 @@ fn begin(file: &OpenFile, kiocb: &Kiocb, mapping: &Mapping) {
     }
 }
 
-/// Takes [`begin`] back after a bio that could not be sent.
+/// Undoes [`begin`] for a mapping whose bio could not be sent.
 #[cold]
 fn abort(file: &OpenFile, kiocb: &Kiocb, mapping: &Mapping) {
     if kiocb.flags & IOCB_SUMMED != 0 && kiocb.is_write() {
@@ -136,8 +136,8 @@ fn is_sound(mapping: &Mapping, at: u64, intent: Intent, device_bytes: u64, block
     mapping.offset == at && mapping.len != 0 && has_room && in_blocks && (on_device || !has_data)
 }
 
-/// Second pass over several mappings, or over holes. Mappings that are adjacent on the device share a bio: an I/O over
-/// very many units that lie in one piece does not run out of bios, and so does not end short.
+/// Second pass over several mappings, or over holes. Mappings that are adjacent on the device share a bio, so an I/O
+/// over very many of them does not run out of bios and end short.
 fn submit_several(
     io: &mut IoCtx,
     file: &OpenFile,

@@ -192,7 +192,6 @@ pub struct MappedRun<'a> {
     /// The file, dereferenced once from its `Arc`.
     map: &'a dyn File,
     intent: Intent,
-    /// Size of the file in bytes.
     size: u64,
     device_bytes: u64,
     block_mask: u32,

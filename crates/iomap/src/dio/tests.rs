@@ -34,7 +34,6 @@ struct Bench {
     file: OpenFile,
     kiocb: Kiocb,
     scratch: Scratch,
-    /// The memory of the I/O.
     vecs: Vec<BVec>,
     /// The steps of the completion, in order.
     steps: Vec<Next>,
@@ -57,7 +56,7 @@ impl Bench {
         self.issue_again(vecs)
     }
 
-    /// In a section of its own, like a batch.
+    /// Issues the I/O again, in a section of its own as in a batch.
     fn issue_again(&mut self, vecs: &[BVec]) -> Issued {
         self.vecs = vecs.to_vec();
         let entered = self.file.enter();
@@ -68,7 +67,7 @@ impl Bench {
         issued
     }
 
-    /// Ends all bios with these statuses, in the order in which they were sent. Returns for each whether it was the
+    /// Ends all bios with these statuses, in the order in which they were sent. Returns true for each that was the
     /// last reference.
     fn end_with(&mut self, statuses: &[Status]) -> Vec<bool> {
         self.rig.drain();
@@ -152,7 +151,7 @@ fn the_checks_in_their_order() {
     let size = puppet.size;
     let mut bench = Bench::new(&puppet.device());
     let good = at(BASE, 4096);
-    // Flags, position, memory, answer. What comes later in the order is wrong too, to show that it does not matter.
+    // Flags, position, memory, result. Rows also fail later checks, which must not matter.
     let table: &[(u16, u64, BVec, i32)] = &[
         (0, u64::MAX, at(BASE + 1, 0), EINVAL),
         (IOCB_WRITE, i64::MAX as u64, at(BASE + 1, 1), EINVAL),
@@ -237,8 +236,8 @@ fn adjacent_vectors_are_one_run_of_memory() {
 
 #[test]
 fn a_driver_that_completes_inside_submit_ends_nothing_there() {
-    // `null:` finishes a request when it gets it. The owner still hears of it from the poll alone, so that the kiocb
-    // which `issue` writes to is not gone.
+    // `null:` finishes a request within the submission. The owner is called only by the poll: until then `issue` may
+    // still write to the kiocb.
     let mut bench = Bench::new(&open_device("null:").unwrap());
     for vecs in [vec![at(BASE, 4096)], vec![at(BASE, 4096); 3]] {
         assert_eq!(bench.issue(0, 0, &vecs), Issued::Queued);
@@ -254,7 +253,7 @@ fn a_data_sync_on_a_raw_device_asks_for_what_the_device_needs() {
     let write = (Op::Write, 8192, 4096, false);
     let fua = (Op::Write, 8192, 4096, true);
     let flush = (Op::Flush, 0, 0, false);
-    // Volatile cache, FUA, what the device gets.
+    // Volatile cache, FUA, requests that the device gets.
     let table = [
         (false, false, vec![write]),
         (false, true, vec![write]),

@@ -13,7 +13,7 @@ fn reads(cell: &IoCell, ios: u64, ns: u64) {
     });
 }
 
-/// Counts an I/O of this latency, and returns whether it was slow.
+/// Counts an I/O of this latency. Returns true if it was slow.
 fn is_slow(cell: &IoCell, ns: u64) -> bool {
     cell.note(IoKind::Read, &Split { driver_ns: ns, ..Split::default() }, 512)
 }

@@ -1,4 +1,4 @@
-//! A kernel that refuses or runs short, simulated because it cannot be had on demand; and the messages for users.
+//! A kernel that refuses or runs short, simulated because a real one cannot be made to; and the messages for users.
 
 use super::*;
 use sheave_base::status::Errno;

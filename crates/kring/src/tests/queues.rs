@@ -109,7 +109,7 @@ fn a_run_in_registered_buffers_ends_where_a_buffer_is_not_there() {
     assert_eq!(prepared, (2, 0, 1), "the third names a buffer that is not there");
     let mut done = collect(&mut ring, 3);
     done.sort_unstable();
-    // The kernel was told of the buffers: in another one than it says, memory is at no address.
+    // Each SQE names its buffer. Read 3 has its memory in another buffer than it names, which the kernel refuses.
     assert_eq!(done, [(0, LEN as i32), (1, LEN as i32), (3, -libc::EFAULT)]);
     assert_eq!(memory, [&bytes[..2 * LEN], &[0; 2 * LEN]].concat());
 }

@@ -98,7 +98,8 @@ fn the_limit_on_locked_memory_is_told_once() {
 
 #[test]
 fn a_thread_that_makes_many_rings_runs_out_of_nothing() {
-    // 16 registered rings a thread is the kernel's limit: those beyond go by their descriptor, and dropping gives back.
+    // The kernel registers at most 16 rings per thread. Rings beyond that use their descriptor, and a dropped ring
+    // frees its place.
     for _ in 0..3 {
         let mut rings = Vec::new();
         for _ in 0..20 {

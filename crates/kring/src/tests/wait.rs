@@ -12,7 +12,7 @@ const SHORT: Duration = Duration::from_millis(30);
 #[test]
 fn an_enter_with_nothing_to_do_is_no_system_call() {
     let Some(mut ring) = ring(4) else { return };
-    // Each of these would be the answer of a system call, if there were one (I4).
+    // The result of the next system call: without one (I4) it is not taken.
     ring.simulated.push_back(Err(libc::EIO));
     assert_eq!(ring.enter(0, None), Ok(0));
     assert_eq!(ring.enter(0, LONG), Ok(0));
@@ -22,7 +22,7 @@ fn an_enter_with_nothing_to_do_is_no_system_call() {
     ring.prep_fsync(Target::Raw(file.as_raw_fd()), false, 1).expect("room");
     assert_eq!(ring.enter(1, None), Err(KringError::Enter { errno: Errno::EIO }));
     assert_eq!(ring.enter(1, None), Ok(1));
-    // Nor is there a wait for completions that are there already.
+    // No system call either to wait for completions that are in the queue already.
     ring.simulated.push_back(Err(libc::EIO));
     assert_eq!(ring.enter(1, None), Ok(0));
     assert_eq!(ring.reap(|user_data, res, _| assert_eq!((user_data, res), (1, 0))), 1);
@@ -167,12 +167,12 @@ fn gathering_settles_for_one_completion_after_a_while() {
                 rustix::io::write(&event, &1u64.to_ne_bytes()).expect("written");
             });
             let start = Instant::now();
-            // Two are waited for, one comes, and it comes after the gathering.
+            // Waits for two completions. Only one comes, after the gathering time.
             ring.enter_gather(2, Duration::from_micros(50), LONG).expect("entered");
             assert!(start.elapsed() < Duration::from_secs(10), "{avoid:?}");
         });
         assert_eq!((ring.ready(), ring.in_flight()), (1, 2));
-        // And one that comes while gathering: not before its end.
+        // A completion that comes within the gathering time does not end the wait before that time.
         rustix::io::write(&other, &1u64.to_ne_bytes()).expect("written");
         assert_eq!(ring.enter_gather(2, Duration::from_secs(20), LONG), Ok(0));
         assert_eq!(ring.enter_gather(0, SHORT, LONG), Ok(0));

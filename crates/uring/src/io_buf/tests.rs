@@ -1,4 +1,4 @@
-//! Values of each type become parts and values again, and are dropped once.
+//! Values of each type turn into parts and back into values, and are dropped once.
 
 use std::any::TypeId;
 use std::mem::ManuallyDrop;
@@ -58,10 +58,11 @@ fn another_type_does_not_come_back_and_nothing_is_dropped_twice() {
     assert_eq!(Memory::into_value::<Arc<[u8]>>(None), None);
 }
 
-/// Two crates that are compiled apart have the kind of a type at two addresses.
+/// Crates that are compiled separately may have the kind of a type at different addresses.
 #[test]
 fn a_value_comes_back_when_the_kind_of_its_type_is_at_another_address() {
-    // Made at run time, for the compiler may give two equal statics one address; kept in a static: so it is no leak.
+    // Made at run time, because the compiler may give two equal statics one address. Kept in a static, so that it is no
+    // leak.
     static ELSEWHERE: OnceLock<Box<Kind>> = OnceLock::new();
     let kind = || Box::new(Kind { id: TypeId::of::<Vec<u8>>, drop: drop_parts::<Vec<u8>> });
     let elsewhere: &'static Kind = ELSEWHERE.get_or_init(kind);
@@ -72,7 +73,7 @@ fn a_value_comes_back_when_the_kind_of_its_type_is_at_another_address() {
     assert_eq!(Memory::into_value::<Box<[u8]>>(Some(memory)), None);
 }
 
-/// Who uses `?` in a function whose error goes between threads needs this of a full SQ.
+/// A program that uses `?` in a function whose error crosses threads needs these bounds of a full SQ.
 #[test]
 fn completions_and_what_a_full_sq_gives_back_go_between_threads() {
     fn goes_between_threads<T: Send + Sync + 'static>() {}

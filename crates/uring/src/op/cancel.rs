@@ -1,11 +1,11 @@
 //! ASYNC_CANCEL: ends requests that wait.
 //!
-//! Owns the search and what can be cancelled: pending timeouts, and requests whose issue has not come yet because a
-//! worker has them first or something was used up. What a device has cannot be taken back; it is not found. Nor are a
-//! LINK_TIMEOUT, a member of a chain whose turn has not come, what waits behind a drain, and the cancel itself.
+//! Owns the search and the conditions for a cancel. A cancel finds pending timeouts, and requests that wait for their
+//! issue because a worker has them first or a resource was exhausted. It does not find a request that a device has, a
+//! LINK_TIMEOUT, a member of a chain whose turn has not come, a request behind a drain, or itself.
 //!
 //! Invariants:
-//! - I1: what is cancelled ends once, with `-ECANCELED`, from `ready`: after the CQE of the cancel.
+//! - I1: a cancelled request ends once, with `-ECANCELED`, from `ready`: after the CQE of the cancel.
 
 use crate::core::Core;
 use crate::io_wq::Cancelled;
@@ -19,13 +19,13 @@ use crate::sqe::{
 };
 use crate::timers::Kind;
 
-/// Which flags exclude each other is looked at here, the file when it runs.
+/// Checks that the flags go together. The file is looked up at issue.
 pub(crate) fn prep(_: &mut Inner, _: u32, sqe: &Sqe) -> Result<(), i32> {
     let target = Target { flags: sqe.op_flags, user_data: sqe.addr, fd: sqe.fd, opcode: sqe.len as u8 };
     if sqe.off == 0 && sqe.splice_fd_in == 0 && target.is_valid() { Ok(()) } else { Err(errno::EINVAL) }
 }
 
-/// Cancels, and says how much.
+/// Cancels. The result is 0, the number of requests for a cancel of many, or an error.
 pub(crate) fn issue(ring: &mut Inner, slot: u32) -> Issue {
     let req = &ring.core.reqs[slot];
     let fixed = if req.flags & IOSQE_FIXED_FILE != 0 { ASYNC_CANCEL_FD_FIXED } else { 0 };
@@ -34,7 +34,7 @@ pub(crate) fn issue(ring: &mut Inner, slot: u32) -> Issue {
 }
 
 impl Core {
-    /// Cancels what matches: the first, or all. The result as a CQE has it.
+    /// Cancels the first match, or all. Returns the result for the CQE.
     pub(crate) fn cancel(&mut self, target: Target) -> i32 {
         let Target { flags, .. } = target;
         let mut file = None;
@@ -49,25 +49,25 @@ impl Core {
             let Some(slot) = found else { return -errno::ENOENT };
             return self.cancel_slot(slot).map_or_else(|errno| -errno, |()| 0);
         }
-        // Each request is looked at once. A cancel changes nothing for those behind it.
+        // One pass over the slots suffices: cancelling a request changes nothing for those behind it.
         let (mut count, mut from) = (0, 0);
         while let Some(slot) = self.queued_from(from, target, file) {
             from = slot + 1;
-            // A worker may run it already: found, as in the kernel, and it ends by itself.
+            // An error means that a worker already runs it. It counts as found, as in the kernel, and ends by itself.
             let _ = self.cancel_slot(slot);
             count += 1;
         }
         let mut next = self.first_timeout();
         while let Some(slot) = self.timeout_from(next, target) {
             next = self.timers.after(slot);
-            // It is armed, and so it can be.
+            // Cannot fail: the timeout is armed.
             let _ = self.cancel_slot(slot);
             count += 1;
         }
         count
     }
 
-    /// The first request from a slot on that waits for its issue.
+    /// Returns the first matching request, from slot `from` on, that waits for its issue.
     fn queued_from(&self, from: u32, target: Target, file: Option<usize>) -> Option<u32> {
         if self.nr_queued == 0 {
             return None;
@@ -85,9 +85,9 @@ impl Core {
         self.timers.first(Kind::Timeout)
     }
 
-    /// The first timeout from an armed one on, or from none.
+    /// Returns the first matching timeout from the armed request `at` on. `at` may be `NO_SLOT`.
     fn timeout_from(&self, mut at: u32, target: Target) -> Option<u32> {
-        // Their file descriptors name nothing.
+        // A timeout has no file: its `fd` is unused.
         if target.flags & ASYNC_CANCEL_FD != 0 {
             return None;
         }
@@ -97,7 +97,7 @@ impl Core {
         (at != NO_SLOT).then_some(at)
     }
 
-    /// The file of a request for I/O, whether it holds it already or not.
+    /// Returns the file of an I/O request, also before it has resolved its `fd`.
     fn file_used(&self, req: &Req) -> Option<usize> {
         match req.file {
             NO_FILE if opcode::is_on_file(req.opcode) => {
@@ -108,7 +108,7 @@ impl Core {
         }
     }
 
-    /// What is armed in the timers, in the order in which it is to be found.
+    /// Returns the armed requests of a kind, in the order of the search.
     pub(super) fn armed(&self, kind: Kind) -> impl Iterator<Item = u32> {
         let mut next = self.timers.first(kind);
         std::iter::from_fn(move || {
@@ -118,7 +118,7 @@ impl Core {
         })
     }
 
-    /// Cancels a request that has begun. `ENOENT` when a device has it for good, `EALREADY` when a worker runs its
+    /// Cancels a request that has begun. Errors: `ENOENT` if a device has it, `EALREADY` if a worker runs its
     /// operation.
     pub(crate) fn cancel_slot(&mut self, slot: u32) -> Result<(), i32> {
         let mut outcome = Ok(());
@@ -133,21 +133,21 @@ impl Core {
         } else if self.wq.cancel(slot) == Cancelled::Queued {
             self.ready.push_back(slot);
         } else if self.reqs[slot].step == Step::Runs {
-            // It ends as it ends, and no other cancel finds it.
+            // The worker's result counts. The flag set below hides it from other cancels.
             outcome = Err(errno::EALREADY);
-        } // Else a worker has started it, and gives it back.
+        } // Otherwise a worker has started on it and will return it.
         self.reqs[slot].rflags |= REQ_CANCELED;
         outcome
     }
 
-    /// Lets a request wait for its issue where a cancel finds it.
+    /// Makes a request wait for its issue, in the state that a cancel finds.
     pub(crate) fn enqueue(&mut self, slot: u32) {
         self.reqs[slot].state = State::Queued;
         self.nr_queued += 1;
     }
 }
 
-/// Whether a request is meant, but for its file.
+/// True if a request matches in everything but its file.
 fn matches(target: Target, req: &Req) -> bool {
     #[cfg(all(test, not(shuttle)))]
     tests::LOOKS.set(tests::LOOKS.get() + 1);

@@ -1,5 +1,5 @@
-//! FALLOCATE: punch a hole, or zero a range. As on a block device both leave zeroes behind; punching gives the space
-//! back where the device can.
+//! FALLOCATE: punches a hole, or zeroes a range. Both leave zeroes behind, as on a block device; punching also releases
+//! the space where the device can.
 
 use sheave_blk::bio::{NO_FIXED_BUF, Op};
 use sheave_blk::ctx::BioSpec;
@@ -15,7 +15,7 @@ use crate::sqe::{Sqe, errno};
 const KEEP_SIZE: u32 = 0x01;
 const PUNCH_HOLE: u32 = 0x02;
 const ZERO_RANGE: u32 = 0x10;
-/// Longest bio without data, so that its length fits.
+/// Longest bio without data: its length must fit into 32 bits.
 const MAX_BYTES: u64 = 1 << 31;
 
 /// Checks the fields that must be empty.
@@ -25,9 +25,10 @@ pub(crate) fn prep(ring: &mut Inner, slot: u32, sqe: &Sqe) -> Result<(), i32> {
     if zero { Ok(()) } else { Err(errno::EINVAL) }
 }
 
-/// Checks mode and range, then sends write-zeroes, or lets a worker have the file do it.
+/// Checks mode and range, then sends write-zeroes bios, or queues the file's own fallocate to a worker.
 pub(crate) fn issue(ring: &mut Inner, slot: u32) -> Issue {
     let req = &ring.core.reqs[slot];
+    // A range in `data` means a second issue: begin() has checked everything and stored the rest of the range.
     if req.data[1] != 0 {
         let identity = ring.core.files.get(req.file as usize).is_some_and(OpenFile::is_identity);
         return if identity { send(ring, slot) } else { send_to_file(ring, slot) };
@@ -68,11 +69,12 @@ fn begin(ring: &mut Inner, slot: u32) -> Result<Issue, i32> {
     if (off | len) & u64::from(file.block_mask()) != 0 {
         return Err(errno::EINVAL);
     }
+    // Refused only here: `docs/compat.md` fixes the order of these checks.
     if plain {
         return Err(errno::EOPNOTSUPP);
     }
     if !file.is_identity() {
-        // The file does it itself, where it may wait.
+        // The file does it itself, on a worker, because it may block.
         req.data = [off, off + len];
         req.kiocb = Kiocb::started(off, 0, 0);
         return Ok(send_to_file(ring, slot));
@@ -82,7 +84,7 @@ fn begin(ring: &mut Inner, slot: u32) -> Result<Issue, i32> {
     Ok(send(ring, slot))
 }
 
-/// Where a cancel finds it until a worker has begun.
+/// Queues the file's fallocate, in the state in which a cancel finds it until a worker has begun.
 fn send_to_file(ring: &mut Inner, slot: u32) -> Issue {
     let req = &ring.core.reqs[slot];
     let [pos, end] = req.data;
@@ -99,8 +101,8 @@ fn send_to_file(ring: &mut Inner, slot: u32) -> Issue {
     Issue::Queued
 }
 
-/// Sends bios for what is left. The kiocb keeps the reference of the submission until all are sent, which takes several
-/// calls when there are not as many bios as the range wants.
+/// Sends bios for the rest of the range. The kiocb keeps the submission's reference until all are sent, which takes
+/// several calls when bios run out.
 fn send(ring: &mut Inner, slot: u32) -> Issue {
     let req = &mut ring.core.reqs[slot];
     let Some(bdev) = ring.core.files.get(req.file as usize).map(|file| file.bdev) else {

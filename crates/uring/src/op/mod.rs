@@ -12,30 +12,30 @@ use crate::req::NO_FILE;
 use crate::ring::inner::Inner;
 use crate::sqe::{IOSQE_FIXED_FILE, errno};
 
-/// What issue says.
+/// Result of an issue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Issue {
-    /// It has ended, with this result.
+    /// Ended with this result.
     Done(i32),
-    /// It has begun; `complete::finish` is called when it ends.
+    /// Begun. `complete::finish` is called when it ends.
     Queued,
-    /// It has begun and ended, and its slot is free.
+    /// Begun and ended, and the slot is free.
     Ended,
-    /// Something bounded is used up (bios); issue it again after the next completions.
+    /// A bounded resource (bios) is exhausted. Issue again after the next completions.
     Again,
-    /// Something bounded is used up, and a part of it is in flight: to be issued again, and too late for a cancel.
+    /// A bounded resource is exhausted while a part is in flight. Issue again; a cancel comes too late.
     Rest,
-    /// A worker must map the range first; then issue it again.
+    /// The mapping of the range blocks, so a worker must map it. Issue again afterwards.
     Blocks,
 }
 
-/// The open file that a request names: an entry of the file table, or of the registered one. The request holds it
-/// from now on.
+/// Returns the open file that a request names, by the file table or the registered one. The request keeps it from now
+/// on.
 #[inline]
 pub(crate) fn file_of(ring: &mut Inner, slot: u32) -> Result<usize, i32> {
     let req = &mut ring.core.reqs[slot];
     if req.file != NO_FILE {
-        // Issued before: it keeps its file, whatever the tables say now.
+        // Issued before: the request keeps its file although the tables may have changed.
         return Ok(req.file as usize);
     }
     let file = ring.core.files.resolve(req.fd, req.flags & IOSQE_FIXED_FILE != 0).ok_or(errno::EBADF)?;

@@ -1,18 +1,18 @@
 //! MSG_RING: posts a CQE in another ring, or in this one.
 //!
 //! The `fd` names an entry of the file table that is a ring ([`Ring::attach_ring`](crate::Ring::attach_ring)). The
-//! message goes through the target's [`task_work`](crate::task_work) and wakes it only if it sleeps; the result says
-//! whether it was accepted.
+//! message goes through the target's [`task_work`](crate::task_work) and wakes the target only if it sleeps. The result
+//! is 0 if the message was accepted.
 
 use crate::cqe::Cqe;
 use crate::op::Issue;
 use crate::ring::inner::Inner;
 use crate::sqe::{IOSQE_FIXED_FILE, MSG_RING_CQE_SKIP, MSG_RING_FLAGS_PASS, Sqe, errno};
 
-/// `IORING_MSG_DATA`, the only command there is.
+/// `IORING_MSG_DATA`, the only supported command.
 const MSG_DATA: u32 = 0;
 
-/// Checks the flags and notes what the message is made of.
+/// Checks the flags and stores the message.
 pub(crate) fn prep(ring: &mut Inner, slot: u32, sqe: &Sqe) -> Result<(), i32> {
     if sqe.buf_index != 0 || sqe.op_flags & !(MSG_RING_CQE_SKIP | MSG_RING_FLAGS_PASS) != 0 {
         return Err(errno::EINVAL);
@@ -21,7 +21,7 @@ pub(crate) fn prep(ring: &mut Inner, slot: u32, sqe: &Sqe) -> Result<(), i32> {
     Ok(())
 }
 
-/// Sends it; never waits for the other ring.
+/// Sends the message. Never waits for the other ring.
 pub(crate) fn issue(ring: &mut Inner, slot: u32) -> Issue {
     Issue::Done(send(ring, slot).map_or_else(|errno| -errno, |()| 0))
 }

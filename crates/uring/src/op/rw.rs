@@ -1,10 +1,10 @@
 //! READ, WRITE, READV, WRITEV, READ_FIXED, WRITE_FIXED.
 //!
-//! Owns the checks of their arguments; the I/O itself is the engine's ([`sheave_iomap::dio`]). Most reads and writes do
-//! not come here, but are plain records ([`plain`](crate::plain)).
+//! Owns the checks of their arguments; the I/O itself is the engine's ([`sheave_iomap::dio`]). Most reads and writes
+//! are plain records ([`plain`](crate::plain)) and do not come here.
 //!
-//! Addresses are the caller's, who promises that memory stays valid (see [`Ring::push_sqe`](crate::Ring::push_sqe)).
-//! What is surely wrong is refused as the kernel refuses it: a range outside of user space, the first page, vectors
+//! The caller promises that memory at the given addresses stays valid (see [`Ring::push_sqe`](crate::Ring::push_sqe)).
+//! Addresses that cannot be valid are refused, as in the kernel: a range outside of user space, the first page, vectors
 //! with negative lengths.
 
 use sheave_blk::bio::{BVec, NO_FIXED_BUF};
@@ -23,7 +23,6 @@ use crate::sqe::{
 };
 use crate::user_memory::{FIRST_PAGE, is_user_range, sqe_memory};
 
-/// Most vectors of one request.
 const IOV_MAX: u32 = 1024;
 
 #[inline]
@@ -56,7 +55,7 @@ fn check_rare(sqe: &Sqe) -> Result<(), i32> {
     }
 }
 
-/// READ, WRITE and their fixed forms: one range of memory.
+/// Prepares READ, WRITE and their fixed forms: one range of memory.
 pub(crate) fn prep(ring: &mut Inner, slot: u32, sqe: &Sqe) -> Result<(), i32> {
     prep_common(ring, slot, sqe)?;
     let elsewhere =
@@ -68,7 +67,7 @@ pub(crate) fn prep(ring: &mut Inner, slot: u32, sqe: &Sqe) -> Result<(), i32> {
     Ok(())
 }
 
-/// READV and WRITEV: the vectors are read now and never again.
+/// Prepares READV and WRITEV. The vectors are read here and never again.
 pub(crate) fn prep_vectored(ring: &mut Inner, slot: u32, sqe: &Sqe) -> Result<(), i32> {
     prep_common(ring, slot, sqe)?;
     let select = sqe.flags & IOSQE_BUFFER_SELECT != 0;
@@ -85,7 +84,7 @@ pub(crate) fn prep_vectored(ring: &mut Inner, slot: u32, sqe: &Sqe) -> Result<()
         crate::user_memory::read_vecs(sqe.addr, sqe.len as usize, vecs);
     }
     if select {
-        vecs.clear(); // only a length that nobody will ask for
+        vecs.clear(); // Issue refuses a buffer group with ENOBUFS, so no vector is needed.
     }
     let mut left = u64::from(MAX_RW_COUNT);
     for vec in vecs.iter_mut() {
@@ -104,7 +103,7 @@ pub(crate) fn prep_vectored(ring: &mut Inner, slot: u32, sqe: &Sqe) -> Result<()
     Ok(())
 }
 
-/// The checks of issue that come before the engine's, in the kernel's order.
+/// Makes the checks of issue that come before the engine's, in the kernel's order.
 #[inline(always)]
 fn begin(ring: &mut Inner, slot: u32, file: usize) -> Result<(), i32> {
     let read_only = ring.core.files.get(file).is_some_and(OpenFile::is_read_only);
@@ -125,7 +124,7 @@ fn begin(ring: &mut Inner, slot: u32, file: usize) -> Result<(), i32> {
     Ok(())
 }
 
-/// Flags, buffer groups, positions that are none.
+/// Handles flags, buffer groups, and offsets that are not positions.
 #[cold]
 fn begin_rare(ring: &mut Inner, slot: u32, file: usize) -> Result<(), i32> {
     let polled = ring.core.polled;
@@ -138,7 +137,7 @@ fn begin_rare(ring: &mut Inner, slot: u32, file: usize) -> Result<(), i32> {
     if req.op_flags & !RWF_OK != 0 {
         return Err(errno::EOPNOTSUPP);
     }
-    // Elsewhere the end does not move; here two at a time would get the same place.
+    // On a file that grows, two appends at a time would get the same position. Other files have a fixed end.
     if req.op_flags & RWF_APPEND != 0 && grows {
         return Err(errno::EOPNOTSUPP);
     }
@@ -160,7 +159,7 @@ fn begin_rare(ring: &mut Inner, slot: u32, file: usize) -> Result<(), i32> {
     Ok(())
 }
 
-/// What the engine says; the pieces are kept if its end needs them.
+/// Converts the engine's result. Keeps the mappings if the end of the I/O needs them.
 #[inline(always)]
 fn issued(issued: Issued, req: &mut Req, scratch: &Scratch, cold: &mut Cold) -> Issue {
     match issued {
@@ -201,7 +200,7 @@ fn read_write_fixed(ring: &mut Inner, slot: u32) -> Result<Issue, i32> {
     let req = &ring.core.reqs[slot];
     let (mut index, len) = (req.buf_index, u64::from(req.len.min(MAX_RW_COUNT)));
     if req.rflags & REQ_OLD_BUF != 0 {
-        // Issued before, and then another took the buffer's place: it keeps its memory, which has no number any more.
+        // Issued before, and the buffer was replaced since: the request keeps its memory, which has no number any more.
         index = NO_FIXED_BUF;
     } else if !ring.core.bufs.covers(index, req.addr, len) {
         return Err(errno::EFAULT);
@@ -222,17 +221,17 @@ fn read_write_vectored(ring: &mut Inner, slot: u32) -> Result<Issue, i32> {
     Ok(issued(done, req, scratch, cold))
 }
 
-/// READ and WRITE.
+/// Issues READ and WRITE.
 pub(crate) fn issue(ring: &mut Inner, slot: u32) -> Issue {
     read_write(ring, slot).unwrap_or_else(|errno| Issue::Done(-errno))
 }
 
-/// READ_FIXED and WRITE_FIXED: the range lies within a registered buffer.
+/// Issues READ_FIXED and WRITE_FIXED. The range must lie within a registered buffer.
 pub(crate) fn issue_fixed(ring: &mut Inner, slot: u32) -> Issue {
     read_write_fixed(ring, slot).unwrap_or_else(|errno| Issue::Done(-errno))
 }
 
-/// READV and WRITEV.
+/// Issues READV and WRITEV.
 pub(crate) fn issue_vectored(ring: &mut Inner, slot: u32) -> Issue {
     read_write_vectored(ring, slot).unwrap_or_else(|errno| Issue::Done(-errno))
 }

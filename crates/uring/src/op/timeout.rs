@@ -1,15 +1,15 @@
 //! TIMEOUT, TIMEOUT_REMOVE and LINK_TIMEOUT.
 //!
-//! Owns the checks of their arguments and what happens when a timeout is due, has counted enough, is updated or
-//! removed. Does not own the pending ones ([`timers`](crate::timers)) nor the search by anything but user data
-//! ([`cancel`](super::cancel)).
+//! Owns the checks of their arguments, and the steps when a timeout is due, has counted enough, is updated or removed.
+//! Owns the search for a timeout by its user data; [`cancel`](super::cancel) has the search by other conditions. Does
+//! not own the pending timeouts ([`timers`](crate::timers)).
 //!
-//! A LINK_TIMEOUT guards the member before it in its chain. It is armed when that one has begun and has not ended at
+//! A LINK_TIMEOUT limits the member before it in its chain. It is armed when that member has begun and has not ended at
 //! once, and leaves the chain when it fires.
 //!
 //! Invariants:
-//! - I1: a request is armed in the timers from its issue until it fires, is reached, or is taken out to be cancelled.
-//! - I2: nothing is ended while SQEs are taken: what is cancelled ends after them, in `run_ready`.
+//! - I1: a request is armed in the timers from its issue until it fires, its count is reached, or it is cancelled.
+//! - I2: no request ends while SQEs are taken: cancelled requests end afterwards, in `run_ready`.
 
 use sheave_base::clock::{Clock, Timeline};
 
@@ -27,7 +27,7 @@ use crate::user_memory::{FIRST_PAGE, is_user_range, read_timespec};
 const NS_PER_SEC: i64 = 1_000_000_000;
 const TIMEOUT_CLOCKS: u32 = TIMEOUT_BOOTTIME | TIMEOUT_REALTIME;
 
-/// Reads the timespec at an address, in ns; far times are the end of time.
+/// Reads the timespec at an address, in ns. Saturates.
 fn read_ns(addr: u64) -> Result<u64, i32> {
     if addr < FIRST_PAGE || !is_user_range(addr, size_of::<[i64; 2]>() as u64) {
         return Err(errno::EFAULT);
@@ -39,11 +39,11 @@ fn read_ns(addr: u64) -> Result<u64, i32> {
     Ok(sec.saturating_mul(NS_PER_SEC).saturating_add(nsec) as u64)
 }
 
-/// The timeline and the moment on it, for ns as the flags mean them.
+/// Returns the timeline, and the moment on it, that `ns` means under these flags.
 fn deadline(clock: &Clock, timeout_flags: u32, ns: u64, abs: bool) -> (Timeline, u64) {
     let timeline = match timeout_flags & TIMEOUT_CLOCKS {
         TIMEOUT_BOOTTIME => Timeline::Boottime,
-        // A span is as long on every clock, and does not change when somebody sets one.
+        // A span has the same length on every clock, and must not change when the wall clock is set.
         TIMEOUT_REALTIME if abs => Timeline::Realtime,
         _ => Timeline::Monotonic,
     };
@@ -62,12 +62,12 @@ fn prep_common(ring: &mut Inner, slot: u32, sqe: &Sqe, link: bool) -> Result<(),
     Ok(())
 }
 
-/// TIMEOUT: flags, and the time, which is read now and never again.
+/// Prepares TIMEOUT: checks the flags, and reads the time, once.
 pub(crate) fn prep(ring: &mut Inner, slot: u32, sqe: &Sqe) -> Result<(), i32> {
     prep_common(ring, slot, sqe, false)
 }
 
-/// TIMEOUT: waits for its time, or for as many CQEs as the lower half of `off` says.
+/// Issues TIMEOUT: arms it for its time, and for the number of CQEs in the lower half of `off`, unless that is 0.
 pub(crate) fn issue(ring: &mut Inner, slot: u32) -> Issue {
     let req = &ring.core.reqs[slot];
     let (timeline, at) = deadline(ring.io.clock(), req.op_flags, req.data[0], req.op_flags & TIMEOUT_ABS != 0);
@@ -78,7 +78,7 @@ pub(crate) fn issue(ring: &mut Inner, slot: u32) -> Issue {
     Issue::Queued
 }
 
-/// LINK_TIMEOUT: the same, behind the request that it is to guard.
+/// Prepares LINK_TIMEOUT, which must come behind the request it limits.
 pub(crate) fn prep_link(ring: &mut Inner, slot: u32, sqe: &Sqe) -> Result<(), i32> {
     prep_common(ring, slot, sqe, true)?;
     let guarded = ring.core.chain.last().ok_or(errno::EINVAL)?;
@@ -90,12 +90,13 @@ pub(crate) fn prep_link(ring: &mut Inner, slot: u32, sqe: &Sqe) -> Result<(), i3
     Ok(())
 }
 
-/// A LINK_TIMEOUT is armed with the request before it, and ends with it; its turn in the chain never comes.
+/// Fails: a LINK_TIMEOUT is armed with the request before it and ends with it, so its own turn in the chain never
+/// comes.
 pub(crate) fn issue_link(_: &mut Inner, _: u32) -> Issue {
     Issue::Done(-errno::ECANCELED)
 }
 
-/// TIMEOUT_REMOVE: flags, and the new time if there is one.
+/// Prepares TIMEOUT_REMOVE: checks the flags, and reads the new time if there is one.
 pub(crate) fn prep_remove(ring: &mut Inner, slot: u32, sqe: &Sqe) -> Result<(), i32> {
     let zero = sqe.buf_index == 0 && sqe.len == 0 && sqe.splice_fd_in == 0;
     if sqe.flags & IOSQE_FIXED_FILE != 0 || !zero {
@@ -112,7 +113,7 @@ pub(crate) fn prep_remove(ring: &mut Inner, slot: u32, sqe: &Sqe) -> Result<(), 
     Ok(())
 }
 
-/// TIMEOUT_REMOVE: takes the first timeout with this user data out, or gives it another time.
+/// Issues TIMEOUT_REMOVE: removes the first timeout with this user data, or changes its time.
 pub(crate) fn issue_remove(ring: &mut Inner, slot: u32) -> Issue {
     let req = &ring.core.reqs[slot];
     let (user_data, flags, ns) = (req.addr, req.op_flags, req.data[0]);
@@ -123,19 +124,19 @@ pub(crate) fn issue_remove(ring: &mut Inner, slot: u32) -> Issue {
         let (timeline, at) = deadline(ring.io.clock(), ring.core.reqs[found].op_flags, ns, flags & TIMEOUT_ABS != 0);
         ring.core.timers.rearm(found, timeline, at);
     } else {
-        // It is armed, and so it can be.
+        // Cannot fail: the timeout is armed.
         let _ = ring.core.cancel_slot(found);
     }
     Issue::Done(0)
 }
 
 impl Core {
-    /// The first armed request with this user data.
+    /// Returns the first armed request with this user data.
     fn armed_with(&self, kind: Kind, user_data: u64) -> Option<u32> {
         self.armed(kind).find(|&slot| self.reqs[slot].user_data == user_data)
     }
 
-    /// Ends what is due. A clock is read only when something waits for it.
+    /// Ends the timeouts that are due. Reads a clock only if a timeout is armed on it.
     #[cold]
     pub(crate) fn run_timers(&mut self, clock: &Clock) {
         while let Some(slot) = self.timers.pop_due(clock) {
@@ -147,7 +148,7 @@ impl Core {
         }
     }
 
-    /// Ends the timeouts that wait for no more CQEs than were posted; false when there were none.
+    /// Ends the timeouts whose number of CQEs was posted. Returns false if there were none.
     #[cold]
     pub(crate) fn run_counted(&mut self) -> bool {
         self.timers.look_at(self.queues.cq_tail());
@@ -159,7 +160,7 @@ impl Core {
         any
     }
 
-    /// Ends a timeout that fired or was reached: its CQE, if it gives one, does not count for others.
+    /// Ends a timeout that fired or whose count was reached. Its own CQE does not count for other timeouts.
     fn finish_uncounted(&mut self, slot: u32, res: i32) {
         if self.reqs[slot].flags & IOSQE_CQE_SKIP_SUCCESS == 0 || self.is_failure(slot, res) {
             self.timers.uncount();
@@ -167,7 +168,8 @@ impl Core {
         self.finish(slot, res);
     }
 
-    /// A guard is due: it leaves the chain and cancels what it guards, unless a device has that.
+    /// Ends a link timeout that is due: takes it out of the chain and cancels the request it limits, unless a device
+    /// has that.
     fn fire_guard(&mut self, guard: u32) {
         let (guarded, next) = (self.reqs[guard].data[1] as u32, self.reqs[guard].link);
         let req = &mut self.reqs[guarded];
@@ -178,12 +180,12 @@ impl Core {
         self.end_slot(guard, res, silent);
     }
 
-    /// Arms the guard of a request that has begun and has not ended, if it has one.
+    /// Arms the link timeout of a request that has begun and has not ended.
     #[cold]
     pub(crate) fn arm_guard(&mut self, slot: u32, clock: &Clock) {
         let guard = self.reqs[slot].link;
         if self.timers.armed_as(guard).is_some() {
-            return; // It was issued before, and found something used up.
+            return; // Issued before: it found a resource exhausted.
         }
         let req = &self.reqs[guard];
         let (timeline, at) = deadline(clock, req.op_flags, req.data[0], req.op_flags & TIMEOUT_ABS != 0);

@@ -1,4 +1,4 @@
-//! Keys come and go; rows of SQEs end where it changes whose user data is a key.
+//! Keys are allocated and freed; rows of SQEs end where keys and other user data meet.
 
 use super::{Detail, KeyRows, OwnedTable};
 use crate::io_buf::Memory;
@@ -50,8 +50,8 @@ fn what_is_explained_is_told_with_its_operation_alone() {
     }
 }
 
-/// Entries are added and taken at random, some at a time, across the wrap of positions; each look says what a list of
-/// all says, also after rows that were taken without another look.
+/// Adds and takes entries at random, some at a time, across the wrap of positions. Each look must agree with a list of
+/// all entries, also after rows that were taken without another look.
 #[test]
 fn rows_end_where_keys_end() {
     let mut rng = sheave_base::rng::Rng::new(1);

@@ -1,4 +1,4 @@
-//! How often plain SQEs are compared, for a batch of which a busy device takes little.
+//! Number of comparisons of plain SQEs, for a batch of which a busy device takes little.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -10,18 +10,19 @@ use crate::sqe::{Sqe, opcode};
 use crate::tests::Rig;
 
 thread_local! {
-    /// Comparisons of an SQE with what is known, of the rings of this thread.
+    /// Number of comparisons of an SQE with the known run, in the rings of this thread.
     static COMPARED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Notes that so many of `of` SQEs were found alike, one after the other.
+/// Counts the comparisons for a prefix of `many` matching SQEs out of `of`: one more if a mismatch ended it.
 pub(super) fn compared(many: usize, of: usize) {
     COMPARED.set(COMPARED.get() + (many + 1).min(of));
 }
 
 const BATCH: usize = 1024;
 
-/// Comparisons for a batch of reads of a block, which lie apart, to a device that takes four at a time.
+/// Returns the number of comparisons for a batch of one-block reads that are apart, on a device that takes four at a
+/// time.
 fn comparisons(sqe: impl Fn(&Rig, usize) -> Sqe) -> usize {
     let mut rig = Rig::of(Ring::builder().entries(BATCH as u32), "null:size=1G,latency=1ms,depth=4");
     let buffers = (0..2).map(|_| Buf::zeroed(4096, 4096).expect("memory")).collect();
@@ -47,7 +48,7 @@ fn a_batch_is_compared_about_once_however_little_of_it_the_device_takes() {
         let (addr, _) = rig.ring.buffer_range(buf_index).expect("registered");
         Sqe { opcode: opcode::READ_FIXED, buf_index, addr, ..rig.read(n as u64) }
     });
-    // All SQEs once, before the device has refused one, and then one for each that it refused.
+    // One for each SQE before the device has refused any, and then one for each refused SQE.
     for many in [reads, mixed] {
         assert!((BATCH..=2 * BATCH).contains(&many), "{many} comparisons");
     }

@@ -1,8 +1,8 @@
-//! An operation as a ring takes it, whatever its kind.
+//! Operations of any kind, in the form a ring takes.
 //!
-//! Owns [`Entry`], the modifiers that every kind of operation has, and the macro that gives them to the type of a kind.
-//! Does not own what a kind has of its own: a modifier of one kind writes a field of the SQE that means something else,
-//! an address for instance, in another.
+//! Owns [`Entry`], the modifiers that all kinds of operations have, and the macro that adds them to the type of one
+//! kind. Does not own the modifiers of a single kind: the field of the SQE that such a modifier writes means something
+//! else, for instance an address, in another kind.
 //!
 //! Invariants:
 //! - I1: every address in the SQE of an entry is of memory that the entry owns, or is filled in by the ring (`late`).
@@ -19,28 +19,27 @@ use crate::sqe::{
     IOSQE_ASYNC, IOSQE_CQE_SKIP_SUCCESS, IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, IOSQE_IO_HARDLINK, IOSQE_IO_LINK, Sqe,
 };
 
-/// The address of a part that is outside of the memory it is to be a part of: no program has memory there, and the
-/// operation ends with `EFAULT`.
+/// Address for a part that is not within its memory. No program has memory there, so the operation ends with `EFAULT`.
 const NOWHERE: u64 = u64::MAX;
 
-/// What only the ring can put into the SQE.
+/// Field of the SQE that only the ring can fill in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Late {
     Nothing,
-    /// A range of a registered buffer (start and length): its address.
+    /// Puts the address of a range (start and length) of a registered buffer into `addr`.
     Fixed(usize, usize),
-    /// A time: where the ring has put it, in `addr`.
+    /// Puts the address of the stored time into `addr`.
     Time(When),
-    /// The new time of an update: where the ring has put it, in `off`.
+    /// Puts the address of the stored new time of an update into `off`.
     NewTime(Duration),
 }
 
-/// What [`Ring::push`](crate::Ring::push) takes: the operations of [`prep`](crate::prep), and [`Entry`], which each of
-/// them can become where operations of several kinds meet. No other type can be one.
+/// An operation that [`Ring::push`](crate::Ring::push) takes: one of those in [`prep`](crate::prep), or an [`Entry`],
+/// which holds an operation of any kind. Sealed.
 pub trait Op: Into<Entry> + sealed::Sealed {}
 
 mod sealed {
-    /// Outside of this module nobody can say that a type is an operation, for the ring trusts its addresses.
+    /// Cannot be implemented outside of this module: the ring trusts the addresses of an operation.
     pub trait Sealed {}
 }
 
@@ -51,7 +50,7 @@ pub(super) use sealed::Sealed;
 #[must_use = "push it to a ring"]
 pub struct Entry {
     pub(crate) sqe: Sqe,
-    /// The ring that its `fd` is of; 0 if that is none, or an index of the registered table.
+    /// The ring that `fd` belongs to; 0 for no file, or an index of the registered table.
     pub(crate) ring: u64,
     pub(crate) owned: Option<Memory>,
     pub(crate) late: Late,
@@ -72,14 +71,13 @@ impl Entry {
         }
     }
 
-    /// An operation on no file.
     #[inline]
     pub(super) fn without_file(opcode: u8) -> Entry {
         Entry::new(opcode, Fd::NONE.into())
     }
 
-    /// The memory that the operation owns, of the type that it was given, of an operation that is not pushed after all.
-    /// `None` if it owns none. Memory of another type is dropped.
+    /// Returns the memory of an operation that is not pushed after all, as the type `B` that it was given as. `None` if
+    /// it owns none. Memory of another type is dropped.
     ///
     /// ```
     /// # use sheave_uring::{Fd, Ring, prep};
@@ -94,12 +92,12 @@ impl Entry {
         Memory::into_value(self.owned)
     }
 
-    /// The buffer that the operation owns, as by [`Entry::into_memory`].
+    /// Returns the buffer that the operation owns, as [`Entry::into_memory`] does.
     pub fn into_buf(self) -> Option<Buf> {
         self.into_memory()
     }
 
-    /// The buffers of a vectored operation, or the one of another.
+    /// Returns the buffers of a vectored operation, or the single buffer of another.
     pub fn into_bufs(self) -> Vec<Buf> {
         Memory::into_bufs(self.owned)
     }
@@ -110,38 +108,39 @@ impl Entry {
         self
     }
 
-    /// Comes back in the completion.
+    /// Sets the value that comes back in the completion.
     #[inline(always)]
     pub fn user_data(mut self, user_data: u64) -> Entry {
         self.sqe.user_data = user_data;
         self
     }
 
-    /// The next operation starts when this one has succeeded; if it fails, the rest of the chain is cancelled.
+    /// Links the next operation: it starts when this one has succeeded. If this one fails, the rest of the chain is
+    /// cancelled.
     #[inline(always)]
     pub fn link(self) -> Entry {
         self.flag(IOSQE_IO_LINK)
     }
 
-    /// The next operation starts when this one has ended, however.
+    /// Links the next operation: it starts when this one has ended, with or without success.
     #[inline(always)]
     pub fn hardlink(self) -> Entry {
         self.flag(IOSQE_IO_HARDLINK)
     }
 
-    /// Starts when everything before has ended, and what follows waits for it.
+    /// Starts the operation when everything before it has ended; everything after it starts when it has ended.
     #[inline(always)]
     pub fn drain(self) -> Entry {
         self.flag(IOSQE_IO_DRAIN)
     }
 
-    /// Never try inline.
+    /// Runs the operation on a worker, without trying it inline.
     #[inline(always)]
     pub fn run_async(self) -> Entry {
         self.flag(IOSQE_ASYNC)
     }
 
-    /// No completion on success. A buffer the operation owns is then freed when it ends.
+    /// Gives no completion on success. Memory that the operation owns is then freed when it ends.
     #[inline(always)]
     pub fn skip_success(self) -> Entry {
         self.flag(IOSQE_CQE_SKIP_SUCCESS)
@@ -157,7 +156,7 @@ impl Entry {
         self
     }
 
-    /// Only a part of the memory; one that is not within it is at no address.
+    /// Selects a part of the memory. A part outside of it gets an address that fails.
     #[inline]
     pub(super) fn with_range(mut self, range: Range<usize>) -> Entry {
         match (&self.owned, &mut self.late) {
@@ -184,7 +183,7 @@ impl Entry {
     }
 }
 
-/// The type of one kind of operation, with the modifiers that all kinds have.
+/// Defines the type of one kind of operation, with the modifiers that all kinds have.
 macro_rules! op_type {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -203,37 +202,38 @@ macro_rules! op_type {
         impl $crate::prep::Op for $name {}
 
         impl $name {
-            /// Comes back in the completion.
+            /// Sets the value that comes back in the completion.
             #[inline(always)]
             pub fn user_data(self, user_data: u64) -> $name {
                 $name(self.0.user_data(user_data))
             }
 
-            /// The next operation starts when this one has succeeded; if it fails, the rest of the chain is cancelled.
+            /// Links the next operation: it starts when this one has succeeded. If this one fails, the rest of the
+            /// chain is cancelled.
             #[inline(always)]
     pub fn link(self) -> $name {
                 $name(self.0.link())
             }
 
-            /// The next operation starts when this one has ended, however.
+            /// Links the next operation: it starts when this one has ended, with or without success.
             #[inline(always)]
     pub fn hardlink(self) -> $name {
                 $name(self.0.hardlink())
             }
 
-            /// Starts when everything before has ended, and what follows waits for it.
+            /// Starts the operation when everything before it has ended; everything after it starts when it has ended.
             #[inline(always)]
     pub fn drain(self) -> $name {
                 $name(self.0.drain())
             }
 
-            /// Never try inline.
+            /// Runs the operation on a worker, without trying it inline.
             #[inline(always)]
     pub fn run_async(self) -> $name {
                 $name(self.0.run_async())
             }
 
-            /// No completion on success. A buffer the operation owns is then freed when it ends.
+            /// Gives no completion on success. Memory that the operation owns is then freed when it ends.
             #[inline(always)]
     pub fn skip_success(self) -> $name {
                 $name(self.0.skip_success())

@@ -1,4 +1,4 @@
-//! What a cancel looks for: by its user data, its file, its opcode, or any; the first, or all.
+//! Condition of a cancel: a user data, a file, an opcode, or anything; for the first match, or all.
 
 use crate::sqe::{
     ASYNC_CANCEL_ALL, ASYNC_CANCEL_ANY, ASYNC_CANCEL_FD, ASYNC_CANCEL_FD_FIXED, ASYNC_CANCEL_OP, ASYNC_CANCEL_USERDATA,
@@ -11,7 +11,6 @@ const KNOWN: u32 = ASYNC_CANCEL_ALL
     | ASYNC_CANCEL_USERDATA
     | ASYNC_CANCEL_OP;
 
-/// What to look for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     /// `ASYNC_CANCEL_*` bits.
@@ -22,13 +21,13 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Whether the flags are known and go together.
+    /// True if all flags are known and none excludes another.
     pub(crate) fn is_valid(self) -> bool {
         let narrow_any = self.flags & ASYNC_CANCEL_ANY != 0 && self.flags & (ASYNC_CANCEL_FD | ASYNC_CANCEL_OP) != 0;
         self.flags & !KNOWN == 0 && !narrow_any
     }
 
-    /// Whether all that match are meant, and the result is their number.
+    /// True if all matches are meant; the result is then their number.
     pub(crate) fn is_many(self) -> bool {
         self.flags & (ASYNC_CANCEL_ALL | ASYNC_CANCEL_ANY) != 0
     }

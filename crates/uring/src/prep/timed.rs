@@ -1,7 +1,7 @@
-//! The typed operations of time and between requests: timeouts, cancels, messages.
+//! The typed operations that are not I/O: timeouts, cancels of other requests, messages to other rings.
 //!
-//! Owns [`Cancel`]. A time travels in the entry; the ring keeps it beside the SQE until submission, so
-//! that pushing one allocates nothing.
+//! Owns [`Cancel`]. The time of an operation is part of its entry; the ring stores it beside the SQE until submission,
+//! so pushing a timeout allocates nothing.
 
 use std::time::Duration;
 
@@ -16,22 +16,22 @@ use crate::sqe::{
 };
 
 op_type! {
-    /// An operation that ends when a time has come; made by [`timeout`].
+    /// An operation that ends at a given time; made by [`timeout`].
     Timeout
 }
 
 op_type! {
-    /// An operation that ends a timeout; made by [`timeout_remove`].
+    /// An operation that removes a timeout; made by [`timeout_remove`].
     TimeoutRemove
 }
 
 op_type! {
-    /// An operation that gives a timeout another time; made by [`timeout_update`] or [`link_timeout_update`].
+    /// An operation that changes the time of a timeout; made by [`timeout_update`] or [`link_timeout_update`].
     TimeoutUpdate
 }
 
 op_type! {
-    /// A time limit for the operation before it; made by [`link_timeout`].
+    /// A time limit for the operation linked before it; made by [`link_timeout`].
     LinkTimeout
 }
 
@@ -46,32 +46,32 @@ op_type! {
 }
 
 impl Timeout {
-    /// The timeout also ends, with 0, when so many more completions were posted to the ring.
+    /// Also ends the timeout, with result 0, when `completions` more completions were posted to the ring.
     pub fn count(mut self, completions: u32) -> Timeout {
         self.0.sqe.off = completions.into();
         self
     }
 
-    /// Firing counts as success: what is linked to the timeout goes on.
+    /// Counts firing as success: operations linked to the timeout run.
     pub fn etime_success(mut self) -> Timeout {
         self.0.sqe.op_flags |= TIMEOUT_ETIME_SUCCESS;
         self
     }
 
-    /// The span also counts time in which the machine is suspended.
+    /// Includes time during which the machine is suspended. Has an effect on a span only.
     pub fn boottime(self) -> Timeout {
         Timeout(boottime(self.0))
     }
 }
 
 impl LinkTimeout {
-    /// The span also counts time in which the machine is suspended.
+    /// Includes time during which the machine is suspended. Has an effect on a span only.
     pub fn boottime(self) -> LinkTimeout {
         LinkTimeout(boottime(self.0))
     }
 }
 
-/// A moment has its clock already.
+/// Selects the clock for a span only, because a moment already names its clock.
 fn boottime(mut entry: Entry) -> Entry {
     if let Late::Time(When::After(_)) = entry.late {
         entry.sqe.op_flags |= TIMEOUT_BOOTTIME;
@@ -80,7 +80,7 @@ fn boottime(mut entry: Entry) -> Entry {
 }
 
 impl Message {
-    /// The flags of the completion that the message posts.
+    /// Sets the flags of the completion that the message posts.
     pub fn message_flags(mut self, flags: CompletionFlags) -> Message {
         self.0.sqe.op_flags |= MSG_RING_FLAGS_PASS;
         self.0.sqe.splice_fd_in = flags.bits() as i32;
@@ -88,7 +88,7 @@ impl Message {
     }
 }
 
-/// Completes when the time has come, with `-ETIME`.
+/// Completes with `-ETIME` at the given time.
 ///
 /// ```
 /// # use std::time::{Duration, Instant};
@@ -101,7 +101,7 @@ impl Message {
 /// assert_eq!((completion.user_data, completion.res), (1, -62)); // ETIME
 /// assert!(start.elapsed() >= Duration::from_millis(2));
 ///
-/// // Until a moment, and no longer than two other completions take to come.
+/// // Ends at a moment, or with the second other completion if that comes first.
 /// ring.push(prep::timeout(start + Duration::from_secs(60)).count(2).user_data(2))?;
 /// ring.push(prep::nop())?;
 /// ring.push(prep::nop())?;
@@ -121,7 +121,7 @@ fn time(opcode: u8, when: When) -> Entry {
     entry
 }
 
-/// Ends the timeout with this user data; it gives `-ECANCELED`. No such timeout: `-ENOENT`.
+/// Removes the timeout with this user data, which then completes with `-ECANCELED`. Gives `-ENOENT` if there is none.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -143,7 +143,7 @@ fn remove(user_data: u64) -> Entry {
     entry
 }
 
-/// Lets the timeout with this user data fire after another span, from now. It counts no completions any more.
+/// Sets the timeout with this user data to fire after `after` from now. It no longer counts completions.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -162,14 +162,14 @@ pub fn timeout_update(user_data: u64, after: Duration) -> TimeoutUpdate {
     TimeoutUpdate(entry)
 }
 
-/// Cancels the operation before it, which must be linked to it, when that is not done in time. What a device has
-/// already cannot be cancelled: then the guard gives `-ENOENT`, and the operation goes on.
+/// Cancels the operation before it, which must be linked to it, if that takes too long. An I/O that a device has cannot
+/// be cancelled: then the link timeout gives `-ENOENT`, and the operation goes on.
 ///
 /// ```
 /// # use std::time::Duration;
 /// # use sheave_uring::{prep, Ring};
 /// # let mut ring = Ring::builder().build()?;
-/// // The guarded one is done first, so the guard is cancelled.
+/// // The nop is done first, so its link timeout is cancelled.
 /// ring.push(prep::nop().user_data(1).link())?;
 /// ring.push(prep::link_timeout(Duration::from_secs(1)).user_data(2))?;
 /// ring.submit_and_wait(2)?;
@@ -180,7 +180,7 @@ pub fn link_timeout(when: impl Into<When>) -> LinkTimeout {
     LinkTimeout(time(opcode::LINK_TIMEOUT, when.into()))
 }
 
-/// Lets the [`link_timeout`] with this user data fire after another span, from now.
+/// Sets the [`link_timeout`] with this user data to fire after `after` from now.
 pub fn link_timeout_update(user_data: u64, after: Duration) -> TimeoutUpdate {
     let mut update = timeout_update(user_data, after);
     update.0.sqe.op_flags |= LINK_TIMEOUT_UPDATE;
@@ -222,12 +222,12 @@ pub enum Opcode {
     Message = opcode::MSG_RING,
 }
 
-/// What to cancel. Conditions are added: all must hold.
+/// Condition for a cancel. Combined conditions must all hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cancel {
     flags: u32,
     user_data: u64,
-    /// Where the file is, and the ring whose `fd` it is; the number 0 for an index of the registered table.
+    /// The file; `ring` is the ring whose `fd` it is, or 0 for an index of the registered table.
     fd: i32,
     ring: u64,
     opcode: u8,
@@ -236,32 +236,32 @@ pub struct Cancel {
 impl Cancel {
     const NOTHING: Cancel = Cancel { flags: 0, user_data: 0, fd: Fd::NONE.raw(), ring: 0, opcode: 0 };
 
-    /// Everything that can be.
+    /// Matches everything that can be cancelled.
     pub const fn everything() -> Cancel {
         Cancel { flags: ASYNC_CANCEL_ANY, ..Cancel::NOTHING }
     }
 
-    /// The operation with this user data.
+    /// Matches the operation with this user data.
     pub const fn user_data(user_data: u64) -> Cancel {
         Cancel { flags: ASYNC_CANCEL_USERDATA, user_data, ..Cancel::NOTHING }
     }
 
-    /// I/O on this file that no device has yet.
+    /// Matches I/O on this file that no device has yet.
     pub const fn file(fd: Fd) -> Cancel {
         Cancel { flags: ASYNC_CANCEL_FD, fd: fd.raw(), ring: fd.ring(), ..Cancel::NOTHING }
     }
 
-    /// I/O that no device has yet, on this file of the registered table.
+    /// Matches I/O on this file of the registered table that no device has yet.
     pub const fn fixed_file(file: FixedFile) -> Cancel {
         Cancel { flags: ASYNC_CANCEL_FD | ASYNC_CANCEL_FD_FIXED, fd: file.0 as i32, ..Cancel::NOTHING }
     }
 
-    /// Operations of one kind.
+    /// Matches operations of one kind.
     pub const fn opcode(opcode: Opcode) -> Cancel {
         Cancel { flags: ASYNC_CANCEL_OP, opcode: opcode as u8, ..Cancel::NOTHING }
     }
 
-    /// And this.
+    /// Adds the conditions of `other`.
     #[must_use]
     pub const fn and(self, other: Cancel) -> Cancel {
         Cancel {
@@ -273,21 +273,21 @@ impl Cancel {
         }
     }
 
-    /// All of them, not only the first: the result says how many.
+    /// Cancels all matches, not only the first. The result is their number.
     #[must_use]
     pub const fn all(mut self) -> Cancel {
         self.flags |= ASYNC_CANCEL_ALL;
         self
     }
 
-    /// As the ring with this number has it: the `fd` of another ring names nothing.
+    /// Returns the target for the ring numbered `ring`. An `fd` of another ring names nothing there.
     pub(crate) fn target(self, ring: u64) -> Target {
         let fd = if self.ring == 0 || self.ring == ring { self.fd } else { Fd::NONE.raw() };
         Target { flags: self.flags, user_data: self.user_data, fd, opcode: self.opcode }
     }
 }
 
-/// Cancels operations that wait; each of them gives `-ECANCELED`. See also [`Ring::cancel`](crate::Ring::cancel).
+/// Cancels waiting operations; each of them gives `-ECANCELED`. See also [`Ring::cancel`](crate::Ring::cancel).
 ///
 /// ```
 /// # use std::time::Duration;
@@ -311,9 +311,9 @@ pub fn cancel(what: Cancel) -> AsyncCancel {
     AsyncCancel(entry)
 }
 
-/// Posts a completion with this user data and result in another ring, and wakes it if it sleeps. `to` is what
-/// [`Ring::attach_ring`](crate::Ring::attach_ring) gave. The other ring has too many waiting: `-EOVERFLOW`; it is
-/// gone: `-EBADFD`.
+/// Posts a completion with this user data and result in another ring, and wakes it if it sleeps. `to` comes from
+/// [`Ring::attach_ring`](crate::Ring::attach_ring). Gives `-EOVERFLOW` if too many messages wait in the other ring, and
+/// `-EBADFD` if it is gone.
 ///
 /// ```
 /// # use sheave_uring::{prep, Ring};

@@ -1,4 +1,4 @@
-//! When a timeout fires: after a span, or at a moment of a clock.
+//! Time at which a timeout fires: after a span, or at a moment of a clock.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -6,15 +6,15 @@ use sheave_base::clock::{Clock, Timeline};
 
 use crate::sqe::{TIMEOUT_ABS, TIMEOUT_REALTIME};
 
-/// When a timeout fires. Made from a `Duration`, an `Instant` or a `SystemTime`.
+/// Time at which a timeout fires. Made from a `Duration`, an `Instant` or a `SystemTime`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum When {
-    /// So long after its issue.
+    /// Fires this long after its issue.
     After(Duration),
-    /// At this moment; at once when it has passed.
+    /// Fires at this moment, or at once if the moment has passed.
     At(Instant),
-    /// At this moment of the wall clock, also when somebody sets that.
+    /// Fires at this moment of the wall clock. Follows the clock if that is set.
     AtTime(SystemTime),
 }
 
@@ -37,7 +37,7 @@ impl From<SystemTime> for When {
 }
 
 impl When {
-    /// The bits of `timeout_flags`.
+    /// Returns the bits of `timeout_flags`.
     pub(super) fn flags(self) -> u32 {
         match self {
             When::After(_) => 0,
@@ -46,7 +46,8 @@ impl When {
         }
     }
 
-    /// As a timespec. An `Instant` does not say where it is on its clock: its distance from now does.
+    /// Returns the time as a timespec. An `Instant` does not show its position on the clock, so its distance from now
+    /// is used.
     pub(crate) fn timespec(self, clock: &Clock) -> [i64; 2] {
         let span = match self {
             When::After(span) => span,

@@ -1,4 +1,4 @@
-//! The layout of ring memory, compared with the kernel's where that may be asked, and both queues against a model.
+//! The layout of ring memory, compared with the kernel's if that can be read, and both queues against a model.
 
 use std::collections::VecDeque;
 use std::mem::offset_of;
@@ -60,7 +60,8 @@ fn a_request_in_flight_takes_at_most_640_bytes() {
     assert!(all <= 640, "slot {slot_and_kiocb} (its cold part {cold}), bio {bio}, block request {block_request}");
 }
 
-/// `sq_off` and `cq_off` of a kernel ring of these sizes, in the order of the UAPI; `None` where io_uring is forbidden.
+/// Returns `sq_off` and `cq_off` of a kernel ring of these sizes, in the order of the UAPI; `None` if io_uring is
+/// forbidden.
 fn kernel_offsets(sq: u32, cq: u32) -> Option<([u32; 7], [u32; 6])> {
     const SETUP_CQSIZE: u32 = 1 << 3;
     // `struct io_uring_params`: sizes and flags in 10 words, then two structures of 10.
@@ -76,8 +77,8 @@ fn kernel_offsets(sq: u32, cq: u32) -> Option<([u32; 7], [u32; 6])> {
     Some((params[10..17].try_into().ok()?, params[20..26].try_into().ok()?))
 }
 
-/// The offsets in the kernel's `struct io_rings` where heads and tails are `line` bytes apart: a cache line in the
-/// first kernels that had it (and here), a word in later ones. All else stayed where it was.
+/// Returns the offsets in the kernel's `struct io_rings` with heads and tails `line` bytes apart: a cache line in the
+/// first kernels with rings (and here), a word in later ones. All other fields stayed in place.
 fn uapi_offsets(line: u32, cq: u32) -> ([u32; 7], [u32; 6]) {
     let fixed = 4 * line;
     let cqes = (fixed + 32).next_multiple_of(64);
@@ -159,7 +160,7 @@ fn what_is_in_the_memory_is_what_the_offsets_say() {
     assert_eq!(read(&queues, at.cq_overflow), 0);
 }
 
-/// Moves both queues to an index, as if so many entries had passed.
+/// Moves both queues to an index, as if `to` entries had passed.
 fn wind(queues: &mut Queues, to: u32) {
     (queues.sq_fill, queues.sq_published, queues.sq_head) = (to, to, to);
     (queues.cq_tail, queues.cq_published, queues.cq_head) = (to, to, to);
@@ -168,7 +169,7 @@ fn wind(queues: &mut Queues, to: u32) {
     }
 }
 
-/// Offers some CQEs at once, numbered from `next` on; how many were written.
+/// Offers some CQEs at once, numbered from `next` on. Returns the number written.
 fn fill(queues: &mut Queues, dice: &mut Dice, cq: &mut VecDeque<u64>, next: u64) -> u64 {
     let (most, offered) = (dice.below(8), dice.below(8));
     let (mut asked, offered) = (0, offered.min(most));
@@ -184,7 +185,7 @@ fn fill(queues: &mut Queues, dice: &mut Dice, cq: &mut VecDeque<u64>, next: u64)
     filled
 }
 
-/// SQEs that are looked at in a row are those that were published, in order.
+/// Asserts that SQEs read in place are those that were published, in order.
 fn look_at_rows(queues: &Queues, dice: &mut Dice, published: &VecDeque<u64>) {
     let (most, ahead) = (dice.below(9) as u32, dice.below(published.len() as u64 + 1) as u32);
     let most = most.min(published.len() as u32 - ahead);

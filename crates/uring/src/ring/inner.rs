@@ -1,13 +1,14 @@
-//! What a ring is inside: the block layer of its thread, the state of its requests, its workers.
+//! State of a ring: the block layer of its thread, its requests, its workers.
 //!
-//! Owns the state of a [`Ring`](super::Ring), which lends it to each of its calls, and for the time of a wait to the
-//! wait itself ([`InnerCell`]). Every other module of this crate works on it.
+//! Owns the state of a [`Ring`](super::Ring). The ring lends it to each of its calls, and to a wait of its thread for
+//! the duration of the wait ([`InnerCell`]). Every other module of this crate works on it.
 //!
 //! Invariants:
-//! - I1: whoever has the state has it alone: a call of the ring, or a wait of its thread while no call runs.
-//! - I2: memory that the ring owns for an operation is given back or freed after the device is done with it, also when
-//!   the ring is dropped in the middle of I/O.
-//! - I3: a file hears of the end of every write that needs its completion work, also when the ring is dropped.
+//! - I1: the state has one user at a time: a call of the ring, or a wait of its thread while no call runs.
+//! - I2: memory that the ring owns for an operation is returned or freed only after the device is done with it, also
+//!   when the ring is dropped in the middle of I/O.
+//! - I3: the file of every write that needs completion work is called when the write ends, also when the ring is
+//!   dropped.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -34,33 +35,32 @@ use crate::rsrc::{Fd, MAX_FILES};
 use crate::sqe::{IOSQE_IO_LINK, IOSQE_LINKS, opcode};
 use crate::task_work::{RingHandle, TaskWork};
 
-/// Most entries of the registered file table, as in the kernel.
+/// Limit of the registered file table, as in the kernel.
 const MAX_FIXED_FILES: usize = 1 << 20;
 
-/// A ring has no place for another file.
 const TOO_MANY_FILES: RingError = RingError::TooMany { what: "attached files", limit: MAX_FILES as u64 };
 
-/// The state of a ring.
+/// State of a ring.
 #[derive(Debug)]
 pub struct Inner {
     pub(crate) io: IoCtx,
     pub(crate) core: Core,
     pub(crate) task_work: TaskWork,
     pub(crate) spin_cycles: u64,
-    /// A device that has something within this time is polled for: a sleep would end later.
+    /// A device that is due within this time is polled: a sleep would end later.
     pub(crate) near: Duration,
 }
 
-/// The state of a ring, as the ring and the waits of its thread share it (I1).
+/// State of a ring, shared by the ring and the waits of its thread (I1).
 #[derive(Debug)]
 pub(super) struct InnerCell(pub(super) RefCell<Inner>);
 
 impl Complete for InnerCell {
     fn complete(&self) {
-        // In use: the wait is in one of the ring's own calls.
+        // Borrowed if the wait was started within one of the ring's own calls.
         let Ok(mut inner) = self.0.try_borrow_mut() else { return };
         inner.reap();
-        // Where workers have no threads, nobody but this one does what ends a write.
+        // Without worker threads, only this thread runs the work that ends a write.
         while inner.core.wq.wants_steps() && inner.core.wq.step_bound() {
             inner.reap();
         }
@@ -167,8 +167,8 @@ impl Inner {
     }
 
     fn replace_buffer(&mut self, index: u16, buf: Option<Buf>) -> Option<Buf> {
-        // A request that has not begun looks at the table when it does; it has its file from its first issue on, also
-        // while a worker maps for it. One that names another address never gets there.
+        // A request that was not issued yet will look the buffer up then. `req.file` is set from the first issue on,
+        // also while a worker maps for the request. A request whose address is outside the buffer is refused at issue.
         let uses = |slot: &u32| {
             let req = &self.core.reqs[*slot];
             req.file != NO_FILE && self.core.bufs.covers(index, req.addr, 1)
@@ -178,7 +178,7 @@ impl Inner {
         for &slot in &slots {
             self.core.reqs[slot].rflags |= REQ_OLD_BUF;
         }
-        // What is prepared for the kernel and names the buffer by its number is to get the old one.
+        // Prepared kernel SQEs name the buffer by its number and mean the old one: send them before the number changes.
         self.io.commit();
         let new = buf.map(|mut buf| (buf.as_mut_ptr() as u64, buf.len() as u64, Some(buf)));
         match &new {
@@ -192,12 +192,12 @@ impl Inner {
             }
             None => self.io.kring_slot().unregister_buffer(index),
         }
-        // What has the old memory and is not in the kernel yet goes there as ordinary memory.
+        // Requests with the old memory that are not in the kernel yet go there as ordinary memory.
         self.io.forget_fixed_buf(index);
         self.core.bufs.replace(index, new, slots.len() as u32, by_records)
     }
 
-    /// Requests that use a registered buffer as it is now, or will.
+    /// Returns the requests that use the current registered buffer `index`, or will.
     fn users_of(&self, index: u16) -> impl Iterator<Item = u32> + '_ {
         self.core
             .reqs
@@ -210,25 +210,25 @@ impl Inner {
             .map(|(slot, _)| slot)
     }
 
-    /// Whether a plain record uses a registered buffer as it is now.
+    /// True if a plain record uses the current registered buffer `index`.
     fn is_used_by_records(&self, index: u16) -> bool {
-        // By its address: whoever shares a request with others does not say by which number it named the buffer.
+        // Compares addresses: a record that shares a request with others does not keep the number of its buffer.
         let uses = |_, _, addr| self.core.bufs.covers(index, addr as u64, 1);
         self.core.records != 0 && self.io.any_plain(uses)
     }
 
-    /// Whether a request uses a registered buffer as it is now, or will.
+    /// True if a request uses the current registered buffer `index`, or will.
     fn is_used(&self, index: u16) -> bool {
         self.users_of(index).next().is_some() || self.is_used_by_records(index)
     }
 
-    /// Address and length of a registered buffer that no request uses.
+    /// Returns address and length of a registered buffer that no request uses.
     pub(super) fn unused_buffer(&self, index: u16) -> Option<(*const u8, usize)> {
         let is_used = self.is_used(index);
         self.core.bufs.get(index).filter(|_| !is_used).map(|buf| (buf.as_ptr(), buf.len()))
     }
 
-    /// Address, to write there, and length of a registered buffer that no request uses.
+    /// Returns address and length of a registered buffer that no request uses, for writing.
     pub(super) fn unused_buffer_mut(&mut self, index: u16) -> Option<(*mut u8, usize)> {
         let is_used = self.is_used(index);
         self.core.bufs.get_mut(index).filter(|_| !is_used).map(|buf| (buf.as_mut_ptr(), buf.len()))
@@ -240,7 +240,7 @@ impl Inner {
         let Some((index, sqe)) = self.core.queues.sq_next() else {
             return Err(full(entry));
         };
-        // First, so that few words of the entry are left for the rest.
+        // Done first, so that fewer words of the entry stay live below.
         if let Some(memory) = entry.owned {
             entry.sqe.user_data = match self.core.owned.put(at, entry.sqe.user_data, memory) {
                 Ok(key) => key,
@@ -250,14 +250,14 @@ impl Inner {
                 }
             };
         }
-        // An `fd` of another ring.
+        // The `fd` may be of another ring.
         if entry.ring != self.core.files.ring_number() {
             entry.sqe.fd = fd_of_another_ring(entry.ring, entry.sqe.fd);
         }
         match entry.late {
             Late::Nothing => {}
             Late::Fixed(start, len) => {
-                // A range outside gives `-EFAULT` like any other wrong address.
+                // A range outside the buffer gives `-EFAULT`, like any other wrong address.
                 let base = self.core.bufs.base(entry.sqe.buf_index);
                 entry.sqe.addr = base.saturating_add(start as u64);
                 entry.sqe.len = len.min(u32::MAX as usize) as u32;
@@ -277,7 +277,7 @@ impl Inner {
         Ok(())
     }
 
-    /// All of a chain or nothing.
+    /// Queues all of a chain or nothing.
     pub(super) fn push_chain<const N: usize>(&mut self, mut chain: [Entry; N]) -> Result<(), Box<SqFull<[Entry; N]>>> {
         let entries = self.core.queues.sq_entries().min(self.core.reqs.slots()) as usize;
         let filled = self.core.queues.sq_filled().wrapping_sub(self.core.queues.sq_at());
@@ -295,11 +295,11 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether a chain of `len` goes into the SQ, behind `filled` SQEs, and will be taken from it.
+    /// Checks that a chain of `len` fits into the SQ behind `filled` SQEs, and that a submission can take it.
     #[cold]
     fn check_room(&self, filled: u32, len: usize) -> Result<(), RingError> {
         let (entries, slots) = (self.core.queues.sq_entries(), self.core.reqs.slots());
-        // Whatever is linked to it is one chain with it.
+        // The last filled SQEs may be linked to this chain: they are then part of it.
         let (whole, most) = (self.core.linked_before(filled) as usize + len, entries.min(slots));
         if whole > most as usize {
             return Err(RingError::ChainTooLong { len: whole as u64, most: most.into() });
@@ -313,6 +313,7 @@ impl Inner {
             Alone::Sent | Alone::Ended => 1,
         };
         self.io.commit();
+        // A polled ring looks for completions only when its caller does.
         if !self.core.polled {
             self.reap();
         }
@@ -320,7 +321,7 @@ impl Inner {
         Ok(taken)
     }
 
-    /// [`submit`](Self::submit) without the system call that sends what drivers have prepared.
+    /// Does [`submit`](Self::submit) without the system call that sends the SQEs drivers have prepared.
     pub(crate) fn submit_unsent(&mut self) -> Result<u32, RingError> {
         let taken = match self.submit_alone() {
             Alone::No => self.take_sqes(false).ok_or(RingError::Busy)?,
@@ -333,8 +334,7 @@ impl Inner {
         Ok(taken)
     }
 
-    /// Shows the SQEs that were filled. If that is one, and there is nothing beside it to look at, it goes straight to
-    /// its driver.
+    /// Publishes the filled SQEs. A single SQE on a quiet ring goes straight to its driver.
     #[inline(always)]
     fn submit_alone(&mut self) -> Alone {
         debug_assert!(
@@ -348,7 +348,7 @@ impl Inner {
         if one && self.core.quiet.is_quiet() { self.send_next_owned_alone() } else { Alone::No }
     }
 
-    /// Takes the SQEs that were shown; `None` when there are some, and too much is in flight for any.
+    /// Takes the published SQEs. Returns their number, or `None` if too much is in flight to take any of them.
     #[inline(never)]
     fn take_sqes(&mut self, waits: bool) -> Option<u32> {
         self.core.flush_overflow();
@@ -359,7 +359,7 @@ impl Inner {
         Some(taken)
     }
 
-    /// [`take_sqes`](Self::take_sqes) for a wait, which runs what workers would do no sooner.
+    /// Does [`take_sqes`](Self::take_sqes) for a wait, and runs work here that a worker would not run any sooner.
     fn take_and_help(&mut self, wanted: u32) -> Option<u32> {
         let taken = self.take_sqes(wanted > self.core.queues.cq_ready())?;
         if self.core.wq.has_helped() {
@@ -368,7 +368,7 @@ impl Inner {
         Some(taken)
     }
 
-    /// Submits, then waits; straight from the SQE to its CQE where that is all there is. `None`: too much is in flight.
+    /// Submits, then waits. A single I/O that ends inline takes the shortest path. `None` if too much is in flight.
     #[inline(always)]
     pub(super) fn submit_and_wait(&mut self, wanted: u32) -> Option<u32> {
         let alone = self.submit_alone();
@@ -388,14 +388,15 @@ impl Inner {
             Alone::No => self.take_and_help(wanted)?,
             Alone::Sent | Alone::Ended => 1,
         };
-        // However it ends: the caller sees which completions there are.
+        // The result is not needed: the caller sees the completions.
         let _ = self.wait(wanted, None);
         Some(taken)
     }
 
     pub(super) fn wait(&mut self, wanted: u32, timeout: Option<Duration>) -> Waited {
         self.core.queues.cq_publish();
-        // The wait sends what drivers have prepared for the kernel: a look for completions before it finds few.
+        // The wait sends the prepared kernel SQEs with its own system call. A reap before that would find little, so
+        // it is skipped.
         let sends = self.core.queues.cq_ready() < wanted && self.io.has_unsent();
         if sends && timeout.is_none() && self.wait_for_one(wanted) {
             let ready = self.core.queues.cq_ready();
@@ -410,8 +411,8 @@ impl Inner {
         if ready >= wanted { Waited::Ready(ready) } else { self.wait_slow(wanted, timeout) }
     }
 
-    /// Waits for one I/O, if the ring has nothing but plain records for which the block layer can wait alone, and no
-    /// more than one is wanted or to be had; whether it has ended.
+    /// Waits for one I/O if only plain records are in flight, the block layer can wait for them alone, and one
+    /// completion is all that is wanted or possible. Returns true if one ended.
     #[inline(always)]
     fn wait_for_one(&mut self, wanted: u32) -> bool {
         let Inner { io, core, .. } = self;
@@ -439,7 +440,8 @@ impl Inner {
         self.core.queues.cq_publish();
     }
 
-    /// What a reap does when something waits beside the devices.
+    /// Reaps worker results, messages, timeouts and the overflow list, hands queued work to workers, and updates
+    /// `quiet`.
     #[inline(never)]
     fn reap_others(&mut self, ended: u32) {
         self.run_task_work(ended);
@@ -447,12 +449,12 @@ impl Inner {
         if self.core.timers.is_armed() {
             self.run_timeouts();
         }
-        // After everything that may start requests: what is queued and not handed over, no worker knows of.
+        // After everything that may start requests: workers do not see queued work before the commit.
         self.core.wq.commit();
         self.core.quiet.set(self.core.is_quiet());
     }
 
-    /// Takes what workers have ended.
+    /// Takes the requests that workers have ended.
     #[inline]
     pub(super) fn take_done(&mut self) {
         while let Some((slot, how)) = self.task_work.pop_done() {
@@ -461,14 +463,14 @@ impl Inner {
         }
     }
 
-    /// What a reap does beside the devices.
+    /// Completes results of workers, messages and tasks, starts what waited for them, and sweeps the tables.
     #[inline]
     fn run_task_work(&mut self, ended: u32) {
         self.take_done();
         if !self.core.gathering.is_empty() {
             self.start_batches();
         }
-        // Behind a full CQ and a full list of what did not fit, messages stay in the mailbox, which is bounded.
+        // With the CQ and the overflow list full, messages stay in the mailbox, which is bounded.
         while self.core.overflow.len() < self.core.overflow_max
             && let Some(cqe) = self.task_work.pop_message()
         {
@@ -490,14 +492,14 @@ impl Inner {
         }
     }
 
-    /// Where the entries of the CQ begin and end; `None` when it is to be [filled](Self::fill) first.
+    /// Returns the begin and end of the readable CQEs, or `None` if the CQ must be [filled](Self::fill) first.
     #[inline(always)]
     pub(super) fn readable(&self) -> Option<(u32, u32)> {
         let (head, ready) = (self.core.queues.cq_head(), self.core.queues.cq_ready());
         (ready != 0 && self.core.overflow.is_empty()).then_some((head, head.wrapping_add(ready)))
     }
 
-    /// Fills an empty CQ from the devices; where its entries begin and end.
+    /// Fills an empty CQ from the devices. Returns the begin and end of the readable CQEs.
     #[inline(never)]
     pub(super) fn fill(&mut self) -> (u32, u32) {
         if self.readable().is_none() {
@@ -507,8 +509,8 @@ impl Inner {
         (head, head.wrapping_add(self.core.queues.cq_ready()))
     }
 
-    /// The head of the CQ and how many CQEs can be read, for a caller that takes no memory with them: what typed
-    /// operations own is dropped here.
+    /// Returns the head of the CQ and the number of readable CQEs, for a caller that takes no memory with them: memory
+    /// of typed operations is dropped here.
     #[inline(always)]
     pub(super) fn fill_unowned(&mut self) -> (u32, u32) {
         let ready = self.core.queues.cq_ready();
@@ -528,7 +530,7 @@ impl Inner {
         (head, ready)
     }
 
-    /// Drops what belongs to so many CQEs from a head on, which get the user data of their caller.
+    /// Drops the memory of `many` CQEs from `head` on, and replaces each key in them by the caller's user data.
     #[cold]
     pub(crate) fn drop_owned(&mut self, head: u32, many: u32) {
         let Core { queues, owned, .. } = &mut self.core;
@@ -542,28 +544,28 @@ impl Inner {
             }
             let mut memory = None;
             queues.cq_patch(at, |key| {
-                // What there is to say of an error is forgotten with it.
+                // The detail of an error is dropped: a raw CQE has no place for it.
                 let user_data;
                 (user_data, memory, _) = owned.end_failed(key as u32);
                 user_data
             });
             owned.cq.took(at);
             at = at.wrapping_add(1);
-            // Last: a value of the caller's type may panic.
+            // Last, because dropping a value of the caller's type may panic.
             drop(memory);
         }
     }
 }
 
-/// What stands for an `fd` that is not of this ring: itself, if it is of none, as that of an operation on no file. By
-/// value: an entry whose address was given away would be put together in memory, and copied.
+/// Returns the `fd` to submit for an entry that is not of this ring: `fd` itself if `ring` is 0 (no file, or an index),
+/// else [`Fd::NONE`]. Takes the words by value: an entry whose address was taken would be built in memory and copied.
 #[cold]
 #[inline(never)]
 fn fd_of_another_ring(ring: u64, fd: i32) -> i32 {
     if ring == 0 { fd } else { Fd::NONE.raw() }
 }
 
-/// The operation that finds no room, back to its caller.
+/// Returns the operation that found no room to its caller.
 #[cold]
 #[inline(never)]
 fn full(entry: Entry) -> Box<SqFull> {
@@ -574,7 +576,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.task_work.close();
         self.core.wq.go();
-        // I2: the devices let go of all memory first; what the requests own is freed after that.
+        // I2: the devices release all memory first; the memory that requests own is freed after that.
         let Inner { io, core, .. } = self;
         io.shutdown(core);
         self.end_all();

@@ -1,14 +1,14 @@
-//! A file whose panics end in its own calls: the I/O in question fails, and the ring goes on.
+//! A wrapper that stops the panics of a file: the I/O that called it fails, and the ring continues.
 //!
-//! Owns the way of a ring, and of its workers, to each [`File`] that a program brings.
+//! Owns the calls of a ring, and of its workers, to each [`File`] that a program brings.
 //!
 //! Invariants:
-//! - P1: no panic of the file leaves a call once it is attached, and none leaves its end, so no batch of the ring is
-//!   torn by one.
-//! - P2: an answer in the place of one that did not come fails the I/O that asked, or lets a later call of it fail. It
-//!   is never one from which data, or the end of the file, could be concluded.
-//! - P3: what a ring, or a worker, asks once and relies on from then on (the device, whether the file is its device
-//!   from end to end) is asked once for all of them, so that no two of them go by different answers.
+//! - P1: once the file is attached, no panic leaves a call of it, nor its drop. A panic therefore never interrupts a
+//!   batch of the ring.
+//! - P2: the substitute for a missing result fails the I/O that called, or makes a later call for it fail. It never
+//!   looks like data or like the end of the file.
+//! - P3: a value that a ring or a worker relies on from then on (the device, whether the file is its device from end to
+//!   end) is read once for all of them, so no two of them see different values.
 
 use sheave_base::beside::Activities;
 use sheave_base::grace::Grace;
@@ -20,10 +20,10 @@ use sheave_iomap::io_stats::IoGroup;
 use sheave_iomap::mapping::{Intent, Mapping};
 use sheave_iomap::{FallocateMode, File, PlainRanges, SummedDone, WriteDone};
 
-/// A file whose panics end here.
+/// A file with its panics contained.
 #[derive(Debug)]
 pub(crate) struct Contained {
-    /// `None` while it is dropped.
+    /// `None` during the drop.
     file: Option<Arc<dyn File>>,
     device: Device,
     identity: bool,
@@ -33,7 +33,7 @@ pub(crate) struct Contained {
     group: Option<Arc<IoGroup>>,
 }
 
-/// What a call gives, or this when it panics.
+/// Returns the result of `call`, or of `otherwise` if `call` panics.
 #[cfg(not(shuttle))]
 #[inline(always)]
 fn or_else<R>(call: impl FnOnce() -> R, otherwise: impl FnOnce() -> R) -> R {
@@ -46,14 +46,14 @@ fn or_else<R>(call: impl FnOnce() -> R, otherwise: impl FnOnce() -> R) -> R {
     }
 }
 
-/// The model checker speaks through panics.
+/// Lets panics pass: the model checker reports by panics.
 #[cfg(shuttle)]
 fn or_else<R>(call: impl FnOnce() -> R, _: impl FnOnce() -> R) -> R {
     call()
 }
 
 impl Contained {
-    /// The file as a ring may have it. What panics in here is the caller's to hear of: nothing is attached yet.
+    /// Wraps `file`. Panics in here reach the caller: nothing is attached yet.
     pub(crate) fn around(file: Arc<dyn File>) -> Arc<dyn File> {
         Arc::new(Contained {
             device: file.device().clone(),
@@ -66,7 +66,7 @@ impl Contained {
         })
     }
 
-    /// What a call of the file gives, or this when it panics.
+    /// Calls the file. Returns the result of `otherwise` if the call panics.
     #[inline(always)]
     fn ask<R>(&self, call: impl FnOnce(&dyn File) -> R, otherwise: impl FnOnce() -> R) -> R {
         match &self.file {
@@ -75,7 +75,7 @@ impl Contained {
         }
     }
 
-    /// What a call of the file gives, or that it has failed.
+    /// Calls the file. A panic counts as an I/O error.
     #[inline(always)]
     fn attempt<R>(&self, call: impl FnOnce(&dyn File) -> Result<R, Status>) -> Result<R, Status> {
         self.ask(call, || Err(Status::IoErr))
@@ -95,7 +95,7 @@ impl File for Contained {
     }
 
     fn size_bytes(&self) -> u64 {
-        // P2: no end of the file, so that its mapping is asked for.
+        // P2: reports no end of the file, so the I/O reaches its mapping, which can fail.
         self.ask(|file| file.size_bytes(), || i64::MAX as u64)
     }
 

@@ -1,4 +1,4 @@
-//! The tables of files and buffers by themselves; in a ring they are tested in `crates/uring/tests/resources.rs`.
+//! The tables of files and buffers alone. `crates/uring/tests/resources.rs` tests them in a ring.
 
 use super::*;
 
@@ -55,7 +55,7 @@ fn what_was_taken_out_or_put_in_is_covered_no_more_or_from_then_on() {
 
 #[test]
 fn a_request_that_ends_releases_its_own_buffer_and_not_the_one_before_it() {
-    // Two buffers side by side, both replaced while in use.
+    // Two adjacent buffers, both replaced while in use.
     let mut table = table(&[(0x1000, 0x1000), (0x2000, 0x1000)]);
     table.replace(0, None, 1, false);
     table.replace(1, None, 2, false);

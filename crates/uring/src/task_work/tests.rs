@@ -1,4 +1,4 @@
-//! Messages from many threads; who wakes whom; handles that outlive their ring.
+//! Messages from many threads; wake-ups; handles that outlive their ring.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -47,7 +47,7 @@ fn all_that_was_accepted_arrives_once_and_in_order() {
     senders.into_iter().for_each(|sender| sender.join().expect("no panic"));
 }
 
-/// However many send at once: who has not more on the way than there is room for is never told that there is none.
+/// However many threads send at once: a sender with fewer messages in flight than there is room for is never refused.
 #[test]
 fn a_mailbox_with_room_refuses_nobody() {
     const ON_THE_WAY: u32 = 7;
@@ -87,7 +87,7 @@ fn a_ring_that_nobody_else_can_reach_does_not_wait() {
     let fd = ring.attach_ring(&itself).expect("room");
     drop(itself);
     assert_eq!(ring.wait(1, None), Waited::Idle);
-    // Its own worker is no one else either.
+    // The ring's own worker does not count as another holder either.
     ring.push(crate::prep::nop().run_async()).expect("room");
     ring.submit_and_wait(1).expect("submitted");
     assert_eq!(ring.completions().count(), 1);
@@ -145,7 +145,7 @@ fn rings_dropped_under_senders_are_safe() {
     }
 }
 
-/// Whether somebody has woken the owner since it was last asked.
+/// Returns true if the owner was woken since the last call.
 fn is_woken(parker: &mut Parker) -> bool {
     parker.park(Some(Duration::ZERO)) == Wake::Notified
 }

@@ -1,8 +1,8 @@
-//! A pairing heap whose nodes lie in a table: a root, children in a list, no memory of its own.
+//! A pairing heap whose nodes lie in a table: a root, with its children in a list. Owns no memory.
 //!
-//! The shape is that of Fredman, Sedgewick, Sleator and Tarjan ("The pairing heap", 1986): two heaps are melded by
-//! hanging the later root under the earlier one; taking a root away melds its children in pairs, then the pairs from
-//! the last to the first. Arming costs one comparison, taking out O(log n) amortized, and nothing recurses.
+//! The algorithm is that of Fredman, Sedgewick, Sleator and Tarjan ("The pairing heap", 1986): two heaps are melded by
+//! hanging the later root under the earlier one; removing a root melds its children in pairs, then the pairs from the
+//! last to the first. Arming costs one comparison, removal O(log n) amortized, and nothing recurses.
 //!
 //! Invariants:
 //! - I1: no node comes before its parent by (deadline, turn).
@@ -12,31 +12,29 @@ use sheave_base::clock::Timeline;
 
 use crate::req::NO_SLOT;
 
-/// What a node is armed as; also the index of its list.
+/// Kind of an armed node, and the index of its list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// A TIMEOUT.
     Timeout = 0,
-    /// A LINK_TIMEOUT.
     Guard = 1,
 }
 
 /// The target of a timeout without a count.
 pub(super) const UNCOUNTED: u64 = u64::MAX;
 
-/// The node of a slot: its place in a heap, and in the list that [`Timers`](super::Timers) keeps.
+/// Node of a slot: its links in a heap, and in the list of [`Timers`](super::Timers).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Node {
-    /// ns of its timeline.
+    /// Deadline in ns of its timeline.
     pub(super) at: u64,
-    /// It is reached when `seen` is; `UNCOUNTED` without a count.
+    /// Value of `Timers::seen` at which the count is reached; `UNCOUNTED` without a count.
     pub(super) target: u64,
-    /// Who was armed first among equal deadlines.
+    /// Order of arming, for equal deadlines.
     pub(super) turn: u32,
     pub(super) child: u32,
     pub(super) sibling: u32,
-    /// The sibling before it, the parent for a first child.
+    /// Previous sibling, or the parent of a first child.
     pub(super) back: u32,
     pub(super) prev: u32,
     pub(super) next: u32,
@@ -45,7 +43,6 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// A node that is not armed.
     pub(super) const IDLE: Node = Node {
         at: 0,
         target: UNCOUNTED,
@@ -62,17 +59,17 @@ impl Node {
 
 #[cfg(all(test, not(shuttle)))]
 std::thread_local! {
-    /// Melds on this thread, for tests that count.
+    /// Number of melds on this thread, for tests that count them.
     pub(super) static MELDS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
 fn comes_first(nodes: &[Node], a: u32, b: u32) -> bool {
     let (a, b) = (&nodes[a as usize], &nodes[b as usize]);
-    // Turns count up and wrap; those armed at the same time are closer to each other than half of all.
+    // Turns wrap. Nodes armed at the same time differ by less than half of the range.
     (a.at, a.turn.wrapping_sub(b.turn) as i32) < (b.at, 0)
 }
 
-/// Two heaps (or none) become one; its root.
+/// Melds two heaps, either of which may be empty. Returns the root.
 pub(super) fn meld(nodes: &mut [Node], a: u32, b: u32) -> u32 {
     #[cfg(all(test, not(shuttle)))]
     MELDS.set(MELDS.get() + 1);
@@ -89,7 +86,7 @@ pub(super) fn meld(nodes: &mut [Node], a: u32, b: u32) -> u32 {
     top
 }
 
-/// Takes a node out of the heap with this root; the new root.
+/// Removes a node from the heap with this root. Returns the new root.
 pub(super) fn remove(nodes: &mut [Node], root: u32, slot: u32) -> u32 {
     let children = std::mem::replace(&mut nodes[slot as usize].child, NO_SLOT);
     let rest = meld_all(nodes, children);
@@ -97,6 +94,7 @@ pub(super) fn remove(nodes: &mut [Node], root: u32, slot: u32) -> u32 {
         return rest;
     }
     let Node { sibling, back, .. } = nodes[slot as usize];
+    // `back` is the parent of a first child, and the sibling before any other.
     if nodes[back as usize].child == slot {
         nodes[back as usize].child = sibling;
     } else {
@@ -108,7 +106,7 @@ pub(super) fn remove(nodes: &mut [Node], root: u32, slot: u32) -> u32 {
     meld(nodes, root, rest)
 }
 
-/// Makes one heap of a list of siblings.
+/// Melds a list of siblings into one heap. Returns its root.
 fn meld_all(nodes: &mut [Node], first: u32) -> u32 {
     let mut pairs = NO_SLOT;
     let mut at = first;
@@ -129,7 +127,7 @@ fn meld_all(nodes: &mut [Node], first: u32) -> u32 {
     root
 }
 
-/// Makes a node a root (I2); what was behind it.
+/// Makes a node a root (I2). Returns the sibling that followed it.
 fn cut(nodes: &mut [Node], slot: u32) -> u32 {
     let node = &mut nodes[slot as usize];
     node.back = NO_SLOT;

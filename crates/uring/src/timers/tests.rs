@@ -18,7 +18,7 @@ struct Armed {
     target: Option<u64>,
 }
 
-/// In the order of I2 for each kind; `by_deadline` in the order of the heap.
+/// Lists in the order of I2 for each kind; `by_deadline` in the order of the heap.
 #[derive(Default)]
 struct Model {
     list: Vec<Armed>,
@@ -63,7 +63,7 @@ fn listed(timers: &Timers, kind: Kind) -> Vec<u32> {
     slots
 }
 
-/// One random step on both.
+/// Makes one random step on both.
 fn step(rng: &mut Rng, timers: &mut Timers, model: &mut Model, tail: &mut u32) {
     let slot = rng.below(SLOTS.into()) as u32;
     let (at, timeline) = (rng.below(40), TIMELINES[rng.below(3) as usize]);
@@ -116,7 +116,7 @@ fn random_steps_agree_with_the_model() {
         let mut rng = Rng::new(seed);
         let (mut timers, mut model) = (Timers::new(SLOTS), Model::default());
         let (clock, time) = Clock::virtual_clock();
-        let mut tail = u32::MAX - 50; // It wraps on the way.
+        let mut tail = u32::MAX - 50; // Wraps during the test.
         for _ in 0..400 {
             step(&mut rng, &mut timers, &mut model, &mut tail);
             assert_eq!(listed(&timers, Kind::Timeout), model.slots(Kind::Timeout));
@@ -124,7 +124,7 @@ fn random_steps_agree_with_the_model() {
             assert_eq!(timers.is_armed(), !model.list.is_empty());
             assert_eq!(timers.is_counting(), model.list.iter().any(|armed| armed.target.is_some()));
         }
-        // What is left comes out by deadline, clock by clock.
+        // The remaining timeouts come out by deadline, clock by clock.
         let now = rng.below(40);
         time.set(now);
         let mut due: Vec<Armed> = model.by_deadline.iter().copied().filter(|armed| armed.at <= now).collect();
@@ -162,7 +162,7 @@ fn a_count_survives_a_look_that_finds_less() {
     timers.arm_counted(0, Timeline::Monotonic, u64::MAX, 7, 2);
     timers.look_at(8);
     timers.uncount();
-    timers.look_at(8); // Its CQE is kept behind a full CQ.
+    timers.look_at(8); // The CQE of the timeout waits behind a full CQ.
     assert_eq!(timers.pop_reached(), None);
     timers.look_at(9);
     assert_eq!(timers.pop_reached(), None);

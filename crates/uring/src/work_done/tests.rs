@@ -1,4 +1,4 @@
-//! Unit tests: words there and back, and what a file's answers come to.
+//! Encoding of results as words, and conversion of a file's results.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! A file that is more than its device, in patches: written, unwritten, holes, new and shared space; what it knows of
-//! its mappings it forgets again.
+//! A file that is more than its device, in patches: written, unwritten, holes, new and shared space. It forgets its
+//! mappings at intervals.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,38 +13,36 @@ use sheave_iomap::grace::Grace;
 use sheave_iomap::mapping::{Intent, MapFlags};
 use sheave_iomap::{FallocateMode, File, Mapping, MappingKind, PlainRanges};
 
-/// Bytes of a patch.
 const PATCH: u64 = 8192;
 
-/// The file; as large as its device.
+/// The file. It is as large as its device.
 #[derive(Debug)]
 pub struct Patchy {
     device: Device,
     asked: AtomicU32,
     grace: Arc<Grace>,
-    /// Ends of writes that named other mappings than they can have used.
+    /// Number of ends of writes with mappings that the write cannot have used.
     wrong: AtomicU32,
 }
 
 impl Patchy {
-    /// On this device.
     pub fn new(device: &Device) -> Patchy {
         let (grace, wrong) = (Arc::new(Grace::new()), AtomicU32::new(0));
         Patchy { device: device.clone(), asked: AtomicU32::new(0), grace, wrong }
     }
 
-    /// With nothing in flight: nothing is counted, and what was told was right.
+    /// Asserts, with nothing in flight, that nothing is counted and that all ends of writes had the right mappings.
     pub fn check(&self) {
         assert!(self.grace.is_over(self.grace.start()), "something is counted for ever: {:?}", self.grace);
         assert_eq!(self.wrong.load(Ordering::Relaxed), 0, "ends of writes with wrong pieces");
     }
 
-    /// Rings that have it open.
+    /// Returns the number of rings that have the file open.
     pub fn seats(&self) -> usize {
         self.grace.seats()
     }
 
-    /// Where the bytes from `pos` on lie, up to the end of their patch.
+    /// Returns the mapping of the bytes from `pos` on, up to the end of their patch.
     fn place(&self, pos: u64, len: u64, intent: Intent) -> Mapping {
         let patch = pos / PATCH;
         let hole = if intent == Intent::Read { MappingKind::Hole } else { MappingKind::Unwritten };
@@ -55,13 +53,13 @@ impl Patchy {
             3 => (MappingKind::Mapped, MapFlags::DIRTY),
             _ => (MappingKind::Mapped, MapFlags::NONE),
         };
-        // The patches lie in reverse order.
+        // The patches lie in reverse order on the device.
         let last = self.size_bytes() / PATCH - 1;
         let addr = (last - patch) * PATCH + pos % PATCH;
         Mapping::new(kind, pos, len.min(PATCH - pos % PATCH), addr).flags(flags)
     }
 
-    /// One in so many calls is true.
+    /// Returns true in every `n`-th call.
     fn one_in(&self, n: u32) -> bool {
         self.asked.fetch_add(1, Ordering::Relaxed) % n == n - 1
     }

@@ -1,4 +1,4 @@
-//! A file like a thin volume's: units that lie anywhere, a grace, and hooks that say what it does where it may block.
+//! A file like a thin volume's: units in any order, a grace, and hooks for its calls that may block.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,10 +10,9 @@ use sheave_iomap::grace::Grace;
 use sheave_iomap::mapping::{Intent, MapFlags};
 use sheave_iomap::{FallocateMode, File, Mapping, MappingKind, WriteDone};
 
-/// Bytes of a unit.
 pub const UNIT: u64 = 8192;
 
-/// What the file was told.
+/// Calls that the file received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
     MapBlocking(u64),
@@ -24,11 +23,10 @@ pub enum Call {
 
 type Hook = Box<dyn Fn(&Thin, &Call, &MayBlock<'_>) -> Result<(), Status> + Send + Sync>;
 
-/// The file.
 pub struct Thin {
     device: Device,
     grace: Arc<Grace>,
-    /// Where each unit lies, its state and flags; `None`: that takes `map_blocking`, which makes it the first.
+    /// Address, kind and flags of each unit. `None`: mapped by `map_blocking`, to address 0.
     pub units: Mutex<Vec<Option<(u64, MappingKind, MapFlags)>>>,
     pub needs_sync: AtomicBool,
     calls: Mutex<Vec<Call>>,
@@ -42,7 +40,8 @@ impl std::fmt::Debug for Thin {
 }
 
 impl Thin {
-    /// So many units in this state, the first one last on the device; `hook` is asked in every call that may block.
+    /// Makes a file of `units` units of this kind, in reverse order on the device. `hook` runs in every call that may
+    /// block.
     pub fn new(
         device: &Device,
         units: u64,
@@ -60,22 +59,21 @@ impl Thin {
         })
     }
 
-    /// The grace.
     pub fn graces(&self) -> &Arc<Grace> {
         &self.grace
     }
 
-    /// What it was told since the last look.
+    /// Returns the calls since the last time.
     pub fn calls(&self) -> Vec<Call> {
         std::mem::take(&mut self.calls.lock().unwrap())
     }
 
-    /// The mapping that a range within a unit has.
+    /// Returns the mapping of a range within a unit.
     pub fn piece(&self, pos: u64, len: u64) -> Mapping {
         self.map(pos, len, Intent::Write).expect("mapped")
     }
 
-    /// Makes a unit take `map_blocking`.
+    /// Removes the mapping of a unit, so that it needs `map_blocking`.
     pub fn forget(&self, unit: usize) {
         self.units.lock().unwrap()[unit] = None;
     }
@@ -124,7 +122,7 @@ impl File for Thin {
     fn sync(&self, token: &MayBlock<'_>) -> Option<Result<(), Status>> {
         match self.called(Call::Sync, token) {
             Ok(()) => Some(Ok(())),
-            // What a hook says to have the device flushed.
+            // A hook returns `Again` to leave the sync to a flush of the device.
             Err(Status::Again) => None,
             Err(status) => Some(Err(status)),
         }

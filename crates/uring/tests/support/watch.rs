@@ -1,4 +1,4 @@
-//! An allocator that remembers whether certain memory was freed. A test binary that declares this module uses it.
+//! An allocator that records the freeing of watched memory. Used by each test binary that declares this module.
 #![allow(dead_code)] // Each test binary uses a part of it.
 #![allow(unsafe_code)] // A global allocator is unsafe to implement.
 
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sheave_base::buf::Buf;
 
-/// Addresses that are watched, 0 for none; `FREED` once they were.
+/// Watched addresses: 0 for none, `FREED` once they were freed.
 static WATCHED: [AtomicUsize; 512] = [const { AtomicUsize::new(0) }; 512];
 /// Entries from here on were never used.
 static USED: AtomicUsize = AtomicUsize::new(0);
@@ -44,7 +44,7 @@ unsafe impl GlobalAlloc for Watching {
 #[global_allocator]
 static ALLOCATOR: Watching = Watching;
 
-/// The memory of a buffer, watched from now on.
+/// A watch on the memory of a buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Watch {
     at: usize,
@@ -52,7 +52,6 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Watches the memory of a buffer.
     pub fn new(buf: &Buf) -> Watch {
         let addr = buf.as_ptr() as usize;
         let take = |entry: &AtomicUsize| entry.compare_exchange(0, addr, Ordering::SeqCst, Ordering::SeqCst).is_ok();
@@ -61,17 +60,14 @@ impl Watch {
         Watch { at, addr }
     }
 
-    /// Watches no longer.
     pub fn forget(self) {
         WATCHED[self.at].store(0, Ordering::SeqCst);
     }
 
-    /// The address of the memory.
     pub fn addr(self) -> usize {
         self.addr
     }
 
-    /// Whether it was freed.
     pub fn is_freed(self) -> bool {
         WATCHED[self.at].load(Ordering::SeqCst) == FREED
     }

@@ -23,7 +23,7 @@ enum Call {
     Sync,
     Begin(u64),
     Abort(u64),
-    /// Pieces, bytes of memory, and how the data went.
+    /// Pieces, bytes of memory, and status of the data.
     Summed(usize, usize, Status),
     SummedBlocking,
 }
@@ -33,13 +33,13 @@ enum Call {
 struct Scripted {
     device: Device,
     size: u64,
-    /// Writes may extend it to this.
+    /// Size up to which writes extend the file.
     max: Option<u64>,
     /// Length, kind and `MAP_*` flags of each piece; piece n lies at n MiB + 1 MiB of the device.
     pieces: Vec<(u64, MappingKind, MapFlags)>,
-    /// Answer of `map` instead of a mapping.
+    /// Result of `map` in place of a mapping of `pieces`.
     refuses: Mutex<Option<Result<Mapping, Status>>>,
-    /// Answer of `map_plain`.
+    /// Positions that `map_plain` returns.
     plain: Mutex<Vec<u64>>,
     end_write: Result<(), Status>,
     summed: Result<(), Status>,
@@ -314,7 +314,7 @@ fn a_plan_never_gets_better_whatever_ends() {
 fn completion_work_comes_before_the_sync_and_neither_hides_an_error() {
     let puppet = Puppet::new().caps(|caps| caps.volatile_cache = true);
     let (ok, io, no_space) = (Status::Ok, Status::IoErr, Status::NoSpc);
-    // How the data ended, what `end_write` and `sync` say; the calls, the result, whether a flush is asked for.
+    // Status of the data, results of `end_write` and `sync`; then the calls and the result.
     let table = [
         (ok, Ok(()), Some(Ok(())), vec![Call::EndWrite(ok), Call::Sync], 4096),
         (ok, Ok(()), None, vec![Call::EndWrite(ok), Call::Sync], 4096),
@@ -431,7 +431,7 @@ fn a_file_that_gives_a_wrong_mapping_is_not_believed() {
     }
     assert_eq!(seen(&puppet), []);
     let (mut bench, file) = bench(&puppet, |_| (), &[MAPPED]);
-    // A hole reads as zeroes wherever it says that it lies.
+    // A hole reads as zeroes, whatever its address.
     *file.refuses.lock().unwrap() = Some(Ok(Mapping { kind: MappingKind::Hole, addr: u64::MAX, ..good }));
     let memory = vec![0xa5_u8; 4096];
     assert_eq!(bench.issue(0, 0, &[at(memory.as_ptr() as usize, 4096)]), Issued::Done(4096));
@@ -445,7 +445,7 @@ fn a_file_with_checksums_sees_the_memory_before_anything_else_and_its_word_is_th
     let puppet = Puppet::new();
     let (ok, bad) = (Ok(()), Err(Status::Protection));
     let again = Err(Status::Again);
-    // What the two calls say; whether the second is made; the result.
+    // Results of `end_summed` and `end_summed_blocking`; true if the second is called; the result of the I/O.
     for (summed, blocking, called, res) in
         [(ok, bad, false, 4096), (bad, ok, false, -84), (again, ok, true, 4096), (again, bad, true, -84)]
     {
@@ -486,7 +486,7 @@ fn what_could_not_be_sent_is_taken_back() {
     assert_eq!(bench.run(issued), 8192);
     let begun = [Call::Begin(0), Call::Begin(4096), Call::Begin(8192), Call::Abort(8192)];
     assert_eq!(file.calls()[3..], [&begun[..], &[Call::Summed(2, 12288, Status::Ok)]].concat());
-    // Also the only piece of a write.
+    // A write with a single piece undoes its `begin_write` as well.
     let holding = puppet.holding();
     assert_eq!(bench.issue(IOCB_WRITE, 0, &[at(BASE, 8192)]), Issued::Queued);
     let first = bench.kiocb;

@@ -1,4 +1,4 @@
-//! What a cancel finds, what it does not find, and what it answers.
+//! Cancels: the requests they find, those they do not find, and their results.
 
 use std::time::Duration;
 
@@ -20,13 +20,13 @@ fn cancel(user_data: u64, of: u64, flags: u32) -> Sqe {
 }
 
 std::thread_local! {
-    /// Requests that cancels of this thread have compared with what they are to cancel.
+    /// Number of requests that cancels of this thread have compared with their target.
     pub(super) static LOOKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
-    /// Slots that they have gone through.
+    /// Number of slots that cancels of this thread have passed.
     static SLOTS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// A cancel has gone through these slots.
+/// Counts the slots that a cancel has passed.
 pub(super) fn count_slots(from: u32, to: u32) {
     SLOTS.set(SLOTS.get() + u64::from(to - from));
 }
@@ -57,7 +57,7 @@ fn to_cancel_all_of_8192_timeouts_goes_once_through_them_and_once_through_the_sl
             [LOOKS.get() - before.0, SLOTS.get() - before.1, crate::timers::melds() - before.2];
         assert!(looks <= u64::from(victims), "{looks} comparisons for {victims}");
         assert!(gone_through <= u64::from(slots), "{gone_through} slots of {slots}");
-        // Each leaves a heap, at a cost that is logarithmic over all.
+        // Each timeout leaves a heap, at a cost that is logarithmic on average.
         assert!(melds <= u64::from(TIMEOUTS * (TIMEOUTS.ilog2() + 1)), "{melds} melds for {TIMEOUTS}");
         let ended: Vec<_> = ring.completions().map(|c| (c.user_data, c.res)).collect();
         assert_eq!(ended.len() as u32, victims + 1);
@@ -178,9 +178,9 @@ fn never_finds_itself_a_guard_or_who_waits_for_its_turn() {
     let chain = [with(timeout(1, 5), IOSQE_IO_LINK), with(link_timeout(2, 900), IOSQE_IO_LINK), nop(3)];
     assert_eq!(rig.run(&chain), []);
     assert_eq!(rig.run(&[cancel(4, 2, 0), cancel(5, 3, 0)]), [(4, ENOENT), (5, ENOENT)]);
-    // Its request is found; the guard and the rest end with it, in the chain's order.
+    // The request of a link timeout is found; the link timeout and the rest end with it, in the chain's order.
     assert_eq!(rig.run(&[cancel(6, 1, 0)]), [(6, 0), (1, ECANCELED), (2, ECANCELED), (3, ECANCELED)]);
-    // Behind a drain nothing is found either.
+    // A request behind a drain is not found either.
     assert_eq!(rig.run(&[timeout(7, 5), with(timeout(8, 5), IOSQE_IO_DRAIN)]), []);
     assert_eq!(rig.ring.cancel(Cancel::user_data(8)), Err(Errno(errno::ENOENT)));
     assert_eq!(rig.ring.cancel(Cancel::user_data(7)), Ok(1));
@@ -193,7 +193,7 @@ fn hard_links_go_on() {
     let mut rig = Rig::new();
     let chain = [with(timeout(1, 5), IOSQE_IO_HARDLINK), with(timeout(2, 5), IOSQE_IO_LINK), nop(3)];
     assert_eq!(rig.run(&chain), []);
-    // What the first starts is not counted.
+    // A timeout that starts because the first one was cancelled is not counted.
     assert_eq!(rig.run(&[cancel(4, 0, ASYNC_CANCEL_ANY)]), [(4, 1), (1, ECANCELED)]);
     assert_eq!(rig.run(&[cancel(5, 0, ASYNC_CANCEL_ANY)]), [(5, 1), (2, ECANCELED), (3, ECANCELED)]);
 }
@@ -213,7 +213,7 @@ fn what_a_worker_has_first_is_cancelled_by_user_data_or_file() {
     let mut rig = Rig::new();
     for by_file in [false, true] {
         let read = with(rig.read(1), IOSQE_ASYNC);
-        // In the same submit: nothing that the worker gives back is taken before it has ended.
+        // In the same submit, so that results of the worker are only taken afterwards.
         let flags = if by_file { ASYNC_CANCEL_FD } else { 0 };
         let of = Sqe { fd: rig.device.raw(), ..cancel(2, 1, flags) };
         let mut cqes = rig.run(&[read, of]);
@@ -242,7 +242,7 @@ fn what_waits_for_something_used_up_is_cancelled_at_once() {
     assert_eq!(rig.after(Duration::from_millis(5)), [(12, ETIME), (11, ECANCELED)], "a guard cancels it too");
     assert_eq!(rig.ring.cancel(Cancel::file(rig.device).all()), Ok(7));
     assert_eq!(rig.reap(), [3, 4, 6, 7, 8, 9, 10].map(|user_data| (user_data, ECANCELED)));
-    // The second got some bios: it is under way, and takes the rest when the first gives them back.
+    // The second got some bios, so it is in flight, and takes the rest when the first returns them.
     assert_eq!(rig.after(Duration::from_secs(1)), [(1, 0)]);
     assert_eq!(rig.after(Duration::from_secs(1)), [(2, 0)]);
     assert_eq!(rig.ring.in_flight(), 0);

@@ -1,4 +1,4 @@
-//! MSG_RING to this ring, to others, to full ones and to such as are gone.
+//! MSG_RING to the same ring, to other rings, to full ones and to dropped ones.
 
 use crate::Ring;
 use crate::sqe::*;
@@ -73,7 +73,7 @@ fn a_full_target_and_one_that_is_gone_say_so() {
         assert!(sent < 10_000, "a mailbox has an end");
     }
     assert_eq!(rig.run(&[message(fd, sent, 0)]), [(1, EOVERFLOW)]);
-    // Nothing that was accepted is lost, and reading makes room, also where the CQ is smaller than the mailbox.
+    // No accepted message is lost, and reading makes room, also if the CQ is smaller than the mailbox.
     let mut got = Vec::new();
     while got.len() < sent as usize {
         assert!(other.wait(1, None).is_ready());

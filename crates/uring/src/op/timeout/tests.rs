@@ -1,4 +1,4 @@
-//! The rows of `docs/compat.md` about timeouts, one test a sentence.
+//! The rows of `docs/compat.md` about timeouts, one test per sentence.
 
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,7 @@ fn wrong_arguments_are_refused() {
     let mut rig = Rig::new();
     for (sqe, res) in wrong {
         assert_eq!(rig.run(&[sqe]), [(1, res)], "{sqe:?}");
-        // Refused is more than failed: it spoils what comes before it in the chain too.
+        // An SQE refused in prep also fails the members before it in its chain.
         let chain = [with(nop(2), IOSQE_IO_HARDLINK), sqe];
         assert_eq!(rig.run(&chain), [(2, ECANCELED), (1, res)], "{sqe:?}");
     }
@@ -113,7 +113,7 @@ fn firing_is_a_failure_unless_etime_success() {
     let success = Sqe { op_flags: TIMEOUT_ETIME_SUCCESS, ..timeout(3, 1) };
     assert_eq!(rig.run(&[link(success), nop(4)]), []);
     assert_eq!(rig.after(MS), [(3, ETIME), (4, 0)]);
-    // A success is not told with CQE_SKIP_SUCCESS.
+    // CQE_SKIP_SUCCESS suppresses the CQE of a success.
     let silent = with(success, IOSQE_CQE_SKIP_SUCCESS);
     assert_eq!(rig.run(&[silent, with(timeout(5, 1), IOSQE_CQE_SKIP_SUCCESS)]), []);
     assert_eq!(rig.after(MS), [(5, ETIME)]);
@@ -133,7 +133,7 @@ fn ends_when_its_count_is_reached() {
 #[test]
 fn counts_all_of_its_submit() {
     let mut rig = Rig::new();
-    // CQEs of one submit are posted at its end, so those of SQEs before it count too.
+    // CQEs of one submit are posted at its end, so those of SQEs before the timeout count too.
     assert_eq!(rig.run(&[nop(1), nop(2), counted(3, 2)]), [(1, 0), (2, 0), (3, 0)]);
 }
 
@@ -142,7 +142,7 @@ fn counts_are_reached_in_order_and_start_what_is_linked() {
     let mut rig = Rig::new();
     let chain = [with(counted(1, 3), IOSQE_IO_LINK), nop(2)];
     assert_eq!(rig.run(&[chain[0], chain[1], counted(3, 4), counted(4, 2)]), []);
-    // The third NOP reaches 1, whose link is the fourth CQE and reaches 3.
+    // The third NOP reaches the count of 1; the NOP linked to 1 posts the fourth CQE, which reaches the count of 3.
     assert_eq!(rig.run(&[nop(5), nop(6), nop(7)]), [(5, 0), (6, 0), (7, 0), (4, 0), (1, 0), (2, 0), (3, 0)]);
 }
 
@@ -153,7 +153,7 @@ fn what_fires_or_is_reached_does_not_count_for_others() {
     assert_eq!(rig.after(MS), [(3, ETIME)]);
     assert_eq!(rig.run(&[nop(4)]), [(4, 0), (2, 0)]);
     assert_eq!(rig.run(&[nop(5)]), [(5, 0), (1, 0)]);
-    // Nor does one that gives no CQE.
+    // A timeout that gives no CQE does not count for others either.
     assert_eq!(rig.run(&[counted(1, 2), with(counted(2, 1), IOSQE_CQE_SKIP_SUCCESS)]), []);
     assert_eq!(rig.run(&[nop(4)]), [(4, 0)]);
     assert_eq!(rig.run(&[nop(5)]), [(5, 0), (1, 0)]);
@@ -185,7 +185,7 @@ fn what_is_kept_behind_a_full_queue_counts_when_it_enters() {
     rig.ring.push(prep::timeout(Duration::from_secs(99)).count(4).user_data(1)).expect("room");
     rig.ring.submit().expect("submitted");
     assert_eq!(rig.ring.completions().count(), 8);
-    // The four that were kept enter now, and reach the count.
+    // The four CQEs of the overflow list enter now, and reach the count.
     let rest: Vec<(u64, i32)> =
         std::iter::from_fn(|| Some(rig.reap()).filter(|cqes| !cqes.is_empty())).flatten().collect();
     assert_eq!(rest, [(18, 0), (19, 0), (20, 0), (21, 0), (1, 0)]);
@@ -199,7 +199,7 @@ fn removing_says_whether_it_was_there() {
     assert_eq!(rig.run(&[remove(3, 2)]), [(3, 0), (2, ECANCELED)]);
     assert_eq!(rig.after(9 * MS), [(2, ETIME)], "the first with that user data was removed");
     assert_eq!(rig.run(&[remove(4, 2)]), [(4, ENOENT)]);
-    // A removed one has failed, and so has a remove that found nothing.
+    // A removed timeout counts as failed, and so does a remove that found nothing.
     assert_eq!(
         rig.run(&[with(timeout(5, 1), IOSQE_IO_LINK), nop(6), with(remove(7, 1), IOSQE_IO_LINK), nop(8)]),
         [(7, ENOENT), (8, ECANCELED)]
@@ -255,7 +255,7 @@ fn update_and_remove_keep_timeouts_and_guards_apart() {
     assert_eq!(rig.run(&miss), [(3, ENOENT), (4, ENOENT), (5, ENOENT)]);
     assert_eq!(rig.run(&[update(6, 2, 7, LINK_TIMEOUT_UPDATE)]), [(6, 0)]);
     assert_eq!(rig.after(7 * MS), [(2, ETIME), (1, ECANCELED)]);
-    // Without UPDATE the flag for guards removes a timeout.
+    // Without UPDATE, the flag for link timeouts removes a timeout.
     assert_eq!(rig.run(&[timeout(7, 1)]), []);
     let odd = Sqe { op_flags: LINK_TIMEOUT_UPDATE, ..update(8, 7, 1, 0) };
     assert_eq!(rig.run(&[odd]), [(8, 0), (7, ECANCELED)]);
@@ -267,7 +267,7 @@ fn a_guard_ends_with_its_request() {
     for link in [IOSQE_IO_LINK, IOSQE_IO_HARDLINK] {
         let chain = [with(nop(1), link), with(link_timeout(2, 5), IOSQE_IO_LINK), nop(3)];
         assert_eq!(rig.run(&chain), [(1, 0), (2, ECANCELED), (3, 0)]);
-        // The request fails: its link flag says whether the chain goes on, not the guard's.
+        // The request fails. Its own link flag decides about the rest of the chain, not that of the link timeout.
         let bad = Sqe { opcode: opcode::FSYNC, fd: -1, ..nop(4) };
         let rest = if link == IOSQE_IO_LINK { ECANCELED } else { 0 };
         let chain = [with(bad, link), with(link_timeout(5, 5), IOSQE_IO_LINK), nop(6)];
@@ -354,7 +354,7 @@ fn typed_times_are_moments_of_their_clocks() {
     assert_eq!(ring.submit_and_wait(4).expect("submitted"), 4);
     assert!(now.elapsed() >= 29 * MS);
     let mut results: Vec<(u64, i32)> = ring.completions().map(|c| (c.user_data, c.res)).collect();
-    results.sort_unstable(); // On a slow machine they may be due together, each on a clock of its own.
+    results.sort_unstable(); // On a slow machine they may be due together, each on its own clock.
     assert_eq!(results, [1, 2, 3, 4].map(|user_data| (user_data, ETIME)));
 }
 

@@ -2,14 +2,14 @@
 
 use super::*;
 
-/// The ends of a file of 8 KiB that may have 16, for writers and for readers.
+/// A file of 8 KiB that may grow to 16 KiB: its end for writers and for readers.
 #[test]
 fn a_file_that_grows_takes_writes_beyond_its_end_and_no_further_than_it_may() {
     let puppet = Puppet::new();
     let grow = |file: &mut Scripted| (file.size, file.max) = (8192, Some(16384));
     let pieces = [MAPPED, MAPPED, UNWRITTEN, UNWRITTEN, MAPPED];
     const EFBIG: i32 = -27;
-    // Where, how much, the result, and what was mapped of it.
+    // Position, length, result, and number of calls of `map`.
     let table = [
         (0, 8192, 8192, 2),
         (4096, 8192, 8192, 2),
@@ -32,7 +32,7 @@ fn a_file_that_grows_takes_writes_beyond_its_end_and_no_further_than_it_may() {
         let beyond = result > 0 && pos + result as u64 > 8192;
         assert_eq!(bench.steps.contains(&Next::Work), beyond, "what extends is a worker's, and nothing else is");
     }
-    // Plain written space beyond the end, as two writes at a time find it: it extends all the same.
+    // Written space beyond the end, which another write has mapped at the same time: this write extends the file, too.
     let (mut extending, _) = bench(&puppet, |file| (file.size, file.max) = (4096, Some(16384)), &pieces);
     let issued = extending.issue(IOCB_WRITE | IOCB_DSYNC, 4096, &[at(BASE, 4096)]);
     assert_eq!(extending.kiocb.plan, CompletionPlan::Worker);

@@ -6,7 +6,7 @@ use super::*;
 fn a_file_that_gives_wrong_places_at_once_is_not_believed() {
     let puppet = Puppet::new();
     let last = puppet.size - 4096;
-    // The places that it gives, and how many of them are good.
+    // Places that the file returns, and the number of valid ones before the first invalid one.
     let table: &[(&[u64], usize)] = &[
         (&[0, last, MIB], 3),
         (&[MIB, last + 512, 0], 1),
