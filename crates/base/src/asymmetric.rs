@@ -42,7 +42,7 @@ impl Mark {
     /// everything that it wrote before the barrier. For the owner alone.
     #[inline(always)]
     pub fn enter(&self) {
-        // Relaxed: the barriers order it, against what is read behind it.
+        // Relaxed: the barriers order it against later reads.
         self.set.store(true, Ordering::Relaxed);
         if self.other_side_pays {
             host::light_barrier();
@@ -54,7 +54,7 @@ impl Mark {
     /// Clears the mark. For the owner alone.
     #[inline(always)]
     pub fn leave(&self) {
-        // Release: what was done inside happened before; pairs with the load in `is_set`.
+        // Release: pairs with the load in `is_set`, which then sees everything done inside the section.
         self.set.store(false, Ordering::Release);
     }
 
@@ -70,7 +70,7 @@ impl Mark {
 #[cold]
 #[inline(never)]
 fn full_barrier() {
-    // SeqCst: pairs with the fence in `barrier_for`. Whichever is second sees what came before the first.
+    // SeqCst: pairs with the fence in `barrier_for`. The thread whose fence is second sees the other's earlier writes.
     fence(Ordering::SeqCst);
 }
 
@@ -119,7 +119,7 @@ mod host {
 
     pub(super) fn heavy_barrier() -> bool {
         let barrier = || membarrier(MembarrierCommand::PrivateExpedited);
-        // A process that has forked or called exec may have to register again.
+        // A process may have to register again after a fork or an exec.
         barrier().or_else(|_| membarrier(MembarrierCommand::RegisterPrivateExpedited).and_then(|()| barrier())).is_ok()
     }
 }
@@ -157,7 +157,7 @@ mod model {
     struct Passage {
         mark: Mark,
         closed: AtomicU32,
-        /// Written inside, Relaxed: so that the mark alone orders it.
+        /// Written inside the section with Relaxed, so that only the mark orders it.
         inside: AtomicU32,
     }
 

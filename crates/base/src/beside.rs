@@ -1,8 +1,9 @@
 //! Activities beside I/O that may make it slow: commits, copies, a frozen queue. The code that runs one registers it
 //! here, and the recorder of a slow I/O reads which ones ran meanwhile.
 //!
-//! Owns the number of each kind under way, and the time at which the last one ended. No fast path writes here: a
-//! registered activity takes locks and does I/O of its own, and only the recorder of a slow I/O reads.
+//! Owns the number of activities of each kind under way, and the time at which the last one of each kind ended. No fast
+//! path writes here: a registered activity takes locks and does I/O of its own, and only the recorder of a slow I/O
+//! reads.
 //!
 //! Invariants:
 //! - A1: [`Activities::since`] returns each activity that has begun before the call and did not end before `since`.
@@ -115,7 +116,7 @@ impl FromIterator<Activity> for Beside {
 #[derive(Debug, Default)]
 struct Kind {
     running: AtomicU32,
-    /// Time at which the last one ended, in ns of the clock.
+    /// Time at which the last activity of this kind ended, in ns of the clock.
     ended: AtomicU64,
 }
 
@@ -149,7 +150,7 @@ impl Activities {
 
     /// Registers an activity, until [`Activities::end`].
     pub fn start(&self, activity: Activity) {
-        // Relaxed: a hint for reports; what waits for the activity is ordered behind it by that wait.
+        // Relaxed: a hint for reports; code that waits for the activity is ordered after it by that wait.
         self.kinds[activity as usize].running.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -157,7 +158,8 @@ impl Activities {
     pub fn end(&self, activity: Activity) {
         let kind = &self.kinds[activity as usize];
         kind.ended.fetch_max(self.clock.coarse().0, Ordering::Relaxed);
-        // Release pairs with the load in `since`: who sees none running sees when the last one ended (A1).
+        // Release pairs with the load in `since`: a reader that sees none running sees the time at which the last one
+        // ended (A1).
         kind.running.fetch_sub(1, Ordering::Release);
     }
 
@@ -166,7 +168,7 @@ impl Activities {
     pub fn since(&self, since: CoarseTs) -> Beside {
         let ran = |activity: &Activity| {
             let kind = &self.kinds[*activity as usize];
-            // Acquire pairs with the decrement in `end`. The other Relaxed: behind it.
+            // Acquire pairs with the decrement in `end`. The load of `ended` is Relaxed, because it follows.
             kind.running.load(Ordering::Acquire) != 0 || {
                 let ended = kind.ended.load(Ordering::Relaxed);
                 ended != 0 && ended >= since.0

@@ -11,7 +11,7 @@
 //!   the last page. So a buffer needs only three words, which operations carry about.
 //!
 //! Called by rings (registered buffers), drivers, and programs that read and write.
-#![allow(unsafe_code)] // Aligned memory is had from the allocator and from `mmap` as raw pointers.
+#![allow(unsafe_code)] // The allocator and `mmap` return aligned memory as raw pointers.
 
 use std::alloc::Layout;
 use std::fmt;

@@ -14,7 +14,8 @@
 //! * I4: a coarse clock from the cycle counter keeps the rate of `CLOCK_MONOTONIC` to within about 10 ppm (the error of
 //!   its calibration).
 //!
-//! Called by the plug, request start and completion (coarse), timeouts and rate limits (precise), spin loops (cycles).
+//! Called by the plug, by request start and completion (coarse), timeouts and rate limits (precise), and spin loops
+//! (cycles).
 
 mod tsc;
 
@@ -98,7 +99,7 @@ pub struct Clock {
 enum Source {
     /// The cycle counter for coarse stamps, `CLOCK_MONOTONIC` for precise ones.
     Tsc(Tsc),
-    /// `CLOCK_MONOTONIC` for both: the cycle counter cannot be trusted on this machine.
+    /// `CLOCK_MONOTONIC` for both, on a machine whose cycle counter is not reliable.
     Os,
     Virtual(Arc<VirtualState>),
 }
@@ -144,8 +145,8 @@ impl Clock {
         })
     }
 
-    /// Returns a stamp and the cycle counter that it was made from, for the price of one; the age of the stamp can then
-    /// be checked cheaply with [`cycles`](Self::cycles).
+    /// Returns a stamp and the cycle count that it was made from, with one reading of the counter. The age of the stamp
+    /// can then be checked cheaply with [`cycles`](Self::cycles).
     #[inline]
     #[must_use]
     pub fn coarse_with_cycles(&self) -> (CoarseTs, u64) {

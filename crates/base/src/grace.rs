@@ -1,4 +1,4 @@
-//! Grace periods: when space that a file has unmapped is certainly no longer read or written.
+//! Grace periods: the time until space that a file has unmapped is certainly no longer read or written.
 //!
 //! Owns the protocol between rings, which look up mappings and do I/O to them, and a file (or a pool of files), which
 //! changes mappings and must not reuse the old space while an I/O could still be under way to it. Like sleepable RCU:
@@ -15,8 +15,8 @@
 //! ```
 //!
 //! A section lasts from the lookup of a mapping to the count of the I/O that uses it. It never spans more than one
-//! batch, and nothing in it waits. A worker in `map_blocking` is neither in a section nor counted, so a file may wait
-//! for a grace there without waiting for itself.
+//! batch, and no thread waits inside it. A worker in `map_blocking` is neither in a section nor counted, so a file may
+//! wait for a grace there without waiting for itself.
 //!
 //! A grace period has two steps, so that it ends although new I/O keeps coming: it waits until the phase that is not
 //! current is empty (stragglers of the last period), makes that phase current, and waits until the other one is empty.
@@ -29,8 +29,8 @@
 //! - I3: a dropped seat has no I/O any more: it is removed and holds no period up.
 //!
 //! - I4: a waiting thread runs its own rings ([`own`]), so that it does not wait for itself.
-//! - I5: the seats that hold a period up, and the least time for which they do, are known: the first check that finds a
-//!   seat busy records the time. I/O pays nothing for that.
+//! - I5: the seats that hold a period up can be listed, with a lower bound of the time for which they have: the first
+//!   check that finds a seat busy records the time. I/O pays nothing for that.
 //!
 //! Called by rings ([`Seat`]) and by files that give space back ([`Grace`]).
 
@@ -80,12 +80,12 @@ struct Line {
 impl Line {
     /// Returns true if the seat has no section and no I/O of `phase`.
     fn is_quiet(&self, phase: u64) -> bool {
-        // Acquire pairs with the Release of `enter` and `leave`: who sees a section left, or a later one, sees its
-        // counts.
+        // Acquire pairs with the Release of `enter` and `leave`: a thread that sees the section left, or a later
+        // section, sees the section's counts.
         if self.section.load(Ordering::Acquire) == phase + 1 {
             return false;
         }
-        // Acquire pairs with the Release of `uncount`: what the I/O did comes before the end of the grace (I2).
+        // Acquire pairs with the Release of `uncount`: the I/O's writes come before the end of the grace (I2).
         self.in_flight[phase as usize].load(Ordering::Acquire) == 0
     }
 }
@@ -232,7 +232,7 @@ impl Grace {
         let mut holders: Vec<Holder> = in_the_way
             .map(|taken| Holder {
                 thread: taken.thread.clone(),
-                // Relaxed: for people.
+                // Relaxed: a number for a report.
                 ios: taken.line.in_flight[phase as usize].load(Ordering::Relaxed),
                 held: taken.since.map_or(Duration::ZERO, |since| since.elapsed()),
             })
@@ -249,7 +249,8 @@ impl Grace {
     }
 
     fn has_passed(&self, ticket: Ticket) -> bool {
-        // Acquire pairs with the Release in `advance`: who learns it here sees what its I/Os wrote (I2).
+        // Acquire pairs with the Release in `advance`: a thread that finds the ticket over here sees its I/Os' writes
+        // (I2).
         self.over.load(Ordering::Acquire) >= ticket.0
     }
 
@@ -267,8 +268,8 @@ impl Grace {
             match step {
                 Step::Idle if over >= state.wanted => return,
                 Step::Idle => {
-                    // SeqCst pairs with the fence in `enter`. Whoever's fence comes later: a section that is not seen
-                    // by the looks below sees, in its lookups, what was changed before `start`.
+                    // SeqCst pairs with the fence in `enter`. A section that the checks below miss has its fence after
+                    // this one, so its lookups see the changes made before `start`.
                     fence(Ordering::SeqCst);
                     state.step = Step::Stragglers;
                 }
@@ -340,7 +341,7 @@ impl Seat {
     /// Ends the section. Mappings without a counted I/O must not be used any more.
     #[inline]
     pub fn leave(&self) {
-        // Release pairs with the Acquire in `Line::is_quiet`: whoever sees it left sees what it counted.
+        // Release pairs with the Acquire in `Line::is_quiet`: a thread that sees the section left sees its counts.
         self.line.section.store(OUTSIDE, Ordering::Release);
     }
 
@@ -471,7 +472,7 @@ mod clock {
     }
 }
 
-/// In a model the time is never up: a wait without end is what the checker must find.
+/// Never times out in a model, so that the checker finds a wait without end.
 #[cfg(any(shuttle, loom))]
 mod patience {
     pub(super) struct Patience;

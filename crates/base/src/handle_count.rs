@@ -4,7 +4,7 @@
 //! nor the sleep and wake-up of the owner ([`parker`](crate::parker)).
 //!
 //! ```text
-//!   owner                                  who has a handle
+//!   owner                                  holder of a handle
 //!   hear()                                 send something, or nothing
 //!   count(): no handle but its own?        gone()?
 //!   yes: do not wait                       yes: wake the owner
@@ -14,7 +14,7 @@
 //! * H1: an owner that saw a handle between `hear` and `deaf` is woken when that handle is dropped.
 //! * H2: an owner that sees that a handle is gone sees all messages that were sent through it.
 //!
-//! Called by rings: a wait that only handles could end ends with the last of them.
+//! Called by rings: a wait that only messages through handles could end ends when the last handle is dropped.
 
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
@@ -22,7 +22,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 #[derive(Debug)]
 pub struct HandleCount {
     handles: AtomicU32,
-    /// The owner waits only for messages through handles (H1).
+    /// Set while the owner waits only for messages through handles (H1).
     is_heard: AtomicBool,
 }
 
@@ -36,7 +36,7 @@ impl HandleCount {
     /// Counts the clone of a handle.
     #[inline]
     pub fn add(&self) {
-        // Relaxed: the handle that is cloned is counted already, and stays so until the clone is.
+        // Relaxed: the cloned handle is counted already, and stays so until this call ends.
         self.handles.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -46,7 +46,7 @@ impl HandleCount {
     pub fn gone(&self) -> bool {
         // Release pairs with the Acquire in `count` (H2).
         self.handles.fetch_sub(1, Ordering::Release);
-        // SeqCst pairs with the fence in `hear`: this sees the mark, or the owner sees that the handle has gone (H1).
+        // SeqCst pairs with the fence in `hear`: this sees the mark, or the owner sees the handle uncounted (H1).
         fence(Ordering::SeqCst);
         // Relaxed: after the fence.
         self.is_heard.load(Ordering::Relaxed)
@@ -63,7 +63,7 @@ impl HandleCount {
 
     /// Ends the wait that [`hear`](Self::hear) announced.
     pub fn deaf(&self) {
-        // Relaxed: a handle that does not see it yet wakes the owner once without need.
+        // Relaxed: a dropped handle that still sees the mark wakes the owner once without need.
         self.is_heard.store(false, Ordering::Relaxed);
     }
 

@@ -59,16 +59,17 @@ impl<const WORDS: usize> KeepLast<WORDS> {
 
     /// Writes the next entry. For the one writer (K1).
     pub fn push(&self, entry: &[u64; WORDS]) {
-        // Relaxed: the writer's own.
+        // Relaxed: written by this thread alone.
         let number = self.written.load(Ordering::Relaxed);
         let place = self.place(number);
         place.seq.store(number * 2 + 1, Ordering::Relaxed);
-        // Release pairs with the Acquire fence in `read`: who has read a word of this entry sees the odd number.
+        // Release pairs with the Acquire fence in `read`: a reader that has read a word of this entry sees the odd
+        // number.
         fence(Ordering::Release);
         for (word, value) in place.words.iter().zip(entry) {
             word.store(*value, Ordering::Relaxed);
         }
-        // Release pairs with the first load in `read`: the words are there.
+        // Release pairs with the first load in `read`, which then sees the words.
         place.seq.store(number * 2 + 2, Ordering::Release);
         // Release pairs with the load in `written`.
         self.written.store(number + 1, Ordering::Release);

@@ -1,32 +1,32 @@
-//! Sheave floor 1: what all other floors use, and what depends on none of them.
+//! Sheave floor 1: the types that all other floors use and that depend on none of them.
 //!
 //! Not covered by the stability promise of the crate `sheave`: public items here may change with any version.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`sync`] | the only import of atomics and threads: std or a model checker |
-//! | [`asymmetric`] | a mark that its owner sets without a barrier, for another thread that looks seldom |
+//! | [`asymmetric`] | a mark that its owner sets without a barrier, for another thread that checks it seldom |
 //! | [`sbitmap`] | a bitmap of tags that many threads allocate from and free into |
 //! | [`mpscq`] | a wait-free queue of preallocated nodes: many producers, one consumer |
-//! | [`grace`] | grace periods: when what was unmapped is certainly no longer used |
-//! | [`handle_count`] | how many handles an owner has, and when it hears that one has gone |
-//! | [`wait`](mod@wait) | long waits: asleep, or step by step where a simulator runs the threads |
-//! | [`parker`] | sleep and wake-up of one owner, as a file descriptor a kernel ring can wait on |
-//! | [`switches`] | how often a thread has given up its CPU to wait |
-//! | [`wake_count`] | after how many results a sleeping owner is woken |
-//! | [`panics`] | how what a caught panic carries is dropped |
-//! | [`peer`] | who is at the other end of a unix socket |
+//! | [`grace`] | grace periods: the time until unmapped space is certainly no longer used |
+//! | [`handle_count`] | the number of handles of an owner, and a wake-up when one is dropped |
+//! | [`wait`](mod@wait) | long waits: asleep, or step by step if a simulator runs the threads |
+//! | [`parker`] | sleep and wake-up of one owner, as a file descriptor that a kernel ring can wait for |
+//! | [`switches`] | the number of times that a thread has given up its CPU to wait |
+//! | [`wake_count`] | the number of results after which a sleeping owner is woken |
+//! | [`panics`] | dropping the payload of a caught panic |
+//! | [`peer`] | the process at the other end of a unix socket |
 //! | [`prefetch`] | a hint that memory will be read soon |
-//! | [`huge_pages`] | advice that memory is better in huge pages |
+//! | [`huge_pages`] | advice to the kernel to back memory with huge pages |
 //! | [`buf`] | owned aligned memory for direct I/O |
-//! | [`units`] | sectors, bytes, and how people write and read sizes, times and counts |
-//! | [`trace`] | the last requests of a ring, in a mapped file that outlives the program |
+//! | [`units`] | sectors, bytes, and the text forms of sizes, times and counts |
+//! | [`trace`] | the last requests of a ring, in a file that outlives the program |
 //! | [`status`] | the block status of a finished request, and errno |
 //! | [`histogram`] | counts by value, one writer, many readers |
 //! | [`keep_last`] | the last entries of one writer, for any reader |
-//! | [`beside`] | what is done beside I/O that may make it slow |
-//! | [`identity`] | numbers that no two things of a process share |
-//! | [`setters!`] | methods that set the fields of a struct that may get more |
+//! | [`beside`] | activities beside I/O that may make it slow |
+//! | [`identity`] | numbers that are unique in the process |
+//! | [`setters!`] | methods that set the fields of a struct that may get more fields |
 //! | [`rng`] | random numbers from a seed |
 //! | [`clock`] | real or virtual time; statistics and deadlines are different types |
 //!
@@ -34,8 +34,8 @@
 //! counts are decimal. Times for statistics are [`clock::CoarseTs`], times for deadlines [`clock::PreciseTs`], both in
 //! nanoseconds since an arbitrary moment; neither converts to the other.
 //!
-//! Errors: parsers say what is wrong with the text and what would be right. The outcome of a request is a
-//! [`status::Status`], one byte; `errno()` returns the positive number.
+//! Errors: parsers name the mistake in the text and its correction. The outcome of a request is a [`status::Status`],
+//! one byte; `errno()` returns the positive number.
 //!
 //! `--cfg shuttle` and `--cfg loom` swap the primitives under `sync` for those of a model checker:
 //!

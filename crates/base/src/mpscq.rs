@@ -174,7 +174,7 @@ impl Consumer {
         if next == NIL {
             return self.take_last();
         }
-        // Relaxed: the next owner of the node learns of it from this thread (I1, I2).
+        // Relaxed: the next owner of the node gets it from this thread (I1, I2).
         shared.next[node as usize].store(NIL, Ordering::Relaxed);
         self.tail = next;
         Some(node)

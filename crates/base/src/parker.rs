@@ -19,8 +19,8 @@
 //! |---|---|---|
 //! | `AWAKE` | the owner runs and will look for work before it sleeps | `prepare_sleep`, `unpark` |
 //! | `ASLEEP` | the owner has announced its sleep: the next wake-up rings the bell | `park`, `cancel_sleep`, `unpark` |
-//! | `PARKED` | the owner sleeps on this word: the next wake-up wakes it there, and rings nothing | `park`, `unpark` |
-//! | `NOTIFIED` | work was put since the owner last looked | `prepare_sleep`, `cancel_sleep`, `park` |
+//! | `PARKED` | the owner sleeps on this word: the next wake-up wakes it there, without a ring | `park`, `unpark` |
+//! | `NOTIFIED` | work was queued since the owner last looked | `prepare_sleep`, `cancel_sleep`, `park` |
 //!
 //! * I1: each change of `state` is one exchange. An `unpark` comes either before the announcement, which then sees it
 //!   and the work put before it, or after, and then rings the bell.

@@ -1,11 +1,11 @@
-//! How often a thread has given up its CPU to wait.
+//! Number of times that a thread has given up its CPU to wait.
 //!
-//! Owns nothing. `rustix` has no wrapper for the call. Called by threads that want to find out afterwards whether a
-//! call of foreign code has slept: the scheduler tells no one at the time.
+//! Owns nothing. `rustix` has no wrapper for the call. Called by threads that check afterwards if a call of foreign
+//! code has slept: the scheduler sends no notification at the time.
 #![allow(unsafe_code)] // The call has no wrapper.
 
-/// Voluntary context switches of the calling thread since it began: it slept, or waited for something. A thread that
-/// was preempted has not given its CPU up. 0 where the kernel does not count.
+/// Returns the number of voluntary context switches of the calling thread since it began: it slept, or waited for
+/// something. Preemption does not count. Returns 0 if the kernel does not count them.
 #[must_use]
 pub fn voluntary_switches() -> u64 {
     // SAFETY: a struct of plain numbers, for which zeros are a value.

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! byte 0     magic, version, bytes of an entry, capacity, number of the ring, process, wall clock, coarse clock
-//! byte 64    how many entries were written since the start
+//! byte 64    number of entries written since the start
 //! byte 128   names of the devices, 64 bytes each, by number
 //! byte 4096  entries; number n is at n modulo the capacity
 //! ```
@@ -14,8 +14,8 @@
 //!
 //! | word | from bit 0 on |
 //! |---|---|
-//! | 0 | when the request ended, in ns of the coarse clock |
-//! | 1 | first sector (48 bits), requests that the device had then (16) |
+//! | 0 | end of the request, in ns of the coarse clock |
+//! | 1 | first sector (48 bits), requests in the device at that time (16) |
 //! | 2 | bytes (32), file of the ring (16), device (8), status (8) |
 //! | 3 | time in each stage (5 times 12: see [`squeeze`]), operation (4; 0 is no entry) |
 //!
@@ -39,7 +39,7 @@ pub const ENTRY_BYTES: usize = 32;
 pub const HEADER_BYTES: usize = 4096;
 /// Least and largest number of entries in a file (1 GiB).
 pub const CAPACITY: std::ops::RangeInclusive<u64> = 1 << 9..=1 << 25;
-/// Most entries that a writer writes before it updates their number.
+/// Largest number of entries that a writer writes before it updates the number in the header.
 pub const MAX_RUN: usize = 128;
 /// Extension of the files' names.
 pub const EXTENSION: &str = "trace";
@@ -63,7 +63,7 @@ pub enum TraceOp {
     Write = 2,
     /// Makes earlier writes durable.
     Flush = 3,
-    /// Tells the device that the content is not needed any more.
+    /// Tells the device that the content is no longer needed.
     Discard = 4,
     /// Makes a range read as zeroes.
     WriteZeroes = 5,
@@ -109,9 +109,9 @@ pub fn unsqueeze(bits: u64) -> u64 {
 pub struct Common {
     /// Time of the end, by the coarse clock.
     pub ended_ns: u64,
-    /// Requests that the device had then, these included.
+    /// Requests in the device at that time, including these.
     pub depth: u16,
-    /// The file of the ring that they belong to; `u16::MAX` if the ring does not know it.
+    /// File of the ring that they belong to; `u16::MAX` if it is unknown.
     pub file: u16,
     /// Number of the device in the ring.
     pub device: u8,

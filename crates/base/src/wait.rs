@@ -4,7 +4,7 @@
 //! them a *stepper* (`set_stepper`); such a thread yields to the simulator instead of sleeping, so that the simulator
 //! chooses the order of the threads and can repeat it. Does not own the condition that is waited for.
 //!
-//! - I1: a thread looks at its stepper only when it is about to wait: code that does not wait pays nothing for it.
+//! - I1: a thread checks its stepper only when it is about to wait, so code that does not wait pays nothing for it.
 //! - I2: the lock of a wait is released while the stepper runs, so that other threads can take it.
 //! - I3: every wait may end early; the caller checks its condition again.
 //! - I4: debug builds have a *gap* ([`gap`]) at places where no thread waits, but another may run in between: a thread

@@ -48,8 +48,8 @@ impl WakeCount {
     /// Records that the owner is awake.
     #[inline]
     pub fn awake(&self) {
-        // Relaxed: a producer that does not see it wakes an owner that is awake, or its results are found by the look
-        // that precedes the next sleep.
+        // Relaxed: a producer that still sees the old count wakes an owner that is awake, or its results are found by
+        // the look before the next sleep.
         self.left.store(0, Ordering::Relaxed);
     }
 

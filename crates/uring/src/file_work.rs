@@ -1,23 +1,24 @@
-//! What the completions of a file wait for: its completion work and its syncs, each in batches.
+//! Batches of a file: completion work of writes, and syncs.
 //!
-//! Owns who is in which batch. While a worker does one for a file, what comes meanwhile waits and goes together in the
-//! next: one hand-over for many writes, one commit of the file for many FSYNCs and synchronous writes. A batch of syncs
-//! is with the io-wq under the slot of its first member, one of completion work under that of its last: the leader.
+//! Owns the members of each batch. While a worker runs one batch of a file, requests that arrive meanwhile wait and
+//! form the next: one hand-over for many writes, one commit of the file for many FSYNCs and synchronous writes. The
+//! io-wq knows a batch by the slot of its leader: the first member of a batch of syncs, the last of a batch of
+//! completion work.
 //!
 //! Invariants:
 //! - I1: at most one batch of each kind runs for a file of a ring, so a file sees the ends of one ring's writes in
 //!   order.
-//! - I2: a sync begins after everybody in its batch asked for it: who comes later waits for the next.
-//! - I3: who is in a batch ends with it at the latest, whatever becomes of it: panics, refused threads, errors.
-//! - I4: a write that wants no sync ends when its completion work is done, however long that of the next one takes.
-//!   Those that want one share it, and so wait for the batch.
+//! - I2: a sync begins after every member of its batch was submitted: later requests wait for the next batch.
+//! - I3: a member of a batch ends with it at the latest, also on panics, refused threads and errors.
+//! - I4: a write that needs no sync ends when its own completion work is done, and does not wait for the next write's.
+//!   Writes that need a sync share one, and so wait for the batch.
 
 use sheave_base::sync::{Arc, Mutex, MutexGuard};
 use sheave_iomap::completion_plan::MayBlock;
 use sheave_iomap::kiocb::IOCB_NEED_SYNC;
 use sheave_iomap::{File, Kiocb, Mapping, dio};
 
-/// Slots that wait for the same, and those that are being served.
+/// Slots of one kind of work: those being served, and those that wait for the next batch.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     running: Vec<u32>,
@@ -25,12 +26,12 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Lets a slot wait for the next batch.
+    /// Adds a slot to the next batch.
     pub(crate) fn push(&mut self, slot: u32) {
         self.waiting.push(slot);
     }
 
-    /// Begins the next batch, if none runs (I1) and there is one; its slots, the leader first.
+    /// Begins the next batch unless one runs (I1) or none is waiting. Returns its slots.
     pub(crate) fn start(&mut self) -> Option<&[u32]> {
         if !self.running.is_empty() || self.waiting.is_empty() {
             return None;
@@ -39,12 +40,12 @@ impl Batch {
         Some(&self.running)
     }
 
-    /// Ends the batch: what was in it. Give the room back with [`Batch::put_room`].
+    /// Ends the batch. Returns its slots; the caller gives the list back with [`Batch::put_room`].
     pub(crate) fn end(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.running)
     }
 
-    /// The list of [`Batch::end`], for the next.
+    /// Reuses the allocation of the list from [`Batch::end`].
     pub(crate) fn put_room(&mut self, mut list: Vec<u32>) {
         list.clear();
         if self.running.capacity() == 0 {
@@ -58,21 +59,21 @@ impl Batch {
 struct Ended {
     slot: u32,
     kiocb: Kiocb,
-    /// Where its pieces end in the list of all; they begin where those of the write before end.
+    /// End of its pieces in `EndList::pieces`; they begin at the end of the write before.
     pieces_end: usize,
 }
 
-/// The writes of a batch as a worker has them, and their results.
+/// Writes of a batch of completion work, as a worker runs them, and their results.
 #[derive(Debug, Default)]
 pub(crate) struct EndList {
     list: Vec<Ended>,
     pieces: Vec<Mapping>,
-    /// The result of each, once its work is done.
+    /// Result of each write; `None` until its work is done.
     results: Vec<Option<i32>>,
 }
 
 impl EndList {
-    /// Begins another batch.
+    /// Empties the list for another batch.
     pub(crate) fn clear(&mut self) {
         self.list.clear();
         self.pieces.clear();
@@ -86,7 +87,8 @@ impl EndList {
         self.results.push(None);
     }
 
-    /// The completion work of all, in order. `tell` hears of each that ends alone as soon as it has (I4).
+    /// Runs the completion work of all writes in order. Calls `tell` with the slot and result of each write that ends
+    /// alone, as soon as it has ended (I4).
     pub(crate) fn run(&mut self, file: &dyn File, token: &MayBlock<'_>, mut tell: impl FnMut(u32, i32)) {
         let mut from = 0;
         for at in 0..self.list.len() {
@@ -99,18 +101,18 @@ impl EndList {
         }
     }
 
-    /// Whether a write ends by itself, and not with the batch: every one but the leader, which is the batch to the
-    /// io-wq, and those that want a sync, which all those of a batch share.
+    /// Returns true if a write ends before the batch does. The last write does not, because the io-wq knows the batch
+    /// by its slot; nor do writes that need a sync, which they share.
     pub(crate) fn ends_alone(&self, at: usize) -> bool {
         at + 1 < self.list.len() && self.list[at].kiocb.flags & IOCB_NEED_SYNC == 0
     }
 
-    /// How many writes end by themselves.
+    /// Number of writes that end before the batch does.
     pub(crate) fn alone(&self) -> usize {
         (0..self.list.len()).filter(|&at| self.ends_alone(at)).count()
     }
 
-    /// The result of one; `None` when it was not reached (I3).
+    /// Returns the result of a write, or `None` if the batch ended before its work was done (I3).
     pub(crate) fn result(&self, at: usize) -> Option<i32> {
         self.results.get(at).copied().flatten()
     }
@@ -119,7 +121,7 @@ impl EndList {
 /// The batches of an open file.
 #[derive(Debug, Default)]
 pub(crate) struct FileWork {
-    /// Writes that wait for `end_write`.
+    /// Writes that wait for their completion work (`end_write`).
     pub(crate) ends: Batch,
     /// Writes and FSYNCs that wait for a sync.
     pub(crate) syncs: Batch,
@@ -127,7 +129,7 @@ pub(crate) struct FileWork {
 }
 
 impl FileWork {
-    /// With room for batches of all of a ring's slots, with two pieces each, so that none is made in the middle of I/O.
+    /// Allocates room for batches of all slots of a ring, two pieces each, so that I/O does not allocate.
     pub(crate) fn with_room(slots: u32) -> FileWork {
         let room = slots as usize;
         let batch = || Batch { running: Vec::with_capacity(room), waiting: Vec::with_capacity(room) };
@@ -139,13 +141,13 @@ impl FileWork {
         FileWork { ends: batch(), syncs: batch(), list: Arc::new(Mutex::new(list)) }
     }
 
-    /// The list of the batch of ends that runs, or is about to.
+    /// Returns the write list of the batch of completion work that runs or is about to.
     pub(crate) fn list(&self) -> &Arc<Mutex<EndList>> {
         &self.list
     }
 }
 
-/// The list, also after a file has panicked under its lock: what it had done is still right.
+/// Locks the list, also after a file panicked under the lock: the results recorded until then are valid.
 pub(crate) fn lock(list: &Mutex<EndList>) -> MutexGuard<'_, EndList> {
     list.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

@@ -6,12 +6,12 @@ use crate::model::explore;
 use crate::sync::atomic::AtomicBool;
 use crate::sync::thread;
 
-/// A mapping to one of several places, and the places that were given away.
+/// A mapping to one of several places, and the places that were freed.
 struct Space {
     grace: Arc<Grace>,
     map: AtomicU64,
     gone: Vec<AtomicBool>,
-    /// Data written by I/Os, as the device would have it.
+    /// Data written by I/Os, by place.
     written: Vec<AtomicU64>,
 }
 
@@ -42,7 +42,7 @@ impl Space {
         seat.uncount(phase);
     }
 
-    /// Changes the mapping, and gives the old place away after a grace.
+    /// Changes the mapping, and frees the old place after a grace.
     fn move_on(&self, from: usize) {
         self.map.store(from as u64 + 1, Ordering::Relaxed);
         let ticket = self.grace.start();

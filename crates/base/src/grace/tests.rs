@@ -1,4 +1,4 @@
-//! Tickets on one thread: what holds them up and what does not; then many real threads.
+//! Tickets on one thread: the seats that hold them up and those that do not; then many real threads.
 
 mod oracle;
 
@@ -181,7 +181,7 @@ struct Ring {
     seat: Seat,
     ready: RefCell<Vec<Phase>>,
     runs: Cell<u32>,
-    /// Called in its completions, in place of a file.
+    /// Called during its completions, in place of a file.
     within: Box<dyn Fn()>,
 }
 
@@ -284,7 +284,7 @@ fn who_holds_a_grace_up_is_told_with_thread_and_time() {
     slow.uncount(old);
     slow.uncount(old);
     assert!(grace.is_over(ticket) && grace.holders().is_empty());
-    // The time starts again with the next period.
+    // The time starts anew with the next period.
     slow.enter();
     let again = slow.count();
     slow.leave();

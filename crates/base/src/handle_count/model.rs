@@ -11,8 +11,8 @@ struct Shared {
     message: AtomicU32,
 }
 
-/// An owner counts while the handles of two other threads are dropped: if it saw one, it is woken. The message is
-/// Relaxed: only the count orders it.
+/// An owner counts while the handles of `handles` other threads are dropped: if it saw one, it is woken. The message is
+/// Relaxed, so that only the count orders it.
 fn owner_counts(handles: u32) {
     let shared = Arc::new(Shared::default());
     let others: Vec<_> = (0..handles)

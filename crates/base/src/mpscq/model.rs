@@ -4,7 +4,7 @@ use super::*;
 use crate::model::explore;
 use crate::sync::thread;
 
-/// Producers that push their nodes and return how often they found the queue empty.
+/// Runs producers that push their nodes. Returns the number of times that they found the queue empty.
 fn spawn_producers(queue: &MpscQueue, nodes: &[&[u32]]) -> Vec<thread::JoinHandle<u32>> {
     nodes
         .iter()
@@ -28,7 +28,7 @@ fn check_order(popped: &[u32], nodes: &[&[u32]]) {
     }
 }
 
-/// Runs producers beside a consumer that pops some times and takes the rest when they are done.
+/// Runs producers beside a consumer that pops a few times and takes the rest when they have ended.
 fn race(nodes: &'static [&'static [u32]], pops: u32) {
     let (queue, mut consumer) = MpscQueue::new(8);
     let producers = spawn_producers(&queue, nodes);
@@ -36,7 +36,7 @@ fn race(nodes: &'static [&'static [u32]], pops: u32) {
     let found_empty = join(producers);
     assert!(found_empty >= 1, "somebody was the first");
     assert!(found_empty <= 1 + popped.len() as u32, "the queue was empty once more for each pop");
-    // Without a push under way, `None` does mean empty.
+    // While no push is under way, `None` does mean empty.
     while let Some(node) = consumer.pop() {
         popped.push(node);
     }
@@ -95,7 +95,7 @@ fn model_a_node_is_pushed_again_by_another_thread() {
         queue.push(0);
         let other = spawn_producers(&queue, &[&[1, 2]]);
         let mut popped = Vec::from_iter(consumer.pop());
-        // The node goes to a new owner, which is ordered behind the consumer by being spawned.
+        // The node gets a new owner, which is ordered after the consumer by being spawned.
         let again = if popped == [0] { spawn_producers(&queue, &[&[0]]) } else { Vec::new() };
         let pushes = 3 + again.len();
         popped.extend(consumer.pop());

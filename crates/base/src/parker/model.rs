@@ -1,4 +1,4 @@
-//! The parker under a model checker: no wake-up is lost, and the work put before it is seen.
+//! The parker under a model checker: no wake-up is lost, and the owner sees the work queued before it.
 //!
 //! A lost wake-up is a deadlock here, which both checkers report.
 
@@ -8,7 +8,7 @@ use crate::mpscq::MpscQueue;
 use crate::sync::atomic::AtomicU32;
 use crate::sync::thread;
 
-/// Work of the wakers, Relaxed, so that only the parker orders it.
+/// Work of the wakers, written with Relaxed, so that only the parker orders it.
 fn work(count: usize) -> Arc<Vec<AtomicU32>> {
     Arc::new((0..count).map(|_| AtomicU32::new(0)).collect())
 }
@@ -86,7 +86,7 @@ fn model_a_late_ring_of_a_cancelled_sleep_hides_no_later_one() {
         let mut parker = Parker::new().expect("bell");
         let work = work(2);
         let wakers = spawn_wakers(&parker, &work);
-        // The cancelled sleep may leave a ring that comes late.
+        // The cancelled sleep may leave a late ring.
         let mut notified = u32::from(!parker.prepare_sleep() || parker.cancel_sleep());
         while !done(&work) {
             assert_eq!(parker.park(None), Wake::Notified);
@@ -109,7 +109,7 @@ fn model_a_late_ring_is_silenced_by_the_end_of_the_next_sleep() {
             }
         }
         join(wakers);
-        // If a ring were left, a kernel ring that waits for the descriptor would return at once, for ever.
+        // If a ring were left, a kernel ring that waits for the descriptor would return at once, again and again.
         while !parker.prepare_sleep() {}
         parker.cancel_sleep();
         assert_eq!((parker.shared.bell.silence(), parker.owed), (0, 0), "a ring is left, or was counted wrongly");
@@ -168,7 +168,7 @@ fn model_a_timeout_loses_no_notification() {
             }
         }
         join(wakers);
-        // Work that was not taken yet is still there: no notification vanishes.
+        // Work that was not taken yet is still announced: no notification is lost.
         notified += u32::from(!parker.prepare_sleep());
         assert!((1..=2).contains(&notified), "{notified}");
     });

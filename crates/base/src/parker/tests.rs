@@ -5,7 +5,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::*;
 use crate::sync::thread;
 
-/// Returns true if the eventfd is readable: shows whether an `unpark` made its system call.
+/// Returns true if the eventfd is readable, that is, if an `unpark` made its system call.
 fn rang(parker: &Parker) -> bool {
     let fd = parker.fd();
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
@@ -108,7 +108,7 @@ fn who_sleeps_on_the_word_is_woken_there_and_no_bell_rings() {
         while shared.state.load(Ordering::Relaxed) != PARKED {
             thread::yield_now();
         }
-        // By now it very probably sleeps; the models cover all other moments.
+        // By now the thread very probably sleeps; the models cover all other moments.
         std::thread::sleep(Duration::from_millis(20));
         unparker.unpark();
     });

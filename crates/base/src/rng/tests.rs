@@ -1,4 +1,4 @@
-//! The sequence depends on its seed alone, bounds hold, and no value is too frequent.
+//! The sequence depends on its seed alone, bounds hold, and every value is about equally frequent.
 
 use super::*;
 

@@ -145,7 +145,7 @@ fn model_a_freed_tag_is_granted_again() {
         let owned = Owned::new(1);
         let held = owned.take(9, &mut 0, 1).expect("free");
         let threads = spawn(&owned, 2, |owned, who| {
-            // One of the two may come too early, or find the other one at work.
+            // One of the two may run too early, or find the other at work.
             if let Some(batch) = owned.take(who, &mut 0, 1) {
                 owned.put(who, batch);
             }

@@ -10,9 +10,9 @@
 //! * I1: each type has the size and the alignment of std's; otherwise the assertions below do not compile.
 //! * I2: taking a mutex counts as a write of the data inside of it; data elsewhere that crosses threads is marked by
 //!   [`crossing`].
-//! * I3: a held lock is waited for as under a queued spinlock: each waiter waits at a word of its own, and the release
-//!   wakes the one that came first. A waiter is counted each time it finds the lock held.
-//! * I4: counts of `Arc` are not traced.
+//! - I3: a held lock is waited for as under a queued spinlock: each waiter waits at a word of its own, and the release
+//!   wakes the one that came first. Each time that a thread finds the lock held is counted.
+//! - I4: reference counts of `Arc` are not traced.
 
 pub mod machine;
 pub mod sched;
@@ -25,7 +25,7 @@ pub fn crossing<T>(data: &T) {
     sched::touch(std::ptr::from_ref(data) as usize, size_of::<T>(), Access::Write);
 }
 
-/// Like `std::sync`.
+/// Counterpart of `std::sync`.
 pub mod sync {
     use std::fmt;
     use std::ops::{Deref, DerefMut};
@@ -38,12 +38,12 @@ pub mod sync {
 
     pub mod atomic;
 
-    /// Like [`std::sync::Mutex`].
+    /// Counterpart of [`std::sync::Mutex`].
     #[derive(Default)]
     #[repr(transparent)]
     pub struct Mutex<T: ?Sized>(std::sync::Mutex<T>);
 
-    /// Like [`std::sync::MutexGuard`].
+    /// Counterpart of [`std::sync::MutexGuard`].
     pub struct MutexGuard<'a, T: ?Sized> {
         /// `None` once it was released.
         guard: Option<std::sync::MutexGuard<'a, T>>,
@@ -79,7 +79,7 @@ pub mod sync {
             MutexGuard { guard: Some(guard), mutex: self }
         }
 
-        /// Like std's.
+        /// Same as std's.
         ///
         /// # Errors
         /// If it is held, or a thread panicked while it held it.
@@ -97,7 +97,7 @@ pub mod sync {
             }
         }
 
-        /// Like std's.
+        /// Same as std's.
         ///
         /// # Errors
         /// If a thread panicked while it held it.
@@ -116,7 +116,7 @@ pub mod sync {
             }
         }
 
-        /// Like std's.
+        /// Same as std's.
         ///
         /// # Errors
         /// If a thread panicked while it held it.
@@ -169,12 +169,12 @@ pub mod sync {
         }
     }
 
-    /// Like [`std::sync::Condvar`].
+    /// Counterpart of [`std::sync::Condvar`].
     #[derive(Debug, Default)]
     #[repr(transparent)]
     pub struct Condvar(std::sync::Condvar);
 
-    /// Like [`std::sync::WaitTimeoutResult`].
+    /// Counterpart of [`std::sync::WaitTimeoutResult`].
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct WaitTimeoutResult(bool);
 
@@ -217,7 +217,7 @@ pub mod sync {
             Ok((mutex.lock(), timed_out))
         }
 
-        /// Like std's.
+        /// Same as std's.
         ///
         /// # Errors
         /// If a thread panicked while it held the lock.
@@ -234,7 +234,7 @@ pub mod sync {
             }
         }
 
-        /// Like std's.
+        /// Same as std's.
         ///
         /// # Errors
         /// If a thread panicked while it held the lock.
@@ -261,13 +261,13 @@ pub mod sync {
             }
         }
 
-        /// Like std's; in a simulation all waiters wake up and check again.
+        /// Same as std's; in a simulation all waiters wake up and check again.
         pub fn notify_one(&self) {
             self.0.notify_one();
             sched::wake_all(self.key());
         }
 
-        /// Like std's.
+        /// Same as std's.
         pub fn notify_all(&self) {
             self.0.notify_all();
             sched::wake_all(self.key());
@@ -275,7 +275,7 @@ pub mod sync {
     }
 }
 
-/// Like `std::thread`.
+/// Counterpart of `std::thread`.
 pub mod thread {
     use std::io;
     pub use std::thread::{ThreadId, current, panicking, scope};
@@ -283,11 +283,11 @@ pub mod thread {
 
     use crate::sync::mesi::sched::{self, Ticket};
 
-    /// Like [`std::thread::Builder`].
+    /// Counterpart of [`std::thread::Builder`].
     #[derive(Debug)]
     pub struct Builder(std::thread::Builder);
 
-    /// Like [`std::thread::JoinHandle`].
+    /// Counterpart of [`std::thread::JoinHandle`].
     #[derive(Debug)]
     pub struct JoinHandle<T> {
         handle: std::thread::JoinHandle<T>,
@@ -353,7 +353,7 @@ pub mod thread {
         }
     }
 
-    /// Like [`std::thread::spawn`].
+    /// Counterpart of [`std::thread::spawn`].
     ///
     /// # Panics
     /// If the system cannot start a thread.
@@ -368,7 +368,7 @@ pub mod thread {
         }
     }
 
-    /// Like [`std::thread::sleep`]; in a simulation only lets other threads run.
+    /// Counterpart of [`std::thread::sleep`]; in a simulation only lets other threads run.
     pub fn sleep(time: Duration) {
         if !sched::step() {
             std::thread::sleep(time);
@@ -376,7 +376,7 @@ pub mod thread {
     }
 }
 
-/// Like `std::hint`.
+/// Counterpart of `std::hint`.
 pub mod hint {
     /// Lets other threads run.
     pub fn spin_loop() {

@@ -1,8 +1,8 @@
 //! Reads the trace of a program that runs, has ended, or was killed, with plain calls of read(2).
 //!
-//! Owns the choice of entries to leave out: those that the writer may have begun to replace while they were read or
-//! when it was killed, and those that are not valid. Trusts nothing in the file (T2 of the parent): memory is bounded
-//! by the length of the file and by [`CAPACITY`].
+//! Owns the selection of valid entries. It leaves out damaged ones, and those that the writer may have begun to replace
+//! while they were read or when it was killed. Trusts nothing in the file (T2 of the parent): memory is bounded by the
+//! length of the file and by [`CAPACITY`].
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -18,7 +18,7 @@ use super::{
 
 /// Number of oldest entries that a writer may be replacing.
 const MARGIN: u64 = MAX_RUN as u64;
-/// Most files of a directory that are read.
+/// Largest number of files that are read from a directory.
 const MAX_FILES: usize = 4096;
 
 /// Reason for which a trace cannot be read.
@@ -50,7 +50,7 @@ pub struct Trace {
     pub pid: u32,
     /// Time of day at [`Trace::coarse_ns`], in ns since 1970.
     pub wall_ns: u64,
-    /// A moment of the clock that entries use.
+    /// The same moment by the coarse clock, which entries use.
     pub coarse_ns: u64,
     /// Names of devices, by number; empty for a device without one.
     pub devices: Vec<String>,
@@ -68,7 +68,7 @@ impl Trace {
     /// [`TraceError`].
     pub fn read(path: &Path) -> Result<Trace, TraceError> {
         let failed = |source| TraceError::Io { path: path.into(), source };
-        // O_NONBLOCK: the open of a fifo with that name would wait for a writer.
+        // O_NONBLOCK: otherwise opening a fifo with that name would wait for a writer.
         let options = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
         let file = OpenOptions::new().read(true).custom_flags(options).open(path).map_err(failed)?;
         let meta = file.metadata().map_err(failed)?;

@@ -1,4 +1,4 @@
-//! The file: written entries are read, and damaged ones are not trusted.
+//! The file: written entries can be read back, and damaged ones are not trusted.
 
 use std::fs;
 use std::io::Write as _;
@@ -89,17 +89,17 @@ fn entries_wait_for_a_batch_or_for_ten_milliseconds() {
     assert_eq!(writer.before_sleep(ms(1)), None, "nothing waits");
     writer.push(&common(ms(1)), 1, |_| (0, 512));
     assert_eq!((writer.before_sleep(ms(4)), written()), (Some(Duration::from_millis(7)), 0));
-    // Another request ends soon after, and then one that is late enough.
+    // Another request ends soon after the first, and then one 10 ms after it.
     writer.push(&common(ms(10)), 1, |_| (1, 512));
     assert_eq!(written(), 0);
     writer.push(&common(ms(11)), 1, |_| (2, 512));
     assert_eq!(written(), 3);
     assert_eq!(writer.before_sleep(ms(30)), None, "nothing waits");
-    // The next entry waits from its own end on.
+    // The waiting time of the next entry begins at its own end.
     writer.push(&common(ms(31)), 1, |_| (3, 512));
     assert_eq!((writer.before_sleep(ms(32)), written()), (Some(Duration::from_millis(9)), 3));
     assert_eq!((writer.before_sleep(ms(41)), written()), (None, 4));
-    // A full batch does not wait, whatever was written before it.
+    // A full batch is written at once, whatever was written before it.
     writer.push(&common(ms(41)), MAX_RUN - 1, |_| (4, 512));
     assert_eq!(written(), 4);
     writer.push(&common(ms(41)), 1, |_| (5, 512));
@@ -134,7 +134,7 @@ fn a_file_that_is_cut_while_it_is_written_is_a_matter_of_the_file_alone() {
     writer.push(&common(1), 1000, |at| (at as u64, 512));
     let file = fs::OpenOptions::new().write(true).open(&place.0).expect("open");
     file.set_len(0).expect("cut");
-    // With a mapping of the file the program would end here.
+    // Through a mapping of the file this write would end the program.
     assert_eq!(writer.number(3, || "null:size=1T"), 0);
     writer.push(&common(1), 1000, |at| (at as u64, 512));
     assert!(writer.error().is_none());

@@ -1,7 +1,8 @@
 //! Writes a trace: one ring, one file.
 //!
-//! Owns the entries that are not written yet. They are written in batches, by system calls: if someone truncates the
-//! file, only the file suffers, while stores into a mapping of it would kill the program (SIGBUS).
+//! Owns the entries that are not written yet. They are written in batches by system calls, and not through a mapping:
+//! if the file is truncated, only the file suffers, while a store into a truncated mapping would kill the program
+//! (SIGBUS).
 //!
 //! - W1: an entry waits until a batch is full, until another request ends [`LINGER_NS`] later, until its ring has slept
 //!   for that long, or for the end of the trace. Entries that wait when the process dies are lost.
@@ -36,7 +37,7 @@ pub struct TraceWriter {
     batch: usize,
     /// Time at which the first waiting request ended.
     since_ns: u64,
-    /// Entries since the start, and those of them that have been written.
+    /// Number of entries since the start, and (`written`) of those that are in the file.
     head: u64,
     written: u64,
     /// Capacity in entries less one: a power of two less one.

@@ -32,7 +32,7 @@ fn a_thread_without_a_stepper_sleeps() {
 fn a_stepped_thread_hands_over_wherever_it_waits() {
     let steps = counting();
     let (mutex, changed) = (Mutex::new(5), Condvar::new());
-    // Without a notification and without a timeout, it would sleep for ever.
+    // Without a notification and a timeout a wait without a stepper would sleep for ever.
     assert_eq!(*wait_on(&changed, &mutex, lock(&mutex), None), 5);
     assert_eq!(steps.get(), 1, "a free lock is no wait");
     assert_eq!((step(), step()), (Some(Step::Again), Some(Step::TimeUp)));

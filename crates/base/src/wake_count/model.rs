@@ -1,4 +1,5 @@
-//! The count under a model checker: an owner that saw too few results before it sleeps is woken when they have come.
+//! The count under a model checker: an owner that saw too few results before it sleeps is woken when the rest is
+//! queued.
 
 use super::WakeCount;
 use crate::model::explore;

@@ -1,4 +1,4 @@
-//! The count of one thread: what wakes and what does not.
+//! The count on one thread: calls that wake and calls that do not.
 
 use super::WakeCount;
 

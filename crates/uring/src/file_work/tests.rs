@@ -1,4 +1,4 @@
-//! Batches: one at a time, in order, and nobody joins one that has begun.
+//! Batches: one at a time, in order, and no slot joins one that has begun.
 
 use super::*;
 

@@ -1,25 +1,25 @@
-//! An account: the shards of one class of work, and how many workers it has doing what.
+//! An account: the shards of one class of work, and the counts of its workers by state.
 //!
-//! Owns the decision to wake or create a worker, and the promise that no wake-up is lost. Does not own what workers
-//! do (`worker`), nor how a thread is made (`pool`).
+//! Owns the decision to wake or create a worker, and the guarantee that no wake-up is lost. Does not own the worker's
+//! loop (`worker`) nor the creation of threads (`shared`).
 //!
-//! A worker is in one of four places, counted in one word:
+//! A worker is in one of four states, counted in one word:
 //!
-//! | place | meaning |
+//! | state | meaning |
 //! |---|---|
-//! | running | takes work, looks for some, or was called to do so; looks at every shard before it leaves |
-//! | standby | was woken or made because nobody ran; becomes running unless somebody does |
+//! | running | takes work, looks for it, or was called to do so; looks at every shard before it leaves this state |
+//! | standby | woken or created because no worker ran; starts to run unless another worker does |
 //! | idle | sleeps, on the idle stack |
-//! | in a section | runs an item that may block: all the others |
+//! | in a section | runs an item that may block: all workers in none of the other states |
 //!
 //! Invariants:
-//! - I1: whoever queues work looks at the counts afterwards; whoever leaves running or standby looks at the shards
-//!   afterwards; each with a SeqCst fence in between. So if work is queued, somebody is running or on standby, or the
-//!   limit is reached and all are in sections, from which they come back to running.
-//! - I2: one standby at most, and none is made while somebody runs: N items that do not block are served by one
-//!   worker, and one wake-up serves a batch. A worker is called past the standby only where items block (`wanted`).
-//! - I3: workers <= limit when one is made; a limit that was lowered is reached as workers come by.
-//! - I4: idle, standby and all change under the roster's lock; running changes anywhere.
+//! - I1: a thread that queues work reads the counts afterwards; a worker that leaves running or standby reads the
+//!   shards afterwards; each with a SeqCst fence in between. So while work is queued, a worker is running or on
+//!   standby, or the limit is reached and all workers are in sections, from which they return to running.
+//! - I2: at most one worker is on standby, and none is put there while one runs: N items that do not block are served
+//!   by one worker, and one wake-up serves a batch. Further workers are called only if items block (`wanted`).
+//! - I3: workers <= limit whenever one is created; a lowered limit takes effect when workers next check it.
+//! - I4: the counts of idle, standby and all workers change under the roster's lock; that of running changes anywhere.
 
 use crossbeam_utils::CachePadded;
 use sheave_base::clock::Clock;
@@ -39,10 +39,10 @@ pub(super) const STANDBY: u64 = 1 << 16;
 pub(super) const IDLE: u64 = 1 << 32;
 pub(super) const WORKER: u64 = 1 << 48;
 
-/// Workers of one account at most: a count has 16 bits.
+/// Largest limit of an account. Fits the 16 bits of a count.
 pub(super) const MAX_WORKERS: u32 = 4096;
 
-/// Workers in each place.
+/// Number of workers in each state, 16 bits each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counts(pub(super) u64);
 
@@ -67,18 +67,18 @@ impl Counts {
         self.all().saturating_sub(self.running() + self.standby() + self.idle())
     }
 
-    /// Without a worker in this place.
+    /// Returns the counts without one worker in the state `place`.
     pub(super) fn without(self, place: u64) -> Counts {
         Counts(self.0.wrapping_sub(place))
     }
 
-    /// Whether nobody will look at the shards without being told.
+    /// Returns true if no worker will look at the shards before one is woken.
     pub(super) fn nobody_looks(self) -> bool {
         self.running() == 0 && self.standby() == 0
     }
 }
 
-/// How the account reaches one of its workers.
+/// Handle through which the account wakes and inspects a worker.
 #[derive(Clone, Debug)]
 pub(super) struct WorkerRef {
     pub(super) id: u32,
@@ -86,45 +86,44 @@ pub(super) struct WorkerRef {
     pub(super) seat: Arc<CachePadded<Seat>>,
 }
 
-/// What changes under the roster's lock.
+/// Lists and counters of an account that are protected by the roster's lock.
 #[derive(Debug, Default)]
 pub(super) struct Roster {
-    /// Sleeping workers; the last one is the warmest and goes first.
+    /// Sleeping workers. The last one slept for the shortest time, has the warmest caches, and is woken first.
     pub(super) idle: Vec<WorkerRef>,
     pub(super) threads: Vec<(u32, thread::JoinHandle<()>)>,
-    /// All workers, until their thread is about to end.
+    /// All workers whose thread is not about to end.
     pub(super) workers: Vec<WorkerRef>,
-    /// Workers whose thread is about to end.
+    /// Ids of workers whose thread is about to end and can be joined.
     pub(super) ended: Vec<u32>,
     pub(super) next_id: u32,
-    /// Workers made.
     pub(super) created: u64,
-    /// Threads that could not be made.
+    /// Threads that could not be created.
     pub(super) failed: u64,
-    /// No more workers are made.
+    /// Set by shutdown: no more workers are created.
     pub(super) closed: bool,
-    /// The last one that was put on standby: it may have left that meanwhile.
+    /// The worker that was put on standby last. It may have left that state since.
     pub(super) standby: Option<Unparker>,
 }
 
 #[derive(Debug)]
 pub(super) struct Acct {
     shards: Box<[CachePadded<Shard>]>,
-    /// A bit a shard, set while it has entries (I2 of `shard`).
+    /// One bit per shard, set while the shard has entries (I2 of `shard`).
     nonempty: CachePadded<AtomicU64>,
     counts: CachePadded<AtomicU64>,
     pub(super) blocking: CachePadded<Blocking>,
     limit: AtomicU32,
-    /// CPUs that workers have.
+    /// Number of CPUs that workers may use.
     cpus: AtomicU32,
-    /// The CPUs on which work was queued last, and on which a worker took some last. Threads that share a CPU must not
-    /// poll for each other.
+    /// CPUs on which work was queued last and (`taken_on`) on which a worker took some last. Threads that share a CPU
+    /// must not poll for each other.
     queued_on: AtomicU32,
     taken_on: AtomicU32,
-    /// The shard that is looked at first: the one behind that of the last batch. So a worker that takes has looked at
-    /// all other shards since it was in this one.
+    /// Shard that the next `take` begins with: the one behind the last batch's. So all other shards are visited before
+    /// the same one is visited again.
     turn: CachePadded<AtomicU32>,
-    /// A worker was wanted, and no thread could be had.
+    /// A worker was needed and no thread could be created.
     starved: AtomicBool,
     pub(super) nap: CachePadded<Nap>,
     pub(super) roster: Lock<Roster>,
@@ -150,33 +149,33 @@ impl Acct {
     }
 
     pub(super) fn counts(&self) -> Counts {
-        // SeqCst pairs with the fences of I1, and with itself: one order of all changes.
+        // SeqCst pairs with the fences of I1, and with the SeqCst of `move_counts`: all changes have one order.
         Counts(self.counts.load(Ordering::SeqCst))
     }
 
-    /// Moves workers between places: `add` and `sub` are made of the constants above.
+    /// Moves workers between states: `add` and `sub` are sums of the constants above.
     pub(super) fn move_counts(&self, add: u64, sub: u64) {
         // SeqCst pairs with `counts`.
         self.counts.fetch_add(add.wrapping_sub(sub), Ordering::SeqCst);
     }
 
     pub(super) fn limit(&self) -> u32 {
-        // Relaxed: a limit that comes late is a limit that was set later.
+        // Relaxed: a limit that is seen late is as good as one that was set later.
         self.limit.load(Ordering::Relaxed)
     }
 
     pub(super) fn set_limit(&self, limit: u32) {
-        // Relaxed: as above; the idle are woken through their parkers.
+        // Relaxed: as above; idle workers are woken, and the surplus ones end.
         self.limit.store(limit, Ordering::Relaxed);
         for worker in &self.roster.lock().idle {
             worker.unparker.unpark();
         }
     }
 
-    /// Binds the workers that are there to CPUs.
+    /// Binds all existing workers to `cpus`.
     pub(super) fn place(&self, cpus: &[usize]) {
         for worker in &self.roster.lock().workers {
-            // Relaxed: written under the roster's lock. Who has none yet looks at the list of CPUs itself.
+            // Relaxed: written under the roster's lock. A worker without a tid yet reads the list of CPUs itself.
             let tid = worker.seat.tid.load(Ordering::Relaxed);
             if tid != 0 {
                 super::thread_state::settle(Some(tid), cpus);
@@ -184,26 +183,28 @@ impl Acct {
         }
     }
 
-    /// A worker enters a section.
+    /// Called by a worker that enters a section.
     pub(super) fn enter(&self, seat: &Seat, now: u64) {
         seat.enter(now);
         self.move_counts(0, RUNNING);
     }
 
-    /// A worker leaves its section.
+    /// Called by a worker that leaves its section.
     pub(super) fn leave(&self, seat: &Seat) {
         seat.leave();
         self.move_counts(RUNNING, 0);
     }
 
-    /// Sections that workers have left: a change is all that counts.
+    /// Number of sections that the present workers have left. Only a change of the number has a meaning: workers that
+    /// end take their share with them.
     pub(super) fn left(&self) -> u64 {
         self.roster.lock().workers.iter().fold(0, |sum, worker| sum.wrapping_add(worker.seat.left()))
     }
 
-    /// Returns how many more workers are to be called. Where items block, one is to be there that takes work or is
-    /// about to: when the others sleep in their items it has their CPU, and nobody has to notice. Where most block, as
-    /// many as there are CPUs are called, for each calls the next. 0 where there can be no more, or nothing waits.
+    /// Returns the number of workers to call now. If items block, one worker besides those in sections must be running
+    /// or about to run: it has their CPU while they sleep in their items, without anyone detecting that they sleep. If
+    /// most items block, as many workers as CPUs are called, because each blocks in turn. Returns 0 if no more can be
+    /// had or no work is queued.
     #[inline]
     pub(super) fn wanted(&self) -> u32 {
         if !self.blocking.is_likely() || !self.has_work() {
@@ -218,14 +219,14 @@ impl Acct {
         ready.saturating_sub(counts.running())
     }
 
-    /// Workers have so many CPUs.
     pub(super) fn set_cpus(&self, cpus: usize) {
         // Relaxed: as in `limit`.
         self.cpus.store(cpus as u32, Ordering::Relaxed);
     }
 
-    /// How many workers in sections compute, as far as the kernel knows; it is asked no further than up to `most`, nor
-    /// about more than four times as many. Those who entered last are asked about first: they compute, if any do.
+    /// Returns the number of workers in sections that compute according to the kernel, counting up to `most` and
+    /// inspecting at most four times as many threads. Those that entered last are inspected first, as the likeliest to
+    /// compute.
     pub(super) fn computing(&self, most: usize) -> usize {
         let in_section = |worker: &WorkerRef| {
             // Relaxed: a hint.
@@ -236,10 +237,10 @@ impl Acct {
         seen.iter().take(4 * most).filter(|&&(_, tid)| super::thread_state::computes(tid)).take(most).count()
     }
 
-    /// Whether no thread can be had for a worker that is wanted, from now on; true when that is new. Under the roster's
-    /// lock.
+    /// Sets or clears the mark that no thread can be created for a needed worker. Returns true if it was newly set.
+    /// Called under the roster's lock.
     pub(super) fn set_starved(&self, starved: bool) -> bool {
-        // Relaxed, both: whoever sees it tries again.
+        // Relaxed, both: a thread that sees the mark only tries again.
         let was = self.is_starved();
         if was != starved {
             self.starved.store(starved, Ordering::Relaxed);
@@ -247,46 +248,47 @@ impl Acct {
         starved && !was
     }
 
-    /// Whether somebody is to try again.
+    /// Returns true if a client should try again to create a worker.
     #[inline]
     pub(super) fn is_starved(&self) -> bool {
         // Relaxed: as above.
         self.starved.load(Ordering::Relaxed)
     }
 
-    /// Work was queued here.
+    /// Records this CPU as the one on which work was queued last.
     #[inline]
     pub(super) fn note_queued(&self) {
         note(&self.queued_on);
     }
 
-    /// A worker takes work here.
+    /// Records this CPU as the one on which a worker took work last.
     #[inline]
     pub(super) fn note_taken(&self) {
         note(&self.taken_on);
     }
 
-    /// Whether a worker that polled here would keep the submitter from its CPU.
+    /// Returns true if a worker that polled on this CPU would keep the submitter from it.
     pub(super) fn is_in_submitters_way(&self) -> bool {
-        // Relaxed: a guess, by a value that is old already.
+        // Relaxed: a guess from a value that may be outdated.
         self.queued_on.load(Ordering::Relaxed) == super::thread_state::cpu()
     }
 
-    /// Whether a submitter that polled here would keep the worker from its CPU.
+    /// Returns true if a submitter that polled on this CPU would keep the worker from it.
     pub(super) fn is_in_workers_way(&self) -> bool {
         // Relaxed: as above.
         self.taken_on.load(Ordering::Relaxed) == super::thread_state::cpu()
     }
 
-    /// Whether a worker that sleeps now had better nap: it is on the CPU of whoever queued last.
+    /// Begins a nap of `worker` if it is on the CPU of the thread that queued last. Returns true if it naps.
     pub(super) fn begin_nap(&self, worker: u32) -> bool {
         self.is_in_submitters_way() && self.nap.begin(worker)
     }
 
-    /// The nap of a worker is over; whether somebody relied on it. What was put off for it is seen from here on (I1).
+    /// Ends the nap of `worker`. Returns true if a wake-up was put off during it; a look at the shards after this call
+    /// sees the work that it was put off for (I1).
     pub(super) fn end_nap(&self, worker: u32) -> bool {
         let relied = self.nap.end(worker);
-        // SeqCst pairs with the fence in `wants_worker` of whoever relies on the nap.
+        // SeqCst pairs with the fence in `wants_worker` of the submitter that relies on the nap.
         fence(Ordering::SeqCst);
         relied
     }
@@ -297,7 +299,7 @@ impl Acct {
         self.nonempty.load(Ordering::Relaxed) != 0
     }
 
-    /// Makes room for a client with so many slots; `all` clients have so many.
+    /// Makes room for a client with `slots` slots; `all` is the number of slots of all clients.
     pub(super) fn reserve(&self, client: usize, slots: usize, all: usize) {
         let (home, row) = self.home(client);
         self.shards[home].lock().reserve(row, slots);
@@ -306,18 +308,19 @@ impl Acct {
         }
     }
 
-    /// The shard of a client, and its row there.
+    /// Returns the home shard of a client, and the client's row there.
     #[inline]
     fn home(&self, client: usize) -> (usize, usize) {
         (client & (self.shards.len() - 1), client >> self.shards.len().ilog2())
     }
 
-    /// The shard of a bucket: every item of a hash is there.
+    /// Returns the shard of a bucket, which has every item of its hashes.
     fn shard_of(&self, bucket: u32) -> usize {
         bucket as usize & (self.shards.len() - 1)
     }
 
-    /// Queues a client's entries without a hash, in order.
+    /// Queues a client's entries without a hash, in order. `waits` decides which entries a sweep keeps if the room is
+    /// used up.
     pub(super) fn push(&self, client: usize, entries: &[WorkEntry], waits: &dyn Fn(WorkEntry) -> bool) {
         let (at, row) = self.home(client);
         let mut queue = self.shards[at].lock();
@@ -333,7 +336,8 @@ impl Acct {
         }
     }
 
-    /// Queues entries of one bucket behind the others there, in order. Each comes with its bucket.
+    /// Queues entries of one bucket behind those already there, in order. `run` has (bucket, entry) pairs of the same
+    /// bucket.
     pub(super) fn push_hashed(&self, run: &[(u32, WorkEntry)], waits: &dyn Fn(WorkEntry) -> bool) {
         let Some(&(bucket, _)) = run.first() else { return };
         let at = self.shard_of(bucket);
@@ -348,12 +352,12 @@ impl Acct {
         self.remark(at, was_empty, queue.is_empty());
     }
 
-    /// Takes the next batch, of the shard whose turn it is or of the next that has some. Releases the bucket of the
-    /// batch before, unless that has more and nothing else waits.
+    /// Takes the next batch, beginning with the shard whose turn it is. Releases the bucket of the batch before, unless
+    /// that bucket has more items and no other work is queued.
     pub(super) fn take(&self, batch: &mut Batch) -> bool {
         batch.entries.clear();
         if let Some((at, bucket)) = batch.claim {
-            // What comes in this moment waits for one item more.
+            // Work that is queued at this moment waits for one more item of the bucket.
             if !self.has_work() && self.shards[at].lock().take_more(bucket, batch) {
                 return true;
             }
@@ -361,16 +365,17 @@ impl Acct {
             self.release((at, bucket));
         }
         loop {
-            // Relaxed: a bit that is not seen yet is looked for again before a worker sleeps (I1).
+            // Relaxed: a worker looks again for a bit that it missed, before it sleeps (I1).
             let bits = self.nonempty.load(Ordering::Relaxed);
             if bits == 0 {
                 return false;
             }
             // Relaxed: two workers that see the same turn take one batch each.
             let start = self.turn.load(Ordering::Relaxed) as usize & (self.shards.len() - 1);
-            // The first set bit from `start` on, going round.
+            // First set bit from `start` on, wrapping around.
             let ahead = bits >> start;
             let at = if ahead != 0 { start + ahead.trailing_zeros() as usize } else { bits.trailing_zeros() as usize };
+            // Skips the store if it would change nothing: all workers share the cache line.
             if at + 1 != start {
                 // Relaxed: as above.
                 self.turn.store(at as u32 + 1, Ordering::Relaxed);
@@ -385,7 +390,7 @@ impl Acct {
         }
     }
 
-    /// Takes short items of a client from the head of its row; none where others come first.
+    /// Takes short items from the head of a client's row into `batch`. Takes none if the first may block.
     pub(super) fn take_own(&self, client: usize, batch: &mut Batch) {
         let (at, row) = self.home(client);
         let mut queue = self.shards[at].lock();
@@ -394,7 +399,7 @@ impl Acct {
         self.remark(at, was_empty, queue.is_empty());
     }
 
-    /// Releases a bucket without taking other work.
+    /// Releases a claimed bucket without taking other work.
     pub(super) fn release(&self, (at, bucket): (usize, u32)) {
         let mut queue = self.shards[at].lock();
         let was_empty = queue.is_empty();
@@ -420,24 +425,26 @@ impl Acct {
         self.nonempty.fetch_and(!(1 << at), Ordering::Relaxed);
     }
 
-    /// Whether somebody must be woken or made: work is queued and nobody looks (I1). Call it after queueing, and after
-    /// leaving running.
+    /// Returns true if a worker must be woken or created: work is queued and no worker looks (I1). Must be called after
+    /// queueing, and after leaving running.
     #[inline]
     pub(super) fn wants_worker(&self) -> bool {
-        // SeqCst pairs with the fence of the other side: of queueing and leaving, one sees the other.
+        // SeqCst pairs with the fence of the other side: of a thread that queues and a worker that leaves, one sees the
+        // other.
         fence(Ordering::SeqCst);
         // Relaxed: after the fence.
         let counts = Counts(self.counts.load(Ordering::Relaxed));
-        // At the limit the first that leaves its section looks. Whoever raises the limit looks after that.
+        // At the limit the first worker that leaves its section looks. The thread that raises the limit calls this
+        // afterwards.
         counts.nobody_looks() && self.has_work() && (counts.idle() > 0 || counts.all() < self.limit())
     }
 
-    /// Entries queued, hashed ones included, the cancelled too.
+    /// Number of queued entries, including hashed ones and those of cancelled items.
     pub(super) fn queued(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
-    /// Of all shards and the roster.
+    /// Returns the sum of the lock statistics of the roster and all shards.
     pub(super) fn lock_stats(&self) -> LockStats {
         let mut sum = self.roster.stats();
         for shard in &self.shards {
@@ -446,7 +453,7 @@ impl Acct {
         sum
     }
 
-    /// Lets go of entries of a client that is gone.
+    /// Drops the entries whose item is no longer queued. Called when a client has left.
     pub(super) fn sweep(&self, waits: &dyn Fn(WorkEntry) -> bool) {
         for (at, shard) in self.shards.iter().enumerate() {
             let mut queue = shard.lock();
@@ -457,7 +464,7 @@ impl Acct {
     }
 }
 
-/// Writes the line only when something has changed.
+/// Stores this CPU's number, only if it differs, so that the cache line stays shared while nothing changes.
 #[inline]
 fn note(at: &AtomicU32) {
     let cpu = super::thread_state::cpu();

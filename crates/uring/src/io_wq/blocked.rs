@@ -1,15 +1,15 @@
-//! How often the items of an account block.
+//! Share of an account's items that block.
 //!
-//! The scheduler says nothing to a pool in user space when a worker goes to sleep. So a worker asks afterwards, where
-//! its item took [`OVERDUE`] or longer, whether its thread has given up its CPU meanwhile: one system call of 0.14 us
-//! for an item of 10 us at least. An item that ends sooner costs two reads of the cycle counter.
+//! The scheduler does not notify a user-space pool when a worker goes to sleep. So after an item that took [`OVERDUE`]
+//! or longer, the worker checks if its thread gave up its CPU during the item: one system call of 0.14 us for an item
+//! of at least 10 us. A shorter item costs two reads of the cycle counter.
 //!
-//! Owns the share of items that block, and a worker's seat. Does not own the decision that follows (`acct`).
+//! Owns the share of items that block, and a worker's seat. The decision that follows from the share is made in `acct`.
 //!
 //! Invariants:
-//! - I1: an item counts as blocked when its thread gave up its CPU, and never because it took long: neither computing
-//!   nor being preempted does.
-//! - I2: where no item blocks the share stays 0, and no shared word is written for an item.
+//! - I1: an item counts as blocked if its thread gave up its CPU, and never because it took long: neither computing nor
+//!   preemption counts.
+//! - I2: while no item blocks the share stays 0, and no shared word is written per item.
 
 use std::time::Duration;
 
@@ -18,90 +18,89 @@ use sheave_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::thread_state;
 
-/// An item that ends sooner has not blocked, as far as that matters: to sleep and to be woken takes some 5 us.
+/// Shorter items count as not blocked: going to sleep and being woken alone takes about 5 us.
 const OVERDUE: Duration = Duration::from_micros(10);
-/// All items, as a share.
+/// Fixed-point 1.0: a share of all items.
 const ALL: u32 = 1 << 16;
-/// Share of blocking items below which one worker is enough, and a standby watches that worker.
+/// Share of blocking items below which one worker is enough, with a standby that watches it.
 const LEAST: u32 = ALL * 3 / 128;
-/// Each item has one part in so many of the share: the last 64 items count most. One that blocks among many that do not
-/// is below [`LEAST`], two are not.
+/// Each item contributes 1/64 to the moving average. One blocking item among many that do not block stays below
+/// [`LEAST`]; two do not.
 const WEIGHT: u32 = 64;
-/// Items that did not block are told of together.
+/// Non-blocking items are added to the share in groups of this size, to write the shared word less often.
 const TOLD: u32 = 8;
 
-/// A worker's place in its account, for those who look at it.
+/// State of a worker that other threads read.
 #[derive(Debug, Default)]
 pub(super) struct Seat {
-    /// Its thread's id; 0 until it has begun.
+    /// Its thread's id; 0 until the thread has started.
     pub(super) tid: AtomicU32,
-    /// It is to run at once when it wakes. Changes under the roster's lock.
+    /// The worker must run at once when it wakes, without standby. Changes under the roster's lock.
     pub(super) called: AtomicBool,
-    /// The cycle in which it entered the section that it is in; 0 outside.
+    /// Cycle counter at the entry of the current section; 0 outside sections.
     since: AtomicU64,
-    /// Sections that it has left.
+    /// Number of sections that the worker has left.
     left: AtomicU64,
 }
 
 impl Seat {
-    /// The worker enters a section.
+    /// Called by the worker when it enters a section, at cycle `now`.
     #[inline]
     pub(super) fn enter(&self, now: u64) {
-        // Relaxed: a hint for those who look.
+        // Relaxed: a hint for readers on other threads.
         self.since.store(now.max(1), Ordering::Relaxed);
     }
 
-    /// The worker leaves its section.
+    /// Called by the worker when it leaves its section.
     #[inline]
     pub(super) fn leave(&self) {
-        // Relaxed, both: as above. The worker alone writes them.
+        // Relaxed, both: as above. Only the worker writes them, so load and store need not be one step.
         self.since.store(0, Ordering::Relaxed);
         self.left.store(self.left() + 1, Ordering::Relaxed);
     }
 
-    /// Sections left so far.
     pub(super) fn left(&self) -> u64 {
-        // Relaxed: a change is all that counts.
+        // Relaxed: readers only compare it with an earlier value.
         self.left.load(Ordering::Relaxed)
     }
 
-    /// The cycle in which the worker entered its section; `None` outside.
+    /// Returns the cycle at which the worker entered its section; `None` outside sections.
     pub(super) fn since(&self) -> Option<u64> {
         // Relaxed: a hint.
         Some(self.since.load(Ordering::Relaxed)).filter(|&since| since != 0)
     }
 }
 
-/// What one worker knows of its own items.
+/// Counters that a worker keeps about its own items.
 #[derive(Debug, Default)]
 pub(super) struct Own {
-    /// Items that did not block and were not told of.
+    /// Non-blocking items not yet added to the share.
     quick: u32,
-    /// Times that the thread had given up its CPU when it last looked.
+    /// Voluntary context switches of the thread at the last look.
     switches: u64,
 }
 
 impl Own {
-    /// The thread may have slept for reasons of the pool's.
+    /// Sets the baseline again, after a sleep that no item caused.
     pub(super) fn look(&mut self) {
         self.switches = thread_state::switches();
     }
 
-    /// Whether the thread has given up its CPU since it last looked.
+    /// Returns true if the thread has given up its CPU since the last look.
     fn has_slept(&mut self) -> bool {
         let before = self.switches;
         self.look();
-        // In a model an item has slept if its worker has told of all that did not, or of all but an even number.
+        // A model counts no switches: an item counts as slept if the number of unreported quick items is even.
         self.switches != before || cfg!(shuttle) && self.quick.is_multiple_of(2)
     }
 }
 
-/// The share of an account's items that block.
+/// Moving average of the share of an account's items that block.
 #[derive(Debug)]
 pub(super) struct Blocking {
     clock: Clock,
     overdue: u64,
-    /// Of [`ALL`], the last items counting most.
+    /// In units of 1/[`ALL`].
     share: AtomicU32,
 }
 
@@ -116,13 +115,13 @@ impl Blocking {
         self.clock.cycles()
     }
 
-    /// Whether so many items block that another worker is to be ready for the next that does.
+    /// Returns true if so many items block that a further worker should be ready for the next one that does.
     #[inline]
     pub(super) fn is_likely(&self) -> bool {
         self.share() >= LEAST
     }
 
-    /// Whether most items block.
+    /// Returns true if at least half of the items block.
     pub(super) fn is_the_rule(&self) -> bool {
         self.share() >= ALL / 2
     }
@@ -133,7 +132,7 @@ impl Blocking {
         self.share.load(Ordering::Relaxed)
     }
 
-    /// An item has ended that a worker began then.
+    /// Called when an item has ended that began at cycle `since`: measures if it blocked, and updates the share.
     #[inline]
     pub(super) fn note(&self, own: &mut Own, since: u64) {
         let slept = thread_state::may_have_slept(self.now().wrapping_sub(since), self.overdue) && own.has_slept();
@@ -149,18 +148,19 @@ impl Blocking {
         }
     }
 
-    /// So many items did not block, and then perhaps one did.
+    /// Adds `quick` non-blocking items to the share, and then a blocking one if `slept`.
     fn add(&self, quick: u32, slept: bool) {
         let share = self.share();
         let rest = share - share * quick.min(WEIGHT) / WEIGHT;
         let now = if slept { rest + (ALL - rest) / WEIGHT } else { rest };
         if now != share {
-            // Relaxed: of two who tell at once one is forgotten.
+            // Relaxed: if two workers add at once one of the updates is lost, which an average can bear.
             self.share.store(now, Ordering::Relaxed);
         }
     }
 
-    /// A standby has found all workers in sections blocked, and no item has ended since it began to watch.
+    /// Raises the share to one half. Called by a standby that found all workers in sections asleep, with no item ended
+    /// while it watched.
     pub(super) fn found_blocked(&self) {
         // Relaxed: as above.
         self.share.store(self.share().max(ALL / 2), Ordering::Relaxed);
@@ -169,7 +169,7 @@ impl Blocking {
 
 #[cfg(all(test, not(shuttle)))]
 impl Blocking {
-    /// Has a share that is below one half and not small.
+    /// Lowers the share a little, for tests.
     pub(super) fn forget_some(&self) {
         self.add(TOLD, false);
     }
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn an_item_that_computes_or_ends_soon_has_not_blocked_and_one_that_sleeps_has() {
         let (blocking, mut own) = (Blocking::new(), Own::default());
-        // A test beside this one may have made it wait for the memory of the process.
+        // Retried: the loop may sleep on a page fault while another test holds the process's memory lock.
         let computes = |_| {
             own = Own::default();
             own.look();
@@ -228,7 +228,7 @@ mod tests {
         std::thread::sleep(Duration::from_micros(100));
         blocking.note(&mut own, since);
         assert_eq!((blocking.share(), own.quick), (ALL / WEIGHT, 0));
-        // It slept before.
+        // Sleeps before the look, so it does not count.
         std::thread::sleep(Duration::from_micros(100));
         own.look();
         blocking.note(&mut own, since);

@@ -1,8 +1,8 @@
-//! How many workers a process has, in all its pools.
+//! Count and limit of the workers in all pools of the process.
 //!
-//! Each ring has a pool unless it shares one. What is right for one pool (sixty threads that sleep in system calls) is
-//! wrong for hundreds of them, so all pools together have a bound. The first worker of an account is beyond it: without
-//! that one nothing would be done.
+//! Each ring has its own pool unless it shares one. A number of threads that is right for one pool (sixty, asleep in
+//! system calls) is wrong for hundreds of pools, so all pools together have a limit. The first worker of an account is
+//! exempt: without it the account's work would never run.
 //!
 //! Owns the count.
 
@@ -10,24 +10,24 @@ use std::io;
 
 use sheave_base::sync::atomic::{AtomicU32, Ordering};
 
-/// Workers of all pools of a process at most, but for the first of each account.
+/// Maximum number of workers in all pools of a process, not counting the exempt first worker of an account.
 pub const PROCESS_WORKERS: u32 = 1024;
 
 #[cfg(not(shuttle))]
 static WORKERS: AtomicU32 = AtomicU32::new(0);
 
-/// A worker that is counted, until this is dropped.
+/// Counts one worker until dropped.
 #[derive(Debug)]
 pub(super) struct Counted;
 
 impl Counted {
-    /// Counts another worker. An error when there are too many, and it is not the `first` of its account.
+    /// Counts another worker. Fails at the limit unless the worker is the `first` of its account.
     #[cfg(not(shuttle))]
     pub(super) fn new(first: bool) -> io::Result<Counted> {
         Counted::in_count(&WORKERS, PROCESS_WORKERS, first)
     }
 
-    /// A model counts nothing: what is static outlives its executions.
+    /// A model counts nothing: a static would outlive its executions.
     #[cfg(shuttle)]
     pub(super) fn new(_: bool) -> io::Result<Counted> {
         Ok(Counted)
@@ -35,7 +35,7 @@ impl Counted {
 
     #[cfg_attr(shuttle, allow(dead_code))]
     fn in_count(count: &AtomicU32, most: u32, first: bool) -> io::Result<Counted> {
-        // Relaxed: a count, with which nothing comes.
+        // Relaxed: a count that publishes no other data.
         let before = count.fetch_add(1, Ordering::Relaxed);
         if before >= most && !first {
             // Relaxed: as above.

@@ -1,10 +1,10 @@
-//! A client of a pool: a source of work and the state of its items.
+//! A client of a pool: its source of work and the state of its items.
 //!
 //! Owns the client's life: registered, closing, gone. Does not own queues.
 //!
 //! Invariants:
-//! - I1: a client leaves the table when none of its items is queued or runs; who closes it waits for that.
-//! - I2: entries that a gone client left behind name generations that no later client in its place has.
+//! - I1: a client leaves the table when none of its items is queued or running; `close` waits for that.
+//! - I2: entries that a removed client left behind have generations that no later client with its number uses.
 
 use sheave_base::clock::Clock;
 use sheave_base::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -18,7 +18,7 @@ use crate::work_done::WorkDone;
 pub(super) struct Client<S> {
     pub(super) source: S,
     pub(super) items: Arc<Items>,
-    /// When each item was queued, in cycles; empty unless starts are measured.
+    /// Cycle at which each item was queued; empty unless starts are measured.
     stamps: Box<[AtomicU64]>,
     closing: AtomicBool,
     ended: Mutex<()>,
@@ -38,10 +38,10 @@ impl<S: Source> Client<S> {
         }
     }
 
-    /// Hands results over.
+    /// Delivers results to the source, and wakes a thread that waits for items to end.
     pub(super) fn finish(&self, done: &[(u32, WorkDone)]) {
         self.source.finish(done);
-        // SeqCst pairs with the fence in `close`: either that sees the items idle, or this sees it waiting.
+        // SeqCst pairs with the fence in `wait_for`: either that sees the items idle, or this sees `closing`.
         fence(Ordering::SeqCst);
         // Relaxed: after the fence.
         if self.closing.load(Ordering::Relaxed) {
@@ -50,8 +50,8 @@ impl<S: Source> Client<S> {
         }
     }
 
-    /// Cancels the items that `cancel` names, and waits until the others have ended. The client queues nothing any
-    /// more.
+    /// Cancels the items for which `cancel` returns true, and waits until all items have ended. The client must not
+    /// queue anything afterwards.
     pub(super) fn close(&self, cancel: impl Fn(u32) -> bool) {
         for slot in (0..self.items.slots()).filter(|&slot| cancel(slot)) {
             self.items.cancel(slot);
@@ -59,9 +59,9 @@ impl<S: Source> Client<S> {
         self.wait_for(0..self.items.slots());
     }
 
-    /// Waits until the items of these slots have ended.
+    /// Waits until the items of `slots` have ended.
     pub(super) fn wait_for(&self, slots: std::ops::Range<u32>) {
-        // Relaxed: before the fence. It stays set: who waits for an item is about to close.
+        // Relaxed: before the fence. It stays set, because a client that waits for an item is about to close.
         self.closing.store(true, Ordering::Relaxed);
         // SeqCst pairs with the fence in `finish`.
         fence(Ordering::SeqCst);
@@ -86,7 +86,7 @@ impl<S: Source> Client<S> {
     }
 }
 
-/// The clients of a pool by their number, with a generation for the next one in each place.
+/// The clients of a pool by number, with the first generation for the next client of each number.
 #[derive(Debug)]
 pub(super) struct ClientTable<S> {
     places: Vec<(Option<Arc<Client<S>>>, u32)>,
@@ -98,7 +98,7 @@ impl<S: Source> ClientTable<S> {
         ClientTable { places: Vec::new(), slots: 0 }
     }
 
-    /// The place for another client, and the generation its items start with.
+    /// Returns the number for another client, and the generation that its items start with.
     pub(super) fn vacant(&self) -> (u32, u32) {
         match self.places.iter().position(|(client, _)| client.is_none()) {
             Some(at) => (at as u32, self.places[at].1),
@@ -106,7 +106,7 @@ impl<S: Source> ClientTable<S> {
         }
     }
 
-    /// Puts a client into the vacant place; slots of all clients then.
+    /// Stores a client under a vacant number. Returns the number of slots of all clients.
     pub(super) fn insert(&mut self, at: u32, client: Arc<Client<S>>) -> usize {
         self.slots += client.items.slots() as usize;
         if at as usize == self.places.len() {
@@ -116,7 +116,7 @@ impl<S: Source> ClientTable<S> {
         self.slots
     }
 
-    /// Takes a client out; it may be dropped when the table's lock is free.
+    /// Removes a client. The caller drops it after it has released the table's lock.
     pub(super) fn remove(&mut self, at: u32) -> Option<Arc<Client<S>>> {
         let place = &mut self.places[at as usize];
         let client = place.0.take()?;
@@ -129,7 +129,7 @@ impl<S: Source> ClientTable<S> {
         self.places.get(at as usize)?.0.as_ref()
     }
 
-    /// Appends all clients, by their places.
+    /// Appends all clients, indexed by number.
     pub(super) fn copy_to(&self, copy: &mut Vec<Option<Arc<Client<S>>>>) {
         copy.extend(self.places.iter().map(|(client, _)| client.clone()));
     }

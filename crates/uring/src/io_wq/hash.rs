@@ -1,20 +1,20 @@
-//! Hashed work of one shard: a queue for each bucket, and the promise that a bucket is run by one worker at a time.
+//! Hashed work of one shard: a queue per bucket, and the guarantee that one worker at a time runs a bucket.
 //!
-//! Owns the buckets and their nodes; lives under the shard's lock. Does not own the order among buckets: a bucket
-//! whose items are due has one turn (`Turn::Bucket`) in the shard's queue.
+//! Owns the buckets and their nodes; protected by the shard's lock. Does not own the order among buckets: a bucket with
+//! items that are due has one turn (`Turn::Bucket`) in the shard's queue.
 //!
 //! | state of a bucket | meaning | left by |
 //! |---|---|---|
-//! | `Free` | nothing queued, nobody runs it | `push` |
-//! | `Due` | items queued; its one entry is in the shard's queue | `take` |
+//! | `Free` | nothing queued, no worker runs it | `push` |
+//! | `Due` | items queued; its one turn is in the shard's queue | `take` |
 //! | `Claimed` | a worker runs an item of it; more may be queued meanwhile | `release` |
 //!
 //! Invariants:
 //! - I1: `tail` is the last node of the bucket after every operation, and `NONE` when it has none.
-//! - I2: items leave a bucket at its head only, and only into the hands of the worker that claimed it. So they run in
-//!   the order of their queueing, and never two at once, whoever steals the bucket.
-//! - I3: items without a hash never come here.
-//! - I4: a cancelled item's entry stays until it is taken or swept; it is no item any more (I2 of `work`).
+//! - I2: items leave a bucket only at its head, and only to the worker that claimed it. So they run in queueing order
+//!   and never two at once, whichever worker takes the bucket.
+//! - I3: items without a hash are never stored here.
+//! - I4: a cancelled item's entry stays until it is taken or swept; it no longer names an item (I2 of `work`).
 
 use super::work::{HASH_BUCKETS, WorkEntry};
 
@@ -40,13 +40,14 @@ struct Node {
     next: u32,
 }
 
-/// The hashed items of a shard. All shards have all buckets, which is simpler than dividing them, and use only theirs.
+/// The hashed items of a shard. Every shard allocates all buckets and uses only its own, which is simpler than dividing
+/// them.
 #[derive(Debug)]
 pub(super) struct HashRuns {
     buckets: Box<[Bucket]>,
     nodes: Vec<Node>,
     free: u32,
-    /// Nodes in buckets.
+    /// Nodes that hold an item.
     used: usize,
 }
 
@@ -56,17 +57,17 @@ impl HashRuns {
         HashRuns { buckets: vec![bucket; HASH_BUCKETS as usize].into(), nodes: Vec::new(), free: NONE, used: 0 }
     }
 
-    /// Makes room for so many entries in all.
+    /// Allocates room for `entries` entries in all buckets together.
     pub(super) fn reserve(&mut self, entries: usize) {
         self.nodes.reserve_exact(entries.saturating_sub(self.nodes.len()));
     }
 
-    /// Whether there is no room for another entry.
+    /// Returns true if there is no room for another entry.
     pub(super) fn is_full(&self) -> bool {
         self.free == NONE && self.nodes.len() == self.nodes.capacity()
     }
 
-    /// Appends an item. True when the bucket has become due: its entry is to be queued.
+    /// Appends an item. Returns true if the bucket has become due: the caller must queue its turn.
     pub(super) fn push(&mut self, bucket: u32, entry: WorkEntry) -> bool {
         let node = self.get_node(entry);
         let at = &mut self.buckets[bucket as usize];
@@ -82,7 +83,7 @@ impl HashRuns {
         due
     }
 
-    /// Claims a due bucket and takes its next item; `None` when there is none, and the bucket is free then.
+    /// Claims a due bucket and takes its next item. Returns `None` if the bucket is empty, and frees it.
     pub(super) fn take(&mut self, bucket: u32) -> Option<WorkEntry> {
         debug_assert_eq!(self.buckets[bucket as usize].state, BucketState::Due, "claimed once (I2)");
         let entry = self.pop(bucket);
@@ -90,7 +91,7 @@ impl HashRuns {
         entry
     }
 
-    /// The next item of a bucket for the worker that has claimed it and has run what it took; `None` when none is left.
+    /// Takes the next item of a bucket for the worker that claimed it and has run what it took before.
     pub(super) fn take_more(&mut self, bucket: u32) -> Option<WorkEntry> {
         debug_assert_eq!(
             self.buckets[bucket as usize].state,
@@ -100,7 +101,7 @@ impl HashRuns {
         self.pop(bucket)
     }
 
-    /// The worker has run what it took. True when there is more: the bucket's entry is to be queued.
+    /// Releases a claimed bucket. Returns true if it has more items: the caller must queue its turn.
     pub(super) fn release(&mut self, bucket: u32) -> bool {
         let at = &mut self.buckets[bucket as usize];
         debug_assert_eq!(at.state, BucketState::Claimed, "released by the worker that claimed it");
@@ -109,7 +110,7 @@ impl HashRuns {
         more
     }
 
-    /// Drops the entries of items that do not wait any more.
+    /// Drops the entries whose item is no longer queued (`waits` returns false).
     pub(super) fn sweep(&mut self, waits: &dyn Fn(WorkEntry) -> bool) {
         for bucket in 0..self.buckets.len() {
             let (mut before, mut at) = (NONE, self.buckets[bucket].head);
@@ -126,12 +127,13 @@ impl HashRuns {
                 }
                 at = next;
             }
-            // A bucket that became empty keeps its state: who takes or releases it finds out.
+            // A bucket that became empty keeps its state, because its turn or its claim still exists: `take` or
+            // `release` frees it.
             self.buckets[bucket].tail = before;
         }
     }
 
-    /// Entries in all buckets.
+    /// Number of entries in all buckets.
     pub(super) fn len(&self) -> usize {
         self.used
     }
@@ -170,7 +172,7 @@ impl HashRuns {
         self.free = at;
     }
 
-    /// I1, for tests.
+    /// Asserts I1.
     #[cfg(all(test, not(shuttle)))]
     pub(super) fn check(&self) {
         let mut used = 0;
@@ -186,7 +188,7 @@ impl HashRuns {
         assert_eq!(used, self.used);
     }
 
-    /// Whether every bucket is as new, for tests.
+    /// Returns true if no item was ever queued.
     #[cfg(all(test, not(shuttle)))]
     pub(super) fn is_unused(&self) -> bool {
         self.nodes.is_empty() && self.buckets.iter().all(|bucket| bucket.state == BucketState::Free)

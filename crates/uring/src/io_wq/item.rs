@@ -1,31 +1,31 @@
-//! The state word of each item: one word decides who has it.
+//! State word of each item: one atomic word decides who owns the item.
 //!
-//! Owns the states and every transition, and so the cancelling of work: one exchange on the word decides. So it does
-//! not matter whether the entry lies in a shard, in a hash's run or in a worker's batch, and no lock is taken. What is
-//! left of a cancelled item is an entry that starts nothing; it goes when a worker comes past it, or when its shard is
-//! full.
+//! Owns the states and every transition, including cancelling: one compare-exchange on the word decides. So a cancel
+//! needs no lock, and need not find the entry, which may be in a shard, in a bucket or in a worker's batch. The entry
+//! of a cancelled item starts nothing; it is dropped when a worker takes it or when its shard is swept.
 //!
 //! ```text
 //!            queue                start                end
 //!   IDLE ------------> QUEUED ------------> RUNNING ------------> IDLE
-//!     ^                  |   \              (| CANCEL, once asked to end early)
+//!     ^                  |   \              (| CANCEL, if requested to end early)
 //!     |     cancel       |
 //!     +------------------+
 //! ```
 //!
 //! | state | meaning | left by |
 //! |---|---|---|
-//! | `IDLE` | the slot's owner has it | `queue` |
-//! | `QUEUED` | its entry is in some shard, run or batch | `start` (a worker), `cancel` (anybody): one wins |
+//! | `IDLE` | owned by the slot's owner | `queue` |
+//! | `QUEUED` | its entry is in a shard, bucket or batch | `start` (a worker) or `cancel` (any thread): one wins |
 //! | `RUNNING` | one worker runs it | `end` (that worker) |
 //!
 //! Invariants:
-//! - I1: each transition out of `QUEUED` is a compare and exchange, so an item is started once or cancelled once.
-//! - I2: the generation grows with each `queue`; `start` needs the generation of its entry, so an entry left behind
-//!   by a cancel starts nothing, also when the slot was queued again.
-//! - I3: `end` comes before the result is handed over: whoever has the result may queue the slot.
-//! - I4: a cancel has one outcome, and an item one end: `Queued` and it never runs and never comes back; `Running` and
-//!   its result comes as always; `NotFound` and its result has been handed over, or it never was queued.
+//! - I1: each transition out of `QUEUED` is a compare-exchange, so an item is either started once or cancelled once.
+//! - I2: the generation grows with each `queue`; `start` needs the generation of its entry, so an entry left behind by
+//!   a cancel starts nothing, even if the slot was queued again.
+//! - I3: `end` comes before the result is delivered: the receiver of the result may queue the slot at once.
+//! - I4: a cancel has one outcome, and an item one end. `Queued`: the item never runs and delivers no result.
+//!   `Running`: its result is delivered as usual. `NotFound`: its result has been delivered or is about to be, or it
+//!   was never queued.
 
 use sheave_base::sync::atomic::{AtomicU32, Ordering};
 
@@ -38,18 +38,19 @@ const CANCEL: u32 = 4;
 const STATE_BITS: u32 = u32::BITS - GENERATION_BITS;
 const STATE: u32 = (1 << STATE_BITS) - 1;
 
-/// What a cancel found.
+/// Outcome of a cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancelled {
-    /// It had not started: it will not run, and its slot is free.
+    /// The item had not started: it will not run, and its slot is free.
     Queued,
-    /// A worker runs it, and was asked to end early; its result comes as always (`-EALREADY` for the canceller).
+    /// A worker runs the item, and was requested to end it early; its result comes as usual (`-EALREADY` for the
+    /// canceller).
     Running,
-    /// Neither queued nor running (`-ENOENT`).
+    /// The item is neither queued nor running (`-ENOENT`).
     NotFound,
 }
 
-/// The items of one client: a word a slot, the generation above the state.
+/// The items of one client: one word per slot, with the generation above the state bits.
 #[derive(Debug)]
 pub(super) struct Items {
     words: Box<[AtomicU32]>,
@@ -65,7 +66,7 @@ impl Items {
         self.words.len() as u32
     }
 
-    /// The owner hands a slot over; the generation for its entry. `None` when the slot is queued or runs.
+    /// Queues a slot for its owner. Returns the generation for its entry, or `None` if the slot is queued or runs.
     pub(super) fn queue(&self, slot: u32) -> Option<u32> {
         let word = &self.words[slot as usize];
         // Acquire pairs with the Release of `end` and `cancel`.
@@ -80,26 +81,27 @@ impl Items {
         Some(generation)
     }
 
-    /// A worker takes an item; false when it was cancelled before (I2).
+    /// Called by a worker: starts a queued item. Returns false if it was cancelled (I2).
     #[inline]
     pub(super) fn start(&self, slot: u32, generation: u32) -> bool {
+        // The stale entry of an earlier client may name a slot that this client does not have.
         let Some(word) = self.words.get(slot as usize) else { return false };
         let at = generation << STATE_BITS;
         // Acquire pairs with the Release of `queue`. Relaxed on failure: nothing is touched then.
         word.compare_exchange(at | QUEUED, at | RUNNING, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// The worker that started an item is done with it.
+    /// Called by the worker that started the item: ends it.
     #[inline]
     pub(super) fn end(&self, slot: u32, generation: u32) {
         // Release pairs with the Acquire of `queue`. A cancel that comes now finds the item idle.
         self.words[slot as usize].store(generation << STATE_BITS | IDLE, Ordering::Release);
     }
 
-    /// Takes an item back, wherever it is (I1).
+    /// Cancels the item of a slot, wherever its entry is (I1).
     pub(super) fn cancel(&self, slot: u32) -> Cancelled {
         let Some(word) = self.words.get(slot as usize) else { return Cancelled::NotFound };
-        // Acquire pairs with the Release of `end`: after `NotFound` its result is on the way.
+        // Acquire pairs with the Release of `end`: if this finds `IDLE`, the result is being delivered.
         let mut old = word.load(Ordering::Acquire);
         loop {
             let (new, outcome) = match old & STATE {
@@ -115,7 +117,7 @@ impl Items {
         }
     }
 
-    /// Whether the item of an entry still waits for a worker.
+    /// Returns true if the item of an entry still waits for a worker.
     pub(super) fn is_queued(&self, slot: u32, generation: u32) -> bool {
         // Relaxed: a false only lets the sweep drop an entry whose item has been taken, and that is final (I2).
         self.words
@@ -123,19 +125,19 @@ impl Items {
             .is_some_and(|word| word.load(Ordering::Relaxed) == generation << STATE_BITS | QUEUED)
     }
 
-    /// Whether the slot's owner has it.
+    /// Returns true if the slot's owner owns it.
     pub(super) fn is_idle(&self, slot: u32) -> bool {
         // SeqCst pairs with the fence between `end` and the look at `closing` in `Client::finish`.
         self.words[slot as usize].load(Ordering::SeqCst) & STATE == IDLE
     }
 
-    /// Whether the running item was asked to end early.
+    /// Returns true if the running item was requested to end early.
     pub(super) fn is_cancelled(&self, slot: u32) -> bool {
-        // Relaxed: a request, and nothing comes with it.
+        // Relaxed: a request that publishes no other data.
         self.words[slot as usize].load(Ordering::Relaxed) & CANCEL != 0
     }
 
-    /// A generation that no entry of these items has: for the next client in the same place.
+    /// Returns a generation that no entry of these items has, for the next client with the same number.
     pub(super) fn next_generation(&self) -> u32 {
         // Relaxed: the client is closed.
         let last = self.words.iter().map(|word| word.load(Ordering::Relaxed) >> STATE_BITS).max().unwrap_or(0);

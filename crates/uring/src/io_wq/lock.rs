@@ -1,25 +1,25 @@
-//! A mutex that can say how long it was held and waited for.
+//! A mutex that counts acquisitions and contention, and can measure how long it was held and waited for.
 //!
-//! Owns the counters, which live under the lock itself: measuring writes no line that the lock does not. Without a
-//! clock (the rule) only acquisitions and contended ones are counted, and no clock is read.
+//! Owns the counters, which are protected by the lock itself, so measuring dirties no other cache line. Without a clock
+//! (the default) only acquisitions and contended acquisitions are counted, and no clock is read.
 
 use std::ops::{Deref, DerefMut};
 
 use sheave_base::clock::Clock;
 use sheave_base::sync::{Mutex, MutexGuard};
 
-/// What a lock has seen.
+/// Statistics of a lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LockStats {
-    /// Times it was taken.
+    /// Number of acquisitions.
     pub taken: u64,
-    /// Of these, when somebody else had it.
+    /// Acquisitions that found the lock taken.
     pub contended: u64,
-    /// Time it was waited for; 0 unless measured.
+    /// Total time of waiting for the lock; 0 unless measured.
     pub wait_ns: u64,
-    /// CPU time that the waits took: what a thread that waits did not sleep. 0 unless measured.
+    /// CPU time spent waiting, which is the part of the wait that was not slept; 0 unless measured.
     pub wait_cpu_ns: u64,
-    /// Time it was held; 0 unless measured.
+    /// Total time that the lock was held; 0 unless measured.
     pub hold_ns: u64,
 }
 
@@ -33,7 +33,7 @@ impl std::ops::AddAssign for LockStats {
     }
 }
 
-/// The mutex.
+/// Mutex with statistics.
 #[derive(Debug)]
 pub(super) struct Lock<T> {
     inner: Mutex<Inner<T>>,
@@ -50,7 +50,7 @@ struct Inner<T> {
     hold_cycles: u64,
 }
 
-/// The mutex, held.
+/// Guard of a `Lock`.
 #[derive(Debug)]
 pub(super) struct Held<'a, T> {
     inner: MutexGuard<'a, Inner<T>>,
@@ -59,7 +59,7 @@ pub(super) struct Held<'a, T> {
 }
 
 impl<T> Lock<T> {
-    /// Measures times when there is a clock.
+    /// Measures times only if `clock` is given.
     pub(super) fn new(value: T, clock: Option<Clock>) -> Lock<T> {
         Lock {
             inner: Mutex::new(Inner { value, taken: 0, contended: 0, wait_cycles: 0, wait_cpu_ns: 0, hold_cycles: 0 }),
@@ -105,7 +105,7 @@ impl<T> Lock<T> {
     }
 }
 
-/// CPU time of this thread.
+/// CPU time used by the calling thread.
 fn thread_cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

@@ -1,31 +1,32 @@
 //! io-wq: work that must not run on the ring's thread.
 //!
-//! Queues are sharded, workers are not: a submitter pushes to its home shard; a worker that is awake takes a batch of
-//! one client at a time, going round the shards that a bitmap marks; it sleeps only after a full look at all of them.
-//! `docs/io-wq.md` follows one item through it.
+//! Queues are sharded, workers are not: a submitter pushes to its home shard. A running worker takes one client's batch
+//! at a time, round-robin over the shards that a bitmap marks as non-empty, and sleeps only after it has found all
+//! shards empty. `docs/io-wq.md` follows one item through the pool.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `work`, `item` | what the pool knows of an item; the state word that decides who has it, and cancelling |
-//! | `shard`, `hash` | queues, batches; hashed work in order and never twice at once |
-//! | `acct` | an account's shards and the places of its workers: who is woken, made, sent to sleep |
-//! | `blocked` | how often items block, as their workers learn when they end |
-//! | `worker`, `thread_state` | a thread's life; whether it computes or sleeps, as the kernel knows |
-//! | `nap`, `help` | wake-ups that are put off on a CPU that worker and ring share; items that the ring runs itself |
-//! | `within` | items that run within items, on one thread |
-//! | `shared` | what all threads of a pool share; how a thread is made and joined |
-//! | `client`, `pool` | who queues work; limits and the end |
+//! | `work`, `item` | an item's properties and queue entry; its state word, which decides who owns it, and cancelling |
+//! | `shard`, `hash` | queues and batches; hashed work, in order and never twice at once |
+//! | `acct` | an account's shards and the counts of its workers: which are woken, created, put to sleep |
+//! | `blocked` | share of items that block, measured by the workers when items end |
+//! | `worker`, `thread_state` | a worker's loop; affinity and run state of its thread |
+//! | `nap`, `help` | delayed wake-ups on a CPU that worker and ring share; items that the ring runs itself |
+//! | `within` | items nested in items on one thread |
+//! | `shared` | state shared by a pool's threads; creating and joining threads |
+//! | `client`, `pool` | clients that queue work; limits and shutdown |
 //! | `step` | a pool without threads, for simulators |
-//! | `ring`, `ring_work` | a ring as a client, and the public handle; what workers do for rings |
-//! | `census` | how many workers all pools of the process have |
+//! | `ring`, `ring_work` | a ring as a client, and the public handle; work that workers do for rings |
+//! | `census` | number of workers in all pools of the process |
 //! | `lock`, `starts` | measuring |
 //!
 //! Invariants, each kept by the module named:
-//! - I1: every queued item ends exactly once: its result comes back, or a cancel took it back (`item`, `pool`).
-//! - I2: items of one hash run in the order of their queueing and never two at once (`hash`).
-//! - I3: if work is queued somebody will look for it, unless all workers that may be are blocked (`acct`).
-//! - I4: never more workers than the limit (`acct`).
-//! - I5: nothing is allocated for an item once its client is registered (`shard`).
+//! - I1: every queued item ends exactly once: either its result is delivered, or a cancel took it back (`item`,
+//!   `pool`).
+//! - I2: items of one hash run in queueing order and never two at once (`hash`).
+//! - I3: while work is queued some worker will look for it, unless all workers up to the limit are blocked (`acct`).
+//! - I4: the number of workers never exceeds the limit (`acct`).
+//! - I5: queueing an item of a registered client allocates nothing (`shard`).
 
 mod acct;
 mod blocked;

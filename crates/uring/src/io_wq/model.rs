@@ -11,14 +11,14 @@ use sheave_base::sync::{Arc, Condvar, Mutex, thread};
 use super::*;
 use crate::work_done::WorkDone;
 
-/// Schedules of each model and kind; `SHEAVE_MODEL_RUNS` sets another number.
+/// Schedules per model and kind; `SHEAVE_MODEL_RUNS` overrides it.
 const RUNS: usize = 5_000;
 /// Priority changes in a schedule of the second kind.
 const PCT_DEPTH: usize = 3;
 
 fn explore(name: &str, body: impl Fn() + Send + Sync + 'static) {
     let runs = std::env::var("SHEAVE_MODEL_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(RUNS);
-    // Counted from outside of the checker's executions.
+    // Counted outside the checker's executions.
     let seen = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
     let counter = std::sync::Arc::clone(&seen);
     let body = std::sync::Arc::new(move || {
@@ -49,10 +49,10 @@ impl Seen {
     }
 }
 
-/// Slots from `EXCLUSIVE` up to `WAITS` must never run two at once.
+/// Slots from `EXCLUSIVE` up to `WAITS` must not run two at once.
 const EXCLUSIVE: u32 = 4;
 
-/// Waits inside its section until two others have ended.
+/// Waits inside its section until two other items have ended.
 const WAITS: u32 = 8;
 
 struct Probe(Arc<Seen>);
@@ -186,7 +186,7 @@ fn model_a_cancel_has_one_outcome_and_an_item_one_end() {
                 Cancelled::Running | Cancelled::NotFound => expected.push(slot),
             }
         }
-        // A cancelled slot is free at once, and its old entry starts nothing.
+        // A cancelled slot is free at once, and its stale entry starts nothing.
         let again = !expected.contains(&5);
         if again {
             submitter.queue(5, WorkFlags::hashed(1));
@@ -207,7 +207,7 @@ fn model_a_blocked_worker_is_replaced() {
     explore("an item waits for one behind it", || {
         let pool = pool(2);
         let (mut submitter, seen) = client(&pool, WAITS + 1);
-        // In one batch, or the second when the first has blocked: somebody must run it.
+        // The others are in the same batch, or behind the blocked item: another worker must run them.
         submitter.queue(WAITS, WorkFlags::BOUND);
         submitter.commit();
         submitter.queue(0, WorkFlags::BOUND);
@@ -223,7 +223,7 @@ fn model_workers_are_called_where_items_block() {
         let pool = pool(3);
         pool.shared().accts[0].blocking.found_blocked();
         let (mut submitter, seen) = client(&pool, WAITS + 1);
-        // One that waits for those behind it, and then some that find workers asleep, gone, or about to be.
+        // An item that waits for those behind it, and then others that find workers asleep, ended, or about to be.
         for (first, all) in [(WAITS, 3), (2, 6)] {
             submitter.queue(first, WorkFlags::BOUND);
             submitter.commit();
@@ -290,7 +290,7 @@ fn model_a_client_helps_beside_a_worker() {
             submitter.commit();
             rounds += 2;
             submitter.help(&mut back);
-            // Whether it is told to look or not, a worker does the rest: one that naps looks by itself.
+            // The worker runs the rest whether or not it is woken: a napping worker looks by itself.
             if first == 0 {
                 submitter.wake_deferred();
             }
@@ -345,7 +345,7 @@ fn model_a_ring_that_wants_several_results_sleeps_until_they_are_there() {
             .map(|slots: std::ops::Range<u32>| {
                 let done = task_work.done_queue();
                 thread::spawn(move || {
-                    // The last is to be issued again, which wakes at once.
+                    // The last result is `Reissue`, which wakes the ring at once.
                     let how = |slot| if slot == 3 { WorkDone::Reissue } else { WorkDone::Result(0) };
                     done.finish(&slots.map(|slot| (slot, how(slot))).collect::<Vec<_>>());
                 })
@@ -359,7 +359,7 @@ fn model_a_ring_that_wants_several_results_sleeps_until_they_are_there() {
             if seen < 4 && task_work.sleep_until(4 - seen) {
                 parker.park(None);
             } else {
-                thread::yield_now(); // a result that is half queued is neither there nor away
+                thread::yield_now(); // A partially queued result is neither visible nor absent.
             }
             task_work.is_awake();
         }

@@ -1,42 +1,43 @@
-//! Naps of a worker that has run out of work on the CPU of the thread that queues it.
+//! Naps: short timed sleeps of a worker that has run out of work on the CPU of the thread that queues it.
 //!
-//! Such a worker can only take turns with its submitter, and to wake it for each batch costs two switches of threads a
-//! batch. So it does not sleep until it is woken at first: it naps, and looks again by itself. While it naps, short
-//! items wake nobody. Their client runs them before it waits ([`help`](super::help)), or else wakes the worker then;
-//! and if the client neither waits nor calls, the worker finds them when it looks.
+//! Such a worker can only take turns with its submitter, and waking it for each batch costs two thread switches a
+//! batch. So its first sleeps are naps, after which it looks for work by itself. While it naps, short items wake no
+//! worker. Their client runs them before it waits ([`help`](super::help)), or else wakes the worker then. If the client
+//! neither waits nor calls the ring, the worker finds the items after its nap.
 //!
-//! Owns who naps, and for how long.
+//! Owns which worker naps, and for how long.
 //!
 //! Invariant I1: a wake-up is put off only for short items, only while a worker naps, and for [`NAP`] at most: a worker
-//! says that it naps before it looks at the shards for the last time, and says that it does not any more before it
-//! looks again. With a SeqCst fence on both sides, of a client that queues and a worker that looks one sees the other.
+//! publishes its nap before its last look at the shards, and ends it before it looks again. A SeqCst fence on both
+//! sides ensures that either a client that queues sees the nap, or the worker sees the client's work.
 
 use std::time::Duration;
 
 use sheave_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// A worker that naps looks for work after this time: so late a short item may be begun when its ring, on the same CPU,
-/// neither waits nor calls. A sixth of what the scheduler lets a thread run before another has its turn.
+/// Length of a nap: the longest delay of a short item whose ring, on the same CPU, neither waits nor is called. A sixth
+/// of the scheduler's time slice.
 pub(super) const NAP: Duration = Duration::from_micros(500);
 
-/// A nap that a wake-up has ended, and in which no client took an item back, was of no use: the client queues what it
-/// cannot run itself. After one, the next sleep goes without a nap, after the next such nap two do, then four, and so
-/// on up to this number. (A power of two, so that a nap comes in turn to each of two sleeps that alternate.) For a nap
-/// has its price: its timer is the next on its CPU to ring, so that the kernel sets the hardware's for it, twice a nap,
-/// and in a virtual machine that costs more than a switch of threads.
+/// Largest number of sleeps without a nap between two naps. A nap is useless if a wake-up ended it and no client took
+/// an item back during it: the client queues items that it cannot run itself. The number of sleeps without a nap
+/// doubles with each useless nap, from 1 up to this. (It is a power of two so that, if two kinds of sleep alternate,
+/// naps fall on each of them in turn.) Naps are limited because each costs something: its timer is the next on its CPU
+/// to expire, so the kernel programs the hardware timer twice a nap, which in a virtual machine costs more than a
+/// thread switch.
 pub(super) const MOST_NAPLESS: u32 = 64;
 
-/// Nobody naps.
+/// Value of `who` while no worker naps.
 const NOBODY: u32 = u32::MAX;
 
-/// Who naps in an account: one worker at most.
+/// Nap state of an account: at most one worker naps.
 #[derive(Debug)]
 pub(super) struct Nap {
-    /// The worker that naps. Changes under the roster's lock.
+    /// Id of the napping worker. Changes under the roster's lock.
     who: AtomicU32,
     /// A wake-up was put off since the nap began.
     relied_on: AtomicBool,
-    /// Items that their clients have taken back.
+    /// Number of items that clients have taken back.
     helped: AtomicU64,
 }
 
@@ -45,7 +46,8 @@ impl Nap {
         Nap { who: AtomicU32::new(NOBODY), relied_on: AtomicBool::new(false), helped: AtomicU64::new(0) }
     }
 
-    /// A worker is about to sleep and naps, if nobody does. To be followed by a fence and a look at the shards.
+    /// Begins a nap of `worker`, which is about to sleep. Returns false if another worker naps. The caller must issue a
+    /// fence and look at the shards afterwards.
     pub(super) fn begin(&self, worker: u32) -> bool {
         // Relaxed, all: under the roster's lock; the fences of I1 order it for those who read without.
         if self.who.load(Ordering::Relaxed) != NOBODY {
@@ -56,8 +58,8 @@ impl Nap {
         true
     }
 
-    /// A worker does not nap any more, if it did. To be followed by a fence and a look at the shards. Whether it is of
-    /// use to begin another nap: somebody has relied on this one.
+    /// Ends the nap of `worker`, if it naps. Returns true if a wake-up was put off during it, so that another nap is
+    /// useful. The caller must issue a fence and look at the shards afterwards.
     pub(super) fn end(&self, worker: u32) -> bool {
         // Relaxed, all: as above.
         if self.who.load(Ordering::Relaxed) != worker {
@@ -67,8 +69,8 @@ impl Nap {
         self.relied_on.load(Ordering::Relaxed)
     }
 
-    /// Whether a wake-up for short items can be put off. To be called after queueing and a fence
-    /// (`Acct::wants_worker`).
+    /// Returns true if a worker naps, so that a wake-up for short items may be put off, and marks the nap as relied on.
+    /// Call it after queueing and a fence (`Acct::wants_worker`).
     pub(super) fn rely(&self) -> bool {
         // Relaxed, both: after the fence; the mark is a hint.
         let naps = self.who.load(Ordering::Relaxed) != NOBODY;
@@ -78,19 +80,18 @@ impl Nap {
         naps
     }
 
-    /// Whether some worker naps, for tests.
+    /// Returns true if a worker naps.
     #[cfg(all(test, not(shuttle)))]
     pub(super) fn is_somebody(&self) -> bool {
         self.who.load(Ordering::Relaxed) != NOBODY
     }
 
-    /// Clients have taken so many items back.
+    /// Adds `items` to the number of items taken back.
     pub(super) fn note_helped(&self, items: usize) {
         // Relaxed: a count.
         self.helped.fetch_add(items as u64, Ordering::Relaxed);
     }
 
-    /// Items that their clients have taken back so far.
     pub(super) fn helped(&self) -> u64 {
         // Relaxed: a count.
         self.helped.load(Ordering::Relaxed)

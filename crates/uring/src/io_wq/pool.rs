@@ -1,10 +1,10 @@
 //! The pool: two accounts, their clients, and the threads.
 //!
-//! Owns the registering of clients, limits, and the end. A [`Pool`] is a handle; the last one to go shuts the pool
-//! down. A [`Submitter`] is how one client queues work.
+//! Owns registration of clients, limits, and shutdown. A [`Pool`] is a handle; dropping the last one shuts the pool
+//! down. A [`Submitter`] queues the work of one client.
 //!
-//! Invariant I1: after `shutdown` every item that was queued has ended, once, every thread was joined, and what is
-//! queued later ends with `WorkDone::NoThread`.
+//! Invariant I1: after `shutdown` every queued item has ended, once, every thread was joined, and items queued later
+//! end with `WorkDone::NoThread`.
 
 use sheave_base::sync::Arc;
 
@@ -17,28 +17,28 @@ use super::shared::{PoolOptions, Shared, SpawnGate};
 use super::work::{MAX_CLIENTS, MAX_SLOTS, Source, WorkEntry, WorkFlags};
 use super::worker;
 
-/// Items that a submitter gathers before it hands them over without being told.
+/// Number of staged items at which a submitter commits by itself.
 const STAGED: usize = 32;
 
 /// The workers of one account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AcctCounts {
-    /// Workers, whatever they do.
+    /// All workers of the account.
     pub workers: u32,
-    /// Of these, asleep.
+    /// Workers that sleep.
     pub idle: u32,
-    /// Of these, inside an item that may block.
+    /// Workers inside an item that may block.
     pub in_section: u32,
-    /// Most there may be.
+    /// Maximum number of workers.
     pub limit: u32,
-    /// Workers made since the pool began.
+    /// Workers created since the pool was made.
     pub created: u64,
-    /// Threads that could not be made.
+    /// Threads that could not be created.
     pub failed: u64,
-    /// Items that wait.
+    /// Items queued and not started.
     pub queued: usize,
-    /// Items that no worker ran: their rings did, before they waited.
+    /// Items that a ring took back and ran itself before it waited.
     pub helped: u64,
 }
 
@@ -52,7 +52,7 @@ impl<S: Source> Drop for Handle<S> {
     }
 }
 
-/// A pool of workers. A clone is the same pool; the last one shuts it down.
+/// Handle of a pool of workers. Clones share the pool; dropping the last one shuts it down.
 pub struct Pool<S: Source> {
     handle: Arc<Handle<S>>,
 }
@@ -70,13 +70,13 @@ impl<S: Source> std::fmt::Debug for Pool<S> {
 }
 
 impl<S: Source> Pool<S> {
-    /// A pool without workers; they come with the work.
+    /// Makes a pool without threads; workers are created when there is work.
     #[must_use]
     pub fn new(options: PoolOptions) -> Pool<S> {
         Pool::with_gate(options, None)
     }
 
-    /// A pool without workers, in which `gate` has a say in whether threads can be made.
+    /// Makes a pool that calls `gate` before it creates each thread and fails if `gate` does.
     pub(super) fn with_gate(options: PoolOptions, gate: Option<SpawnGate>) -> Pool<S> {
         let shared = Shared::new(options, gate, worker::live);
         Pool { handle: Arc::new(Handle { shared: Arc::new(shared) }) }
@@ -90,7 +90,8 @@ impl<S: Source> Pool<S> {
         &self.handle.shared
     }
 
-    /// Registers a client with so many slots. `None` when it has too many, or the pool has too many clients.
+    /// Registers a client with `slots` slots. Returns `None` if `slots` exceeds `MAX_SLOTS` or the pool has
+    /// `MAX_CLIENTS` clients.
     #[must_use]
     pub fn submitter(&self, source: S, slots: u32) -> Option<Submitter<S>> {
         let shared = &self.handle.shared;
@@ -123,7 +124,7 @@ impl<S: Source> Pool<S> {
         })
     }
 
-    /// The workers of the bound and of the unbound account.
+    /// Returns the counts of the bound and of the unbound account.
     #[must_use]
     pub fn counts(&self) -> [AcctCounts; 2] {
         [0, 1].map(|at| {
@@ -144,25 +145,25 @@ impl<S: Source> Pool<S> {
         })
     }
 
-    /// Sets the most workers of the bound and the unbound account; at least one each. Workers above a lowered limit
-    /// end as soon as they have run what they are at.
+    /// Sets the maximum number of workers of the bound and the unbound account, at least one each. Workers above a
+    /// lowered limit end after the item or batch they are running.
     pub fn set_max_workers(&self, max_workers: [u32; 2]) {
         let shared = &self.handle.shared;
         for (at, limit) in max_workers.into_iter().enumerate() {
             shared.accts[at].set_limit(limit.clamp(1, MAX_WORKERS));
-            // What waits for those that are blocked may have a worker of its own now.
+            // Work that waited because all workers were blocked at the old limit may now get another worker.
             if shared.accts[at].wants_worker() {
                 shared.wake(at);
             }
         }
     }
 
-    /// Moves the workers, those that are there and those to come, to these CPUs; none for those of the process.
+    /// Moves the present and future workers to `cpus`; an empty list means all CPUs of the process.
     pub fn set_cpus(&self, cpus: &[usize]) {
         self.handle.shared.set_cpus(cpus);
     }
 
-    /// What the locks of the pool have seen.
+    /// Returns the statistics of all locks of the pool.
     #[must_use]
     pub fn lock_stats(&self) -> LockStats {
         let mut sum = LockStats::default();
@@ -172,31 +173,32 @@ impl<S: Source> Pool<S> {
         sum
     }
 
-    /// The times from queue to start, when they are measured.
+    /// Returns the histogram of the times from queue to start, if measured: upper bounds in ns, each with its number of
+    /// items.
     #[must_use]
     pub fn starts(&self) -> Vec<(u64, u64)> {
         self.handle.shared.starts.snapshot()
     }
 
-    /// Ends the pool: bound work is run, unbound work that has not started ends with [`CANCELLED`](super::CANCELLED),
-    /// all threads are joined. What is queued later ends with [`WorkDone::NoThread`](crate::WorkDone::NoThread). Not to
-    /// be called by a worker.
+    /// Shuts the pool down: runs bound work, ends unbound work that has not started with
+    /// [`CANCELLED`](super::CANCELLED), and joins all threads. Items queued later end with
+    /// [`WorkDone::NoThread`](crate::WorkDone::NoThread). Must not be called on a worker.
     pub fn shutdown(&self) {
         self.handle.shared.shutdown();
     }
 }
 
-/// The way of one client into a pool. It belongs to the client's thread.
+/// Queues the work of one client. Belongs to the client's thread.
 pub struct Submitter<S: Source> {
     pool: Pool<S>,
     client: Arc<Client<S>>,
     at: u32,
-    /// Queued and not handed over, a list an account.
+    /// Queued entries that are not committed yet, one list per account.
     staged: [Vec<WorkEntry>; 2],
     hashed: Vec<(u32, WorkEntry)>,
-    /// A worker that naps was not woken (I1 of `nap`).
+    /// The wake-up of a napping worker was put off (I1 of `nap`).
     pub(super) deferred: bool,
-    /// Room for what is taken back.
+    /// Buffer for items that are taken back.
     pub(super) own: Batch,
 }
 
@@ -207,7 +209,8 @@ impl<S: Source> std::fmt::Debug for Submitter<S> {
 }
 
 impl<S: Source> Submitter<S> {
-    /// Queues a slot; it is handed over by [`commit`](Self::commit). False when the slot is queued or runs already.
+    /// Stages an item for a slot; [`commit`](Self::commit) makes it visible to workers. Returns false if the slot is in
+    /// use.
     #[inline]
     pub fn queue(&mut self, slot: u32, flags: WorkFlags) -> bool {
         let Some(generation) = self.client.items.queue(slot) else { return false };
@@ -225,8 +228,8 @@ impl<S: Source> Submitter<S> {
         true
     }
 
-    /// Hands over what was queued: one lock and at most one wake-up an account, and a lock for each run of
-    /// items of one hash.
+    /// Makes staged items visible to workers. Takes one lock and sends at most one wake-up per account, and takes one
+    /// lock for each run of items of one hash.
     #[inline]
     pub fn commit(&mut self) {
         if self.has_staged() {
@@ -234,14 +237,14 @@ impl<S: Source> Submitter<S> {
         }
     }
 
-    /// Whether something was queued and not handed over: no worker knows of it.
+    /// Returns true if items are staged that no worker can see yet.
     #[inline]
     #[must_use]
     pub fn has_staged(&self) -> bool {
         !(self.staged[0].is_empty() && self.staged[1].is_empty() && self.hashed.is_empty())
     }
 
-    /// The one entry that was queued and not handed over, if it is short; it is queued no more.
+    /// Removes the staged entry if it is the only one and short.
     pub(super) fn pop_staged_alone(&mut self) -> Option<WorkEntry> {
         let [bound, unbound] = &mut self.staged;
         let alone = bound.len() == 1 && unbound.is_empty() && self.hashed.is_empty();
@@ -269,6 +272,7 @@ impl<S: Source> Submitter<S> {
             if touched {
                 shared.accts[at].note_queued();
             }
+            // Short items do not block, so they call no further workers (I2 of `acct`).
             if touched && !short {
                 let wanted = shared.accts[at].wanted();
                 if wanted > 0 {
@@ -285,29 +289,30 @@ impl<S: Source> Submitter<S> {
         }
     }
 
-    /// Takes an item back; see [`Cancelled`].
+    /// Cancels an item; see [`Cancelled`].
     pub fn cancel(&self, slot: u32) -> Cancelled {
         self.client.items.cancel(slot)
     }
 
-    /// Cancels the items that `cancel` names and have not started, and waits until the others have ended.
+    /// Cancels the items for which `cancel` returns true and that have not started, and waits until all items have
+    /// ended.
     pub fn close(&mut self, cancel: impl Fn(u32) -> bool) {
         self.commit();
         self.client.close(cancel);
     }
 
-    /// Waits until the item of a slot, which was handed over, has ended; its result comes very soon.
+    /// Waits until the committed item of a slot has ended; its result is delivered very soon after.
     pub fn wait_for(&self, slot: u32) {
         self.client.wait_for(slot..slot + 1);
     }
 
-    /// Whether a worker was wanted and no thread could be had: [`retry`](Self::retry) soon.
+    /// Returns true if a needed thread could not be created; the client should call [`retry`](Self::retry) soon.
     #[inline]
     pub fn is_starved(&self) -> bool {
         self.pool.handle.shared.accts.iter().any(Acct::is_starved)
     }
 
-    /// Tries again to make a worker that could not be made.
+    /// Tries again to create the missing worker.
     pub fn retry(&self) {
         let shared = &self.pool.handle.shared;
         for (at, acct) in shared.accts.iter().enumerate() {
@@ -317,7 +322,7 @@ impl<S: Source> Submitter<S> {
         }
     }
 
-    /// Whether polling for results keeps a worker from this CPU.
+    /// Returns true if polling for results keeps a worker from this CPU.
     pub fn is_in_the_way(&self) -> bool {
         self.pool.handle.shared.accts.iter().any(Acct::is_in_workers_way)
     }
@@ -330,12 +335,12 @@ impl<S: Source> Submitter<S> {
         &self.client.items
     }
 
-    /// The source of this client.
+    /// Returns the source that the client was registered with.
     pub fn source(&self) -> &S {
         &self.client.source
     }
 
-    /// The pool.
+    /// Returns the pool that the client is registered in.
     pub fn pool(&self) -> &Pool<S> {
         &self.pool
     }
@@ -345,7 +350,7 @@ impl<S: Source> Drop for Submitter<S> {
     fn drop(&mut self) {
         self.close(|_| true);
         let shared = &self.pool.handle.shared;
-        // Of its source there may be more than this: not under the lock.
+        // Dropped outside the table's lock: the client holds its source, whose destructor is not ours.
         let client = shared.table().remove(self.at);
         drop(client);
         shared.changed();

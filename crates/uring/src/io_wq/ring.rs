@@ -1,12 +1,12 @@
 //! A ring as a client of a pool.
 //!
-//! Owns the public handle of the pool that rings use ([`IoWq`]), and a ring's way into it ([`RingWq`]). What workers do
-//! for a ring is in [`ring_work`](super::ring_work).
+//! Owns the public handle of the pool that rings use ([`IoWq`]), and a ring's connection to it ([`RingWq`]). The work
+//! that workers do for a ring is in [`ring_work`](super::ring_work).
 //!
 //! Invariants:
-//! - I1: a slot of the ring has at most one item, and its result comes back once, unless a cancel took it back.
-//! - I2: when this is dropped, what no worker has begun is not run: it would only start an operation or a sync that
-//!   nobody waits for. The ring has seen to the ends of writes before.
+//! - I1: a slot of the ring has at most one item, whose result is delivered once unless a cancel took the item back.
+//! - I2: when this is dropped, items that no worker has started are not run: they would only start an operation or a
+//!   sync whose result no one reads. The ring has completed its writes before.
 
 use std::time::Duration;
 
@@ -22,68 +22,69 @@ use crate::error::RingError;
 use crate::task_work::DoneQueue;
 use crate::work_done::WorkDone;
 
-/// Makes an [`IoWq`].
+/// Builder of an [`IoWq`].
 #[derive(Clone, Debug, Default)]
 pub struct IoWqBuilder {
     options: PoolOptions,
 }
 
 impl IoWqBuilder {
-    /// Most workers for work that ends by itself and soon (files), and for work that may take for ever; both 1 to
-    /// 4,096. Four a CPU and 256 unless set.
+    /// Sets the maximum number of workers for bound work (files: it ends by itself and soon), and for unbound work,
+    /// which may take for ever; both 1 to 4,096. The defaults are four per CPU and 256.
     pub fn max_workers(mut self, bound: u32, unbound: u32) -> Self {
         self.options.max_workers = [bound, unbound];
         self
     }
 
-    /// Name of the threads, which a dash and a number follow; Linux shows 15 bytes of it. `sheave-wq` unless set.
+    /// Sets the name of the threads, which a dash and a number follow; Linux shows 15 bytes of it. The default is
+    /// `sheave-wq`.
     pub fn name(mut self, name: &str) -> Self {
         name.clone_into(&mut self.options.name);
         self
     }
 
-    /// A worker that nobody needs ends after this time; 5 s unless set.
+    /// Sets the time after which an idle worker ends. The default is 5 s.
     pub fn idle_timeout(mut self, timeout: Duration) -> Self {
         self.options.idle_timeout = timeout;
         self
     }
 
-    /// How long a worker without work looks for more before it sleeps; 50 us unless set, and 0 on one CPU.
+    /// Sets the time that a worker without work polls before it sleeps. The default is 50 us, and 0 on one CPU.
     pub fn spin(mut self, spin: Duration) -> Self {
         self.options.spin = spin;
         self
     }
 
-    /// CPUs that workers run on; all that the process may use unless set.
+    /// Sets the CPUs that workers run on. The default is all that the process may use.
     pub fn cpus(mut self, cpus: &[usize]) -> Self {
         cpus.clone_into(&mut self.options.cpus);
         self
     }
 
-    /// Measure how long locks are held and waited for, and how long items wait for their start: some clock reads an
-    /// item.
+    /// Measures how long locks are held and waited for, and how long items wait for their start, with a few clock reads
+    /// per item.
     #[doc(hidden)]
     pub fn measure(mut self, measure: bool) -> Self {
         self.options.measure = measure;
         self
     }
 
-    /// Whether a ring that is about to wait runs its own short items itself: on the CPU of its workers, instead of
-    /// letting a worker take turns with it there, and anywhere the one item that it submits and waits for in the same
-    /// call. It does unless this says no. [`AcctCounts::helped`] counts them.
+    /// Sets whether a ring that is about to wait runs its own short items itself: if its workers use the same CPU,
+    /// where a worker would only take turns with it, and on any CPU if it submits one item and waits for it in the same
+    /// call. The default is true. [`AcctCounts::helped`] counts these items.
     pub fn help(mut self, help: bool) -> Self {
         self.options.help = help;
         self
     }
 
-    /// A pool without threads, for simulators: work runs in [`IoWq::step`], on the thread that calls it.
+    /// Makes a pool without threads, for simulators: work runs in [`IoWq::step`], on the calling thread.
     #[doc(hidden)]
     pub fn stepped(mut self, stepped: bool) -> Self {
         self.options.stepped = stepped;
         self
     }
 
-    /// Makes the pool, which has no thread until there is work.
+    /// Makes the pool. Threads are created when there is work.
     pub fn build(self) -> Result<IoWq, RingError> {
         for (what, value) in ["bound workers", "unbound workers"].into_iter().zip(self.options.max_workers) {
             check_limit(what, value)?;
@@ -96,7 +97,7 @@ impl IoWqBuilder {
     }
 }
 
-/// Refuses CPUs that the process may not use.
+/// Fails if the process may not use one of `cpus`.
 fn check_cpus(cpus: &[usize]) -> Result<(), RingError> {
     forbidden_cpu(cpus).map_or(Ok(()), |cpu| Err(RingError::Cpu(cpu)))
 }
@@ -109,8 +110,8 @@ fn check_limit(what: &'static str, value: u32) -> Result<(), RingError> {
     Ok(())
 }
 
-/// The worker pool of one ring or of several, 4,096 at most: what needs a worker ends with `-EAGAIN` in a ring beyond
-/// that. A clone is the same pool; the last one to go ends it and joins its threads.
+/// Handle of the worker pool of one ring or of up to 4,096 rings; in further rings an operation that needs a worker
+/// ends with `-EAGAIN`. Clones share the pool; dropping the last one ends it and joins its threads.
 ///
 /// ```
 /// use sheave_uring::{IoWq, Ring, prep};
@@ -130,14 +131,14 @@ pub struct IoWq {
 }
 
 impl IoWq {
-    /// Settings of a new pool.
+    /// Returns a builder with the default settings.
     #[must_use]
     pub fn builder() -> IoWqBuilder {
         IoWqBuilder::default()
     }
 
-    /// Sets the most workers of both accounts, also while they work: those above a lowered limit end as soon as they
-    /// have finished what they are at. `None` leaves a limit as it is. Returns the limits before.
+    /// Sets the maximum number of workers of both accounts; `None` keeps a limit. May be called at any time: workers
+    /// above a lowered limit end after the work they are running. Returns the limits before.
     pub fn set_max_workers(&self, bound: Option<u32>, unbound: Option<u32>) -> Result<[u32; 2], RingError> {
         let before = self.pool.counts().map(|acct| acct.limit);
         for (what, value) in [("bound workers", bound), ("unbound workers", unbound)] {
@@ -147,20 +148,20 @@ impl IoWq {
         Ok(before)
     }
 
-    /// Moves the workers to these CPUs, also while they work; none for all that the process may use.
+    /// Moves the workers to `cpus`, also running ones; an empty list means all CPUs that the process may use.
     pub fn set_cpus(&self, cpus: &[usize]) -> Result<(), RingError> {
         check_cpus(cpus)?;
         self.pool.set_cpus(cpus);
         Ok(())
     }
 
-    /// The workers of the bound and of the unbound account, now.
+    /// Returns the present counts of the bound and of the unbound account.
     #[must_use]
     pub fn counts(&self) -> [AcctCounts; 2] {
         self.pool.counts()
     }
 
-    /// Runs one queued item on this thread, bound work first; false when none is queued. Only for a
+    /// Runs one queued item on this thread, bound work first. Returns false if none is queued. Only for a
     /// [stepped](IoWqBuilder::stepped) pool. A ring that waits, drains or is dropped takes steps itself.
     ///
     /// ```
@@ -180,21 +181,21 @@ impl IoWq {
         self.pool.step()
     }
 
-    /// Runs one item of one account; mappings and FALLOCATE on files are unbound work.
+    /// Runs one item of one account. Mappings and FALLOCATE on files are unbound work.
     #[doc(hidden)]
     pub fn step_account(&self, account: Account) -> bool {
         self.pool.step_account(account)
     }
 
-    /// What the pool's locks have seen; times are 0 unless measured.
+    /// Returns the statistics of the pool's locks; times are 0 unless measured.
     #[doc(hidden)]
     #[must_use]
     pub fn lock_stats(&self) -> LockStats {
         self.pool.lock_stats()
     }
 
-    /// How long items waited for their start, when that is measured: upper bounds in ns, and how many items waited so
-    /// long and longer than the bound before.
+    /// Returns the histogram of the times from queue to start, if measured: upper bounds in ns, each with the number of
+    /// items that waited up to it and longer than the bound before.
     #[doc(hidden)]
     #[must_use]
     pub fn starts(&self) -> Vec<(u64, u64)> {
@@ -202,31 +203,31 @@ impl IoWq {
     }
 }
 
-/// After so many waits that polled in vain a ring sleeps at once, and polls in one wait of so many.
+/// Number of useless polls in a row after which a ring sleeps without polling, except in one of `SPIN_AGAIN` waits.
 const SPINS_IN_VAIN: u32 = 4;
 const SPIN_AGAIN: u32 = 64;
 
-/// A ring's way into its pool.
+/// A ring's connection to its pool.
 #[derive(Debug)]
 pub(crate) struct RingWq {
-    // Before the pool: dropped first.
+    // Declared before the pool, so that it is dropped first.
     submitter: Option<Submitter<RingSource>>,
     pool: IoWq,
     done: Arc<DoneQueue>,
     slots: u32,
     make: MakeIssuer,
-    /// Slots that workers have or will have.
+    /// Slots whose work is with the workers or will be.
     outstanding: u32,
-    /// All of these slots end with one CQE each, whatever comes of them, and nothing follows them.
+    /// Every outstanding slot ends with exactly one CQE, and no other request depends on it.
     all_alone: bool,
-    /// Waits in a row that polled for results in vain.
+    /// Waits in a row that polled for results and found none.
     spins_lost: u32,
     /// Slots taken back, for this ring to run.
     helped: Vec<u32>,
 }
 
 impl RingWq {
-    /// A way for a ring with so many slots, whose operations workers issue on what `make` makes.
+    /// Connects a ring with `slots` slots, whose operations workers issue on what `make` makes.
     pub(crate) fn new(pool: IoWq, done: Arc<DoneQueue>, slots: u32, make: MakeIssuer) -> RingWq {
         RingWq {
             submitter: None,
@@ -245,8 +246,8 @@ impl RingWq {
         &self.pool
     }
 
-    /// Queues work for a slot; [`RingWq::commit`] hands it over. False when the pool has no place for this ring, or the
-    /// slot has work already.
+    /// Queues work for a slot; [`RingWq::commit`] makes it visible to workers. Returns false if the pool has no place
+    /// for this ring, or the slot has work already.
     #[inline]
     pub(crate) fn queue(&mut self, slot: u32, work: Work) -> bool {
         let queued = self.hand_over(slot, work);
@@ -260,8 +261,8 @@ impl RingWq {
         self.outstanding += u32::from(queued);
     }
 
-    /// Queues a whole operation. Where workers have no threads the ring gets it back, and issues it. `alone`: it ends
-    /// with one CQE, and nothing follows it.
+    /// Queues a whole operation. In a stepped pool the operation comes back to the ring, which issues it. `alone` means
+    /// that it ends with one CQE and no other request depends on it.
     #[inline]
     pub(crate) fn offload(&mut self, slot: u32, work: Work, kind: Kind, alone: bool) -> bool {
         let stepped = self.pool.pool.is_stepped();
@@ -283,9 +284,9 @@ impl RingWq {
         let Some(submitter) = self.submitter() else { return false };
         let flags = match work {
             Work::Issue | Work::Nothing | Work::Known(_) | Work::Run(..) => WorkFlags::SHORT,
-            // One at a time of each kind by itself (I1 of `file_work`).
+            // May block, but need no hash: at most one batch of each kind runs per file (I1 of `file_work`).
             Work::Complete(..) | Work::Sync(..) | Work::Sum(..) => WorkFlags::BOUND,
-            // I4 of `blocking`.
+            // May wait for a grace period, for space or for other writes (I4 of `blocking`).
             Work::Map(..) | Work::Fallocate(..) => WorkFlags::UNBOUND,
         };
         submitter.source().put(slot, work);
@@ -307,7 +308,7 @@ impl RingWq {
         self.submitter = self.pool.pool.submitter(source, self.slots);
     }
 
-    /// Hands over what was queued.
+    /// Makes the queued work visible to workers.
     #[inline]
     pub(crate) fn commit(&mut self) {
         if let Some(submitter) = &mut self.submitter {
@@ -315,9 +316,9 @@ impl RingWq {
         }
     }
 
-    /// The ring has submitted and is about to wait. If one short item, which was not handed over, is all that it will
-    /// wait for, takes that back, for [`RingWq::pop_helped`]: no other thread would do it sooner, and nothing would be
-    /// done meanwhile.
+    /// Called when the ring has submitted and is about to wait. If the wait is for one short item only, which is not
+    /// committed, takes it back for [`RingWq::pop_helped`] and returns true: no other thread would run it sooner, and
+    /// this thread has nothing else to do.
     #[inline]
     pub(crate) fn keep_alone(&mut self) -> bool {
         if self.outstanding != 1 {
@@ -328,8 +329,8 @@ impl RingWq {
         !self.helped.is_empty()
     }
 
-    /// The ring is about to wait: takes back what it can do itself, for [`RingWq::pop_helped`]; wakes a worker when
-    /// there is none of it and one was not woken before.
+    /// Called when the ring is about to wait. Takes back items that the ring can run, for [`RingWq::pop_helped`], and
+    /// returns true if there are some; otherwise sends the wake-up that was put off.
     #[inline]
     pub(crate) fn before_sleep(&mut self) -> bool {
         if self.outstanding == 0 {
@@ -337,7 +338,7 @@ impl RingWq {
         }
         let Some(submitter) = &mut self.submitter else { return false };
         submitter.help(&mut self.helped);
-        // In the order in which they were queued.
+        // Reversed so that `pop_helped` returns them in queueing order.
         self.helped.reverse();
         if self.helped.is_empty() {
             submitter.wake_deferred();
@@ -345,30 +346,32 @@ impl RingWq {
         !self.helped.is_empty()
     }
 
-    /// For how many results of workers a ring that wants so many may sleep; 0 when it must hear of each.
+    /// Number of workers' results until which a ring that waits for `wanted` CQEs may sleep; 0 if each result must wake
+    /// it.
     #[inline]
     pub(crate) fn results_to_wait_for(&self, wanted: u32) -> u32 {
         if self.all_alone { wanted.min(self.outstanding) } else { 0 }
     }
 
-    /// A wait has polled: in vain, or something came.
+    /// Records if a wait that polled found a result (`came`).
     pub(crate) fn note_spin(&mut self, came: bool) {
         self.spins_lost = if came { 0 } else { self.spins_lost.wrapping_add(1) };
     }
 
-    /// Whether it is no use to poll before a sleep: the last waits did so in vain. Now and then one tries again.
+    /// Returns true if polling before a sleep is useless, as in the last waits. Every `SPIN_AGAIN`th wait polls anyway,
+    /// to notice a change.
     #[inline]
     pub(crate) fn spins_in_vain(&self) -> bool {
         self.spins_lost >= SPINS_IN_VAIN && !self.spins_lost.is_multiple_of(SPIN_AGAIN)
     }
 
-    /// Whether something was taken back and not run yet.
+    /// Returns true if items were taken back and not run yet.
     #[inline]
     pub(crate) fn has_helped(&self) -> bool {
         !self.helped.is_empty()
     }
 
-    /// A slot that was taken back, and what is to be done with it.
+    /// Returns the next slot that was taken back, and how to continue with it.
     pub(crate) fn pop_helped(&mut self) -> Option<(u32, WorkDone)> {
         let slot = self.helped.pop()?;
         self.outstanding -= 1;
@@ -376,87 +379,88 @@ impl RingWq {
         Some((slot, how))
     }
 
-    /// Whether a worker was not woken for this ring's work.
+    /// Returns true if a wake-up for this ring's work was put off.
     #[inline]
     pub(crate) fn has_deferred(&self) -> bool {
         self.outstanding > 0 && self.submitter.as_ref().is_some_and(Submitter::has_deferred)
     }
 
-    /// Wakes the worker that was not woken: the ring is about to be waited for from outside.
+    /// Sends the wake-up that was put off. Called before an outside event loop waits for the ring.
     pub(crate) fn wake_deferred(&mut self) {
         if let Some(submitter) = &mut self.submitter {
             submitter.wake_deferred();
         }
     }
 
-    /// Does a piece of bound work of the pool, where nobody else does; false when there is none, or there are workers.
+    /// Stepped pool: runs one item of bound work. Returns false if there is none, or the pool has threads.
     pub(crate) fn step_bound(&self) -> bool {
         self.pool.pool.is_stepped() && self.pool.step_account(Account::Bound)
     }
 
-    /// Waits until a worker has ended the work of a slot, when the ring goes. Its result comes at once, or very soon.
+    /// Waits until a worker has ended the work of a slot. Called when the ring is dropped. The result is delivered at
+    /// once or very soon after.
     pub(crate) fn wait_for(&self, slot: u32) {
         if let Some(submitter) = &self.submitter {
             submitter.wait_for(slot);
-            // The worker hands its results over after that.
+            // The worker delivers the result after it has ended the item.
             sheave_base::sync::thread::yield_now();
         }
     }
 
-    /// Whether a worker for this ring's work could not be made: the ring tries again soon.
+    /// Returns true if a worker for this ring's work could not be created: the ring must try again soon.
     #[inline]
     pub(crate) fn is_starved(&self) -> bool {
         self.outstanding > 0 && self.submitter.as_ref().is_some_and(Submitter::is_starved)
     }
 
-    /// Tries again to make a worker.
+    /// Tries again to create a worker.
     pub(crate) fn retry(&self) {
         if let Some(submitter) = &self.submitter {
             submitter.retry();
         }
     }
 
-    /// Whether something was queued and not handed over.
+    /// Returns true if work was queued and not committed.
     pub(crate) fn has_staged(&self) -> bool {
         self.submitter.as_ref().is_some_and(Submitter::has_staged)
     }
 
-    /// The work of a slot will end these many slots more, each by itself.
+    /// Adds `more` slots that the work of one slot will end, each with its own result.
     pub(crate) fn expect(&mut self, more: usize) {
         self.outstanding += more as u32;
     }
 
-    /// That many of the expected slots will not come: their work was not done.
+    /// Removes expected slots whose work was not done (refused, or the file panicked).
     pub(crate) fn expect_no_more(&mut self, slots: usize) {
         self.outstanding -= slots as u32;
     }
 
-    /// A slot's result was taken from the task-work queue.
+    /// Called when a slot's result was taken from the task-work queue.
     #[inline]
     pub(crate) fn took(&mut self) {
         self.outstanding -= 1;
     }
 
-    /// Whether workers have something of this ring, and wait for the CPU that polls for it.
+    /// Returns true if polling keeps a worker that has work of this ring from this CPU.
     #[inline]
     pub(crate) fn is_in_the_way(&self) -> bool {
         self.outstanding > 0 && self.submitter.as_ref().is_some_and(Submitter::is_in_the_way)
     }
 
-    /// Whether somebody must step for this ring's work to be done.
+    /// Returns true if this ring's work is done only in steps.
     #[inline]
     pub(crate) fn wants_steps(&self) -> bool {
         self.outstanding > 0 && self.pool.pool.is_stepped()
     }
 
-    /// The ring is being dropped: what workers have begun of its operations is given up.
+    /// Called when the ring is being dropped: workers abandon the operations that they have started for it.
     pub(crate) fn go(&self) {
         if let Some(submitter) = &self.submitter {
             submitter.source().go();
         }
     }
 
-    /// Takes a slot's work back.
+    /// Cancels the work of a slot.
     pub(crate) fn cancel(&mut self, slot: u32) -> Cancelled {
         let Some(submitter) = &mut self.submitter else { return Cancelled::NotFound };
         let outcome = submitter.cancel(slot);
@@ -471,9 +475,9 @@ impl RingWq {
 impl Drop for RingWq {
     fn drop(&mut self) {
         if let Some(submitter) = &mut self.submitter {
-            // I2. What runs is asked to end early.
+            // I2. Running items are requested to end early.
             submitter.close(|_| true);
-            // What was not begun has files, which a worker's copy of this client would keep open.
+            // Work that was not started holds files, which a worker's copy of this client would keep open.
             for slot in 0..self.slots {
                 submitter.source().forget(slot);
             }

@@ -1,17 +1,17 @@
 //! One shard of an account's queue: a lock, the entries of each of its clients in order, and the hashed work whose
-//! buckets live here.
+//! buckets are in this shard.
 //!
-//! Owns the order in which entries leave, and the rule of a batch. Does not own workers: any worker may take from any
+//! Owns the order in which entries leave, and the size of a batch. Does not own workers: any worker may take from any
 //! shard.
 //!
 //! Invariants:
-//! - I1: a batch is of one client, and is one item that may block, or up to [`BATCH`] that do not. So nothing waits in
-//!   the hands of a worker that is blocked: what it did not run yet is still here.
+//! - I1: a batch has one client's items: either one that may block, or up to [`BATCH`] that do not. So no item waits in
+//!   the hands of a worker that is blocked: the items behind it are still here.
 //! - I2: an account's bit of this shard is set exactly while `turns` is not empty; both change under the lock.
-//! - I3: room for every entry was reserved when its client registered; entries of cancelled items are swept when the
-//!   room is used up. So pushing neither fails nor allocates.
-//! - I4: a client with entries has one turn, and so has a bucket that is due; whoever has had one goes behind all
-//!   others. So an item waits for at most one batch of each other client here and in each bucket.
+//! - I3: room for every entry is reserved when its client registers; entries of cancelled items are swept when the room
+//!   is used up. So a push neither fails nor allocates.
+//! - I4: a client with entries has one turn, and so has a bucket that is due; after its turn it goes behind all others.
+//!   So an item waits for at most one batch of each other client and each bucket of this shard.
 
 use std::collections::VecDeque;
 
@@ -20,12 +20,12 @@ use super::lock::{Held, Lock, LockStats};
 use super::work::{HASH_BUCKETS, WorkEntry};
 use sheave_base::clock::Clock;
 
-/// Items that do not block, taken at once: enough to make the lock's share small, few enough that a second worker
-/// finds something too.
+/// Items that do not block, taken in one batch: enough to make the lock's cost small, few enough that a second worker
+/// finds some too.
 pub(super) const BATCH: usize = 64;
 
-/// Entries that a client's slots may have here: one that counts, and one left behind by a cancel. So a sweep frees
-/// half of the room at least.
+/// Entries per slot of a client: one of a queued item and one left behind by a cancel. So a sweep of a full row frees
+/// at least half of it.
 const ENTRIES_PER_SLOT: usize = 2;
 
 #[derive(Debug)]
@@ -40,27 +40,27 @@ pub(super) struct Queue {
     hashed: HashRuns,
 }
 
-/// Who is next (I4).
+/// A place in the round-robin order of a shard (I4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
-    /// A client, by its row.
+    /// A client, named by its row.
     Row(u32),
-    /// A bucket that has items and that nobody runs.
+    /// A due bucket.
     Bucket(u32),
 }
 
-/// The entries of one client, in order, and how many there is room for.
+/// The entries of one client, in order, and the number that the row has room for.
 #[derive(Debug, Default)]
 struct Row {
     entries: VecDeque<WorkEntry>,
     room: usize,
 }
 
-/// What a worker took: entries to run in order, and the bucket to release afterwards.
+/// The entries that a worker took, to be run in order, and the bucket to release afterwards.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) entries: Vec<WorkEntry>,
-    /// The shard, and the bucket claimed in it.
+    /// The claimed bucket, as (shard, bucket).
     pub(super) claim: Option<(usize, u32)>,
 }
 
@@ -69,7 +69,7 @@ impl Batch {
         Batch { entries: Vec::with_capacity(BATCH), claim: None }
     }
 
-    /// One without room, to stand in the place of another.
+    /// Returns a batch without an allocation, as a placeholder.
     pub(super) const fn empty() -> Batch {
         Batch { entries: Vec::new(), claim: None }
     }
@@ -93,7 +93,7 @@ impl Shard {
 }
 
 impl Queue {
-    /// Makes room for a client with so many slots (I3).
+    /// Makes room for the entries of a client with `slots` slots (I3).
     pub(super) fn reserve(&mut self, row: usize, slots: usize) {
         if row >= self.rows.len() {
             self.rows.resize_with(row + 1, Row::default);
@@ -105,7 +105,7 @@ impl Queue {
         entries.reserve_exact(room.saturating_sub(entries.len()));
     }
 
-    /// Makes room for hashed items of clients with so many slots in all (I3).
+    /// Makes room for hashed items of all clients, which have `slots` slots together (I3).
     pub(super) fn reserve_hashed(&mut self, slots: usize) {
         self.hashed.reserve(slots * ENTRIES_PER_SLOT);
     }
@@ -114,13 +114,13 @@ impl Queue {
         self.turns.is_empty()
     }
 
-    /// Whether the next push to a row must sweep first.
+    /// Returns true if the caller must sweep before the next push to `row`.
     #[inline]
     pub(super) fn is_full(&self, row: usize) -> bool {
         self.rows[row].entries.len() >= self.rows[row].room
     }
 
-    /// Whether the next hashed push must sweep first.
+    /// Returns true if the caller must sweep before the next hashed push.
     pub(super) fn is_full_of_hashed(&self) -> bool {
         self.hashed.is_full()
     }
@@ -140,7 +140,7 @@ impl Queue {
         }
     }
 
-    /// Takes the next batch (I1) into an empty one; false when there is nothing.
+    /// Takes the next batch (I1) into `batch`, which must be empty. Returns false if the queue is empty.
     pub(super) fn take(&mut self, shard: usize, batch: &mut Batch) -> bool {
         debug_assert!(batch.entries.is_empty() && batch.claim.is_none());
         while let Some(turn) = self.turns.pop_front() {
@@ -155,7 +155,7 @@ impl Queue {
                     let entries = &mut self.rows[row as usize].entries;
                     take_row(entries, &mut batch.entries);
                     if entries.is_empty() {
-                        // Back to the front: a short queue stays in few cache lines.
+                        // Resets the ring buffer to its start: a short queue stays within few cache lines.
                         entries.clear();
                     } else {
                         self.turns.push_back(turn);
@@ -169,7 +169,7 @@ impl Queue {
         false
     }
 
-    /// Takes the short items at the head of a row into an empty batch, as many as a batch may have.
+    /// Takes up to [`BATCH`] short items from the head of a row into an empty batch.
     pub(super) fn take_own(&mut self, row: usize, batch: &mut Batch) {
         let Some(Row { entries, .. }) = self.rows.get_mut(row) else { return };
         while batch.entries.len() < BATCH
@@ -184,21 +184,21 @@ impl Queue {
         }
     }
 
-    /// Takes the next item of a bucket that the caller has claimed; false when there is none.
+    /// Takes the next item of a bucket that the caller has claimed. Returns false if the bucket is empty.
     pub(super) fn take_more(&mut self, bucket: u32, batch: &mut Batch) -> bool {
         let entry = self.hashed.take_more(bucket);
         batch.entries.extend(entry);
         entry.is_some()
     }
 
-    /// A bucket's items were run; what came meanwhile queues at the end, behind other work.
+    /// Releases a bucket whose items were run. If more were queued meanwhile, its turn goes behind all other work.
     pub(super) fn release(&mut self, bucket: u32) {
         if self.hashed.release(bucket) {
             self.turns.push_back(Turn::Bucket(bucket));
         }
     }
 
-    /// Drops entries of items that do not wait any more.
+    /// Drops the entries whose item is no longer queued (`waits` returns false).
     pub(super) fn sweep(&mut self, waits: &dyn Fn(WorkEntry) -> bool) {
         for row in &mut self.rows {
             row.entries.retain(|&entry| waits(entry));
@@ -208,13 +208,13 @@ impl Queue {
         self.hashed.sweep(waits);
     }
 
-    /// Entries, hashed ones included.
+    /// Number of entries, including hashed ones.
     pub(super) fn len(&self) -> usize {
         self.rows.iter().map(|row| row.entries.len()).sum::<usize>() + self.hashed.len()
     }
 }
 
-/// The next batch of one client (I1).
+/// Moves the next batch of one client (I1) from `entries` to `batch`.
 fn take_row(entries: &mut VecDeque<WorkEntry>, batch: &mut Vec<WorkEntry>) {
     while let Some(&entry) = entries.front() {
         if entry.may_block() && !batch.is_empty() {

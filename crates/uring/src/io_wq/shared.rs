@@ -1,13 +1,14 @@
-//! What all threads of a pool share: its settings, its two accounts, the table of its clients, and its threads.
+//! State that all threads of a pool share: settings, the two accounts, the client table, and the threads.
 //!
-//! Owns the making and the joining of threads, and the refusal of work that no thread is left for. Does not own what a
-//! worker does in its life: the pool says which function that is ([`Live`]), so that workers, who wake and make each
-//! other, stand above this.
+//! Owns creating and joining threads, and refusing work for which no thread can be created. Does not own the worker's
+//! loop: the pool passes it as a function pointer ([`Live`]), so that this module does not depend on `worker`, which
+//! depends on it to wake and create other workers.
 //!
 //! Invariants:
-//! - I1: a thread is made under the roster's lock, counted before and uncounted when that fails: a failure is seen
-//!   by nobody but the one who tried. When no worker is left to run what is queued, it ends with `WorkDone::NoThread`.
-//! - I2: locks are taken in the order roster, shard, clients; a client's own lock is the last.
+//! - I1: a thread is created under the roster's lock, and counted before; if that fails it is uncounted under the same
+//!   lock, so no other thread sees the failure. If no worker is left to run the queued items, they end with
+//!   `WorkDone::NoThread`.
+//! - I2: lock order: roster, shard, clients; a client's own lock is the last.
 
 use std::io;
 use std::time::Duration;
@@ -24,36 +25,36 @@ use super::starts::Starts;
 use super::work::{Source, WorkEntry};
 use crate::work_done::WorkDone;
 
-/// A worker that nobody needs ends after this time, unless set.
+/// Default time after which an idle worker ends.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
-/// A worker without work looks for more so long before it sleeps, unless set: waking it takes as long.
+/// Default time that a worker without work polls before it sleeps: about the time that waking it takes.
 pub const SPIN: Duration = Duration::from_micros(50);
-/// Asked before each thread is made; tests fail here.
+/// Called before each thread is created; tests make it fail.
 pub(super) type SpawnGate = std::sync::Arc<dyn Fn() -> io::Result<()> + Send + Sync>;
 
-/// The life of a worker of one account, on its own thread.
+/// Thread body of a worker: shared state, account, its handle and its parker.
 pub(super) type Live<S> = fn(Arc<Shared<S>>, usize, WorkerRef, Parker);
 
 /// Settings of a pool.
 #[derive(Clone, Debug)]
 pub struct PoolOptions {
-    /// Most workers of the bound and of the unbound account.
+    /// Maximum number of workers of the bound and of the unbound account.
     pub max_workers: [u32; 2],
-    /// Name of the threads; a dash and a number follow.
+    /// Prefix of the thread names; a dash and a number follow.
     pub name: String,
-    /// A worker that has nothing to do ends after this time.
+    /// Time after which an idle worker ends.
     pub idle_timeout: Duration,
-    /// How long a worker looks for more work before it sleeps.
+    /// Time that a worker without work polls before it sleeps.
     pub spin: Duration,
-    /// Measure lock times and the time from queue to start: a few clock reads an item.
+    /// Measures lock times and the time from queue to start, with a few clock reads per item.
     pub measure: bool,
-    /// Shards of each account's queue: a power of two up to 64.
+    /// Number of shards of each account's queue: a power of two up to 64.
     pub shards: usize,
-    /// CPUs that workers run on; all of the process when empty.
+    /// CPUs that workers run on; empty means all CPUs of the process.
     pub cpus: Vec<usize>,
-    /// A client that is about to wait on the CPU of its workers runs its short items itself.
+    /// Lets a client run its own short items before it waits on the CPU of its workers.
     pub help: bool,
-    /// No threads: work runs in [`Pool::step`](super::Pool::step).
+    /// Creates no threads: work runs in [`Pool::step`](super::Pool::step).
     pub stepped: bool,
 }
 
@@ -64,7 +65,7 @@ impl Default for PoolOptions {
             max_workers: [(4 * cpus as u32).min(MAX_WORKERS), MAX_UNBOUND],
             name: "sheave-wq".into(),
             idle_timeout: IDLE_TIMEOUT,
-            // On one CPU whoever looks for work keeps the other from making some.
+            // On one CPU a worker that polls keeps the submitter from queueing work.
             spin: if cpus > 1 { SPIN } else { Duration::ZERO },
             measure: false,
             shards: (2 * cpus).next_power_of_two().min(MOST_SHARDS),
@@ -75,36 +76,36 @@ impl Default for PoolOptions {
     }
 }
 
-/// Shards of an account, unless set: each ring has a pool unless it shares one, so they must stay small.
+/// Default limit of shards per account. Small, because each ring has its own pool unless it shares one.
 const MOST_SHARDS: usize = 16;
-/// Workers of the unbound account, unless set.
+/// Default number of workers of the unbound account.
 const MAX_UNBOUND: u32 = 256;
 
-/// What all threads of a pool share.
+/// State that all threads of a pool share.
 pub(super) struct Shared<S> {
     pub(super) accts: [Acct; 2],
     pub(super) options: PoolOptions,
-    /// CPUs of workers; none for those of the process.
+    /// CPUs of the workers; empty means all CPUs of the process.
     cpus: Mutex<Vec<usize>>,
     clients: Mutex<ClientTable<S>>,
-    /// Grows with every change of the table.
+    /// Grows with every change of the client table, so that workers know when their copy is outdated.
     version: AtomicU32,
     pub(super) closed: AtomicBool,
     pub(super) clock: Option<Clock>,
     pub(super) starts: Starts,
     gate: Option<SpawnGate>,
     live: Live<S>,
-    /// For a pool without threads.
+    /// State of a stepped pool.
     steps: Mutex<Steps>,
 }
 
-/// The batches in hand, by account.
+/// Batches in hand of a stepped pool, by account.
 #[derive(Debug)]
 struct Steps {
     batches: [Batch; 2],
-    /// Items of each that were begun.
+    /// Number of items of each batch that were started.
     at: [usize; 2],
-    /// Items of each that have not ended.
+    /// Number of items of each account that were started and have not ended.
     running: [usize; 2],
 }
 
@@ -115,10 +116,10 @@ impl Steps {
 }
 
 impl<S: Source> Shared<S> {
-    /// What a new pool shares, whose workers live this life.
+    /// Makes the state of a new pool whose workers run `live`.
     pub(super) fn new(options: PoolOptions, gate: Option<SpawnGate>, live: Live<S>) -> Shared<S> {
         let clock = options.measure.then(Clock::real);
-        // Without threads one shard does, and the order is the same on every machine.
+        // A stepped pool has one shard, so that its order is the same on every machine.
         let shards = if options.stepped { 1 } else { options.shards };
         let acct = |at: usize| Acct::new(shards, options.max_workers[at].clamp(1, MAX_WORKERS), clock.as_ref());
         let shared = Shared {
@@ -138,7 +139,7 @@ impl<S: Source> Shared<S> {
         shared
     }
 
-    /// Wakes or makes a worker if nobody looks after the account's work.
+    /// Wakes or creates a worker if work is queued in account `at` and no worker looks for it.
     #[cold]
     pub(super) fn wake(self: &Arc<Self>, at: usize) {
         if self.options.stepped {
@@ -153,6 +154,7 @@ impl<S: Source> Shared<S> {
         }
         if let Some(worker) = roster.idle.pop() {
             acct.set_starved(false);
+            // It may be napping; its wake-up ends the nap.
             acct.nap.end(worker.id);
             acct.move_counts(STANDBY, IDLE);
             roster.standby = Some(worker.unparker.clone());
@@ -174,7 +176,8 @@ impl<S: Source> Shared<S> {
         if alone {
             self.refuse(at);
         }
-        // Once: who waits tries again by itself from now on, and a ring would wake itself with each try.
+        // Only when newly starved: clients retry by themselves from then on, and a ring's retry that reported again
+        // would wake the ring itself.
         if to_tell {
             let mut clients = Vec::new();
             self.table().copy_to(&mut clients);
@@ -182,7 +185,7 @@ impl<S: Source> Shared<S> {
         }
     }
 
-    /// Has so many more workers run, as far as there can be: an idle one, or one that is made, or else the standby.
+    /// Makes up to `wanted` more workers run: wakes idle ones, else creates some; at the limit wakes the standby.
     #[cold]
     pub(super) fn call(self: &Arc<Self>, at: usize, wanted: u32) {
         let acct = &self.accts[at];
@@ -204,7 +207,7 @@ impl<S: Source> Shared<S> {
                     return;
                 }
             } else {
-                // It looks for itself whether it is wanted.
+                // The standby checks by itself if another worker is wanted.
                 let standby = roster.standby.take();
                 drop(roster);
                 standby.inspect(Unparker::unpark);
@@ -213,13 +216,14 @@ impl<S: Source> Shared<S> {
         }
     }
 
-    /// Makes a worker (I1), which begins in this place.
+    /// Creates a worker (I1) in the state `place`, `STANDBY` or `RUNNING`.
     fn spawn(self: &Arc<Self>, at: usize, roster: &mut Roster, place: u64) -> io::Result<()> {
         if let Some(gate) = &self.gate {
             gate()?;
         }
         let acct = &self.accts[at];
-        // The first of an account always: without it nothing would be done.
+        // The first worker of an account is exempt from the process's limit: without it no work of the account would
+        // run.
         let counted = super::census::Counted::new(acct.counts().all() == 0)?;
         let parker = Parker::new()?;
         let id = roster.next_id;
@@ -253,8 +257,8 @@ impl<S: Source> Shared<S> {
         }
     }
 
-    /// The threads of workers that have ended, to be joined without the lock, and by a worker that ends itself: a
-    /// thread's last acts may be foreign ones, and take their time.
+    /// Returns the threads of ended workers, for the caller to join after it has released the lock: a thread's last
+    /// acts may run foreign destructors, which take time.
     pub(super) fn ended(&self, roster: &mut Roster) -> Vec<thread::JoinHandle<()>> {
         let Roster { threads, ended, .. } = roster;
         let mut handles = Vec::new();
@@ -266,7 +270,7 @@ impl<S: Source> Shared<S> {
         handles
     }
 
-    /// Ends all that is queued without running it: there is no worker, and none can be had.
+    /// Ends all queued items of an account that has no worker and can get none, without running them.
     #[cold]
     fn refuse(&self, at: usize) {
         let mut batch = Batch::new();
@@ -282,7 +286,7 @@ impl<S: Source> Shared<S> {
         }
     }
 
-    /// Moves the workers, those that are there and those to come, to these CPUs.
+    /// Moves the present and future workers to `cpus`.
     pub(super) fn set_cpus(&self, cpus: &[usize]) {
         cpus.clone_into(&mut self.cpus.lock().expect("invariant: no panic under this lock"));
         for acct in &self.accts {
@@ -295,7 +299,7 @@ impl<S: Source> Shared<S> {
         self.cpus.lock().expect("invariant: no panic under this lock").clone()
     }
 
-    /// How many CPUs workers run on.
+    /// Returns the number of CPUs that workers may use.
     pub(super) fn cpu_count(&self) -> usize {
         let set = self.cpus.lock().expect("invariant: no panic under this lock").len();
         if set > 0 { set } else { super::thread_state::cpus_of_process() }
@@ -309,15 +313,15 @@ impl<S: Source> Shared<S> {
         self.clients.lock().expect("invariant: no panic under this lock")
     }
 
-    /// A copy of the table for a worker, when it has changed.
+    /// Updates a worker's copy of the client table if the table has changed since `version`.
     #[inline]
     pub(super) fn refresh(&self, version: &mut u32, copy: &mut Vec<Option<Arc<Client<S>>>>) {
-        // Acquire pairs with the Release of `changed`. A worker learned of an entry through a shard's lock, after its
-        // client was registered.
+        // Acquire pairs with the Release of `changed`. A worker finds an entry through a shard's lock, after its client
+        // was registered.
         let now = self.version.load(Ordering::Acquire);
         if now != *version {
-            // What is let go of may be the last of a client: not under the lock. The room is kept: a worker comes here
-            // each time it wakes.
+            // Clearing may drop the last reference to a client, so it is done outside the lock. The allocation is kept,
+            // because a worker comes here each time it wakes.
             copy.clear();
             self.table().copy_to(copy);
             *version = now;
@@ -329,14 +333,14 @@ impl<S: Source> Shared<S> {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Whether an entry's item still waits, for sweeps.
+    /// Returns true if the item of `entry` is still queued. Used by sweeps.
     pub(super) fn waits(&self, entry: WorkEntry) -> bool {
         let table = self.table();
         table.get(entry.client()).is_some_and(|client| client.items.is_queued(entry.slot(), entry.generation()))
     }
 
     pub(super) fn shutdown(&self) {
-        // Release pairs with the Acquire of workers; the roster's lock orders it for those that go to sleep.
+        // Release pairs with the Acquire of workers; for those that go to sleep the roster's lock orders it.
         self.closed.store(true, Ordering::Release);
         for at in 0..self.accts.len() {
             let acct = &self.accts[at];
@@ -349,21 +353,23 @@ impl<S: Source> Shared<S> {
                 std::mem::take(&mut roster.threads)
             };
             join(threads.into_iter().map(|(_, thread)| thread));
+            // Entries that were queued after the last worker had ended.
             self.refuse(at);
         }
     }
 }
 
-/// Waits for the ends of threads.
+/// Joins the threads.
 pub(super) fn join(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
     for thread in threads {
-        // A worker that panicked has said so; there is nothing left to join.
+        // A worker's panic has been reported by its own thread.
         let _ = thread.join();
     }
 }
 
 impl<S: Source> Shared<S> {
-    /// The next entry of an account. The lock is not held while its item runs.
+    /// Stepped pool: returns the next entry of an account. The lock is not held while its item runs. Returns `None` if
+    /// none is queued, or if the items of a claimed bucket have not ended.
     pub(super) fn next_entry(&self, acct: usize) -> Option<WorkEntry> {
         let mut steps = self.steps();
         let Steps { batches, at, running } = &mut *steps;
@@ -372,7 +378,7 @@ impl<S: Source> Shared<S> {
             if batch.claim.is_some() && *running > 0 {
                 return None;
             }
-            // Releases the bucket of the batch before (I2).
+            // `take` releases the bucket of the batch before (I2 of `step`).
             *at = 0;
             if !self.accts[acct].take(batch) {
                 return None;
@@ -383,7 +389,7 @@ impl<S: Source> Shared<S> {
         Some(batch.entries[*at - 1])
     }
 
-    /// An item of an account has ended that [`Shared::next_entry`] gave out.
+    /// Called when an item that [`Shared::next_entry`] returned has ended.
     pub(super) fn entry_ended(&self, acct: usize) {
         self.steps().running[acct] -= 1;
     }

@@ -1,10 +1,10 @@
-//! How long items wait from queue to start.
+//! Histogram of the time that items wait from queue to start.
 //!
-//! Owns a histogram, which all workers write. There is none, and nothing is counted, unless starts are measured.
+//! Owns the histogram, which all workers write. It does not exist, and nothing is counted, unless starts are measured.
 
 use sheave_base::histogram::{Histogram, cells};
 
-/// Eight cells to each power of two of nanoseconds.
+/// Eight cells per power of two of nanoseconds.
 type Waits = Histogram<3, { cells(3, 64) }>;
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl Starts {
         }
     }
 
-    /// Upper bounds in ns and how many items waited up to that (and longer than the bound before).
+    /// Returns upper bounds in ns, each with the number of items that waited up to it and longer than the bound before.
     pub(super) fn snapshot(&self) -> Vec<(u64, u64)> {
         let counted = self.waits.iter().flat_map(|waits| waits.counted());
         counted.map(|(waits, count)| (*waits.end(), count)).collect()

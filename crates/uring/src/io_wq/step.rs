@@ -1,13 +1,14 @@
-//! A pool without threads: its work runs where and when somebody says [`Pool::step`].
+//! A pool without threads: its work runs in [`Pool::step`], on the calling thread.
 //!
-//! Owns the running of one item; which is next, `shared` knows. For simulators: rings, files and their workers run on
-//! one thread, or on several that take turns, in an order that repeats to the byte. Rings that wait, drain or are
-//! dropped take steps themselves, so nothing hangs; a simulator that wants another order steps before.
+//! Owns running one item; `shared` decides which is next. For simulators: rings, files and their workers run on one
+//! thread, or on several that take turns, in an order that is reproducible to the byte. Rings that wait, drain or are
+//! dropped take steps themselves, so nothing hangs; a simulator that wants another order takes steps before that.
 //!
 //! Invariants:
-//! - I1: a step runs one item, or says that there is none. Bound work comes before unbound unless the caller chooses.
+//! - I1: a step runs at most one item, and reports if there was none. Bound work comes before unbound unless the caller
+//!   chooses.
 //! - I2: items of one hash run in order, as with threads: the bucket is released when the last item of its batch has
-//!   ended, also when items are stepped on several threads.
+//!   ended, also if items are stepped on several threads.
 
 use sheave_base::sync::atomic::Ordering;
 
@@ -16,7 +17,7 @@ use super::work::{CANCELLED, Ends, Source};
 use super::worker::run_guarded;
 use crate::work_done::WorkDone;
 
-/// One account's work, for [`Pool::step_account`].
+/// Selects the account for [`Pool::step_account`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Account {
     /// Work that ends by itself and soon.
@@ -25,7 +26,7 @@ pub enum Account {
     Unbound,
 }
 
-/// How the item of a step has ended.
+/// Receives the result of the item that a step runs.
 struct Stepped(Option<WorkDone>);
 
 impl Ends for Stepped {
@@ -43,19 +44,20 @@ impl Ends for Stepped {
 }
 
 impl<S: Source> Pool<S> {
-    /// Whether the pool has no threads, and somebody must step.
+    /// Returns true if the pool has no threads and work runs only in steps.
     #[must_use]
     pub fn is_stepped(&self) -> bool {
         self.shared().options.stepped
     }
 
-    /// Runs one item on this thread; false when none is queued, or what is queued must wait for an item that another
-    /// thread has not ended. Only for a [stepped](super::PoolOptions::stepped) pool, and not from within an item.
+    /// Runs one item on this thread. Returns false if none is queued, or the queued ones must wait for an item that
+    /// another thread is running. Only for a [stepped](super::PoolOptions::stepped) pool; must not be called inside an
+    /// item.
     pub fn step(&self) -> bool {
         self.step_account(Account::Bound) || self.step_account(Account::Unbound)
     }
 
-    /// Runs one item of one account on this thread; false when none is queued there that may run now.
+    /// Runs one item of one account on this thread. Returns false if none is queued there that may run now.
     pub fn step_account(&self, account: Account) -> bool {
         let shared = self.shared();
         if !shared.options.stepped {

@@ -1,4 +1,4 @@
-//! The pool by itself, with sources that sleep, wait, fail and count.
+//! The pool alone, with sources that sleep, wait, fail and count.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -16,12 +16,12 @@ mod limits;
 mod panics;
 mod stress;
 
-/// Longest that anything here may take; a hang is a failure and not a timeout of the harness.
+/// Time limit of every wait in these tests, so that a hang fails here and not in the harness.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 type Script = dyn Fn(u32, Option<&Section<'_>>) -> i32 + Send + Sync;
 
-/// What a source has seen, shared with its test.
+/// Record of a source's calls, shared with its test.
 #[derive(Default)]
 pub(super) struct Seen {
     done: Mutex<Vec<(u32, i32)>>,
@@ -31,7 +31,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Waits for so many results.
+    /// Waits until the record has `count` results.
     pub(super) fn wait(&self, count: usize) -> Vec<(u32, i32)> {
         let until = Instant::now() + PATIENCE;
         let mut done = self.done.lock().unwrap();
@@ -52,7 +52,7 @@ impl Seen {
     }
 }
 
-/// A source that runs a script.
+/// Source whose items run a script.
 pub(super) struct Probe {
     seen: Arc<Seen>,
     script: Box<Script>,
@@ -63,7 +63,7 @@ impl Probe {
         std::thread_local! {
             static NOTED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
         }
-        // Once a thread: a worker that waits for a lock is blocked, and is replaced.
+        // Created once per thread: a worker that waits for a lock counts as blocked, and is replaced.
         if NOTED.replace(Arc::as_ptr(&self.seen).addr()) == Arc::as_ptr(&self.seen).addr() {
             return;
         }
@@ -71,7 +71,7 @@ impl Probe {
     }
 }
 
-/// What a test's list of results has for an item that no thread could be had for.
+/// Result that stands for `WorkDone::NoThread` in a test's list.
 pub(super) const NOT_RUN: i32 = i32::MIN;
 
 impl Source for Probe {
@@ -112,7 +112,7 @@ pub(super) fn client(
     (pool.submitter(source, slots).expect("room for a client"), seen)
 }
 
-/// Waits until something is so.
+/// Waits until a condition is true.
 pub(super) fn until(what: &str, mut so: impl FnMut() -> bool) {
     let limit = Instant::now() + PATIENCE;
     while !so() {
@@ -121,7 +121,7 @@ pub(super) fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// A gate that items wait at.
+/// Gate that items wait at until a test opens it.
 #[derive(Clone, Default)]
 pub(super) struct Gate {
     inner: Arc<(Mutex<bool>, Condvar)>,
@@ -174,8 +174,8 @@ fn items_that_are_quick_though_they_may_block_are_served_by_few_workers() {
     }
     submitter.commit();
     seen.wait(4096);
-    // A worker that the scheduler puts aside in the middle of an item looks like one that sleeps, and gets a
-    // replacement. A busy machine does so a few times in 4,096 items; one worker per item would be 64, the limit.
+    // A worker that is preempted in the middle of an item looks like a sleeping one and gets a replacement. On a busy
+    // machine this happens a few times in 4,096 items; one worker per item would be 64, the limit.
     assert!(pool.counts()[0].created <= 16, "{:?}", pool.counts()[0]);
 }
 
@@ -229,7 +229,7 @@ fn many_sleepers_sleep_together() {
     let inside = Arc::new(AtomicU32::new(0));
     let (mut submitter, seen) = client(&pool, 64, move |_, _| {
         inside.fetch_add(1, SeqCst);
-        // One after the other would never end.
+        // Run one after the other they would never end.
         until("many are inside at once", || inside.load(SeqCst) > 16);
         0
     });

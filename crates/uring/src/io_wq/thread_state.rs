@@ -1,9 +1,9 @@
-//! What the kernel knows of a worker's thread: where it may run, and whether it computes or sleeps.
+//! Kernel state of a worker's thread: its CPU affinity, and if it computes or sleeps.
 //!
-//! Owns two questions to the kernel. Neither is asked on the way of an item: the first once a thread, the second by
-//! a standby that suspects a worker to be blocked.
+//! Owns the system calls for both. None is on the path of a short item: affinity is set once per thread, and the state
+//! is read by a standby that suspects a blocked worker.
 
-/// The calling thread's id.
+/// Returns the calling thread's id.
 #[cfg(not(shuttle))]
 pub(super) fn me() -> u32 {
     std::thread_local! {
@@ -12,8 +12,8 @@ pub(super) fn me() -> u32 {
     ME.with(|me| *me)
 }
 
-/// Whether the thread computes, or waits for a CPU to do so: then it is not blocked, and another would only take its
-/// CPU away. When nobody can tell, it is taken for blocked.
+/// Returns true if the thread computes or waits for a CPU to do so. It is not blocked then, and another worker would
+/// only take CPU time from it. A thread whose state cannot be read counts as blocked.
 #[cfg(not(shuttle))]
 pub(super) fn computes(thread: u32) -> bool {
     let Ok(stat) = std::fs::read(format!("/proc/self/task/{thread}/stat")) else { return false };
@@ -22,34 +22,34 @@ pub(super) fn computes(thread: u32) -> bool {
     state == Some(&b'R')
 }
 
-/// Times that the calling thread has given up its CPU to wait for something.
+/// Returns the number of voluntary context switches of the calling thread.
 #[cfg(not(shuttle))]
 pub(super) fn switches() -> u64 {
     sheave_base::switches::voluntary_switches()
 }
 
-/// Whether an item that took so many cycles was long enough for a sleep.
+/// Returns true if an item that took `cycles` was long enough to have slept.
 #[cfg(not(shuttle))]
 #[inline]
 pub(super) fn may_have_slept(cycles: u64, overdue: u64) -> bool {
-    // A counter that ran backwards says nothing.
+    // A counter that ran backwards gives a huge difference, which proves nothing.
     cycles >= overdue && cycles < 1 << 62
 }
 
-/// The CPUs of the process: those of its first thread. A ring's thread may be bound to one of them, and whatever it
-/// starts would be too.
+/// Returns the CPUs of the process: those of its first thread. The calling thread may be bound to one CPU, and its
+/// affinity would be inherited by the threads it creates.
 #[cfg(not(shuttle))]
 fn of_process() -> Option<rustix::thread::CpuSet> {
     rustix::thread::sched_getaffinity(Some(rustix::process::getpid())).ok()
 }
 
-/// How many CPUs the process may use.
+/// Returns the number of CPUs that the process may use.
 #[cfg(not(shuttle))]
 pub(super) fn cpus_of_process() -> usize {
     of_process().map_or(1, |set| set.count().max(1) as usize)
 }
 
-/// Binds a thread, or the calling one, to CPUs; none means all of the process.
+/// Binds `thread`, or the calling thread, to `cpus`; an empty list means all CPUs of the process.
 #[cfg(not(shuttle))]
 pub(super) fn settle(thread: Option<u32>, cpus: &[usize]) {
     let mut set = rustix::thread::CpuSet::new();
@@ -60,40 +60,39 @@ pub(super) fn settle(thread: Option<u32>, cpus: &[usize]) {
         let Some(all) = of_process() else { return };
         set = all;
     }
-    // The list was checked when it was set; a CPU that went offline since leaves the thread where it may run.
+    // The list was checked when it was set. If a CPU has gone offline since, the call fails and the affinity stays.
     let thread = thread.and_then(|thread| rustix::process::Pid::from_raw(thread as i32));
     let _ = rustix::thread::sched_setaffinity(thread, &set);
 }
 
-/// The CPU that runs this thread now: it may be another already when the caller looks at the answer.
+/// Returns the CPU that runs this thread. The thread may have moved before the caller uses the number.
 #[cfg(not(any(shuttle, sheave_mesi)))]
 #[inline]
 pub(super) fn cpu() -> u32 {
     rustix::thread::sched_getcpu() as u32
 }
 
-/// In a model every thread has a CPU of its own, and so it has in the simulation of cache lines.
+/// A model, and the simulation of cache lines, give each thread a CPU of its own.
 #[cfg(any(shuttle, sheave_mesi))]
 pub(super) fn cpu() -> u32 {
     NO_CPU
 }
 
-/// No CPU's number.
+/// Placeholder that is not the number of any CPU.
 pub(super) const NO_CPU: u32 = u32::MAX;
 
-/// In a model a thread has no id, computes never, and runs where the checker lets it.
+/// In a model a thread has no id, never computes, and runs where the checker lets it.
 #[cfg(shuttle)]
 pub(super) fn me() -> u32 {
     0
 }
 
-/// See above.
 #[cfg(shuttle)]
 pub(super) fn computes(_: u32) -> bool {
     false
 }
 
-/// In a model nobody counts.
+/// A model has no context switches to count.
 #[cfg(shuttle)]
 pub(super) fn switches() -> u64 {
     0
@@ -105,24 +104,21 @@ pub(super) fn may_have_slept(_: u64, _: u64) -> bool {
     true
 }
 
-/// See above.
 #[cfg(shuttle)]
 pub(super) fn cpus_of_process() -> usize {
     2
 }
 
-/// See above.
 #[cfg(shuttle)]
 pub(super) fn settle(_: Option<u32>, _: &[usize]) {}
 
-/// The first of these CPUs that the process may not use.
+/// Returns the first of `cpus` that the process may not use.
 #[cfg(not(shuttle))]
 pub(super) fn forbidden_cpu(cpus: &[usize]) -> Option<usize> {
     let allowed = of_process()?;
     cpus.iter().copied().find(|&cpu| cpu >= rustix::thread::CpuSet::MAX_CPU || !allowed.is_set(cpu))
 }
 
-/// See above.
 #[cfg(shuttle)]
 pub(super) fn forbidden_cpu(_: &[usize]) -> Option<usize> {
     None

@@ -1,9 +1,9 @@
-//! Items that run within items.
+//! Items that run inside other items on one thread.
 //!
-//! A worker that issues an operation for a ring does so on a ring of its own, whose blocking work runs on the same
-//! thread as items of a pool without threads. Whoever wants the outer item to end early wants the inner one to.
+//! A worker issues a ring's operation on a ring of its own, whose blocking work runs on the same thread as items of a
+//! stepped pool. A request to end the outer item early applies to the inner ones too.
 //!
-//! Owns the items that run on this thread, the innermost last.
+//! Owns the stack of items that run on this thread, the innermost last.
 
 use sheave_base::sync::Arc;
 
@@ -17,9 +17,10 @@ std::thread_local! {
     static RUNNING: List = const { List::new(Vec::new()) };
 }
 
-/// An item that runs on this thread, until this is dropped.
+/// Registers an item as running on this thread until dropped.
 pub(super) struct Running<'a> {
-    /// In a model, whose threads share what belongs to a thread, nothing runs within anything.
+    /// Read only in a model and when the thread-local is gone. (In a model, where threads share thread-locals, items do
+    /// not nest.)
     #[cfg_attr(not(shuttle), allow(dead_code))]
     items: &'a Arc<Items>,
     #[cfg_attr(not(shuttle), allow(dead_code))]
@@ -29,19 +30,18 @@ pub(super) struct Running<'a> {
 impl<'a> Running<'a> {
     pub(super) fn begin(items: &'a Arc<Items>, slot: u32) -> Running<'a> {
         #[cfg(not(shuttle))]
-        // The list may be gone when the thread ends: then nothing runs within anything any more.
+        // The thread-local may be gone when the thread ends; then items do not nest.
         let _ = RUNNING.try_with(|running| running.borrow_mut().push((Arc::clone(items), slot)));
         Running { items, slot }
     }
 
-    /// Whether somebody wants this item, or one that it runs within, to end early.
+    /// Returns true if this item, or one that it runs within, was requested to end early.
     #[cfg(not(shuttle))]
     pub(super) fn is_cancelled(&self) -> bool {
         let any = |running: &List| running.borrow().iter().any(|(items, slot)| items.is_cancelled(*slot));
         RUNNING.try_with(any).unwrap_or_else(|_| self.items.is_cancelled(self.slot))
     }
 
-    /// See above.
     #[cfg(shuttle)]
     pub(super) fn is_cancelled(&self) -> bool {
         self.items.is_cancelled(self.slot)

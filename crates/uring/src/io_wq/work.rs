@@ -1,36 +1,36 @@
-//! Work as the pool sees it: what it must know of an item to place it, and nothing of what the item does.
+//! Work as the pool sees it: the properties of an item that decide where it is queued, not what it does.
 //!
 //! Owns [`WorkFlags`], read once when the item is queued and carried in the queue's [`WorkEntry`] from then on, and the
-//! contract between a pool and whoever queues work: [`Source`] and [`Ends`].
+//! contract between a pool and its clients: [`Source`] and [`Ends`].
 //!
 //! Invariants:
-//! - I1: hashed work is bound work that may block. So one account knows all there is of a hash.
-//! - I2: an entry is eight bytes and names one use of a slot: client, slot and generation. An entry whose item was
-//!   cancelled names nothing any more, wherever it still lies.
+//! - I1: hashed work is bound work that may block. So all items of a hash are in one account.
+//! - I2: an entry is eight bytes and names one use of a slot: client, slot and generation. The entry of a cancelled
+//!   item names no item any more, wherever it is stored.
 
 use sheave_iomap::completion_plan::MayBlock;
 
 use crate::work_done::WorkDone;
 
-/// Slots of one client at most.
+/// Maximum number of slots of one client.
 pub const MAX_SLOTS: u32 = 1 << SLOT_BITS;
-/// Clients of one pool at most.
+/// Maximum number of clients of one pool.
 pub const MAX_CLIENTS: u32 = 1 << CLIENT_BITS;
-/// Hash values are folded into this many buckets, as in the kernel: two hashes in one bucket are never run at once.
+/// Number of buckets that hash values are folded into, as in the kernel. Items of two hashes in one bucket never run at
+/// the same time.
 pub const HASH_BUCKETS: u32 = 64;
 
 const SLOT_BITS: u32 = 20;
 const CLIENT_BITS: u32 = 12;
-/// Bits of a generation.
 pub(super) const GENERATION_BITS: u32 = 24;
 
 const MAY_BLOCK: u8 = 1 << 0;
 const UNBOUND: u8 = 1 << 1;
 
-/// How an item ends that was cancelled before it ran because the pool shuts down.
+/// Result of an item that did not run because the pool was shut down: `-ECANCELED`.
 pub const CANCELLED: WorkDone = WorkDone::Result(-125);
 
-/// What kind of work an item is.
+/// Kind of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkFlags {
     bits: u8,
@@ -38,27 +38,27 @@ pub struct WorkFlags {
 }
 
 impl WorkFlags {
-    /// Ends by itself and soon, on files and memory: the bound account.
+    /// Bound account: ends by itself and soon (files and memory), but may block.
     pub const BOUND: WorkFlags = WorkFlags { bits: MAY_BLOCK, hash: None };
-    /// May take for ever (sockets, pipes, other machines): the unbound account.
+    /// Unbound account: may take for ever (sockets, pipes, other machines).
     pub const UNBOUND: WorkFlags = WorkFlags { bits: MAY_BLOCK | UNBOUND, hash: None };
-    /// Bound, and never blocks: run in batches with its like.
+    /// Bound account, never blocks: run in batches.
     pub const SHORT: WorkFlags = WorkFlags { bits: 0, hash: None };
 
-    /// Bound work that runs in order with, and never beside, work of the same hash.
+    /// Bound work that runs in order with, and never at the same time as, other work of the same hash.
     #[must_use]
     pub const fn hashed(hash: u32) -> WorkFlags {
         WorkFlags { bits: MAY_BLOCK, hash: Some(hash) }
     }
 
-    /// The bucket of a hash.
+    /// Returns the bucket of the hash, if the work is hashed.
     pub(super) fn bucket(self) -> Option<u32> {
         // Neighbouring numbers (inodes, file descriptors) must not share a bucket: the high bits of a multiplication
         // by 2^32 over the golden ratio spread them.
         self.hash.map(|hash| hash.wrapping_mul(0x9E37_79B9) >> (u32::BITS - HASH_BUCKETS.ilog2()))
     }
 
-    /// 0 is the bound account, 1 the unbound.
+    /// Returns the account's number: 0 bound, 1 unbound.
     pub(super) fn acct(self) -> usize {
         usize::from(self.bits & UNBOUND != 0)
     }
@@ -100,61 +100,61 @@ impl WorkEntry {
     }
 }
 
-/// Who queues work: it is called back on workers.
+/// A client's side of the pool: runs its items. Called on workers.
 pub trait Source: Send + Sync + 'static {
-    /// What a worker keeps from item to item for clients of this kind. It never leaves the worker's thread.
+    /// State that a worker keeps between items of clients of this type. It never leaves the worker's thread.
     type Context: Default;
 
     /// Runs an item that may block. A panic ends the item with `-EIO`.
     fn run(&self, context: &mut Self::Context, slot: u32, section: &Section<'_>) -> WorkDone;
 
-    /// Runs items that are short ([`WorkFlags::SHORT`]), at most 64 of them, and tells how each has ended, in whatever
-    /// order. A panic ends those that have not ended with `-EIO`.
+    /// Runs up to 64 short items ([`WorkFlags::SHORT`]) and reports the end of each to `ends`, in any order. A panic
+    /// ends the items that have not ended with `-EIO`.
     fn run_short(&self, context: &mut Self::Context, slots: &[u32], ends: &mut impl Ends);
 
-    /// These items have ended, in these ways; each item comes here exactly once unless it was cancelled. The slots can
-    /// be queued again. One call a batch: the place for the one wake-up.
+    /// Delivers results as (slot, result), once per item unless it was cancelled. The slots may be queued again. Called
+    /// once per batch, so that a batch needs one wake-up.
     fn finish(&self, done: &[(u32, WorkDone)]);
 
-    /// The item ends, and nobody has run it: there was no thread, or what ran the items before it has panicked. What
-    /// the source keeps for it is let go of, before the slot is used again.
+    /// Called for an item that ends without having run: no thread could be created, the pool was shut down, or an
+    /// earlier item of its batch panicked. The source drops the item's data before the slot is used again.
     fn not_run(&self, _slot: u32) {}
 
-    /// A worker was wanted and no thread could be had: whoever waits for an item is to
-    /// [try again](super::Submitter::retry) soon.
+    /// Called when a needed thread could not be created: a client that waits for an item should
+    /// [retry](super::Submitter::retry) soon.
     fn starved(&self) {}
 
-    /// The worker is about to sleep, or to serve another client: lets go of what it kept of this one.
+    /// Called before the worker sleeps or serves another client: drops the state that it kept for this one.
     fn rest(_: &mut Self::Context) {}
 }
 
-/// Where a source says that short items have ended.
+/// Receives the ends of short items.
 pub trait Ends {
-    /// The item at this place of the list has ended. Once an item.
+    /// Ends the item at index `at` of the slots. Called at most once per item.
     fn end(&mut self, at: usize, how: WorkDone);
 
-    /// All others have ended, in this way.
+    /// Ends all items that have not ended, with the same result.
     fn end_rest(&mut self, how: WorkDone);
 
-    /// Waits, for what was begun for the items that have not ended: the worker is replaced meanwhile if work is queued,
-    /// and what has ended is told first.
+    /// Runs `wait`, which may block until started items have ended. Delivers the results so far first; if work is
+    /// queued, another worker takes over meanwhile.
     fn blocking(&mut self, wait: impl FnOnce());
 }
 
-/// Where an item that may block runs: on a worker, which is replaced if it does.
+/// Context of an item that may block: the worker is replaced while the item blocks.
 #[derive(Debug)]
 pub struct Section<'a> {
     pub(super) token: &'a MayBlock<'a>,
 }
 
 impl Section<'_> {
-    /// For calls that need it.
+    /// Returns the permission to block, which blocking calls require.
     #[must_use]
     pub fn token(&self) -> &MayBlock<'_> {
         self.token
     }
 
-    /// Whether somebody wants the item to end early.
+    /// Returns true if the item was requested to end early.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.token.is_cancelled()

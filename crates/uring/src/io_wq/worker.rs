@@ -1,33 +1,32 @@
-//! A worker: what one thread of the pool does from its first item to its end.
+//! A worker: the loop that one pool thread runs from its creation to its end.
 //!
-//! Owns the loop, the batch in hand and the results not yet handed over. Does not own the decision that it is needed
-//! (`acct`), nor what an item does (its source).
+//! Owns the loop, the batch in hand and the results not yet delivered. `acct` decides when a worker is needed; the
+//! item's source decides how the item runs.
 //!
 //! ```text
-//!            made or woken
-//!                 |          nobody runs and nobody is in a section,
+//!          created or woken
+//!                 |          no worker runs and none is in a section,
 //!                 v          or those in sections are blocked
 //!   IDLE <----- standby ------------------------------------------> running <---> in a section
-//!     ^           (work gone, or somebody runs)                        |
+//!     ^           (work gone, or a worker runs)                        |
 //!     +----------------------------------------------------------------+  nothing left in any shard
 //!     |
 //!     +---> gone: idle for too long, above the limit, or the pool ends
 //! ```
 //!
-//! How a worker that blocks is noticed. A thread in user space is not told when it is scheduled out, so an item that
-//! may block runs in a *section*: on entering, a worker with work behind it puts one other on standby. The standby
-//! sleeps for [`WATCH_MIN`]; if no item ended meanwhile, and the kernel says that the worker which entered last is
-//! asleep and not computing, it takes over. Items that have blocked are noticed when they end (`blocked`): where some
-//! of the last ones did, nobody watches, and another worker is called for the moment in which this one sleeps
-//! (`Acct::wanted`). So items that are merely marked as blocking bring one more thread, which sleeps, and only items
-//! that block bring the limit. Items that do end, but take [`LONG_ITEM`] each (a copy of a mebibyte, a sum), are worth
-//! another CPU, if there is one: whoever watches them takes over as well.
-//!
+//! Detecting a worker that blocks. User space gets no notification when a thread is scheduled out, so an item that may
+//! block runs in a *section*: on entering, a worker with queued work behind it puts one other worker on standby. The
+//! standby sleeps for [`WATCH_MIN`]. If no item ended meanwhile, and the kernel reports the worker that entered last as
+//! asleep, the standby takes over. Items that have blocked are also detected when they end (`blocked`): if some of the
+//! recent ones did, no standby watches, and another worker is called in advance for the time in which this one sleeps
+//! (`Acct::wanted`). So items that are only marked as blocking cost one extra thread, which sleeps, and only items that
+//! block raise the number of workers to the limit. Items that end, but take [`LONG_ITEM`] each (a copy of a mebibyte, a
+//! checksum), are worth another CPU if one is free: their standby takes over as well.
 //! Invariants:
-//! - I1: results are handed over at the end of a batch and before a section is entered: nobody waits long for a
-//!   result that lies here, and all results in hand are of clients in the copy of the table.
+//! - I1: results are delivered at the end of a batch and before a section is entered, so no result is delayed by a
+//!   blocking item. All undelivered results belong to clients in this worker's copy of the table.
 //! - I2: a claimed bucket is released before the worker takes other work, sleeps or ends.
-//! - I3: a sleeping worker holds no client.
+//! - I3: a sleeping worker holds no reference to a client.
 
 use std::time::Duration;
 
@@ -48,26 +47,26 @@ use super::within;
 use super::work::{CANCELLED, Ends, Section, Source, WorkEntry};
 use crate::work_done::WorkDone;
 
-/// A worker in the same item for so long, with work behind it, is looked at.
+/// Time that a worker may stay in one item, with work queued behind it, before the standby inspects it.
 pub(super) const WATCH_MIN: Duration = Duration::from_micros(50);
-/// A standby looks again at most so late.
+/// Longest interval between two inspections by a standby; each doubles the one before.
 const WATCH_MAX: Duration = Duration::from_millis(1);
-/// Items that take so long, one with the other, are done by as many workers as there are CPUs for them. To give an item
-/// to a thread on another CPU, and have it back, takes 1 to 3 us where that polls, and some 15 where it sleeps.
+/// Average time of an item above which the work is spread over all CPUs. Handing an item to a thread on another CPU and
+/// back takes 1 to 3 us if that thread polls, about 15 us if it sleeps.
 const LONG_ITEM: Duration = Duration::from_micros(25);
 /// Result of an item whose source panicked: `-EIO`.
 const PANICKED: WorkDone = WorkDone::Result(-5);
 
-/// What a worker does next.
+/// Next state of a worker.
 enum Place {
     Standby,
     Running,
-    /// Goes to sleep from the place with these counts.
+    /// Goes to sleep; the value is the count (`RUNNING` or `STANDBY`) that the worker leaves.
     Leaving(u64),
     Gone,
 }
 
-/// The life of a worker, from its first standby to its end.
+/// Thread body of a worker.
 pub(super) fn live<S: Source>(shared: Arc<Shared<S>>, acct: usize, me: WorkerRef, parker: Parker) {
     Worker::new(shared, acct, me, parker).live();
 }
@@ -80,19 +79,18 @@ struct Worker<S: Source> {
     batch: Batch,
     clients: Vec<Option<Arc<Client<S>>>>,
     version: u32,
-    /// Results of `done_by`'s items.
+    /// Undelivered results of the client `done_by`.
     done: Vec<(u32, WorkDone)>,
     done_by: u32,
-    /// The short items in hand that were started, as entries and as slots.
+    /// Short items in hand that were started, as entries and (in `slots`) as slot numbers.
     started: Vec<WorkEntry>,
     slots: Vec<u32>,
     context: S::Context,
     clock: Option<Clock>,
-    /// Sleeps to come that do not begin with a nap.
+    /// Sleeps left that skip the nap.
     napless: u32,
-    /// As many as will follow the next nap that is of no use.
+    /// Value that `napless` gets after the next useless nap (back-off).
     napless_next: u32,
-    /// What it knows of items that block.
     own: Own,
 }
 
@@ -123,9 +121,9 @@ impl<S: Source> Worker<S> {
         &self.shared.accts[self.acct]
     }
 
-    /// From standby to its end.
     fn live(mut self) {
-        // In this order: whoever places workers meanwhile finds this one here, or has changed the list before.
+        // The thread id is published before the CPU list is read: `Acct::place` either finds the id, or has changed the
+        // list before this thread reads it.
         let tid = super::thread_state::me();
         let roster = self.acct().roster.lock();
         // Relaxed: under the lock.
@@ -145,7 +143,7 @@ impl<S: Source> Worker<S> {
         }
     }
 
-    /// Waits until it is needed or not.
+    /// Watches the workers in sections until this worker must run, or until it is not needed.
     fn stand_by(&mut self) -> Place {
         let mut watch = WATCH_MIN;
         loop {
@@ -161,7 +159,7 @@ impl<S: Source> Worker<S> {
             let woken = watch_for(&mut self.parker, watch);
             let ended = acct.left().wrapping_sub(before);
             if woken == Wake::TimedOut && are_long(ended, watch) {
-                // Those that compute have a CPU each. Another worker is of use while there is one more.
+                // Each computing worker has a CPU. Another worker helps only while a CPU is left.
                 let cpus = self.shared.cpu_count();
                 let computing = acct.computing(cpus);
                 if computing == 0 && ended == 0 {
@@ -177,7 +175,7 @@ impl<S: Source> Worker<S> {
         Place::Running
     }
 
-    /// Runs batches until there is nothing, or the worker is one too many.
+    /// Runs batches until no work is left or the worker is above the limit.
     fn work(&mut self) -> Place {
         self.own.look();
         loop {
@@ -224,12 +222,12 @@ impl<S: Source> Worker<S> {
             }
             rest = &rest[short.max(1)..];
         }
-        // Its room is kept.
+        // Keeps the allocation of the list.
         self.batch.entries = entries;
         self.flush();
     }
 
-    /// What follows is for this client.
+    /// Makes `client` the one that the next items belong to: delivers the results of the client before.
     fn serve(&mut self, client: u32) {
         if client != self.done_by {
             self.flush();
@@ -238,14 +236,14 @@ impl<S: Source> Worker<S> {
         }
     }
 
-    /// Runs short items of the client that is served.
+    /// Runs short items of the current client (`done_by`).
     fn run_short(&mut self, entries: &[WorkEntry]) {
         let Worker { shared, acct, me, clients, started, slots, context, done, own, .. } = self;
         let Some(Some(client)) = clients.get(self.done_by as usize) else { return };
         started.clear();
         slots.clear();
         for &entry in entries {
-            // Cancelled meanwhile, or of a client that was in this place before.
+            // False if the item was cancelled, or the entry belongs to an earlier client with this number.
             if start(shared, client, entry) {
                 started.push(entry);
                 slots.push(entry.slot());
@@ -255,10 +253,11 @@ impl<S: Source> Worker<S> {
         let mut ends = InHand { shared, acct: *acct, seat: &me.seat, client, started, done, left, waited: false };
         let whole = guarded(|| client.source.run_short(context, slots, &mut ends));
         if whole.is_none() {
-            // Whatever the panic has left of it. Before the rest ends: devices let go of the memory first.
+            // Discards whatever state the panic left, before the other items end: dropping the context makes devices
+            // release the items' memory.
             *context = S::Context::default();
         }
-        // After a panic some are left.
+        // Only a panic leaves items that have not ended.
         ends.end_rest(PANICKED);
         if ends.waited {
             own.look();
@@ -266,7 +265,7 @@ impl<S: Source> Worker<S> {
     }
 
     fn run_in_section(&mut self, entry: WorkEntry) {
-        // I1.
+        // I1: the item may block, so results are delivered first.
         self.flush();
         let Worker { shared, acct, me, clients, context, done, own, .. } = self;
         let Some(Some(client)) = clients.get(self.done_by as usize) else { return };
@@ -289,7 +288,7 @@ impl<S: Source> Worker<S> {
         done.push((entry.slot(), res));
     }
 
-    /// Hands results over (I1).
+    /// Delivers the results in hand (I1).
     fn flush(&mut self) {
         if self.done.is_empty() {
             return;
@@ -300,11 +299,12 @@ impl<S: Source> Worker<S> {
         self.done.clear();
     }
 
-    /// Looks for work a while before it sleeps: for as long as waking it would take. One worker at most does.
+    /// Polls for work before the worker sleeps, for about the time that a wake-up takes. At most one worker polls.
+    /// Returns whether there is work.
     fn spin(&self) -> bool {
         let acct = self.acct();
         let Some(clock) = &self.clock else { return acct.has_work() };
-        // Where most items block, those that wake from their sleep want the CPU.
+        // If most items block, workers that wake from their sleep need the CPU.
         if acct.counts().running() > 1 || acct.is_in_submitters_way() || acct.blocking.is_the_rule() {
             return acct.has_work();
         }
@@ -318,16 +318,16 @@ impl<S: Source> Worker<S> {
         true
     }
 
-    /// Sleeps until it is needed, or ends.
+    /// Goes to the idle stack and sleeps, or ends. `from` is the state that it leaves: `RUNNING` or `STANDBY`.
     fn sleep(&mut self, from: u64) -> Place {
-        // I3.
+        // I3: the copy of the table holds references to clients.
         S::rest(&mut self.context);
         self.clients.clear();
         self.version = 0;
         let acct = &self.shared.accts[self.acct];
         let mut roster = acct.roster.lock();
         if roster.closed && acct.has_work() && acct.counts().without(from).nobody_looks() {
-            // The last one to look runs what was queued before the end.
+            // At shutdown the last worker that looks runs all work that is still queued.
             acct.move_counts(STANDBY, from);
             return Place::Standby;
         }
@@ -338,7 +338,7 @@ impl<S: Source> Worker<S> {
         let naps = self.shared.options.help && self.napless == 0 && acct.begin_nap(self.me.id);
         self.napless = self.napless.saturating_sub(1);
         acct.move_counts(IDLE, from);
-        // SeqCst pairs with the fence in `wants_worker` of whoever queues (I1 of `acct`).
+        // SeqCst pairs with the fence in `wants_worker` of a thread that queues (I1 of `acct`).
         fence(Ordering::SeqCst);
         if acct.counts().nobody_looks() && acct.has_work() {
             roster.idle.pop();
@@ -350,7 +350,7 @@ impl<S: Source> Worker<S> {
         self.sleep_idle(naps)
     }
 
-    /// Sleeps on the idle stack, at first in naps where it may.
+    /// Sleeps on the idle stack; `naps` makes the first sleep a nap.
     fn sleep_idle(&mut self, mut naps: bool) -> Place {
         let acct = &self.shared.accts[self.acct];
         let helped = acct.nap.helped();
@@ -361,6 +361,7 @@ impl<S: Source> Worker<S> {
                 self.parker.park(Some(self.shared.options.idle_timeout))
             };
             let mut roster = acct.roster.lock();
+            // Not on the idle stack any more: a waker removed this worker and has already moved its count.
             let Some(at) = roster.idle.iter().position(|worker| worker.id == self.me.id) else {
                 if naps {
                     let was_of_use = acct.nap.helped() != helped;
@@ -377,7 +378,7 @@ impl<S: Source> Worker<S> {
             let nap_is_over = naps && woken == Wake::TimedOut;
             let relied = if nap_is_over || roster.closed { acct.end_nap(self.me.id) } else { false };
             if (nap_is_over || roster.closed) && acct.counts().nobody_looks() && acct.has_work() {
-                // What nobody was woken for.
+                // Short items whose wake-up was put off because this worker napped.
                 roster.idle.remove(at);
                 acct.move_counts(STANDBY, IDLE);
                 return Place::Standby;
@@ -393,7 +394,7 @@ impl<S: Source> Worker<S> {
         }
     }
 
-    /// Ends. What came in the last moment is for somebody else.
+    /// Ends the worker. Work that was queued in the last moment gets another worker.
     fn quit(&self, roster: Held<'_, Roster>, from: u64) -> Place {
         let acct = self.acct();
         acct.move_counts(0, WORKER + from);
@@ -401,8 +402,9 @@ impl<S: Source> Worker<S> {
         if acct.wants_worker() {
             self.shared.wake(self.acct);
         }
-        // Last of all: the next worker that ends finds it here and joins this thread, and must not have to wait; least
-        // of all itself.
+        // Registers as ended in the last step, because the next worker that ends joins every thread in `ended` and must
+        // not wait for a thread that still has work to do. Takes the list before adding itself, so it does not join
+        // itself.
         let mut roster = acct.roster.lock();
         roster.workers.retain(|worker| worker.id != self.me.id);
         let ended = self.shared.ended(&mut roster);
@@ -413,7 +415,7 @@ impl<S: Source> Worker<S> {
     }
 }
 
-/// Whether items of which so many have ended in this time are long, or none has ended.
+/// Returns true if the `ended` items took at least `LONG_ITEM` each on average within `time`, or if none ended.
 pub(super) fn are_long(ended: u64, time: Duration) -> bool {
     u128::from(ended) * LONG_ITEM.as_nanos() <= time.as_nanos()
 }
@@ -423,14 +425,14 @@ fn watch_for(parker: &mut Parker, time: Duration) -> Wake {
     parker.park(Some(time))
 }
 
-/// A parker's timeout may never come in a model, so that lost wake-ups show; this one always does.
+/// Always times out, unlike the modelled parker, whose timeout may never come so that lost wake-ups show.
 #[cfg(shuttle)]
 fn watch_for(_: &mut Parker, _: Duration) -> Wake {
     sheave_base::sync::thread::yield_now();
     Wake::TimedOut
 }
 
-/// Takes an item from its queue to this worker; false when it was cancelled meanwhile.
+/// Moves an item from `QUEUED` to `RUNNING`. Returns false if it was cancelled.
 #[inline]
 fn start<S: Source>(shared: &Shared<S>, client: &Client<S>, entry: WorkEntry) -> bool {
     let started = client.items.start(entry.slot(), entry.generation());
@@ -440,7 +442,7 @@ fn start<S: Source>(shared: &Shared<S>, client: &Client<S>, entry: WorkEntry) ->
     started
 }
 
-/// A worker that is in a section, until this is dropped.
+/// Counts the worker as in a section until dropped.
 struct InSection<'a> {
     acct: &'a Acct,
     seat: &'a Seat,
@@ -469,7 +471,7 @@ impl Drop for InSection<'_> {
     }
 }
 
-/// The short items that a source runs.
+/// The `Ends` of a batch of short items.
 struct InHand<'a, S: Source> {
     shared: &'a Arc<Shared<S>>,
     acct: usize,
@@ -477,13 +479,13 @@ struct InHand<'a, S: Source> {
     client: &'a Client<S>,
     started: &'a [WorkEntry],
     done: &'a mut Vec<(u32, WorkDone)>,
-    /// A bit for each that has not ended.
+    /// One bit per item of `started` that has not ended.
     left: u64,
-    /// The thread may have slept.
+    /// Set once the thread may have slept in `Ends::blocking`.
     waited: bool,
 }
 
-/// The lowest so many bits.
+/// Returns a mask of the lowest `bits` bits.
 fn full(bits: usize) -> u64 {
     debug_assert!(bits <= super::shard::BATCH, "a batch has a bit for each item");
     if bits >= 64 { u64::MAX } else { (1 << bits) - 1 }
@@ -522,7 +524,7 @@ impl<S: Source> Ends for InHand<'_, S> {
     }
 }
 
-/// Runs an item that may block. A context that saw a panic is not used again.
+/// Runs an item that may block. Replaces `context` if the item panics.
 pub(super) fn run_guarded<S: Source>(client: &Client<S>, context: &mut S::Context, slot: u32) -> WorkDone {
     let running = within::Running::begin(&client.items, slot);
     let asked = || running.is_cancelled();
@@ -533,13 +535,13 @@ pub(super) fn run_guarded<S: Source>(client: &Client<S>, context: &mut S::Contex
     })
 }
 
-/// Runs foreign code; a panic is its item's end, and not the worker's.
+/// Runs a source's code. Returns `None` if it panicked: a panic ends the item, not the worker.
 #[cfg(not(shuttle))]
 fn guarded<R>(run: impl FnOnce() -> R) -> Option<R> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).map_err(sheave_base::panics::discard).ok()
 }
 
-/// The model checker speaks through panics.
+/// Lets panics through: the model checker reports failures by them.
 #[cfg(shuttle)]
 fn guarded<R>(run: impl FnOnce() -> R) -> Option<R> {
     Some(run())

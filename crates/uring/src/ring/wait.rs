@@ -1,15 +1,16 @@
-//! Waiting, cancelling, and what starts when something ended: the calls of a ring that are not its fast path.
+//! Waiting, cancelling, and starting requests that depend on others: the calls of a ring outside its fast path.
 //!
-//! Owns when a ring sleeps and for how long: until the kernel ring or another thread wakes it (both in
-//! [`IoCtx::wait`](sheave_blk::ctx::IoCtx::wait)), the caller's time is over, or a timeout is due.
+//! Owns the decision when a ring sleeps and for how long: until the kernel ring or another thread wakes it (both in
+//! [`IoCtx::wait`](sheave_blk::ctx::IoCtx::wait)), the caller's timeout expires, or a timeout request is due.
 //!
 //! Invariants:
-//! - I1: a ring that sleeps has nothing that could start: a reap goes on until nothing is ready, and what it gives to
-//!   workers it has handed over when it returns.
-//! - I2: a ring with nothing in flight that nobody else can reach does not sleep without a time limit.
-//! - I4: a device that says when it has something is polled for at that time, and never in vain: polls in vain are
-//!   those that nothing known would end (workers, other threads). So what workers take makes no ring late for devices.
-//! - I3: a wake ends one wait: the one that runs, or else the next that would sleep.
+//! - I1: a sleeping ring has no request that could start: a reap repeats until none is ready, and has committed its
+//!   work for workers when it returns.
+//! - I2: a ring with nothing in flight and no handle on another thread does not sleep without a time limit.
+//! - I4: the ring polls for a completion that a device has announced for a time that is near, and such polling never
+//!   counts as useless. Only polling for ends of unknown time (workers, other threads) can be useless. So a ring that
+//!   has stopped polling for workers still polls for devices.
+//! - I3: a wake ends one wait: the running one, or else the next that would sleep.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use crate::prep::Cancel;
 use crate::req::{NO_SLOT, Req};
 use crate::sqe::errno;
 
-/// How soon a ring that waits tries again to make a worker for which there was no thread.
+/// Retry delay of a waiting ring after a worker's thread could not be created.
 const RETRY: Duration = Duration::from_millis(10);
 
 impl Inner {
@@ -52,7 +53,7 @@ impl Inner {
                 return Waited::Woken;
             }
             if deadline.is_none() && !self.can_complete() {
-                // The last handle may have been used, and have gone, since the look above.
+                // The last handle may have sent a wake and been dropped since the look above.
                 return if self.task_work.take_wake() { Waited::Woken } else { Waited::Idle };
             }
             let left = deadline.map(|deadline| deadline.left(self.io.clock().precise()));
@@ -69,7 +70,7 @@ impl Inner {
         }
     }
 
-    /// Sends what is prepared and waits for anything, once; see [`Ring::wait_any`](crate::Ring::wait_any).
+    /// Sends the prepared I/O and waits once for any completion; see [`Ring::wait_any`](crate::Ring::wait_any).
     pub(crate) fn wait_any(&mut self, wanted: u32, timeout: Option<Duration>) {
         self.core.queues.cq_publish();
         if !(self.io.has_unsent() && self.core.is_settled()) {
@@ -82,7 +83,8 @@ impl Inner {
         self.reap();
     }
 
-    /// Announces a wait from outside, unless there is something to read or to do now. How long it may last.
+    /// Announces that an event loop outside the ring will wait for its descriptor. Returns the longest time that it may
+    /// wait (`None` within: unlimited), or `None` if there is something to read or to do now.
     pub(super) fn prepare_wait(&mut self) -> Option<Option<Duration>> {
         self.reap();
         let steps = self.core.wq.wants_steps() && self.core.wq.pool().step();
@@ -92,7 +94,7 @@ impl Inner {
         self.core.wq.wake_deferred();
         let most = self.retry_worker(None);
         let limit = self.io.prepare_wait()?;
-        // What came before the announcement has rung nobody.
+        // Events before the announcement have not made the descriptor readable.
         if !self.task_work.is_empty() || self.task_work.take_wake() || self.io.has_socket_events() {
             self.io.cancel_wait();
             return None;
@@ -100,17 +102,17 @@ impl Inner {
         Some(self.sleep_limit([limit, most].into_iter().flatten().min()))
     }
 
-    /// Whether the ring has looked for completions long enough since `from`, which this sets when it is `None`, or has
-    /// a reason to sleep at once.
+    /// Returns true if the ring has polled long enough since `from`, or should sleep without polling. Sets `from` if it
+    /// is `None`.
     fn has_spun(&mut self, from: &mut Option<u64>) -> bool {
-        // A worker on this CPU runs when this thread sleeps.
+        // A worker that shares this CPU runs only when this thread sleeps.
         let wq = &mut self.core.wq;
         if wq.is_in_the_way() || wq.has_deferred() || wq.wants_steps() {
             return true;
         }
         let now = self.io.clock().cycles();
         if self.io.is_due_within(self.near) {
-            // I4: what it polls for after that, it has not polled for yet.
+            // I4: the polling time for workers and other threads begins after this.
             *from = Some(now);
             return false;
         }
@@ -122,8 +124,8 @@ impl Inner {
         false
     }
 
-    /// Sleeps until there may be something to reap, or does a worker's work where nobody else does. Nobody else wakes
-    /// the ring for what I1 says.
+    /// Sleeps until there may be something to reap, or runs a worker's item itself if no worker will. The assertions
+    /// check I1: nothing would wake the ring for requests that it could start itself.
     fn sleep(&mut self, wanted: u32, left: Option<Duration>) {
         if self.core.wq.before_sleep() {
             return self.run_helped();
@@ -139,10 +141,10 @@ impl Inner {
         }
         let limit = self.retry_worker(self.sleep_limit(left));
         let results = self.results_to_wait_for(wanted);
-        // A ring that hears late of an end makes late what depends on it.
+        // Dependants of a completion start when the ring wakes, so it must wake at the first.
         let wanted = if wanted > 1 && self.more_depends() { 1 } else { wanted };
-        // With a slot in use (a chain, a drain, a timeout, work after the data), more than its own CQE may depend on
-        // the end of an I/O; of plain records each end is one CQE.
+        // A request in a slot (a chain, a drain, a timeout, work after the data) may start others when it ends, so the
+        // ring must wake for each. Each end of a plain record is just one CQE.
         let remote = if self.core.reqs.live() > 0 { 1 } else { wanted };
         if results <= 1 {
             return self.io.wait_for(wanted, remote, limit);
@@ -153,8 +155,8 @@ impl Inner {
         self.task_work.is_awake();
     }
 
-    /// Whether more than its own CQE depends on the end of an I/O: a chain, a drain or a timeout goes on with it,
-    /// another waits for its bio, or it has a step to come.
+    /// Returns true if the end of an I/O may do more than post its CQE: a chain, a drain or a timeout depends on it, a
+    /// request waits for its bio, or it has a further step.
     fn more_depends(&self) -> bool {
         let Core { reqs, deferred, retry, timers, .. } = &self.core;
         let goes_on = |req: &Req| {
@@ -165,36 +167,36 @@ impl Inner {
         others || (reqs.live() > 0 && reqs.iter_live().any(|(_, req)| goes_on(req)))
     }
 
-    /// For how many results of workers the ring need not be woken, and one more. What counts CQEs, or waits for the end
-    /// of others, hears of each.
+    /// Returns the number of workers' results until which the ring may sleep. A timeout that counts CQEs, or a drain,
+    /// must be updated at each result: then it is 0.
     fn results_to_wait_for(&self, wanted: u32) -> u32 {
         let Core { wq, timers, deferred, .. } = &self.core;
         if timers.is_armed() || !deferred.is_empty() { 0 } else { wq.results_to_wait_for(wanted) }
     }
 
-    /// Runs what was taken back from the workers: operations are issued as if they had never been theirs.
+    /// Issues the requests that were taken back from the workers, as if they had not been queued there.
     #[cold]
     pub(super) fn run_helped(&mut self) {
         self.core.quiet.stir();
-        // What workers have ended was queued before.
+        // Results of workers were queued earlier, so they are taken first.
         self.take_done();
         while let Some((slot, how)) = self.core.wq.pop_helped() {
             self.worker_done(slot, how);
         }
     }
 
-    /// Tries again to make a worker for which there was no thread. How long the ring may sleep, which it otherwise may
-    /// for the time `left`.
+    /// Tries again to create a worker if its thread could not be created. Returns how long the ring may sleep: `left`,
+    /// or less if another retry will be due.
     fn retry_worker(&self, left: Option<Duration>) -> Option<Duration> {
         if !self.core.wq.is_starved() {
             return left;
         }
         self.core.wq.retry();
-        // The next try is not at once: what the last one lacked it may lack for a while.
+        // The retry is delayed because the missing resource is likely to stay missing for a while.
         Some(left.map_or(RETRY, |left| left.min(RETRY)))
     }
 
-    /// How long the ring may sleep.
+    /// Returns the time that the ring may sleep: `left`, or until the next timeout is due.
     fn sleep_limit(&self, left: Option<Duration>) -> Option<Duration> {
         if !self.core.timers.is_armed() {
             return left;
@@ -202,19 +204,19 @@ impl Inner {
         [left, self.core.timers.wait_limit(self.io.clock())].into_iter().flatten().min()
     }
 
-    /// Whether anything could still post a CQE: a request, or another thread with a handle of this ring. In the latter
-    /// case the ring hears of the handle's end.
+    /// Returns true if a CQE could still be posted: by a request, or by another thread that has a handle of this ring.
+    /// In the latter case the ring is woken when the handle is dropped.
     fn can_complete(&self) -> bool {
         if self.core.live() > 0 {
             return true;
         }
         self.task_work.count_handles();
         let handle = self.task_work.handle();
-        // The mailbox last: a handle that has gone may have sent something before.
+        // The mailbox is read last: a handle may have sent something before it was dropped.
         self.task_work.is_shared(self.core.files.handles_of(handle)) || self.task_work.has_mail()
     }
 
-    /// Ends the timeouts that are due or have seen enough CQEs, and starts what waited for them.
+    /// Ends the timeouts that are due or have counted enough CQEs, and starts the requests that waited for them.
     #[cold]
     pub(super) fn run_timeouts(&mut self) {
         self.core.run_timers(self.io.clock());
@@ -227,7 +229,7 @@ impl Inner {
         }
     }
 
-    /// Starts what waited behind a drain or in a chain, until nothing more may start.
+    /// Starts requests that waited behind a drain or in a chain, until no more can start.
     pub(super) fn start_waiting(&mut self) {
         while !(self.core.ready.is_empty() && self.core.deferred.is_empty()) {
             self.run_deferred();
@@ -241,8 +243,8 @@ impl Inner {
         }
     }
 
-    /// Waits until everything submitted has completed. Completions stay to be read; those that find the CQ full are
-    /// kept behind it.
+    /// Waits until every submitted request has completed. CQEs stay to be read; those that do not fit into the CQ go to
+    /// the overflow list.
     pub(super) fn drain(&mut self) {
         while self.core.live() > 0 {
             self.reap();
@@ -253,7 +255,8 @@ impl Inner {
         self.reap();
     }
 
-    /// Cancels operations that wait, without an SQE: the first that matches, or all ([`Cancel::all`],
+    /// Cancels waiting operations without an SQE: the first that matches, or all for a target of many. Returns the
+    /// number cancelled.
     pub(super) fn cancel(&mut self, what: Cancel) -> Result<u32, Errno> {
         let target = what.target(self.core.files.ring_number());
         if !target.is_valid() {

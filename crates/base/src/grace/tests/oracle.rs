@@ -1,29 +1,30 @@
-//! A grace against an oracle: random work of several seats on one thread, and what a ticket may and must say.
+//! A grace compared with an oracle: random work of several seats on one thread, and the answers a ticket may and must
+//! give.
 //!
-//! The oracle knows when each section and each I/O began and ended, and nothing of phases:
+//! The oracle records when each section and each I/O began and ended, and does not use phases:
 //!
-//! - O1 (I2): a ticket is not over while a section is open that was open when it was taken, nor while an I/O has not
-//!   ended that was counted by then, or later in such a section.
-//! - O2: what is over stays so, and what was taken before it is over too.
-//! - O3: what begins later holds up nothing for ever. A look at which nothing is left of what had begun before some
-//!   earlier look takes a step; four such looks end a ticket, whatever goes on meanwhile: two steps of the period that
-//!   runs, and two of the ticket's own.
-//! - O4 (I5): while a ticket is not over somebody is named who holds it up, with as many I/Os as that seat has at most.
+//! - O1 (I2): a ticket is not over while a section is open that was open when the ticket was taken, nor while an I/O
+//!   has not ended that was counted by then, or later in such a section.
+//! - O2: a ticket that is over stays over, and so is every ticket taken before it.
+//! - O3: work that begins later cannot hold a ticket up for ever. A check takes a step if everything has ended that had
+//!   begun before some earlier check. Four such checks end a ticket, whatever else goes on: two steps of the running
+//!   period, and two of the ticket's own.
+//! - O4 (I5): while a ticket is not over at least one holder is named, with at most as many I/Os as its seat has.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// What one seat does next, or somebody who waits.
+/// Next action of a seat, or of the thread that waits.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Enter(usize),
-    /// Counts so many I/Os, if the seat is in a section.
+    /// Counts that many I/Os, if the seat is in a section.
     Count(usize, u64),
     Leave(usize),
     /// Ends one of the seat's I/Os.
     End(usize, usize),
-    /// The seat goes, when it has nothing, and another comes.
+    /// Replaces a seat that has no section and no I/O.
     Renew(usize),
     Start,
     Look(usize),
@@ -31,18 +32,18 @@ enum Act {
 
 const SEATS: usize = 3;
 
-/// Something that has begun and may hold a ticket up: a section, or an I/O.
+/// A counted I/O that has not ended and may hold a ticket up.
 #[derive(Clone, Copy, Debug)]
 struct Holding {
     began: u64,
-    /// When the section began in which it was counted.
+    /// Beginning of the section in which it was counted.
     section: u64,
     phase: Phase,
 }
 
 struct Place {
     seat: Seat,
-    /// When its section began, if it is in one.
+    /// Beginning of its section, if it is in one.
     section: Option<u64>,
     ios: Vec<Holding>,
 }
@@ -51,7 +52,7 @@ struct Known {
     ticket: Ticket,
     taken: u64,
     over: bool,
-    /// A look at which everything had ended that began before this moment takes a step (O3).
+    /// Moment of an earlier check. A check takes a step if everything that began before this moment has ended (O3).
     since: Option<u64>,
     steps: u32,
 }
@@ -71,14 +72,14 @@ impl Oracle {
         Oracle { places, tickets: Vec::new(), now: 0, grace }
     }
 
-    /// Whether anything is left that began before this moment.
+    /// Returns true if a section or an I/O that began before `moment` has not ended.
     fn is_any_left_of(&self, moment: u64) -> bool {
         self.places.iter().any(|place| {
             place.section.is_some_and(|began| began < moment) || place.ios.iter().any(|io| io.began < moment)
         })
     }
 
-    /// Whether anything is left that this ticket must wait for (O1).
+    /// Returns true if the ticket of the moment `taken` must still wait (O1).
     fn holds(&self, taken: u64) -> bool {
         self.places.iter().any(|place| {
             place.section.is_some_and(|began| began < taken) || place.ios.iter().any(|io| io.section < taken)
@@ -146,7 +147,7 @@ impl Oracle {
         }
     }
 
-    /// Everything ends: so does every ticket, at one look.
+    /// When all work has ended, one check ends every ticket.
     fn end(&mut self) {
         for at in 0..SEATS {
             self.act(Act::Leave(at));

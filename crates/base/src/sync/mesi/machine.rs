@@ -13,8 +13,8 @@
 //! * I1: a line that is modified or exclusive has one holder.
 //! * I2: the distance of a hop is that of the processor that has to answer: the nearest holder for a read, the farthest
 //!   for a write.
-//! * I3: hops of a processor that holds a lock delay everyone else who waits for that lock: they are counted for the
-//!   lock too.
+//! - I3: a hop of a processor that holds a lock delays every processor that waits for that lock, so it is counted for
+//!   the lock too.
 
 use std::collections::HashMap;
 
@@ -131,7 +131,7 @@ impl Machine {
     }
 
     /// Counts an access of a processor to `bytes` bytes at `address`. Returns true if another processor has ever
-    /// touched one of these lines: an access that nobody else sees may happen at any time, and needs no switch of
+    /// touched one of these lines. An access that returns false is visible to no other thread, and needs no switch of
     /// threads.
     pub fn touch(&mut self, cpu: usize, address: usize, bytes: usize, access: Access) -> bool {
         let mut crossed = false;
@@ -218,7 +218,7 @@ impl Machine {
         let lines = self.lines.values().map(|line| line.hops);
         counts.busiest =
             lines.chain(self.locks.values().copied()).filter(|hops| hops.iter().sum::<u64>() > 0).collect();
-        // Sorted by number, then by distance, so that the order is the same in each run.
+        // Ties are sorted by distance, so that the order is the same in each run.
         counts.busiest.sort_by_key(|hops| std::cmp::Reverse((hops.iter().sum::<u64>(), *hops)));
         counts
     }

@@ -67,7 +67,7 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Thread {
     Runs,
-    /// Waits for `key`, since a moment of which only the order matters.
+    /// Waits for `key`. `since` is a logical time: the thread that has waited longest is woken first.
     Waits {
         key: usize,
         timed: bool,

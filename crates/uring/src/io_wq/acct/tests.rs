@@ -1,4 +1,4 @@
-//! Where clients' items go, and when a shard's bit is set.
+//! Placement of clients' items in shards, and a shard's bit.
 
 use super::super::work::WorkFlags;
 use super::*;
@@ -16,7 +16,7 @@ fn clients_have_different_shards_as_long_as_there_are_some() {
     }
     let lengths: Vec<_> = acct.shards.iter().map(|shard| shard.lock().len()).collect();
     assert_eq!(lengths, [2; 4]);
-    // Round by round, whoever takes.
+    // Round-robin, whichever worker takes.
     let mut batch = Batch::new();
     let takes = std::iter::from_fn(|| acct.take(&mut batch).then(|| batch.entries[0].client()));
     assert_eq!(takes.collect::<Vec<_>>(), (0..8).collect::<Vec<_>>());
@@ -28,7 +28,7 @@ fn a_shard_that_a_hashed_push_sweeps_empty_is_not_marked() {
     let acct = Acct::new(1, 1, None);
     acct.reserve(0, 4, 4);
     let mut batch = Batch::new();
-    // A worker has the bucket. What is queued behind it has no turn yet.
+    // A worker has claimed the bucket; items queued behind it have no turn yet.
     acct.push_hashed(&[(0, entry(0, 0))], &|_| true);
     assert!(acct.take(&mut batch) && batch.claim.is_some());
     acct.push(0, &[entry(0, 1)], &|_| true);
@@ -38,7 +38,7 @@ fn a_shard_that_a_hashed_push_sweeps_empty_is_not_marked() {
         pushed += 1;
     }
     assert!(acct.has_work() && pushed > 0);
-    // All were cancelled meanwhile, that without a hash too.
+    // All were cancelled meanwhile, including the one without a hash.
     acct.push_hashed(&[(0, entry(0, 3))], &|_| false);
     assert!(!acct.has_work(), "nothing can be taken");
     acct.release((0, 0));
@@ -67,7 +67,7 @@ fn a_worker_is_called_where_items_block_nobody_takes_work_and_there_may_be_one()
     acct.set_cpus(2);
     acct.reserve(0, 4, 4);
     acct.push(0, &[entry(0, 0)], &|_| true);
-    // Three of at most four, all in sections.
+    // Three workers of at most four, all in sections.
     acct.move_counts(3 * WORKER, 0);
     assert_eq!(acct.wanted(), 0, "a standby watches as long as nothing has blocked");
     acct.blocking.found_blocked();

@@ -1,4 +1,4 @@
-//! The buckets against a model, with the tail checked after every operation.
+//! Buckets compared with a model; the tail is checked after every operation.
 
 use sheave_base::rng::Rng;
 

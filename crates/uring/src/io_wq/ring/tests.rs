@@ -1,4 +1,4 @@
-//! What a ring does when no thread can be had: a pool that was ended behaves like one.
+//! A ring whose pool can create no thread: a pool that was shut down behaves like one.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -33,7 +33,7 @@ fn without_a_thread_the_ring_issues_what_only_wanted_to_be_asynchronous() {
     assert_eq!(ring.in_flight(), 0);
 }
 
-/// Space in which each write is the first; with checksums or not.
+/// Space in which every write is the first to its place; with or without checksums.
 #[derive(Debug)]
 struct New {
     device: Device,
@@ -92,7 +92,7 @@ fn without_a_thread_the_file_hears_of_the_end_of_every_write_all_the_same() {
             }
             ring.submit().expect("submitted");
             let ticket = file.grace.start();
-            // The ring goes after this many steps towards the end, or after the end.
+            // The ring is dropped this many steps before or after the end.
             if reaps == 3 {
                 ring.drain();
                 let ended: Vec<_> = ring.completions().map(|c| (c.user_data, c.res)).collect();
@@ -109,7 +109,7 @@ fn without_a_thread_the_file_hears_of_the_end_of_every_write_all_the_same() {
     }
 }
 
-/// Syncs wait until another has begun.
+/// File whose sync waits until another sync has begun.
 #[derive(Debug)]
 struct Pair(Device, AtomicU32);
 
@@ -137,7 +137,7 @@ impl File for Pair {
     }
 }
 
-/// A pool that refuses those of the threads that are to be made whose numbers `refuses` names.
+/// Makes a pool in which the creation of those threads fails whose numbers `refuses` accepts.
 fn gated(tries: &Arc<AtomicU32>, refuses: impl Fn(u32) -> bool + Send + Sync + 'static) -> IoWq {
     let tried = Arc::clone(tries);
     let gate = move || match refuses(tried.fetch_add(1, Ordering::SeqCst)) {
@@ -148,7 +148,7 @@ fn gated(tries: &Arc<AtomicU32>, refuses: impl Fn(u32) -> bool + Send + Sync + '
     IoWq { pool: Pool::with_gate(options, Some(Arc::new(gate))) }
 }
 
-/// A ring that has asked for a sync of two files, of which one ends when the other has begun.
+/// Makes a ring that has submitted a sync of two files; one ends when the other has begun.
 fn two_syncs(pool: &IoWq) -> (Ring, Arc<Pair>) {
     let mut ring = Ring::builder().entries(8).io_wq(pool).build().expect("a ring");
     let file = Arc::new(Pair(open_device("null:size=1M").expect("a device"), AtomicU32::new(0)));
@@ -192,7 +192,7 @@ fn a_wait_from_outside_tries_again_to_make_a_worker() {
     }
     let tried = tries.load(Ordering::SeqCst);
     let wait = loop {
-        // News of the pool's state may come first.
+        // A report of the pool's state may come first.
         if let Some(wait) = ring.prepare_wait() {
             break wait;
         }
@@ -247,7 +247,7 @@ fn a_cancel_gives_the_work_up_at_once_and_nothing_is_expected_of_it() {
     assert!(!wq.wants_steps());
 }
 
-/// A way into a pool that nobody works for.
+/// Makes a connection to a pool without a worker.
 fn way(slots: u32) -> RingWq {
     let parker = sheave_base::parker::Parker::new().expect("a parker");
     let task_work = crate::task_work::TaskWork::new(slots, slots, parker.unparker());
@@ -287,7 +287,7 @@ fn a_wait_from_outside_wakes_the_worker_that_was_not_woken() {
         ring.submit().expect("submitted");
         let was_deferred = ring.state().core.wq.has_deferred();
         deferred += u32::from(was_deferred);
-        // A result that is there already answers at once.
+        // A result that is already there ends the wait at once.
         let waits = ring.prepare_wait().is_some();
         assert!(!(waits && ring.state().core.wq.has_deferred()), "it will sleep, and nobody helps");
         ring.drain();
@@ -295,8 +295,8 @@ fn a_wait_from_outside_wakes_the_worker_that_was_not_woken() {
     }
 }
 
-/// Without threads the ring issues what workers should have; what they would have done is gone then, also for a NOP,
-/// which puts no work of its own into the slot.
+/// Without threads the ring issues operations meant for workers. Their work entry is removed, also for a NOP, which
+/// puts no work of its own into the slot.
 #[test]
 fn what_no_worker_has_done_is_done_by_none_later() {
     let fails = Arc::new(AtomicBool::new(true));

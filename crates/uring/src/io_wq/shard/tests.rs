@@ -1,4 +1,4 @@
-//! What a batch is made of, and what a full shard does.
+//! Composition of a batch, and the sweep of a full shard.
 
 use super::super::work::WorkFlags;
 use super::*;
@@ -7,7 +7,7 @@ fn entry(slot: u32, flags: WorkFlags) -> WorkEntry {
     WorkEntry::new(0, slot, 1, flags)
 }
 
-/// Takes everything; the slots of each batch.
+/// Takes all entries. Returns the slots of each batch.
 fn drain(queue: &mut Queue) -> Vec<Vec<u32>> {
     let mut batches = Vec::new();
     let mut batch = Batch::new();

@@ -1,4 +1,4 @@
-//! What was waited is told by the upper bound of its cell, and only if it is measured.
+//! A wait is reported by the upper bound of its cell, and only if measured.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Steps: one item each, in order, on the caller's thread; nothing runs by itself.
+//! Steps: one item each, in order, on the caller's thread; no item runs outside a step.
 
 use std::sync::Mutex;
 
@@ -6,7 +6,7 @@ use super::super::{Ends, PoolOptions, Section, WorkFlags};
 use super::*;
 use crate::work_done::WorkDone;
 
-/// Writes down what runs and what ends, with the thread.
+/// Source that records which items run and end, with the thread.
 #[derive(Default)]
 struct Log(Mutex<Vec<(&'static str, u32)>>, Mutex<Vec<std::thread::ThreadId>>);
 
@@ -76,7 +76,7 @@ fn the_caller_may_choose_the_account() {
     assert!(!threads.step(), "a pool with threads runs its work itself");
 }
 
-/// Waits in the item of slot 0 until it may go on.
+/// Source whose item of slot 0 waits until the test lets it continue.
 struct Slow(std::sync::Arc<Log>, std::sync::Arc<std::sync::Barrier>);
 
 impl Source for Slow {

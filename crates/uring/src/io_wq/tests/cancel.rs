@@ -1,4 +1,4 @@
-//! Cancel in every state, and what a full shard does with the entries that cancels leave behind.
+//! Cancel in every state, and the sweep of a full shard of entries that cancels left behind.
 
 use super::*;
 

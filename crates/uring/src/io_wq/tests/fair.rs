@@ -1,11 +1,11 @@
-//! Fairness: nobody waits for more than a batch of each other client, nor behind work that computes while a CPU idles.
+//! Fairness: an item waits for at most one batch of each other client, and not behind computing work while a CPU idles.
 
 use super::*;
 
-/// The clients by whom items ran, in order.
+/// Clients in the order in which their items ran.
 type Log = Arc<Mutex<Vec<usize>>>;
 
-/// A client that writes itself down; its slot 0 waits at the gate.
+/// Client that records its number; its slot 0 waits at the gate.
 fn logging(pool: &Pool<Probe>, who: usize, log: &Log, gate: &Gate) -> (Submitter<Probe>, Arc<Seen>) {
     let (log, gate) = (Arc::clone(log), gate.clone());
     client(pool, 4096, move |slot, section| {
@@ -30,7 +30,7 @@ fn an_item_waits_for_at_most_a_batch_of_each_other_client() {
         let pool = Pool::new(PoolOptions { shards, ..options(1, 1) });
         let (log, gate) = (Log::default(), Gate::default());
         let mut clients: Vec<_> = (0..6).map(|who| logging(&pool, who, &log, &gate)).collect();
-        // The only worker is busy while the others queue: floods of five, and last of all one item of the sixth.
+        // The only worker is busy while the others queue: floods of five clients, and last one item of the sixth.
         clients[0].0.queue(0, WorkFlags::BOUND);
         clients[0].0.commit();
         until("the worker is in its section", || pool.counts()[0].in_section == 1);
@@ -51,7 +51,7 @@ fn an_item_waits_for_at_most_a_batch_of_each_other_client() {
     }
 }
 
-/// Computes until it is told to stop.
+/// Item that computes until the test stops it.
 fn spin_until(stop: &AtomicU32, at_least: u32) {
     let limit = Instant::now() + PATIENCE;
     while stop.load(SeqCst) < at_least {
@@ -71,7 +71,7 @@ fn work_behind_an_item_that_computes_has_an_idle_cpu() {
     let count = Arc::clone(&done);
     let (mut submitter, seen) = client(&pool, 8, move |slot, _| {
         if slot == 0 {
-            // As long as it takes the others, which are trivial.
+            // Computes until the other items, which are trivial, have ended.
             spin_until(&count, 7);
         } else {
             count.fetch_add(1, SeqCst);
@@ -92,7 +92,7 @@ fn items_are_long_that_take_25_us_one_with_the_other() {
     }
 }
 
-/// Computes for this long.
+/// Item that computes for a given time.
 fn compute(time: Duration) {
     let start = Instant::now();
     while start.elapsed() < time {
@@ -107,7 +107,7 @@ fn items_that_end_but_take_their_time_have_every_cpu() {
         return;
     }
     let pool = Pool::new(options(8, 1));
-    // Shorter than whoever watches the first worker sleeps between two looks.
+    // Shorter than the interval between two looks of the standby.
     let (mut submitter, seen) = client(&pool, 4096, |_, _| {
         compute(Duration::from_micros(60));
         0

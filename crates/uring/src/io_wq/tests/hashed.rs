@@ -1,10 +1,10 @@
-//! Hashed work: in order, and never two of one hash at once, whoever runs it.
+//! Hashed work: in order, and never two items of one hash at once, whichever worker runs them.
 
 use super::*;
 
 const HASHES: u32 = 8;
 
-/// Watches the order and the exclusion of each hash: item `slot` has the hash `slot % HASHES`.
+/// Source that checks the order and the exclusion of each hash: item `slot` has the hash `slot % HASHES`.
 #[derive(Default)]
 struct Order {
     busy: [AtomicU32; HASHES as usize],
@@ -135,7 +135,7 @@ fn cancelled_head_middle_and_tail_leave_the_order_of_the_rest() {
         assert_eq!(submitter.cancel(slot), Cancelled::NotFound, "one outcome");
     }
     assert_eq!(submitter.cancel(0), Cancelled::Running);
-    // Behind a cancelled tail, and in a slot that an entry still names.
+    // Queued behind a cancelled tail, in a slot that a stale entry still names.
     submitter.queue(10, WorkFlags::hashed(5));
     submitter.queue(5, WorkFlags::hashed(5));
     submitter.commit();

@@ -1,9 +1,9 @@
-//! Short items that their own client runs, and wake-ups that are put off for it: a worker and its submitter on one CPU.
+//! Short items that their own client runs, and the wake-ups put off for them: a worker and its submitter on one CPU.
 
 use super::super::nap::NAP;
 use super::*;
 
-/// A pool whose workers run on the one CPU on which this thread stays from now on.
+/// Makes a pool whose workers run on the CPU to which this thread is bound from now on.
 fn pool_on_this_cpu(options: PoolOptions) -> Pool<Probe> {
     let cpu = rustix::thread::sched_getcpu();
     let mut set = rustix::thread::CpuSet::new();
@@ -12,7 +12,7 @@ fn pool_on_this_cpu(options: PoolOptions) -> Pool<Probe> {
     Pool::new(PoolOptions { cpus: vec![cpu], spin: Duration::ZERO, ..options })
 }
 
-/// A client whose worker has just run its slot 0, and naps or is about to.
+/// Makes a client whose worker has just run its slot 0, and naps or is about to.
 fn napping(options: PoolOptions) -> (Pool<Probe>, Submitter<Probe>, Arc<Seen>) {
     let pool = pool_on_this_cpu(options);
     let (mut submitter, seen) = client(&pool, 256, |slot, _| slot as i32);
@@ -22,7 +22,7 @@ fn napping(options: PoolOptions) -> (Pool<Probe>, Submitter<Probe>, Arc<Seen>) {
     (pool, submitter, seen)
 }
 
-/// Brings the worker back to its nap; how many results there are then.
+/// Makes the worker nap again. Returns the number of results at that time.
 fn again(pool: &Pool<Probe>, submitter: &mut Submitter<Probe>, seen: &Seen) -> usize {
     let before = seen.now().len();
     submitter.queue(0, WorkFlags::BOUND);
@@ -45,7 +45,7 @@ fn a_client_that_waits_on_its_workers_cpu_takes_its_short_items_back_in_order() 
         let first = back.len();
         assert!(first <= 64, "{first} at once");
         submitter.help(&mut back);
-        // What it got is the head of the row, in order, as far as no worker came first.
+        // The items taken back are the head of the row, in order, unless a worker came first.
         assert!(back.is_sorted(), "{back:?}");
         submitter.wake_deferred();
         let mut ended: Vec<u32> = seen.wait(before + 100 - back.len())[before..].iter().map(|end| end.0).collect();
@@ -61,7 +61,7 @@ fn a_client_that_waits_on_its_workers_cpu_takes_its_short_items_back_in_order() 
 
 #[test]
 fn a_client_that_neither_waits_nor_calls_is_served_by_the_worker_that_naps() {
-    // No worker ends, and finds at its end what it had overlooked.
+    // A long idle timeout, so that no worker ends during the test and finds the items then.
     let (pool, mut submitter, seen) = napping(PoolOptions { idle_timeout: Duration::from_secs(3600), ..options(1, 1) });
     let mut deferred = 0;
     while deferred < 20 {
@@ -69,7 +69,7 @@ fn a_client_that_neither_waits_nor_calls_is_served_by_the_worker_that_naps() {
         submitter.queue(1, WorkFlags::SHORT);
         submitter.commit();
         deferred += u32::from(std::mem::take(&mut submitter.deferred));
-        // Only the worker's own look finds it.
+        // Only the worker's own look after its nap finds the item.
         assert_eq!(seen.wait(before + 1)[before], (1, 1));
     }
 }
@@ -162,12 +162,12 @@ fn a_worker_that_nobody_relies_on_naps_once() {
 fn naps_that_are_of_no_use_become_rare_and_come_back_when_they_are() {
     let (pool, mut submitter, seen) = napping(options(1, 1));
     let naps = |pool: &Pool<Probe>| pool.shared().accts[0].nap.is_somebody();
-    // What nobody but the worker can run wakes it from each nap.
+    // An item that only a worker can run wakes it from each nap.
     let mut count = |rounds: u32| (0..rounds).filter(|_| (again(&pool, &mut submitter, &seen), naps(&pool)).1).count();
     count(256);
     let rare = count(256);
     assert!((1..=8).contains(&rare), "{rare} naps in 256 sleeps");
-    // Then a client comes that helps: one nap in which it does brings the others back.
+    // One nap in which a client takes items back makes naps frequent again.
     let mut helped = 0;
     for _ in 0..512 {
         again(&pool, &mut submitter, &seen);

@@ -1,4 +1,4 @@
-//! Limits, idle workers, threads that cannot be made, and the end.
+//! Limits, idle workers, threads that cannot be created, and shutdown.
 
 use std::io;
 use std::sync::atomic::AtomicBool;
@@ -13,7 +13,7 @@ fn there_are_never_more_workers_than_the_limit() {
     let (mut submitter, seen) = client(&pool, 128, move |_, _| {
         let now = counted.0.fetch_add(1, SeqCst) + 1;
         counted.1.fetch_max(now, SeqCst);
-        // However busy the machine is: the first ones wait for the others.
+        // Independent of the machine's load: the first items wait for the others.
         until("all that may be are at work", || counted.1.load(SeqCst) >= 3);
         std::thread::sleep(Duration::from_micros(500));
         counted.0.fetch_sub(1, SeqCst);
@@ -73,7 +73,7 @@ fn a_raised_limit_takes_effect() {
     submitter.queue(1, WorkFlags::BOUND);
     submitter.commit();
     until("the only worker is blocked", || pool.counts()[0].in_section == 1);
-    // Nobody queues anything after this.
+    // Nothing is queued after this.
     pool.set_max_workers([2, 1]);
     seen.wait(1);
     submitter.queue(2, WorkFlags::BOUND);
@@ -100,7 +100,7 @@ fn idle_workers_end_after_their_time_and_come_back() {
     }
 }
 
-/// A pool whose threads cannot be made while the flag is set.
+/// Makes a pool whose threads cannot be created while the flag is set.
 fn failing(bound: u32, fails: &Arc<AtomicBool>) -> Pool<Probe> {
     let fails = Arc::clone(fails);
     let gate: shared::SpawnGate =
@@ -183,7 +183,7 @@ fn a_shutdown_ends_every_item_once_and_reaches_both_accounts() {
         "unbound work that had not started is not"
     );
     assert_eq!(pool.counts().map(|acct| acct.workers), [0, 0]);
-    // What comes later is refused.
+    // Items queued later are refused.
     submitter.queue(0, WorkFlags::BOUND);
     submitter.commit();
     assert_eq!(seen.wait(41)[40], (0, NOT_RUN));
@@ -219,7 +219,7 @@ fn idle_workers_use_no_cpu() {
     until("all sleep", || pool.counts()[0].idle == pool.counts()[0].workers);
     let (used, workers) = cpu_of_threads("quiet");
     assert!(workers > 0 && used > 0, "{workers} workers have used {used} ns");
-    // The last one to announce its sleep may not be there yet on a loaded machine.
+    // On a loaded machine the last worker to announce its sleep may not be asleep yet.
     until("no CPU time is used any more", || {
         let before = cpu_of_threads("quiet");
         std::thread::sleep(Duration::from_millis(50));
@@ -227,7 +227,7 @@ fn idle_workers_use_no_cpu() {
     });
 }
 
-/// CPU time in ns of the threads whose name begins like this, and how many they are.
+/// Returns the CPU time in ns of the threads whose name begins with `name`, and their number.
 fn cpu_of_threads(name: &str) -> (u64, usize) {
     let tasks = std::fs::read_dir("/proc/self/task").expect("proc");
     let read = |task: &std::path::Path, file: &str| std::fs::read_to_string(task.join(file)).unwrap_or_default();
@@ -236,8 +236,8 @@ fn cpu_of_threads(name: &str) -> (u64, usize) {
     times.fold((0, 0), |(sum, count), ns: Option<u64>| (sum + ns.unwrap_or_default(), count + 1))
 }
 
-/// A pool of one worker that is at its first item, behind the gate, and for whose second item no thread can be had as
-/// long as the flag says so.
+/// Makes a pool with one worker, which is in its first item, behind the gate; while the flag is set no thread can be
+/// created for its second item.
 fn starved() -> (Pool<Probe>, Submitter<Probe>, Arc<Seen>, Gate, Arc<AtomicBool>) {
     let refuse = Arc::new(AtomicBool::new(false));
     let refused = Arc::clone(&refuse);
@@ -288,7 +288,7 @@ std::thread_local! {
     static LAST_ACT: std::cell::RefCell<Option<Leaves>> = const { std::cell::RefCell::new(None) };
 }
 
-/// Waits at a gate when its thread ends, and so long behind it.
+/// Waits at a gate in the destructor of its thread, and a given time behind it.
 struct Leaves(Gate, Arc<AtomicU32>, Duration);
 
 impl Drop for Leaves {
@@ -305,14 +305,14 @@ fn nobody_who_queues_waits_for_a_thread_to_end_and_the_end_of_the_pool_does() {
     let (gate, gone) = (Gate::default(), Arc::new(AtomicU32::new(0)));
     let (at, left, worker) = (gate.clone(), Arc::clone(&gone), AtomicU32::new(0));
     let (mut submitter, seen) = client(&pool, 1, move |_, _| {
-        // The first takes longest, and whoever ends after it must have joined it.
+        // The first thread takes longest, and the worker that ends next must join it.
         let time = Duration::from_millis(100) * (2 - worker.fetch_add(1, SeqCst));
         LAST_ACT.set(Some(Leaves(at.clone(), Arc::clone(&left), time)));
         0
     });
     for round in 0..3 {
         submitter.queue(0, WorkFlags::BOUND);
-        // It makes a worker, for the last one has ended; which hangs in its last act.
+        // Creates a worker, because the last one has ended; that worker's thread hangs in its destructor.
         submitter.commit();
         seen.wait(round + 1);
         until("the worker has gone", || pool.counts()[0].workers == 0);
@@ -335,14 +335,14 @@ fn threads_that_have_ended_are_joined_by_those_that_end_later() {
     }
     let roster = pool.shared().accts[0].roster.lock();
     let (threads, workers, ended) = (roster.threads.len(), roster.workers.len(), roster.ended.len());
-    // A test that fails drops the pool, which takes the lock.
+    // If the test fails, unwinding drops the pool, which takes the lock.
     drop(roster);
     assert!(threads <= 2, "{threads} of 20 threads were not joined");
     assert!(workers <= 1, "the thread ids of {workers} may be others' by now");
     assert!(ended <= 2, "{ended} ended threads are to be joined");
 }
 
-/// Uses its pool when it goes.
+/// Source that uses its pool in its destructor.
 struct UsesPool(Option<Pool<UsesPool>>);
 
 impl Source for UsesPool {

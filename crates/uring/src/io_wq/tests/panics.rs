@@ -1,17 +1,17 @@
-//! A panic among short items: what is let go of, and in which order.
+//! A panic among short items: which resources are released, and in which order.
 
 use std::sync::Mutex;
 
 use super::*;
 
-/// What has happened, in order.
+/// Events, in order.
 static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn log(what: impl Into<String>) {
     LOG.lock().unwrap().push(what.into());
 }
 
-/// What a worker keeps: with it goes what devices still have of the items.
+/// Worker context whose drop makes devices release the items' memory.
 #[derive(Default)]
 struct Devices;
 
@@ -21,7 +21,7 @@ impl Drop for Devices {
     }
 }
 
-/// Panics after the first of its items.
+/// Source that panics after the first of its items.
 struct Fragile(std::sync::mpsc::Sender<(u32, WorkDone)>);
 
 impl Source for Fragile {

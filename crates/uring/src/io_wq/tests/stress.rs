@@ -1,7 +1,7 @@
-//! Everything at once, from a seed: several clients, random hashes, cancels, limits, idle timeouts, clients that come
-//! and go, and a shutdown in the middle. Each item ends once, and each hash keeps its order.
+//! All features at once, from a seed: several clients, random hashes, cancels, limits, idle timeouts, clients that come
+//! and go, and a shutdown in the middle. Each item must end once, and each hash keep its order.
 //!
-//! Three seconds in all; `cargo xtask stress --minutes 60 -p sheave-uring anything_goes` does other seeds for longer.
+//! Three seconds in all; `cargo xtask stress --minutes 60 -p sheave-uring anything_goes` runs other seeds for longer.
 
 use sheave_base::rng::Rng;
 
@@ -11,12 +11,12 @@ const SLOTS: u32 = 96;
 const ROUNDS: u64 = 12;
 const ROUND: Duration = Duration::from_millis(250);
 
-/// What the items of a round share: which hash is busy, and what ran in which order.
+/// State shared by the items of a round: busy hashes, and the order in which items ran.
 struct Log {
     busy: [AtomicU32; HASH_BUCKETS as usize],
-    /// Ticket and bucket in the order in which they ran.
+    /// Ticket and bucket of each item, in the order in which they ran.
     ran: Mutex<Vec<(u64, u32)>>,
-    /// Ticket, bucket and pace of what each slot has.
+    /// Ticket, bucket and pace of each slot's item.
     slots: [Mutex<(u64, Option<u32>, u64)>; SLOTS as usize],
 }
 
@@ -49,7 +49,7 @@ impl Log {
     }
 }
 
-/// One client's life: queues, cancels and reaps until the time is up; then counts.
+/// Runs one client: queues, cancels and reaps until the time is up, then checks the counts.
 fn drive(pool: &Pool<Probe>, seed: u64, until: Instant, ends: bool) -> u64 {
     let mut rng = Rng::new(seed);
     let log = Arc::new(Log::new());
@@ -107,7 +107,7 @@ fn drive(pool: &Pool<Probe>, seed: u64, until: Instant, ends: bool) -> u64 {
     queued as u64
 }
 
-/// Takes new results over; each slot must have been live.
+/// Takes new results; the slot of each must have been live.
 fn reap(seen: &Seen, read: &mut usize, free: &mut Vec<u32>, live: &mut Vec<u32>, seed: u64) {
     let done = seen.done.lock().unwrap();
     for &(slot, _) in &done[*read..] {

@@ -1,4 +1,4 @@
-//! The states of lines, case by case, and what each case counts.
+//! State changes of lines, case by case, and the counts of each case.
 
 use super::*;
 
@@ -42,11 +42,11 @@ fn a_line_that_is_shared_comes_once_and_is_taken_back_from_all() {
         machine.touch(reader, 0, 8, Access::Read);
         machine.touch(reader, 0, 8, Access::Read);
     }
-    // The nearest holder answers a read: only the first one of a complex and of a socket goes farther.
+    // The nearest holder answers a read: only the first reader of a complex and of a socket has a longer hop.
     assert_eq!(machine.counts().hops, [4, 2, 1]);
     assert_eq!(shape(&machine.counts()), [1, 7, 0, 0]);
     machine.touch(0, 0, 8, Access::Write);
-    // It has the data: the others have to answer, the farthest of them last.
+    // The writer has the data: only the other holders have to answer, and the farthest decides the distance.
     assert_eq!(shape(&machine.counts()), [1, 7, 1, 7]);
     assert_eq!(machine.counts().hops, [4, 2, 2]);
     machine.touch(7, 0, 8, Access::Read);

@@ -9,7 +9,7 @@ use super::*;
 
 const NEAR: Topology = Topology { complex: 64, socket: 64 };
 
-/// So many threads that add to one counter each so often.
+/// Simulates `threads` threads, each of which adds 1 to one counter `times` times. Returns the outcome and the counter.
 fn adding(seed: u64, threads: usize, times: u64) -> (Outcome, u64) {
     let counter = Arc::new(AtomicU64::new(0));
     let bodies = (0..threads).map(|_| {
@@ -55,7 +55,8 @@ fn nobody_is_left_behind() {
     assert!(least > Some(0) && least.map(|least| 2 * least) > most, "{:?}", outcome.steps);
 }
 
-/// Of the first draws among threads that can all go on, each gets its share: a scheduler that prefers one does not.
+/// Among threads that can all run, each gets its share of the first draws, which a scheduler that prefers one would
+/// break.
 #[test]
 fn each_thread_is_drawn_with_the_same_chance() {
     let drawn = Arc::new(Mutex::new(Vec::new()));
@@ -98,7 +99,7 @@ fn a_lock_keeps_others_out_and_its_waiters_are_counted() {
     let outcome = simulate(5, NEAR, 4, bodies.collect());
     assert_eq!(*sum.lock().expect("nobody panicked"), 400, "one at a time");
     assert!(outcome.counts.lock_waits > 100, "{outcome:?}");
-    // What the holders fetched is at least as much as the lock's own line.
+    // The lines that the holders fetched cost at least as many hops as the lock's own line.
     assert!(outcome.counts.busiest[0].iter().sum::<u64>() >= outcome.counts.busiest[1].iter().sum());
 }
 

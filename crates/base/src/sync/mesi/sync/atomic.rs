@@ -10,7 +10,7 @@ pub type SystemWord = std::sync::atomic::AtomicU32;
 
 macro_rules! atomic {
     ($name:ident, $of:ty $(, $change:ident)*) => {
-        /// Like std's.
+        /// Same as std's.
         #[derive(Debug, Default)]
         #[repr(transparent)]
         pub struct $name(std::sync::atomic::$name);
@@ -21,7 +21,7 @@ macro_rules! atomic {
         );
 
         impl $name {
-            /// Like std's.
+            /// Same as std's.
             #[must_use]
             pub const fn new(value: $of) -> Self {
                 Self(std::sync::atomic::$name::new(value))
@@ -39,25 +39,25 @@ macro_rules! atomic {
                 &self.0
             }
 
-            /// Like std's.
+            /// Same as std's.
             #[inline]
             pub fn load(&self, order: Ordering) -> $of {
                 self.told(Access::Read).load(order)
             }
 
-            /// Like std's.
+            /// Same as std's.
             #[inline]
             pub fn store(&self, value: $of, order: Ordering) {
                 self.told(Access::Write).store(value, order);
             }
 
-            /// Like std's.
+            /// Same as std's.
             #[inline]
             pub fn swap(&self, value: $of, order: Ordering) -> $of {
                 self.told(Access::Write).swap(value, order)
             }
 
-            /// Like std's; takes the line exclusively even if it fails.
+            /// Same as std's; takes the line exclusively even if it fails.
             ///
             /// # Errors
             /// The value that was found instead.
@@ -66,7 +66,7 @@ macro_rules! atomic {
                 self.told(Access::Write).compare_exchange(now, new, ok, err)
             }
 
-            /// Like std's, except that it never fails spuriously.
+            /// Same as std's, except that it never fails spuriously.
             ///
             /// # Errors
             /// The value that was found instead.
@@ -75,7 +75,7 @@ macro_rules! atomic {
                 self.compare_exchange(now, new, ok, err)
             }
 
-            /// Like std's.
+            /// Same as std's.
             ///
             /// # Errors
             /// The value for which `change` returned `None`.
@@ -96,20 +96,20 @@ macro_rules! atomic {
                 Err(now)
             }
 
-            /// Like std's.
+            /// Same as std's.
             #[inline]
             pub fn get_mut(&mut self) -> &mut $of {
                 self.0.get_mut()
             }
 
-            /// Like std's.
+            /// Same as std's.
             #[inline]
             pub fn into_inner(self) -> $of {
                 self.0.into_inner()
             }
 
             $(
-                /// Like std's.
+                /// Same as std's.
                 #[inline]
                 pub fn $change(&self, value: $of, order: Ordering) -> $of {
                     self.told(Access::Write).$change(value, order)
