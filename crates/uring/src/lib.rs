@@ -16,7 +16,7 @@
 //! | `times`, `count` | statistics of I/O on files |
 //! | `task_work`, [`io_wq`] | the path from other threads to a ring; work that may block |
 //! | `blocking`, `file_work` | the parts of a request that need a worker, and their batches |
-//! | `offload`, `worker_ring` | whole operations on a worker (`IOSQE_ASYNC`), and the ring on which it issues them |
+//! | `offload`, `held_file`, `worker_ring` | whole operations on a worker (`IOSQE_ASYNC`), and the ring on which it issues them |
 //! | [`work_done`] | the result of a worker's work, and its encoding for the ring |
 //! | [`sockets`] | a ring as the engine of a server |
 //! | [`rsrc`] | file table, registered files and buffers |
@@ -51,6 +51,7 @@ mod count;
 pub mod cqe;
 pub mod error;
 mod file_work;
+mod held_file;
 pub mod io_buf;
 pub mod io_wq;
 mod offload;

@@ -26,6 +26,7 @@ use sheave_iomap::dio::{MAX_RW_COUNT, OpenFile};
 use sheave_iomap::kiocb::IOCB_USE_POS;
 
 use crate::core::Core;
+use crate::held_file::HeldFile;
 use crate::io_wq::{Kind, Operation, Work};
 use crate::op::file_of;
 use crate::op::rw::is_write;
@@ -118,7 +119,7 @@ impl Inner {
 
     fn run_of(&self, slot: u32, op: Operation) -> Option<Work> {
         let file = self.core.files.get(self.core.reqs[slot].file as usize)?;
-        Some(Work::Run(file.file.clone(), op))
+        Some(Work::Run(HeldFile::new(&file.file), op))
     }
 
     /// Describes a request that uses no memory and nothing else of this ring.

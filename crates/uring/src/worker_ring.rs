@@ -16,7 +16,7 @@
 //! - I3: a device whose driver panics while it opens a queue here cannot be attached; the panic has no other effect.
 //!
 //! Made by the pool's workers for rings that are built with [`make`].
-#![allow(unsafe_code)] // Entries with addresses, which are promised to the ring that they come from.
+#![allow(unsafe_code)] // Entries with addresses, and files, which are promised to the ring that they come from.
 
 use std::time::Duration;
 
@@ -28,6 +28,7 @@ use sheave_iomap::{File, RawFile};
 
 use crate::core::Core;
 use crate::error::RingError;
+use crate::held_file::HeldFile;
 use crate::io_wq::{IoWq, Issuer, Operation, RingWq};
 use crate::queues::Queues;
 use crate::ring::Ring;
@@ -39,7 +40,7 @@ use crate::task_work::{RingHandle, TaskWork};
 /// Entries of the ring: a worker takes at most this many short items at once.
 const ENTRIES: u32 = 64;
 /// Number of devices that stay attached.
-const WARM: usize = 4;
+const WARM: usize = 16;
 /// Attached files after which the ring is replaced: the generations of its file table are finite.
 const MOST_ATTACHED: u32 = 1 << 16;
 /// Polling time of a wait before it sleeps. Short operations end within it.
@@ -92,23 +93,25 @@ impl WorkerRing {
     /// Does [`open`](Self::open), and returns `None` if the driver panics while it opens a queue. Operations of other
     /// rings may be in flight here, and must survive that.
     #[cfg(not(shuttle))]
-    fn try_open(&mut self, file: Arc<dyn File>) -> Option<usize> {
+    fn try_open(&mut self, file: HeldFile) -> Option<usize> {
         let opened = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.open(file)));
         opened.map_err(sheave_base::panics::discard).ok().flatten()
     }
 
     /// Lets panics pass: the model checker reports by panics.
     #[cfg(shuttle)]
-    fn try_open(&mut self, file: Arc<dyn File>) -> Option<usize> {
+    fn try_open(&mut self, file: HeldFile) -> Option<usize> {
         self.open(file)
     }
 
     /// Returns the place of a file in `files`; `None` if it cannot be attached.
-    fn open(&mut self, file: Arc<dyn File>) -> Option<usize> {
-        let is_this = |open: &Option<InUse>| open.as_ref().is_some_and(|open| Arc::ptr_eq(&open.file, &file));
+    fn open(&mut self, file: HeldFile) -> Option<usize> {
+        let is_this = |open: &Option<InUse>| open.as_ref().is_some_and(|open| file.is(&open.file));
         if let Some(at) = self.files.iter().position(is_this) {
             return Some(at);
         }
+        // SAFETY: the item of this file has begun and not ended: its operation is about to be issued (F1).
+        let file = unsafe { file.to_arc() };
         if self.attached >= MOST_ATTACHED && self.files.iter().all(Option::is_none) {
             self.warm.clear();
             self.ring = new_ring().ok()?;
@@ -167,7 +170,7 @@ fn is_raw(file: &dyn File) -> bool {
 }
 
 impl Issuer for WorkerRing {
-    fn push(&mut self, file: Arc<dyn File>, op: &Operation, at: usize) -> bool {
+    fn push(&mut self, file: HeldFile, op: &Operation, at: usize) -> bool {
         let Some(place) = self.try_open(file) else { return false };
         let Some(Some(open)) = self.files.get_mut(place) else { return false };
         let user_data = (place as u64) << 32 | at as u64;

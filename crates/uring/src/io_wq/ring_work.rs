@@ -19,6 +19,7 @@ use sheave_iomap::{FallocateMode, File, Kiocb, dio};
 
 use super::work::{CANCELLED, Ends, Section, Source, WorkFlags};
 use crate::file_work::{EndList, lock};
+use crate::held_file::HeldFile;
 use crate::task_work::{DoneQueue, RingHandle};
 use crate::work_done::WorkDone;
 
@@ -58,7 +59,7 @@ pub(crate) enum Work {
     /// `IOSQE_ASYNC` on a NOP whose result its SQE names.
     Known(i32),
     /// `IOSQE_ASYNC`: an operation on a file.
-    Run(Arc<dyn File>, Operation),
+    Run(HeldFile, Operation),
     /// The completion work of a batch of writes to one file.
     Complete(Arc<dyn File>, Arc<Mutex<EndList>>),
     /// A file looks at the memory of one I/O, where that blocks.
@@ -98,7 +99,7 @@ impl From<Kind> for WorkFlags {
 /// What issues the operations of [`Work::Run`] on a worker's thread, and lets them end there.
 pub(crate) trait Issuer {
     /// Prepares an operation; false when that cannot be. `at` is its name here.
-    fn push(&mut self, file: Arc<dyn File>, op: &Operation, at: usize) -> bool;
+    fn push(&mut self, file: HeldFile, op: &Operation, at: usize) -> bool;
 
     /// Begins what was prepared.
     fn submit(&mut self);
@@ -130,7 +131,7 @@ impl std::fmt::Debug for RingContext {
 }
 
 impl RingContext {
-    fn push(&mut self, make: MakeIssuer, file: Arc<dyn File>, op: &Operation, at: usize) -> bool {
+    fn push(&mut self, make: MakeIssuer, file: HeldFile, op: &Operation, at: usize) -> bool {
         if self.0.is_none() {
             self.0 = make();
         }
@@ -233,7 +234,7 @@ impl RingSource {
     }
 
     /// Issues one operation and waits for it.
-    fn issue(&self, context: &mut RingContext, file: Arc<dyn File>, op: &Operation) -> WorkDone {
+    fn issue(&self, context: &mut RingContext, file: HeldFile, op: &Operation) -> WorkDone {
         if !context.push(self.make, file, op, 0) {
             return WorkDone::Reissue;
         }
