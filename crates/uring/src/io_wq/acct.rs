@@ -167,9 +167,21 @@ impl Acct {
     pub(super) fn set_limit(&self, limit: u32) {
         // Relaxed: as above; idle workers are woken, and the surplus ones end.
         self.limit.store(limit, Ordering::Relaxed);
+        self.wake_idle();
+    }
+
+    /// Wakes the idle workers, to look at what has changed; they stay idle.
+    pub(super) fn wake_idle(&self) {
         for worker in &self.roster.lock().idle {
             worker.unparker.unpark();
         }
+    }
+
+    /// Returns true if an idle worker keeps references to clients.
+    #[cfg(not(shuttle))]
+    pub(super) fn keeps_clients(&self) -> bool {
+        // Acquire pairs with the Release of `Worker::let_go`.
+        self.roster.lock().idle.iter().any(|worker| worker.seat.keeps.load(Ordering::Acquire))
     }
 
     /// Binds all existing workers to `cpus`.

@@ -37,6 +37,8 @@ pub(super) struct Seat {
     pub(super) tid: AtomicU32,
     /// The worker must run at once when it wakes, without standby. Changes under the roster's lock.
     pub(super) called: AtomicBool,
+    /// The worker keeps references to clients although it is idle.
+    pub(super) keeps: AtomicBool,
     /// Cycle counter at the entry of the current section; 0 outside sections.
     since: AtomicU64,
     /// Number of sections that the worker has left.

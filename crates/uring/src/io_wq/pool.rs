@@ -312,6 +312,11 @@ impl<S: Source> Submitter<S> {
         self.pool.handle.shared.accts.iter().any(Acct::is_starved)
     }
 
+    /// Has sleeping workers drop what they keep of clients.
+    pub(super) fn let_go(&self) {
+        self.pool.handle.shared.let_go();
+    }
+
     /// Tries again to create the missing worker.
     pub fn retry(&self) {
         let shared = &self.pool.handle.shared;
@@ -353,7 +358,7 @@ impl<S: Source> Drop for Submitter<S> {
         // Dropped outside the table's lock: the client holds its source, whose destructor is not ours.
         let client = shared.table().remove(self.at);
         drop(client);
-        shared.changed();
+        shared.let_go();
         for acct in &shared.accts {
             acct.sweep(&|entry| shared.waits(entry));
         }

@@ -460,6 +460,13 @@ impl RingWq {
         }
     }
 
+    /// Has sleeping workers detach the devices that they keep for this ring: one of them goes.
+    pub(crate) fn let_go(&self) {
+        if let Some(submitter) = &self.submitter {
+            submitter.let_go();
+        }
+    }
+
     /// Cancels the work of a slot.
     pub(crate) fn cancel(&mut self, slot: u32) -> Cancelled {
         let Some(submitter) = &mut self.submitter else { return Cancelled::NotFound };

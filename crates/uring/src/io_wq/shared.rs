@@ -58,6 +58,10 @@ pub struct PoolOptions {
     pub stepped: bool,
 }
 
+/// Longest wait for sleeping workers to drop what they keep.
+#[cfg(not(shuttle))]
+const LET_GO: Duration = Duration::from_millis(100);
+
 impl Default for PoolOptions {
     fn default() -> Self {
         let cpus = super::thread_state::cpus_of_process();
@@ -325,6 +329,28 @@ impl<S: Source> Shared<S> {
             copy.clear();
             self.table().copy_to(copy);
             *version = now;
+        }
+    }
+
+    /// Returns the version of the table of clients.
+    pub(super) fn version(&self) -> u32 {
+        // Relaxed: a worker that misses a change lets go a little later.
+        self.version.load(Ordering::Relaxed)
+    }
+
+    /// Has the sleeping workers drop what they keep of clients, and waits for that, but no longer than [`LET_GO`]: a
+    /// client or one of its devices goes, and its caller may open the device again at once.
+    pub(super) fn let_go(&self) {
+        self.changed();
+        for acct in &self.accts {
+            acct.wake_idle();
+        }
+        #[cfg(not(shuttle))]
+        {
+            let until = std::time::Instant::now() + LET_GO;
+            while self.accts.iter().any(Acct::keeps_clients) && std::time::Instant::now() < until {
+                thread::yield_now();
+            }
         }
     }
 

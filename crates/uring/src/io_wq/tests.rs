@@ -12,6 +12,7 @@ mod cancel;
 mod fair;
 mod hashed;
 mod help;
+mod kept;
 mod limits;
 mod panics;
 mod stress;

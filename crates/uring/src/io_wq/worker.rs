@@ -26,7 +26,8 @@
 //! - I1: results are delivered at the end of a batch and before a section is entered, so no result is delayed by a
 //!   blocking item. All undelivered results belong to clients in this worker's copy of the table.
 //! - I2: a claimed bucket is released before the worker takes other work, sleeps or ends.
-//! - I3: a sleeping worker holds no reference to a client.
+//! - I3: a worker that has slept for [`KEEP`] holds no reference to a client, nor a device of one. One that has just
+//!   fallen asleep does, for the next item is likely to be of the same client; [`Shared::let_go`] ends that sooner.
 
 use std::time::Duration;
 
@@ -54,6 +55,9 @@ const WATCH_MAX: Duration = Duration::from_millis(1);
 /// Average time of an item above which the work is spread over all CPUs. Handing an item to a thread on another CPU and
 /// back takes 1 to 3 us if that thread polls, about 15 us if it sleeps.
 const LONG_ITEM: Duration = Duration::from_micros(25);
+/// Time for which a sleeping worker keeps its context. To attach a device takes some 10 us and two system calls, and a
+/// server with few connections puts its worker to sleep between any two requests.
+const KEEP: Duration = Duration::from_millis(10);
 /// Result of an item whose source panicked: `-EIO`.
 const PANICKED: WorkDone = WorkDone::Result(-5);
 
@@ -320,11 +324,10 @@ impl<S: Source> Worker<S> {
 
     /// Goes to the idle stack and sleeps, or ends. `from` is the state that it leaves: `RUNNING` or `STANDBY`.
     fn sleep(&mut self, from: u64) -> Place {
-        // I3: the copy of the table holds references to clients.
-        S::rest(&mut self.context);
-        self.clients.clear();
-        self.version = 0;
-        let acct = &self.shared.accts[self.acct];
+        let shared = Arc::clone(&self.shared);
+        let acct = &shared.accts[self.acct];
+        // Relaxed: under the roster's lock for those that look at an idle worker's.
+        self.me.seat.keeps.store(!self.clients.is_empty(), Ordering::Relaxed);
         let mut roster = acct.roster.lock();
         if roster.closed && acct.has_work() && acct.counts().without(from).nobody_looks() {
             // At shutdown the last worker that looks runs all work that is still queued.
@@ -350,15 +353,27 @@ impl<S: Source> Worker<S> {
         self.sleep_idle(naps)
     }
 
+    /// Drops the references to clients and what the context keeps of them (I3).
+    fn let_go(&mut self) {
+        S::rest(&mut self.context);
+        self.clients.clear();
+        self.version = 0;
+        // Release pairs with the Acquire of `Shared::let_go`: devices were detached before.
+        self.me.seat.keeps.store(false, Ordering::Release);
+    }
+
     /// Sleeps on the idle stack; `naps` makes the first sleep a nap.
     fn sleep_idle(&mut self, mut naps: bool) -> Place {
-        let acct = &self.shared.accts[self.acct];
+        let shared = Arc::clone(&self.shared);
+        let acct = &shared.accts[self.acct];
         let helped = acct.nap.helped();
         loop {
+            let keeps = !self.clients.is_empty();
+            let idle_timeout = shared.options.idle_timeout;
             let woken = if naps {
                 watch_for(&mut self.parker, NAP)
             } else {
-                self.parker.park(Some(self.shared.options.idle_timeout))
+                self.parker.park(Some(if keeps { KEEP.min(idle_timeout) } else { idle_timeout }))
             };
             let mut roster = acct.roster.lock();
             // Not on the idle stack any more: a waker removed this worker and has already moved its count.
@@ -383,7 +398,8 @@ impl<S: Source> Worker<S> {
                 acct.move_counts(STANDBY, IDLE);
                 return Place::Standby;
             }
-            if (woken == Wake::TimedOut && !naps) || self.is_surplus() || roster.closed {
+            let slept = woken == Wake::TimedOut && !naps;
+            if (slept && !keeps) || self.is_surplus() || roster.closed {
                 acct.nap.end(self.me.id);
                 roster.idle.remove(at);
                 return self.quit(roster, IDLE);
@@ -391,14 +407,20 @@ impl<S: Source> Worker<S> {
             if nap_is_over {
                 naps = relied && acct.begin_nap(self.me.id);
             }
+            drop(roster);
+            if keeps && (slept || shared.version() != self.version) {
+                self.let_go();
+            }
         }
     }
 
     /// Ends the worker. Work that was queued in the last moment gets another worker.
-    fn quit(&self, roster: Held<'_, Roster>, from: u64) -> Place {
-        let acct = self.acct();
+    fn quit(&mut self, roster: Held<'_, Roster>, from: u64) -> Place {
+        let acct = &self.shared.accts[self.acct];
         acct.move_counts(0, WORKER + from);
         drop(roster);
+        self.let_go();
+        let acct = self.acct();
         if acct.wants_worker() {
             self.shared.wake(self.acct);
         }

@@ -99,6 +99,7 @@ impl Inner {
             return Err(RingError::BadFd(fd));
         }
         self.sweep_files();
+        self.core.wq.let_go();
         Ok(())
     }
 
