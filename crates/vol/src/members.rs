@@ -1,14 +1,15 @@
-//! Members of a pool, known by what lies at their beginning: the pool that a file or device belongs to, and its number
-//! there.
+//! Members of a pool, recognised by their first blocks: the pool that a file or device belongs to, and its number in
+//! the pool.
 //!
-//! Owns the reading of those first blocks ([`MemberTag::read`]), and the choice among candidates ([`gather`]). Does not
-//! own where candidates are looked for, nor the verdict: opening a pool verifies each label again.
+//! Owns the reading of the first blocks ([`MemberTag::read`]), and the choice among candidates ([`gather`]). Callers
+//! search for candidates. Opening a pool verifies each label again, so the choice here is not final.
 //!
 //! Invariants:
-//! - A1: a candidate that was found is taken only if its label is that of the newest superblock, by the rules of an
-//!   opening ([`label::verify`]). An older copy never stands in for a member.
-//! - A2: where two candidates that were found would do for one member, neither is taken.
-//! - A3: who is named goes before who is found; a named one that does not fit is an error, and is never replaced.
+//! - A1: a found candidate is used only if its label is that of the newest superblock, by the rules of an opening
+//!   ([`label::verify`]). An older copy is never used in place of a member.
+//! - A2: if two found candidates fit one member, neither is used.
+//! - A3: a candidate that the caller names takes precedence over one that was found. If a named candidate does not fit,
+//!   the result is an error; it is never replaced by a found one.
 
 use std::fmt::Display;
 
@@ -21,10 +22,10 @@ use crate::format::page::label;
 use crate::format::superblock::{Superblock, choose};
 use crate::format::{BLOCK, BLOCK_BYTES, HEADER, LabelBody, SUPERBLOCKS, kind};
 
-/// Bytes at the beginning of a file or device that say which member it is.
+/// Bytes at the beginning of a file or device that [`MemberTag::read`] needs.
 pub const TAG_BYTES: usize = 2 * BLOCK;
 
-/// The pool to which a file or device belongs, and the member that it is there.
+/// Pool that a file or device belongs to, and its number in the pool.
 #[derive(Clone, Debug)]
 pub struct MemberTag {
     pool: [u8; 16],
@@ -33,22 +34,24 @@ pub struct MemberTag {
 
 #[derive(Clone, Debug)]
 enum Part {
-    /// The first member, with the superblock in use.
+    /// The first member, with its newer superblock.
     First(Box<Superblock>),
-    /// A further one, with its number and label.
+    /// Another member, with its number and label.
     Further(u64, Box<Block>),
-    /// The first one, with superblocks that this program cannot use.
+    /// The first member, with superblocks that this program cannot use.
     Refused(Damage),
 }
 
 impl MemberTag {
-    /// What the first bytes say; `None` for what is no member of any pool, or is too damaged to tell.
+    /// Recognises a member by its first bytes. Returns `None` for a file or device that is no member of any pool, or
+    /// too damaged to be recognised.
     pub fn read(bytes: &[u8; TAG_BYTES]) -> Option<MemberTag> {
         let blocks: [Block; 2] = [0, 1].map(|at| {
             let mut block = [0; BLOCK];
             block.copy_from_slice(&bytes[at * BLOCK..(at + 1) * BLOCK]);
             block
         });
+        // Labels first: decoding a label as a superblock would only give damage.
         if let Ok((head, _)) = identify(&blocks[0])
             && head.kind == kind::LABEL
         {
@@ -67,12 +70,12 @@ impl MemberTag {
         }
     }
 
-    /// Identity of the pool.
+    /// Returns the identity of the pool.
     pub fn pool(&self) -> [u8; 16] {
         self.pool
     }
 
-    /// Number of the member; 0 is the first.
+    /// Returns the number of the member; 0 is the first.
     pub fn number(&self) -> u64 {
         match &self.part {
             Part::Further(number, _) => *number,
@@ -80,7 +83,8 @@ impl MemberTag {
         }
     }
 
-    /// The newest checkpoint that it knows of; 0 where labels do not tell, as in pools of older programs.
+    /// Returns the newest checkpoint that the first blocks of the member name; 0 if its label names none, as in pools
+    /// of older programs, or if this program cannot use its superblocks.
     pub fn checkpoint(&self) -> u64 {
         match &self.part {
             Part::First(sb) => sb.generation,
@@ -91,7 +95,7 @@ impl MemberTag {
         }
     }
 
-    /// Start and length of all members, in order, as the first one knows them; empty for others.
+    /// Returns start and length of all members, in order, from the first member's superblock. Empty for other members.
     pub fn members(&self) -> &[(u64, u64)] {
         match &self.part {
             Part::First(sb) => &sb.members,
@@ -99,12 +103,12 @@ impl MemberTag {
         }
     }
 
-    /// Whether the pool was closed when the superblock was written; `None` for what is not the first member.
+    /// Returns true if the pool was closed when the superblock was written; `None` for members without a superblock.
     pub fn is_clean(&self) -> Option<bool> {
         self.superblock().map(|sb| sb.clean)
     }
 
-    /// Why this program cannot use the superblocks, if it cannot.
+    /// Returns the damage of the superblocks if this program cannot use them.
     pub fn refused(&self) -> Option<&Damage> {
         match &self.part {
             Part::Refused(damage) => Some(damage),
@@ -112,11 +116,12 @@ impl MemberTag {
         }
     }
 
-    /// Whether this is a further member of the pool whose first member is `first`, and as new as that.
+    /// Verifies that this is a member of the pool whose first member is `first`, and that neither of the two is an
+    /// older copy.
     ///
     /// # Errors
     ///
-    /// What is wrong with it; [`Damage::is_old_member`] says whether one of the two is an older copy.
+    /// The damage of the label. [`Damage::is_old_member`] is true for it if one of the two members is an older copy.
     pub fn belongs_to(&self, first: &MemberTag) -> Result<(), Damage> {
         let (Some(sb), Part::Further(number, block)) = (first.superblock(), &self.part) else {
             return Err(Damage::Kind { found: kind::SUPERBLOCK, wanted: kind::LABEL });
@@ -132,7 +137,7 @@ impl MemberTag {
     }
 }
 
-/// Accepts the label of a member of this number, which is whatever a device says.
+/// Verifies the label of member `number`. The number comes from the device and may be invalid.
 fn verify(sb: &Superblock, number: u64, block: &Block) -> Result<(), Damage> {
     match usize::try_from(number).ok().filter(|number| (1..sb.members.len()).contains(number)) {
         Some(number) => label::verify(block, sb, number),
@@ -140,17 +145,18 @@ fn verify(sb: &Superblock, number: u64, block: &Block) -> Result<(), Damage> {
     }
 }
 
-/// An identity as it is printed.
+/// Returns an identity as hexadecimal text.
 pub fn uuid_text(pool: &[u8; 16]) -> String {
     pool.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The members of a pool, in order, out of those that somebody has named and those that were found; what each is called
-/// stands with its tag. All of them are of this pool; the same file or device stands there once.
+/// Chooses the members of a pool, in order, out of `named` and `found` candidates. Each candidate is the caller's name
+/// for it and its tag. Candidates of other pools are ignored. A file or device must not occur twice in the same list:
+/// it would count as two candidates.
 ///
 /// # Errors
 ///
-/// [`PoolError::Members`]: some are missing, older copies, or there twice.
+/// [`PoolError::Members`] if members are missing, are older copies, or have several candidates.
 pub fn gather<T: Clone + Display>(
     pool: &[u8; 16],
     named: &[(T, MemberTag)],
@@ -187,6 +193,7 @@ pub fn gather<T: Clone + Display>(
         }
         let fits: Vec<_> = found.iter().filter(is_it).filter(|(_, tag)| fits(&sb, tag).is_ok()).collect();
         match fits.as_slice() {
+            // If the labels have no checkpoints, an older copy of the member would look like the member (A1).
             [(at, _)] if sb.labels_at > 0 => all.push(at.clone()),
             [] => {
                 missing.push(number);
@@ -214,8 +221,7 @@ fn fits_not(sb: &Superblock, tag: &MemberTag) -> Option<Damage> {
     fits(sb, tag).err()
 }
 
-/// The first member, and the superblock that says which others there are: the one that was named, else the newest that
-/// was found.
+/// Chooses the first member, whose superblock lists the others: the named candidate, or else the newest found one.
 fn first_member<T: Clone + Display>(
     pool: &[u8; 16],
     named: &[&(T, MemberTag)],
@@ -248,6 +254,7 @@ fn first_member<T: Clone + Display>(
         });
     }
     usable.sort_by_key(|(_, sb)| sb.generation);
+    // Of two equally new candidates one is a copy, and nothing shows which one (A2).
     if let [.., (a, older), (b, newest)] = usable.as_slice()
         && older.generation == newest.generation
     {
@@ -257,7 +264,7 @@ fn first_member<T: Clone + Display>(
     Ok((at.clone(), sb.clone()))
 }
 
-/// A member that was named is the one; one that is found beside it and would fit better is told.
+/// Verifies a named candidate. If it does not fit, the error names a found candidate that does.
 fn named_fits<'a, T: Display + 'a>(
     sb: &Superblock,
     (at, tag): (&T, &MemberTag),
@@ -314,7 +321,7 @@ fn missing_members(sb: &Superblock, missing: &[usize], older: &[String]) -> Pool
     PoolError::Members { what, fix: "Name all members, as in a.img+b.img, or the directory that they are in".into() }
 }
 
-/// The smallest file or device that can be a member: two blocks, and more than its metadata.
+/// Smallest file or device that can be a member: two blocks, and one block of data.
 pub const LEAST_MEMBER_BYTES: u64 = TAG_BYTES as u64 + BLOCK_BYTES;
 
 #[cfg(all(test, not(shuttle)))]

@@ -1,9 +1,10 @@
-//! Maps under a model checker: lookups against everything that takes away what they have found.
+//! Maps under a model checker: lookups race with changes that take away the units which they have found.
 //!
-//! Owns the bounds of the exploration. Devices are words here: who owns a unit, what is in it.
+//! Owns the bounds of the exploration. Devices are modelled as one word for each unit: its owner, or the last value
+//! written to it.
 //!
-//! * I1: a model is deterministic but for the schedule.
-//! * I2: a loop that waits for another thread yields.
+//! * I1: a model is deterministic except for the schedule.
+//! * I2: a loop that waits for another thread yields, so that the checker schedules that thread.
 //!
 //! Only in builds with `--cfg shuttle`; `SHEAVE_MODEL_RUNS` sets the number of schedules.
 
@@ -27,16 +28,16 @@ use crate::state::extent_map::{Entry, ExtentMap, Geometry, Top};
 use crate::state::limbo::Limbo;
 use crate::state::table::Vol;
 
-/// Random schedules of one model, of each of the two kinds.
+/// Schedules of one model, for each of the two kinds: random, and random with priorities (PCT).
 const RUNS: usize = 3_000;
-/// Priority changes in one schedule of the second kind.
+/// Priority changes in one PCT schedule.
 const PCT_DEPTH: usize = 3;
-/// Turns of a loop that waits for other threads; more than any schedule needs.
+/// Limit on the turns of a loop that waits for other threads; more than any schedule needs.
 const TURNS: u32 = 100_000;
 
 fn explore(body: impl Fn() + Send + Sync + 'static) {
     let runs = std::env::var("SHEAVE_MODEL_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(RUNS);
-    // Not from `sync`: it outlives the executions.
+    // Not the `Arc` of `sync`, which may exist only within one execution: this one exists for all of them.
     let body = std::sync::Arc::new(body);
     let again = std::sync::Arc::clone(&body);
     shuttle::check_random(move || body(), runs);
@@ -48,7 +49,8 @@ struct World {
     map: Arc<ExtentMap>,
     tops: [Top; 2],
     tree: Mutex<(Tree, Limbo)>,
-    /// Of each unit: the volume that it belongs to plus one, or what was written to it.
+    /// Content of each unit of the pool: one more than the number of the volume that owns it, or the last value written
+    /// to it.
     units: Vec<AtomicU64>,
 }
 
@@ -64,12 +66,12 @@ impl World {
         Arc::new(World { map, tops, tree: Mutex::new((tree, Limbo::default())), units })
     }
 
-    /// A ring that has a volume open.
+    /// Creates the seat of a ring that has `volume` open.
     fn seat(&self, volume: usize) -> Seat {
         Grace::seat(self.tops[volume].grace())
     }
 
-    /// Gives a unit of a volume space; false when there is none yet.
+    /// Gives a unit of a volume space. Returns false if no unit of the pool is free yet.
     fn write(&self, volume: usize, unit: u64) -> bool {
         let mut guard = self.tree.lock().expect("no panic");
         let (tree, limbo) = &mut *guard;
@@ -82,7 +84,7 @@ impl World {
         true
     }
 
-    /// Discards a unit, durably.
+    /// Discards a unit and commits that.
     fn discard(&self, volume: usize, unit: u64) {
         let mut guard = self.tree.lock().expect("no panic");
         let (tree, limbo) = &mut *guard;
@@ -93,7 +95,7 @@ impl World {
         limbo.committed(freed);
     }
 
-    /// Deletes all that a volume has, durably.
+    /// Deletes all units of a volume and commits that.
     fn drop_all(&self, volume: usize) {
         let mut guard = self.tree.lock().expect("no panic");
         let (tree, limbo) = &mut *guard;
@@ -101,7 +103,7 @@ impl World {
         limbo.committed(std::mem::take(&mut tree.freed));
     }
 
-    /// Where a unit is, as the second of a batch.
+    /// Looks up a unit as the second of a batch of two. Returns its address if both were found.
     fn plain(&self, volume: usize, unit: u64, write: bool) -> Option<u64> {
         let mut at = [unit << 12; 2];
         let intent = if write { Intent::Write } else { Intent::Read };
@@ -109,7 +111,7 @@ impl World {
         (self.map.lookup_many(&self.tops[volume], &mut at, &ranges) == 2).then_some(at[1])
     }
 
-    /// A read of a ring: what the unit says when the I/O ends.
+    /// Reads a unit as a ring does. Returns the unit's content at the end of the I/O.
     fn read(&self, seat: &Seat, volume: usize, unit: u64) -> Option<u64> {
         seat.enter();
         let place = self.plain(volume, unit, false).or_else(|| {
@@ -142,7 +144,7 @@ fn model_a_lookup_never_sees_a_foreign_unit() {
             })
         };
         world.discard(0, 0);
-        // The only unit, and the nodes of volume 0, go to volume 1.
+        // Volume 1 gets the only unit, and the nodes that volume 0 had.
         for turn in 0.. {
             if world.write(1, 0) {
                 break;
@@ -230,7 +232,7 @@ fn model_what_a_relative_let_go_is_not_written_under_its_reader() {
             let mut guard = world.tree.lock().expect("no panic");
             let (tree, limbo) = &mut *guard;
             tree.share(&world.tops[0], &world.tops[1], 1).expect("there is memory");
-            // Each has nodes of its own, and the unit has two owners.
+            // From here on each volume has nodes of its own, and the unit has two owners.
             tree.own(&world.tops[1], 0).expect("there is memory");
             limbo.committed(std::mem::take(&mut tree.freed));
             while limbo.advance(tree, 2) {}
@@ -246,7 +248,7 @@ fn model_what_a_relative_let_go_is_not_written_under_its_reader() {
             })
         };
         world.discard(1, 0);
-        // The volume that is left writes in place when it has the unit alone.
+        // The remaining volume writes in place as soon as it is the only owner of the unit.
         for turn in 0.. {
             let mut guard = world.tree.lock().expect("no panic");
             let (tree, limbo) = &mut *guard;
@@ -288,7 +290,8 @@ fn model_what_two_volumes_let_go_is_not_used_again_under_a_reader_of_either() {
                 })
             })
             .collect();
-        // The nodes are shared: each volume waits for its own readers, and the last one to pass frees them.
+        // The volumes share their nodes. Each deferred free waits for its own volume's readers, and the later one frees
+        // the unit.
         world.drop_all(0);
         world.drop_all(1);
         let mut free = false;
@@ -313,13 +316,13 @@ fn model_what_two_volumes_let_go_is_not_used_again_under_a_reader_of_either() {
 }
 
 /// L1 and L3 of `loss`: a write that was not refused is listed by whoever rings the alarm, unless a commit that began
-/// after it has ended made it durable; also while commits begin epochs.
+/// after the write's end made it durable. This also holds while commits begin epochs.
 #[test]
 fn model_a_write_is_refused_listed_or_durable() {
     explore(|| {
         let core = Arc::clone(&Vol::from_entry(&entry()).core);
         let (alarm, grace) = (Arc::new(FlushAlarm::default()), Arc::new(Grace::new()));
-        // Writes that have ended; those of them that a commit has made durable.
+        // Number of the last write that has ended, and of the last one that a commit made durable.
         let (ended, durable) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let writer = {
             let (core, alarm, grace, ended) = (core.clone(), alarm.clone(), grace.clone(), ended.clone());
@@ -346,7 +349,7 @@ fn model_a_write_is_refused_listed_or_durable() {
             });
             if grace.is_over(ticket) {
                 waits = None;
-                // What had ended by then is in this commit.
+                // This commit contains all writes that ended before its grace was over.
                 durable.store(ended.load(Ordering::SeqCst).max(begun), Ordering::SeqCst);
                 safe = old + 1;
             }

@@ -1,8 +1,8 @@
-//! Pools whose metadata is as full as it gets: a flush, a delete and a close can always pay (contract V3, V11, V13,
-//! V15).
+//! Pools whose metadata is as full as possible: a flush, a delete and a close always find the pages that they need
+//! (contract V3, V11, V13, V15).
 //!
-//! Owns the pools. Many small volumes, volumes written far out, pools without a free unit: each must flush, delete,
-//! close, and open again, after a close and after a crash.
+//! Owns the pools: many small volumes, volumes with units at very high offsets, pools without a free unit. Each must
+//! flush, delete, close, and open again, after a close and after a crash.
 #![cfg(not(shuttle))]
 
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn open(device: &Device) -> Pool {
     Pool::open(device, &OpenOptions::default()).expect("opens")
 }
 
-/// Writes a block into each unit from unit `from` on until there is no room; the unit that had none.
+/// Writes a block into each unit from `from` on until there is no room. Returns the first unit that had none.
 fn fill(user: &User, from: u64) -> u64 {
     let mut at = from;
     loop {
@@ -44,7 +44,7 @@ fn is_clean(device: &Device) {
     assert!(report.is_clean(), "{:?}", report.findings);
 }
 
-/// A full pool of 256 MiB in which each of many volumes has changes that no checkpoint has.
+/// Makes a full pool of 256 MiB with `count` volumes, each with changes that no checkpoint contains.
 fn many_dirty(count: u64, checksum: Checksum) -> (Device, Pool, Vec<User>) {
     let device = open_device("ram:size=256M").expect("opens");
     format(&device, UNIT, checksum);
@@ -59,7 +59,7 @@ fn many_dirty(count: u64, checksum: Checksum) -> (Device, Pool, Vec<User>) {
     let big = User::new(pool.create_volume("big", 4 << 30).expect("creates"));
     fill(&big, 0);
     pool.sync().expect("a full pool flushes");
-    // Blocks of units that the volumes have: they take no space.
+    // These blocks lie in units that the volumes have already, so they take no space.
     for (number, user) in (0..).zip(&users) {
         user.write(8192, &pattern(number, 4096)).expect("a write to its own unit");
     }
@@ -120,14 +120,14 @@ fn volumes_that_are_written_far_out_take_a_page_a_level_and_no_more() {
     }
 }
 
-/// A rollback waits for I/O, and meanwhile discards use the pages that there were for it.
+/// A rollback waits for I/O, and meanwhile discards use the pages that were reserved for it.
 #[test]
 fn a_rollback_that_finds_its_pages_used_after_its_wait_is_refused() {
     let device = open_device("ram:size=64M").expect("opens");
     format(&device, UNIT, Checksum::None);
     let pool = open(&device);
     let volume = |name, size| User::new(pool.create_volume(name, size).expect("creates"));
-    // One takes many pages above its leaves, the other a leaf for each unit.
+    // `far` needs many index pages above its leaves, `wide` one leaf for each unit.
     let (far, wide) = (volume("far", 60 << 40), volume("wide", 1 << 40));
     (0..60).for_each(|at| far.write(at << 40, &pattern(at, 4096)).expect("writes"));
     let place = |at: u64| at * 256 * UNIT;
@@ -139,7 +139,8 @@ fn a_rollback_that_finds_its_pages_used_after_its_wait_is_refused() {
     let held = far.hold();
     std::thread::scope(|scope| {
         let rolled = scope.spawn(|| pool.rollback("far", "far-s"));
-        // Until it waits for the I/O. If that is later it is refused before, which is as well.
+        // Gives the rollback time to begin its wait for the I/O. If it begins later, it is refused before the wait,
+        // with the same result.
         std::thread::sleep(Duration::from_millis(300));
         let full = (0..400).find_map(|at| wide.punch(place(at), 4096).err());
         assert_eq!(full, Some(Status::NoSpc), "the discards have used what they may");
@@ -154,7 +155,7 @@ fn a_rollback_that_finds_its_pages_used_after_its_wait_is_refused() {
     is_clean(&device);
 }
 
-/// What a run of [`random_work`] may be refused, in a pool that is full.
+/// Passes on the result of an operation in [`random_work`], which may fail only because the pool is full.
 fn allowed<T>(what: &str, result: Result<T, PoolError>) -> Option<T> {
     match result {
         Ok(value) => Some(value),
@@ -163,8 +164,8 @@ fn allowed<T>(what: &str, result: Result<T, PoolError>) -> Option<T> {
     }
 }
 
-/// Random work on a small pool that is full most of the time. Whatever happened before, a flush, a discard, a delete
-/// and a close are never refused, and the pool opens after a crash.
+/// Does random work on a small pool that is full most of the time. A flush, a discard, a delete and a close never fail,
+/// and the pool opens after a crash.
 fn random_work(seed: u64, unit_bytes: u64, checksum: Checksum) {
     let device = open_device("ram:size=16M").expect("opens");
     format(&device, unit_bytes, checksum);

@@ -1,4 +1,4 @@
-//! Random operations on a pool, compared with plain memory: every byte, through drops and closes.
+//! Random operations on a pool, compared with a model in memory: every byte, through drops and closes.
 #![cfg(not(shuttle))]
 
 use std::collections::BTreeMap;
@@ -14,11 +14,11 @@ use sheave_vol::{CheckOptions, CreateOptions, OpenOptions, Pool, PoolError, chec
 const SECTOR: u64 = 512;
 const SECTORS_MAX: u64 = 6 << 11; // 6 MiB
 
-/// A volume as it should be: a tag for each sector; and what else each may be after a drop.
+/// Expected content of a volume: a tag for each sector, and the older tags that a sector may have after a drop.
 #[derive(Clone, Default)]
 struct Model {
     sectors: Vec<u32>,
-    /// Values before those, back to the last commit.
+    /// Tags that each sector had before its current one, since the last commit.
     older: BTreeMap<usize, Vec<u32>>,
     snapshot: bool,
     family: u32,
@@ -41,7 +41,7 @@ struct Run {
     names: u32,
 }
 
-/// The bytes of a sector with a tag: the tag over and over.
+/// Returns a sector filled with repetitions of a tag.
 fn sector(tag: u32) -> [u8; 512] {
     std::array::from_fn(|at| tag.to_le_bytes()[at % 4])
 }
@@ -136,7 +136,7 @@ impl Run {
                 (at..at + len).for_each(|at| model.set(at as usize, tag));
             }
             Err(Status::NoSpc) => {
-                // Nothing was submitted: all mappings come before the first byte.
+                // The write has changed nothing: it gets all its mappings before it writes the first byte.
                 self.make_room();
             }
             Err(status) => panic!("write: {status}"),
@@ -157,7 +157,7 @@ impl Run {
                 let model = self.models.get_mut(&name).expect("is there");
                 (at..at + len).for_each(|at| model.set(at as usize, 0));
             }
-            // A part may have been punched before an edge found no room to be copied.
+            // A part may have been punched before there was no room to copy a unit at the edge.
             Err(Status::NoSpc) => {
                 let model = self.models.get_mut(&name).expect("is there");
                 for at in at as usize..(at + len) as usize {
@@ -266,7 +266,7 @@ impl Run {
         }
     }
 
-    /// What a sector is decides what it was.
+    /// Reads all sectors of a volume and accepts each as its content, if it has an allowed tag.
     fn settle(&mut self, name: &str) {
         let sectors = self.models[name].sectors.len();
         let bytes = self.user(name).read(0, sectors * 512).expect("reads");
@@ -284,7 +284,7 @@ impl Run {
         let names: Vec<String> = self.models.keys().cloned().collect();
         assert_eq!(self.pool().volumes().len(), names.len());
         names.iter().for_each(|name| self.settle(name));
-        // What was read is not durable yet: the device is, and the opening has written a checkpoint.
+        // The content counts as committed from here on: the opening has written a checkpoint.
         self.committed();
     }
 
@@ -310,19 +310,19 @@ impl Run {
         self.open();
         let after = self.pool().info();
         assert!(!after.recovered);
-        // Units that got space and no data are not there any more.
+        // Units that had space and no data have lost their space.
         assert!(after.data_bytes <= before.data_bytes && after.volumes == before.volumes);
         self.settle_all();
     }
 
-    /// The offline check finds nothing wrong.
+    /// Verifies that the offline check finds nothing.
     fn check(&self) {
         let io = DeviceIo::new(&self.device).expect("attaches");
         let report = check(&io, &CheckOptions::default()).expect("checks");
         assert!(report.findings.is_empty(), "{:#?}", report.findings);
     }
 
-    /// Everything adds up.
+    /// Verifies that the figures of the pool and of its volumes add up.
     fn add_up(&self) {
         let info = self.pool().info();
         let sum = info.data_bytes + info.metadata_bytes + info.free_bytes + info.pending_bytes + info.reserve_bytes;

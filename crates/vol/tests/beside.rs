@@ -1,4 +1,4 @@
-//! What a pool says that it does beside I/O, for the flight recorder of those who wait meanwhile.
+//! Activities that a pool reports beside I/O, for the flight recorder of those whose I/O waits meanwhile.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use sheave_vol::{OpenOptions, Pool, ScrubOptions, WhenFull};
 
 const UNIT: u64 = 65536;
 
-/// What ran on a volume's pool while something was done.
+/// Returns the activities of a volume's pool during `act`.
 fn during(user: &User, act: impl FnOnce()) -> Vec<Activity> {
     let activities = user.volume.beside().expect("volumes tell");
-    // Behind everything that has ended before.
+    // Waits for the next tick of the coarse clock, so that activities which ended before are not included.
     let since = CoarseTs(Clock::real().coarse().0 + 1);
     while Clock::real().coarse() <= since {
         std::hint::spin_loop();
@@ -40,7 +40,7 @@ fn a_pool_tells_each_thing_that_it_does_beside_io() {
     assert!(during(&user, scrub).contains(&Activity::Scrub));
     pool.snapshot("v", "s").expect("a snapshot takes no data");
     assert_eq!(during(&user, || user.write(0, &pattern(3, 4096)).expect("copies")), [Activity::Copy]);
-    // Commits until the journal wants its maps written.
+    // Commits until the journal is so full that a checkpoint writes the maps.
     let mut commits = 0;
     while !during(&user, || user.sync().expect("syncs")).contains(&Activity::Checkpoint) {
         user.punch(0, UNIT).expect("punches");

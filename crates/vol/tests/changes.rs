@@ -1,4 +1,5 @@
-//! What differs between volumes: all that reads differently is told, whatever happened between, and little else.
+//! Differences between volumes: every block that reads differently is reported, whatever happened between, and few
+//! others.
 #![cfg(not(shuttle))]
 
 use crate::support::{User, format, open, pattern};
@@ -12,7 +13,7 @@ use sheave_vol::rbd_diff::{Identity, Likeness};
 use sheave_vol::{Checksum, CopyOptions, CreateOptions, Differences, Extent, ExtentKind, Pool, PoolError, Volume};
 
 const BLOCK: u64 = 4096;
-/// More than a leaf of 16 KiB units maps, in several slots of the top with 4 KiB units.
+/// Size of a volume: more than a leaf of 16 KiB units maps, and several slots of the top with 4 KiB units.
 const SIZE: u64 = 24 << 20;
 
 fn content(pool: &Pool, name: &str) -> Vec<u8> {
@@ -21,7 +22,7 @@ fn content(pool: &Pool, name: &str) -> Vec<u8> {
     User::new(volume).read(0, size as usize).expect("reads")
 }
 
-/// The differences since a snapshot, found by its number, batch by batch.
+/// Collects the differences since a snapshot, which is given by number, batch by batch.
 fn in_parts(now: &Volume, base: &str, pos: u64, len: u64) -> Vec<Extent> {
     let number = now.snapshot_number(base).expect("is there");
     let size = now.size_bytes();
@@ -49,13 +50,13 @@ fn in_parts(now: &Volume, base: &str, pos: u64, len: u64) -> Vec<Extent> {
     all
 }
 
-/// Whether two extents are one.
+/// Returns true if `next` continues `last`.
 fn continues(last: &Extent, next: &Extent) -> bool {
     let in_place = last.kind == ExtentKind::Hole || last.addr + last.len == next.addr;
     last.pos + last.len == next.pos && last.kind == next.kind && last.shared == next.shared && in_place
 }
 
-/// Compares what is told of two volumes with what they hold.
+/// Compares the reported differences of two volumes with their content. Returns the number of bytes reported.
 fn assert_told(pool: &Pool, now: &str, base: &str, words: &str) -> u64 {
     let (new, old) = (content(pool, now), content(pool, base));
     let (one, other) = (pool.open_volume(now).expect("is there"), pool.open_volume(base).expect("is there"));
@@ -63,7 +64,7 @@ fn assert_told(pool: &Pool, now: &str, base: &str, words: &str) -> u64 {
     if pool.volume_info(base).expect("is there").snapshot {
         let whole = one.differences_since(&other, 0, u64::MAX, &mut |_| true).expect("told");
         assert_eq!(in_parts(&one, base, 0, u64::MAX), whole.extents, "{words}");
-        // And from within it, of a part of it.
+        // The same for a range within the volume.
         let (from, len) = (new.len() as u64 / 3 / BLOCK * BLOCK, new.len() as u64 / 4);
         let part = one.differences_since(&other, from, len, &mut |_| true).expect("told");
         assert_eq!(in_parts(&one, base, from, len), part.extents, "{words}");
@@ -81,7 +82,7 @@ fn assert_told(pool: &Pool, now: &str, base: &str, words: &str) -> u64 {
         }
     }
     for (number, block) in new.chunks(BLOCK as usize).enumerate() {
-        // Beyond the end of the base there are zeroes.
+        // The base counts as zeroes beyond its end.
         let before = old.get(number * BLOCK as usize..).and_then(|rest| rest.get(..block.len()));
         let same = before.map_or(block.iter().all(|byte| *byte == 0), |before| before == block);
         assert!(changed[number] || same, "{words}: block {number} is another, and that is not told");
@@ -90,8 +91,8 @@ fn assert_told(pool: &Pool, now: &str, base: &str, words: &str) -> u64 {
     told.iter().map(|extent| extent.len).sum()
 }
 
-/// What is told once blocks were compared: exactly those that read differently, of what both have; of the rest what the
-/// maps say.
+/// Verifies the differences after a comparison of blocks: of blocks that both volumes have exactly those that read
+/// differently, and of the others those that the maps report.
 fn assert_exact(now: &Volume, base: &Volume, (new, old): (&[u8], &[u8]), by_map: &[bool], words: &str) {
     let told = differences(now, base);
     let mut last = 0;
@@ -119,14 +120,14 @@ fn assert_exact(now: &Volume, base: &Volume, (new, old): (&[u8], &[u8]), by_map:
     }
 }
 
-/// All differences, without a stop.
+/// Returns all differences, without a break.
 fn differences(now: &Volume, base: &Volume) -> Vec<Extent> {
     let told = now.differences_since(base, 0, u64::MAX, &mut |_| true).expect("told");
     assert!(told.upto >= now.size_bytes());
     told.extents
 }
 
-/// A pool with or without checksums of data.
+/// Formats a pool with or without checksums of data.
 fn format_with(device: &Device, unit: u64, checksum: Checksum) {
     let options = CreateOptions::default().unit_bytes(unit).overwrite(true).metadata_copies(Some(1));
     Pool::create(device, &options.checksum(checksum)).expect("formats");
@@ -170,7 +171,7 @@ fn fifty_small_writes_are_fifty_small_differences_and_only_copies_are_read() {
                     .all(|block| blocks.contains(&block))),
             "{words}"
         );
-        // Both sides of what was copied; of a pool with checksums without what these prove to differ.
+        // Both sides of each copied block are read, except those that checksums prove to differ.
         let differ = if checksum == Checksum::None { 0 } else { 50 * BLOCK };
         assert_eq!((read, told.read_bytes), (2 * (by_map - differ), 2 * (by_map - differ)), "{words}");
         if unit == 65536 {
@@ -179,10 +180,10 @@ fn fifty_small_writes_are_fifty_small_differences_and_only_copies_are_read() {
     }
 }
 
-/// Another block with the same CRC32C: a multiple of the polynomial is added to it.
+/// Returns another block with the same CRC32C, made by adding a multiple of the polynomial.
 fn colliding(block: &[u8], at: usize) -> Vec<u8> {
     let mut other = block.to_vec();
-    // The 33 coefficients from the highest on, the first bit of a byte being its lowest.
+    // The 33 coefficients from the highest on. CRC32C counts the lowest bit of a byte as the first.
     let bits = std::iter::once(1).chain((0..32).rev().map(|bit| 0x1edc_6f41_u32 >> bit & 1));
     for (bit, _) in bits.enumerate().filter(|(_, one)| *one == 1) {
         other[at + bit / 8] ^= 1 << (bit % 8);
@@ -231,7 +232,7 @@ fn what_rots_in_a_copy_or_under_it_is_a_difference() {
         let told = differences(&user.volume, &base);
         let places: Vec<u64> = told.iter().map(|extent| extent.pos).collect();
         assert_eq!((places, sum(&told)), (vec![0, 5 * BLOCK], 2 * BLOCK), "{checksum:?}: {told:?}");
-        // Both copies rot into the same: only their own checksums tell.
+        // Both copies get the same wrong content, which only their checksums detect.
         for volume in [&user.volume, &base] {
             let place = volume.extents(5 * BLOCK, BLOCK).expect("told")[0].addr;
             DeviceIo::new(&device).expect("attaches").write(place, &pattern(9, BLOCK as usize)).expect("written");
@@ -272,7 +273,7 @@ fn a_comparison_ends_when_it_is_told_to_and_goes_on_from_there() {
     assert_eq!(sum(&all), 64 * BLOCK);
     let none = user.volume.differences_since(&base, 0, u64::MAX, &mut |_| false).expect("told");
     assert_eq!((none.extents.len(), none.upto, none.read_bytes), (0, 0, 0));
-    // Within a block and across its end.
+    // A range that begins within a block and ends in the next one.
     let odd = user.volume.differences_since(&base, 512, 4096, &mut |_| true).expect("told").extents;
     assert_eq!((odd.len(), odd[0].pos, odd[0].len), (1, 512, BLOCK - 512), "{odd:?}");
 }
@@ -306,7 +307,7 @@ fn all_that_reads_differently_is_told_across_rollbacks_and_resizes() {
                         let len = len.min(size - pos);
                         match rng.below(4) {
                             0 => user.punch(pos, len).expect("punched"),
-                            // The same bytes again, a few blocks of them.
+                            // Writes a few blocks with the content that they have.
                             1 => {
                                 let len = len.min(3 * BLOCK);
                                 let same = user.read(pos, len as usize).expect("read");
@@ -337,7 +338,8 @@ fn what_was_not_written_is_not_told() {
     assert_eq!(assert_told(&pool, "v", "s", "nothing happened"), 0);
     user.write(5 << 20, &pattern(3, 8192)).expect("written");
     user.punch(41 << 20, 65536).expect("punched");
-    // A write to a shared unit copies the group around it, and what lies elsewhere now is told: four units at most.
+    // A write to a shared unit copies the group around it, at most four units. All of it has another address then, so
+    // it is reported.
     assert_eq!(assert_told(&pool, "v", "s", "8 KiB written, 64 KiB punched"), (4 + 1) * 65536);
     pool.snapshot("v", "t").expect("frozen");
     assert_eq!(assert_told(&pool, "t", "v", "a snapshot of it"), 0);
@@ -395,7 +397,7 @@ fn a_long_comparison_is_in_parts_and_none_looks_at_all() {
     user.write(0, &pattern(1, 60 << 20)).expect("written");
     let volume = pool.open_volume("v").expect("is there");
     let number = volume.snapshot_number("s").expect("is there");
-    // A step for each unit that was written: nothing is read, for the snapshot has none of them.
+    // Each written unit is one step. No data is read, because the snapshot has none of the units.
     for batches in 1..4 {
         let mut left = batches;
         let mut go_on = |_: &Differences| {
@@ -427,7 +429,7 @@ fn a_snapshot_that_is_compared_with_may_go_and_none_takes_its_place() {
     User::new(volume.clone()).write(0, &pattern(1, 4 << 20)).expect("written");
     pool.snapshot("v", "t").expect("frozen");
     assert!(matches!(dirty(number), Err(PoolError::NoVolume { .. })), "another one of that name");
-    // Between two batches too: the map of what is gone is somebody else's by then.
+    // The snapshot is deleted between two batches: its map may belong to another volume by then.
     let number = volume.snapshot_number("t").expect("is there");
     User::new(volume.clone()).write(0, &pattern(2, 4 << 20)).expect("written");
     let told = volume.differences_since_number(number, 0, u64::MAX, &mut |told| {

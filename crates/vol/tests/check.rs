@@ -1,5 +1,5 @@
-//! The offline check on pools that the pool's own code wrote: clean after any work and any end, and each metadata block
-//! that is damaged is refused by opening or named by the check, never served.
+//! The offline check on pools that the pool's own code wrote: clean after any work and any end. A damaged block of
+//! metadata is refused by opening or named by the check, and never used.
 #![cfg(not(shuttle))]
 
 use crate::support::{User, format, open, pattern};
@@ -15,7 +15,7 @@ fn report(device: &Device) -> CheckReport {
     check_device(device, &CheckOptions::default().repair(false)).expect("the check itself works")
 }
 
-/// Some work: writes of all alignments, discards, snapshots, clones, rollbacks, deletions, resizes, syncs.
+/// Does random work: writes of all alignments, discards, snapshots, clones, rollbacks, deletions, resizes, syncs.
 fn work(pool: &Pool, rng: &mut Rng, steps: usize) {
     for step in 0..steps {
         let names: Vec<String> = pool.volumes().into_iter().map(|info| info.name).collect();
@@ -88,7 +88,7 @@ fn pools_are_clean_after_any_work_and_any_end() {
     }
 }
 
-/// A pool in which all kinds of metadata are in use, dropped with a journal to replay.
+/// Makes a pool that uses all kinds of metadata, dropped with a journal to replay.
 fn small_pool() -> (Device, Vec<(String, Vec<u8>)>) {
     let device = open_device("linear:over=ram:size=8M+ram:size=8M").expect("opens");
     format(&device, 65536);
@@ -114,7 +114,7 @@ fn small_pool() -> (Device, Vec<(String, Vec<u8>)>) {
     (device, contents)
 }
 
-/// Opens it, without changing anything on a copy, and reads the places that were written.
+/// Opens a copy of the device, so that the device itself is unchanged, and reads the places that were written.
 fn contents(device: &Device) -> Result<Vec<(String, Vec<u8>)>, sheave_vol::PoolError> {
     let copy = copy(device);
     let pool = Pool::open(&copy, &OpenOptions::default())?;
@@ -140,7 +140,7 @@ fn copy(device: &Device) -> Device {
     copy
 }
 
-/// Address and kind of each block of metadata, in use or left over.
+/// Returns address and kind of each block of metadata, in use or left over.
 fn metadata(device: &Device) -> Vec<(u64, u16)> {
     let mut bytes = vec![0; SIZE];
     DeviceIo::new(device).expect("attaches").read(0, &mut bytes).expect("reads");
@@ -174,7 +174,7 @@ fn every_damaged_metadata_block_is_refused_or_named_and_never_served() {
                 assert!(spare, "block {at} of kind {kind}: opens, and yet {:#?}", found.findings);
             }
             Ok(_) => {
-                // The last commit before a crash cannot be told from a torn one: docs/on-disk-format.md.
+                // Damage to the last commit before a crash looks like a torn commit: docs/on-disk-format.md.
                 assert_eq!(
                     (kind, last_commit),
                     (kind::JOURNAL, 0),
@@ -203,7 +203,7 @@ fn every_damaged_metadata_block_is_refused_or_named_and_never_served() {
 
 #[test]
 fn either_superblock_may_rot_after_a_checkpoint_that_was_the_commit() {
-    // What a close or a checkpoint makes durable is in no journal block.
+    // The changes that a close or a checkpoint makes durable are in no journal block.
     let device = open_device("linear:over=ram:size=8M+ram:size=8M").expect("opens");
     format(&device, 65536);
     let pool = open(&device);

@@ -1,4 +1,4 @@
-//! V32: pools whose first 8 KiB were written over: the copies of the superblock stand for both, and say so.
+//! V32: pools whose first 8 KiB were overwritten. A copy of the superblock replaces both, and the check reports that.
 #![cfg(not(shuttle))]
 
 use crate::support::{User, open, pattern};
@@ -38,7 +38,7 @@ fn checked(device: &Device, repair: bool) -> CheckReport {
     check_device(device, &CheckOptions::default().repair(repair)).expect("checks")
 }
 
-/// A pool with a volume of 20 written units; closed, or as a crash leaves it, with records in the journal.
+/// Makes a pool with a volume of 20 written units. It is closed, or as a crash leaves it, with records in the journal.
 fn pool(options: &CreateOptions, close: bool) -> Device {
     let device = ram(SIZE);
     Pool::create(&device, options).expect("formats");
@@ -62,7 +62,8 @@ fn places() -> [u64; 2] {
     copy_places(SIZE, UNIT).expect("it is large enough")
 }
 
-/// As `sfdisk` leaves it (a protective partition table, then the GPT), or as zeroes do, or a few flipped bytes.
+/// Damages both superblocks: with zeroes, with other data as `sfdisk` leaves it (a protective partition table, then the
+/// GPT), or by a few flipped bytes.
 fn ruin(device: &Device, how: usize) {
     match how {
         0 => put(device, 0, &[0; 8192]),
@@ -116,8 +117,8 @@ fn a_pool_whose_superblocks_are_lost_is_rebuilt_from_a_copy() {
     }
 }
 
-/// A copy is as new as the superblocks after each checkpoint, each alone is enough, and what is damaged of them is told
-/// of a closed pool and mended by the next opening.
+/// After each checkpoint each copy is as new as the superblocks and sufficient alone. The check reports a damaged copy
+/// of a closed pool, and the next opening repairs it.
 #[test]
 fn each_copy_is_of_the_newest_checkpoint() {
     let device = pool(&CreateOptions::default(), true);
@@ -142,7 +143,7 @@ fn each_copy_is_of_the_newest_checkpoint() {
         open(&other).close().expect("closes");
         assert!(checked(&other, false).is_clean());
     }
-    // A copy of an earlier checkpoint is told.
+    // The check reports a copy of an earlier checkpoint.
     let old = places().map(|at| get(&device, at, 4096));
     open(&device).close().expect("closes");
     put(&device, places()[1], &old[1]);
@@ -154,7 +155,7 @@ fn each_copy_is_of_the_newest_checkpoint() {
     );
 }
 
-/// An old copy is never taken for the newest state: the journal of a later opening refuses it.
+/// An old copy is never used as the newest state: the journal has blocks of a later opening.
 #[test]
 fn a_copy_that_is_older_than_the_journal_is_refused() {
     let device = pool(&CreateOptions::default(), true);
@@ -173,7 +174,7 @@ fn a_copy_that_is_older_than_the_journal_is_refused() {
     assert!(!report.is_repairable());
 }
 
-/// The places are the pool's own: no volume gets them, however full it is, and no trim takes them.
+/// The places of the copies belong to the pool: no volume gets them, however full it is, and no trim discards them.
 #[test]
 fn the_places_of_copies_are_nobodys() {
     let device = ram(SIZE);
@@ -200,7 +201,7 @@ fn the_places_of_copies_are_nobodys() {
     }
 }
 
-/// With further members, and after growth, the copies lie elsewhere than a pool of that size has them.
+/// After adding a member or growing, the copies do not lie where a new pool of that size has them.
 #[test]
 fn copies_of_a_pool_that_has_grown_are_found() {
     let (a, b) = (pool(&CreateOptions::default(), true), ram(SIZE));
@@ -217,7 +218,7 @@ fn copies_of_a_pool_that_has_grown_are_found() {
     holds(&pool);
 }
 
-/// A pool that an older program made has none; an upgrade gives it copies, wherever it is cut off.
+/// A pool of an older program has no copies. An upgrade adds them, also if it is cut off and repeated.
 #[test]
 fn an_upgrade_gives_a_pool_copies() {
     let device = pool(&CreateOptions::default(), true);
@@ -231,7 +232,7 @@ fn an_upgrade_gives_a_pool_copies() {
     assert!(checked(&device, false).is_clean());
     let pool = open(&device);
     holds(&pool);
-    // Data lies where a new pool has its copies.
+    // Data lies at the places where a new pool has its copies.
     let names: Vec<&str> = pool.upgrades().iter().map(|upgrade| upgrade.name).collect();
     assert_eq!(names, ["owners", "copies"]);
     let user = User::new(pool.create_volume("w", 1 << 30).expect("creates"));
@@ -254,7 +255,7 @@ fn an_upgrade_gives_a_pool_copies() {
     holds(&open(&device));
 }
 
-/// What is no pool, and what is too small for copies, is told as before.
+/// A device without a pool, and a pool too small for copies, give the same errors as before copies existed.
 #[test]
 fn without_a_copy_there_is_no_pool() {
     let device = ram(SIZE);
@@ -267,7 +268,7 @@ fn without_a_copy_there_is_no_pool() {
     assert_eq!(copy_places(128 * 4096, 4096), Some([64 * 4096, 112 * 4096]));
 }
 
-/// Writes a volume of one unit into a pool, closes it, and has its superblocks.
+/// Writes a volume of one unit into a pool and closes it. Returns the superblock.
 fn written(device: &Device) -> Superblock {
     let pool = open(device);
     let user = User::new(pool.create_volume("small", 1 << 20).expect("creates"));
@@ -278,7 +279,7 @@ fn written(device: &Device) -> Superblock {
     newest(device)
 }
 
-/// The superblocks are lost and the pool is rebuilt from a copy, whichever of them is there.
+/// Verifies that a pool without superblocks is rebuilt from either copy alone.
 fn is_rebuilt(device: &Device, sb: &Superblock) {
     for lost in [0, 1] {
         let device = copy(device);
@@ -294,8 +295,8 @@ fn is_rebuilt(device: &Device, sb: &Superblock) {
     }
 }
 
-/// V32 for pools below 32 MiB: new ones, those that have grown since, those behind which another member lies, and those
-/// of older programs, which are upgraded.
+/// V32 for pools below 32 MiB: new ones, grown ones, ones with another member behind them, and ones of older programs
+/// that were upgraded.
 #[test]
 fn small_pools_have_copies_too() {
     for (bytes, unit) in [(16 << 20, UNIT), (31 << 20, 4096), (4 << 20, 4096), (24 << 20, 131_072)] {
@@ -304,14 +305,14 @@ fn small_pools_have_copies_too() {
         let sb = written(&device);
         assert_eq!(Some(sb.copies), copy_places(bytes, unit), "{bytes} in {unit}");
         is_rebuilt(&device, &sb);
-        // It has grown, and lies on a larger device.
+        // The pool lies on a larger device and has grown.
         let grown = ram(48 << 20);
         put(&grown, 0, &get(&device, 0, bytes as usize));
         let pool = open(&grown);
         pool.grow().expect("grows");
         pool.close().expect("closes");
         is_rebuilt(&grown, &written_again(&grown, &sb));
-        // As an older program made it: it opens as it is, and has copies once it is upgraded.
+        // A pool as an older program made it opens unchanged, and has copies once it is upgraded.
         let old = copy(&device);
         let mut without = sb.clone();
         without.copies = [0; 2];
@@ -329,13 +330,13 @@ fn small_pools_have_copies_too() {
     }
 }
 
-/// The newer superblock.
+/// Returns the newer superblock.
 fn newest(device: &Device) -> Superblock {
     let decode = |at: u64| Superblock::decode(&get(device, at, 4096).try_into().expect("a block"), at, u64::MAX);
     SUPERBLOCKS.into_iter().filter_map(|at| decode(at).ok()).max_by_key(|sb| sb.generation).expect("one is intact")
 }
 
-/// The superblock of a pool that keeps its copies where they were.
+/// Returns the newer superblock, and asserts that the copies have their old places.
 fn written_again(device: &Device, before: &Superblock) -> Superblock {
     let sb = newest(device);
     assert_eq!(sb.copies, before.copies);

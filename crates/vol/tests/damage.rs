@@ -1,4 +1,4 @@
-//! Damage: each block of metadata in turn, with a bit changed. What is damaged is told, and nothing wrong is served.
+//! Damage: each block of metadata in turn gets a flipped bit. The damage is reported, and no wrong data is returned.
 #![cfg(not(shuttle))]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use sheave_vol::{BlockIo, OpenOptions, Pool, PoolError};
 const BLOCK: usize = 4096;
 const SIZE: usize = 16 << 20;
 
-/// What the volumes have whose maps are whole.
+/// Returns the content of all volumes whose maps are intact.
 fn contents(pool: &Pool) -> Vec<(String, Vec<u8>)> {
     let names = pool.volumes().into_iter().filter(|volume| volume.damage.is_none()).map(|volume| volume.name);
     let read = |name: String| {
@@ -40,7 +40,7 @@ fn any_damaged_block_of_metadata_is_told() {
         pool.close().expect("closes");
         let pool = open(&device);
         let user = User::new(pool.open_volume("v").expect("is there"));
-        // Two commits in the journal: the first of them has no excuse to be damaged.
+        // Two commits in the journal: only the second can be mistaken for a torn one.
         for at in 0..2 {
             user.write(at << 20, &pattern(100 + at, 4096)).expect("writes");
             user.sync().expect("syncs");
@@ -66,7 +66,7 @@ fn any_damaged_block_of_metadata_is_told() {
                     told += 1;
                 }
                 Ok(pool) => {
-                    // A page of an older checkpoint, the other superblock, the end of the journal.
+                    // Harmless: a page of an older checkpoint, the older superblock, or the end of the journal.
                     let last = contents(&pool);
                     let same = last == wanted || (8192..8192 + 16 * BLOCK).contains(&at);
                     assert!(same, "block {at} is damaged, and the pool opens with something else in it");
@@ -102,7 +102,7 @@ fn one_commit_serves_all_who_wait() {
     });
     let flushes = device.stats().op(Op::Flush).ios - before;
     assert_eq!(syncs.load(Ordering::Relaxed), 200);
-    // Two for each, were each alone; a few more when a checkpoint comes between.
+    // Two flushes for each sync, if each were alone, and a few more for checkpoints.
     assert!(flushes <= 400 + 40, "{flushes} flushes for 200 syncs");
     drop(pool);
     let pool = open(&device);

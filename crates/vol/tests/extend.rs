@@ -38,7 +38,7 @@ fn reopened(device: &Device, pool: Pool) -> Pool {
     open(device)
 }
 
-/// Everything that the pool holds is as it should be.
+/// Closes the pool and verifies that the offline check finds nothing.
 fn assert_clean(device: &Device, pool: Pool) {
     pool.close().expect("nothing is open");
     let io = sheave_vol::block_io::DeviceIo::new(device).expect("attaches");
@@ -67,7 +67,7 @@ fn a_write_beyond_the_end_makes_it_larger_and_a_gap_reads_as_zeroes() {
         assert!(read[far as usize..] == data);
     };
     all(&user);
-    // V23: durable with a flush, size and all.
+    // V23: a flush makes data and size durable.
     user.sync().expect("syncs");
     user.write(20 * UNIT, &data).expect("writes");
     drop(user);
@@ -85,7 +85,7 @@ fn the_size_is_seen_when_the_data_is_there_and_not_before() {
     let (_device, pool) = pool();
     let user = growing(&pool, "v");
     let data = pattern(2, BLOCK as usize);
-    // V23: out of order.
+    // V23: the writes end out of order.
     let first = user.start(0, &data).expect("starts");
     let second = user.start(BLOCK, &data).expect("starts");
     let far = user.start(7 * BLOCK, &data).expect("starts");
@@ -113,7 +113,7 @@ fn a_failed_write_changes_no_size() {
     failed.status = Status::IoErr;
     assert_eq!(user.end(failed), Err(Status::IoErr));
     assert_eq!(size(&user), 0);
-    // Its space is used by the next one, and shows nothing of it.
+    // The next write gets the space of the failed one and shows nothing of its data.
     user.write(3 * UNIT, &data[..BLOCK as usize]).expect("writes");
     assert!(user.read(0, 3 * UNIT as usize).expect("reads").iter().all(|byte| *byte == 0));
 }
@@ -147,7 +147,7 @@ fn there_is_an_end_to_it() {
     pool.snapshot("v", "s").expect("snapshot");
     assert!(message(pool.set_max_size("s", MAX)).contains("is a snapshot"));
     assert!(message(pool.resize("s", 0)).contains("is a snapshot"));
-    // A bound that falls while a write is under way gives way to it.
+    // A limit that is lowered while a write is in flight is raised again by the write.
     let under_way = User::new(pool.create_growing_volume("x", 0, MAX).expect("creates"));
     let started = under_way.start(16 * BLOCK, &data).expect("starts");
     pool.set_max_size("x", 2 * BLOCK).expect("lowers");
@@ -222,7 +222,7 @@ fn a_smaller_size_and_a_write_under_way_leave_nothing_half() {
         let user = growing(&pool, "v");
         user.write(0, &old).expect("writes");
         user.punch(at.min(3 * UNIT), BLOCK).expect("punches");
-        // This thread has a write under way and cuts the volume: neither waits for the other.
+        // This thread has a write in flight and cuts the volume: neither waits for the other.
         let started = user.start(at, &new).expect("starts");
         pool.resize("v", cut).expect("cuts");
         assert_eq!(size(&user), cut);
@@ -247,7 +247,8 @@ fn a_smaller_size_and_a_write_under_way_leave_nothing_half() {
         drop(user);
         pool.delete("v").expect("deletes");
     }
-    // Cut to a part of the unit that the write has, and beyond: it came later.
+    // A cut that removes the unit of a write in flight removes the write too. After a cut within that unit the write
+    // counts as later, and enlarges the volume again.
     let user = growing(&pool, "v");
     user.write(0, &old[..BLOCK as usize]).expect("writes");
     let started = user.start(4 * BLOCK, &new[..BLOCK as usize]).expect("starts");
@@ -262,7 +263,7 @@ fn a_smaller_size_and_a_write_under_way_leave_nothing_half() {
     assert!(user.read(BLOCK, 3 * BLOCK as usize).expect("reads").iter().all(|byte| *byte == 0));
 }
 
-/// A fixed volume that is cut while a write to an unwritten part is under way.
+/// A volume of fixed size is cut while a write to an unwritten part is in flight.
 #[test]
 fn what_is_cut_off_a_fixed_volume_does_not_come_back_with_a_late_write() {
     let (_device, pool) = pool();
@@ -289,7 +290,7 @@ fn a_full_pool_raises_no_size_and_gets_back_what_the_write_had() {
     let info = pool.info();
     assert_eq!((info.free_bytes, info.data_bytes), (free, UNIT), "{info:?}");
     assert!(user.volume.extents(UNIT, MAX).expect("extents").iter().all(|one| one.kind == ExtentKind::Hole));
-    // Another write that is under way keeps what it has.
+    // Another write in flight keeps its units.
     let data = pattern(2, 2 * UNIT as usize);
     let started = user.start(UNIT, &data).expect("starts");
     thread::scope(|scope| {
@@ -342,7 +343,7 @@ fn two_writes_that_find_no_room_take_nothing_from_a_third() {
     thread::scope(|scope| {
         let first = scope.spawn(|| another().write(8 * UNIT, &much));
         nap();
-        // The first waits for what is under way. This begins later, in space that the first was given.
+        // The first write waits for I/O in flight. This one begins later, in space that the first was given.
         let started = third.start(8 * UNIT, &data).expect("starts");
         let second = scope.spawn(|| another().write(20 * UNIT, &much));
         nap();
@@ -356,9 +357,9 @@ fn two_writes_that_find_no_room_take_nothing_from_a_third() {
     assert!(user.read(8 * UNIT, data.len()).expect("reads") == data, "it was told that this is written");
 }
 
-/// Two writes are under way in a unit beyond the end, blocks 9 and 3 of it, and a third that finds no room wants that
-/// unit back; `give_up` ends its wait. The write of block 9 ends, and `hole` takes that block away, which is all that
-/// is written there, and leaves the volume with so many blocks of the unit. The write of block 3 still has its place.
+/// Two writes are in flight in a unit beyond the end, to its blocks 9 and 3. A third write finds no room and waits to
+/// get that unit back; `give_up` ends its wait. The write of block 9 ends, and `hole` removes that block, the only
+/// written one, and leaves the volume with `blocks` blocks of the unit. The write of block 3 must keep the unit.
 fn what_is_under_way_keeps_its_unit(give_up: bool, blocks: u64, hole: impl Fn(&Pool, &User) + Sync) {
     let (device, pool) = pool();
     let user = growing(&pool, "v");
@@ -448,7 +449,7 @@ fn units_of_every_size_grow_as_well() {
     }
 }
 
-/// Appenders side by side: each takes the next place, writes when it may, and some fail.
+/// Concurrent appenders: each takes the next place and writes when it may, and some of the writes fail.
 #[test]
 fn appenders_side_by_side_never_show_a_size_without_data() {
     const WRITERS: u64 = 3;

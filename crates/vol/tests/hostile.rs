@@ -1,6 +1,7 @@
-//! Pools that somebody made up: opening one takes bounded memory and bounded work, or is refused (contract V18, V19).
+//! Forged pools: opening one takes bounded memory and bounded work, or is refused (contract V18, V19).
 //!
-//! Owns the images. Work is counted by what opening would have to do, not by the clock; a test that hangs is killed.
+//! Owns the images. Work is measured by the operations that an opening needs, not by the clock; the test runner kills a
+//! test that hangs.
 #![cfg(not(shuttle))]
 
 use crate::support::hostile::{copy, newest, set, set_in, volume};
@@ -27,7 +28,7 @@ fn refused(device: &Device) -> String {
     error.to_string()
 }
 
-/// What a check says of a journal that goes too far, if it does.
+/// Returns the finding of a check about a journal that exceeds a limit, if there is one.
 fn too_far(device: &Device) -> Option<String> {
     let report = check_device(device, &CheckOptions::default()).expect("checks");
     let found = report.findings.into_iter().find(|finding| finding.kind == FindingKind::Journal);
@@ -55,7 +56,8 @@ fn more_leaves_than_a_journal_can_change_are_refused() {
     assert!(refused(&device).contains("pages of maps"), "as many as that would take GiB of memory");
 }
 
-/// What copies share counts once: a pool may make a hundred snapshots of leaves that no checkpoint has, and go on.
+/// Nodes that copies share count once: a pool can make a hundred snapshots of leaves that no checkpoint contains, and
+/// continue.
 #[test]
 fn pages_of_maps_that_copies_share_count_once() {
     let name = "1".into();
@@ -70,8 +72,8 @@ fn pages_of_maps_that_copies_share_count_once() {
     assert_eq!(open(&device).info().volumes, 100);
 }
 
-/// Where opening draws the line a check draws it: leaves, and the nodes above them, that are made, or were there and
-/// change, or are copies of such.
+/// A check has the same limit as an opening. Counted are leaves, and the nodes above them, that are made, changed, or
+/// copied.
 #[test]
 fn a_check_counts_the_pages_of_maps_that_opening_counts() {
     let leaves = |of: std::ops::Range<u64>| of.map(|leaf| set(leaf << 8));
@@ -81,7 +83,7 @@ fn a_check_counts_the_pages_of_maps_that_opening_counts() {
         assert_eq!(too_far(&device).is_none(), opens, "{more} more than {most}");
         assert_eq!(Pool::open(&device, &OpenOptions::default()).is_ok(), opens, "{more} more than {most}");
     }
-    // Half as many, and as many again in a copy; what is dropped does not count.
+    // Half of the limit, and the other half in a copy. Dropped nodes do not count.
     let half = most / 2;
     let copied = |leaves: u64| (0..leaves).map(|leaf| set_in(2, leaf << 8 | 1));
     for (more, opens) in [(0, true), (1, false)] {
@@ -93,7 +95,7 @@ fn a_check_counts_the_pages_of_maps_that_opening_counts() {
     }
 }
 
-/// Leaves that the checkpoint has and the journal changes are made by no record.
+/// Leaves of the checkpoint that the journal changes count too, though no record makes them.
 #[test]
 fn a_check_counts_pages_of_the_checkpoint_that_the_journal_changes() {
     let device = with_journal([volume(1)].into_iter().chain((0..32_000).map(|leaf| set(leaf << 8))));
@@ -105,7 +107,7 @@ fn a_check_counts_pages_of_the_checkpoint_that_the_journal_changes() {
     crate::support::hostile::write_journal(&io, &sb, false, more);
     let said = too_far(&device).expect("a finding");
     assert!(said.contains("pages of maps") && refused(&device).contains("pages of maps"), "{said}");
-    // 32,641 leaves and the 128 nodes above them are one too many. What a repair takes away is told before.
+    // 32,641 leaves and the 128 nodes above them are one too many. The check reports what a repair would remove.
     let report = check_device(&device, &CheckOptions::default()).expect("checks");
     let mut repairs = report.findings.iter().filter_map(|finding| finding.repair.as_deref());
     let told = repairs.any(|repair| repair.contains("none of the 59 behind it: what these say is lost"));
@@ -114,19 +116,19 @@ fn a_check_counts_pages_of_the_checkpoint_that_the_journal_changes() {
     drop(open(&device));
 }
 
-/// A volume of 1 PiB that has one unit at its end: cutting it, copying it, deleting it looks at what it has, and not at
-/// a quarter of a million slots that are empty.
+/// A volume of 1 PiB has one unit at its end. Cutting, copying and deleting it visit only that unit, and not a quarter
+/// of a million empty slots.
 #[test]
 fn empty_space_is_not_walked_through() {
     let far = (1u64 << 34) - 1;
     let resize = |size| Record::Resize { volume: 1, size };
-    // As many as their cost allows: two nodes each time, and two sizes.
+    // Just within the limit on costs: each round makes two nodes and changes the size twice.
     let cut = (0..100_000).flat_map(|_| [set(far), resize(1 << 50), resize(4096)]);
     drop(open(&with_journal([volume(1)].into_iter().chain(cut))));
     let discard = Record::Run { volume: 1, unit: 0, count: far + 1, phys: 0 };
     let discard = (0..200_000).flat_map(|_| [set(far), discard.clone()]);
     drop(open(&with_journal([volume(1)].into_iter().chain(discard))));
-    // As many as a journal of this size may have: each is a commit, and a commit is a block.
+    // Nearly as many copies as a journal of this size can have: each is a commit, and a commit takes a block.
     let copies = (2..16_000).flat_map(|volume| [copy(volume), Record::Delete { volume }]);
     drop(open(&with_journal([volume(1), set(far)].into_iter().chain(copies))));
 }
@@ -139,7 +141,8 @@ fn more_changes_of_the_table_than_there_are_blocks_are_refused() {
     assert!(refused(&with_journal([volume(1)].into_iter().chain((0..).map(name)))).contains("one change too many"));
 }
 
-/// Nodes that are made and dropped again are not dirty, so that nothing else counts them; sizes are small records.
+/// Nodes that are made and dropped again are not dirty, so the limit on dirty nodes does not count them. Records of
+/// sizes are small, so the size of the journal does not limit them.
 #[test]
 fn more_nodes_and_sizes_than_a_journal_makes_are_refused() {
     let discard = Record::Run { volume: 1, unit: 5, count: 1, phys: 0 };
@@ -151,7 +154,7 @@ fn more_nodes_and_sizes_than_a_journal_makes_are_refused() {
     assert!(refused(&with_journal([volume(1)].into_iter().chain(origins))).contains("one change too many"));
 }
 
-/// What is shared, and what is copied of it, is work that a few bytes of a record stand for.
+/// Sharing maps and copying shared nodes is much work for a few bytes of a record.
 #[test]
 fn more_copies_of_maps_than_a_journal_makes_are_refused() {
     let wide = || [volume(1)].into_iter().chain((0..4000).map(|slot| set(slot << 16)));
@@ -171,12 +174,12 @@ fn more_open_regions_than_a_pool_has_are_refused() {
     let intents = (0..).map(|at| Record::Intent { first: at << 11, count: 1 << 11 });
     let device = crate::support::hostile::with_journal(Checksum::Crc32c, true, false, intents);
     assert!(refused(&device).contains("journal"));
-    // Those beyond the end of the pool are none.
+    // Regions beyond the end of the pool do not count.
     let beyond = (0..).map(|at| Record::Intent { first: 1 << 20 | at, count: 1 });
     drop(open(&crate::support::hostile::with_journal(Checksum::Crc32c, true, false, beyond.take(1000))));
 }
 
-/// Where opening draws the line a check draws it: a region counts once, however many records open it.
+/// A check has the same limit as an opening: a region counts once, however many records open it.
 #[test]
 fn a_check_counts_the_open_regions_that_opening_counts() {
     let with = |records: &[Record]| {
@@ -199,8 +202,8 @@ fn a_check_counts_the_open_regions_that_opening_counts() {
     }
 }
 
-/// A pool whose tree of checksums is as high as one may be. It has region 0, which is open, and empty index pages of
-/// level 1 with these numbers.
+/// Makes a pool whose tree of checksums has the largest height. The tree has region 0, which is open, and empty index
+/// pages of level 1 with the numbers `empty`.
 fn with_sums(empty: &[u64]) -> Device {
     let device = open_device("ram:size=64M").expect("opens");
     Pool::create(&device, &CreateOptions::default().checksum(Checksum::Crc32c)).expect("formats");
@@ -240,8 +243,8 @@ fn with_sums(empty: &[u64]) -> Device {
     device
 }
 
-/// The last page of level 1 that a tree may have takes memory for all before it, and more pages of a checkpoint than
-/// its region would.
+/// Reading the last possible page of level 1 would take memory for all pages before it, and its regions would need more
+/// pages of a checkpoint.
 #[test]
 fn pages_of_checksums_beyond_the_end_of_the_pool_are_refused() {
     for beyond in [1, 1 << 8, (1 << 24) - 1] {

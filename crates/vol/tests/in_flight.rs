@@ -1,6 +1,6 @@
-//! I/O that is in flight while the space it uses is let go, by its volume or by a relative of it (contract V1, V17).
+//! I/O that is in flight while its volume, or a relative of that, frees the space (contract V1, V17).
 //!
-//! Owns a slow device: a test maps an I/O as a ring does, changes volumes, and only then moves the data.
+//! Owns a slow device: a test maps an I/O as a ring does, changes volumes, and only then transfers the data.
 #![cfg(not(shuttle))]
 
 use std::thread;
@@ -16,7 +16,7 @@ use sheave_vol::{OpenOptions, Pool, PoolError, Volume};
 
 const UNIT: u64 = 65536;
 
-/// A read that was looked up and counted, and that the device has not begun.
+/// A read that was looked up and counted, and has not been sent to the device.
 struct SlowRead {
     addr: u64,
     seat: Seat,
@@ -34,7 +34,7 @@ impl SlowRead {
         SlowRead { addr, seat, phase, io: DeviceIo::new(volume.device()).expect("attaches") }
     }
 
-    /// What the device has there now.
+    /// Returns the current content of the device at the read's address.
     fn look(&self) -> Vec<u8> {
         let mut bytes = vec![0; 4096];
         self.io.read(self.addr, &mut bytes).expect("reads");
@@ -48,16 +48,16 @@ impl SlowRead {
     }
 }
 
-/// What two relatives share when the test begins.
+/// Parts that two relatives share when a test begins.
 #[derive(Clone, Copy, Debug)]
 enum Shared {
     /// The nodes of their maps, and all units.
     Nodes,
-    /// Units only: each has nodes of its own.
+    /// Only units; each volume has its own nodes.
     Units,
 }
 
-/// A volume `a` with a unit of pattern 1 at `pos`, and its clone `b`.
+/// Makes a volume `a` with a unit of pattern 1 at `pos`, and its clone `b`.
 fn cloned(pos: u64, shared: Shared) -> (Pool, User, User) {
     let device = open_device("ram:size=64M").expect("opens");
     format(&device, UNIT);
@@ -72,12 +72,13 @@ fn cloned(pos: u64, shared: Shared) -> (Pool, User, User) {
             user.write(pos + UNIT, &pattern(9, 4096)).expect("writes");
             user.sync().expect("syncs");
         }
-        pool.info(); // Lets go what it may.
+        pool.info(); // `info` frees all deferred units that are ready.
     }
     (pool, a, b)
 }
 
-/// While `b` is slow to read a unit that it shares with `a`, `b` lets the unit go, and `a` is written.
+/// Begins a slow read of `b` in a unit that it shares with `a`. Meanwhile `let_go` makes `b` free the unit, and `a` is
+/// written.
 fn read_while(pos: u64, let_go: impl Fn(&Pool, &User)) {
     for shared in [Shared::Nodes, Shared::Units] {
         read_while_shared(pos, shared, &let_go);
@@ -89,7 +90,7 @@ fn read_while_shared(pos: u64, shared: Shared, let_go: &dyn Fn(&Pool, &User)) {
     let read = SlowRead::begin(&b.volume, pos);
     let_go(&pool, &b);
     b.sync().expect("syncs");
-    pool.info(); // Lets go what it may.
+    pool.info(); // `info` frees all deferred units that are ready.
     a.write(pos, &pattern(3, 4096)).expect("writes");
     a.sync().expect("syncs");
     assert!(
@@ -131,7 +132,7 @@ fn a_unit_has_one_owner_again_when_the_read_has_ended() {
     assert_eq!(pool.info().data_bytes, before, "and nothing was copied");
 }
 
-/// Chains of clones, each of which lets go in its turn while one slow read of the last goes on.
+/// Chains of clones, each of which frees its units in turn while one slow read of the last goes on.
 #[test]
 fn reads_of_one_clone_stay_what_they_were_whatever_its_relatives_do() {
     let (pool, a, b) = cloned(0, Shared::Units);
@@ -154,8 +155,8 @@ fn reads_of_one_clone_stay_what_they_were_whatever_its_relatives_do() {
     }
 }
 
-/// A write that does not end makes a snapshot give up. Writes that come after that go to the unit that it writes to,
-/// and nothing of either is lost.
+/// A snapshot fails because a write does not end. Later writes go to the same unit as that write, and neither loses
+/// data.
 #[test]
 fn a_snapshot_that_gives_up_moves_nothing_under_writes_that_are_in_flight() {
     let device = open_device("ram:size=64M").expect("opens");
@@ -181,8 +182,8 @@ fn a_snapshot_that_gives_up_moves_nothing_under_writes_that_are_in_flight() {
     pool.close().expect("closes");
 }
 
-/// V26: what was given its place before a rollback has ended when that returns: reads and writes of what the volume
-/// had, and first writes, which the volume does not have then (V8).
+/// V26: a rollback returns after all I/O that got its place before it has ended: reads and writes of mapped units, and
+/// first writes, whose units the volume does not have afterwards (V8).
 #[test]
 fn a_rollback_returns_when_what_was_in_flight_has_ended() {
     for grows in [false, true] {
@@ -225,7 +226,7 @@ fn a_rollback_returns_when_what_was_in_flight_has_ended() {
     }
 }
 
-/// V9: a write to what is cut off is under way while a volume is cut within a block.
+/// V9: a write to the part that is cut off is in flight while a volume is cut within a block.
 #[test]
 fn what_is_cut_off_within_a_block_stays_away_whatever_is_in_flight() {
     let device = open_device("ram:size=64M").expect("opens");
@@ -242,7 +243,7 @@ fn what_is_cut_off_within_a_block_stays_away_whatever_is_in_flight() {
         assert!(!cut.is_finished(), "it waits for what is in flight");
         assert!(user.write(1024, &[9; 512]).is_err(), "and nothing more begins");
         pool.sync().expect("syncs");
-        // What is under way writes behind the new end.
+        // The write in flight writes behind the new end.
         slow.io.write(slow.addr + 1024, &pattern(9, 3072)).expect("writes");
         slow.end();
         cut.join().expect("no panic").expect("cuts");
@@ -252,11 +253,11 @@ fn what_is_cut_off_within_a_block_stays_away_whatever_is_in_flight() {
     assert!(user.read(1024, 3072).expect("reads").iter().all(|byte| *byte == 0), "V9: what was cut off is back");
 }
 
-/// A discard up to the end of a volume, within a block, waits for a write while the volume grows and is written behind
-/// that end.
+/// A discard ends at the end of the volume, within a block, and waits for a write. Meanwhile the volume grows and is
+/// written behind that end.
 #[test]
 fn a_discard_up_to_an_end_that_moves_keeps_what_is_written_behind_it() {
-    // The last block is one of many of its unit, and the last of a unit that goes as a whole.
+    // The last block is one of several in its unit; in the second case the whole unit is discarded.
     for end in [2 * UNIT + 8192 + 512, 3 * UNIT - 512] {
         let device = open_device("ram:size=64M").expect("opens");
         format(&device, UNIT);
@@ -297,8 +298,8 @@ fn a_volume_that_cannot_be_cut_keeps_its_size() {
     assert!(user.read(0, UNIT as usize).expect("reads") == pattern(1, UNIT as usize), "nothing was zeroed");
 }
 
-/// A program that is stopped (SIGSTOP, the freezer of a container, a VM that is paused) finds the clock far ahead
-/// when it goes on, and all I/O where it was: what waits for that I/O has not waited for it meanwhile.
+/// After a stop of the process (SIGSTOP, the freezer of a container, a paused VM) the clock is far ahead and all I/O is
+/// where it was. A wait for that I/O must not count the time of the stop.
 #[test]
 fn time_in_which_the_process_was_stopped_is_no_wait() {
     let device = open_device("ram:size=64M").expect("opens");
@@ -314,7 +315,7 @@ fn time_in_which_the_process_was_stopped_is_no_wait() {
         assert!(!punched.is_finished(), "it waits for the write");
         let stop = format!("kill -STOP {0}; sleep 4; kill -CONT {0}", std::process::id());
         let mut shell = std::process::Command::new("sh").args(["-c", &stop]).spawn().expect("a shell");
-        // The write wants half a second of this thread more, whatever the clock says.
+        // The write takes another half second of this thread, whatever the clock shows.
         (0..50).for_each(|_| thread::sleep(Duration::from_millis(10)));
         assert!(shell.wait().expect("it ends").success());
         user.end(slow).expect("ends");

@@ -1,4 +1,4 @@
-//! V14, V22 and V29: pools that get more members, while they are used, and cut off at any point.
+//! V14, V22 and V29: pools that get more members, while they are in use, and cut off at any point.
 #![cfg(not(shuttle))]
 
 use std::thread;
@@ -20,7 +20,7 @@ fn ram(mib: usize) -> Device {
     open_device(&format!("ram:size={mib}M")).expect("opens")
 }
 
-/// A handle of the same device that is not extended with it.
+/// Returns a handle of the same device that keeps its size when the device is extended.
 fn plain(device: &Device) -> Device {
     sheave_blk::linear::partition("plain", device, 0, device.size_bytes()).expect("all of it")
 }
@@ -31,7 +31,7 @@ fn bytes(device: &Device) -> Vec<u8> {
     bytes
 }
 
-/// Another device with these bytes, as after a crash of the machine.
+/// Makes a device with these bytes, as after a crash of the machine.
 fn copy(bytes: &[u8]) -> Device {
     let device = open_device(&format!("ram:size={}", bytes.len())).expect("opens");
     DeviceIo::new(&device).expect("attaches").write(0, bytes).expect("writes");
@@ -54,7 +54,7 @@ fn is_clean(device: &Device) {
     assert!(report.is_clean(), "{:?}", report.findings);
 }
 
-/// A small file system of its own, as long as this lives.
+/// A small file system, mounted as long as this lives.
 struct SmallFs(tempfile::TempDir);
 
 impl SmallFs {
@@ -82,8 +82,8 @@ impl Drop for SmallFs {
     }
 }
 
-/// The pool has space and its file system too; that of the new member has none. It says so, and takes the member when
-/// there is room.
+/// Pool and file system have space, but the file system of the new member is full. Adding it fails with that cause, and
+/// succeeds once there is room.
 #[test]
 fn a_member_on_a_full_file_system_is_told_of_that() {
     let (Some(large), Some(small)) = (SmallFs::mount(32), SmallFs::mount(1)) else { return };
@@ -149,7 +149,7 @@ fn a_member_comes_to_a_pool_in_use() {
             verify_units(&User::new(pool.open_volume("s").expect("is there")), 0..900);
         }
         pool.close().expect("closes");
-        // Any that is missing, or there twice, is named.
+        // The error names each member that is missing, or given twice.
         refusal(
             Pool::open(&alone, &OpenOptions::default()),
             &["has 3 members", "members 1 to 2 are missing", "a.img+b.img"],
@@ -167,7 +167,7 @@ fn a_member_comes_to_a_pool_in_use() {
     }
 }
 
-/// A claim's refusal has another type and the same shape.
+/// Converts the refusal of a claim, so that one helper can verify both errors.
 fn as_members(error: PoolError) -> PoolError {
     match error {
         PoolError::Busy { what, who, fix } => PoolError::Members { what: format!("{what} is in use: {who}"), fix },
@@ -217,7 +217,7 @@ fn an_addition_that_was_cut_off_leaves_the_old_pool() {
     let old = bytes(&a);
     pool.add_member(&b, &AddOptions::default()).expect("adds");
     let new = bytes(&b);
-    // V22: the label was written, and the superblock was not.
+    // V22: the addition was cut off after the label and before the superblock.
     let (a, b) = (copy(&old), copy(&new));
     let alone = plain(&a);
     for device in [copy(&old), both(&copy(&old), &copy(&new))] {
@@ -230,7 +230,8 @@ fn an_addition_that_was_cut_off_leaves_the_old_pool() {
     let pool = open(&a);
     assert_eq!(pool.find_on(&b).expect("reads"), Found::CutOff);
     assert_eq!(pool.find_on(&ram(16)).expect("reads"), Found::Nothing);
-    // Another takes its place: the first attempt is not it, though number, place and size are the same.
+    // Another device becomes the member. That of the first attempt does not fit, though number, place and size are
+    // equal.
     let c = ram(16);
     pool.add_member(&c, &AddOptions::default()).expect("adds");
     assert_eq!((pool.find_on(&c).expect("reads"), pool.find_on(&b).expect("reads")), (Found::Member(1), Found::CutOff));
@@ -239,14 +240,14 @@ fn an_addition_that_was_cut_off_leaves_the_old_pool() {
         Pool::open(&both(&a, &b), &OpenOptions::default()),
         &["member 1 of the pool is another device", "generation"],
     );
-    // Where a newer superblock wants a member that is not there, the older one is not taken for it.
+    // If a newer superblock needs a member that is missing, the older superblock is not used instead.
     let mut torn = bytes(&alone);
     let superblock =
         |bytes: &[u8], slot: usize| u64::from_le_bytes(bytes[slot * 4096 + 40..][..8].try_into().expect("8"));
     let older = usize::from(superblock(&torn, 0) > superblock(&torn, 1));
     torn[older * 4096..(older + 1) * 4096].copy_from_slice(&old[older * 4096..(older + 1) * 4096]);
     refusal(Pool::open(&copy(&torn), &OpenOptions::default()), &["member 1 is missing"]);
-    // And the first attempt can be made again.
+    // The first attempt can be repeated.
     let a = copy(&old);
     let pool = open(&a);
     pool.add_member(&b, &AddOptions::default()).expect("adds");
@@ -261,7 +262,7 @@ fn what_cannot_be_a_member_is_refused() {
     format(&a, UNIT);
     let pool = open(&a);
     let add = |device: &Device| pool.add_member(device, &AddOptions::default());
-    // A pool, a member of one, what is left of one.
+    // A pool, the remains of one, and a member of one.
     Pool::create(&b, &CreateOptions::default().uuid(Some([9; 16]))).expect("formats");
     refusal(add(&b), &["belongs to another pool (0909"]);
     let half = copy(&[vec![0; 4096], bytes(&b)[4096..].to_vec()].concat());
@@ -280,7 +281,7 @@ fn what_cannot_be_a_member_is_refused() {
     let coarse = add(&open_device("ram:size=16M,bs=8k").expect("opens")).expect_err("refused");
     assert!(coarse.to_string().contains("8192 bytes"), "{coarse}");
     assert_eq!(pool.info().size_bytes, 16 << 20, "and nothing has changed");
-    // Whoever means it may: then nothing of the old pool opens any more.
+    // `overwrite` adds the device, and the old pool does not open any more.
     pool.add_member(&b, &AddOptions::default().overwrite(true)).expect("adds");
     drop(pool);
     assert!(Pool::open(&b, &OpenOptions::default()).is_err());
@@ -317,7 +318,7 @@ fn a_last_member_that_grew_and_first_ones_of_any_size() {
         file.set_len(bytes).expect("grows");
         open_device(&format!("file:{}", path.display())).expect("opens")
     };
-    // The first ends within a unit: what is over is not used, and does not move the second.
+    // The first member ends within a unit. The incomplete unit is not used, and does not move the second member.
     let (a, b) = (file("a", (16 << 20) + 3 * 4096), file("b", 16 << 20));
     format(&a, UNIT);
     let pool = open(&a);
@@ -326,7 +327,7 @@ fn a_last_member_that_grew_and_first_ones_of_any_size() {
     write_units(&user, 0..400);
     user.sync().expect("syncs");
     drop((user, pool, a, b));
-    // V14: both files have grown since; the last one's growth is taken in, and the label is as it was.
+    // V14: both files have grown. The pool takes the growth of the last member, and the label stays as it was.
     let (a, b) = (file("a", 20 << 20), file("b", 48 << 20));
     let pool = open(&both(&a, &b));
     assert_eq!(pool.info().size_bytes, 32 << 20);
@@ -343,7 +344,7 @@ fn a_last_member_that_grew_and_first_ones_of_any_size() {
 
 #[test]
 fn a_pool_grows_while_others_commit() {
-    // What a checkpoint that is under way when the pool grows writes must not undo it.
+    // A checkpoint in progress while the pool grows must not undo the growth.
     let (a, members) = (ram(16), [ram(4), ram(4), ram(4), ram(4)]);
     format(&a, UNIT);
     let pool = open(&a);
@@ -372,7 +373,7 @@ fn a_pool_grows_while_others_commit() {
     verify_units(&User::new(pool.open_volume("v").expect("is there")), 0..300);
 }
 
-/// V29: a host that comes back learns from the device that another has opened the pool since.
+/// V29: a host that returns detects on the device that another host has opened the pool since.
 #[test]
 fn an_owner_learns_that_another_has_opened_the_pool() {
     let device = ram(64);
@@ -380,14 +381,14 @@ fn an_owner_learns_that_another_has_opened_the_pool() {
     let pool = Pool::open(&device, &OpenOptions::default()).expect("opens");
     pool.create_volume("v", 1 << 20).expect("made");
     pool.check_owner().expect("it is its own");
-    // Another host opens the device as it is now; what that writes arrives under the feet of the first.
+    // Another host opens a copy of the device. Its writes then replace the content of the first host's device.
     let other = copy(&bytes(&device));
     Pool::open(&other, &OpenOptions::default()).expect("opens").close().expect("closes");
     DeviceIo::new(&device).expect("attaches").write(0, &bytes(&other)).expect("writes");
     let error = pool.check_owner().expect_err("another has it");
     assert!(matches!(error, PoolError::Busy { .. }), "{error}");
     assert!(error.to_string().contains("opened for writing elsewhere"), "{error}");
-    // Another pool in its place is told apart.
+    // Another pool in its place is detected as such.
     let made = ram(64);
     Pool::create(&made, &CreateOptions::default()).expect("formats");
     DeviceIo::new(&device).expect("attaches").write(0, &bytes(&made)).expect("writes");
@@ -395,7 +396,7 @@ fn an_owner_learns_that_another_has_opened_the_pool() {
     assert!(error.contains("another pool"), "{error}");
 }
 
-/// A pool on two devices, used in several openings: the bytes of both after the first, and after the last.
+/// Uses a pool on two devices in two openings. Returns the bytes of both devices after each.
 fn used_twice() -> [(Vec<u8>, Vec<u8>); 2] {
     let (a, b) = (ram(8), ram(8));
     format(&both(&a, &b), UNIT);
@@ -412,7 +413,7 @@ fn used_twice() -> [(Vec<u8>, Vec<u8>); 2] {
     })
 }
 
-/// V31: a member that comes back as it was before is refused, whichever it is, and `check` and a rescue tell it.
+/// V31: a member that is an older copy of itself is refused, whichever it is, and `check` and a rescue report it.
 #[test]
 fn a_member_that_is_an_older_copy_is_refused() {
     let [(old_a, old_b), (a, b)] = used_twice();
@@ -444,7 +445,7 @@ fn a_member_that_is_an_older_copy_is_refused() {
     }
 }
 
-/// V31: a copy that was made while the pool was in use is older by the next checkpoint.
+/// V31: a copy that was made while the pool was in use is an older copy after the next checkpoint.
 #[test]
 fn a_copy_of_a_member_is_older_after_the_next_checkpoint() {
     let (a, b) = (ram(8), ram(8));

@@ -1,5 +1,5 @@
-//! What the map of a volume takes of memory, extent by extent, and whether a pool tells so. Alone in its program, since
-//! it looks at the memory of the whole process.
+//! Memory that the map of a volume takes for each extent, and the accuracy of the pool's own figure. A test program of
+//! its own, because it measures the whole process.
 #![cfg(all(target_os = "linux", not(shuttle)))]
 
 mod support;
@@ -15,19 +15,19 @@ use sheave_vol::{CreateOptions, Pool, Volume};
 use support::open;
 
 const UNIT: u64 = 1 << 16;
-/// First writes, and the units that they are spread over: 16 to a leaf of the map, as a million are in a volume of 1
-/// TiB.
+/// Number of first writes, and of units that they are spread over: 16 units for each write, as with a million writes to
+/// a volume of 1 TiB.
 const WRITES: u64 = 1 << 18;
 const UNITS: u64 = WRITES << 4;
 
-/// Bytes of memory that the process has, without files.
+/// Returns the resident anonymous memory of the process in bytes.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
     let line = status.lines().find(|line| line.starts_with("RssAnon")).expect("since Linux 4.5");
     line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number") << 10
 }
 
-/// A first write of a block, without its data.
+/// Does the calls of a first write of a block, without I/O.
 fn first_write(volume: &Volume, pos: u64) {
     let may_block = MayBlock::on_worker();
     let mut mapping = volume.map(pos, 4096, Intent::Write);
@@ -44,12 +44,12 @@ fn a_random_extent_takes_at_most_150_bytes_and_the_pool_tells_so() {
         return sheave_testkit::skip("a sanitizer has memory of its own beside each byte");
     }
     let device = open_device("null:size=64G,keep=2M").expect("opens");
-    // A small journal, since what is kept of the device is memory too.
+    // A small journal, because the blocks written to the `ram:` device take memory of the process too.
     let options = CreateOptions::default().unit_bytes(UNIT).journal_bytes(Some(1 << 20));
     Pool::create(&device, &options).expect("creates");
     let pool = open(&device);
     let volume = pool.create_volume("v", UNITS * UNIT).expect("creates");
-    // Once through everything, so that what is made once is there.
+    // The first write and sync allocate what is allocated only once.
     first_write(&volume, 0);
     pool.sync().expect("syncs");
     let (resident_before, told_before) = (resident(), pool.info().memory_bytes);

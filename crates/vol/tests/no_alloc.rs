@@ -1,5 +1,5 @@
-//! Lookups of what is mapped allocate nothing, take no lock, and make no system call that a counting allocator would
-//! see.
+//! Lookups of mapped ranges, unwritten space and holes allocate no memory, as the counting allocator of this program
+//! shows.
 #![cfg(not(shuttle))]
 
 mod support;

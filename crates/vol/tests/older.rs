@@ -1,9 +1,9 @@
-//! Pools that earlier programs left behind: each opens, holds what was written to it (contract V18), and is not
-//! converted by that, but by an upgrade.
+//! Pools of earlier programs: each opens and has the data that was written to it (contract V18). Opening does not
+//! convert it; an upgrade does.
 //!
-//! Owns the images in `crates/vol/tests/pools`, which the program of 22 November 2026 made, before data had marks and
-//! metadata an account. An image is its 8-byte words in runs: a count, with the highest bit set for one word that is
-//! repeated.
+//! Owns the images in `crates/vol/tests/pools`. The program of 22 November 2026 made them, before data had marks and
+//! metadata an account. An image consists of runs of 8-byte words: each run begins with a count, whose highest bit is
+//! set for one word that is repeated.
 #![cfg(not(shuttle))]
 
 use crate::support::{User, open, pattern};
@@ -17,7 +17,7 @@ use sheave_vol::{CheckOptions, Pool, ScrubOptions, check_device};
 
 const UNIT: u64 = 65536;
 
-/// A device with the image.
+/// Makes a device with the image.
 fn device(runs: &[u8], size: &str) -> Device {
     let device = open_device(&format!("ram:size={size}")).expect("opens");
     DeviceIo::new(&device).expect("attaches").write(0, &sheave_testkit::expand_runs(runs)).expect("writes");
@@ -28,7 +28,7 @@ fn user(pool: &Pool, name: &str) -> User {
     User::new(pool.open_volume(name).expect("is there"))
 }
 
-/// What the four pools with the same work in them hold.
+/// Verifies the content that four of the pools have in common.
 fn holds_the_work(pool: &Pool) {
     let block = |name: &str, n: u64| user(pool, name).read(n * UNIT + n * 4096, 4096).expect("reads");
     for n in 0..4 {
@@ -71,7 +71,7 @@ fn closed_crashed_and_summed_pools_open_and_go_on() {
     }
 }
 
-/// Its own program could neither close it nor open it again.
+/// The program that made the pool could neither close it nor open it again.
 #[test]
 fn a_pool_that_had_locked_itself_out_opens() {
     let device = device(include_bytes!("pools/locked-out.runs"), "64M");
@@ -105,7 +105,8 @@ fn a_full_pool_that_promises_more_than_it_has_opens_and_deletes() {
     is_clean(&device);
 }
 
-/// Whether the pool may have marks, and identities, so that programs which do not know them refuse it.
+/// Returns true for each of marks and identities if the pool has the feature bit, by which programs without it refuse
+/// the pool.
 fn knows(device: &Device) -> (bool, bool) {
     let io = DeviceIo::new(device).expect("attaches");
     let slots = SUPERBLOCKS.map(|at| {
@@ -117,13 +118,13 @@ fn knows(device: &Device) -> (bool, bool) {
     (sb.marks, sb.identities)
 }
 
-/// What a scrub finds bad, in blocks.
+/// Returns the number of blocks that a scrub finds bad.
 fn bad_blocks(pool: &Pool) -> u64 {
     let report = pool.scrub(&ScrubOptions::default(), &mut |_| std::ops::ControlFlow::Continue(()));
     report.expect("scrubs").findings.iter().filter_map(|found| found.place.range).map(|range| range.1 / 4096).sum()
 }
 
-/// A bit of a block of volume `v` changes on the disk, behind an open pool.
+/// Flips a bit of a block of volume `v` on the device of an open pool.
 fn rot(device: &Device, pool: &Pool) {
     let volume = pool.open_volume("v").expect("is there");
     let at = volume.extents(3 * UNIT + 3 * 4096, 4096).expect("is mapped")[0].addr;
@@ -134,7 +135,7 @@ fn rot(device: &Device, pool: &Pool) {
     io.write(at, &block).expect("writes");
 }
 
-/// Opens the region of checksums in which `v` has its data, so that opening after a crash looks at all of it.
+/// Opens the region of checksums in which `v` has its data, so that opening after a crash verifies all of it.
 fn open_region(pool: &Pool) {
     let v = user(pool, "v");
     v.write(0, &pattern(100, 4096)).expect("writes");
@@ -199,7 +200,8 @@ fn opening_converts_nothing_and_an_upgrade_does() {
     is_clean(&plain);
 }
 
-/// Contract V16: what was told bad is bad, after a crash too, once the pool is upgraded; also what was told before.
+/// Contract V16: once the pool is upgraded, blocks that were found bad stay so after a crash, also those found before
+/// the upgrade.
 #[test]
 fn blocks_that_were_told_bad_stay_so_in_a_pool_that_was_upgraded() {
     let (name, runs) = SUMMED[0];

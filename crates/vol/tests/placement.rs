@@ -1,4 +1,5 @@
-//! Where copies of shared units lie: how long the runs of a volume stay that is written at random between snapshots.
+//! Placement of copies of shared units, measured by the length of the runs of a volume that is written at random
+//! between snapshots.
 #![cfg(not(shuttle))]
 
 mod support;
@@ -11,18 +12,18 @@ use support::{User, open, pattern};
 
 const UNIT: u64 = 65536;
 
-/// Nothing but the front is kept: placement does not look at data.
+/// Makes a device that keeps only its front: placement does not depend on data.
 fn null(size: &str) -> Device {
     open_device(&format!("null:size={size},keep=64M")).expect("opens")
 }
 
-/// A pool whose metadata would lie in the kept front if it were read back; these tests never reopen.
+/// Makes a pool. These tests never reopen it, so its metadata need not lie in the kept front of the device.
 fn pool(device: &Device) -> Pool {
     Pool::create(device, &CreateOptions::default().unit_bytes(UNIT)).expect("formats");
     open(device)
 }
 
-/// The mean length of the runs of a volume on the device.
+/// Returns the mean length of the runs of a volume on the device.
 fn mean_run(user: &User, size: u64) -> u64 {
     let extents = user.volume.extents(0, size).expect("is open");
     let data = extents.iter().filter(|extent| extent.kind == ExtentKind::Data);
@@ -49,7 +50,7 @@ fn random_overwrites_between_snapshots_leave_runs_of_256_kib() {
             let run = mean_run(&user, SIZE);
             println!("seed {seed}, round {round}: mean run {} KiB", run >> 10);
             assert!(run >= 256 << 10, "seed {seed}, round {round}: {run}");
-            // What it costs: 87 % of the groups of four units are hit, 39 % of the units.
+            // The cost: 87 % of the groups of four units are written to, and only 39 % of the units.
             let copied = (pool.info().data_bytes - before) * 100 / SIZE;
             assert!((83..90).contains(&copied), "seed {seed}, round {round}: {copied} %");
         }
@@ -66,7 +67,7 @@ fn a_copy_takes_what_is_shared_of_its_group_and_no_more() {
         let at = |unit: u64| user.volume.extents(unit * UNIT, 1).expect("is open")[0].addr / UNIT;
         (0..12).map(at).collect()
     };
-    // Two groups of four, and two units of a third.
+    // Two groups of four units, and two units of a third group.
     (0..10).for_each(|unit| write(unit, unit));
     pool.snapshot("v", "s").expect("frozen");
     let before = places();
@@ -74,10 +75,10 @@ fn a_copy_takes_what_is_shared_of_its_group_and_no_more() {
     let after = places();
     assert!(after[4] % 4 == 0 && (4..8).all(|unit| after[unit] == after[4] + unit as u64 - 4), "{after:?}");
     assert!((0..4).chain(8..12).all(|unit| after[unit] == before[unit]), "others stay: {before:?} {after:?}");
-    // What is its own stays: nothing is copied twice, and holes get nothing.
+    // Units that the volume alone owns are not copied again, and holes get no space.
     write(6, 16);
     assert_eq!(places(), after);
-    // What was a hole is the volume's own, and stays when its neighbours are copied.
+    // A former hole belongs to the volume alone, and stays in place when its neighbours are copied.
     write(10, 20);
     let (data, own) = (pool.info().data_bytes, places()[10]);
     write(8, 18);

@@ -1,4 +1,4 @@
-//! Pools from the outside: what is flushed is there after any reopening.
+//! Pools from the outside: flushed data survives every reopening.
 #![cfg(not(shuttle))]
 
 use crate::support::{User, format, open, pattern};

@@ -1,7 +1,7 @@
-//! Pools and volumes through their public face: one program, with a module for each subject.
+//! Pools and volumes through the public API: one program, with a module for each subject.
 //!
-//! Programs of their own have those tests that look at the whole process: allocations (`no_alloc.rs`) and memory
-//! (`memory.rs`); and `placement.rs`, which docs/volumes.md names for its figures.
+//! Tests that measure the whole process have their own programs: allocations (`no_alloc.rs`) and memory (`memory.rs`).
+//! So has `placement.rs`, which docs/volumes.md names for its figures.
 #![cfg(not(shuttle))]
 
 mod support;

@@ -1,4 +1,4 @@
-//! Space: full pools, waiting for room, growing, what is counted, read-only opening.
+//! Space: full pools, waiting for room, growth, accounting, read-only opening.
 #![cfg(not(shuttle))]
 
 use std::thread;
@@ -14,7 +14,7 @@ use sheave_vol::{CheckOptions, CreateOptions, ExtentKind, OpenOptions, Pool, Poo
 
 const UNIT: u64 = 65536;
 
-/// Writes units until there is no room; how many there were.
+/// Writes units until there is no room. Returns the number written.
 fn fill(user: &User) -> u64 {
     let data = pattern(3, UNIT as usize);
     let mut at = 0;
@@ -55,14 +55,14 @@ fn a_full_pool_reads_overwrites_flushes_and_deletes() {
     assert_eq!(fill(&user), units, "all of it came back");
 }
 
-/// V11: nobody has to flush for it, nor to wait.
+/// V11: the space is free without a flush and without a wait.
 #[test]
 fn a_delete_gives_its_space_back_before_it_returns() {
     let device = open_device("ram:size=16M").expect("opens");
     format(&device, UNIT);
     let pool = open(&device);
     let units = fill(&User::new(pool.create_volume("v", 1 << 30).expect("creates")));
-    // What has two owners goes with the second.
+    // Space with two owners is freed with the second owner.
     pool.snapshot("v", "s").expect("a snapshot takes no data");
     pool.delete("s").expect("deletes");
     pool.clone_volume("v", "w").expect("a clone takes no data");
@@ -160,7 +160,7 @@ fn what_is_shared_and_what_is_not() {
     pool.clone_volume("s", "c").expect("clones");
     assert_eq!((usage("v"), usage("s")), ((5, 5, 0, 4 * UNIT + 4096), (5, 5, 0, 4 * UNIT + 4096)));
     user.write(0, &pattern(3, 4096)).expect("writes");
-    // The four units of its group were copied.
+    // The write copied the four units of its group.
     assert_eq!((usage("v"), usage("s"), usage("c").1), ((5, 1, 4, 4 * UNIT + 4096), usage("c"), 5));
     pool.sync().expect("syncs");
     assert_eq!(pool.info().data_bytes, 9 * UNIT);
@@ -196,7 +196,7 @@ fn read_only_changes_nothing() {
         sheave_vol::BlockIo::read(&DeviceIo::new(&device).expect("attaches"), 0, &mut bytes).expect("reads");
         bytes
     };
-    // What the journal has is replayed in memory.
+    // The journal is replayed in memory only.
     let crashed = bytes();
     for _ in 0..2 {
         let pool = Pool::open(&device, &read_only).expect("opens");
@@ -242,7 +242,7 @@ fn several_devices_are_one_pool() {
 
 #[test]
 fn a_commit_takes_two_flushes_and_a_checkpoint_three() {
-    // A device without a volatile cache gets none.
+    // A file, because a device without a volatile cache gets no flushes to count.
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     let device = open_device(&format!("file:{},size=256M", file.path().display())).expect("opens");
     format(&device, UNIT);
@@ -294,7 +294,7 @@ fn what_cannot_be_is_refused() {
     assert!(matches!(pool.rollback("s", "v"), Err(PoolError::Invalid { .. })));
 }
 
-/// The largest sparse file is a few KiB on a disk, and anybody may hand one in.
+/// A sparse file of the largest size takes a few KiB on a disk, so anyone can supply one.
 #[test]
 fn space_that_was_never_written_takes_a_mebibyte_of_memory_a_tebibyte_at_most() {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
@@ -311,7 +311,7 @@ fn space_that_was_never_written_takes_a_mebibyte_of_memory_a_tebibyte_at_most() 
     }
 }
 
-/// Somebody truncates the file of an open pool: what was cut off is lost, and nothing is called durable any more.
+/// The file of an open pool is truncated: the data behind its new end is lost, and no later flush succeeds.
 #[test]
 fn a_pool_whose_file_is_cut_says_so_and_makes_nothing_durable() {
     let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");

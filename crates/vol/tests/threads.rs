@@ -1,4 +1,4 @@
-//! Writers, readers, discards and snapshots at once: nobody ever sees what is another's.
+//! Writers, readers, discards and snapshots at once: no volume ever shows data of another one.
 #![cfg(not(shuttle))]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,13 +12,14 @@ use sheave_drivers::open_device;
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 512;
 
-/// A block that says whose it is and how new: volume, place, number of the write; the same words throughout.
+/// Returns a block that names its volume, its place, and the number of its write, repeated throughout.
 fn block(volume: u64, at: u64, number: u64) -> Vec<u8> {
     let words = [0xb10c_b10c, volume, at, number];
     (0..BLOCK / 8).flat_map(|word| words[word % 4].to_le_bytes()).collect()
 }
 
-/// The number of the write that a block is of; 0 for zeroes. Panics at what belongs elsewhere.
+/// Returns the number of the write that a block comes from, or 0 for zeroes. Panics if the block belongs to another
+/// volume or place.
 fn number_of(bytes: &[u8], volume: u64, at: u64) -> u64 {
     let word = |n: usize| u64::from_le_bytes(bytes[n * 8..n * 8 + 8].try_into().expect("8 bytes"));
     if bytes.iter().all(|byte| *byte == 0) {
@@ -29,7 +30,7 @@ fn number_of(bytes: &[u8], volume: u64, at: u64) -> u64 {
     word(3)
 }
 
-/// Writes and discards its own blocks at random, and reads them back.
+/// Writes and discards blocks of its own volume at random, and reads them back.
 fn churn(user: &User, volume: u64, mut rng: Rng, stop: &AtomicBool, done: &AtomicU64) {
     let mut newest = vec![0; BLOCKS as usize];
     let mut number = 0;
@@ -61,13 +62,13 @@ fn churn(user: &User, volume: u64, mut rng: Rng, stop: &AtomicBool, done: &Atomi
     }
 }
 
-/// Reads blocks of another's volume: what is there is of that volume.
+/// Reads blocks that another thread writes. All data is of this volume and place.
 fn watch(user: &User, volume: u64, mut rng: Rng, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         let at = rng.below(BLOCKS);
         let read = user.read(at * BLOCK as u64, BLOCK).expect("reads");
         let word = u64::from_le_bytes(read[8..16].try_into().expect("8 bytes"));
-        // A block that is being written may be of two writes; never of another place.
+        // A block that is being written may have parts of two writes, but never of another place.
         if word != 0 {
             let place = u64::from_le_bytes(read[16..24].try_into().expect("8 bytes"));
             assert_eq!((word, place), (volume, at), "a block of another place");
@@ -122,7 +123,7 @@ fn volumes_never_see_each_other() {
     }
 }
 
-/// A snapshot is of its volume throughout, and stays what it is.
+/// Verifies that a snapshot contains only data of its volume, and does not change.
 fn check_frozen(pool: &sheave_vol::Pool, name: &str, volume: u64) {
     let user = User::new(pool.open_volume(name).expect("is there"));
     let read = || -> Vec<u64> {

@@ -1,4 +1,4 @@
-//! V21: a pool says when space becomes low, full, or enough again, once each time.
+//! V21: a pool notifies its watches when space becomes low, full, or sufficient again, once each time.
 #![cfg(not(shuttle))]
 
 use std::thread;
@@ -18,7 +18,7 @@ fn device(low_water: LowWater) -> Device {
     device
 }
 
-/// Writes units from `at` on for as long as `go` says; where it ended.
+/// Writes units from `at` on as long as `go` returns true. Returns the first unit that was not written.
 fn write_while(user: &User, mut at: u64, go: impl Fn(u64) -> bool) -> u64 {
     while go(at) {
         user.write(at * UNIT, &pattern(at, 4096)).expect("there is room");
@@ -27,7 +27,7 @@ fn write_while(user: &User, mut at: u64, go: impl Fn(u64) -> bool) -> u64 {
     at
 }
 
-/// What a watch has to tell: its state, and nothing more after it.
+/// Returns the state that a watch reports, and asserts that it reports only one.
 fn told(watch: &mut Watch) -> Option<SpaceState> {
     let notice = watch.changed();
     assert_eq!(watch.changed(), None, "each is told once");
@@ -47,7 +47,7 @@ fn both_marks_both_ways_each_told_once() {
     assert_eq!((told(&mut watch), pool.info().state), (None, SpaceState::Ok), "at the mark it is ok");
     let at = write_while(&user, at, |_| free() >= mark);
     assert_eq!((told(&mut watch), pool.info().state), (Some(SpaceState::Low), SpaceState::Low));
-    // Up and down around the mark, but not a quarter above it: nothing is told.
+    // Free space moves around the mark, but does not rise a quarter above it: the state stays low, without a notice.
     for round in 0..3 {
         user.punch((at - 20) * UNIT, 20 * UNIT).expect("discards");
         user.sync().expect("syncs");
@@ -98,7 +98,7 @@ fn the_mark_is_kept_and_can_be_changed() {
     drop(user);
     pool.close().expect("closes");
     assert!(early.is_closed() && early.wait(Duration::from_secs(60)).is_none(), "a closed pool tells nothing more");
-    // After any opening the state is there at once, and told once.
+    // After each opening the state is known at once, and reported once.
     let pool = open(&device);
     let info = pool.info();
     assert_eq!((info.state, info.low_water), (SpaceState::Low, LowWater::Bytes(4 << 20)));
@@ -107,7 +107,7 @@ fn the_mark_is_kept_and_can_be_changed() {
     pool.set_low_water(LowWater::Percent(2)).expect("sets");
     assert_eq!((told(&mut watch), pool.info().state), (Some(SpaceState::Ok), SpaceState::Ok));
     assert_eq!(told(&mut pool.watch()), None, "there is nothing to warn of");
-    // Not closed: what was set is durable.
+    // Dropped without a close: the new mark is durable.
     drop(pool);
     let pool = open(&device);
     assert_eq!((pool.info().low_water, pool.info().state), (LowWater::Percent(2), SpaceState::Ok));
@@ -173,7 +173,7 @@ fn metadata_that_runs_short_is_told() {
     let pool = Pool::open(&device, &open_options).expect("opens");
     let mut watch = pool.watch();
     let user = User::new(pool.create_volume("v", 1 << 40).expect("creates"));
-    // All data space, then maps of many leaves: a block in each 1 MiB takes a page.
+    // Fills all data space, with maps of many leaves: one block in each 1 MiB takes a page for its leaf.
     let mut at = 0u64;
     while user.write(at << 20, &pattern(at, 4096)).is_ok() {
         at += 1;
@@ -186,7 +186,7 @@ fn metadata_that_runs_short_is_told() {
             Err(error) => break error,
         }
         for unit in 0..40u64 {
-            // Each takes its way of the snapshot's; the data has no room.
+            // Each write copies the nodes on its path, which it shared with the snapshot. The data finds no room.
             let _ = user.write(((unit + copies * 40) % at) << 20, &pattern(7, 4096));
         }
         pool.sync().expect("a full pool syncs");

@@ -1,12 +1,12 @@
 //! Blocking I/O of the pool's own: metadata, and data that is copied or zeroed.
 //!
-//! Owns the trait, and [`DeviceIo`], which does it on a device through a block layer of the calling thread's own. Does
-//! not own what is written, nor its order.
+//! Owns the trait, and [`DeviceIo`], which implements it for a device, with a block layer for each calling thread. Does
+//! not own the content or the order of writes.
 //!
-//! - I1: no call is made under the pool's state lock: each may block.
-//! - I2: the memory of an I/O outlives it: a call returns when all that it submitted has ended.
-//! - I3: a thread's block layer for a device goes when the [`DeviceIo`] has gone and the thread does I/O of this kind
-//!   again, or ends; that of the thread that drops the `DeviceIo` goes at once.
+//! - I1: no call is made under the pool's state lock, because each may block.
+//! - I2: the memory of an I/O outlives it: a call returns after all bios that it submitted have ended.
+//! - I3: when a [`DeviceIo`] is dropped, the block layer of the dropping thread is dropped at once. The block layer of
+//!   another thread is dropped at that thread's next call of any [`DeviceIo`], or at the thread's end.
 #![allow(unsafe_code)] // Bios take memory as addresses.
 
 use std::cell::RefCell;
@@ -19,33 +19,34 @@ use sheave_blk::bio::{BIO_OWNER, BVec, NO_FIXED_BUF, Op};
 use sheave_blk::ctx::{BioSpec, IoCtx, IoCtxOptions};
 use sheave_blk::{Device, DeviceError};
 
-/// Reads and writes of a pool's bytes. Places and lengths are multiples of 4 KiB and inside [`BlockIo::size_bytes`].
+/// Blocking reads and writes of a pool's bytes. Addresses and lengths are multiples of 4 KiB and inside
+/// [`BlockIo::size_bytes`].
 pub trait BlockIo: Send + Sync {
-    /// Fills `buf` from `at`.
+    /// Fills `buf` with the bytes at `at`.
     fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), Status>;
-    /// Writes `buf` to `at`; durable after the next [`BlockIo::flush`].
+    /// Writes `buf` to `at`. The data is durable after the next [`BlockIo::flush`].
     fn write(&self, at: u64, buf: &[u8]) -> Result<(), Status>;
-    /// Makes all that was written durable.
+    /// Makes all completed writes durable.
     fn flush(&self) -> Result<(), Status>;
-    /// The bytes are not needed any more.
+    /// Declares that the bytes are not needed any more.
     fn discard(&self, at: u64, len: u64) -> Result<(), Status>;
-    /// Bytes there are.
+    /// Returns the size in bytes.
     fn size_bytes(&self) -> u64;
-    /// Whether a write to what was never written may find no space for it.
+    /// Returns true if a write to a place that was never written may fail for lack of space below.
     fn is_sparse(&self) -> bool {
         false
     }
-    /// Fills several buffers, in any order.
+    /// Fills several buffers. The order of the reads is not defined.
     fn read_many(&self, pieces: &mut [(u64, &mut [u8])]) -> Result<(), Status> {
         pieces.iter_mut().try_for_each(|(at, buf)| self.read(*at, buf))
     }
-    /// Writes several buffers, in any order.
+    /// Writes several buffers. The order of the writes is not defined.
     fn write_many(&self, pieces: &[(u64, &[u8])]) -> Result<(), Status> {
         pieces.iter().try_for_each(|(at, buf)| self.write(*at, buf))
     }
 }
 
-/// So that others keep a hand on what a pool has.
+/// Lets a caller keep a handle to the I/O that it gives to a pool.
 impl<T: BlockIo + ?Sized> BlockIo for Arc<T> {
     fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), Status> {
         (**self).read(at, buf)
@@ -80,16 +81,17 @@ impl<T: BlockIo + ?Sized> BlockIo for Arc<T> {
     }
 }
 
-/// I/Os in flight at a time.
+/// Most I/Os in flight in one call.
 const DEPTH: usize = 32;
-/// Longest single transfer.
+/// Longest single transfer, in bytes.
 const LONGEST: usize = 1 << 20;
-/// Longest single discard: less than what a bio can say, a multiple of any block.
+/// Longest single discard, in bytes: a bio has 32 bits for the length, and this is a multiple of any block size.
 const LONGEST_DISCARD: u64 = 1 << 30;
 
-/// A thread's block layer for one [`DeviceIo`].
+/// Block layer of one thread for one [`DeviceIo`].
 struct Slot {
-    /// Whose it is; of no strength, so that it tells when that has gone.
+    /// The [`DeviceIo`] that the slot belongs to. The reference is weak, so that the thread can find out that the
+    /// `DeviceIo` was dropped.
     owner: Weak<()>,
     ctx: IoCtx,
     bdev: u16,
@@ -99,7 +101,6 @@ thread_local! {
     static SLOTS: RefCell<Vec<Slot>> = const { RefCell::new(Vec::new()) };
 }
 
-/// One transfer.
 struct Piece {
     op: Op,
     at: u64,
@@ -107,24 +108,24 @@ struct Piece {
     vec: Option<BVec>,
 }
 
-/// Blocking I/O on a device, from any thread.
+/// Blocking I/O on a device, usable from any thread.
 #[derive(Debug)]
 pub struct DeviceIo {
     device: Device,
-    /// Its identity, as long as anybody remembers it.
+    /// Identity of this object, which slots of other threads refer to.
     me: Arc<()>,
-    /// Flags of its flushes.
+    /// Bio flags of flushes.
     flush: u16,
 }
 
 impl DeviceIo {
-    /// Attaches this thread, so that a device that cannot be used is told at once.
+    /// Creates the I/O and attaches the calling thread, so that a device that cannot be used is reported here.
     pub fn new(device: &Device) -> Result<DeviceIo, DeviceError> {
         DeviceIo::with_flushes(device, 0)
     }
 
-    /// I/O of the owner of the device, who hears what the device says of its flushes whatever was before, and
-    /// watches the [alarm](sheave_blk::flush_alarm) itself.
+    /// Creates the I/O of the device's owner, which watches the [alarm](sheave_blk::flush_alarm) itself: a flush
+    /// returns its own result, even after an earlier flush has failed.
     pub(crate) fn of_owner(device: &Device) -> Result<DeviceIo, DeviceError> {
         DeviceIo::with_flushes(device, BIO_OWNER)
     }
@@ -132,7 +133,7 @@ impl DeviceIo {
     fn with_flushes(device: &Device, flush: u16) -> Result<DeviceIo, DeviceError> {
         let io = DeviceIo { device: device.clone(), me: Arc::new(()), flush };
         let slot = io.open()?;
-        // The list may be gone when the thread ends: then each I/O opens the device anew.
+        // Fails only while the thread ends and its list is gone. Then each I/O opens the device anew.
         let _ = SLOTS.try_with(|slots| slots.borrow_mut().push(slot));
         Ok(io)
     }
@@ -146,7 +147,8 @@ impl DeviceIo {
         Ok(Slot { owner: Arc::downgrade(&self.me), ctx, bdev })
     }
 
-    /// Takes this thread's block layer, so that nothing is borrowed while it works.
+    /// Takes the calling thread's block layer out of the list, so that the list is not borrowed during the I/O. Opens
+    /// one if the thread has none.
     fn take(&self) -> Result<Slot, Status> {
         let found = SLOTS.try_with(|slots| {
             let mut slots = slots.borrow_mut();
@@ -160,7 +162,7 @@ impl DeviceIo {
         }
     }
 
-    /// Does all of them; the first error, after all have ended (I2).
+    /// Does all transfers. Returns the first error after all submitted ones have ended (I2).
     fn run(&self, pieces: &mut dyn Iterator<Item = Piece>) -> Result<(), Status> {
         let mut slot = self.take()?;
         let (ctx, bdev) = (&mut slot.ctx, slot.bdev);
@@ -175,10 +177,12 @@ impl DeviceIo {
                 let sector = piece.at >> 9;
                 let flags = if piece.op == Op::Flush { self.flush } else { 0 };
                 let spec = BioSpec { bdev, op: piece.op, flags, sector, bytes: piece.bytes, owner: 0 };
+                // No bio is free now. The poll below ends some I/O, which frees its bios.
                 if !ctx.submit(&spec, piece.vec.as_slice(), NO_FIXED_BUF) {
                     break;
                 }
                 flying += 1;
+                // After an error no further piece is submitted.
                 next = if result.is_ok() { pieces.next() } else { None };
             }
             ctx.finish_plug();
@@ -212,13 +216,14 @@ impl DeviceIo {
         }
         match at.checked_add(len as u64) {
             Some(end) if end <= self.device.size_bytes() => Ok(()),
-            // As for I/O of rings: a device that ends before its pool has shrunk, which is no lack of space.
+            // The same status as for I/O of rings: the device has shrunk and is smaller than its pool, which is not a
+            // lack of space.
             _ => Err(Status::IoErr),
         }
     }
 }
 
-/// The transfers of one buffer.
+/// Cuts a buffer into transfers.
 fn cut(op: Op, at: u64, base: usize, len: usize) -> impl Iterator<Item = Piece> {
     (0..len).step_by(LONGEST).map(move |from| {
         let bytes = LONGEST.min(len - from);
@@ -256,6 +261,7 @@ impl BlockIo for DeviceIo {
     }
 
     fn discard(&self, at: u64, len: u64) -> Result<(), Status> {
+        // A discard is only a hint, so a device without it is no error.
         if self.device.limits().max_discard_sectors == 0 {
             return Ok(());
         }
@@ -295,7 +301,7 @@ impl BlockIo for DeviceIo {
 
 impl Drop for DeviceIo {
     fn drop(&mut self) {
-        // Outside of the borrow: dropping a block layer may wait for I/O.
+        // Dropped after the borrow has ended, because dropping a block layer may wait for I/O.
         let mine = SLOTS.try_with(|slots| {
             let mut slots = slots.borrow_mut();
             let at = slots.iter().position(|slot| self.owns(slot))?;

@@ -1,16 +1,16 @@
-//! Loose roots: looking through a whole device for the newest checkpoint, where both superblocks and all copies of them
-//! are lost.
+//! Loose roots: the search of a whole device for the newest checkpoint, for a pool that has lost both superblocks and
+//! all copies of them.
 //!
-//! Each checkpoint writes its superblock into a page among its other pages too, to which nothing refers. Owns the
-//! search for the newest of these roots. Whether all that it refers to is there, who walks its trees finds out by their
-//! checksums.
+//! Each checkpoint also writes its superblock into one of its pages, to which no other page refers. Owns the search for
+//! the newest of these roots. The pages that the root refers to may be missing; the caller's walk of its trees verifies
+//! their checksums.
 //!
-//! - R1: a root counts only if no page of its pool is of a later checkpoint. A program that writes no roots, or a
-//!   checkpoint that was cut off, leaves such pages: then the root may be old, and the space of its data in use for
-//!   other data.
-//! - R2: of several pools the one that was made last counts; of one pool the newest root. Where that decides nothing
-//!   the search gives an error, and no root.
-//! - R3: what the search keeps in memory is bounded, whatever the device has.
+//! - R1: a root is used only if no page of its pool belongs to a later checkpoint. A program that writes no roots
+//!   leaves such pages, and so does a checkpoint that was cut off. In both cases the root may be old, and the space of
+//!   its data may hold other data.
+//! - R2: of several pools the search chooses the one that was made last, and of one pool the newest root. If two roots
+//!   are equally good, the search returns an error.
+//! - R3: the memory of the search is bounded, whatever the device contains.
 //!
 //! Called by the check and by a rescue.
 
@@ -25,25 +25,24 @@ use crate::format::block::{Block, identify};
 use crate::format::superblock::Superblock;
 use crate::format::{BLOCK, MAGIC, kind};
 
-/// Bytes read at once.
+/// Bytes of one read.
 const PIECE: usize = 1 << 20;
-/// Pools whose pages a device may have (R3).
+/// Most pools of which the search records pages (R3).
 const MOST_POOLS: usize = 4096;
 
-/// What was found so far.
 #[derive(Default)]
 struct Search {
     best: Option<(u64, Superblock)>,
-    /// Another root is as good as the best.
+    /// True if another root is as good as `best`.
     tied: bool,
-    /// There are roots of other pools.
+    /// True if there are roots of other pools.
     others: bool,
-    /// The latest checkpoint of any page, by pool.
+    /// Generation of the latest checkpoint of any page, by pool.
     latest: HashMap<[u8; 16], u64>,
 }
 
-/// The newest root on a device; none if there is none, and in words why none can be chosen. `tell` hears of bytes that
-/// were read.
+/// Finds the newest root on a device. Returns `None` if there is no root, and a message if none can be chosen. Calls
+/// `tell` with the number of bytes of each piece that was read.
 pub(crate) fn find(io: &dyn BlockIo, tell: &mut dyn FnMut(u64)) -> Result<Option<Copied>, String> {
     let mut search = Search::default();
     let mut memory = Buf::zeroed(PIECE, BLOCK).map_err(|_| Status::NoMem.to_string())?;
@@ -65,10 +64,11 @@ pub(crate) fn find(io: &dyn BlockIo, tell: &mut dyn FnMut(u64)) -> Result<Option
 
 impl Search {
     fn see(&mut self, at: u64, block: &Block) {
+        // Comes before the check of the checksum, which would have to be computed for every block of data.
         if !block.starts_with(&MAGIC) {
             return;
         }
-        // A page of a pool that lies in a volume of this one has another address.
+        // A volume may contain another pool. The pages of that pool lie at other addresses than those in their headers.
         let Some((head, _)) = identify(block).ok().filter(|(head, _)| head.address == at) else { return };
         match head.kind {
             kind::ROOT => _ = Superblock::decode_root(block, at, u64::MAX).map(|sb| self.take(at, sb)),
@@ -82,7 +82,7 @@ impl Search {
         }
     }
 
-    /// Takes a root if it is better than the best (R2).
+    /// Replaces the best root by `sb` if that is better (R2).
     fn take(&mut self, at: u64, sb: Superblock) {
         let Some((_, best)) = &self.best else {
             self.best = Some((at, sb));
@@ -108,6 +108,7 @@ impl Search {
         }
         let latest = self.latest.get(&sb.pool).copied().unwrap_or(0);
         let full = self.latest.len() >= MOST_POOLS;
+        // If the table of pools is full, the pages of a later checkpoint may be missing from it.
         if latest > sb.generation || full {
             return Err(format!(
                 "the newest root, at byte {at}, is of checkpoint {}, and there are pages of a later one ({latest}): \

@@ -1,7 +1,7 @@
 //! Reading many pages: sorted by address, in long runs, a bounded number at a time.
 //!
-//! Owns the order of reads, and the second look at each page of a batch that the device could not read as a whole.
-//! Does not own what is in the pages.
+//! Owns the order of reads, and the single reads of each page of a batch that could not be read as a whole. Does not
+//! own the content of pages.
 
 use sheave_base::buf::Buf;
 use sheave_base::status::Status;
@@ -13,15 +13,15 @@ use crate::format::{BLOCK, BLOCK_BYTES};
 
 /// Pages read at a time: 16 MiB.
 const BATCH: usize = 4096;
-/// Longest single read.
+/// Longest single read, in bytes.
 const RUN_BYTES: usize = 1 << 20;
-/// Pages of one walk that the device may fail to read before the walk fails: a disk may take seconds for each.
+/// Most pages that the device may fail to read before the walk fails: a disk may take seconds for each.
 pub(crate) const MAX_UNREADABLE: usize = 256;
 
-/// How often that is read which nothing can stand for, before it counts as unreadable.
+/// Attempts to read a block that has no second copy, before it counts as unreadable.
 pub(crate) const READS: usize = 3;
 
-/// Reads a block; a read that fails is made again, for its error may pass.
+/// Reads a block. Repeats a failed read, because its error may be transient.
 pub(crate) fn read_again(io: &dyn BlockIo, at: u64, block: &mut [u8]) -> Result<(), Status> {
     let mut result = io.read(at, block);
     for _ in 1..READS {
@@ -30,16 +30,16 @@ pub(crate) fn read_again(io: &dyn BlockIo, at: u64, block: &mut [u8]) -> Result<
     result
 }
 
-/// Something that wants the page at an address.
+/// Request for the page at an address.
 pub(crate) trait Want {
     fn address(&self) -> u64;
-    /// Where its second copy is, if it has one.
+    /// Returns the address of the second copy, if the page has one.
     fn second_copy(&self, unit_bytes: u64) -> Option<u64>;
-    /// Whether this is the page, to the bit.
+    /// Returns true if `block` is exactly the requested page.
     fn vouches_for(&self, block: &Block) -> bool;
 }
 
-/// The error of metadata that the device cannot read.
+/// Returns the error for metadata that the device cannot read.
 pub(crate) fn failed(status: Status) -> PoolError {
     PoolError::Io {
         what: "reading metadata pages".into(),
@@ -48,11 +48,11 @@ pub(crate) fn failed(status: Status) -> PoolError {
     }
 }
 
-/// Gets each page, or the status of a device that could not read it.
+/// Receiver of each page, or of the status with which its read failed.
 pub(crate) type TakeEach<'a, W> = dyn FnMut(&W, Result<&Block, Status>) -> Result<(), PoolError> + 'a;
 
-/// The second copy of a page, where the first is not good and the second is: then the address of the first goes to
-/// `bad`. Else the first as it was read.
+/// Returns the second copy of a page if the first is bad and the second is good, and then appends the address of the
+/// first copy to `bad`. Otherwise returns `first` unchanged.
 fn or_second<'a, W: Want>(
     io: &dyn BlockIo,
     unit_bytes: u64,
@@ -72,9 +72,9 @@ fn or_second<'a, W: Want>(
     Ok(memory)
 }
 
-/// Reads the page of each, in the order of their addresses, and gives it to `take`, which hears also of each page that
-/// the device cannot read, of [`MAX_UNREADABLE`] at most. Where the first copy of a page is not good and the second is,
-/// `take` gets the second and `bad` the address of the first.
+/// Reads the pages of `wants` in the order of their addresses, and passes each page, or the status with which its read
+/// failed, to `take`. Fails after more than [`MAX_UNREADABLE`] failed reads. If the first copy of a page is bad and the
+/// second is good, `take` gets the second, and `bad` the address of the first.
 pub(crate) fn read_each<W: Want>(
     io: &dyn BlockIo,
     unit_bytes: u64,
@@ -109,7 +109,8 @@ pub(crate) fn read_each<W: Want>(
     Ok(())
 }
 
-/// The reads of a batch, whose pages lie in `memory` one after the other.
+/// Returns the reads of a batch. Its pages get consecutive places in `memory`, and pages at consecutive addresses share
+/// a read.
 fn runs_of<'a, W: Want>(batch: &[W], memory: &'a mut [u8]) -> Vec<(u64, &'a mut [u8])> {
     let mut runs = Vec::new();
     let (mut rest, mut from) = (memory, 0);
@@ -127,7 +128,6 @@ fn runs_of<'a, W: Want>(batch: &[W], memory: &'a mut [u8]) -> Vec<(u64, &'a mut 
     runs
 }
 
-/// A block of a larger buffer.
 fn block_at(bytes: &[u8], number: usize) -> Option<&Block> {
     bytes.get(number * BLOCK..(number + 1) * BLOCK)?.try_into().ok()
 }

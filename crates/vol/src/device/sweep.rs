@@ -1,8 +1,8 @@
-//! Sweeps: many blocks read at once, each with a status of its own.
+//! Sweeps: reads of many blocks at once, each block with its own status.
 //!
-//! Owns the batching: neighbours are read as one run, the runs together, as deep as [`BlockIo::read_many`] goes. A
-//! batch that fails is read again block by block, so that one bad sector costs one block. Does not own what the blocks
-//! hold.
+//! Owns the batching: adjacent blocks are read as one run, and all runs of a batch together, with the queue depth of
+//! [`BlockIo::read_many`]. A batch that fails is read again block by block, so that one bad sector costs only one
+//! block. Does not own the content of the blocks.
 //!
 //! Called by the offline check, by scrubs, and by comparisons of volumes.
 
@@ -13,28 +13,28 @@ use crate::device::block_io::BlockIo;
 use crate::format::block::Block;
 use crate::format::{BLOCK, BLOCK_BYTES};
 
-/// Longest single read.
+/// Longest single read, in bytes.
 const RUN_BYTES: usize = 1 << 20;
 
-/// Memory for a batch, and what became of its blocks.
+/// Memory for a batch of blocks, and the status of each.
 pub(crate) struct Sweep {
     memory: Buf,
     statuses: Vec<Status>,
 }
 
 impl Sweep {
-    /// For batches of at most so many blocks.
+    /// Creates a sweep for batches of at most `blocks` blocks.
     pub(crate) fn new(blocks: usize) -> Result<Sweep, Status> {
         let memory = Buf::zeroed(blocks * BLOCK, BLOCK).map_err(|_| Status::NoMem)?;
         Ok(Sweep { memory, statuses: Vec::with_capacity(blocks) })
     }
 
-    /// Blocks of a batch, at most.
+    /// Returns the most blocks of a batch.
     pub(crate) fn most(&self) -> usize {
         self.memory.len() / BLOCK
     }
 
-    /// Reads the blocks at these addresses; those beyond [`Sweep::most`] are left out.
+    /// Reads the blocks at `addresses`. Addresses beyond [`Sweep::most`] are ignored.
     pub(crate) fn read(&mut self, io: &dyn BlockIo, addresses: &[u64]) {
         let addresses = &addresses[..addresses.len().min(self.most())];
         self.statuses.clear();
@@ -60,7 +60,7 @@ impl Sweep {
         }
     }
 
-    /// Block `at` of the batch.
+    /// Returns block `at` of the batch, or the status with which its read failed.
     pub(crate) fn block(&self, at: usize) -> Result<&Block, Status> {
         match self.statuses.get(at) {
             Some(Status::Ok) => {

@@ -1,10 +1,11 @@
 //! Walking a tree of metadata pages: a page in its place, and the pages below it.
 //!
-//! Owns what a place promises of the page in it, and the step from index pages to those that they refer to. Loading,
-//! the checksums of an opening and scrubs walk with it, each in its own order: a level at once, or siblings at once.
-//! The offline check does not: it has a walk of its own, so that an error in this one does not hide itself.
+//! Owns the expected properties of a page in its place, and the step from index pages to their children. Used by
+//! loading, by the checksums of an opening and by scrubs, each in its own order: one level after the other, or one
+//! group of siblings after the other. The offline check has a separate walk, so that an error in this one cannot hide
+//! itself.
 //!
-//! - P1: nothing in a page is believed that its parent's reference does not vouch for.
+//! - P1: the content of a page is used only if the page matches the reference of its parent.
 
 use sheave_base::status::Status;
 
@@ -17,7 +18,7 @@ use crate::format::damage::Damage;
 use crate::format::page::{Expect, PageRef, index};
 use crate::format::superblock::{Geometry, Superblock};
 
-/// A checkpoint, as far as its pages are concerned.
+/// Properties of a checkpoint that its pages are verified against.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Checkpoint {
     pool: [u8; 16],
@@ -35,14 +36,14 @@ impl Checkpoint {
     }
 }
 
-/// A page in its place.
+/// A page with its place in a tree.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Page<T> {
     pub(crate) page: PageRef,
     pub(crate) level: u16,
-    /// Which of its level.
+    /// Number of the page within its level.
     pub(crate) index: u64,
-    /// What the walker knows of it; those below have the same.
+    /// Data of the caller, which the pages below inherit.
     pub(crate) of: T,
 }
 
@@ -60,21 +61,20 @@ impl<T> Want for Page<T> {
     }
 }
 
-/// The pages that an index page refers to, by their places in it.
+/// References in an index page, by position.
 pub(crate) type Children = [PageRef; INDEX_CHILDREN];
 
 impl<T: Copy> Page<T> {
-    /// The root of a tree; none if the tree is empty.
+    /// Returns the root page of a tree; `None` if the tree is empty.
     pub(crate) fn root(page: PageRef, level: u16, of: T) -> Option<Page<T>> {
         (!page.is_none()).then_some(Page { page, level, index: 0, of })
     }
 
-    /// What the page must be.
     pub(crate) fn expect(&self, checkpoint: &Checkpoint) -> Expect {
         Expect { pool: checkpoint.pool, generation: checkpoint.generation, page: self.page, index: self.index }
     }
 
-    /// The references in an index page, and how many there are.
+    /// Decodes an index page. Returns its references and their number.
     pub(crate) fn children(&self, checkpoint: &Checkpoint, block: &Block) -> Result<(Children, usize), Damage> {
         let mut children = [PageRef::NONE; INDEX_CHILDREN];
         let expect = self.expect(checkpoint);
@@ -82,14 +82,14 @@ impl<T: Copy> Page<T> {
         Ok((children, count))
     }
 
-    /// The pages below an index page that has these references.
+    /// Returns the pages that `children` refer to.
     pub(crate) fn below(self, children: &Children) -> impl Iterator<Item = Page<T>> {
         let some = (self.index * INDEX_CHILDREN as u64..).zip(children).filter(|(_, child)| !child.is_none());
         some.map(move |(index, &page)| Page { page, level: self.level - 1, index, of: self.of })
     }
 }
 
-/// Why a page gives nothing.
+/// Reason why a page cannot be used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Bad {
     Damaged(Damage),
@@ -105,7 +105,7 @@ impl Bad {
     }
 }
 
-/// What decoding a page gives, when the device gave the page.
+/// Decodes a page with `how` if it could be read.
 pub(crate) fn decode<T>(
     block: Result<&Block, Status>,
     how: impl FnOnce(&Block) -> Result<T, Damage>,
@@ -113,11 +113,12 @@ pub(crate) fn decode<T>(
     how(block.map_err(Bad::Unreadable)?).map_err(Bad::Damaged)
 }
 
-/// Hears of an index page that was read: how many references it has, or why it gives none.
+/// Receiver of the result for each index page: the number of its references, or the reason why it cannot be used. An
+/// error from the receiver ends the walk.
 pub(crate) type Seen<'a, T> = dyn FnMut(&Page<T>, Result<usize, Bad>) -> Result<(), PoolError> + 'a;
 
-/// Reads index pages in one sweep; all pages below them. Those that give nothing are passed over if `seen` says so.
-/// `bad`: as in [`read_each`].
+/// Reads index pages in one sweep and returns all pages below them. Skips a page that cannot be used if `seen` returns
+/// `Ok` for it. [`read_each`] describes `bad`.
 pub(crate) fn step_down<T: Copy>(
     io: &dyn BlockIo,
     checkpoint: &Checkpoint,

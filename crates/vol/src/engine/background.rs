@@ -1,14 +1,14 @@
-//! The threads of an open pool that work behind its users: when they are wanted, woken, and ended.
+//! The background threads of an open pool: their start, their wake-ups and their end.
 //!
-//! Owns the signals and the threads' lives. Does not own what they do ([`ops::discard`](crate::ops::discard),
+//! Owns the signals and the threads' lives. Does not own their work ([`ops::discard`](crate::ops::discard),
 //! [`sums::idle`](super::sums::idle)).
 //!
-//! - B1: the threads have ended when the last `Pool` and `Volume` are gone: each holds the [`Keeper`], whose drop ends
-//!   them and waits for what they are at. So nobody finds the device claimed, discarded or written after a pool was
-//!   dropped.
+//! - B1: dropping the last `Pool` and `Volume` ends the threads: each of them holds the [`Keeper`], whose drop stops
+//!   the threads and waits for the work that they are doing. So a pool that was dropped holds no claim on its device,
+//!   and neither discards nor writes.
 //! - B2: a thread with nothing to do sleeps.
 //!
-//! Called by [`Pool`](crate::Pool), and by who frees units.
+//! Called by [`Pool`](crate::Pool), and by operations that free units.
 
 use std::time::Duration;
 
@@ -21,11 +21,11 @@ use sheave_base::wait;
 struct Flags {
     go: bool,
     stop: bool,
-    /// The thread sleeps for a time, and is not woken by what there is to do.
+    /// The thread is in `pause`: new work does not wake it.
     pauses: bool,
 }
 
-/// What wakes the thread, and ends it.
+/// Wakes a background thread, and ends it.
 #[derive(Debug, Default)]
 pub(crate) struct Signal {
     flags: Mutex<Flags>,
@@ -37,7 +37,7 @@ impl Signal {
         self.flags.lock().expect("invariant: no panic under this lock")
     }
 
-    /// There is something to do.
+    /// Records that there is work, and wakes the thread unless it is in `pause`.
     pub(crate) fn notify(&self) {
         let mut flags = self.flags();
         if !flags.go {
@@ -48,27 +48,27 @@ impl Signal {
         }
     }
 
-    /// Whether the thread is to end.
     pub(crate) fn is_stopping(&self) -> bool {
         self.flags().stop
     }
 
-    /// What was told up to now is known.
+    /// Forgets earlier calls of `notify`. Called before the thread searches for work, so that a `notify` during the
+    /// search is kept.
     pub(crate) fn clear(&self) {
         self.flags().go = false;
     }
 
-    /// Sleeps until there is something to do, or until the time is up; false when the thread is to end.
+    /// Sleeps until there is work, or for `longest`. Returns false when the thread is to end.
     pub(crate) fn wait(&self, longest: Option<Duration>) -> bool {
         let mut flags = self.flags();
         if !flags.go && !flags.stop {
-            // Waking for nothing does no harm.
+            // No loop around the wait: a spurious wake-up only makes the thread search for work once more.
             flags = wait::wait_on(&self.changed, &self.flags, flags, longest);
         }
         !flags.stop
     }
 
-    /// Sleeps for a time, whatever there is to do; false when the thread is to end.
+    /// Sleeps for `time`, even if there is work. Returns false when the thread is to end.
     pub(crate) fn pause(&self, time: Duration) -> bool {
         let mut flags = self.flags();
         if !flags.stop {
@@ -80,7 +80,7 @@ impl Signal {
     }
 }
 
-/// What is known of the background discard of an open pool.
+/// The state of the background discard of an open pool.
 #[derive(Debug, Default)]
 pub(crate) struct Discards {
     pub(crate) signal: Arc<Signal>,
@@ -88,32 +88,28 @@ pub(crate) struct Discards {
 }
 
 impl Discards {
-    /// The discard that failed: none is sent after it.
+    /// Returns the error of the failed discard. After a failure no discard is sent.
     pub(crate) fn failed(&self) -> Option<Status> {
         *self.failed.lock().expect("invariant: no panic under this lock")
     }
 
-    /// One has failed.
     pub(crate) fn fail(&self, status: Status) {
         *self.failed.lock().expect("invariant: no panic under this lock") = Some(status);
     }
 }
 
-/// Held by all who use an open pool (B1).
+/// The background threads of a pool, held by all users of the pool (B1).
 #[derive(Debug)]
 pub(crate) struct Keeper {
-    /// Gives back what became free.
     pub(crate) discards: Worker,
-    /// Closes regions of checksums that nobody writes to.
     pub(crate) regions: Worker,
 }
 
-/// One thread.
 #[derive(Debug)]
 pub(crate) struct Worker {
     name: &'static str,
     signal: Arc<Signal>,
-    /// The pool was opened with it.
+    /// False if the pool was opened without this thread.
     wanted: bool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -123,7 +119,6 @@ impl Worker {
         Worker { name, signal, wanted, thread: Mutex::new(None) }
     }
 
-    /// Whether the pool may have it.
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted
     }
@@ -132,11 +127,11 @@ impl Worker {
         self.thread.lock().expect("invariant: no panic under this lock")
     }
 
-    /// Starts the thread, if it is wanted and not there.
+    /// Starts the thread, if it is wanted and not running.
     ///
     /// # Errors
     ///
-    /// `NoMem` when the system has no thread for it.
+    /// `NoMem` when the system cannot create a thread.
     pub(crate) fn start(&self, run: impl FnOnce() + Send + 'static) -> Result<(), Status> {
         let mut thread = self.thread();
         if thread.is_some() || !self.wanted {
@@ -147,12 +142,12 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends the thread, and waits until it has.
+    /// Ends the thread, and waits until it has ended.
     pub(crate) fn stop(&self) {
         let Some(thread) = self.thread().take() else { return };
         self.signal.flags().stop = true;
         self.signal.changed.notify_one();
-        // One that panicked has told so itself.
+        // A thread that panicked has reported that itself.
         let _ = thread.join();
     }
 }

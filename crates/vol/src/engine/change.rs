@@ -1,6 +1,6 @@
-//! A change of the pool or of its table of volumes: refused before it begins, made durable, or undone. What becomes of
-//! one whose commit fails, as when a write of the journal does: it leaves nothing behind, or it is told that it has
-//! been made and is not durable.
+//! Changes of the pool or of its table of volumes: each is refused before it begins, made durable, or undone. If the
+//! commit of a change fails, because a write of the journal fails for example, the change is undone, or its caller gets
+//! an error that says: made, but not durable.
 //!
 //! ```text
 //!    made in memory -> commit -> durable
@@ -15,15 +15,16 @@
 //!                      next commit may show it made                              next commit may show it undone
 //! ```
 //!
-//! Owns this state machine. What fails may be on the device all the same: blocks of the journal, or a superblock. So
-//! the next commit, of anybody, is a checkpoint: it has everything that memory has, and no record before it counts any
-//! more.
+//! Owns this state machine. A failed write of journal blocks or of a superblock may have reached the device all the
+//! same. So the next commit, by any caller, is a checkpoint: it contains everything in memory, and makes all earlier
+//! records void.
 //!
-//! - U1: what is undone is seen by nobody, and no later commit makes it durable.
-//! - U2: what can be undone was used by nobody: a new volume cannot be opened before it is durable, and a volume that
-//!   grew ends where it did.
-//! - U3: whatever a crash shows, nothing that was acknowledged is lost by it. So a delete is not undone: a volume that
-//!   is seen again takes writes that are durable without a commit, and a crash would take them away with it.
+//! - U1: a change that is undone was never visible, and no later commit makes it durable.
+//! - U2: a change that can be undone has no users yet: a new volume cannot be opened before it is durable, and a volume
+//!   that grows keeps its old end until the new one is durable.
+//! - U3: after any crash, everything that was acknowledged is still there. So a delete is not undone: a volume that
+//!   became visible again would take writes that are durable without a commit, and a crash could delete them with the
+//!   volume.
 //!
 //! Called by changes of the table and of the pool.
 
@@ -39,10 +40,11 @@ use crate::state::table::{Vol, VolumeCore};
 use sheave_base::sync::{Arc, MutexGuard};
 
 impl PoolInner {
-    /// Whether the pool takes changes.
+    /// Returns an error unless the pool takes changes.
     pub(crate) fn check_open(&self, what: &str) -> Result<(), PoolError> {
         if self.alarm.failed().is_some() && !self.read_only {
-            // Nobody may have looked since: the leader of a commit degrades the pool.
+            // The alarm may have rung since the last commit. Only the leader of a commit degrades the pool, so make
+            // one.
             let _ = self.commit();
         }
         let phase = self.lock().phase;
@@ -57,7 +59,7 @@ impl PoolInner {
         }
     }
 
-    /// Whether the pool takes changes, and was opened for them.
+    /// Returns an error unless the pool is open for writing and takes changes.
     pub(crate) fn check_writable(&self, what: &str) -> Result<(), PoolError> {
         if !self.read_only {
             return self.check_open(what);
@@ -68,18 +70,18 @@ impl PoolInner {
         })
     }
 
-    /// Gives back the map of a volume that is out of the table, a part at a time.
+    /// Frees the map of a volume that was removed from the table, part by part.
     pub(crate) fn drop_map(&self, gone: Option<Vol>) {
         let Some(mut vol) = gone else { return };
         while self.lock().drop_some(&mut vol) {}
     }
 
-    /// Makes everything durable that was done.
+    /// Commits, with an error that names `what` and `name`.
     pub(crate) fn durable(&self, what: &str, name: &str) -> Result<(), PoolError> {
         self.commit().map_err(|status| self.failed(what, name, status))
     }
 
-    /// Makes a change durable that `undo` takes back if that fails.
+    /// Makes a change durable. If that fails, `undo` undoes it.
     pub(crate) fn durable_or(&self, what: &str, name: &str, undo: impl FnOnce(&mut State)) -> Result<(), PoolError> {
         self.durable_or_gone(what, name, |state| {
             undo(state);
@@ -87,7 +89,7 @@ impl PoolInner {
         })
     }
 
-    /// Makes volumes durable that nobody has seen yet: all of them are seen from one moment on, or none is.
+    /// Makes new, hidden volumes durable: all of them become visible at once, or none does.
     pub(crate) fn durable_new(&self, what: &str, name: &str, volumes: &[u32]) -> Result<(), PoolError> {
         self.durable_or_gone(what, name, |state| volumes.iter().filter_map(|id| state.detach(*id)).collect())?;
         let mut state = self.lock();
@@ -99,7 +101,8 @@ impl PoolInner {
         Ok(())
     }
 
-    /// As [`PoolInner::durable_or`]; `undo` may take volumes out of the table, whose maps go part by part.
+    /// Does the same as [`PoolInner::durable_or`], for an `undo` that may take volumes out of the table: their maps are
+    /// freed part by part.
     fn durable_or_gone(
         &self,
         what: &str,
@@ -109,7 +112,8 @@ impl PoolInner {
         let Err(status) = self.commit() else { return Ok(()) };
         let mut state = self.lock();
         let gone = undo(&mut state);
-        // Under the same hold of the lock: no commit without it has what was undone.
+        // Requires the checkpoint that makes the undo durable. The lock is still held since `undo`, so that no commit
+        // of records comes in between.
         state.next.require();
         self.mark_unsynced();
         self.survey_space(&mut state);
@@ -117,7 +121,8 @@ impl PoolInner {
         gone.into_iter().for_each(|vol| self.drop_map(Some(vol)));
         let settled = self.commit();
         let error = self.failed(what, name, status);
-        // A host that is full is told as such; the next commit needs no room of it.
+        // Only a plain I/O error gets the text about the undo. A full host has its own error, with its own fix, and the
+        // checkpoint that the undo needs takes no space from the host.
         let PoolError::Io { what, status, .. } = error else { return Err(error) };
         let fix = match settled {
             Ok(()) => "It was undone. Check the pool's device, and try again",
@@ -132,10 +137,12 @@ impl PoolInner {
     /// Makes a change durable that cannot be undone.
     pub(crate) fn durable_at_last(&self, what: &str, name: &str) -> Result<(), PoolError> {
         let state = self.lock();
-        // Until it is durable a flush of any volume makes it so, also in a pool that had nothing to make durable.
+        // Until the change is durable, a flush of any volume must be a commit, even in a pool that had nothing else to
+        // make durable.
         self.mark_unsynced();
         drop(state);
-        // The second is a checkpoint: it lies elsewhere, and what could not be written may be written now.
+        // The second attempt is a checkpoint. It writes to other places, which may be writable although the journal is
+        // not.
         let Err(status) = self.commit().or_else(|_| self.checkpoint()) else { return Ok(()) };
         match self.failed(what, name, status) {
             PoolError::Io { what, .. } | PoolError::HostFull { what, .. } => {
@@ -145,7 +152,8 @@ impl PoolInner {
         }
     }
 
-    /// The error of what failed: in words of its own if the pool is degraded.
+    /// Returns the error for a failed operation. A pool that is degraded, taken or full gets the error of that
+    /// condition.
     pub(crate) fn failed(&self, what: &str, name: &str, status: Status) -> PoolError {
         let phase = self.lock().phase;
         match phase {
@@ -157,19 +165,20 @@ impl PoolInner {
         }
     }
 
-    /// The error of who wants something of a pool that another has opened since.
+    /// The error for an operation on a pool that another opening has taken.
     fn taken(&self, what: String) -> PoolError {
         let who = self.lock().taken_by.clone().unwrap_or_default();
         PoolError::Taken { what, device: self.device.name().to_string(), who }
     }
 
-    /// The error of what found no space in the pool, which says so if a damaged map keeps some of it.
+    /// Returns the error for a pool without space. If a damaged map keeps space from use, the error says so.
     fn full(&self, what: String) -> PoolError {
         let kept = self.lock().why_kept();
         PoolError::Full { what: kept.map_or(what.clone(), |kept| format!("{what}: {kept}")) }
     }
 
-    /// No unit of the volume is being moved any more, and none begins to be.
+    /// Waits until no unit of the volume is being moved. If `with` is `Some`, no new move begins before `settled`;
+    /// `with` is the volume itself, or the clone that is being made of it.
     pub(crate) fn settle<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -185,7 +194,7 @@ impl PoolInner {
         state
     }
 
-    /// Its units may be moved again.
+    /// Ends `settle`: units of the volume may be moved again.
     pub(crate) fn settled(&self, state: &mut State, id: u32) {
         if let Some(vol) = state.table.get_mut(id) {
             vol.settling = None;
@@ -194,7 +203,6 @@ impl PoolInner {
         self.wake();
     }
 
-    /// Does what a record says, and has the next commit write it down.
     pub(crate) fn apply_and_record(&self, state: &mut State, record: Record, name: &str) -> Result<(), PoolError> {
         state.apply(&record).map_err(|status| failed("changing", name, status))?;
         self.record(state, record);
@@ -202,7 +210,7 @@ impl PoolInner {
         Ok(())
     }
 
-    /// The lock, when the next checkpoint may need so many pages more.
+    /// Returns the lock once the next checkpoint has room for `cost` more pages.
     pub(crate) fn afford<'a>(
         &'a self,
         state: MutexGuard<'a, State>,
@@ -217,8 +225,8 @@ impl PoolInner {
         })
     }
 
-    /// The same once more, for a volume that has settled: others may have used what there was while that was waited
-    /// for. Its units may be moved again if it fails.
+    /// Repeats `afford` after `settle`: others may have used the pages during that wait. An error ends `settle`, so
+    /// that units of the volume can be moved again.
     pub(crate) fn afford_settled<'a>(
         &'a self,
         state: MutexGuard<'a, State>,
@@ -232,7 +240,7 @@ impl PoolInner {
 }
 
 impl State {
-    /// A new volume is seen by nobody before it is durable (U2).
+    /// Hides a new volume until it is durable (U2).
     pub(crate) fn hide(&mut self, volume: u32) {
         if let Some(vol) = self.table.get_mut(volume) {
             vol.hidden = true;
@@ -240,12 +248,11 @@ impl State {
     }
 }
 
-/// The core of a volume by name.
 pub(crate) fn core_of(state: &State, name: &str) -> Result<Arc<VolumeCore>, PoolError> {
     Ok(Arc::clone(&state.table.named(name)?.core))
 }
 
-/// The refusal of what wants a volume alone that is open.
+/// The error for an operation that needs exclusive use of a volume that is open.
 pub(crate) fn in_use(name: &str) -> PoolError {
     PoolError::Busy {
         what: format!("volume '{name}'"),
@@ -254,12 +261,11 @@ pub(crate) fn in_use(name: &str) -> PoolError {
     }
 }
 
-/// The error of who wants something of a pool that was closed.
 pub(crate) fn closed(what: &str) -> PoolError {
     PoolError::Invalid { what: format!("{what}: the pool was closed"), fix: "Open it again".into() }
 }
 
-/// The error of what failed in an open pool.
+/// The error for a failed operation on an open pool.
 pub(crate) fn failed(what: &str, name: &str, status: Status) -> PoolError {
     match status {
         Status::NoSpc => PoolError::Full { what: format!("{what} '{name}'") },

@@ -1,20 +1,21 @@
-//! Checkpoints: the whole of a pool's metadata, written beside what is there, then made the truth by one superblock.
+//! Checkpoints: the whole metadata of a pool, written to free pages and then made valid by a superblock.
 //!
-//! Owns which pages are written and when those that they replace are free. A checkpoint writes the nodes that changed,
-//! the levels above them of the volumes that changed, and the pages of the volume table that have these (`table`);
-//! everything else stays where it is.
+//! Owns the choice of pages to write, and the moment at which replaced pages become free. A checkpoint writes the nodes
+//! that changed, the levels above them in the volumes that changed, and the pages of the volume table that name these
+//! volumes (`table`); all other pages stay where they are.
 //!
-//! - I1: pages of the newest durable checkpoint are not written to; they are free only when a later one is durable.
+//! - I1: pages of the newest durable checkpoint are not overwritten. They become free only when a later one is durable.
 //! - I2: the superblock is written after a flush of all that it refers to, the data of volumes included.
 //! - I3: records of journal blocks before `replay_seq` are in the checkpoint.
-//! - I4: a checkpoint that fails midway leaves the pool as it is on the device. Whether its superblock arrived is not
-//!   known, so nothing else is written before it is whole: the next commit begins with writing it again, the same
-//!   blocks to the same places. What it replaces stays untouched until then.
-//! - I5: when it is done, both superblocks say it and are durable, so that either may rot: the second is the next
-//!   generation with the same content. Only then is anything acknowledged that the checkpoint alone has, and anything
-//!   written to that the one before needs: S3 of [`superblock`](mod@crate::format::superblock).
-//! - I6: the label of each further member has the generation of the checkpoint before a superblock says that it must:
-//!   a member that was not there then is told by its label.
+//! - I4: a checkpoint that fails midway leaves the durable state of the pool as it was. Its superblock may or may not
+//!   be on the device, so nothing else is written before the checkpoint is complete: the next commit begins by writing
+//!   the same blocks to the same places again. The pages that it replaces stay untouched until then.
+//! - I5: a checkpoint ends when both superblocks name it and are durable, so that either may rot: the second one is the
+//!   next generation with the same content. Changes that only this checkpoint contains are acknowledged after that, and
+//!   pages that the previous checkpoint needs are overwritten after that (S3 of
+//!   [`superblock`](mod@crate::format::superblock)).
+//! - I6: before a superblock names a generation, the label of each further member has it. So a member that was absent
+//!   during a checkpoint is recognised by its older label.
 //!
 //! Called by commits, opening, closing, growing.
 
@@ -38,10 +39,12 @@ use crate::state::phase::{Event, Phase};
 use crate::state::plan::{Draft, Plan, Reached, Taken};
 
 impl PoolInner {
-    /// Writes a checkpoint. Under the leadership of a commit, or when nobody else has the pool.
+    /// Writes a checkpoint; `clean` marks the pool as closed. Called by the leader of a commit, or while nobody else
+    /// has the pool.
     pub(crate) fn write_checkpoint<'a>(&'a self, mut state: MutexGuard<'a, State>, clean: bool) -> Result<(), Status> {
         let _running = self.beside.begin(Activity::Checkpoint);
         while state.cut_a_part()? {
+            // Releases the lock after each part, so that I/O waits for one part at most.
             drop(state);
             state = self.lock();
         }
@@ -54,8 +57,8 @@ impl PoolInner {
         self.carry_out(plan)
     }
 
-    /// Writes a checkpoint that was planned; if that fails it is kept for the next commit (I4). Under the leadership of
-    /// a commit.
+    /// Writes a planned checkpoint. If that fails, the plan is kept for the next commit (I4). Called by the leader of a
+    /// commit.
     pub(crate) fn carry_out(&self, mut plan: Plan) -> Result<(), Status> {
         let _running = self.beside.begin(Activity::Checkpoint);
         let written = self.write_plan(&mut plan);
@@ -72,8 +75,8 @@ impl PoolInner {
         Ok(())
     }
 
-    /// The checkpoint that was to close the pool could not be written: the pool goes on, and a plan that is left says
-    /// so.
+    /// Called when the checkpoint that was to close the pool failed: the pool remains in use, open or degraded. If the
+    /// plan is kept, removes its mark that the pool is closed. Returns the phase.
     pub(crate) fn close_failed(&self) -> Phase {
         let mut state = self.lock();
         state.phase = state.phase.after(Event::CloseFailed);
@@ -86,21 +89,23 @@ impl PoolInner {
     }
 
     fn write_plan(&self, plan: &mut Plan) -> Result<(), Status> {
-        // O1 of `owner`: before the pages, for their places may be in use in the pool of another.
+        // O1 of `owner`. This check comes before the pages are written: if another opening has taken the pool, it may
+        // use the places of these pages.
         self.look(Some(plan))?;
-        // Labels are durable before a superblock names the checkpoint that they have, by the flush of the pages (I6).
+        // Labels are written with the pages: the flush of the pages makes them durable before a superblock names their
+        // generation (I6).
         let labels = plan.labels();
         let mut runs = plan.draft.runs();
         runs.extend(labels.iter().map(|(at, block)| (*at, &block[..])));
         self.io.write_many(&runs)?;
         drop(runs);
         for (at, block) in &plan.free {
-            // The checkpoint is whole without the list, which only an opening with a damaged map reads. So nothing
-            // fails because the block cannot be written: the host may have no space for it.
+            // An error is ignored, for example a host without space for the block: the checkpoint is complete without
+            // the list, which only an opening with a damaged map reads.
             let _ = self.io.write(*at, &block[..]);
         }
         if let Some((at, block)) = &plan.root {
-            // Nor does it need the loose root, whose page may be one of those that have no space.
+            // The checkpoint is complete without the loose root too, and the host may lack space for its page.
             self.io
                 .write(*at, &block[..])
                 .or_else(|status| if status == Status::NoSpc { Ok(()) } else { Err(status) })?;
@@ -116,7 +121,7 @@ impl PoolInner {
         self.flush()
     }
 
-    /// Writes the second superblock of a state, and its copies, which one flush makes durable (S4 of `superblock`).
+    /// Writes the second superblock of a state, and its copies. One flush makes them durable (S4 of `superblock`).
     pub(crate) fn write_twin(&self, twin: &Superblock) -> Result<(), Status> {
         let mut block = [0; BLOCK];
         let address = twin.encode(&mut block);
@@ -128,11 +133,13 @@ impl PoolInner {
 }
 
 impl State {
-    /// A checkpoint is durable: it is what counts, and the pages that it replaces are free. What it took.
+    /// Called when a checkpoint is durable: makes it the current one, and frees the pages that it replaces. Returns the
+    /// changes that it contains.
     pub(crate) fn landed(&mut self, plan: Plan) -> Taken {
         self.tree.pages.put(&plan.replaced, &mut self.tree.units);
         plan.replaced.iter().chain(&plan.sb.copies).for_each(|at| _ = self.bad_copies.remove(at));
-        // The pool may have grown meanwhile, or been set otherwise: the next checkpoint says it.
+        // The size or a setting may have changed while the plan was written: keep the newer value for the next
+        // checkpoint.
         let discards = self.sb.discards();
         self.sb = Superblock {
             total_units: self.sb.total_units,
@@ -147,6 +154,7 @@ impl State {
         };
         self.sb.set_discards(discards);
         self.durable_seq = self.durable_seq.max(self.sb.replay_seq);
+        // An acknowledged loss is forgotten only by a durable checkpoint without the list.
         self.risk.acknowledged &= !self.sb.lost.is_empty();
         if plan.sb.clean {
             self.phase = self.phase.after(Event::CloseDone);
@@ -154,7 +162,7 @@ impl State {
         plan.taken
     }
 
-    /// Serialises everything that changed. Everything that can fail comes first.
+    /// Serialises everything that changed.
     pub(crate) fn plan(&mut self, geometry: &Geometry, clean: bool) -> Result<Plan, Status> {
         let wanted = self.pages_due();
         #[cfg(any(debug_assertions, test))]
@@ -163,6 +171,7 @@ impl State {
         let addresses = self.tree.pages.take(wanted, &mut self.tree.units).ok_or(Status::NoSpc)?;
         let seconds = self.tree.pages.seconds_of(&addresses);
         let mut draft = Draft::new(addresses, seconds, u64::from(geometry.unit_bytes), memory);
+        // Nothing after this line may fail: the changes that `take` removes from the state would be in no commit.
         let taken = self.take();
         self.next.planned();
         let place = PagePlace {
@@ -204,23 +213,27 @@ impl State {
         };
         sb.keep_twins();
         let root = self.draft_root(&sb);
-        // Behind everything that takes or gives back pages: no unit of the list is in this checkpoint.
+        // After all steps that take or give back pages, so that no unit in the list of free units belongs to this
+        // checkpoint.
         let free = free::encode(&sb, &self.tree.units.longest_free(MAX_FREE_RUNS));
         Ok(Plan { draft, sb, free, root, reached: Reached::Pages, replaced: self.tree.pages.take_given_up(), taken })
     }
 
-    /// The loose root of a checkpoint, in a page that stays free: one of the last two, in turn, so that the one before
-    /// is there until this one counts, if the same pages are free. None if no page of a unit of metadata is.
+    /// Places the loose root of a checkpoint in a free page that no reference names: one of the two that checkpoints
+    /// would take last. Consecutive checkpoints alternate between the two, so the previous root is usually still
+    /// readable until this checkpoint is valid. Returns `None` if no page of a metadata unit is free.
     fn draft_root(&self, sb: &Superblock) -> Option<(u64, Box<Block>)> {
         let last: Vec<u64> = self.tree.pages.last_free().take(2).collect();
+        // A checkpoint takes two generations, the second for the twin: bit 1 alternates from one checkpoint to the
+        // next.
         let at = *last.get((sb.generation >> 1 & 1) as usize).or(last.first())?;
         let mut block = Box::new([0; BLOCK]);
         sb.encode_root(&mut block, at);
         Some((at, block))
     }
 
-    /// No page and no record may have what lies beyond the end of its volume: it would come back when the volume grows.
-    /// Cuts a part off; false when nothing is left there.
+    /// Unmaps part of the units beyond the new end of a volume that shrank. If a page or record contained such a unit,
+    /// its data would reappear when the volume grows again. Returns false when no such unit is left.
     pub(crate) fn cut_a_part(&mut self) -> Result<bool, Status> {
         let cut: Vec<_> = self.table.cutting().map(|vol| vol.core.clone()).collect();
         for core in cut {
@@ -251,7 +264,8 @@ impl State {
     }
 }
 
-/// The page of an index node: the one it has, or a new one with new pages of its leaves.
+/// Returns the page of the index node at `slot`: its present one if the node is clean, else a new one, with new pages
+/// of its dirty leaves.
 fn draft_index(
     tree: &mut crate::state::extent_map::tree::Tree,
     geometry: &Geometry,
@@ -260,7 +274,7 @@ fn draft_index(
     slot: u64,
     draft: &mut Draft,
 ) -> PageRef {
-    // Relaxed, here and below: under the lock that all stores are made under.
+    // Relaxed, here and below: under the lock under which all stores are made.
     let id = id_of(top.word(slot as u32).map_or(0, |word| word.load(Ordering::Relaxed)));
     if id == 0 {
         return PageRef::NONE;
@@ -300,7 +314,7 @@ fn give_up(tree: &mut crate::state::extent_map::tree::Tree, page: PageRef) {
     }
 }
 
-/// The page of a leaf; none if nothing in it is written.
+/// Drafts the page of a leaf. Returns `PageRef::NONE` if no block of it is written.
 fn draft_leaf(
     tree: &crate::state::extent_map::tree::Tree,
     geometry: &Geometry,
@@ -318,6 +332,7 @@ fn draft_leaf(
         if entry.is_alloc() {
             let bits = tree.bits(at);
             written[slot * words..(slot + 1) * words].copy_from_slice(&bits[..words]);
+            // A unit without a written block is stored as a hole, which reads the same.
             entries[slot] = if bits == [0; 4] { 0 } else { entry.phys() };
             any |= entries[slot] != 0;
         }

@@ -1,20 +1,20 @@
-//! Commits: making everything that was done before durable, for all who ask at once.
+//! Commits: make all earlier changes durable, once for all concurrent callers.
 //!
-//! Owns the journal's writes; who leads and who waits is in [`leader`](super::leader). A commit is: take what changed,
-//! under the lock; flush the device, so that the data which the records speak of is durable; write the records as one
-//! run of journal blocks; flush. When the journal is half full, or much is dirty, a
-//! [`checkpoint`](crate::engine::checkpoint) is the commit.
+//! Owns the writes to the journal. [`leader`](super::leader) decides which thread leads a commit while the others wait.
+//! A commit takes the changes under the lock, flushes the device so that the data which the records name is durable,
+//! writes the records as one run of journal blocks, and flushes again. When the journal is half full, the records would
+//! fill half of it, or many nodes are dirty, it writes a [`checkpoint`](crate::engine::checkpoint) instead.
 //!
-//! - I1: who asks gets the result of a commit that began after it asked.
-//! - I2: a commit takes two flushes of the device; one, if there was nothing to record; three, if it is a checkpoint.
-//! - I3: after a failed write of journal blocks their numbers are not used again: a checkpoint comes next. Where there
-//!   can be none, the block is written once more ([`cramped`](super::cramped), C5).
-//! - I4: no commit ends well, and none writes anything, once a flush has failed, the pool's own or another's
+//! - I1: a caller gets the result of a commit that began after its call.
+//! - I2: a commit flushes the device twice; once if there was nothing to record; three times if it is a checkpoint.
+//! - I3: after a failed write of journal blocks their numbers are not used again: the next commit is a checkpoint. In a
+//!   phase without checkpoints the same block is written once more ([`cramped`](super::cramped), C5).
+//! - I4: once a flush has failed, the pool's own or another's, every commit fails and none writes anything
 //!   ([`loss`](crate::engine::loss)).
-//! - I5: what a change of the table has done and undone is not known to be undone before a checkpoint is durable
-//!   ([`undo`](crate::engine::change)): until then a flush of the device alone is none of the pool.
+//! - I5: a change of the table that was made and undone ([`undo`](crate::engine::change)) may still be on the device
+//!   until a checkpoint without it is durable. Until then the pool needs more than a flush of the device.
 //!
-//! Called by syncs, by structural changes, and by who meets a bound.
+//! Called by syncs, by structural changes, and by operations that reach a bound.
 
 use sheave_base::beside::Activity;
 use sheave_base::status::Status;
@@ -30,7 +30,7 @@ use crate::state::phase::Phase;
 use crate::state::plan::Taken;
 
 impl PoolInner {
-    /// Makes everything done before this call durable, data and metadata.
+    /// Makes all data and metadata durable that was written before this call.
     pub(crate) fn commit(&self) -> Result<(), Status> {
         let (result, led) = self.commits.commit(|| self.lead());
         if led {
@@ -40,19 +40,19 @@ impl PoolInner {
         result
     }
 
-    /// Does something while no commit is under way: what the device has of metadata is what memory says of it, and
-    /// stays so. All who flush wait meanwhile, so it must be short.
+    /// Runs `job` while no commit is under way, so that nobody else changes metadata on the device. `job` must be
+    /// short, because every flush of the pool waits for it.
     pub(crate) fn between_commits<T>(&self, job: impl FnOnce() -> T) -> T {
         self.commits.hold_off(job)
     }
 
-    /// A commit that is a checkpoint.
+    /// Makes a commit that is a checkpoint.
     pub(crate) fn checkpoint(&self) -> Result<(), Status> {
         self.lock().next.require();
         self.commit()
     }
 
-    /// Makes room for more changes: a checkpoint if nodes are the matter, else a commit.
+    /// Makes room for more changes: by a checkpoint if too many nodes are dirty, else by a commit.
     pub(crate) fn relieve(&self) -> Result<(), Status> {
         if self.lock().is_dirty_full() { self.checkpoint() } else { self.commit() }
     }
@@ -64,7 +64,8 @@ impl PoolInner {
         let running = self.beside.begin(Activity::Commit);
         let result = if self.alarm.failed().is_some() { Err(Status::IoErr) } else { self.lead_epoch() };
         drop(running);
-        // It may have rung meanwhile, by a flush that somebody else sent: then this one proves nothing (I4).
+        // Another thread's flush may have failed during this commit and rung the alarm: the flushes of this commit then
+        // prove nothing (I4).
         match self.alarm.failed() {
             None => result.inspect_err(|status| self.note_host(*status)),
             Some(status) => self.degrade(status),
@@ -79,7 +80,7 @@ impl PoolInner {
         Ok(())
     }
 
-    /// Makes all durable that waits.
+    /// Writes and flushes everything that waits: a checkpoint that failed before comes first (N1 of `state::next`).
     fn write_all(&self) -> Result<(), Status> {
         let mut state = self.lock();
         if let Some(plan) = state.next.begin_again() {
@@ -95,7 +96,8 @@ impl PoolInner {
         }
     }
 
-    /// There is nothing to record; but there may be units that nobody ever recorded: a copy that failed.
+    /// Flushes the device when there is nothing to record. There may be freed units all the same, those that a failed
+    /// copy had allocated: no record names them, and they are freed after the flush.
     fn flush_all(&self, mut state: MutexGuard<'_, State>) -> Result<(), Status> {
         let taken = state.take();
         drop(state);
@@ -108,9 +110,10 @@ impl PoolInner {
         flushed
     }
 
-    /// Writes the records of all that waits, or a checkpoint if they would fill half of the journal.
+    /// Writes the records of everything that waits, or a checkpoint if they would fill half of the journal.
     fn write_records<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Result<(), Status> {
-        // The record of a smaller size comes before those of units: none of these may be beyond it.
+        // The size record of a volume that shrank precedes the records of units, none of which may lie beyond the new
+        // end. So unmap the units beyond it first.
         while state.cut_a_part()? {
             drop(state);
             state = self.lock();
@@ -125,6 +128,8 @@ impl PoolInner {
         let first = state.next_seq;
         state.next_seq += commit.blocks();
         drop(state);
+        // Sealing computes checksums, so the lock is not held. The block numbers are already taken: no other commit
+        // uses them.
         commit.seal(&ring, first);
         let written = self.write_commit(&commit, &ring, first);
         let mut state = self.lock();
@@ -134,6 +139,8 @@ impl PoolInner {
                 self.committed(&mut state, taken);
             }
             Err(_) => {
+                // I3. In a phase without checkpoints, `number_again` lets the next commit reuse the number (C5 of
+                // `cramped`).
                 state.next.require();
                 state.untake(taken);
                 state.number_again(first, &commit);
@@ -149,7 +156,7 @@ impl PoolInner {
         self.flush()
     }
 
-    /// The records of all that waits, in order.
+    /// Encodes all waiting records, in the order in which replay must apply them.
     fn encode(&self, state: &State, commit: &mut Commit) {
         for record in &state.pending {
             commit.push(&self.geometry, record);
@@ -164,10 +171,11 @@ impl PoolInner {
         }
     }
 
-    /// What was taken is durable.
+    /// Called when `taken` is durable: cleans the entries, and starts the graces of the freed units.
     pub(crate) fn committed(&self, state: &mut State, taken: Taken) {
         for &(volume, unit) in taken.units.iter().chain(&taken.recorded) {
             let Some((place, entry)) = state.find(volume, unit) else { continue };
+            // `LISTED` says that the entry has changed again since `taken`: it stays dirty for the next commit.
             if !entry.any(Entry::LISTED) && entry.any(Entry::DIRTY) {
                 state.tree.store(place, entry.without(Entry::DIRTY));
             }
@@ -176,7 +184,7 @@ impl PoolInner {
         if taken.ends_quarantine {
             state.end_quarantine();
         }
-        // What was undone is on the device until a checkpoint without it is.
+        // A required checkpoint keeps `unsynced` set: until it is durable, what was undone may be on the device (I5).
         if state.is_clean() && !state.next.is_required() {
             // Relaxed: under the lock, as where it is set.
             self.unsynced.store(false, Ordering::Relaxed);
@@ -184,30 +192,31 @@ impl PoolInner {
     }
 }
 
-/// What a commit does, when no checkpoint waits to be written again.
+/// The work of a commit, apart from a failed checkpoint that it writes again first.
 enum Work {
-    /// The pool is closed: everything is durable.
+    /// The pool is closed, or another opening has taken it.
     Nothing,
-    /// Nothing waits: a flush of the device makes all durable.
+    /// There is nothing to record: a flush of the device makes all data durable.
     Flush,
     Records,
     Checkpoint {
-        /// It closes the pool.
+        /// Marks the pool as closed.
         clean: bool,
     },
 }
 
 impl State {
-    /// What the commit that begins does.
+    /// Chooses the work of the commit that begins.
     fn work(&self) -> Work {
         let used = self.next_seq - self.sb.replay_seq;
         let due = used * 2 > u64::from(self.sb.journal_blocks)
             || self.tree.dirty_nodes() > self.dirty_soft
             || self.tree.cost > MOST_COST;
         match self.phase {
-            // Taken: nothing is written, and the alarm says that nothing ends well.
+            // `Taken` comes here only after the alarm has rung: nothing is written, and `lead` turns the result into an
+            // error.
             Phase::Closed | Phase::Taken => Work::Nothing,
-            // A checkpoint finds no space, whatever is due.
+            // No checkpoint can be written in this phase, even if one is due.
             Phase::DeletesOnly if self.is_clean() => Work::Flush,
             Phase::DeletesOnly => Work::Records,
             Phase::Closing => Work::Checkpoint { clean: true },

@@ -1,31 +1,31 @@
-//! Opening where the file system below has no space left for the first checkpoint: the pool is read, and takes deletes.
+//! Opening a pool for deletes alone, if the host has no space for the first checkpoint.
 //!
-//! An opening after a crash has pages of metadata to write that the journal has changed. Where neither the pages that
-//! the pool keeps nor any free unit has space on the host, the checkpoint cannot be written. But the blocks of the
-//! journal were written when the pool was made, and a delete is one record. So the opening goes on where the crash cut
-//! off, in the same incarnation, as if the process had never ended: deletes are appended to the journal, and nothing
-//! else is taken. What a delete frees is punched, which gives the host space back, and as soon as that is enough the
-//! checkpoint is written and the pool takes everything.
+//! An opening after a crash has pages of metadata to write, those that the journal has changed. If neither the pages
+//! that the pool keeps free nor any free unit has space on the host, that checkpoint cannot be written. But the blocks
+//! of the journal were written when the pool was made, and a delete is one record. So the opening continues where the
+//! crash ended, in the same incarnation, as if the process had not stopped: it appends deletes to the journal, and
+//! accepts no other change. The units that a delete frees are punched, which gives the host space back. As soon as the
+//! space suffices, the checkpoint is written and the pool accepts all changes.
 //!
-//! The same is done where a damaged map leaves no page for the checkpoint, or must not be in it
+//! The same is done if a damaged map leaves no page for the checkpoint, or rules one out
 //! ([`quarantine`](crate::state::quarantine)): deletes remove that cause too.
 //!
 //! Owns the way into [`Phase::DeletesOnly`] and out of it. Does not own the search for space
 //! ([`stock`](crate::engine::stock)), nor what each operation does in that phase.
 //!
-//! - C1: nothing is written before the first checkpoint but the journal, and the superblocks of a pool that was closed,
-//!   which say that it is open again. Of the journal only blocks that no recovery needs: the first behind the last
-//!   commit, and those of a commit that was torn.
-//! - C2: the blocks of a torn commit are blank, durably, before a commit takes its number: else its last blocks would
-//!   follow the new one, and be replayed as a commit of their own.
-//! - C3: a delete begins only when the block of the journal that it will be in has space, and is blank or has what
-//!   could not be written (C5). It blanks that while no commit is under way: a flush of anybody commits deletes that
-//!   are not durable yet, into this very block.
-//! - C4: free units are punched only where a flush has made all durable that says so (H1 of
+//! - C1: before the first checkpoint only the journal is written, and the superblocks of a closed pool, to record that
+//!   it is open again. Only journal blocks that no recovery needs are written: the first one behind the last commit,
+//!   and those of a torn commit.
+//! - C2: the blocks of a torn commit are blanked, durably, before another commit takes its number. Otherwise the last
+//!   blocks of the torn commit would follow the new one, and be replayed as a commit of their own.
+//! - C3: a delete begins only when the journal block for its record has space, and is blank or contains what could not
+//!   be written (C5). The block is blanked while no commit is under way: a flush by any thread commits deletes that are
+//!   not durable yet, into this very block.
+//! - C4: free units are punched only after a flush has made durable that they are free (H1 of
 //!   [`stock`](crate::engine::stock)), and while nobody else can take them: data and metadata take none in this phase.
-//! - C5: a block of the journal that could not be written is written again, before any other: a block behind one that
-//!   is not there would say that records are lost. What the device may have of it are records that the next write has
-//!   too, for deletes are not undone, and all that wait fit one block.
+//! - C5: a journal block whose write failed is written again, before any other: a block behind a missing one would be
+//!   read as proof that records are lost. If the failed write reached the device, its records are in the next write
+//!   too, because deletes are not undone, and all waiting records fit one block.
 //!
 //! Called by opening and by deletes.
 
@@ -43,16 +43,16 @@ use crate::state::State;
 use crate::state::phase::{Event, Phase};
 use crate::state::sums::regions::Regions;
 
-/// Units that are punched in one go, at most.
+/// Most units per punch.
 const MOST_AT_ONCE: u64 = 1 << 14;
-/// Deletes that may wait for the journal to be writable again: they fit one block (C5).
+/// Most deletes that wait for the journal to be writable again: they fit one block (C5).
 const MOST_WAITING: usize = 256;
-/// What errors say was to be done.
+/// The operation, as error messages name it.
 const DELETING: &str = "deleting a volume";
 
 impl PoolInner {
-    /// Whether the first checkpoint has space for certain. Gives free units back to the host if that is what it takes.
-    /// Before anybody else has the pool, or in [`Phase::DeletesOnly`]; all that was read is durable (H1).
+    /// Returns true if the host certainly has space for the first checkpoint. Punches free units if that is needed.
+    /// Called before anybody else has the pool, or in [`Phase::DeletesOnly`]; all that was read is durable (H1).
     pub(crate) fn find_room(&self) -> Result<bool, Status> {
         if !self.lock().has_pages_for_first() {
             return Ok(false);
@@ -60,6 +60,7 @@ impl PoolInner {
         if !self.io.is_sparse() || self.lock().first_is_bare() {
             return Ok(true);
         }
+        // The first round only tries the free pages, which may be enough. The second one punches first.
         let mut refused = false;
         for punch in [false, true] {
             if punch {
@@ -72,16 +73,17 @@ impl PoolInner {
                 return Ok(true);
             }
         }
-        // The last page that was tried may have had space, and that is not why there is no room.
+        // Record that the host is full again: the last page tried may have had space, which cleared that record, but
+        // the pages together do not suffice.
         if refused {
             self.note_host(Status::NoSpc);
         }
         Ok(false)
     }
 
-    /// Writes the free pages that the first checkpoint will take. Units of metadata have been written as a whole, but a
-    /// copy of the file may have holes where they were blank. Pages that have no space stay out of use; whether there
-    /// were any.
+    /// Writes the free pages that the first checkpoint will take, to prove that the host has space for them. Their
+    /// units were written as a whole, but a copy of the pool file may have holes in place of blank pages. Pages without
+    /// space stay out of use. Returns true if there were any.
     fn prove_pages(&self) -> Result<bool, Status> {
         let (mut good, mut refused, mut result) = (Vec::new(), false, Ok(()));
         let mut state = self.lock();
@@ -110,10 +112,10 @@ impl PoolInner {
         result.map(|()| refused)
     }
 
-    /// Before anything else is written: what was recovered becomes a checkpoint, and journal blocks of the opening
-    /// before count no more.
-    /// Only a superblock of that checkpoint says so: one that the list of losses goes into before it is durable
-    /// (L4 of [`loss`](crate::engine::loss)) needs these blocks.
+    /// Called before anything else is written: makes a checkpoint of the recovered state, in a new incarnation. The
+    /// journal blocks of the previous opening become void with the superblock of this checkpoint and not earlier: a
+    /// superblock with a list of losses, which may be written before (L4 of [`loss`](crate::engine::loss)), still needs
+    /// them.
     pub(crate) fn begin_incarnation(&self) -> Result<(), Status> {
         let mut state = self.lock();
         state.incarnation = state.sb.incarnation + 1;
@@ -123,12 +125,13 @@ impl PoolInner {
         self.commit()
     }
 
-    /// The pool is open for deletes alone; blocks of a torn commit have numbers up to `highest_seq`.
+    /// Opens the pool for deletes alone. `highest_seq` is the highest number that a block of a torn commit may have.
     pub(crate) fn begin_deletes_only(&self, highest_seq: u64) -> Result<(), Status> {
         let mut state = self.lock();
         let (ring, first) = (Ring::of(&state.sb), state.next_seq);
         let end = (state.sb.replay_seq + u64::from(ring.blocks)).min(highest_seq.max(first) + 1);
-        // No block of the journal is left for a delete. A pool with a damaged map can be read even so.
+        // A delete needs a free block in the journal. A pool with a damaged map is opened even without one, so that it
+        // can be read.
         if end <= first && state.quarantine.is_none() {
             return Err(Status::NoSpc);
         }
@@ -138,13 +141,14 @@ impl PoolInner {
         if closed {
             self.say_open()?;
         }
-        // C2. From the first on: without it none of the others is replayed.
+        // C2. In ascending order: without the first block none of the others is replayed.
         (first..end).try_for_each(|seq| self.io.write(ring.address(seq), &[0; BLOCK]))?;
         self.flush()
     }
 
-    /// A pool that was closed has nothing in its journal that counts: before a delete is appended, both superblocks say
-    /// that it is open again. Until the second does, the first one's content and an empty journal are what there is.
+    /// Writes both superblocks without the mark that the pool was closed. The journal of a closed pool is not replayed,
+    /// so this comes before a delete is appended. After a crash before the second superblock is durable, the pool opens
+    /// at its checkpoint with an empty journal.
     fn say_open(&self) -> Result<(), Status> {
         let sb = Superblock { clean: false, ..self.lock().sb.twin() };
         let twin = sb.twin();
@@ -158,7 +162,7 @@ impl PoolInner {
         Ok(())
     }
 
-    /// The lock, when a delete may begin (C3).
+    /// Returns the lock when a delete may begin (C3).
     pub(crate) fn begin_delete(&self) -> Result<MutexGuard<'_, State>, PoolError> {
         loop {
             if self.read_only || self.lock().phase != Phase::DeletesOnly {
@@ -167,14 +171,15 @@ impl PoolInner {
             }
             let blank = self.between_commits(|| self.blank_next())?;
             let state = self.lock();
-            // A commit that began behind this may have taken the block.
+            // A commit may have taken the block since: then blank the next one.
             if state.next_seq == blank {
                 return Ok(state);
             }
         }
     }
 
-    /// Blanks the block of the journal that the next commit will begin with; its number. While no commit is under way.
+    /// Blanks the journal block in which the next commit will begin, and returns its number. Called while no commit is
+    /// under way.
     fn blank_next(&self) -> Result<u64, PoolError> {
         let state = self.lock();
         let (ring, seq) = (Ring::of(&state.sb), state.next_seq);
@@ -192,25 +197,26 @@ impl PoolInner {
         Ok(seq)
     }
 
-    /// After a delete: the pool takes everything again, if the host has space now. Whether it just became so.
+    /// Called after a delete. If the host has space now, the pool takes all changes again. Returns true if that just
+    /// happened.
     pub(crate) fn leave_deletes_only(&self) -> bool {
         let _one = self.structural();
         if self.lock().phase != Phase::DeletesOnly {
             return false;
         }
         self.let_go();
-        // An error is one of the device, and the next write or flush says it.
+        // An error comes from the device: the next write or flush returns it too.
         if !matches!(self.find_room(), Ok(true)) {
             return false;
         }
         let mut state = self.lock();
         state.phase = state.phase.after(Event::Room);
         drop(state);
-        // If it fails, it waits for the next commit.
+        // If it fails, the next commit makes the checkpoint again.
         self.begin_incarnation().is_ok()
     }
 
-    /// The error of what a pool that takes deletes alone does not do, or cannot.
+    /// The error for an operation that a pool in [`Phase::DeletesOnly`] refuses or cannot complete.
     pub(crate) fn deletes_only(&self, what: String) -> PoolError {
         let state = self.lock();
         let damaged = state.table.first_damaged().map(|(vol, damage)| (vol.name.clone(), damage.clone()));
@@ -222,8 +228,8 @@ impl PoolInner {
         }
     }
 
-    /// Gives all free units back to the host (C4), whether the pool is set to discard or not: without space it cannot
-    /// even be opened.
+    /// Gives all free units back to the host (C4), even in a pool that is not set to discard: without space on the host
+    /// the pool could not even be opened.
     fn punch_free(&self) -> Result<(), Status> {
         if !self.takes_back() {
             return Ok(());
@@ -246,14 +252,14 @@ impl PoolInner {
 }
 
 impl State {
-    /// A commit that begins with this number could not be written: the next one takes the number again (C5).
+    /// Called when a commit whose first block is `first` could not be written: the next commit reuses that number (C5).
     pub(crate) fn number_again(&mut self, first: u64, commit: &Commit) {
         if self.phase == Phase::DeletesOnly && commit.blocks() == 1 {
             self.next_seq = first;
         }
     }
 
-    /// Whether the first checkpoint of an opening has nothing to write but superblocks.
+    /// True if the first checkpoint of an opening writes nothing but superblocks.
     fn first_is_bare(&self) -> bool {
         let sums = self.sums.as_ref().map_or(0, Regions::pages_due);
         let nothing_kept = self.kept.rewrite.is_none();

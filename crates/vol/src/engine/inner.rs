@@ -1,6 +1,6 @@
-//! An open pool: its state under a lock, and what is beside it.
+//! An open pool: its state under a lock, and the parts beside it.
 //!
-//! Owns [`PoolInner`], the locks and who waits for what. Does not own any operation: those are in
+//! Owns [`PoolInner`], the locks and the waits. Does not own any operation: those are in
 //! [`commit`](crate::engine::commit), [`checkpoint`](crate::engine::checkpoint), [`snapshot`](crate::ops::snapshot),
 //! [`volume`](crate::volume).
 //!
@@ -8,8 +8,9 @@
 //! graces) -> leadership of a commit (held over I/O) -> `state` (never held over I/O, nor over a grace) -> the signal
 //! of the [background](super::background).
 //!
-//! - I1: what is changed under the lock is in `dirty` or `pending` by then, or was never durable.
-//! - I2: `unsynced` is set while anything is to be made durable that a flush of the device does not.
+//! - I1: a change under the lock is in `dirty` or `pending` before the lock is released, or undoes what was never
+//!   durable.
+//! - I2: `unsynced` is set while a flush of the device alone would not make everything durable.
 
 use std::time::Duration;
 
@@ -35,9 +36,9 @@ use crate::state::table::VolumeCore;
 use sheave_blk::claim::{Claim, Sharing};
 use sheave_blk::flush_alarm::FlushAlarm;
 
-/// Entries that are let go under one hold of the lock, beside those of the slot of a map that was begun.
+/// Most entries freed under one hold of the lock. A map slot that was begun is finished even beyond this.
 pub(crate) const LET_GO: u64 = 16_384;
-/// How long a waiter sleeps before it looks again whether it is cancelled.
+/// Longest sleep of a waiter before it checks for cancellation.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// An open pool.
@@ -45,42 +46,40 @@ pub(crate) struct PoolInner {
     pub(crate) map: Arc<ExtentMap>,
     pub(crate) device: Device,
     pub(crate) io: Box<dyn BlockIo>,
-    /// Rings when a flush of any member has failed.
+    /// Rings when a flush of any member has failed, or when another opening has taken the pool.
     pub(crate) alarm: Arc<FlushAlarm>,
-    /// On all members; that of the device it was opened on first.
+    /// Claims on the member devices. The first one is on the device that the pool was opened by.
     owners: Mutex<Vec<Claim>>,
-    /// How long I/O that is waited for may take.
+    /// Longest wait for I/O of others (`OpenOptions::longest_wait`).
     pub(crate) longest_wait: Duration,
-    /// How long nobody looks who owns the pool ([`owner`](super::owner)).
+    /// Longest time between two looks at the owner number ([`owner`](super::owner)).
     pub(crate) owner_every: Duration,
     pub(crate) geometry: Geometry,
     pub(crate) read_only: bool,
     pub(crate) when_full: WhenFull,
-    /// The opening had to replay the journal.
+    /// True if the opening replayed records of the journal.
     pub(crate) recovered: bool,
-    /// What a rescue passed over.
+    /// Messages about the damage that a rescue passed over.
     pub(crate) unsure: Vec<String>,
     pub(crate) unsynced: AtomicBool,
-    /// The last write to new space found none ([`stock`](crate::engine::stock)).
+    /// True if the host had no space for the last write to a place that had none ([`stock`](crate::engine::stock)).
     pub(crate) host_full: AtomicBool,
-    /// How often a write to new space found none.
+    /// Number of writes that the host refused for lack of space.
     pub(crate) host_refusals: AtomicU64,
     pub(crate) commits: Commits,
-    /// The checksums themselves.
+    /// The same `Sums` as in `State::sums`, for use without the lock.
     pub(crate) sums: Option<Arc<Sums>>,
     pub(super) structural: Mutex<()>,
-    /// Held by the pool's users, who are gone before it.
+    /// Threads of the pool. The users of the pool own them, and drop them before the pool.
     pub(crate) keeper: std::sync::Weak<Keeper>,
-    /// Wakes who gives back what became free.
     pub(crate) discards: Discards,
-    /// Wakes who closes regions of checksums that nobody writes to.
+    /// Wakes the thread that closes idle regions of checksums, when a region was opened.
     pub(crate) regions_opened: Arc<Signal>,
-    /// Who hears of `space`.
     pub(crate) notices: Publisher,
-    /// What it does that may make I/O slow.
+    /// Activities of the pool that may slow down I/O.
     pub(crate) beside: Activities,
     state: Mutex<State>,
-    /// Space came back, a unit is no longer busy, a copy has settled.
+    /// Notified when space comes back, a unit is no longer busy, or a copy has settled.
     changed: Condvar,
 }
 
@@ -90,7 +89,7 @@ impl std::fmt::Debug for PoolInner {
     }
 }
 
-/// What a pool is put together of.
+/// Arguments of `PoolInner::new`.
 pub(crate) struct Parts {
     pub(crate) device: Device,
     pub(crate) io: Box<dyn BlockIo>,
@@ -149,7 +148,7 @@ impl PoolInner {
         state
     }
 
-    /// Holds a member too, for as long as the pool is open.
+    /// Keeps the claim on a further member while the pool is open.
     pub(crate) fn hold(&self, claim: Claim) {
         self.owners.lock().expect("invariant: no panic under this lock").push(claim);
     }
@@ -162,26 +161,26 @@ impl PoolInner {
         Some(state)
     }
 
-    /// Sleeps until something changes, a short while at most.
+    /// Sleeps until `changed` is notified, at most `LOOK_EVERY`.
     pub(super) fn sleep<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         wait::wait_on(&self.changed, &self.state, state, Some(LOOK_EVERY))
     }
 
-    /// Wakes all who wait for something to change.
+    /// Wakes all threads in `sleep`.
     pub(crate) fn wake(&self) {
         self.changed.notify_all();
     }
 
-    /// Something is to be made durable (I2).
+    /// Records that a commit is needed (I2).
     #[inline]
     pub(crate) fn mark_unsynced(&self) {
-        // Relaxed, both: set under the lock that a commit takes; readers without it are ordered by their I/O.
+        // Relaxed, both: stored under the lock that a commit takes. A reader without the lock is ordered by its I/O.
         if !self.unsynced.load(Ordering::Relaxed) {
             self.unsynced.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Lets a part of what waits in limbo pass; true if anything did.
+    /// Frees a part of the deferred units and nodes whose commit and grace are over. Returns true if it freed any.
     pub(crate) fn advance_limbo(&self, state: &mut State) -> bool {
         let State { limbo, tree, .. } = state;
         let passed = limbo.advance(tree, LET_GO);
@@ -195,21 +194,22 @@ impl PoolInner {
         passed
     }
 
-    /// Lets all pass, part by part, that commits have made durable and graces have passed for.
+    /// Frees, part by part, all deferred units and nodes whose commit and grace are over.
     pub(crate) fn let_go(&self) {
+        // Locks for each part, so that I/O waits for one part at most.
         while self.advance_limbo(&mut self.lock()) {}
     }
 
-    /// Puts a unit into the list of what the next commit records, and marks its entry. Call after every change of an
-    /// entry that is to be durable.
+    /// Lists a unit for the next commit, and stores its entry with `LISTED` and `DIRTY`. Called after every change of
+    /// an entry that must become durable.
     #[inline]
     pub(crate) fn list(&self, state: &mut State, core: &VolumeCore, unit: u64, place: EntryPlace, entry: Entry) {
         let entry = self.listed(state, core, unit, entry);
         state.tree.store(place, entry);
     }
 
-    /// As [`list`](Self::list), but the caller stores the entry, which is the result. `unsynced` is set before that, so
-    /// that whoever finds the entry finds it set.
+    /// Does the same as [`list`](Self::list), but returns the entry for the caller to store. Sets `unsynced` first, so
+    /// that a thread that finds the new entry finds `unsynced` set.
     #[inline]
     pub(crate) fn listed(&self, state: &mut State, core: &VolumeCore, unit: u64, entry: Entry) -> Entry {
         self.mark_unsynced();
@@ -219,13 +219,13 @@ impl PoolInner {
         entry.with(Entry::LISTED | Entry::DIRTY)
     }
 
-    /// Adds a record for the next commit.
+    /// Adds a record to the next commit.
     pub(crate) fn record(&self, state: &mut State, record: Record) {
         state.pending.push(record);
         self.mark_unsynced();
     }
 
-    /// After units were taken or freed.
+    /// Called after units were taken or freed: publishes a change of the space state.
     #[inline]
     pub(crate) fn watch_space(&self, state: &mut State) {
         if !state.tree.units.is_calm() {
@@ -233,7 +233,7 @@ impl PoolInner {
         }
     }
 
-    /// After anything else that may change the state.
+    /// Called after any other change that may affect the space state.
     #[cold]
     pub(crate) fn survey_space(&self, state: &mut State) {
         if let Some(notice) = state.survey() {
@@ -242,7 +242,7 @@ impl PoolInner {
     }
 }
 
-/// Takes the device, or says who has it. Those that change nothing share it with each other.
+/// Claims the device. An error names the present holder. Read-only openings share a device with each other.
 pub(crate) fn claim(device: &Device, read_only: bool) -> Result<Claim, PoolError> {
     let sharing = if read_only { Sharing::WithReaders } else { Sharing::Alone };
     device.claim(sharing).map_err(|error| match error {

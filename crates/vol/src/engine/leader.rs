@@ -1,7 +1,7 @@
-//! Who leads a commit, and who waits for it.
+//! Leadership of commits: one thread leads a commit, the others wait for its result.
 //!
-//! Owns the numbers of commits, so that who asks gets the result of one that began after it asked. Does not own what a
-//! commit does.
+//! Owns the numbers of commits, by which a caller finds the result of a commit that began after its call. Does not own
+//! the work of a commit.
 //!
 //! Called by [`commit`](super::commit).
 
@@ -14,18 +14,18 @@ struct Progress {
     running: bool,
     started: u64,
     done: u64,
-    /// The last commit that failed, and how.
+    /// Number and error of the last commit that failed.
     failed: Option<(u64, Status)>,
 }
 
-/// Who leads, who waits.
+/// The queue for the leadership of commits.
 #[derive(Debug, Default)]
 pub(crate) struct Commits {
     progress: Mutex<Progress>,
     ended: Condvar,
 }
 
-/// Leads without committing; gives that up when dropped, also by a panic.
+/// Leadership of a thread that makes no commit. Dropping it, also in a panic, ends the leadership.
 struct Leading<'a>(&'a Commits);
 
 impl Drop for Leading<'_> {
@@ -42,10 +42,12 @@ impl Commits {
         self.progress.lock().expect("invariant: no panic under this lock")
     }
 
-    /// The result of a commit that begins after this call: this thread's own, which is `lead`, or one that somebody
-    /// else leads. True if it was this thread's own.
+    /// Returns the result of a commit that begins after this call. The flag is true if this thread led that commit, by
+    /// `lead`, and false if another thread did.
     pub(super) fn commit(&self, lead: impl FnOnce() -> Result<(), Status>) -> (Result<(), Status>, bool) {
         let mut progress = self.lock();
+        // A commit that is running may have taken its changes before this call, so the result of the next one is
+        // needed.
         let wanted = progress.started + 1;
         while progress.running && progress.done < wanted {
             progress = wait::wait_on(&self.ended, &self.progress, progress, None);
@@ -69,7 +71,7 @@ impl Commits {
         (result, true)
     }
 
-    /// Does something while no commit is under way. All who commit wait meanwhile.
+    /// Runs `job` while no commit is under way. Threads that want to commit wait meanwhile.
     pub(super) fn hold_off<T>(&self, job: impl FnOnce() -> T) -> T {
         let mut progress = self.lock();
         while progress.running {
@@ -83,7 +85,7 @@ impl Commits {
 }
 
 impl Progress {
-    /// How the commits from number `wanted` on went.
+    /// Returns the error of the last failed commit if its number is `wanted` or higher.
     fn result(&self, wanted: u64) -> Result<(), Status> {
         match self.failed {
             Some((number, status)) if number >= wanted => Err(status),

@@ -1,20 +1,20 @@
-//! Flushes that fail, and what they may have lost.
+//! Failed flushes, and the data that they may have lost.
 //!
-//! A flush that failed says nothing of what it was to make durable, and the flush after it knows nothing of that. So
-//! the first one that fails degrades the pool: from then on nothing is written but the list of the volumes that may
-//! have lost something, until the pool is opened again, from what was durable. Owns that list, and knows which volumes
-//! were written to since the last commit.
+//! After a failed flush the state of the data that it was to make durable is unknown, and a later flush that succeeds
+//! proves nothing about that data. So the first failure degrades the pool: until the pool is opened again, from its
+//! durable state, only the list of the volumes that may have lost data is written. Owns that list, and the record of
+//! the volumes that were written to since the last commit.
 //!
-//! How it is known without work on the way of an overwrite: a volume notes the *epoch* in which it was last written to
-//! (the alarm's count, [`FlushAlarm`]). A writer compares the two words, and notes the epoch if they differ. Each
-//! commit begins another epoch, and waits for a grace, without sleeping, for those who write in the old one.
+//! That record costs an overwrite one comparison: a volume stores the *epoch* of its last write (the alarm's count,
+//! [`FlushAlarm`]), and a writer stores the epoch only if it differs. Each commit begins a new epoch, and checks,
+//! without sleeping, whether the writes of the old one have ended.
 //!
 //! - L1: writes that began in epochs before `safe` are durable, their metadata included.
-//! - L2: a volume is listed if an acknowledged write, discard or growth of it may be lost. It may also be listed when
-//!   only flushes of the device alone, which no commit knows of, have made its writes durable.
-//! - L3: a writer that is not refused has noted its epoch before the alarm rings, or the list has not been made.
-//! - L4: the list goes into a superblock with the checkpoint that is known to be durable, first into the slot that this
-//!   checkpoint does not need: cut off anywhere, what was durable stays.
+//! - L2: a volume is listed if an acknowledged write, discard or growth of it may be lost. A volume may also be listed
+//!   although flushes of the device alone have made its writes durable, because no commit counts those.
+//! - L3: a write that is not refused has its epoch noted before the alarm rings, or before the list is made.
+//! - L4: the list goes into a superblock of the checkpoint that is known to be durable, and first into the slot that
+//!   this checkpoint does not need. So a crash at any moment leaves what was durable.
 //!
 //! Called by commits, by writers, and when the pool is dropped.
 
@@ -31,14 +31,14 @@ use crate::state::plan::Reached;
 use crate::state::table::VolumeCore;
 
 impl VolumeCore {
-    /// Whether a write needs nothing noted: one look at two words (L3).
+    /// True if the present epoch is already noted. Compares two words (L3).
     #[inline(always)]
     pub(crate) fn is_noted(&self, alarm: &FlushAlarm) -> bool {
-        // Relaxed: whoever noted the epoch has seen that the alarm did not ring.
+        // Relaxed: a thread that stored this epoch has checked afterwards that the alarm did not ring.
         self.written_in.load(Ordering::Relaxed) == alarm.epoch()
     }
 
-    /// Notes that the volume is written to; an error when the pool takes no writes any more.
+    /// Notes that the volume is written to. Returns an error when the pool takes no writes any more.
     pub(crate) fn note_write(&self, alarm: &FlushAlarm) -> Result<(), Status> {
         let epoch = alarm.epoch_now();
         if epoch != FlushAlarm::RINGING {
@@ -50,10 +50,11 @@ impl VolumeCore {
 }
 
 impl PoolInner {
-    /// A flush of the pool's own. One that could not be sent for want of memory has failed nobody.
+    /// Flushes the pool's device. A flush that was not sent for lack of memory has lost nothing, and does not degrade
+    /// the pool.
     ///
-    /// One that ended well beside another that failed is not believed: the device may have forgotten, with the other
-    /// one, what this one was to cover, and the metadata that is written next would refer to data that is not there.
+    /// A flush that succeeded while another one failed counts as failed: with the failed one the device may have
+    /// dropped data that this one was to cover. The metadata written next would then refer to missing data.
     pub(crate) fn flush(&self) -> Result<(), Status> {
         match self.io.flush() {
             Ok(()) => self.alarm.failed().map_or(Ok(()), Err),
@@ -65,13 +66,15 @@ impl PoolInner {
         }
     }
 
-    /// A commit begins: if it succeeds, writes of epochs before the one returned are durable.
+    /// Begins a commit. Returns an epoch; if the commit succeeds, writes of all earlier epochs are durable.
     pub(crate) fn begin_epoch(&self, state: &mut State) -> u64 {
         let State { risk, table, .. } = state;
         let (everyone, ended) = risk.ended.get_or_insert_with(|| {
             let ended = self.alarm.next_epoch();
             (table.everyone(), ended)
         });
+        // Writes of the ended epoch are still in flight: this commit proves no more than the last one. The next one
+        // checks again.
         if !everyone.is_over() {
             return risk.safe;
         }
@@ -80,8 +83,9 @@ impl PoolInner {
         safe
     }
 
-    /// A flush has failed, here or elsewhere: nothing more is made durable. Writes the list, if it is not there yet.
-    /// Under the leadership of a commit, or when nobody else has the pool.
+    /// Stops all further commits after a flush of this pool or of another user of the device has failed, and writes the
+    /// list of losses if it is not on the device yet. Called by the leader of a commit, or while nobody else has the
+    /// pool.
     #[cold]
     pub(crate) fn degrade(&self, status: Status) -> Result<(), Status> {
         let mut state = self.lock();
@@ -110,7 +114,7 @@ impl PoolInner {
         Err(Status::IoErr)
     }
 
-    /// Writes a superblock and its twin; the newest that is there for certain (L4).
+    /// Writes a superblock and its twin. Returns the newest one that is certainly on the device (L4).
     fn write_list(&self, list: Superblock) -> Option<Superblock> {
         let mut block = [0; BLOCK];
         let address = list.encode(&mut block);
@@ -122,14 +126,15 @@ impl PoolInner {
 }
 
 impl State {
-    /// A commit that began with this epoch has made everything durable that was there.
+    /// Called when a commit that began with `epoch` has succeeded.
     pub(crate) fn committed_epoch(&mut self, epoch: u64) {
         self.risk.safe = self.risk.safe.max(epoch);
         let safe = self.risk.safe;
         self.risk.deleted.retain(|(_, written_in)| *written_in >= safe);
     }
 
-    /// A volume is deleted; until that is durable it may come back without what was written to it.
+    /// Called when a volume is deleted: until the delete is durable, a crash may bring the volume back, without its
+    /// last writes.
     pub(crate) fn note_deleted(&mut self, core: &VolumeCore) {
         let written_in = core.written_in.load(Ordering::SeqCst); // SeqCst: as in `losses`.
         if written_in >= self.risk.safe {
@@ -137,7 +142,7 @@ impl State {
         }
     }
 
-    /// The volumes that may have lost something, those included that were listed before (L2).
+    /// Returns the volumes that may have lost data, including those listed before (L2).
     fn losses(&self) -> Lost {
         // SeqCst: after the alarm rang; pairs with the store in `note_write` (L3).
         let written = self.table.iter().map(|vol| (vol.id, vol.core.written_in.load(Ordering::SeqCst)));
@@ -145,25 +150,27 @@ impl State {
         self.sb.lost.with(risky.map(|(id, _)| id))
     }
 
-    /// A superblock with the list: the next of the newest checkpoint that is known to be durable (L4).
+    /// Returns a superblock with the list: the next generation of the newest checkpoint that is known to be durable
+    /// (L4).
     fn list_of(&self, lost: Lost) -> Superblock {
         let landed = self.next.plan().map(|plan| (plan.reached, &plan.sb));
         let (sb, generation) = match landed {
             Some((Reached::Twin, sb)) => (sb, sb.generation + 1),
-            // The twin of the checkpoint before is durable, and this one's slot may have anything in it.
+            // The superblock of the new checkpoint may have reached its slot in part, and the twin of the previous one
+            // is durable: write to the slot of the new one.
             Some((Reached::Superblock, _)) => (&self.sb, self.sb.generation + 1),
-            // The twin may be durable or not: its slot is the one to write.
+            // The twin of the durable checkpoint may not be durable: write to the slot of the twin.
             Some((Reached::Pages, _)) | None => (&self.sb, self.sb.generation),
         };
         Superblock { generation, clean: false, lost, ..sb.clone() }
     }
 
-    /// The list as the next checkpoint has it.
+    /// Returns the list of losses for the next checkpoint: empty once the loss is acknowledged.
     pub(crate) fn lost_to_write(&self) -> Lost {
         if self.risk.acknowledged { Lost::default() } else { self.sb.lost.clone() }
     }
 
-    /// Names of the volumes that may have lost data, sorted.
+    /// Returns the names of the volumes that may have lost data, sorted.
     pub(crate) fn lost_names(&self) -> Vec<String> {
         let lost = &self.sb.lost;
         let mut names: Vec<String> =

@@ -1,21 +1,21 @@
-//! How a pool's state becomes durable, and comes back: commits, checkpoints, recovery.
+//! The engine of a pool: commits, checkpoints and recovery, which make its state durable and read it back.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`inner`] | an open pool: its state, its locks, its device |
-//! | [`background`] | the thread that works behind the users of a pool |
-//! | [`wait`] | waiting for I/O that is under way |
-//! | [`notices`] | who is told how much space is left |
-//! | [`leader`] | who leads a commit, and who waits |
-//! | [`commit`] | the journal |
-//! | [`checkpoint`] | all metadata at once |
-//! | [`stock`] | units that are surely there when metadata wants them |
-//! | [`cramped`] | an opening for deletes alone, on a host that is full |
-//! | [`change`] | a change of the table: durable, or undone |
-//! | [`sums`] | checksums of data where they take I/O |
-//! | [`loss`] | flushes that fail |
-//! | [`owner`] | another opening has the pool |
-//! | [`recovery`] | from the device to a state |
+//! | [`background`] | the threads that work beside the users of a pool |
+//! | [`wait`] | waits for I/O in flight |
+//! | [`notices`] | notices of little space, for those who watch |
+//! | [`leader`] | the choice of the thread that leads a commit; the others wait for it |
+//! | [`commit`] | commits: the writes to the journal |
+//! | [`checkpoint`] | checkpoints: all metadata at once |
+//! | [`stock`] | units that are written before metadata needs them |
+//! | [`cramped`] | an opening for deletes alone, where the host is full |
+//! | [`change`] | a change of the volume table: durable, or undone |
+//! | [`sums`] | checksums of data, where they need I/O |
+//! | [`loss`] | failed flushes, and the volumes that may have lost data |
+//! | [`owner`] | detection of another opening that took the pool |
+//! | [`recovery`] | the state of a pool, read from its device |
 
 pub(crate) mod background;
 pub(crate) mod change;

@@ -1,11 +1,11 @@
-//! Notices: who is told when the pool becomes low, full, or has space again.
+//! Notices of a pool's space: low, full, or enough again.
 //!
-//! Owns the newest notice and those who wait for it. The rule by which the state changes is in
+//! Owns the newest notice and the threads that wait for it. The rule by which the state changes is in
 //! [`water`](crate::state::water).
 //!
-//! - W2: each change of the state is one notice with a number of its own, in order; none without a change.
+//! - W2: each change of the state is one notice with the next number; there is no notice without a change.
 //!
-//! Told under the pool's lock; [`Watch`] by embedders, without it.
+//! Published under the pool's lock; read by embedders through [`Watch`], without that lock.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use sheave_base::sync::{Arc, Condvar, Mutex};
 
 use crate::info::{SpaceNotice, SpaceState};
 
-/// The newest notice, for all who watch.
+/// The newest notice, shared by the pool and all its watches.
 #[derive(Debug)]
 pub(crate) struct Notices {
     number: AtomicU64,
@@ -23,12 +23,12 @@ pub(crate) struct Notices {
     changed: Condvar,
 }
 
-/// A pool's end of its notices: when the pool goes, who waits is told.
+/// The pool's end of its notices. Dropping it closes them, and wakes all who wait.
 #[derive(Debug)]
 pub(crate) struct Publisher(pub(crate) Arc<Notices>);
 
 impl Publisher {
-    /// Nothing was told yet: there is space.
+    /// Starts at notice 0: there is space.
     pub(crate) fn new() -> Publisher {
         let newest =
             SpaceNotice { number: 0, state: SpaceState::Ok, metadata_low: false, free_bytes: 0, low_water_bytes: 0 };
@@ -44,7 +44,7 @@ impl Publisher {
 impl Drop for Publisher {
     fn drop(&mut self) {
         let newest = self.0.newest.lock();
-        // Relaxed: under the lock under which who waits looks at it.
+        // Relaxed: stored under the lock that `Watch::wait` holds for its load.
         self.0.closed.store(true, Ordering::Relaxed);
         drop(newest);
         self.0.changed.notify_all();
@@ -52,21 +52,21 @@ impl Drop for Publisher {
 }
 
 impl Notices {
-    /// Tells it (W2). Under the pool's lock, so in order.
+    /// Publishes a notice with the next number (W2). Called under the pool's lock, so notices are in order.
     pub(super) fn publish(&self, notice: SpaceNotice) {
         let mut newest = self.newest.lock().expect("invariant: no panic under this lock");
         *newest = SpaceNotice { number: newest.number + 1, ..notice };
-        // Release: pairs with the load in `Watch::changed`; what is told is read under the lock anyway.
+        // Release: pairs with the load in `Watch::changed`; the notice itself is read under the lock anyway.
         self.number.store(newest.number, Ordering::Release);
         drop(newest);
         self.changed.notify_all();
     }
 }
 
-/// Hears when a pool's space becomes low, full, or enough again. It does not keep the pool open.
+/// Reports when a pool's space becomes low, full, or enough again. A watch does not keep the pool open.
 ///
-/// Each change is told once. What came and went between two looks shows as the last of it; numbers tell how many there
-/// were.
+/// Each change is reported once. If there were several changes between two calls, only the last one is returned; the
+/// numbers of the notices give the count of changes.
 #[derive(Clone, Debug)]
 pub struct Watch {
     notices: Arc<Notices>,
@@ -74,14 +74,15 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// From now on; a pool that has little space now is told first.
+    /// Starts at the present notice. If the pool has little space now, the first call reports that.
     pub(crate) fn new(notices: &Arc<Notices>) -> Watch {
         let newest = *notices.newest.lock().expect("invariant: no panic under this lock");
         let troubled = newest.state != SpaceState::Ok || newest.metadata_low;
         Watch { notices: Arc::clone(notices), seen: newest.number - u64::from(troubled) }
     }
 
-    /// What has changed since the last call, if anything. One load when nothing has: cheap enough to poll.
+    /// Returns the newest notice if there is one since the last call. Costs one load if there is none: cheap enough to
+    /// poll.
     #[inline]
     pub fn changed(&mut self) -> Option<SpaceNotice> {
         // Acquire: pairs with the store in `Notices::publish`.
@@ -93,8 +94,8 @@ impl Watch {
         Some(newest)
     }
 
-    /// Waits for the next change, and tells it; `None` when the time is over, or the pool closed and nothing is left to
-    /// tell.
+    /// Waits for the next notice and returns it. `None` after `timeout`, or if the pool has closed and no notice is
+    /// left.
     pub fn wait(&mut self, timeout: Duration) -> Option<SpaceNotice> {
         let until = Instant::now().checked_add(timeout);
         let mut newest = self.notices.newest.lock().expect("invariant: no panic under this lock");
@@ -103,7 +104,7 @@ impl Watch {
                 self.seen = newest.number;
                 return Some(*newest);
             }
-            // A timeout beyond what a clock can tell is for ever, in pieces.
+            // A timeout too long for the clock never ends: the wait is repeated, an hour at a time.
             let left = until.map_or(Duration::from_secs(3600), |until| until.saturating_duration_since(Instant::now()));
             if left.is_zero() || self.is_closed() {
                 return None;
@@ -113,10 +114,10 @@ impl Watch {
         }
     }
 
-    /// Whether the pool has closed: nothing more will be told.
+    /// True if the pool has closed: no notice will follow.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        // Relaxed: it carries nothing but itself.
+        // Relaxed: the flag orders nothing.
         self.notices.closed.load(Ordering::Relaxed)
     }
 }

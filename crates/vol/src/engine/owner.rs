@@ -1,22 +1,22 @@
-//! The owner number: an opening notices that another has opened the pool for writing since, and stops.
+//! The owner number: by it, an opening finds out that another opening has taken the pool for writing since, and stops.
 //!
-//! Claims keep two programs from opening one pool. They fail where the bytes have two names that nobody can connect: a
-//! loop device, a device mapper table, two paths to one disk of a network, a shared image. So each opening for writing
-//! has a random number of 128 bits in its superblocks, and looks there again for as long as it writes. Owns that look,
-//! and how an opening ends that has lost its pool. Does not own claims
-//! ([`sheave_blk::claim`]), nor fencing, which only a device can do.
+//! Claims keep two programs from opening one pool. They fail if the bytes can be reached by two names whose connection
+//! the host cannot see: a loop device, a device mapper table, two paths to one disk of a network, a shared image. So
+//! each opening for writing writes a random number of 128 bits into its superblocks, and reads it back from time to
+//! time while it writes: this is a *look*. Owns the looks, and the end of an opening that has lost its pool. Does not
+//! own claims ([`sheave_blk::claim`]), nor fencing, which only a device can do.
 //!
-//! - O1: no superblock is written, by a checkpoint or for a list of losses, before a look has found the pool to be this
-//!   opening's.
-//! - O2: no commit begins, no unit is given to a volume and none is discarded later than
-//!   [`OpenOptions::owner_every`](crate::OpenOptions::owner_every) after the last look. Below that a look costs
-//!   nothing.
-//! - O3: an opening that has lost its pool writes nothing any more: it rings its alarm, as after a flush that failed,
-//!   and unlike then writes no list.
-//! - O4: a look that reads neither superblock is an I/O error of who asked for it, and the next one looks again.
+//! - O1: every superblock, of a checkpoint or with a list of losses, is written only after a look has found that this
+//!   opening still has the pool.
+//! - O2: commits begin, and units are given to volumes or discarded, only within
+//!   [`OpenOptions::owner_every`](crate::OpenOptions::owner_every) after a look. Within that time the check costs no
+//!   I/O.
+//! - O3: an opening that has lost its pool writes nothing any more: it rings its alarm, as after a failed flush, but
+//!   writes no list of losses.
+//! - O4: a look that can read neither superblock is an I/O error for its caller; the next one looks again.
 //!
-//! What cannot be kept away: overwrites of blocks that a volume has for itself are I/O of rings alone, in which nobody
-//! looks. They go on until the next look of anybody.
+//! One case remains: overwrites of blocks that only one volume has are I/O of rings, without a look. They continue
+//! until any other operation looks.
 //!
 //! Called by commits, checkpoints, writes to new space, discards, and by
 //! [`Pool::check_owner`](crate::Pool::check_owner).
@@ -33,38 +33,39 @@ use crate::state::State;
 use crate::state::phase::Event;
 use crate::state::plan::{Plan, Reached};
 
-/// What a look may find, besides the newest superblock.
+/// The superblocks that a look may find if no other opening has written.
 struct Known {
-    /// The opening and its number, as this one writes them, and as the one before has.
+    /// Incarnation and owner number of this opening, and of the previous one.
     ours: [(u64, [u8; 16]); 2],
     pool: [u8; 16],
-    /// Generation that is on the device for certain, and the highest that this opening may have written.
+    /// Generation that is certainly on the device, and the highest that this opening may have written.
     generations: (u64, u64),
 }
 
 impl PoolInner {
-    /// Looks who owns the pool if nobody has looked for a while (O2).
+    /// Checks the owner of the pool if the last look is too old (O2).
     pub(crate) fn look_if_due(&self) -> Result<(), Status> {
         let mut state = self.lock();
         if !self.look_is_due(&state) {
             return Ok(());
         }
-        // Before it reads: others go on meanwhile.
+        // Set before the read, so that other threads continue during the read instead of looking too.
         state.looked = Instant::now();
         drop(state);
         self.look(None)
     }
 
-    /// Whether nobody has looked for a while who owns the pool.
+    /// True if the last look at the owner is too old.
     pub(crate) fn look_is_due(&self, state: &State) -> bool {
         !self.read_only && state.looked.elapsed() > self.owner_every
     }
 
-    /// Looks who owns the pool; `plan` is a checkpoint that may be on the device in part. Not under the pool's lock.
+    /// Checks the owner of the pool. `plan` is a checkpoint that may be on the device in part. Not called under the
+    /// pool's lock.
     ///
     /// # Errors
     ///
-    /// `IoErr` when it is another: from then on the pool takes nothing. What reading says that fails (O4).
+    /// `IoErr` when another opening owns the pool, which takes no changes from then on; or the error of the read (O4).
     pub(crate) fn look(&self, plan: Option<&Plan>) -> Result<(), Status> {
         let found = self.read_slots()?;
         let known = self.lock().known(plan);
@@ -80,15 +81,16 @@ impl PoolInner {
         }
     }
 
-    /// Who else owns the pool, for who asks beside commits.
+    /// Returns a description of the other owner of the pool, if there is one. Called outside of commits, unlike `look`.
     pub(crate) fn look_beside(&self) -> Result<Option<String>, Status> {
         for last in [false, true] {
             let found = self.read_slots()?;
             let mut known = self.lock().known(None);
-            // A commit may have written a superblock that it does not know to be there yet.
+            // A commit may have written a superblock and not recorded it yet: accept any higher generation.
             known.generations.1 = u64::MAX;
             let who = stranger(&found, &known);
-            // Or it has landed behind the reading: then what was read is old, and the next is not.
+            // A checkpoint may have been completed after the read, which then returned a superblock too old for
+            // `known`: read once more.
             if who.is_none() || last {
                 return Ok(who.inspect(|who| self.lose(who.clone())));
             }
@@ -96,7 +98,7 @@ impl PoolInner {
         Ok(None)
     }
 
-    /// Both superblocks. One that cannot be read is none: whoever opens the pool writes both.
+    /// Reads both superblocks. An unreadable one becomes `None`: an opening that takes the pool writes both anyway.
     fn read_slots(&self) -> Result<[Option<Superblock>; 2], Status> {
         let mut bytes = [[0; BLOCK]; 2];
         let read = [0, 1].map(|slot| read_again(&*self.io, SUPERBLOCKS[slot], &mut bytes[slot]));
@@ -107,7 +109,7 @@ impl PoolInner {
         Ok([0, 1].map(|slot| read[slot].is_ok().then(|| decode(slot)).flatten()))
     }
 
-    /// The pool is another's: nothing is written any more (O3).
+    /// Records that another opening has the pool. From then on nothing is written (O3).
     #[cold]
     fn lose(&self, who: String) {
         let mut state = self.lock();
@@ -128,21 +130,21 @@ impl State {
         Known {
             ours: [(self.incarnation, self.owner_to_write()), (self.sb.incarnation, self.sb.owner)],
             pool: self.sb.pool,
-            // While a list of losses is written no generation says anything.
+            // During the write of a list of losses any higher generation may be there.
             generations: (self.sb.generation, if self.phase.is_degraded() { u64::MAX } else { most }),
         }
     }
 
-    /// The number as the next superblock has it: none in a pool that was not upgraded to have one.
+    /// The owner number for the next superblock: zero in a pool that was not upgraded to have one.
     pub(crate) fn owner_to_write(&self) -> [u8; 16] {
         if self.numbered { self.owner } else { [0; 16] }
     }
 }
 
-/// Who has opened the pool since, in words; none if it is this opening's still.
+/// Describes the opening that has the pool now; `None` if it is still this one.
 ///
-/// Two superblocks that are damaged are nobody's, and the next checkpoint writes them anew. So does one that is
-/// damaged, beside which lies what was there before it.
+/// Two damaged superblocks are no evidence of another opening: the next checkpoint writes them anew. The same goes for
+/// one damaged superblock beside an older one.
 fn stranger(found: &[Option<Superblock>; 2], known: &Known) -> Option<String> {
     let newest = match found {
         [Some(a), Some(b)] => choose([Ok(a.clone()), Ok(b.clone())]).map_or(b.clone(), |(newest, _)| newest),

@@ -1,22 +1,22 @@
-//! Pages with space under them: what metadata needs on a device that gives space only when it is written.
+//! The stock: pages that surely have space, for metadata on a device that allocates space only when it is written.
 //!
-//! A pool file is sparse. When the file system that holds it is full, a write to what was never written fails,
-//! whatever the pool itself has free. Data may be refused; but flushes, deletes, closing and opening write pages of
-//! metadata, and these must find space. So each unit that becomes metadata is written with zeroes as a whole first, and
-//! the [account](crate::state::account) counts the free pages of such units only (M4). The journal and the superblocks
-//! were written when the pool was made.
+//! A pool file is sparse. When the file system that holds it is full, a write to new space fails, whatever the pool
+//! itself has free. Data may be refused; but flushes, deletes, closing and opening write pages of metadata, and these
+//! must find space. So each unit that becomes metadata is first written with zeroes as a whole, and the
+//! [account](crate::state::account) counts the free pages of such units only (M4). The journal and the superblocks were
+//! written when the pool was made.
 //!
-//! Owns those writes, and what is known of the host. Does not own the pages
+//! Owns those writes, and the record of whether the host had space for them. Does not own the pages
 //! ([`alloc::pages`](crate::state::alloc::pages)).
 //!
-//! - H1: nothing is written to a unit that a crash might find in use: units are free when that is durable. What an
-//!   opening has read of the journal is flushed first, for it may be in a cache alone.
+//! - H1: a unit is written here only if no crash can bring it back into use: it is free, and that is durable. An
+//!   opening first flushes the journal that it has read, which may be in a cache only.
 //! - H2: pages of metadata that become free stay metadata up to a bound, so that a pool whose host is full needs no new
-//!   space for what it writes again and again.
-//! - H3: a crash forgets which units have space. Opening looks for them where they were taken from, and passes over
-//!   units that the host refuses, up to a bound.
+//!   space for the pages that it writes again and again.
+//! - H3: after a crash it is not known which free units have space. An opening looks for them where they are usually
+//!   taken from, and passes over units that the host refuses, up to a limit.
 //!
-//! Called by the account and by opening; writes tell it what the host said.
+//! Called by the account and by opening. Writes to new space report here whether the host had space.
 
 use sheave_base::buf::Buf;
 use sheave_base::status::Status;
@@ -30,14 +30,15 @@ use crate::state::State;
 use crate::state::account::Spender;
 use crate::state::alloc::pages::Pages;
 
-/// Units that opening tries and that the host refuses, before it goes on with what it has.
+/// Most units that the host may refuse during an opening. After that the opening continues with the stock that it has.
 const MOST_REFUSED: usize = 1024;
 impl PoolInner {
-    /// The lock, when so many pages have space as `wanted` says, or the host has refused `most` units, or none is free.
+    /// Adds units to the stock until it has `wanted` pages, the host has refused `most` units, or none is free. Returns
+    /// the lock.
     ///
     /// # Errors
     ///
-    /// What a write says that fails for another reason than want of space.
+    /// The error of a write that fails for another reason than want of space.
     pub(crate) fn stock_up<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -73,9 +74,10 @@ impl PoolInner {
         self.write_new(unit << shift, &zeroes)
     }
 
-    /// Before the first checkpoint of an opening, which writes what was recovered.
+    /// Begins the stock of an opening: makes the journal that it has read durable (H1), and fills the stock for the
+    /// first checkpoint.
     pub(crate) fn begin_stock(&self) -> Result<(), Status> {
-        // H1. A process that ended may have left in a cache what this one has read.
+        // H1. The journal that this opening has read may be only in a cache, left there by a process that ended.
         self.flush()?;
         let mut state = self.lock();
         state.tree.pages.sparse = self.io.is_sparse();
@@ -84,20 +86,19 @@ impl PoolInner {
         self.stock_for_first()
     }
 
-    /// Looks for the pages of the first checkpoint.
     pub(crate) fn stock_for_first(&self) -> Result<(), Status> {
         let wanted = |state: &State| state.stock_wanted(state.pages_due(), Spender::Table);
         self.stock_up(self.lock(), MOST_REFUSED, wanted).map(drop)
     }
 
-    /// A write of the pool's own to space that may be new.
+    /// Writes bytes of the pool's own to space that may be new, and notes the result.
     pub(crate) fn write_new(&self, at: u64, bytes: &[u8]) -> Result<(), Status> {
         let written = self.io.write(at, bytes);
         self.note_host(written.err().unwrap_or(Status::Ok));
         written
     }
 
-    /// How a write ended that needed new space.
+    /// Notes the result of a write to new space.
     pub(crate) fn note_host(&self, status: Status) {
         // Relaxed, all: a report, which orders nothing.
         match status {
@@ -110,23 +111,24 @@ impl PoolInner {
         }
     }
 
-    /// Whether what failed so did because the host is full.
+    /// True if an operation failed with `status` because the host is full.
     pub(crate) fn is_host_full(&self, status: Status) -> bool {
         status == Status::NoSpc && self.host_full.load(Ordering::Relaxed) // Relaxed: as above
     }
 
-    /// The error of what found the host full.
+    /// The error for an operation that found the host full.
     pub(crate) fn host_is_full(&self, what: String) -> PoolError {
         PoolError::HostFull { what, device: self.device.name().to_string() }
     }
 }
 
 impl PoolInner {
-    /// The lock, when the next checkpoint may need what `cost` says. Writes a checkpoint for that if it helps.
+    /// Returns the lock once the next checkpoint has room for `cost` more pages. Fills the stock, or writes a
+    /// checkpoint, if that helps.
     ///
     /// # Errors
     ///
-    /// `NoSpc` when metadata has no room for it, and what a checkpoint says that fails.
+    /// `NoSpc` when metadata has no room for the pages, or the error of the checkpoint.
     pub(crate) fn pay<'a>(
         &'a self,
         state: MutexGuard<'a, State>,
@@ -137,6 +139,7 @@ impl PoolInner {
             return Ok(state);
         }
         let due = |state: &State| state.pages_due() + cost(state);
+        // Stops at the first unit that the host refuses; only an opening tries more (H3).
         let state = match state.has_room(due(&state), who) {
             true => self.stock_up(state, 1, |state| state.stock_wanted(due(state), who))?,
             false => state,
@@ -149,6 +152,7 @@ impl PoolInner {
         }
         drop(state);
         self.checkpoint()?;
+        // The lock was free during the checkpoint: others may have used the pages.
         let state = self.lock();
         if state.can_pay(cost(&state), who) { Ok(state) } else { Err(Status::NoSpc) }
     }

@@ -1,15 +1,14 @@
-//! Waiting for I/O that is under way: whose, for how long, and what is said of it when it does not end.
+//! Waits for I/O in flight: the volumes that they concern, their time limit, and the error if the I/O does not end.
 //!
-//! Owns the waits of a pool for the graces of its volumes. What waits for a thread that may wait for such a grace waits
-//! here too: its own rings may have the I/O that all this waits for.
+//! Owns the waits of a pool for the graces of its volumes. A thread that needs a lock or a change which depends on such
+//! a grace waits here too, because the I/O in question may be on its own rings.
 //!
-//! - P1: a wait runs the rings of its own thread, so that nobody waits for I/O that only the waiter can end.
-//! - P2: every other wait ends: with the I/O, with a cancel, or when [`OpenOptions::longest_wait`] is over; then
-//!   the volume's grace tells whose I/O it is.
-//! - P3: a volume's changes wait for that volume's I/O alone. What belongs to the pool as a whole waits for
-//!   [`Everyone`].
-//! - P4: a wait ends by the time in which the I/O could have ended. A process that was stopped, or a machine that was
-//!   paused, wakes with the clock far ahead and all I/O where it was: that time does not count.
+//! - P1: a wait runs the rings of its own thread, so that no thread waits for I/O that only it can end.
+//! - P2: every other wait ends: with the I/O, with a cancel, or after [`OpenOptions::longest_wait`]. In the last case
+//!   the volume's grace can name the thread with the I/O.
+//! - P3: a volume's changes wait for that volume's I/O alone. Changes of the pool as a whole wait for [`Everyone`].
+//! - P4: only time in which the I/O could have ended counts. A process that was stopped, or a machine that was paused,
+//!   wakes with the clock far ahead and all I/O where it was: that time does not count.
 //!
 //! Called by writes, holes, changes of the table, and checkpoints.
 //!
@@ -30,12 +29,12 @@ use crate::state::State;
 use crate::state::everyone::Everyone;
 use crate::state::table::VolumeCore;
 
-/// How long somebody with rings of its own sleeps before it tries a lock again.
+/// Sleep of a thread with rings of its own between two attempts to take a lock.
 const NAP: Duration = Duration::from_micros(200);
-/// What a pause between two looks counts for at most (P4). A thread that runs looks every [`LOOK_EVERY`].
+/// Most time that counts for one pause between two looks (P4). A running thread looks every [`LOOK_EVERY`].
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long somebody has waited for I/O of others (P4).
+/// The time that a thread has waited for I/O of others (P4).
 #[derive(Debug)]
 pub(crate) struct Waited {
     looked: Instant,
@@ -47,7 +46,7 @@ impl Waited {
         Waited { looked: now, waited: Duration::ZERO }
     }
 
-    /// What is left of a wait of at most `longest`, by a look at this time.
+    /// Called at each look: counts the time since the last one. Returns the rest of a wait of at most `longest`.
     pub(crate) fn left(&mut self, longest: Duration, now: Instant) -> Duration {
         self.waited += now.saturating_duration_since(self.looked).min(LONGEST_PAUSE);
         self.looked = now;
@@ -56,7 +55,7 @@ impl Waited {
 }
 
 impl Everyone {
-    /// Waits for it; false when the time is up before.
+    /// Waits until all of this I/O has ended. Returns false after `timeout`.
     pub(crate) fn wait(&self, timeout: Duration) -> bool {
         let until = Instant::now() + timeout;
         self.graces().all(|(grace, ticket)| grace.wait(ticket, until.saturating_duration_since(Instant::now())))
@@ -64,12 +63,13 @@ impl Everyone {
 }
 
 impl PoolInner {
-    /// Waits until each I/O of a volume that might have looked its map up before has ended.
+    /// Waits until each I/O of a volume has ended that may have used its old map.
     pub(crate) fn wait_for_io(&self, core: &VolumeCore, may_block: &MayBlock) -> Result<(), Status> {
         self.wait_for_ticket(core, core.top.grace().start(), &mut Waited::since(Instant::now()), may_block)
     }
 
-    /// The same of several volumes, in the time of one wait (P2); after an error, which of them has I/O that goes on.
+    /// Does the same for several volumes, within the time of one wait (P2). An error names the volume whose I/O has not
+    /// ended.
     pub(crate) fn wait_for_io_of<'a>(
         &self,
         cores: impl Iterator<Item = &'a VolumeCore>,
@@ -103,7 +103,7 @@ impl PoolInner {
         }
     }
 
-    /// What a change of a volume says whose I/O has not ended in time.
+    /// The error for a change of a volume whose I/O has not ended in time.
     pub(crate) fn io_goes_on(&self, name: &str, core: &VolumeCore) -> PoolError {
         let holders = core.top.grace().holders();
         let who = match &holders[..] {
@@ -117,10 +117,10 @@ impl PoolInner {
         }
     }
 
-    /// Sleeps until something changes, a short while at most.
+    /// Sleeps until the pool changes, a short while at most.
     pub(crate) fn wait<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         if own::has_own() {
-            // P1: without the lock, for what the rings run wants it.
+            // P1. Without the lock: completions on these rings take it.
             drop(state);
             own::complete_own();
             state = self.lock();
@@ -128,9 +128,9 @@ impl PoolInner {
         self.sleep(state)
     }
 
-    /// One change of the table at a time.
+    /// Takes the lock that allows one change of the table at a time.
     pub(crate) fn structural(&self) -> MutexGuard<'_, ()> {
-        // P1: whoever has it may wait for this thread's I/O.
+        // P1: the holder of the lock may be waiting for this thread's I/O.
         while own::has_own() {
             match self.structural.try_lock() {
                 Ok(guard) => return guard,
@@ -155,10 +155,10 @@ mod tests {
         let from = Instant::now();
         let mut waited = Waited::since(from);
         assert_eq!(waited.left(longest, from + LOOK_EVERY), longest - LOOK_EVERY);
-        // Stopped for ten minutes.
+        // The process was stopped for ten minutes.
         let woken = from + Duration::from_secs(600);
         assert_eq!(waited.left(longest, woken), longest - LOOK_EVERY - LONGEST_PAUSE);
-        // And it ends, a look at a time.
+        // The wait still ends, one look at a time.
         let looks = (1..).find(|&looks| waited.left(longest, woken + looks * LOOK_EVERY).is_zero());
         assert_eq!(looks, Some(((longest - LOOK_EVERY - LONGEST_PAUSE).as_millis() / LOOK_EVERY.as_millis()) as u32));
     }

@@ -1,40 +1,41 @@
-//! A metadata block: sealing it with its header, and opening it again.
+//! Metadata blocks: writing the header, and verifying it.
 //!
-//! Owns the header: who it is, where it lies, that it is whole. What is in the block is the matter of
-//! [`superblock`](crate::format::superblock), [`journal`](crate::format::journal) and [`page`](crate::format::page).
+//! Owns the header: identity, address and checksum of a block. [`superblock`](crate::format::superblock),
+//! [`journal`](crate::format::journal) and [`page`](crate::format::page) own the content.
 //!
-//! Invariant B1: [`open`] gives a header only of a block whose checksum, pool, kind and own address are right.
+//! Invariant B1: [`open`] returns a header only of a block whose checksum, pool, kind and address are right.
 
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::format::damage::{Damage, require};
 use crate::format::{BLOCK, HEADER, Header, MAGIC, VERSION, checksum};
 
-/// A block's bytes.
+/// Bytes of a block.
 pub type Block = [u8; BLOCK];
 
-/// What the header of a block to be written says.
+/// Header of a block, without the fields that [`seal`] fills in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// One of [`kind`](crate::format::kind).
     pub kind: u16,
-    /// Level in a tree.
+    /// Level in a tree; 0 outside of trees.
     pub level: u16,
     /// Identity of the pool.
     pub pool: [u8; 16],
-    /// Checkpoint or incarnation.
+    /// Generation of the checkpoint; in a journal block the incarnation.
     pub generation: u64,
-    /// Where it goes.
+    /// Byte address of the block.
     pub address: u64,
-    /// Which one it is.
+    /// Number of the block among its kind: see [`Header`].
     pub index: u64,
-    /// Volume, or 0.
+    /// Volume that the block is written for, or 0.
     pub owner: u32,
-    /// What is in it.
+    /// Number of entries, or bytes of records.
     pub count: u32,
 }
 
-/// Puts the header before the payload, which is there already. The checksum, for who refers to the block.
+/// Writes the header in front of the payload, which must be complete. Returns the checksum, for references to the
+/// block.
 pub fn seal(block: &mut Block, head: &Head) -> u32 {
     let mut header = Header {
         magic: MAGIC,
@@ -57,13 +58,14 @@ pub fn seal(block: &mut Block, head: &Head) -> u32 {
     sum
 }
 
-/// The header and checksum of a block that is whole, of any pool, kind and place.
+/// Verifies the checksum of a block of any pool, kind and address. Returns its header and checksum.
 pub fn identify(block: &Block) -> Result<(Head, u32), Damage> {
     let header = Header::ref_from_bytes(&block[..HEADER]).expect("the slice has the size of a header");
     if header.magic != MAGIC {
         let blank = block.iter().all(|&byte| byte == 0);
         return Err(if blank { Damage::Blank } else { Damage::Alien });
     }
+    // The checksum comes before the version, because it is at the same place in every version (F1).
     let (stored, computed) = (header.checksum.get(), checksum(block));
     if stored != computed {
         return Err(Damage::Checksum { stored, computed });
@@ -87,8 +89,8 @@ pub fn identify(block: &Block) -> Result<(Head, u32), Damage> {
     Ok((head, stored))
 }
 
-/// The header and checksum of a block of this kind and pool that was read from `address` (B1). `pool` is `None` when
-/// that is what the block is to tell.
+/// Verifies a block that was read from `address` (B1). Returns its header and checksum. `pool` is `None` if the caller
+/// learns the pool from the block.
 pub fn open(block: &Block, kind: u16, pool: Option<&[u8; 16]>, address: u64) -> Result<(Head, u32), Damage> {
     let (head, sum) = identify(block)?;
     if pool.is_some_and(|pool| *pool != head.pool) {
@@ -103,7 +105,7 @@ pub fn open(block: &Block, kind: u16, pool: Option<&[u8; 16]>, address: u64) -> 
     Ok((head, sum))
 }
 
-/// All bytes from `used` on are zero (F2).
+/// Returns an error unless all bytes from `used` on are zero (F2).
 pub(crate) fn require_zero_tail(payload: &[u8], used: usize) -> Result<(), Damage> {
     let rest = payload.get(used..).unwrap_or_default();
     match rest.iter().position(|&byte| byte != 0) {

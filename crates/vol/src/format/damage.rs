@@ -1,132 +1,131 @@
-//! Why a metadata block is not accepted.
+//! Reasons why a metadata block is refused.
 //!
-//! Owns [`Damage`] and its plain words. Every decoder gives one; who knows which block it was and what follows from it
-//! (opening, [`check`](mod@crate::check)) says so around it.
+//! Owns [`Damage`] and its messages. Every decoder returns one. Callers add which block is damaged and what follows
+//! from that: opening a pool, and [`check`](mod@crate::check).
 
 use thiserror::Error;
 
 use crate::format::VERSION;
 
-/// Pages of a volume's map that are damaged or cannot be read: where the data behind them lies is not known, so the
-/// volume does not open.
+/// Damaged or unreadable pages of a volume's map. The addresses of the data that they map are unknown, so the volume
+/// does not open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MapDamage {
-    /// First byte of the first of these pages in the pool.
+    /// Address of the first of these pages in the pool, in bytes.
     pub at: u64,
-    /// What is wrong with it.
+    /// Damage of the first of these pages, in words.
     pub why: String,
-    /// First byte and bytes of the volume whose places that page had.
+    /// Range of the volume that the first of these pages maps: first byte, and number of bytes.
     pub range: (u64, u64),
-    /// How many there are.
+    /// Number of damaged pages.
     pub pages: u64,
 }
 
-/// What is wrong with a metadata block.
+/// Damage of a metadata block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Damage {
-    /// All zeroes.
+    /// The block is all zeroes.
     #[error("it is all zeroes: the block was never written, or its write was lost")]
     Blank,
-    /// No block of any pool.
+    /// The block is no metadata block of any pool.
     #[error("it does not begin as a metadata block does: something else was written there")]
     Alien,
-    /// Its bytes are not what was written.
+    /// The checksum does not match the content.
     #[error("its checksum is {computed:#010x} and should be {stored:#010x}: bits have changed, or a write was torn")]
     Checksum {
-        /// In the block.
+        /// Checksum in the block's header.
         stored: u32,
-        /// Of the block.
+        /// Checksum computed over the block.
         computed: u32,
     },
-    /// Of a later format.
+    /// The block has a later version of the format.
     #[error("it has format version {version} and this program knows versions up to {VERSION}. Use a newer sheave")]
     TooNew {
-        /// The version.
+        /// Version of the block.
         version: u16,
     },
-    /// With features that must be known.
+    /// The pool uses features that this program does not know.
     #[error("the pool uses features ({bits:#x}) that this program does not know. Use a newer sheave")]
     Features {
-        /// Those unknown.
+        /// Bits of the unknown features.
         bits: u32,
     },
-    /// Of another pool.
+    /// The block belongs to another pool.
     #[error("it belongs to another pool: it was left from an older format, or a write went to the wrong device")]
     Foreign,
-    /// Of another kind.
+    /// The block is of another kind than its place requires.
     #[error("it is a block of kind {found} where one of kind {wanted} should be")]
     Kind {
-        /// What it is.
+        /// Kind of the block.
         found: u16,
-        /// What it should be.
+        /// Kind that its place requires.
         wanted: u16,
     },
-    /// Written for another place.
+    /// The block was written for another address.
     #[error("it was written for byte {says}: a write or a read went to the wrong place")]
     Misplaced {
-        /// Its own address.
+        /// Address in the block's header.
         says: u64,
     },
-    /// Intact, but not the one that is referred to.
+    /// The block is intact, and is not the version that its parent refers to.
     #[error("it is intact but of generation {generation} and not the one that was written last: a write was lost")]
     Stale {
-        /// Its generation.
+        /// Generation in the block's header.
         generation: u64,
     },
-    /// Of a member that is an older copy.
+    /// The member is an older copy of itself.
     #[error(
         "it is an older copy of this member: the pool has written checkpoint {wanted} with it, and the last that the \
          copy has is {found}"
     )]
     OldMember {
-        /// The checkpoint that its label has.
+        /// Checkpoint in the member's label.
         found: u64,
-        /// The checkpoint that it has at least.
+        /// Lowest checkpoint that an up-to-date label can have.
         wanted: u64,
     },
-    /// Of a member that is newer than the superblock.
+    /// The member is newer than the superblock.
     #[error(
         "it has checkpoint {found}, and the superblock knows of none after {known}: the first member of the pool is an \
          older copy"
     )]
     OldSuperblock {
-        /// The checkpoint that its label has.
+        /// Checkpoint in the member's label.
         found: u64,
-        /// The newest that the superblock may know of.
+        /// Newest checkpoint that can follow this superblock.
         known: u64,
     },
-    /// A value that cannot be.
+    /// A field has an invalid value.
     #[error("its field '{field}' is {value}, which {why}")]
     Field {
-        /// As in `docs/on-disk-format.md`.
+        /// Name of the field in `docs/on-disk-format.md`.
         field: &'static str,
-        /// What is there.
+        /// Value of the field.
         value: u64,
-        /// What is wrong with it.
+        /// Reason why the value is invalid; completes the sentence "field is value, which ...".
         why: &'static str,
     },
 }
 
 impl Damage {
-    /// A value that cannot be.
     pub(crate) fn field(field: &'static str, value: impl Into<u64>, why: &'static str) -> Damage {
         Damage::Field { field, value: value.into(), why }
     }
 
-    /// Whether a member is intact and of another time than the pool.
+    /// Returns true if a member is intact, but older or newer than the rest of the pool.
     pub fn is_old_member(&self) -> bool {
         matches!(self, Damage::OldMember { .. } | Damage::OldSuperblock { .. })
     }
 
-    /// Whether a newer program could read it: nothing is broken.
+    /// Returns true if nothing is broken and a newer program can read the block.
     pub fn is_too_new(&self) -> bool {
         matches!(self, Damage::TooNew { .. } | Damage::Features { .. })
     }
 }
 
-/// `Ok` if the condition holds, else the field that is wrong.
+/// Returns [`Damage::Field`] for `field` unless `holds`.
 pub(crate) fn require(
     holds: bool,
     field: &'static str,

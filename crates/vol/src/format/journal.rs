@@ -1,17 +1,19 @@
-//! The journal: a ring of blocks with the records since the checkpoint.
+//! The journal: a ring of blocks with the records since the last checkpoint.
 //!
-//! Owns where a block lies ([`Ring`]), how records become the blocks of one commit ([`Commit`]), and what a crash has
-//! left of them ([`scan`]). Writing, flushing and waiting are the matter of the pool.
+//! Owns the address of each block ([`Ring`]), the encoding of records into the blocks of one commit ([`Commit`]), and
+//! the reading of the journal after a crash ([`scan`]). The pool writes and flushes the blocks and waits for them.
 //!
-//! The block with sequence number `s` lies at place `s mod N`. One commit is one run of consecutive numbers, which
-//! every block of it names; the run is written only when all before it are durable.
+//! The block with sequence number `s` lies at place `s mod N`. The blocks of one commit have consecutive numbers, and
+//! each of them names the first one and the length of the run. The pool writes a commit only when all commits before it
+//! are durable.
 //!
 //! Invariants:
-//! - J1: [`scan`] gives the records of consecutive commits from the first that the checkpoint does not contain.
-//! - J2: it ends silently only where a crash can have ended it. A commit was torn if no block of a later commit
-//!   follows: a later one was begun only after this one was durable. Otherwise acknowledged records are lost, and that
-//!   is told.
-//! - J3: a commit is replayed as a whole or not at all: of a torn one the first blocks may be there.
+//! - J1: [`scan`] returns the records of consecutive commits, beginning with the first commit that the checkpoint does
+//!   not contain.
+//! - J2: [`scan`] ends without an error only where a crash can have ended the journal. A damaged commit was torn by the
+//!   crash if no block of a later commit exists, because a later commit begins only when this one is durable. If there
+//!   is such a block, acknowledged records are lost, and [`scan`] returns an error.
+//! - J3: a commit is replayed as a whole or not at all: a torn commit may have left its first blocks.
 
 use std::ops::ControlFlow;
 
@@ -29,35 +31,35 @@ use crate::format::{
 const RECORDS: usize = HEADER + size_of::<JournalHead>();
 const _: () = assert!(RECORDS + JOURNAL_PAYLOAD == BLOCK && JOURNAL_PAYLOAD + size_of::<JournalHead>() == PAYLOAD);
 
-/// Where the journal's blocks lie.
+/// Position of the journal's blocks, and the opening that writes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ring {
     /// Identity of the pool.
     pub pool: [u8; 16],
-    /// Opening of the pool whose blocks count.
+    /// Opening of the pool whose blocks are valid; blocks of other openings are leftovers.
     pub incarnation: u64,
-    /// Blocks.
+    /// Number of blocks in the ring.
     pub blocks: u32,
 }
 
 impl Ring {
-    /// That of a superblock.
+    /// Returns the ring that `sb` describes.
     pub fn of(sb: &Superblock) -> Ring {
         Ring { pool: sb.pool, incarnation: sb.incarnation, blocks: sb.journal_blocks }
     }
 
-    /// Byte address of a block.
+    /// Returns the byte address of the block with sequence number `seq`.
     pub fn address(&self, seq: u64) -> u64 {
         JOURNAL_START + seq % u64::from(self.blocks) * BLOCK_BYTES
     }
 
-    /// Blocks that may be written before the next checkpoint is durable.
+    /// Returns the number of blocks that may be written before a newer checkpoint must be durable.
     pub fn free(&self, next_seq: u64, replay_seq: u64) -> u64 {
         u64::from(self.blocks).saturating_sub(next_seq.saturating_sub(replay_seq))
     }
 }
 
-/// The blocks of one commit, while records are put in.
+/// The blocks of one commit, to which records are appended.
 #[derive(Debug)]
 pub struct Commit {
     blocks: Vec<u8>,
@@ -67,15 +69,16 @@ pub struct Commit {
 }
 
 impl Commit {
-    /// With room for `records` in memory before it must grow.
+    /// Creates an empty commit with memory for `blocks` blocks.
     pub fn with_capacity(blocks: usize) -> Commit {
         let bytes = blocks.saturating_mul(BLOCK);
         Commit { blocks: Vec::with_capacity(bytes), used: 0, counts: Vec::with_capacity(blocks) }
     }
 
-    /// Takes one more record.
+    /// Appends `record`.
     pub fn push(&mut self, geometry: &Geometry, record: &Record) {
         let len = record.bytes(geometry);
+        // A record never crosses the end of a block: each block can be decoded by itself.
         if self.counts.is_empty() || self.used + len > JOURNAL_PAYLOAD {
             self.blocks.resize(self.blocks.len() + BLOCK, 0);
             self.counts.push(0);
@@ -87,24 +90,25 @@ impl Commit {
         *self.counts.last_mut().expect("there is a block") = self.used as u32;
     }
 
-    /// Blocks so far.
+    /// Returns the number of blocks so far.
     pub fn blocks(&self) -> u64 {
         self.counts.len() as u64
     }
 
-    /// Nothing was put in.
+    /// Returns true if there are no records.
     pub fn is_empty(&self) -> bool {
         self.counts.is_empty()
     }
 
-    /// Forgets the records and keeps the memory.
+    /// Removes all records and keeps the memory.
     pub fn clear(&mut self) {
         self.blocks.clear();
         self.counts.clear();
         self.used = 0;
     }
 
-    /// Numbers the blocks from `first`. They are then to be written where [`Commit::pieces`] says.
+    /// Gives the blocks their headers, with sequence numbers from `first` on. They are then written to the addresses
+    /// that [`Commit::pieces`] returns.
     pub fn seal(&mut self, ring: &Ring, first: u64) {
         let head = JournalHead { first: first.into(), blocks: (self.counts.len() as u32).into(), reserved: 0.into() };
         let (blocks, _) = self.blocks.as_chunks_mut::<BLOCK>();
@@ -124,7 +128,8 @@ impl Commit {
         }
     }
 
-    /// Address and bytes: two pieces at most, the second where the run wraps. The run is no longer than the ring.
+    /// Returns the address and bytes of each write: one, or two if the run wraps at the end of the ring. The run must
+    /// not be longer than the ring.
     pub fn pieces(&self, ring: &Ring, first: u64) -> impl Iterator<Item = (u64, &[u8])> {
         let before_end = u64::from(ring.blocks) - first % u64::from(ring.blocks);
         let cut = usize::try_from(before_end).map_or(self.blocks.len(), |blocks| blocks.saturating_mul(BLOCK));
@@ -133,23 +138,24 @@ impl Commit {
     }
 }
 
-/// A block of the journal that is whole.
+/// The head of an intact journal block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalBlock {
     /// Opening of the pool that wrote it.
     pub incarnation: u64,
     /// Sequence number.
     pub seq: u64,
-    /// Of the first block of its commit.
+    /// Sequence number of the first block of the commit.
     pub first: u64,
-    /// Blocks of its commit.
+    /// Number of blocks of the commit.
     pub blocks: u32,
-    /// Bytes of its records.
+    /// Bytes of records in the block.
     used: usize,
 }
 
 impl JournalBlock {
-    /// The block read from `address`, of this pool, of any incarnation. Its records are not looked at.
+    /// Decodes the head of a block that was read from `address`. Accepts any incarnation of this pool. Does not decode
+    /// the records.
     pub fn decode(block: &Block, pool: &[u8; 16], address: u64, ring_blocks: u32) -> Result<JournalBlock, Damage> {
         let (head, _) = open(block, kind::JOURNAL, Some(pool), address)?;
         let (body, _) = JournalHead::ref_from_prefix(&block[HEADER..]).expect("a block has room for it");
@@ -167,18 +173,19 @@ impl JournalBlock {
         Ok(JournalBlock { incarnation: head.generation, seq, first, blocks, used })
     }
 
-    /// Its records in order, in place of what `records` has. After an error those before the wrong one are there.
+    /// Replaces the content of `records` by the block's records, in order. After an error `records` has those before
+    /// the wrong one.
     pub fn records(&self, block: &Block, geometry: &Geometry, records: &mut Vec<Record>) -> Result<(), Damage> {
         records.clear();
         Record::decode_all(geometry, &block[RECORDS..RECORDS + self.used], records)
     }
 }
 
-/// What the records of a journal may come to, whatever each of them says alone: bounds the work and the memory that a
-/// journal can cost that no pool has written.
+/// Limits for all records of a journal together. They bound the time and memory that a forged journal can cost even if
+/// each of its records is valid by itself.
 #[derive(Debug)]
 pub(crate) struct Bounds {
-    /// Changes of the table that there may still be.
+    /// Number of further changes of the volume table that a journal may have.
     changes: u64,
     run_units: u64,
     regions: u64,
@@ -186,38 +193,39 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// Units that all `RUN` records may map. A pool writes none that map any.
+    /// Units that all `RUN` records together may map. A pool writes no `RUN` that maps units.
     const MOST_RUN_UNITS: u64 = 1 << 20;
-    /// Regions that all `INTENT` records may open. A pool has 2,048 open at a time, and opens 8 with a commit.
+    /// Regions that all `INTENT` records together may open. A pool has at most 2,048 regions open, and opens 8 with a
+    /// commit.
     const MOST_REGIONS: u64 = 1 << 20;
-    /// Blocks that all `MARK` and `UNMARK` records may name: 128 GiB of data that was found bad since a checkpoint.
+    /// Blocks that all `MARK` and `UNMARK` records together may name: 128 GiB of data found bad since a checkpoint.
     const MOST_MARKS: u64 = 1 << 25;
-    /// Regions that may be open in a journal and the checkpoint before it: twice as many as a pool has open.
+    /// Regions that may be open in a journal and the checkpoint before it: twice the limit of an open pool.
     pub(crate) const MOST_OPEN: u64 = 1 << 12;
-    /// Leaves and index nodes that replayed records may change. A pool that is open writes a checkpoint when half as
-    /// many have changed.
+    /// Leaves and index nodes that replayed records may change. An open pool writes a checkpoint when half as many have
+    /// changed.
     pub(crate) const MOST_NODES: u64 = 1 << 15;
-    /// What changes may cost since a checkpoint, as far as a few bytes of a record stand for it: 1 an entry of a node
-    /// that is copied, and the `_COST` of what follows. A pool that is open counts the same, and writes a checkpoint
-    /// when it is a quarter of that. A node that is dropped was made or loaded before, and costs nothing more.
+    /// Limit for the work on maps since a checkpoint, counted in copied node entries; the `_COST` constants are in the
+    /// same unit. It exists because a record of a few bytes can cause much work. An open pool counts the same work and
+    /// writes a checkpoint at a quarter of this limit. Dropping a node costs nothing: the node was counted when it was
+    /// made or loaded.
     pub(crate) const MOST_COST: u64 = 1 << 24;
-    /// What a slot of a map costs that is shared.
+    /// Cost of sharing one slot of a map.
     pub(crate) const SLOT_COST: u64 = 32;
-    /// What a node costs that is made. Those that stay are dirty: a pool that has 8,192 of them writes a checkpoint.
+    /// Cost of making a node. Nodes that remain are dirty, and a pool with 8,192 dirty nodes writes a checkpoint.
     pub(crate) const NODE_COST: u64 = 32;
-    /// What a discard of some units of a leaf costs.
+    /// Cost of discarding some units of a leaf.
     pub(crate) const PART_COST: u64 = 16;
-    /// What another size of a volume costs.
+    /// Cost of changing the size of a volume.
     pub(crate) const SIZE_COST: u64 = 16;
 
-    /// Those of a journal of so many blocks.
     pub(crate) fn new(journal_blocks: u32) -> Bounds {
         // Each of these changes is a commit of its own, and a commit takes a block.
         let changes = 2 * u64::from(journal_blocks) + 64;
         Bounds { changes, run_units: 0, regions: 0, marks: 0 }
     }
 
-    /// Whether the record may follow those before it, in a pool that has so many volumes.
+    /// Counts `record` and returns an error if it exceeds a limit. `volumes` is the number of volumes before it.
     pub(crate) fn check(&mut self, record: &Record, volumes: usize) -> Result<(), Damage> {
         let add = |sum: &mut u64, count: u64, most: u64, what: &'static str| {
             *sum = sum.saturating_add(count);
@@ -250,95 +258,93 @@ impl Bounds {
         require(left.is_some(), "record.volume", volume, "has one change too many for a journal of this size")
     }
 
-    /// Whether changes may have cost so much.
+    /// Returns an error if `cost` exceeds the cost of the changes that one journal can contain.
     pub(crate) fn check_cost(cost: u64) -> Result<(), Damage> {
         require(cost <= Self::MOST_COST, "journal", cost, "is more work on maps than one journal makes")
     }
 
-    /// Whether so many nodes may have changed.
+    /// Returns an error if `nodes` exceeds the number of nodes that one journal can have changed.
     pub(crate) fn check_nodes(nodes: u64) -> Result<(), Damage> {
         require(nodes <= Self::MOST_NODES, "journal", nodes, "is more pages of maps than one journal changes")
     }
 
-    /// Whether so many regions may be open, those of the checkpoint included, when a record has opened some: each takes
-    /// memory, and is read when the pool is opened.
+    /// Returns an error if `regions` exceeds the number of regions that a journal and its checkpoint may have open.
+    /// Called when a record has opened regions: each open region takes memory, and is read when the pool is opened.
     pub(crate) fn check_open(regions: u64) -> Result<(), Damage> {
         require(regions <= Self::MOST_OPEN, "journal", regions, "is more open regions of checksums than a pool has")
     }
 }
 
-/// What the journal holds for a superblock.
+/// Result of scanning the journal for a superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scan {
-    /// Where the next commit would go: one beyond the last commit to replay.
+    /// Sequence number of the next commit: one beyond the last commit to replay.
     pub next_seq: u64,
-    /// Highest sequence number of any intact block of the pool; new blocks must be numbered above it or of a new
-    /// incarnation.
+    /// Highest sequence number of any intact block of the pool. New blocks need a higher number or a new incarnation.
     pub highest_seq: u64,
-    /// Why the run ended, if the block where it did is not merely old.
+    /// Damage of the block at which the scan ended, unless that block is simply not written yet by this opening.
     pub torn: Option<Damage>,
 }
 
-/// Why the journal cannot be replayed.
+/// Reason why the journal cannot be replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
-    /// Blocks of a later opening are there.
+    /// The journal has blocks of a later opening than the superblock's.
     #[error(
         "the journal has blocks of opening {incarnation} of the pool, and the superblock is of an earlier one: the \
          newer superblock is lost"
     )]
     Superblock {
-        /// The later opening.
+        /// Incarnation of the later opening.
         incarnation: u64,
     },
-    /// The blocks that are wanted were overwritten by later ones.
+    /// Later blocks have overwritten the first blocks to replay.
     #[error(
         "journal block {wanted} is wanted and block {found} is in its place: the superblock that needed it no more \
          is lost"
     )]
     Overwritten {
-        /// The first to replay.
+        /// Sequence number of the first block to replay.
         wanted: u64,
-        /// The one there.
+        /// Sequence number of the block in its place.
         found: u64,
     },
-    /// A block is damaged that was durable: later commits follow.
+    /// A damaged block was durable before, because later commits follow it.
     #[error("journal block {seq} at byte {at} is damaged, and later commits follow it: {damage}")]
     Block {
-        /// Which.
+        /// Sequence number of the block.
         seq: u64,
-        /// Where.
+        /// Byte address of the block.
         at: u64,
-        /// How.
+        /// Damage of the block.
         damage: Damage,
     },
-    /// A block is whole and its records cannot be.
+    /// A block is intact and contains an invalid record.
     #[error("journal block {seq} at byte {at} is intact and cannot be understood: {damage}")]
     Record {
-        /// Which.
+        /// Sequence number of the block.
         seq: u64,
-        /// Where.
+        /// Byte address of the block.
         at: u64,
-        /// Why.
+        /// Damage of the record.
         damage: Damage,
     },
-    /// The pool was closed, and yet there is something to replay.
+    /// The superblock says that the pool was closed, and the journal has a block to replay.
     #[error("the pool was closed and yet the journal has block {seq} to replay: the newer superblock is lost")]
     Clean {
-        /// The block.
+        /// Sequence number of the block.
         seq: u64,
     },
 }
 
-/// The blocks of a journal, by their places in the ring.
+/// Source of journal blocks, by their places in the ring.
 pub trait Blocks {
-    /// How many there are.
+    /// Returns the number of blocks.
     fn count(&self) -> usize;
-    /// The block of a place below that.
+    /// Returns the block at `place`, which is less than [`Blocks::count`].
     fn block(&mut self, place: usize) -> Result<&Block, Status>;
 }
 
-/// A journal that is in memory.
 struct InMemory<'a>(&'a [Block]);
 
 impl Blocks for InMemory<'_> {
@@ -351,18 +357,19 @@ impl Blocks for InMemory<'_> {
     }
 }
 
-/// Why a scan has not come to the end of the journal.
+/// Reason why a scan ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// The journal cannot be replayed.
     Lost(Lost),
-    /// The device did not give a block.
+    /// The device failed to read a block.
     Unread(Status),
-    /// Who took the records wants no more of them.
+    /// The caller's `take` broke off.
     Enough,
 }
 
-/// [`scan_blocks`] of a journal in memory: `bytes` from [`JOURNAL_START`], as long as the superblock says.
+/// Calls [`scan_blocks`] for a journal in memory. `bytes` begin at [`JOURNAL_START`] and have the length that `sb`
+/// gives.
 pub fn scan(bytes: &[u8], sb: &Superblock, take: &mut dyn FnMut(&Record)) -> Result<Scan, Lost> {
     let (blocks, _) = bytes.as_chunks::<BLOCK>();
     let all = &mut |records: &[Record]| {
@@ -375,13 +382,12 @@ pub fn scan(bytes: &[u8], sb: &Superblock, take: &mut dyn FnMut(&Record)) -> Res
     })
 }
 
-/// Reads the whole journal and gives the records to replay, in order and those of a block together, to `take` (J1, J2,
-/// J3), until that breaks off.
-/// After an error `take` may have been called; its effects are to be dropped. Each block is asked for once, in the
-/// order of the ring, and then again, in the order of the commits, if its records are wanted.
+/// Reads the whole journal and passes the records to replay to `take`, in order, one call for each block (J1, J2, J3),
+/// until `take` breaks off. If this returns an error, the caller must drop the effects of the calls of `take` so far.
 ///
-/// The records of one block are in memory at a time: those of the shortest kind take ten times as much there as in the
-/// journal.
+/// Reads each block once in the order of the ring, and each block to replay a second time in the order of commits. So
+/// only the records of one block are in memory at a time: the shortest records take ten times more space decoded than
+/// in the journal.
 pub fn scan_blocks(
     blocks: &mut dyn Blocks,
     sb: &Superblock,
@@ -397,22 +403,24 @@ pub fn scan_blocks(
     let highest_seq = decoded.iter().flatten().map(|block| block.seq).max().unwrap_or(0);
     let newest_first = check_heads(&decoded, sb).map_err(Stop::Lost)?;
     let mut seq = sb.replay_seq;
-    // Where the commit that is being read began, and whether all its blocks are there (J3).
+    // Start of the commit that is being read, and true if all of its blocks are intact (J3).
     let (mut whole, mut is_whole) = (seq, has_all_blocks(&decoded, sb, seq));
     let mut records = Vec::new();
     let torn = loop {
         let place = (seq % u64::from(ring.blocks)) as usize;
         let at = ring.address(seq);
         let damage = match decoded.get(place) {
+            // All blocks of the ring are replayed: the next place is that of the first one.
             _ if seq - sb.replay_seq == u64::from(ring.blocks) => break None,
             Some(Ok(head)) if head.incarnation == sb.incarnation && head.seq == seq => {
                 let block = blocks.block(place).map_err(Stop::Unread)?;
-                // It was whole a moment ago, and may have been read anew.
+                // The first pass decoded this block already, but `blocks` may have read it anew since.
                 let again = JournalBlock::decode(block, &sb.pool, at, ring.blocks);
                 if let Some(damage) = again.as_ref().err() {
                     return Err(Stop::Lost(Lost::Block { seq, at, damage: *damage }));
                 }
                 let understood = head.records(block, &geometry, &mut records);
+                // Called even if a record is invalid: `records` then has the records before that one.
                 if is_whole && take(&records).is_break() {
                     return Err(Stop::Enough);
                 }
@@ -424,7 +432,7 @@ pub fn scan_blocks(
                         }
                         continue;
                     }
-                    // Its checksum is right: this was written so, and is no torn write.
+                    // The checksum of the block is right, so the block is not torn: the pool wrote it like this.
                     Err(damage) => return Err(Stop::Lost(Lost::Record { seq, at, damage })),
                 }
             }
@@ -432,16 +440,19 @@ pub fn scan_blocks(
             Some(Err(damage)) => *damage,
             None => Damage::Blank,
         };
-        // A commit begun at or before `seq` may be torn; one begun after it proves that `seq` was durable.
+        // A commit that began at or before `seq` may be the torn one. A commit that began after `seq` proves that `seq`
+        // was durable.
         if newest_first > seq {
             return Err(Stop::Lost(Lost::Block { seq, at, damage }));
         }
+        // A block of another opening or pool, an older block, or zeroes: this opening has not written to the place yet.
         break Some(damage).filter(|damage| !matches!(damage, Damage::Stale { .. } | Damage::Blank | Damage::Foreign));
     };
     Ok(Scan { next_seq: whole, highest_seq, torn })
 }
 
-/// What the blocks say of themselves fits the superblock; the first block of the newest commit.
+/// Compares the heads of all intact blocks with the superblock. Returns the number of the first block of the newest
+/// commit.
 fn check_heads(decoded: &[Result<JournalBlock, Damage>], sb: &Superblock) -> Result<u64, Lost> {
     let intact = || decoded.iter().flatten();
     if let Some(block) = intact().find(|block| block.incarnation > sb.incarnation) {
@@ -457,7 +468,7 @@ fn check_heads(decoded: &[Result<JournalBlock, Damage>], sb: &Superblock) -> Res
     Ok(ours().map(|block| block.first).max().unwrap_or(0))
 }
 
-/// Whether all blocks of the commit that begins with this one are there, whatever their records say.
+/// Returns true if all blocks of the commit that begins with block `first` are intact. Does not look at their records.
 fn has_all_blocks(decoded: &[Result<JournalBlock, Damage>], sb: &Superblock, first: u64) -> bool {
     let ring = u64::from(sb.journal_blocks);
     let end = sb.replay_seq.saturating_add(ring);

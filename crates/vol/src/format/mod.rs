@@ -1,17 +1,16 @@
 //! The on-disk format: every offset, size, magic number and limit of a pool.
 //!
 //! Owns the structures as they lie on the device (little-endian, no padding, no alignment) and the numbers that bound
-//! them. Does not own what they mean together: [`superblock`], [`record`],
-//! [`journal`] and [`page`] encode and decode them, and nothing else looks at bytes.
-//! `docs/on-disk-format.md` has the same tables with the reason for each field; a test compares the two.
+//! them. [`superblock`], [`record`], [`journal`] and [`page`] encode and decode them; no other module reads or writes
+//! their bytes. `docs/on-disk-format.md` has the same tables with the reason for each field; a test compares the two.
 //!
 //! Invariants:
 //! - F1: each metadata block is 4 KiB at a multiple of 4 KiB and begins with a [`Header`], whose CRC32C covers the
-//!   block. Place and algorithm of that checksum never change, whatever the version: it is verified before anything is
-//!   believed.
-//! - F2: what is reserved is zero when written and refused when it is not zero.
-//! - F3: a reference to a page ([`Child`]) holds the page's checksum, so that an old page at the right place is
-//!   noticed.
+//!   block. Offset and algorithm of that checksum are the same in every version of the format: a reader verifies it
+//!   before it uses any field but the magic.
+//! - F2: reserved bytes are written as zero; a decoder refuses a block in which they are not zero.
+//! - F3: a reference to a page ([`Child`]) contains the page's checksum, so that an old version of the page at the
+//!   right address is detected.
 
 pub mod block;
 pub mod damage;
@@ -25,15 +24,15 @@ pub mod superblock;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Bytes of a metadata block, and the grain of written bits and data checksums.
+/// Bytes of a metadata block, and the granularity of written bits and data checksums.
 pub const BLOCK: usize = 4096;
 /// [`BLOCK`] as a 64-bit number, for arithmetic on addresses.
 pub const BLOCK_BYTES: u64 = BLOCK as u64;
-/// [`BLOCK`] as a power of two.
+/// Binary logarithm of [`BLOCK`].
 pub const BLOCK_SHIFT: u32 = BLOCK.ilog2();
-/// Begins every metadata block.
+/// First bytes of every metadata block.
 pub const MAGIC: [u8; 4] = *b"SHVE";
-/// Version of the format that is written. A newer one is refused.
+/// Version of the format that this program writes. Blocks with a newer one are refused.
 pub const VERSION: u16 = 1;
 
 /// Kinds of metadata blocks.
@@ -48,17 +47,18 @@ pub mod kind {
     pub const INDEX: u16 = 4;
     /// Volumes: names, sizes, roots of maps.
     pub const TABLE: u16 = 5;
-    /// First block of each further member of a concatenation.
+    /// First block of each member of a concatenation but the first.
     pub const LABEL: u16 = 6;
     /// Checksums of data.
     pub const SUMS: u16 = 7;
-    /// A copy of the superblock, at a place that the superblock names.
+    /// A copy of the superblock, at an address that the superblock names.
     pub const SUPERBLOCK_COPY: u16 = 8;
-    /// Units that are free for certain.
+    /// A list of units that are certainly free.
     pub const FREE: u16 = 9;
-    /// Records about what lies behind damaged pages.
+    /// Journal records about entries of maps whose pages are damaged.
     pub const KEPT: u16 = 10;
-    /// The superblock of a checkpoint, in a page among its others, to which nothing refers.
+    /// The superblock of a checkpoint in one of the checkpoint's own pages. No page refers to it; a rescue finds it by
+    /// searching the device.
     pub const ROOT: u16 = 11;
 }
 
@@ -73,47 +73,49 @@ pub const MIN_UNIT_BYTES: u32 = 4 << 10;
 pub const MAX_UNIT_BYTES: u32 = 1 << 20;
 /// Most allocation units of a pool: 64 TiB of the smallest, 1 PiB of 64 KiB.
 pub const MAX_POOL_UNITS: u64 = 1 << 34;
-/// Most allocation units of a pool with two copies of its pages: references have 32 bits for the unit of the second.
+/// Most allocation units of a pool with two copies of its pages: a reference has 32 bits for the unit of the second
+/// copy.
 pub const MAX_PAIRED_UNITS: u64 = 1 << 32;
 /// Most allocation units of a volume.
 pub const MAX_VOLUME_UNITS: u64 = 1 << 34;
 /// Fewest blocks of a journal.
 pub const MIN_JOURNAL_BLOCKS: u32 = 16;
-/// Most blocks of a journal (64 MiB): recovery reads them all into memory.
+/// Most blocks of a journal (64 MiB): recovery reads the whole ring, and a check holds it in memory.
 pub const MAX_JOURNAL_BLOCKS: u32 = 16_384;
-/// Most members of a concatenation: as many as a device has legs.
+/// Most members of a concatenation: equals the largest number of legs of a device.
 pub const MAX_MEMBERS: usize = 64;
-/// Most volumes and snapshots of a pool: fewer than a unit may have owners.
+/// Most volumes and snapshots of a pool: less than the largest number of owners of a unit.
 pub const MAX_VOLUMES: u32 = 65_000;
-/// Most volumes that the superblock lists one by one as those that may have lost data.
+/// Most volumes that the superblock lists individually as possibly having lost data.
 pub const MAX_LOST: usize = 256;
-/// Copies of the superblock.
+/// Number of copies of the superblock.
 pub const COPIES: usize = 2;
-/// Most bytes of a name.
+/// Most bytes of a volume's name.
 pub const MAX_NAME: usize = 255;
 
-/// Children of an index page.
+/// Number of references in an index page.
 pub const INDEX_CHILDREN: usize = 256;
 /// Most entries of a leaf. Units of 256 KiB and more have fewer, so that a leaf with its bitmaps fits one block.
 pub const MAX_LEAF_ENTRIES: usize = 256;
-/// Most words of written bits of a leaf.
+/// Most 64-bit words of written bits in a leaf.
 pub const MAX_LEAF_WORDS: usize = 256;
 /// Highest level of an index page: leaves are level 0, and 256^4 leaves are more than any volume has.
 pub const MAX_LEVEL: u16 = 4;
 
-/// The pool was closed: nothing is to be replayed.
+/// Value of `state`: the pool was closed, so there is nothing to replay.
 pub const STATE_CLEAN: u32 = 1;
 
-/// Features a program need not know to write the pool, and that this one knows.
+/// Features of `compat` that this program knows. A program may ignore the others and still write the pool.
 pub const KNOWN_COMPAT: u32 = COMPAT_DISCARD;
-/// Bit of `compat`: what becomes free is given back to the device below in the background.
+/// Bit of `compat`: freed space is discarded on the device below, in the background.
 pub const COMPAT_DISCARD: u32 = 1;
-/// Bit of `compat` at which the number begins that says which opening kept the rule of both superblocks (S3 of
-/// [`superblock`]). The bits below are features.
+/// Lowest bit of the field of `compat` that names the opening which keeps both superblocks usable (S3 of
+/// [`superblock`]). The bits below it are features.
 pub const TWINS_SHIFT: u32 = 16;
-/// Features a program must know to write the pool, not to read it. None yet.
+/// Features of `ro_compat` that this program knows. A pool with others may be read and not written. None is defined
+/// yet.
 pub const KNOWN_RO_COMPAT: u32 = 0;
-/// Features a program must know to read the pool, and that this one knows.
+/// Features of `incompat` that this program knows. A pool with others is refused.
 pub const KNOWN_INCOMPAT: u32 = INCOMPAT_SUMS
     | INCOMPAT_LOST
     | INCOMPAT_MARKS
@@ -123,94 +125,103 @@ pub const KNOWN_INCOMPAT: u32 = INCOMPAT_SUMS
     | INCOMPAT_PAIRS
     | INCOMPAT_KEPT
     | INCOMPAT_OFF_GRID;
-/// Data has checksums: who does not keep them would make good data look rotten.
+/// Bit of `incompat`: data has checksums. A program that does not update them would make good data look damaged.
 pub const INCOMPAT_SUMS: u32 = 1;
-/// Volumes are listed that may have lost data: who does not know of the list would drop it unread.
+/// Bit of `incompat`: the superblock lists volumes that may have lost data. A program that does not know the list would
+/// erase it before the user has seen it.
 pub const INCOMPAT_LOST: u32 = 2;
-/// Blocks may be marked as bad: who does not know marks would take these blocks for good after a crash.
+/// Bit of `incompat`: blocks may be marked as bad. A program that does not know marks would treat these blocks as good
+/// after a crash.
 pub const INCOMPAT_MARKS: u32 = 4;
-/// Volumes have identities, and may be interim: who does not know that would take their entries for damaged.
+/// Bit of `incompat`: volumes have identities and may be interim. A program that does not know these fields would
+/// report the table entries as damaged.
 pub const INCOMPAT_IDENTITIES: u32 = 8;
-/// Each opening for writing has a number of its own: who writes none would pass for the opening before.
+/// Bit of `incompat`: each opening for writing has a random number. An opening by a program that does not write one
+/// could not be distinguished from the opening before it.
 pub const INCOMPAT_OWNERS: u32 = 16;
-/// The superblock has copies: who does not know of them would write data to their places, and leave them old.
+/// Bit of `incompat`: the superblock has copies. A program that does not know them would store data in their units, and
+/// would leave them outdated.
 pub const INCOMPAT_COPIES: u32 = 32;
-/// Each page of the trees has a second copy: who does not know of it would give its unit to volumes.
+/// Bit of `incompat`: each page of the trees has a second copy. A program that does not know the copies would give
+/// their units to volumes.
 pub const INCOMPAT_PAIRS: u32 = 64;
-/// Records are kept of what lies behind damaged pages: who does not know of them would lose what they say.
+/// Bit of `incompat`: the pool keeps records about the contents of damaged pages. A program that does not know them
+/// would lose the changes they contain.
 pub const INCOMPAT_KEPT: u32 = 128;
-/// Copies of the superblock lie where programs refuse them that know [`INCOMPAT_COPIES`] alone.
+/// Bit of `incompat`: copies of the superblock lie at addresses off the grid, which programs that know only
+/// [`INCOMPAT_COPIES`] refuse.
 pub const INCOMPAT_OFF_GRID: u32 = 256;
 
-/// Data has no checksums.
+/// Value of `sums`: data has no checksums.
 pub const SUMS_NONE: u32 = 0;
-/// CRC32C of each 4 KiB of data.
+/// Value of `sums`: each 4 KiB block of data has a CRC32C.
 pub const SUMS_CRC32C: u32 = 1;
 
-/// A volume that cannot be written.
+/// Flag: the volume is a snapshot and cannot be written.
 pub const VOLUME_SNAPSHOT: u32 = 1;
-/// A volume that writes beyond its end make larger.
+/// Flag: writes beyond the end of the volume enlarge it.
 pub const VOLUME_GROWS: u32 = 2;
-/// A volume that goes again: an [`InterimBody`] follows.
+/// Flag: the volume is interim, and is deleted when the pool is next opened for writing; an [`InterimBody`] follows.
 pub const VOLUME_INTERIM: u32 = 4;
-/// A volume with an identity: an [`IdentityBody`] follows.
+/// Flag: the volume has an identity; an [`IdentityBody`] follows.
 pub const VOLUME_IDENTITY: u32 = 8;
-/// All flags of volumes that are made, in `CREATE` and `COPY`; what the others stand for are records of their own.
+/// Flags that `CREATE` and `COPY` records may have. The other flags are set by records of their own.
 pub const MADE_FLAGS: u32 = VOLUME_SNAPSHOT | VOLUME_GROWS;
-/// All flags of volumes.
+/// Flags that an entry of the volume table may have.
 pub const VOLUME_FLAGS: u32 = MADE_FLAGS | VOLUME_INTERIM | VOLUME_IDENTITY;
 
-/// An interim volume is none any more.
+/// Purpose in a record: the volume is no longer interim.
 pub const INTERIM_NONE: u32 = 0;
-/// An image is being imported into it.
+/// Purpose: an image is being imported into the volume.
 pub const INTERIM_IMPORT: u32 = 1;
-/// A diff is being imported into it.
+/// Purpose: a diff is being imported into the volume.
 pub const INTERIM_IMPORT_DIFF: u32 = 2;
 
 /// First part of every metadata block.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Header {
-    /// [`MAGIC`].
+    /// Always [`MAGIC`].
     pub magic: [u8; 4],
     /// One of [`kind`].
     pub kind: U16,
-    /// [`VERSION`].
+    /// Version of the format, [`VERSION`].
     pub version: U16,
     /// CRC32C of the block with this field zero.
     pub checksum: U32,
-    /// Level in a tree: 0 is what the tree is for.
+    /// Level in a tree; level 0 holds the entries, higher levels hold references.
     pub level: U16,
-    /// Zero.
+    /// Reserved (F2).
     pub reserved: U16,
     /// Identity of the pool.
     pub pool: [u8; 16],
-    /// Of the checkpoint that wrote the block; the incarnation in a journal block.
+    /// Generation of the checkpoint that wrote the block; in a journal block the incarnation.
     pub generation: U64,
-    /// Where the block is, in bytes from the start of the pool.
+    /// Address of the block, in bytes from the start of the pool.
     pub address: U64,
-    /// Which one it is: number among those of its level; sequence number of a journal block; number of a member.
+    /// Number of the block: position within its level of a tree, sequence number of a journal block, or number of a
+    /// member.
     pub index: U64,
-    /// Volume it was written for; 0 for what belongs to none.
+    /// Volume that the block was written for; 0 if it belongs to no volume.
     pub owner: U32,
-    /// What is in it: entries, or bytes of records.
+    /// Number of entries in the block; in a journal block the bytes of its records.
     pub count: U32,
 }
 
 /// Bytes of a [`Header`].
 pub const HEADER: usize = size_of::<Header>();
-/// Bytes after it.
+/// Bytes of a block after its header.
 pub const PAYLOAD: usize = BLOCK - HEADER;
 
 /// Superblock, after the header.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SuperblockBody {
-    /// Features that may be ignored.
+    /// Features that a program may ignore.
     pub compat: U32,
-    /// Features that must be known to write.
+    /// Features that a program must know to write the pool.
     pub ro_compat: U32,
-    /// Features that must be known to read.
+    /// Features that a program must know to read the pool.
     pub incompat: U32,
     /// [`STATE_CLEAN`] or 0.
     pub state: U32,
@@ -226,57 +237,58 @@ pub struct SuperblockBody {
     pub journal_blocks: U32,
     /// Number that the next volume gets.
     pub next_volume: U32,
-    /// How often the pool was opened for writing.
+    /// Number of times the pool was opened for writing.
     pub incarnation: U64,
-    /// First journal block that the checkpoint does not contain.
+    /// Sequence number of the first journal block that the checkpoint does not contain.
     pub replay_seq: U64,
     /// Root of the volume table.
     pub table: Child,
-    /// Level of that page.
+    /// Level of the root page.
     pub table_level: U32,
-    /// Volumes in the table.
+    /// Number of volumes in the table.
     pub volumes: U32,
-    /// Members in use.
+    /// Number of members.
     pub members: U32,
     /// When the pool was made, seconds since 1970.
     pub created: U64,
     /// The members, in order.
     pub member: [Member; MAX_MEMBERS],
-    /// Root of the checksums of data; none for a pool without them, or without data.
+    /// Root of the tree of data checksums; none for a pool that has no checksums or no data.
     pub sums_root: Child,
-    /// Level of that page.
+    /// Level of the root page.
     pub sums_level: U32,
-    /// Free bytes below which the pool is low; 0: the next field says it.
+    /// Low-water mark in free bytes; 0 if `low_water_percent` gives it, or if there is no mark.
     pub low_water: U64,
-    /// The low-water mark in percent of the pool; 0 in both fields: there is no mark.
+    /// Low-water mark in percent of the pool. If both fields are 0 there is no mark.
     pub low_water_percent: U32,
-    /// Generations of the members' labels; 0 for the first, which has none, and for those of the formatting.
+    /// Generation of each member's label; 0 for the first member, which has no label, and for labels written when the
+    /// pool was made.
     pub labels: [U64; MAX_MEMBERS],
-    /// All volumes with smaller numbers may have lost data; 0: none but those that follow.
+    /// Volumes with numbers below this one may have lost data, in addition to the list; 0 if only those of the list.
     pub lost_below: U32,
-    /// Entries of the list that follows.
+    /// Number of entries of `lost`.
     pub lost_count: U32,
-    /// Volumes that may have lost data, ascending; the rest is 0.
+    /// Volumes that may have lost data, ascending; unused entries are 0.
     pub lost: [U32; MAX_LOST],
-    /// Zero.
+    /// Reserved (F2).
     pub reserved: U32,
-    /// Random number of the opening that wrote it; 0 without [`INCOMPAT_OWNERS`].
+    /// Random number of the opening that wrote the superblock; 0 without [`INCOMPAT_OWNERS`].
     pub owner: [u8; 16],
-    /// Checkpoint that the labels have at least; 0: labels say nothing of checkpoints.
+    /// Lowest checkpoint that an up-to-date label can name; 0 if labels name none.
     pub labels_at: U64,
-    /// Where the copies of the superblock lie; 0 without [`INCOMPAT_COPIES`].
+    /// Addresses of the copies of the superblock; 0 without [`INCOMPAT_COPIES`].
     pub copies: [U64; COPIES],
-    /// Upper bits of the unit that has the second copy of `table`; 0 without [`INCOMPAT_PAIRS`].
+    /// Upper bits of the unit of `table`'s second copy; 0 without [`INCOMPAT_PAIRS`].
     pub table_second: U16,
-    /// Upper bits of the unit that has the second copy of `sums_root`; 0 without [`INCOMPAT_PAIRS`].
+    /// Upper bits of the unit of `sums_root`'s second copy; 0 without [`INCOMPAT_PAIRS`].
     pub sums_second: U16,
-    /// Zero, so that the fields below are at multiples of 8.
+    /// Zero; pads the next field to a multiple of 8.
     pub reserved_end: U32,
     /// The first page of kept records; none without [`INCOMPAT_KEPT`].
     pub kept: Child,
-    /// Upper bits of the unit that has the second copy of that page; 0 without [`INCOMPAT_PAIRS`].
+    /// Upper bits of the unit of `kept`'s second copy; 0 without [`INCOMPAT_PAIRS`].
     pub kept_second: U16,
-    /// Zero, so that the fields below are at multiples of 8.
+    /// Zero; pads the next field to a multiple of 8.
     pub reserved_kept: U16,
 }
 
@@ -286,85 +298,85 @@ pub struct SuperblockBody {
 pub struct Member {
     /// First byte in the pool; a multiple of the allocation unit.
     pub start: U64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: U64,
 }
 
-/// Label of a further member, after the header.
+/// Label of a member other than the first, after the header.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct LabelBody {
-    /// Where the member begins in the pool.
+    /// First byte of the member within the pool.
     pub start: U64,
-    /// Its bytes when the label was written; the last member may have grown since.
+    /// Bytes of the member when the label was written; the last member may have grown since.
     pub len: U64,
     /// Generation of the last checkpoint that was written while the member was there.
     pub checkpoint: U64,
 }
 
-/// Reference to a page; all zero: none.
+/// Reference to a page; all zero if there is no page.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Child {
-    /// Where the page is; with [`INCOMPAT_PAIRS`], in its lowest 12 and highest 4 bits, the lower 16 bits of the unit
-    /// that has its second copy.
+    /// Address of the page. With [`INCOMPAT_PAIRS`] its lowest 12 and highest 4 bits are the lower 16 bits of the unit
+    /// of the second copy.
     pub address: U64,
-    /// The checksum in its header.
+    /// Checksum in the page's header.
     pub checksum: U32,
 }
 
-/// Page of data checksums, after the header; then [`MAX_SUMS`] checksums at most.
+/// Page of data checksums, after the header; at most [`MAX_SUMS`] checksums follow.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SumsHead {
     /// [`SUMS_OPEN`] or 0.
     pub flags: U32,
-    /// 1 more than the number of the first block of the region that was told bad; 0: there is none. What stands in the
-    /// place of such a block's checksum says the same of the next.
+    /// Head of the list of bad blocks: number of the region's first bad block plus 1, or 0 if there is none. The
+    /// checksum slot of each bad block holds the same for the next one.
     pub marked: U32,
 }
 
-/// Page of kept records, after the header; then the records.
+/// Page of kept records, after the header; the records follow.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct KeptHead {
-    /// The next page; none in the last.
+    /// Reference to the next page; none in the last one.
     pub next: Child,
-    /// Upper bits of the unit that has the second copy of that page; 0 without [`INCOMPAT_PAIRS`].
+    /// Upper bits of the unit of `next`'s second copy; 0 without [`INCOMPAT_PAIRS`].
     pub next_second: U16,
-    /// Zero.
+    /// Reserved (F2).
     pub reserved: U16,
 }
 
 /// Bytes of records in a page of kept records.
 pub const KEPT_PAYLOAD: usize = PAYLOAD - size_of::<KeptHead>();
 
-/// List of free units, after the header; then [`MAX_FREE_RUNS`] runs at most.
+/// List of free units, after the header; at most [`MAX_FREE_RUNS`] runs follow.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct FreeHead {
-    /// Of the superblock that it belongs to.
+    /// Incarnation of the superblock that the list belongs to.
     pub incarnation: U64,
-    /// Of the superblock that it belongs to.
+    /// `replay_seq` of the superblock that the list belongs to.
     pub replay_seq: U64,
 }
 
-/// Units that follow each other, all free.
+/// A run of consecutive free units.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct FreeRun {
     /// First unit of the pool.
     pub first: U64,
-    /// Units; at least 1.
+    /// Number of units, at least 1.
     pub count: U64,
 }
 
 /// Most runs of a list of free units.
 pub const MAX_FREE_RUNS: usize = (PAYLOAD - size_of::<FreeHead>()) / size_of::<FreeRun>();
 
-/// Most checksums of a page.
+/// Most checksums in a page.
 pub const MAX_SUMS: usize = (PAYLOAD - size_of::<SumsHead>()) / 4;
-/// Writes to the region may have been under way: its checksums are computed anew when the pool was not closed.
+/// Flag: the region was open, so writes to it may have been in flight. After a crash its checksums are computed anew.
 pub const SUMS_OPEN: u32 = 1;
 
 /// Journal block, after the header.
@@ -373,9 +385,9 @@ pub const SUMS_OPEN: u32 = 1;
 pub struct JournalHead {
     /// Sequence number of the first block of this commit.
     pub first: U64,
-    /// Blocks of this commit.
+    /// Number of blocks of this commit.
     pub blocks: U32,
-    /// Zero.
+    /// Reserved (F2).
     pub reserved: U32,
 }
 
@@ -384,35 +396,35 @@ pub const JOURNAL_PAYLOAD: usize = PAYLOAD - size_of::<JournalHead>();
 
 /// Kinds of records.
 pub mod record_kind {
-    /// One unit of a volume.
+    /// Maps one unit of a volume.
     pub const SET: u8 = 1;
-    /// A run of units, all written or all without space.
+    /// Maps a run of units, all with every block written, or all without space.
     pub const RUN: u8 = 2;
-    /// A new volume.
+    /// Creates an empty volume.
     pub const CREATE: u8 = 3;
-    /// A new volume with the map of another.
+    /// Creates a volume with the map of another one.
     pub const COPY: u8 = 4;
-    /// Another name.
+    /// Renames a volume.
     pub const RENAME: u8 = 5;
-    /// Another size.
+    /// Changes the size of a volume.
     pub const RESIZE: u8 = 6;
-    /// Gone.
+    /// Deletes a volume.
     pub const DELETE: u8 = 7;
-    /// The map of another.
+    /// Replaces the map of a volume by that of another one.
     pub const ROLLBACK: u8 = 8;
-    /// Another origin.
+    /// Changes the origin of a volume.
     pub const ORIGIN: u8 = 9;
-    /// Regions that will be written to.
+    /// Opens regions of data that are about to be written to.
     pub const INTENT: u8 = 10;
-    /// Another largest size.
+    /// Changes the size up to which writes may enlarge a volume.
     pub const LIMIT: u8 = 11;
-    /// Blocks that were told bad.
+    /// Marks blocks as bad.
     pub const MARK: u8 = 12;
-    /// Such blocks that have been written since.
+    /// Removes the marks of blocks that have been written since.
     pub const UNMARK: u8 = 13;
-    /// The identity of a volume.
+    /// Gives a volume its identity.
     pub const IDENTITY: u8 = 14;
-    /// It goes again, or does not any more.
+    /// Makes a volume interim, or makes an interim volume an ordinary one.
     pub const INTERIM: u8 = 15;
 }
 
@@ -422,21 +434,21 @@ pub mod record_kind {
 pub struct RecordHead {
     /// One of [`record_kind`].
     pub kind: u8,
-    /// Bytes of the name at its end; 0 for a record without one.
+    /// Bytes of the name at the end of the record; 0 for a record without one.
     pub name_len: u8,
     /// Bytes of the record, this head included; a multiple of 8.
     pub len: U16,
-    /// The volume.
+    /// The volume that the record is about; 0 if it is about the pool.
     pub volume: U32,
 }
 
-/// `SET`, after the head; then 8 bytes of written bits for each 64 blocks of a unit, if there is space.
+/// `SET`, after the head. If there is space, 8 bytes of written bits follow for each 64 blocks of a unit.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SetBody {
     /// Unit of the volume.
     pub unit: U64,
-    /// Unit of the pool; 0: none.
+    /// Unit of the pool; 0 if the volume's unit has no space.
     pub phys: U64,
 }
 
@@ -446,25 +458,25 @@ pub struct SetBody {
 pub struct RunBody {
     /// First unit of the volume.
     pub unit: U64,
-    /// Units.
+    /// Number of units.
     pub count: U64,
-    /// First unit of the pool, all blocks written; 0: no space.
+    /// First unit of the pool, of which all blocks are written; 0 if the run has no space.
     pub phys: U64,
 }
 
-/// `CREATE` and `COPY`, after the head; then the name.
+/// `CREATE` and `COPY`, after the head; the name follows.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct CreateBody {
-    /// Bytes; of a copy: those of the source.
+    /// Size in bytes; in `COPY` the source's.
     pub size: U64,
-    /// Most bytes it may be resized to, or that writes may make it.
+    /// Largest size in bytes, for a resize and for growth by writes.
     pub max_size: U64,
-    /// When, seconds since 1970.
+    /// Time of creation in seconds since 1970.
     pub created: U64,
-    /// [`MADE_FLAGS`].
+    /// Bits of [`MADE_FLAGS`].
     pub flags: U32,
-    /// What it is a copy of; 0 for `CREATE`.
+    /// Volume that is copied; 0 for `CREATE`.
     pub source: U32,
 }
 
@@ -472,7 +484,7 @@ pub struct CreateBody {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct ResizeBody {
-    /// Bytes; for `LIMIT` the most that writes may make it.
+    /// New size in bytes; for `LIMIT` the size up to which writes may enlarge the volume.
     pub size: U64,
 }
 
@@ -480,9 +492,9 @@ pub struct ResizeBody {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SourceBody {
-    /// The other volume; for `ORIGIN` 0 means none.
+    /// The other volume; in `ORIGIN` 0 removes the origin.
     pub source: U32,
-    /// Zero.
+    /// Reserved (F2).
     pub reserved: U32,
 }
 
@@ -492,7 +504,7 @@ pub struct SourceBody {
 pub struct IntentBody {
     /// First region.
     pub first: U64,
-    /// Regions; at least 1.
+    /// Number of regions, at least 1.
     pub count: U64,
 }
 
@@ -502,65 +514,65 @@ pub struct IntentBody {
 pub struct MarkBody {
     /// First block of the pool.
     pub first: U64,
-    /// Blocks; from 1 to [`MAX_MARKS`].
+    /// Number of blocks, from 1 to [`MAX_MARKS`].
     pub count: U64,
 }
 
-/// Most blocks of a `MARK` or `UNMARK`: those of the largest unit.
+/// Most blocks of a `MARK` or `UNMARK`: the number of blocks of the largest unit.
 pub const MAX_MARKS: u64 = (MAX_UNIT_BYTES as u64) / BLOCK_BYTES;
 
-/// `IDENTITY`, after the head; and in the table after the [`VolumeBody`] of a volume that has one.
+/// `IDENTITY`, after the head. In the table it follows the [`VolumeBody`] of a volume that has an identity.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct IdentityBody {
-    /// Random bits, not all zero; of a copy that an import made those of the original.
+    /// Random bits, not all zero. A volume made by an import has those of the original.
     pub identity: [u8; 16],
 }
 
-/// `INTERIM`, after the head; and in the table of an interim volume, before its name.
+/// `INTERIM`, after the head. In the table it stands before the name of an interim volume.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct InterimBody {
     /// [`INTERIM_IMPORT`] or [`INTERIM_IMPORT_DIFF`]; in a record also [`INTERIM_NONE`].
     pub purpose: U32,
-    /// The volume that it is made for; 0: one that is to be.
+    /// Volume that the interim volume is made for; 0 if that does not exist yet.
     pub owner: U32,
 }
 
-/// A volume in the table; then what its flags say; then the name, then zeroes up to a multiple of 8.
+/// A volume in the table. The bodies that its flags announce follow, then the name, then zeroes up to a multiple of 8.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct VolumeBody {
-    /// Number; never used again.
+    /// Number of the volume, never reused.
     pub id: U32,
-    /// [`VOLUME_FLAGS`].
+    /// Bits of [`VOLUME_FLAGS`].
     pub flags: U32,
-    /// Bytes.
+    /// Size in bytes.
     pub size: U64,
-    /// Most bytes it may be resized to, or that writes may make it.
+    /// Largest size in bytes, for a resize and for growth by writes.
     pub max_size: U64,
     /// When it was made, seconds since 1970.
     pub created: U64,
-    /// What it was made of, while that exists; 0: nothing.
+    /// Volume or snapshot that this one was copied from, as long as that exists; 0 if none.
     pub origin: U32,
-    /// Number of the volume that all its relatives descend from. Only relatives share space.
+    /// Number of the volume that this one and its relatives descend from. Only relatives share space.
     pub family: U32,
-    /// Root of its map; none for an empty map.
+    /// Root page of the map; none for an empty map.
     pub root: Child,
-    /// Level of that page; 0 without one.
+    /// Level of the root page; 0 if there is none.
     pub root_level: u8,
     /// Bytes of the name.
     pub name_len: u8,
-    /// Upper bits of the unit that has the second copy of `root`; 0 without [`INCOMPAT_PAIRS`].
+    /// Upper bits of the unit of `root`'s second copy; 0 without [`INCOMPAT_PAIRS`].
     pub root_second: U16,
 }
 
-/// Bytes that `len` bytes take with what follows aligned to 8.
+/// Returns `len` rounded up to a multiple of 8, so that what follows is aligned.
 pub const fn padded(len: usize) -> usize {
     len.next_multiple_of(8)
 }
 
-/// CRC32C of a block with the checksum field of its header taken as zero.
+/// Returns the CRC32C of a block, computed with zeroes in place of its header's checksum field.
 pub fn checksum(block: &[u8; BLOCK]) -> u32 {
     let at = std::mem::offset_of!(Header, checksum);
     let mut crc = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);

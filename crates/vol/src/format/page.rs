@@ -7,19 +7,20 @@
 //! | [`table`] | volumes: level 0 of the volume table |
 //! | [`sums`] | checksums of data: level 0 of their tree |
 //! | [`free`] | the list of free units (of no tree) |
-//! | [`kept`] | records about what lies behind damaged pages (a list of pages) |
-//! | [`label`] | the label of a further member (of no tree) |
+//! | [`kept`] | records about entries on damaged pages of maps (a list of pages) |
+//! | [`label`] | the label of each member but the first (of no tree) |
 //!
-//! Owns [`PageRef`] and [`Expect`]: what a reader knows of a page before it reads it. The volume table is a tree whose
-//! root the superblock names; each volume's map is a tree whose root its entry in the table names. The page with index
-//! `i` of level `l` has the pages `256 i .. 256 i + 256` of level `l - 1` below it.
+//! Owns [`PageRef`] and [`Expect`], against which a reader verifies a page. The volume table is a tree whose root the
+//! superblock names; each volume's map is a tree whose root its entry in the table names. The page with index `i` of
+//! level `l` has the pages `256 i .. 256 i + 256` of level `l - 1` below it.
 //!
 //! Invariants:
-//! - P1: a page is accepted only with the checksum that its parent has for it. So whatever the superblock reaches is
-//!   what the checkpoint wrote, to the bit; a lost write, an old page in the right place is [`Damage::Stale`].
+//! - P1: a page is accepted only with the checksum that its parent has for it. So every page that can be reached from
+//!   the superblock is exactly what the checkpoint wrote. A lost write, which leaves an older page at the address, is
+//!   reported as [`Damage::Stale`].
 //! - P2: an accepted page refers only to units and pages inside the pool.
-//! - P3: pages may be shared between volumes (leaves and index pages of level 1, after a snapshot): the header's owner
-//!   is the volume that it was written for and not compared.
+//! - P3: volumes may share pages (leaves and index pages of level 1, after a snapshot). The owner in the header is the
+//!   volume for which the page was first written, and readers do not compare it.
 
 pub mod free;
 pub mod index;
@@ -36,52 +37,55 @@ use crate::format::{BLOCK_BYTES, Child};
 /// Reference to a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PageRef {
-    /// Byte address; 0: no page.
+    /// Byte address; 0 if there is no page.
     pub address: u64,
-    /// The checksum in its header.
+    /// Checksum in the page's header.
     pub checksum: u32,
-    /// The unit that has the second copy of the page, at the same place in it; 0: there is none.
+    /// Unit of the second copy, which lies at the same offset within its unit; 0 if there is none.
     pub second: u32,
 }
 
-/// A page that is to be written: its byte address, and the unit of its second copy.
+/// Place of a page to be written, and of its second copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spot {
     /// Byte address.
     pub address: u64,
-    /// As in [`PageRef::second`].
+    /// Unit of the second copy, as in [`PageRef::second`].
     pub second: u32,
 }
 
-/// Bits of [`Child::address`] below the address of a page, and above it.
+/// Unused bits of [`Child::address`]: `LOW` of them below the page's address, which is a multiple of 4 KiB, and `HIGH`
+/// above it. Together they hold the lower 16 bits of [`PageRef::second`].
 const LOW: u32 = BLOCK_BYTES.ilog2();
 const HIGH: u32 = 16 - LOW;
 
-/// The address of a page's second copy, which lies in the unit `second` where the page lies in its own.
+/// Returns the address of the second copy of the page at `address`: the same offset within the unit `second`.
 pub(crate) fn second_address(address: u64, second: u32, unit_bytes: u64) -> u64 {
     u64::from(second) * unit_bytes + address % unit_bytes
 }
 
 impl PageRef {
-    /// No page.
+    /// Reference to no page.
     pub const NONE: PageRef = PageRef { address: 0, checksum: 0, second: 0 };
 
-    /// Whether there is no page.
+    /// Returns true if there is no page.
     pub fn is_none(&self) -> bool {
         self.address == 0
     }
 
-    /// The address of the second copy, if the page has one.
+    /// Returns the address of the second copy, if the page has one.
     pub fn second_copy(&self, unit_bytes: u64) -> Option<u64> {
         (self.second != 0).then(|| second_address(self.address, self.second, unit_bytes))
     }
 
-    /// Whether this is the page, to the bit. Both copies have the same bytes: the header has the address of the first.
+    /// Returns true if `block` is exactly the page that is referred to. Both copies have the same bytes, so the header
+    /// of either has the address of the first.
     pub(crate) fn vouches_for(&self, block: &Block) -> bool {
         identify(block).is_ok_and(|(head, sum)| sum == self.checksum && head.address == self.address)
     }
 
-    /// The reference, and the upper 16 bits of the second unit, which have a place of their own.
+    /// Returns the reference as it is stored, and the upper 16 bits of `second`, which are stored elsewhere in the
+    /// page.
     pub(crate) fn to_disk(self) -> (Child, u16) {
         let (low, high) = (u64::from(self.second) & ((1 << LOW) - 1), u64::from(self.second) >> LOW);
         let address = self.address | low | (high & ((1 << HIGH) - 1)) << (64 - HIGH);
@@ -97,25 +101,25 @@ impl PageRef {
     }
 }
 
-/// Where a page to be written goes.
+/// Header fields of a page to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagePlace {
     /// Identity of the pool.
     pub pool: [u8; 16],
-    /// Of the checkpoint that writes it.
+    /// Generation of the checkpoint that writes the page.
     pub generation: u64,
     /// Byte address.
     pub address: u64,
-    /// The unit that gets the second copy; 0: there is none.
+    /// Unit of the second copy; 0 if there is none.
     pub second: u32,
-    /// Which of its level.
+    /// Number of the page within its level.
     pub index: u64,
-    /// Volume; 0 for the volume table.
+    /// Volume for which the page is written; 0 for the volume table.
     pub owner: u32,
 }
 
 impl PagePlace {
-    /// The same at this spot, for the page with this index.
+    /// Returns a copy for the page with number `index`, which goes to `spot`.
     pub fn at(&self, spot: Spot, index: u64) -> PagePlace {
         PagePlace { address: spot.address, second: spot.second, index, ..*self }
     }
@@ -135,16 +139,16 @@ impl PagePlace {
     }
 }
 
-/// What is known of a page before it is read.
+/// Expected properties of a page that is about to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expect {
     /// Identity of the pool.
     pub pool: [u8; 16],
     /// Generation of the superblock: no page is newer.
     pub generation: u64,
-    /// The reference to it.
+    /// Reference to the page.
     pub page: PageRef,
-    /// Which of its level.
+    /// Number of the page within its level.
     pub index: u64,
 }
 

@@ -1,8 +1,8 @@
-//! Journal records: what changed since the checkpoint.
+//! Journal records: the changes since the checkpoint.
 //!
-//! Owns [`Record`], its encoding, and what each means when it is replayed. Records are absolute and replayed in order;
-//! any number of the first of them may be in the checkpoint already, so each is harmless when it is applied again:
-//! `Create` and `Copy` of a volume that exists, and anything about a volume that does not, are passed over.
+//! Owns [`Record`], its encoding, and the meaning of each record in a replay. Records are absolute and replayed in
+//! order. The checkpoint may contain the first ones already, so replaying a record a second time changes nothing: a
+//! `Create` or `Copy` of a volume that exists, and any other record of a volume that does not exist, is skipped.
 
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -14,142 +14,144 @@ use crate::format::record_kind as kinds;
 use crate::format::superblock::Geometry;
 use crate::format::*;
 
-/// Most words of written bits of an entry: units of 1 MiB.
+/// Most 64-bit words of written bits of an entry, reached by units of 1 MiB.
 pub const MAX_ENTRY_WORDS: usize = MAX_UNIT_BYTES as usize / BLOCK / 64;
 
-/// A change.
+/// A change of the pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// A unit of a volume is this unit of the pool, and these of its blocks are written; or it has no space.
+    /// Maps a unit of the volume to a unit of the pool with the given written blocks, or unmaps it.
     Set {
-        /// Volume.
+        /// Number of the volume.
         volume: u32,
         /// Unit of the volume.
         unit: u64,
-        /// Unit of the pool; 0: none.
+        /// Unit of the pool; 0 to unmap.
         phys: u64,
-        /// Written bits; words beyond those of the pool's unit are 0.
+        /// Written bits, one a block; words beyond those of the pool's unit are 0.
         written: [u64; MAX_ENTRY_WORDS],
     },
-    /// `count` units from `unit` are those of the pool from `phys`, all blocks written; or they have no space.
+    /// Maps `count` units from `unit` on to the units of the pool from `phys` on, with all blocks written, or unmaps
+    /// them.
     Run {
-        /// Volume.
+        /// Number of the volume.
         volume: u32,
         /// First unit of the volume.
         unit: u64,
-        /// Units; at least 1.
+        /// Number of units, at least 1.
         count: u64,
-        /// First unit of the pool; 0: no space.
+        /// First unit of the pool; 0 to unmap.
         phys: u64,
     },
-    /// A new volume, without a map, of a family of its own.
+    /// Creates a volume with an empty map and a family of its own.
     Create {
-        /// Its number.
+        /// Number of the new volume.
         volume: u32,
-        /// Writes beyond its end make it larger.
+        /// True if writes beyond the end enlarge the volume.
         grows: bool,
-        /// Bytes.
+        /// Size in bytes.
         size: u64,
-        /// Most bytes it may be resized to, or that writes may make it.
+        /// Largest size in bytes, for a resize and for growth by writes.
         max_size: u64,
-        /// Seconds since 1970.
+        /// Time of creation in seconds since 1970.
         created: u64,
-        /// Name.
+        /// Name of the volume.
         name: String,
     },
-    /// A new volume with the map that `source` has at this point.
+    /// Creates a volume with the map that `source` has at this point.
     Copy {
-        /// Its number.
+        /// Number of the new volume.
         volume: u32,
-        /// What it is a copy of; becomes its origin.
+        /// Volume that is copied; it becomes the origin of the copy.
         source: u32,
-        /// It cannot be written.
+        /// True if the copy is a snapshot, which cannot be written.
         snapshot: bool,
-        /// It grows, as its source.
+        /// True if writes beyond the end enlarge the copy; equal to the source's.
         grows: bool,
-        /// Bytes.
+        /// Size in bytes.
         size: u64,
-        /// Most bytes it may be resized to, or that writes may make it.
+        /// Largest size in bytes, for a resize and for growth by writes.
         max_size: u64,
-        /// Seconds since 1970.
+        /// Time of creation in seconds since 1970.
         created: u64,
-        /// Name.
+        /// Name of the volume.
         name: String,
     },
-    /// Another name.
+    /// Renames the volume.
     Rename {
-        /// Volume.
+        /// Number of the volume.
         volume: u32,
-        /// Name.
+        /// Name of the volume.
         name: String,
     },
-    /// Another size; units beyond it are gone.
+    /// Sets the size of the volume and unmaps the units beyond it.
     Resize {
-        /// Volume.
+        /// Number of the volume.
         volume: u32,
-        /// Bytes.
+        /// Size in bytes.
         size: u64,
     },
-    /// The volume is gone; what it was the origin of has none.
+    /// Deletes the volume. Volumes and snapshots that have it as their origin have none any more.
     Delete {
-        /// Volume.
+        /// Number of the volume.
         volume: u32,
     },
-    /// Another largest size.
+    /// Sets the largest size of the volume.
     Limit {
-        /// Volume.
+        /// Number of the volume.
         volume: u32,
-        /// Most bytes that writes may make it.
+        /// Size in bytes up to which writes may enlarge the volume.
         max_size: u64,
     },
-    /// The volume has the map, size and largest size that `source` has at this point.
+    /// Gives the volume the map, size and largest size that `source` has at this point.
     Rollback {
-        /// Volume.
+        /// Number of the volume.
         volume: u32,
-        /// The other.
+        /// Volume or snapshot whose state is taken.
         source: u32,
     },
-    /// Another origin.
+    /// Sets the origin of the volume.
     Origin {
-        /// Volume.
+        /// Number of the volume.
         volume: u32,
-        /// Its origin; 0: none.
+        /// Number of the origin; 0 for none.
         origin: u32,
     },
-    /// What tells the volume from all others, its copies excepted.
+    /// Gives the volume its identity, which only its copies share.
     Identity {
-        /// Volume.
+        /// Number of the volume.
         volume: u32,
         /// Random bits, not all zero.
         identity: [u8; 16],
     },
-    /// The volume goes again, or does not any more.
+    /// Makes the volume interim, or makes an interim volume an ordinary one.
     Interim {
-        /// Volume.
+        /// Number of the volume.
         volume: u32,
-        /// The purpose of an interim volume; none makes it a volume that stays.
+        /// Purpose of the interim volume; `None` makes it an ordinary volume.
         interim: Option<Interim>,
     },
-    /// These blocks of the pool were told bad, or have been written since.
+    /// Marks blocks of the pool as bad, or removes their marks after they were written.
     Mark {
-        /// They are bad.
+        /// True to mark, false to remove marks.
         bad: bool,
-        /// First block.
+        /// First block of the pool.
         first: u64,
-        /// Blocks; from 1 to [`MAX_MARKS`].
+        /// Number of blocks, from 1 to [`MAX_MARKS`].
         count: u64,
     },
-    /// Data of these regions may be written from here on: their checksums in the checkpoint do not count.
+    /// Opens regions: their data may be written from here on, so their checksums in the checkpoint are not valid any
+    /// more.
     Intent {
         /// First region.
         first: u64,
-        /// Regions; at least 1.
+        /// Number of regions, at least 1.
         count: u64,
     },
 }
 
 impl Record {
-    /// Bytes of its encoding, for pools of this geometry.
+    /// Returns the length of the encoding in bytes.
     pub fn bytes(&self, geometry: &Geometry) -> usize {
         let body = match self {
             Record::Set { phys: 0, .. } => size_of::<SetBody>(),
@@ -168,7 +170,7 @@ impl Record {
         size_of::<RecordHead>() + body
     }
 
-    /// The volume that it is about; 0 for what is about the pool.
+    /// Returns the number of the volume that the record is about; 0 for a record about the pool.
     pub fn volume(&self) -> u32 {
         match *self {
             Record::Set { volume, .. }
@@ -187,7 +189,7 @@ impl Record {
         }
     }
 
-    /// Encodes into the beginning of `to`, zeroing what it takes; how much that is, `None` if it does not fit.
+    /// Encodes the record into the beginning of `to`. Returns its length, or `None` if it does not fit.
     pub fn encode(&self, geometry: &Geometry, to: &mut [u8]) -> Option<usize> {
         let len = self.bytes(geometry);
         let to = to.get_mut(..len)?;
@@ -258,7 +260,7 @@ impl Record {
         }
     }
 
-    /// The record at the beginning of `from`, and its bytes.
+    /// Decodes the record at the beginning of `from`. Returns the record and its length in bytes.
     #[inline]
     pub fn decode(geometry: &Geometry, from: &[u8]) -> Result<(Record, usize), Damage> {
         let cut = Damage::field("record.len", from.len() as u64, "goes beyond the block");
@@ -273,15 +275,15 @@ impl Record {
         let of_none = matches!(head.kind, kinds::INTENT | kinds::MARK | kinds::UNMARK);
         require((volume == 0) == of_none, "record.volume", volume, "is no volume, or one where none belongs")?;
         let record = decode_body(geometry, head.kind, volume, body, name)?;
-        // The length that the record would be written with: nothing before or after the fields.
+        // Encoding the record again must give the same length: no bytes are left over in it.
         require(record.bytes(geometry) == len, "record.len", len as u64, "does not fit the kind")?;
         Ok((record, len))
     }
 
-    /// The records that `from` consists of, added to `to`; those before one that is wrong are added too.
+    /// Decodes all records in `from` and appends them to `to`. After an error `to` has those before the wrong one.
     ///
-    /// A journal has millions of records, and nearly all have three numbers: those that are right are decoded without a
-    /// way for each thing that may be wrong, and everything else by [`Record::decode`].
+    /// A journal has millions of records, and nearly all of them consist of three numbers. Valid ones of that form take
+    /// a fast path without an error branch for each field; all others take [`Record::decode`].
     pub fn decode_all(geometry: &Geometry, mut from: &[u8], to: &mut Vec<Record>) -> Result<(), Damage> {
         while !from.is_empty() {
             if let Some(record) = decode_plain(geometry, from) {
@@ -297,7 +299,7 @@ impl Record {
     }
 }
 
-/// A record of three numbers: a `SET` with space of a unit of at most 64 blocks, or a `RUN`.
+/// A record with a body of three numbers: a `SET` with space, of a unit of at most 64 blocks, or a `RUN`.
 #[derive(Clone, Copy, FromBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct PlainRecord {
@@ -305,8 +307,8 @@ struct PlainRecord {
     numbers: [U64; 3],
 }
 
-/// The record at the beginning of `from`, if it is one of three numbers about which all is right, as
-/// [`Record::decode`] has it.
+/// Fast path of [`Record::decode`]: decodes a valid `SET` or unmapping `RUN` of three numbers. Returns `None` for any
+/// other record, valid or not.
 #[inline]
 fn decode_plain(geometry: &Geometry, from: &[u8]) -> Option<Record> {
     let (plain, _) = PlainRecord::ref_from_prefix(from).ok()?;
@@ -330,7 +332,7 @@ fn decode_plain(geometry: &Geometry, from: &[u8]) -> Option<Record> {
     }
 }
 
-/// The fixed part of a body, and the name behind it.
+/// Splits a body into its fixed part and the name at its end.
 fn split_name(body: &[u8], name_len: usize) -> Result<(&[u8], &str), Damage> {
     let cut = Damage::field("record.len", body.len() as u64, "is too short for its name");
     let name_at = body.len().checked_sub(padded(name_len)).ok_or(cut)?;
@@ -351,7 +353,7 @@ fn create_body(size: u64, max_size: u64, created: u64, flags: u32, source: u32) 
     }
 }
 
-/// The fixed part of a body.
+/// Reads the fixed part at the beginning of a body.
 fn fixed<T: FromBytes + zerocopy::KnownLayout + zerocopy::Immutable + zerocopy::Unaligned>(
     body: &[u8],
 ) -> Result<&T, Damage> {

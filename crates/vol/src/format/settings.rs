@@ -1,20 +1,20 @@
-//! What is chosen when a pool is made, and is kept in its superblock.
+//! Settings that are chosen when a pool is made, and stored in its superblock.
 //!
-//! Owns the choices and their words. How they are written down is in [`superblock`](super::superblock).
+//! Owns the choices and their names. [`superblock`](super::superblock) encodes them.
 
-/// Checksums of data.
+/// Kind of checksum of a pool's data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Checksum {
-    /// None; metadata has its own always.
+    /// No checksums of data. Metadata always has checksums.
     #[default]
     None,
-    /// CRC32C of every 4 KiB.
+    /// CRC32C of every 4 KiB block.
     Crc32c,
 }
 
 impl Checksum {
-    /// Its name, as options and reports have it.
+    /// Returns the name used in options and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -28,11 +28,11 @@ impl Checksum {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LowWater {
-    /// None: a pool is ok until it is full.
+    /// No mark: the pool is never low, only full.
     Off,
-    /// So many bytes.
+    /// Mark in bytes.
     Bytes(u64),
-    /// So much of the pool, 1 to 99; a pool that grows has a mark that grows.
+    /// Mark in percent of the pool, 1 to 99. It rises when the pool grows.
     Percent(u32),
 }
 

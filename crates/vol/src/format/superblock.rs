@@ -1,18 +1,18 @@
-//! The superblock: what the pool is, and where its newest checkpoint lies.
+//! The superblock: description of the pool, and address of its newest checkpoint.
 //!
-//! Owns encoding and decoding of one slot, and [`choose`] between the two. A checkpoint writes the slot that
-//! [`Superblock::slot`] names: the one that is not the newest.
+//! Owns encoding and decoding of one slot, and the choice between the two ([`choose`]). A checkpoint writes the slot
+//! that [`Superblock::slot`] names, which is not the newest one.
 //!
 //! Invariants:
 //! - S1: a decoded superblock is consistent in itself: every number is within the bounds of
-//!   [`format`](mod@crate::format), journal and table root lie inside the pool. Who uses it need not check again.
+//!   [`format`](mod@crate::format), journal and table root lie inside the pool. Callers need not check again.
 //! - S2: generations alternate between the slots: an even one lies in slot 0, an odd one in slot 1.
 //! - S3: an opening that [keeps twins](Superblock::keeps_twins) makes a checkpoint's second superblock durable before
-//!   it acknowledges anything that only the checkpoint has, and before it writes to anything that the checkpoint before
-//!   needs. So either of its superblocks, with the journal, has all that was acknowledged.
-//! - S4: a checkpoint's copies are made durable by the flush of its second superblock. So a copy is of the newest
-//!   checkpoint, or of the one before while nothing rests on the newest alone yet (S3): with the journal it has all
-//!   that was acknowledged, as either superblock has.
+//!   it acknowledges anything that only this checkpoint contains, and before it overwrites anything that the previous
+//!   checkpoint needs. So either superblock, together with the journal, has all that was acknowledged.
+//! - S4: the flush of a checkpoint's second superblock makes the checkpoint's copies durable too. So a copy belongs to
+//!   the newest checkpoint, or to the previous one as long as nothing depends on the newest alone (S3). Together with
+//!   the journal it has all that was acknowledged, like either superblock.
 
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -23,28 +23,28 @@ use crate::format::page::PageRef;
 use crate::format::settings::{Checksum, LowWater};
 use crate::format::*;
 
-/// A pool's description.
+/// Description of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// Identity.
+    /// Identity of the pool.
     pub pool: [u8; 16],
-    /// Number of the checkpoint; S2 gives its slot.
+    /// Generation of the checkpoint; its parity gives the slot (S2).
     pub generation: u64,
-    /// Features of the pool that may be ignored; above them the number of [`Superblock::keep_twins`].
+    /// Features of the pool that a program may ignore. The upper bits hold the number of [`Superblock::keep_twins`].
     pub compat: u32,
-    /// Features that must be known to write; see [`Superblock::unknown_ro_features`].
+    /// Features that a program must know to write the pool; see [`Superblock::unknown_ro_features`].
     pub ro_compat: u32,
-    /// The pool was closed: nothing to replay.
+    /// True if the pool was closed, so that there is nothing to replay.
     pub clean: bool,
     /// Bytes of an allocation unit.
     pub unit_bytes: u32,
-    /// Checksums of data.
+    /// Kind of checksum of the data.
     pub checksum: Checksum,
-    /// Blocks that were told bad are marked; set in every pool with checksums that was made by a program that knows
-    /// marks, or [upgraded](crate::Pool::upgrade).
+    /// True if bad blocks are marked. Set in pools with checksums that a program with this feature made or
+    /// [upgraded](crate::Pool::upgrade).
     pub marks: bool,
-    /// Volumes that are made get identities, and may be interim; set in every pool that was made by a program that
-    /// knows them, or upgraded.
+    /// True if new volumes get identities and may be interim. Set in pools that a program with this feature made or
+    /// upgraded.
     pub identities: bool,
     /// Allocation units of the pool.
     pub total_units: u64,
@@ -52,65 +52,65 @@ pub struct Superblock {
     pub journal_blocks: u32,
     /// Number that the next volume gets.
     pub next_volume: u32,
-    /// How often it was opened for writing; journal blocks of another are not replayed.
+    /// Number of times the pool was opened for writing. Journal blocks of another incarnation are not replayed.
     pub incarnation: u64,
-    /// First journal block to replay.
+    /// Sequence number of the first journal block to replay.
     pub replay_seq: u64,
     /// Root of the volume table.
     pub table: PageRef,
-    /// Level of that page.
+    /// Level of `table`.
     pub table_level: u16,
     /// Volumes in the table.
     pub volumes: u32,
-    /// When it was made, seconds since 1970.
+    /// Time of creation in seconds since 1970.
     pub created: u64,
-    /// Start and length of the members, in order; the first begins at 0.
+    /// Start and length of each member in bytes, in order; the first begins at 0.
     pub members: Vec<(u64, u64)>,
-    /// Generation of each member's label.
+    /// Generation of each member's label; 0 for the first member, which has none.
     pub labels: [u64; MAX_MEMBERS],
-    /// Root of the checksums of data.
+    /// Root of the tree of data checksums.
     pub sums: PageRef,
-    /// Level of that page.
+    /// Level of `sums`.
     pub sums_level: u16,
-    /// Free space below which the pool is low.
+    /// Low-water mark: free space below which the pool is low.
     pub low_water: LowWater,
-    /// Volumes that may have lost what was written to them.
+    /// Volumes that may have lost acknowledged writes.
     pub lost: Lost,
-    /// Random number of the opening that wrote it; all zero in a pool that was made by a program that knows none, and
-    /// not [upgraded](crate::Pool::upgrade).
+    /// Random number of the opening that wrote the superblock. All zero in a pool of a program without this feature
+    /// that was not [upgraded](crate::Pool::upgrade).
     pub owner: [u8; 16],
-    /// Generation of the checkpoint that each further member's label has at least: an older one is of a copy. 0 as long
-    /// as labels say nothing of checkpoints.
+    /// Lowest checkpoint that the label of each member but the first can name: a label with an earlier one is of an
+    /// older copy of the member. 0 as long as labels name no checkpoints.
     pub labels_at: u64,
-    /// Where its copies lie; 0 in a pool that has none.
+    /// Addresses of the superblock's copies; 0 in a pool without copies.
     pub copies: [u64; COPIES],
-    /// Each page of the trees has a second copy.
+    /// True if each page of the trees has a second copy.
     pub paired: bool,
-    /// The first page of records about what lies behind damaged pages; none if there are no such records.
+    /// First page of kept records, about entries of maps whose pages are damaged; none if there are no such records.
     pub kept: PageRef,
 }
 
 /// Volumes that may have lost acknowledged data, because a flush failed; see [`loss`](crate::engine::loss).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
-    /// All with smaller numbers: there were more than have room.
+    /// All volumes with numbers below this one count as lost. 0 unless the list was too short for all lost volumes.
     below: u32,
-    /// The others, ascending.
+    /// Other volumes that may have lost data, ascending.
     volumes: Vec<u32>,
 }
 
 impl Lost {
-    /// Whether there are none.
+    /// Returns true if no volume may have lost data.
     pub fn is_empty(&self) -> bool {
         *self == Lost::default()
     }
 
-    /// Whether this volume is one of them.
+    /// Returns true if `volume` may have lost data.
     pub fn has(&self, volume: u32) -> bool {
         volume < self.below || self.volumes.binary_search(&volume).is_ok()
     }
 
-    /// These and others.
+    /// Returns the list with the volumes `others` added.
     #[must_use]
     pub fn with(&self, others: impl Iterator<Item = u32>) -> Lost {
         let mut volumes = self.volumes.clone();
@@ -120,7 +120,8 @@ impl Lost {
         if volumes.len() <= MAX_LOST {
             return Lost { below: self.below, volumes };
         }
-        // One too many is better than one too few: those with numbers between are taken for lost too.
+        // The list is full. To miss no volume, all volumes below the last `MAX_LOST` ones count as lost, also those
+        // that were not listed.
         let kept = volumes.split_off(volumes.len() - MAX_LOST);
         Lost { below: volumes.last().map_or(self.below, |last| last + 1), volumes: kept }
     }
@@ -140,20 +141,21 @@ impl Lost {
     }
 }
 
-/// Copies lie at multiples of this, so that a search needs to look there alone; any allocation unit divides it. Those
-/// of a smaller first member than [`LEAST_ON_GRID`] lie at the beginning of any unit.
+/// Grid of the copies: they lie at multiples of this, so that a search for them reads few blocks. Every allocation unit
+/// divides it. Copies of a first member smaller than [`LEAST_ON_GRID`] lie at the beginning of any unit.
 pub const COPY_GRID: u64 = 1 << 20;
 /// Smallest first member whose copies lie at multiples of [`COPY_GRID`].
 pub const LEAST_ON_GRID: u64 = 32 << 20;
-/// Fewest units of a first member that gets copies: they take a unit each.
+/// Fewest units of a first member that gets copies, because each copy takes a whole unit.
 pub const LEAST_COPIED: u64 = 128;
 
-/// Where the copies of a pool lie whose first member has so many bytes: in the middle, and near the end, where nothing
-/// else that lies at the end of a disk reaches (a second GPT, a superblock of md or ZFS). Those of a small member lie
-/// in the middle and at seven eighths. None if they would take too much of it.
+/// Returns the addresses of the copies for a first member of `first_member` bytes: the middle, and near the end, before
+/// the area that other formats use at the end of a disk (the second GPT, a superblock of md or ZFS). Copies of a small
+/// member lie in the middle and at seven eighths. Returns `None` if copies would take too much of the member.
 pub fn copy_places(first_member: u64, unit_bytes: u64) -> Option<[u64; COPIES]> {
     if first_member >= LEAST_ON_GRID {
         let whole = first_member / COPY_GRID;
+        // The second copy begins 2 to 3 MiB before the end of the member.
         return Some([whole / 2 * COPY_GRID, (whole - 2) * COPY_GRID]);
     }
     let units = first_member / unit_bytes;
@@ -161,12 +163,12 @@ pub fn copy_places(first_member: u64, unit_bytes: u64) -> Option<[u64; COPIES]> 
 }
 
 impl Superblock {
-    /// Bytes into a block for the slot of its generation; the slot's address.
+    /// Encodes the superblock for the slot of its generation. Returns the address of the slot.
     pub fn encode(&self, block: &mut Block) -> u64 {
         self.encode_at(block, kind::SUPERBLOCK, self.slot())
     }
 
-    /// The copies, and their places.
+    /// Encodes the copies. Returns each with its address.
     pub fn encode_copies(&self) -> Vec<(u64, Block)> {
         let places = self.copies.into_iter().filter(|at| *at != 0);
         let encode = |at| {
@@ -176,24 +178,22 @@ impl Superblock {
         places.map(encode).collect()
     }
 
-    /// Bytes into a block for a loose page at this address: the root of its checkpoint, for a search of the whole
-    /// device.
+    /// Encodes the superblock as a loose root at `address`, which a search of the whole device can find.
     pub fn encode_root(&self, block: &mut Block, address: u64) {
         self.encode_at(block, kind::ROOT, address);
     }
 
-    /// The superblock in a loose page that was read from `address`.
+    /// Decodes a loose root that was read from `address`.
     pub fn decode_root(block: &Block, address: u64, device_bytes: u64) -> Result<Superblock, Damage> {
         Superblock::decode_at(block, kind::ROOT, address, device_bytes)
     }
 
-    /// Units of the copies.
+    /// Returns the units in which the copies lie.
     pub fn copy_units(&self) -> impl Iterator<Item = u64> {
         let unit = u64::from(self.unit_bytes);
         self.copies.into_iter().filter(|at| *at != 0).map(move |at| at / unit)
     }
 
-    /// Features that must be known to read the pool.
     fn features(&self) -> u32 {
         let has_sums = self.checksum == Checksum::Crc32c;
         let all = [
@@ -221,6 +221,7 @@ impl Superblock {
         body.lost_below = self.lost.below.into();
         body.lost_count = (self.lost.volumes.len() as u32).into();
         body.lost.iter_mut().zip(&self.lost.volumes).for_each(|(slot, id)| *slot = (*id).into());
+        // A decoder refuses `labels_at` without an owner.
         if self.owner != [0; 16] {
             body.owner = self.owner;
             body.labels_at = self.labels_at.into();
@@ -270,14 +271,14 @@ impl Superblock {
         head.address
     }
 
-    /// The superblock in a block that was read from `address`. `device_bytes` bounds the pool.
+    /// Decodes the superblock in a block that was read from `address`. The pool must fit `device_bytes`.
     pub fn decode(block: &Block, address: u64, device_bytes: u64) -> Result<Superblock, Damage> {
         let sb = Superblock::decode_at(block, kind::SUPERBLOCK, address, device_bytes)?;
         require(sb.slot() == address, "generation", sb.generation, "does not belong into this slot")?;
         Ok(sb)
     }
 
-    /// The copy of a superblock in a block that was read from `address`.
+    /// Decodes the copy of a superblock in a block that was read from `address`.
     pub fn decode_copy(block: &Block, address: u64, device_bytes: u64) -> Result<Superblock, Damage> {
         let sb = Superblock::decode_at(block, kind::SUPERBLOCK_COPY, address, device_bytes)?;
         require(sb.copies.contains(&address), "copies", address, "has no copy by itself")?;
@@ -287,6 +288,7 @@ impl Superblock {
     fn decode_at(block: &Block, kind: u16, address: u64, device_bytes: u64) -> Result<Superblock, Damage> {
         let (head, _) = open(block, kind, None, address)?;
         let (body, _) = SuperblockBody::ref_from_prefix(&block[HEADER..]).expect("a block has room for it");
+        // Features come before all other fields: an unknown feature may use bytes that must be zero without it.
         let unknown = body.incompat.get() & !KNOWN_INCOMPAT;
         if unknown != 0 {
             return Err(Damage::Features { bits: unknown });
@@ -346,7 +348,7 @@ impl Superblock {
         Ok(sb)
     }
 
-    /// S1.
+    /// Verifies S1.
     fn validate(&self, device_bytes: u64) -> Result<(), Damage> {
         let unit = self.unit_bytes;
         let good_unit = unit.is_power_of_two() && (MIN_UNIT_BYTES..=MAX_UNIT_BYTES).contains(&unit);
@@ -392,7 +394,8 @@ impl Superblock {
         self.validate_members(&geometry)
     }
 
-    /// Copies lie in units of their own of the first member.
+    /// Verifies that each copy lies at the beginning of a usable unit of the first member, and no two at the same
+    /// place.
     fn validate_copies(&self, geometry: &Geometry) -> Result<(), Damage> {
         let [a, b] = self.copies;
         let first = self.members.first().map_or(0, |(_, len)| *len);
@@ -404,7 +407,7 @@ impl Superblock {
         require(a != b || a == 0, "copies", a, "is twice there")
     }
 
-    /// The members cover the pool in order, without gaps, in whole units.
+    /// Verifies that the members cover the pool in order, without gaps, in whole units.
     fn validate_members(&self, geometry: &Geometry) -> Result<(), Damage> {
         let mut end = 0;
         for &(start, len) in &self.members {
@@ -419,7 +422,8 @@ impl Superblock {
         require(stray.is_none(), "labels", stray.unwrap_or(0), "belongs to no further member")
     }
 
-    /// What of the pool does not lie on a device of so many bytes, in words, and what to do.
+    /// Returns two messages if the pool does not fit a device of `device_bytes` bytes: the part that is missing, and
+    /// the fix. Returns `None` if the pool fits.
     pub fn missing_from(&self, device_bytes: u64) -> Option<(String, String)> {
         let bytes = self.geometry().bytes();
         if bytes <= device_bytes {
@@ -443,18 +447,18 @@ impl Superblock {
         Some((what, "Name all of them, as in a.img+b.img; sheave pool scan DIR lists them".into()))
     }
 
-    /// A superblock with this content and the next generation, for the other slot.
+    /// Returns a superblock with the same content and the next generation, for the other slot.
     pub fn twin(&self) -> Superblock {
         Superblock { generation: self.generation + 1, ..self.clone() }
     }
 
-    /// Allocation units that the pool may have at most.
+    /// Returns the most allocation units that the pool can have.
     pub fn most_units(&self) -> u64 {
         if self.paired { MAX_PAIRED_UNITS } else { MAX_POOL_UNITS }
     }
 
-    /// What the other slot may have while this one is the newest: the same, one generation older. The first
-    /// generation of a pool has none before it, and gets its twin.
+    /// Returns a superblock that the other slot can have while this one is the newest: the same content, one generation
+    /// older. The first generation has none before it and returns its twin.
     pub fn stand_by(&self) -> Superblock {
         match self.generation.checked_sub(1) {
             Some(generation) => Superblock { generation, ..self.clone() },
@@ -462,50 +466,50 @@ impl Superblock {
         }
     }
 
-    /// This opening keeps S3. Programs that do not know the rule carry the number along, and their openings have other
-    /// ones.
+    /// Records that this opening keeps S3. Programs without this rule copy the number unchanged, but their openings
+    /// have another incarnation, so [`Superblock::keeps_twins`] is false for them.
     pub fn keep_twins(&mut self) {
         self.compat = self.compat & ((1 << TWINS_SHIFT) - 1) | self.twins_number() << TWINS_SHIFT;
     }
 
-    /// Whether what becomes free is given back to the device in the background.
+    /// Returns true if freed space is discarded on the device in the background.
     pub fn discards(&self) -> bool {
         self.compat & COMPAT_DISCARD != 0
     }
 
-    /// Sets that.
+    /// Sets whether freed space is discarded on the device.
     pub fn set_discards(&mut self, on: bool) {
         self.compat = if on { self.compat | COMPAT_DISCARD } else { self.compat & !COMPAT_DISCARD };
     }
 
-    /// Whether the opening that wrote it keeps S3.
+    /// Returns true if the opening that wrote the superblock keeps S3.
     pub fn keeps_twins(&self) -> bool {
         self.compat >> TWINS_SHIFT == self.twins_number()
     }
 
-    /// Of the opening; never 0, which programs write that do not know it.
+    /// Returns the number that marks this incarnation, never 0: programs without the rule write 0.
     fn twins_number(&self) -> u32 {
         (self.incarnation % 0xffff) as u32 + 1
     }
 
-    /// Whether this superblock, which is intact, may stand for the other, which may be newer for all that is known:
-    /// with the journal it has all that was acknowledged. Where a pool was closed both have it, and the first
-    /// checkpoint of the next opening acknowledges nothing.
+    /// Returns true if this intact superblock can be used although the other one, which is lost, may have been newer:
+    /// together with the journal it has all that was acknowledged. After a close both superblocks have that too, and
+    /// the first checkpoint of the next opening, which may be the lost one, acknowledges nothing.
     pub fn stands_for_both(&self) -> bool {
         self.keeps_twins() || self.clean
     }
 
-    /// Address of its slot (S2).
+    /// Returns the address of the slot for this generation (S2).
     pub fn slot(&self) -> u64 {
         SUPERBLOCKS[(self.generation % 2) as usize]
     }
 
-    /// Features that this program does not know, for which the pool may only be read.
+    /// Returns the bits of features without which this program may only read the pool.
     pub fn unknown_ro_features(&self) -> u32 {
         self.ro_compat & !KNOWN_RO_COMPAT
     }
 
-    /// What its sizes mean.
+    /// Returns the geometry of the pool.
     pub fn geometry(&self) -> Geometry {
         Geometry { paired: self.paired, ..Geometry::new(self.unit_bytes, self.total_units, self.journal_blocks) }
     }
@@ -541,14 +545,15 @@ fn members(body: &SuperblockBody) -> Result<Vec<(u64, u64)>, Damage> {
     Ok(used.iter().map(|member| (member.start.get(), member.len.get())).collect())
 }
 
-/// The newest superblock, and address and damage of the other slot if it is not intact.
+/// The newer superblock, and address and damage of the other slot if that is not intact.
 pub type Chosen = (Superblock, Option<(u64, Damage)>);
 
-/// The newer of the two slots, and what is wrong with the other. With both damaged, the damage of both.
+/// Chooses the newer of the two slots. Returns the damage of both if neither is usable.
 pub fn choose(slots: [Result<Superblock, Damage>; 2]) -> Result<Chosen, [Damage; 2]> {
     match slots {
         [Ok(a), Ok(b)] if a.pool != b.pool => {
-            // One is left from another pool: formatting writes both, so the newer pool is not whole. Neither is safe.
+            // One slot is left from an older pool. Formatting writes both slots, so the newer pool is incomplete, and
+            // neither superblock is safe to use.
             Err([Damage::Foreign, Damage::Foreign])
         }
         [Ok(a), Ok(b)] => Ok((if a.generation > b.generation { a } else { b }, None)),

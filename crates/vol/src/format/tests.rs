@@ -1,4 +1,5 @@
-//! `docs/on-disk-format.md` has the tables of this module: each field's offset and size, each constant's value.
+//! Compares the tables of `docs/on-disk-format.md` with this module: the offset and size of each field, and the value
+//! of each constant.
 
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -14,7 +15,7 @@ fn bytes_of<S, F>(_: fn(&S) -> &F) -> usize {
     size_of::<F>()
 }
 
-/// The fields of a structure, all of them: their sizes must add up to its size.
+/// Lists all fields of a structure; their sizes must add up to the structure's size.
 macro_rules! layout {
     ($name:ident { $($field:ident),* $(,)? }) => {{
         let rows: Rows = vec![$((
@@ -120,13 +121,13 @@ fn layouts() -> BTreeMap<&'static str, Rows> {
     ])
 }
 
-/// The cells of a table's row, without code marks.
+/// Returns the cells of a table's row, without code marks.
 fn cells(line: &str) -> Vec<String> {
     let inner = line.trim().trim_start_matches('|').trim_end_matches('|');
     inner.split('|').map(|cell| cell.trim().replace('`', "")).collect()
 }
 
-/// The tables of the page under headings that are one name in code marks.
+/// Returns the tables of the page whose heading is a single name in code marks.
 fn tables() -> BTreeMap<String, Rows> {
     let mut tables: BTreeMap<String, Rows> = BTreeMap::new();
     let mut name = None;
@@ -155,7 +156,6 @@ fn the_page_has_every_field_where_it_is() {
     assert_eq!(page, BTreeMap::new(), "tables of structures that are not in format.rs");
 }
 
-/// The features of pools.
 fn features() -> BTreeMap<&'static str, u64> {
     BTreeMap::from([
         ("INCOMPAT_SUMS", INCOMPAT_SUMS.into()),
@@ -170,7 +170,7 @@ fn features() -> BTreeMap<&'static str, u64> {
     ])
 }
 
-/// Every other constant that the page has a row for.
+/// Returns all other constants that have a row in the page.
 fn numbers() -> BTreeMap<&'static str, u64> {
     BTreeMap::from([
         ("BLOCK", BLOCK as u64),
@@ -271,9 +271,9 @@ fn sizes_do_not_change_by_accident() {
     assert_eq!((HEADER, PAYLOAD, JOURNAL_PAYLOAD), (64, 4032, 4016));
     assert_eq!(size_of::<VolumeBody>(), 56);
     assert!(HEADER + size_of::<SuperblockBody>() <= BLOCK);
-    // The references of an index page, and the upper bits of their second units.
+    // An index page has room for all references and the upper bits of their second units.
     assert!(INDEX_CHILDREN * (size_of::<Child>() + 2) <= PAYLOAD);
-    // The largest record fits an empty block, and the largest entry of the table a page.
+    // The largest record fits an empty journal block, and the largest entry of the table fits a page.
     assert!(size_of::<RecordHead>() + size_of::<CreateBody>() + padded(MAX_NAME) <= JOURNAL_PAYLOAD);
     let extras = size_of::<IdentityBody>() + size_of::<InterimBody>();
     assert!(size_of::<VolumeBody>() + extras + padded(MAX_NAME) <= PAYLOAD);

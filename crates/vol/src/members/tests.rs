@@ -1,4 +1,4 @@
-//! Members are found by their labels, older copies never are, and two that would do are refused.
+//! Choice of members by their labels: older copies are never used, and two equally good candidates are refused.
 
 use std::slice::from_ref;
 
@@ -28,7 +28,7 @@ fn memory() -> Device {
     open_device("ram:size=8M").unwrap()
 }
 
-/// The content of a device at this moment, as somebody copies it.
+/// Copies the current content of a device to a new one.
 fn copy(device: &Device) -> Device {
     let (to, mut bytes) = (memory(), vec![0; 8 << 20]);
     DeviceIo::new(device).unwrap().read(0, &mut bytes).unwrap();
@@ -36,7 +36,7 @@ fn copy(device: &Device) -> Device {
     to
 }
 
-/// A pool of three members, closed.
+/// Makes a pool of three members and closes it.
 fn three() -> [Device; 3] {
     let parts = [memory(), memory(), memory()];
     Pool::create(&concatenate("three", &parts).unwrap(), &CreateOptions::default()).unwrap();
@@ -44,7 +44,7 @@ fn three() -> [Device; 3] {
     parts
 }
 
-/// Opens the pool, changes it, and closes it: its checkpoints are newer then.
+/// Opens the pool, changes it and closes it, so that its checkpoints are newer.
 fn work(parts: &[Device]) {
     let pool = Pool::open(&join("it", parts).unwrap(), &OpenOptions::default()).unwrap();
     let name = format!("v{}", pool.info().generation);
@@ -86,7 +86,7 @@ fn what_is_missing_is_named_with_its_size() {
     assert!(why.contains("the first member of the pool") && why.contains("was not found"), "{why}");
 }
 
-/// V31, for members that nobody has named.
+/// V31, for members that were found and not named.
 #[test]
 fn an_older_copy_is_never_taken() {
     let parts = three();
@@ -99,7 +99,7 @@ fn an_older_copy_is_never_taken() {
     assert_eq!(gathered(&[], &everything), names, "the true ones are there");
     assert_eq!(gathered(from_ref(&a), &everything), names);
     assert_eq!(gathered(from_ref(&c), &everything), names);
-    // The true one is not there: nothing takes its place.
+    // The right member is missing, and its older copy does not replace it.
     let why = gathered(from_ref(&a), &[old_b.clone(), c.clone()]).unwrap_err();
     assert!(
         why.contains("member 1 is missing") && why.contains("older copies, which are not taken, there is old-b"),
@@ -109,7 +109,7 @@ fn an_older_copy_is_never_taken() {
     assert!(why.contains("c, which is given as member 2, is of another time"), "{why}");
     let why = gathered(&[], &[old_a.clone(), b.clone(), c.clone()]).unwrap_err();
     assert!(why.contains("members 1, 2 are missing"), "{why}");
-    // One that was named is not replaced, and the right one is told.
+    // A named candidate that does not fit is not replaced. The error names the right one.
     let why = gathered(&[a.clone(), old_b], &everything).unwrap_err();
     assert!(
         why.contains("old-b, which is given as member 1") && why.contains("b is the one that the pool used last"),
@@ -128,7 +128,7 @@ fn of_two_copies_that_are_equally_new_neither_is_taken() {
     assert!(why.contains("b and twin-b are both member 1 of the pool, and equally new"), "{why}");
     let why = gathered(&[], &[a.clone(), b.clone(), c.clone(), twin_a.clone()]).unwrap_err();
     assert!(why.contains("a and twin-a are both member 0"), "{why}");
-    // Who names one has decided.
+    // Naming one of the two copies decides between them.
     let named = [a.clone(), twin_b.clone()];
     assert_eq!(
         gathered(&named, &[b.clone(), c.clone(), twin_a.clone()]),
@@ -140,7 +140,7 @@ fn of_two_copies_that_are_equally_new_neither_is_taken() {
     assert!(why.contains("a and twin-a are both member 0"), "{why}");
 }
 
-/// Labels of pools of older programs do not tell an older copy: what was only found may be one.
+/// Labels of older programs name no checkpoint, so a found candidate may be an older copy.
 #[test]
 fn a_label_that_tells_no_age_is_not_enough() {
     let parts = three();
@@ -154,7 +154,7 @@ fn a_label_that_tells_no_age_is_not_enough() {
     assert_eq!(gathered(&[ageless, all[1].clone(), all[2].clone()], &[]), names, "all were named");
 }
 
-/// An addition that was cut off leaves a label that no superblock knows: it is no member, also for a search.
+/// An addition that was cut off leaves a label that no superblock lists. A search does not use that device either.
 #[test]
 fn what_was_being_added_is_no_member() {
     let parts = [memory(), memory()];
@@ -186,11 +186,11 @@ fn devices_are_joined_in_any_order_and_once_each() {
     assert!(why.contains("member 0 of the pool is named twice"), "{why}");
     let why = join("it", &[c, a]).unwrap_err().to_string();
     assert!(why.contains("missing"), "{why}");
-    // One that is no member stays where it is: opening says what is wrong.
+    // `join` accepts a device that is no member: opening the pool reports the cause.
     assert!(join("it", &[memory(), b]).is_ok());
 }
 
-/// Whatever a device says, reading it neither panics nor makes it a member of a pool that has another label.
+/// Arbitrary bytes of a device neither panic nor pass as a member with another label.
 #[test]
 fn hostile_bytes_are_no_members() {
     let parts = three();
@@ -204,7 +204,7 @@ fn hostile_bytes_are_no_members() {
                 let at = rng.below(4096 + 64) as usize;
                 bytes[at] ^= rng.below(255) as u8 + 1;
             }
-            // Half of them with a checksum that is right: then the fields themselves are what is judged.
+            // Half of the blocks get a valid checksum, so that the fields themselves are verified.
             if rng.below(2) == 0 {
                 for slot in [0, BLOCK] {
                     let block: &mut [u8; BLOCK] = (&mut bytes[slot..slot + BLOCK]).try_into().unwrap();
@@ -219,7 +219,7 @@ fn hostile_bytes_are_no_members() {
             let named = gathered(&[a.clone(), c.clone()], from_ref(&hostile));
             let fits = hostile.1.belongs_to(&a.1).is_ok() && hostile.1.pool() == a.1.pool();
             assert_eq!(named.is_ok(), fits, "seed {seed}: {named:?}");
-            // What it may differ in: the length that the label had, and the checkpoint, which may be later by two.
+            // An accepted label may differ in its length, and in its checkpoint, which may be later by two.
             assert!(!fits || is_label || number == 1, "seed {seed}");
             _ = gathered(from_ref(&hostile), &[a.clone(), c.clone()]);
             _ = gathered(&[], &[hostile, a.clone()]);

@@ -1,4 +1,4 @@
-//! Checksums of blocks that several write at once, against everybody who compares them.
+//! Checksums of blocks that several threads write at once, while others compare blocks with their checksums.
 
 use sheave_base::grace::Grace;
 use sheave_base::status::Status;
@@ -18,7 +18,7 @@ use crate::state::sums::{Sums, crc};
 
 const BLOCKS: usize = 2;
 
-/// A device that holds a tag for each block: all bytes of the block are that tag.
+/// Device model with one tag for each block: every byte of the block has that value.
 #[derive(Default)]
 struct Tags([AtomicU64; BLOCKS]);
 
@@ -50,7 +50,7 @@ impl BlockIo for Tags {
     }
 }
 
-/// One write from its begin to its end, as a ring and a worker do it.
+/// Does one write from begin to end, with the calls that a ring and a worker make.
 fn write(sums: &Sums, device: &Tags, first: usize, count: usize, tag: u8) {
     let (offset, len) = ((first * BLOCK) as u64, (count * BLOCK) as u64);
     let piece = Mapping::new(MappingKind::Mapped, offset, len, offset).flags(MapFlags::SUMMED);
@@ -66,8 +66,8 @@ fn write(sums: &Sums, device: &Tags, first: usize, count: usize, tag: u8) {
     });
 }
 
-/// S3 and S4: a block that nobody writes any more has the checksum of what lies on the device, and nobody who compares
-/// them meanwhile takes the block for bad, however writes of one and of two blocks meet.
+/// S3 and S4: once no write to a block is in flight, its checksum is that of the content on the device. No reader that
+/// compares meanwhile finds the block bad, however writes of one and of two blocks overlap.
 #[test]
 fn model_writes_to_one_block_at_once_leave_its_checksum() {
     explore(|| {
@@ -100,7 +100,8 @@ fn model_writes_to_one_block_at_once_leave_its_checksum() {
     });
 }
 
-/// N2: a block that opening the pool could not read is read by several for the first time: it is good for all of them.
+/// N2: several readers are the first to read a block that could not be read when the pool was opened. The block is good
+/// for all of them.
 #[test]
 fn model_a_block_that_several_learn_is_bad_for_nobody() {
     explore(|| {
@@ -120,8 +121,8 @@ fn model_a_block_that_several_learn_is_bad_for_nobody() {
     });
 }
 
-/// N1: the last write to a region ends while a checkpoint looks whether the region may close, and its block could not
-/// be read back: the region stays open, so that the next opening reads the block.
+/// N1: the last write to a region ends while a checkpoint examines whether the region can close, and its block could
+/// not be read back. The region stays open, so that the next opening reads the block.
 #[test]
 fn model_a_region_does_not_close_over_a_block_that_its_last_write_leaves_undecided() {
     explore(|| {
@@ -138,7 +139,7 @@ fn model_a_region_does_not_close_over_a_block_that_its_last_write_leaves_undecid
         seat.enter();
         let phase = seat.count();
         seat.leave();
-        // The region has begun to close: it waits for the write alone.
+        // The region has begun to close and waits only for the write.
         (0..2).for_each(|_| regions.age(everyone, false));
         let writer = {
             let sums = Arc::clone(&sums);

@@ -1,4 +1,4 @@
-//! Blocks that are written for the first time, against who overwrites them.
+//! First writes of blocks, racing with lookups that overwrite them.
 
 use sheave_base::sync::{Arc, Mutex, thread};
 use sheave_iomap::MappingKind;
@@ -10,8 +10,9 @@ use crate::state::alloc::Units;
 use crate::state::extent_map::tree::Tree;
 use crate::state::extent_map::{Entry, ExtentMap, Geometry, Top};
 
-/// V2 and V3 of the contract: who may overwrite a block knows, until a commit has it, that more than its data is to be
-/// made durable; with written bits in the entries, and beside them.
+/// V2 and V3 of the contract: until a commit contains the first write of a block, a lookup for overwriting it returns
+/// `DIRTY`, since more than the data must be made durable. Runs with written bits in the entries (64 KiB units), and
+/// beside them (128 KiB units).
 #[test]
 fn model_who_overwrites_a_new_block_sees_that_it_is_not_durable() {
     for unit_shift in [16, 17] {
@@ -23,7 +24,7 @@ fn model_who_overwrites_a_new_block_sees_that_it_is_not_durable() {
             let top = Arc::new(Top::new());
             top.open(1);
             {
-                // Its first block is written and durable; others may be written for the first time.
+                // The unit's first block is written and durable. First writes of its other blocks may follow.
                 let mut tree = tree.lock().expect("no panic");
                 let phys = tree.units.alloc().expect("there is one");
                 let place = tree.own(&top, 0).expect("there is memory");

@@ -1,7 +1,7 @@
 //! A pool: volumes and snapshots on one device, with the space they share.
 //!
-//! Owns the public operations, and what reports of the pool tell. What the operations do is in
-//! [`ops`](crate::ops), [`volume`](crate::volume) and [`engine`](crate::engine).
+//! Owns the public operations, and the content of the pool's reports. [`ops`](crate::ops), [`volume`](crate::volume)
+//! and [`engine`](crate::engine) carry the operations out.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -37,32 +37,32 @@ use crate::ops::upgrade::missing;
 use crate::state::table::OpenToken;
 use crate::volume::{Volume, open_volume, usage};
 
-/// An opened pool. Clones are the same pool; it closes with the last of them and of its volumes.
+/// An open pool. Clones refer to the same pool, which closes when the last of them and of its volumes is dropped.
 #[derive(Clone, Debug)]
 pub struct Pool {
-    /// Goes first: its drop waits for the pool's thread.
+    /// Declared first, so that it is dropped first: its drop waits for the pool's threads (B1 of `background`).
     keeper: std::sync::Arc<Keeper>,
     pub(crate) inner: Arc<PoolInner>,
 }
 
 impl Pool {
-    /// Formats the device.
+    /// Formats the device as an empty pool.
     pub fn create(device: &Device, options: &CreateOptions) -> Result<(), PoolError> {
         let _owner = claim(device, false)?;
         crate::ops::create::create(device, &DeviceIo::new(device)?, options)
     }
 
-    /// Opens the pool on the device, recovering what a crash left.
+    /// Opens the pool on the device, and recovers it after a crash.
     ///
-    /// A pool in which pages of maps are damaged opens too. The volumes that need such a page do not open; they can be
-    /// deleted, renamed, and rolled back to a snapshot that is whole. All others work, in the space that the damaged
-    /// maps cannot have ([`PoolInfo::quarantined_bytes`]); when no damaged volume is left, in all of it. Where there is
-    /// no page for a checkpoint, the pool takes deletes alone ([`PoolInfo::deletes_only`]).
+    /// A pool with damaged pages of maps opens too. The volumes that need such a page do not open; they can be deleted,
+    /// renamed, and rolled back to an undamaged snapshot. All other volumes work, in the space that the damaged maps
+    /// certainly do not use ([`PoolInfo::quarantined_bytes`]), and in all space once no damaged volume is left. If the
+    /// pool has no room for a checkpoint, it accepts only deletes ([`PoolInfo::deletes_only`]).
     pub fn open(device: &Device, options: &OpenOptions) -> Result<Pool, PoolError> {
         Pool::open_through(device, Box::new(DeviceIo::of_owner(device)?), options)
     }
 
-    /// Opens the pool on the device; I/O of the pool's own goes through `io`.
+    /// Opens the pool on the device; the pool's own I/O uses `io`.
     pub(crate) fn open_through(
         device: &Device,
         io: Box<dyn BlockIo>,
@@ -71,6 +71,7 @@ impl Pool {
         let read_only = options.read_only || options.rescue;
         let owner = claim(device, read_only)?;
         let alarm = Arc::new(FlushAlarm::default());
+        // Comes before recovery, so that the alarm sees every flush of this opening.
         let watch = (!read_only).then(|| device.watch_flushes(&alarm));
         if device.capabilities().read_only && !read_only {
             return Err(PoolError::Invalid {
@@ -94,6 +95,8 @@ impl Pool {
             regions.bound(options.open_bytes, region_bytes);
         }
         if !read_only && recovered.alone {
+            // Comes before any other write: the slot that could not be read may be intact and newer at the next
+            // opening, which would then need what those writes had overwritten.
             recovery::mend_superblock(&*io, &mut recovered.state.sb)?;
         }
         let discards = Discards::default();
@@ -130,7 +133,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// The first writes of an opening, and the pool's threads.
+    /// Makes the first writes of an opening and starts the pool's threads.
     fn begin(&self, options: &OpenOptions, highest_seq: u64) -> Result<(), PoolError> {
         let started = idle::start(&self.inner, &self.keeper, options.longest_idle);
         started.map_err(|status| PoolError::Io {
@@ -145,7 +148,8 @@ impl Pool {
         });
         begun.map_err(|status| self.first_checkpoint_failed(status))?;
         discard::start(&self.inner, &self.keeper);
-        // Nobody works on them any more. One that cannot be deleted now is one at the next opening too.
+        // Interim volumes of earlier openings have lost their makers. If one cannot be deleted now, the next opening
+        // tries again.
         let _ = self.sweep();
         Ok(())
     }
@@ -158,12 +162,12 @@ impl Pool {
         }
     }
 
-    /// Bytes of a unit, which never change.
+    /// Returns the size of an allocation unit in bytes, which never changes.
     pub fn unit_bytes(&self) -> u64 {
         self.inner.map.geometry.unit_bytes()
     }
 
-    /// What it is and how full. Walks nothing.
+    /// Describes the pool and its use of space. Walks no maps, so the cost does not depend on the size of the pool.
     pub fn info(&self) -> PoolInfo {
         self.inner.let_go();
         let mut state = self.inner.lock();
@@ -176,7 +180,7 @@ impl Pool {
             unit_bytes: self.inner.map.geometry.unit_bytes(),
             data_bytes: bytes(counts.data),
             metadata_bytes: bytes(counts.meta + counts.fixed),
-            // What is set aside for a moment, to be discarded, is free.
+            // Units set aside for a discard in progress count as free.
             free_bytes: bytes(state.tree.units.available() + state.tree.units.aside()),
             pending_bytes: bytes(counts.limbo - state.tree.units.aside() - state.tree.units.quarantined()),
             quarantined_bytes: bytes(state.tree.units.quarantined()),
@@ -220,17 +224,17 @@ impl Pool {
         }
     }
 
-    /// Asks the device, and reads from it, whether the pool is still this opening's: [`PoolError::Busy`] when another
-    /// has the device, or opened the pool for writing since; from then on this one takes nothing. That tells of it
-    /// afterwards, and keeps nobody from anything; what keeps two owners apart are [claims](sheave_blk::claim), and a
-    /// device that [fences](sheave_blk::driver::Capabilities::fences).
+    /// Checks with the device, and by reading the superblocks, that the pool still belongs to this opening. Returns
+    /// [`PoolError::Busy`] if another owner has the device, or has opened the pool for writing since; this opening
+    /// accepts nothing from then on. The check only detects a second owner. [Claims](sheave_blk::claim), and a device
+    /// that [fences](sheave_blk::driver::Capabilities::fences), prevent one.
     pub fn check_owner(&self) -> Result<(), PoolError> {
         let busy = |who: String| PoolError::Busy {
             what: format!("the pool on {}", self.inner.device.name()),
             who,
             fix: "Let go of it here; what was written here and not flushed before that may be lost".into(),
         };
-        // First: a cache of the device's may answer what is read, also long after another has taken the device.
+        // Before the read: a cache of the device may serve the read even long after another host has taken the device.
         self.inner.device.still_owns().map_err(|status| match status {
             Status::Conflict => busy("another host has its device, or took it away".into()),
             status => PoolError::Io {
@@ -247,29 +251,29 @@ impl Pool {
         found.map_or(Ok(()), |who| Err(busy(who)))
     }
 
-    /// What it lies on.
+    /// Returns the device of the pool.
     #[doc(hidden)]
     pub fn device(&self) -> &Device {
         &self.inner.device
     }
 
-    /// Whether its device gives it to another host only when it takes nothing more from this one.
+    /// Returns true if the device fences: it goes to another host only when it accepts nothing more from this one.
     pub fn fences(&self) -> bool {
         self.inner.device.capabilities().fences
     }
 
-    /// What [`Pool::upgrade`] would change; nothing for a pool that this program made.
+    /// Returns the changes that [`Pool::upgrade`] would make; none for a pool that this program made.
     pub fn upgrades(&self) -> Vec<&'static Upgrade> {
         missing(&self.inner.lock().sb)
     }
 
-    /// Gives a pool of an older program what it lacks, and tells what that was. Durable when this returns. Programs
-    /// that do not know it refuse the pool from then on, and nothing takes it back.
+    /// Adds the features that a pool of an older program lacks, and returns them. Durable when this returns. Programs
+    /// without these features refuse the pool from then on, and an upgrade cannot be undone.
     pub fn upgrade(&self) -> Result<Vec<&'static Upgrade>, PoolError> {
         self.inner.upgrade()
     }
 
-    /// Hears when space becomes low, full, or enough again.
+    /// Returns a watch, which is notified when space becomes low, full, or sufficient again.
     pub fn watch(&self) -> Watch {
         Watch::new(&self.inner.notices.0)
     }
@@ -279,7 +283,7 @@ impl Pool {
         self.inner.set_low_water(low_water)
     }
 
-    /// Sets whether what becomes free goes back to the device below, in the background. Durable when this returns.
+    /// Sets whether freed space is discarded on the device, in the background. Durable when this returns.
     pub fn set_discard(&self, on: bool) -> Result<(), PoolError> {
         self.inner.set_discard(on)?;
         match on {
@@ -289,8 +293,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Gives a part of what became free back to the device, [as the pool's thread does](OpenOptions::discard_thread);
-    /// how many bytes. 0: nothing became free, or the pool is not set to discard.
+    /// Discards a part of the freed space on the device, [as the pool's thread does](OpenOptions::discard_thread).
+    /// Returns the number of bytes; 0 if there is nothing to discard or the pool is not set to discard.
     pub fn discard_freed(&self) -> Result<u64, PoolError> {
         self.inner.check_writable("discarding what became free")?;
         self.inner.let_go();
@@ -299,18 +303,18 @@ impl Pool {
             .map_err(|status| self.inner.failed("discarding what became free on", name, status))
     }
 
-    /// With checksums: looks once for regions that nobody has written to since the last look, and closes those that
-    /// were found so before, [as the pool's thread does](OpenOptions::longest_idle) three times in that time. Whether
-    /// any region is open still.
+    /// Closes idle regions of a pool with checksums: a call looks for regions without a write since the last call, and
+    /// closes those that had none at the last call either. The pool's thread does this three times within
+    /// [`OpenOptions::longest_idle`]. Returns true if any region is still open.
     pub fn close_idle(&self) -> Result<bool, PoolError> {
         self.inner.check_writable("closing regions of checksums")?;
         let name = self.inner.device.name();
         idle::close(&self.inner).map_err(|status| self.inner.failed("closing regions of checksums of", name, status))
     }
 
-    /// Panics if a flag of an entry of a map is not what it may be, in debug builds. How often commits of records have
-    /// failed there since it was opened; beside a copy or a rollback; and so that a map changed its shape before the
-    /// next commit. For the crash simulator.
+    /// For the crash simulator, in debug builds: panics if an entry of a map has a flag that it must not have. Returns
+    /// counts of failed commits of records since the opening: of all; of those during a copy or a rollback; and of
+    /// those among the latter after which the shape of a map changed before the next commit.
     #[doc(hidden)]
     #[cfg(debug_assertions)]
     pub fn inspect(&self) -> [u64; 3] {
@@ -319,47 +323,48 @@ impl Pool {
         [state.met.failed, state.met.beside_copy, state.met.window]
     }
 
-    /// Takes in what the device has grown by. The new size in bytes.
+    /// Extends the pool to the current size of the device. Returns the new size in bytes.
     pub fn grow(&self) -> Result<u64, PoolError> {
         self.inner.grow()
     }
 
-    /// Makes a device the pool's last member, also while the pool is used; its space can be used when this returns,
-    /// which is when it is durable. The new size in bytes.
+    /// Adds a device as the pool's last member, also while the pool is in use. When this returns, the member is durable
+    /// and its space can be used. Returns the new size in bytes.
     ///
     /// From then on the pool opens only with all of its members ([`join`]).
     ///
     /// # Errors
     ///
-    /// [`PoolError::Members`] for a device that is a member of this pool already, or, unless it is to be overwritten,
-    /// of another. Where the device does less than the pool's, [`PoolError::Device`] says what it lacks.
+    /// [`PoolError::Members`] for a device that is a member of this pool already, or of another one unless `options`
+    /// allow overwriting that. [`PoolError::Device`] for a device with fewer capabilities than the pool's; it names the
+    /// missing one.
     pub fn add_member(&self, device: &Device, options: &AddOptions) -> Result<u64, PoolError> {
         self.inner.add_member(device, options)
     }
 
-    /// What of Sheave is on a device that may be added.
+    /// Returns which data of Sheave is on a device that is to be added.
     pub fn find_on(&self, device: &Device) -> Result<Found, PoolError> {
         self.inner.find_on(device)
     }
 
-    /// Says that somebody has seen which volumes may have lost data ([`PoolInfo::lost`]): they are listed no more.
-    /// Durable when this returns.
+    /// Acknowledges the list of volumes that may have lost data ([`PoolInfo::lost`]), and empties it. Durable when this
+    /// returns.
     pub fn acknowledge_loss(&self) -> Result<(), PoolError> {
         self.inner.acknowledge_loss()
     }
 
-    /// All volumes and snapshots, by name.
+    /// Returns all volumes and snapshots, sorted by name.
     pub fn volumes(&self) -> Vec<VolumeInfo> {
         let mut names: Vec<String> = {
             let state = self.inner.lock();
             state.table.iter().filter(|vol| vol.is_shown()).map(|vol| vol.name.clone()).collect()
         };
         names.sort_unstable();
-        // One that was deleted meanwhile is not among them.
+        // A volume that was deleted since the names were collected is skipped.
         names.iter().filter_map(|name| self.volume_info(name).ok()).collect()
     }
 
-    /// One of them.
+    /// Describes the volume or snapshot `name`.
     pub fn volume_info(&self, name: &str) -> Result<VolumeInfo, PoolError> {
         let core = core_of(&self.inner.lock(), name)?;
         let usage = usage(&self.inner, &core);
@@ -384,30 +389,31 @@ impl Pool {
         })
     }
 
-    /// A new, empty volume. Durable when this returns, as every change below.
+    /// Creates an empty volume. Like each change below, it is durable when the call returns.
     pub fn create_volume(&self, name: &str, size_bytes: u64) -> Result<Volume, PoolError> {
         self.inner.create(name, size_bytes, None, None)?;
         self.open_volume(name)
     }
 
-    /// A new volume that writes beyond its end make larger, as they do a file, up to `max_size_bytes`. It may begin
-    /// with 0 bytes. Its blocks have 4 KiB, and sizes are multiples of that. Copies of it grow too.
+    /// Creates a volume that writes beyond its end enlarge, as they do a file, up to `max_size_bytes`. It may begin
+    /// with 0 bytes. Its blocks have 4 KiB, and its sizes are multiples of that. Copies of it grow too.
     pub fn create_growing_volume(&self, name: &str, size_bytes: u64, max_size_bytes: u64) -> Result<Volume, PoolError> {
         self.inner.create(name, size_bytes, Some(max_size_bytes), None)?;
         self.open_volume(name)
     }
 
-    /// A new, empty volume that goes again: when the one who made it deletes it, or else when the pool is opened for
-    /// writing the next time. Another name makes it a volume as any other. It is open from the beginning on, so that no
-    /// [sweep](Pool::sweep) takes it. A pool that [lacks identities](PoolInfo::upgrades) does not keep that it is
-    /// interim.
+    /// Creates an empty temporary volume. Its maker deletes it; otherwise the next opening of the pool for writing
+    /// deletes it. Renaming makes it an ordinary volume. The volume is open from the beginning, so that no
+    /// [sweep](Pool::sweep) deletes it. A pool that [lacks identities](PoolInfo::upgrades) does not record that a
+    /// volume is interim.
     pub fn create_interim(&self, name: &str, size_bytes: u64, interim: Interim) -> Result<Volume, PoolError> {
         let token = std::sync::Arc::new(OpenToken);
         self.inner.create(name, size_bytes, None, Some((interim, &token)))?;
         self.open_volume(name)
     }
 
-    /// Deletes the interim volumes that are not open: who made them has ended, or failed to delete them. Their names.
+    /// Deletes the interim volumes that are not open: their makers have ended, or failed to delete them. Returns their
+    /// names.
     pub fn sweep(&self) -> Result<Vec<String>, PoolError> {
         let mut gone = Vec::new();
         while let Some(name) = self.inner.delete_interim()? {
@@ -419,27 +425,27 @@ impl Pool {
         Ok(gone)
     }
 
-    /// Changes how large writes may make a volume that grows; not below its size.
+    /// Changes the size up to which writes may enlarge a growing volume. It must not be below the volume's size.
     pub fn set_max_size(&self, name: &str, max_size_bytes: u64) -> Result<(), PoolError> {
         self.inner.limit(name, max_size_bytes)
     }
 
-    /// Opens a volume or snapshot; all openings are the same object.
+    /// Opens a volume or snapshot. All openings refer to the same object.
     pub fn open_volume(&self, name: &str) -> Result<Volume, PoolError> {
         open_volume(&self.inner, name)
     }
 
-    /// Freezes the state of a volume (or snapshot) under a new name, read-only. What was completed before the call is
-    /// in it, and nothing submitted after it. A name `VOLUME@SNAPSHOT` is for snapshots of that volume alone; each
-    /// volume has such names of its own.
+    /// Makes a read-only snapshot of a volume or snapshot. It contains everything that completed before the call, and
+    /// nothing that was submitted after it. A name `VOLUME@SNAPSHOT` is only for snapshots of that volume; each volume
+    /// has such names of its own.
     pub fn snapshot(&self, source: &str, name: &str) -> Result<(), PoolError> {
         self.copy(source, name, true, &CopyOptions::default()).map(drop)
     }
 
-    /// Freezes several volumes at one moment: of each the volume, and the name of its snapshot, such as
-    /// `("vm1", "vm1@monday")`. All of them are made, or none is, also if the machine dies meanwhile. What had ended on
-    /// any of the volumes before a write that is in one of the snapshots began is in all of them, whoever writes
-    /// meanwhile.
+    /// Makes snapshots of several volumes at one moment. `snapshots` has each volume and the name of its snapshot, such
+    /// as `("vm1", "vm1@monday")`. Either all of them are made or none, also if the machine crashes meanwhile. If one
+    /// of the snapshots contains a write, all of them contain everything that had ended on any of the volumes before
+    /// that write began, whoever writes meanwhile.
     ///
     /// ```
     /// use sheave_vol::{CreateOptions, OpenOptions, Pool};
@@ -454,31 +460,31 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// [`PoolError::Exists`] with the first name that is taken, [`PoolError::Limit`] for more than 1,024 volumes or for
-    /// maps that are too large together. Nothing is made then.
+    /// [`PoolError::Exists`] with the first name that is in use, [`PoolError::Limit`] for more than 1,024 volumes or
+    /// for maps that are too large together. No snapshot is made then.
     pub fn snapshot_together(&self, snapshots: &[(&str, &str)]) -> Result<(), PoolError> {
         let token = std::sync::Arc::new(OpenToken);
         self.inner.copy(snapshots, true, &CopyOptions::default(), &token)
     }
 
-    /// As [`Pool::snapshot`], with options; it is open.
+    /// Does what [`Pool::snapshot`] does, with options, and returns the snapshot open.
     pub fn snapshot_with(&self, source: &str, name: &str, options: &CopyOptions) -> Result<Volume, PoolError> {
         let _open = self.copy(source, name, true, options)?;
         self.open_volume(name)
     }
 
-    /// A writable volume with the content of a snapshot (or of a volume, as of now).
+    /// Makes a writable volume with the content of a snapshot, or with the current content of a volume.
     pub fn clone_volume(&self, source: &str, name: &str) -> Result<(), PoolError> {
         self.copy(source, name, false, &CopyOptions::default()).map(drop)
     }
 
-    /// As [`Pool::clone_volume`], with options; it is open.
+    /// Does what [`Pool::clone_volume`] does, with options, and returns the clone open.
     pub fn clone_with(&self, source: &str, name: &str, options: &CopyOptions) -> Result<Volume, PoolError> {
         let _open = self.copy(source, name, false, options)?;
         self.open_volume(name)
     }
 
-    /// A copy that counts as open before anybody sees it, for as long as what is returned lives.
+    /// Makes a copy that counts as open from the moment it is visible until the returned token is dropped.
     fn copy(
         &self,
         source: &str,
@@ -491,28 +497,29 @@ impl Pool {
         Ok(token)
     }
 
-    /// Makes the volume what the snapshot is. The volume must not be open elsewhere in I/O.
+    /// Replaces the content of a volume by that of a snapshot. No other opening of the volume may do I/O meanwhile.
     pub fn rollback(&self, volume: &str, snapshot: &str) -> Result<(), PoolError> {
         self.inner.rollback(volume, snapshot)
     }
 
-    /// Gives it another name. Its snapshots that are called `NAME@SNAPSHOT` get the new name too, in the same step.
+    /// Renames a volume or snapshot. Snapshots of it that are called `NAME@SNAPSHOT` get the new name too, in the same
+    /// step.
     pub fn rename(&self, name: &str, new_name: &str) -> Result<(), PoolError> {
         self.inner.rename(name, new_name)
     }
 
-    /// Changes the size of a volume, also while it is used. Shrinking frees what is cut off.
+    /// Changes the size of a volume, also while it is in use. Shrinking frees the space that is cut off.
     pub fn resize(&self, name: &str, size_bytes: u64) -> Result<(), PoolError> {
         self.inner.resize(name, size_bytes)
     }
 
-    /// Whether each of these is there, and open nowhere: what a program that deletes several asks before the first is
-    /// gone. Changes nothing.
+    /// Returns an error unless all of `names` exist and none is open. A program that deletes several calls this before
+    /// it deletes the first. Changes nothing.
     pub fn can_delete(&self, names: &[&str]) -> Result<(), PoolError> {
         self.inner.can_delete(names)
     }
 
-    /// Deletes a volume or snapshot; refused while it is open. Works in a full pool. Clones of it stay.
+    /// Deletes a volume or snapshot; refused while it is open. Works in a full pool. Clones of it remain.
     pub fn delete(&self, name: &str) -> Result<(), PoolError> {
         self.inner.delete(name)?;
         if self.inner.leave_deletes_only() {
@@ -521,15 +528,15 @@ impl Pool {
         Ok(())
     }
 
-    /// Makes everything completed so far durable, data and metadata.
+    /// Makes everything that has completed durable, data and metadata.
     pub fn sync(&self) -> Result<(), PoolError> {
         self.inner.durable("syncing", self.inner.device.name())
     }
 
-    /// Reads all metadata and all data through, while the pool is in use, and tells what has rotted: damaged blocks of
-    /// metadata, and data that cannot be read or, in a pool with checksums, is not what was written. `progress` hears
-    /// how far it is, and ends the scrub by breaking. Nothing is told that only changed while it was looked at, and
-    /// nobody waits for it.
+    /// Reads all metadata and all data while the pool is in use, and reports damage: bad blocks of metadata, and data
+    /// that cannot be read or, in a pool with checksums, differs from what was written. `progress` is called during the
+    /// scrub and ends it by returning `Break`. Changes made meanwhile are not reported as damage, and no other I/O
+    /// waits for the scrub.
     ///
     /// ```
     /// use std::ops::ControlFlow;
@@ -551,24 +558,25 @@ impl Pool {
         crate::ops::scrub::scrub(&self.inner, options, progress)
     }
 
-    /// Gives all free space back to the device: holes in files, discards on block devices. Goes beside all else;
-    /// `progress` hears how far it is, and ends it by breaking. What was deleted just now is free when I/O to it has
-    /// ended.
+    /// Discards all free space on the device: punches holes in files, sends discards to block devices. Runs beside all
+    /// other operations. `progress` is called meanwhile and ends the trim by returning `Break`. The space of a volume
+    /// that was just deleted is free only after all I/O to it has ended.
     ///
     /// # Errors
     ///
-    /// [`PoolError::Invalid`] for a device that has no discard.
+    /// [`PoolError::Invalid`] for a device without discard.
     pub fn trim(&self, progress: &mut dyn FnMut(&TrimProgress) -> ControlFlow<()>) -> Result<TrimProgress, PoolError> {
         crate::ops::trim::trim(&self.inner, progress)
     }
 
-    /// Writes a checkpoint and closes, so that opening needs no recovery; an error if volumes are still in use.
-    /// Dropping a pool without it is a crash that loses nothing that was flushed. After an error the pool goes on, for
-    /// those who have it too, unless it is [degraded](PoolError::Degraded).
+    /// Writes a checkpoint and closes the pool, so that the next opening needs no recovery. Returns an error while
+    /// volumes are in use. Dropping a pool without this has the effect of a crash, in which nothing that was flushed is
+    /// lost. After an error the pool remains usable through its other clones, unless it is
+    /// [degraded](PoolError::Degraded).
     pub fn close(self) -> Result<(), PoolError> {
         let _one = self.inner.structural();
         let mut state = self.inner.lock();
-        // What it takes are deletes, and each is durable when it returns.
+        // A pool in this phase accepts only deletes, and each is durable when it returns.
         let nothing_to_write = self.inner.read_only || state.phase == Phase::DeletesOnly;
         if state.phase != Phase::DeletesOnly {
             drop(state);

@@ -1,27 +1,27 @@
-//! The RBD diff format: what changed between two snapshots of a volume, as a stream.
+//! The RBD diff format: the differences between two snapshots of a volume, as a stream.
 //!
-//! Owns both versions of the format, as Ceph's `doc/dev/rbd-diff.rst` describes them, and a record of our own in the
-//! second: the [`Identity`] of a snapshot, which readers that do not know it skip. Does not own what a record does to a
-//! volume.
+//! Owns both versions of the format, as Ceph's `doc/dev/rbd-diff.rst` describes them, and records of Sheave's own in
+//! the second version: the [`Identity`] of a snapshot and its random bits, which other readers skip. Does not own the
+//! application of records to a volume.
 //!
 //! ```text
 //!   "rbd diff v1\n"                  "rbd diff v2\n"
-//!   f  le32 n, name                  f  le64 4 + n,  le32 n, name      the snapshot that it begins at, if any
-//!   t  le32 n, name                  t  le64 4 + n,  le32 n, name      the snapshot that it leads to, if any
-//!   s  le64 size                     s  le64 8,      le64 size         the size that it leads to
+//!   f  le32 n, name                  f  le64 4 + n,  le32 n, name      the snapshot to start from, if any
+//!   t  le32 n, name                  t  le64 4 + n,  le32 n, name      the snapshot to end with, if any
+//!   s  le64 size                     s  le64 8,      le64 size         the size at the end
 //!                                    i  le64 80,     an identity       ours; other unknown records are skipped too
-//!                                    i  le64 32,     its random bits   ours; programs before these skip it
+//!                                    i  le64 32,     its random bits   ours; older programs skip it
 //!   w  le64 pos, le64 len, data      w  le64 16 + len, le64 pos, le64 len, data
 //!   z  le64 pos, le64 len            z  le64 16,     le64 pos, le64 len
 //!   e                                e
 //! ```
 //!
-//! What a [`Reader`] accepts, whatever the bytes are:
+//! Rules that a [`Reader`] enforces on any stream:
 //!
-//! - D1: metadata comes first, each record once; there is a size.
+//! - D1: metadata comes first, each record at most once; the size is mandatory.
 //! - D2: ranges ascend, do not overlap, and lie within the size.
-//! - D3: the stream ends with `e`: one that was cut off is an error, never a shorter diff.
-//! - D4: no length in the stream decides how much memory is taken.
+//! - D3: the stream ends with `e`. A stream that was cut off is an error, not a shorter diff.
+//! - D4: no length in the stream decides how much memory is allocated.
 
 mod reader;
 mod writer;
@@ -34,59 +34,58 @@ use std::io;
 
 /// First line of a stream, by version.
 const BANNERS: [&[u8; 12]; 2] = [b"rbd diff v1\n", b"rbd diff v2\n"];
-/// Longest name that is read.
 const MAX_NAME: usize = 4096;
-/// Longest record that is skipped.
+/// Longest unknown record that is skipped, in bytes.
 const MAX_SKIPPED: u64 = 1 << 20;
-/// Begins an identity, and tells it from records of other programs.
+/// First bytes of an identity, which other programs' records of the same tag do not have.
 const IDENTITY_MAGIC: &[u8; 8] = b"shv-id-1";
-/// Bytes of an identity record.
 const IDENTITY_BYTES: usize = 80;
-/// Begins the random bits of an identity.
+/// First bytes of the record with the random bits of an identity.
 const UNIQUE_MAGIC: &[u8; 8] = b"shv-id-2";
 /// Bytes of a record of random bits.
 const UNIQUE_BYTES: usize = 32;
 
-/// Which format.
+/// Version of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// What `rbd import-diff` and `rbd merge-diff` take. Snapshots have names only.
+    /// The version that `rbd import-diff` and `rbd merge-diff` accept. It names snapshots and has no identities.
     V1,
-    /// With lengths before all records, so that identities fit in.
+    /// The version with a length before each record, so that readers can skip identities.
     V2,
 }
 
-/// What a snapshot is, beside its name. Its random bits tell it from all others; its copies in other pools keep them.
-/// The rest is computed from the map; no data is read for it.
+/// Identity of a snapshot, independent of its name. The random bits distinguish it from all others and are kept by its
+/// copies in other pools. All else is computed from the map; no data is read for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Identity {
-    /// The pool that the diff was made of. For people: a copy is elsewhere.
+    /// Pool that the diff was made from. Informative only: a copy of the snapshot lies in another pool.
     pub pool: [u8; 16],
-    /// Number of the snapshot in that pool. For people too.
+    /// Number of the snapshot in that pool. Informative only.
     pub volume: u32,
-    /// When it was taken, seconds since 1970. Copies keep it.
+    /// Time at which the snapshot was taken, in seconds since 1970. Copies keep it.
     pub created: u64,
-    /// Its bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Bytes of it that are written.
+    /// Number of bytes that are written.
     pub written: u64,
-    /// A hash of which parts are written.
+    /// Hash of the positions of the written parts.
     pub layout: u64,
-    /// Random bits, not all zero: equal for a snapshot and its copies in other pools alone. None for what can be
-    /// written, and for snapshots of older programs.
+    /// Random bits, not all zero, which only copies of the snapshot in other pools share. `None` for a volume that can
+    /// be written, and for snapshots of older programs.
     pub unique: Option<[u8; 16]>,
 }
 
-/// Whether two snapshots are one, or copies of each other.
+/// Result of comparing two snapshots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Likeness {
-    /// They are.
+    /// They are the same snapshot, or copies of each other.
     Same,
-    /// They look alike, and one of them has no random bits that would prove it.
+    /// Their times, sizes and layouts are equal, and one of them has no random bits that would prove that they are the
+    /// same.
     Alike,
-    /// They are not.
+    /// They are different snapshots.
     Other,
 }
 
@@ -95,8 +94,8 @@ sheave_base::setters!(Identity { pool: [u8; 16], volume: u32, created: u64, size
 });
 
 impl Identity {
-    /// Whether two snapshots are the same or copies of each other. Where one of them has no random bits, time, sizes
-    /// and places are all that is known: other data in the same places, of the same second, looks alike.
+    /// Compares two snapshots. If one of them has no random bits, only times, sizes and layouts are compared: a
+    /// snapshot with other data in the same places, taken in the same second, is [`Likeness::Alike`] too.
     pub fn compare(&self, other: &Identity) -> Likeness {
         let alike = self.created == other.created && self.is_same_layout(other);
         match (self.unique, other.unique) {
@@ -107,35 +106,35 @@ impl Identity {
         }
     }
 
-    /// Whether they have the same size, and data in the same places.
+    /// Returns true if both have the same size, and data in the same places.
     pub fn is_same_layout(&self, other: &Identity) -> bool {
         (self.size, self.written, self.layout) == (other.size, other.written, other.layout)
     }
 }
 
-/// What stands before the ranges.
+/// Metadata of a stream, which precedes the ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// The snapshot that it begins at; `None`: at nothing.
+    /// Snapshot that the diff starts from; `None` if it starts from an empty volume.
     pub from: Option<String>,
-    /// The snapshot that it leads to; `None`: to a volume as it was.
+    /// Snapshot that the diff leads to; `None` if it leads to the state of a volume without a snapshot.
     pub to: Option<String>,
-    /// Bytes of the volume that it leads to.
+    /// Size of the volume at the end of the diff, in bytes.
     pub size: u64,
-    /// Of the snapshot that it begins at.
+    /// Identity of the snapshot that the diff starts from.
     pub from_identity: Option<Identity>,
-    /// Of the snapshot that it leads to.
+    /// Identity of the snapshot that the diff leads to.
     pub to_identity: Option<Identity>,
 }
 
-/// A stream that is no diff, or cannot be read.
+/// Error of a stream that is not a valid diff, or cannot be read.
 #[derive(Debug)]
 pub struct DiffError {
-    /// The byte of the stream at which that showed.
+    /// Position in the stream at which the error was found, in bytes.
     pub at: u64,
-    /// What is wrong.
+    /// Message that names the cause.
     pub what: String,
-    /// Reading failed in this way; `None`: what was read is wrong.
+    /// Kind of the I/O error; `None` if the bytes were read and are wrong.
     pub io: Option<io::ErrorKind>,
 }
 

@@ -1,4 +1,4 @@
-//! A stream as records, checked (D1 to D4).
+//! Reads a stream as records, and enforces D1 to D4.
 
 use std::io::{ErrorKind, Read};
 
@@ -7,40 +7,40 @@ use super::{
     UNIQUE_MAGIC, Version,
 };
 
-/// A range of the volume.
+/// One range of the volume, or the end of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// So many bytes of data are to be taken with [`Reader::data`].
+    /// A range of data, whose bytes follow and are read with [`Reader::data`].
     Data {
-        /// First byte.
+        /// First byte of the range.
         pos: u64,
-        /// Bytes.
+        /// Number of bytes.
         len: u64,
     },
-    /// Reads as zeroes.
+    /// A range that reads as zeroes.
     Zeroes {
-        /// First byte.
+        /// First byte of the range.
         pos: u64,
-        /// Bytes.
+        /// Number of bytes.
         len: u64,
     },
-    /// There is no more.
+    /// The end of the stream.
     End,
 }
 
-/// Reads a stream; its memory does not depend on what the stream says.
+/// Reader of a stream. Its memory does not depend on the content of the stream (D4).
 #[derive(Debug)]
 pub struct Reader<R> {
     from: R,
     version: Version,
-    /// Bytes read.
+    /// Bytes read so far.
     at: u64,
-    /// The tag that ended the metadata.
+    /// Tag that was read and not handled yet: that of the first range, or `e` at the end.
     tag: Option<u8>,
     size: u64,
     /// End of the last range (D2).
     end: u64,
-    /// Bytes of data that were not taken yet.
+    /// Bytes of the current range's data that were not read yet.
     data: u64,
 }
 
@@ -59,17 +59,17 @@ impl<R: Read> Reader<R> {
         Ok((reader, header))
     }
 
-    /// Which format it is.
+    /// Returns the version of the stream.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// Bytes read so far.
+    /// Returns the number of bytes read so far.
     pub fn at(&self) -> u64 {
         self.at
     }
 
-    /// The next range. Data of the last one that was not taken is skipped.
+    /// Returns the next range. Skips what is left of the last range's data.
     #[expect(clippy::should_implement_trait, reason = "it fails, and its items borrow what follows them in the stream")]
     pub fn next(&mut self) -> Result<Record, DiffError> {
         let mut drain = [0; 4096];
@@ -90,7 +90,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Takes data of the last range: as much as is left of it and fits. The bytes taken.
+    /// Reads data of the current range into `buf`, as much as is left and fits. Returns the number of bytes.
     pub fn data(&mut self, buf: &mut [u8]) -> Result<usize, DiffError> {
         let now = self.data.min(buf.len() as u64) as usize;
         self.fill(&mut buf[..now], "data")?;
@@ -142,7 +142,8 @@ impl<R: Read> Reader<R> {
         self.word()
     }
 
-    /// Whether there was one already. Records of this tag that others wrote are skipped.
+    /// Reads an identity into `header`. Returns true if the header had it already. Skips records of other programs with
+    /// this tag.
     fn identity(&mut self, header: &mut Header) -> Result<bool, DiffError> {
         let len = self.len()?.unwrap_or(0);
         if len == UNIQUE_BYTES as u64 {
@@ -174,7 +175,8 @@ impl<R: Read> Reader<R> {
         Ok(whose.replace(identity).is_some())
     }
 
-    /// The same of random bits, which follow the identity that they belong to.
+    /// Reads the random bits of an identity, which must follow that identity. Returns true if it had random bits
+    /// already.
     fn unique(&mut self, header: &mut Header) -> Result<bool, DiffError> {
         let bytes: [u8; UNIQUE_BYTES] = self.array("the random bits of an identity")?;
         if !bytes.starts_with(UNIQUE_MAGIC) {
@@ -211,8 +213,9 @@ impl<R: Read> Reader<R> {
         Ok(if tag == b'w' { Record::Data { pos, len } } else { Record::Zeroes { pos, len } })
     }
 
-    /// Nothing comes after the last record.
+    /// Returns an error if anything follows the last record.
     fn expect_end(&mut self) -> Result<Record, DiffError> {
+        // A further call of `next` finds the end again.
         self.tag = Some(b'e');
         let mut more = [0];
         loop {
@@ -225,7 +228,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// A record that this program does not know: possible in version 2 alone.
+    /// Skips an unknown record. Version 1 has no lengths, so an unknown record is an error there.
     fn skip(&mut self, tag: u8) -> Result<(), DiffError> {
         match self.len()? {
             Some(len) => self.skip_bytes(len),
@@ -250,7 +253,7 @@ impl<R: Read> Reader<R> {
         Ok(self.array::<1>("the next record")?[0])
     }
 
-    /// The length of a record, which version 1 does not have.
+    /// Reads the length of a record; `None` in version 1, which has none.
     fn len(&mut self) -> Result<Option<u64>, DiffError> {
         match self.version {
             Version::V1 => Ok(None),

@@ -1,4 +1,4 @@
-//! What is written is read again; what no diff may have is refused, wherever it stands.
+//! Round trips of both versions, and streams that must be refused.
 
 use proptest::prelude::*;
 
@@ -26,7 +26,7 @@ fn header() -> Header {
     }
 }
 
-/// Data of 5,000 bytes at 4096, zeroes at 65536.
+/// Returns a stream with 5,000 bytes of data at 4096 and zeroes at 65536.
 fn stream(version: Version) -> Vec<u8> {
     let mut bytes = begin(version, &header());
     bytes.extend(data(version, 4096, 5000));
@@ -36,10 +36,9 @@ fn stream(version: Version) -> Vec<u8> {
     bytes
 }
 
-/// A range with its data.
 type Range = (Record, Vec<u8>);
 
-/// All of a stream.
+/// Reads a whole stream.
 fn read(bytes: &[u8]) -> Result<(Header, Vec<Range>), DiffError> {
     let (mut reader, header) = Reader::begin(bytes)?;
     let mut all = Vec::new();
@@ -76,7 +75,7 @@ fn both_versions_come_back() {
     }
 }
 
-/// As Ceph's page of the format has it, to the byte.
+/// Compares the encoding with the examples in Ceph's page of the format, byte by byte.
 #[test]
 fn the_bytes_are_those_of_the_format() {
     let plain = Header { from: Some("a".into()), to: Some("bc".into()), size: 258, ..Header::default() };
@@ -90,7 +89,7 @@ fn the_bytes_are_those_of_the_format() {
     assert_eq!(zeroes(Version::V2, 1, 2), b"z\x10\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0");
 }
 
-/// Programs before the random bits read records of 80 bytes and skip all others of tag 'i'.
+/// Older programs read identity records of 80 bytes and skip all others with tag 'i'.
 #[test]
 fn random_bits_are_a_record_of_their_own_that_older_programs_skip() {
     let with = begin(Version::V2, &header());
@@ -120,7 +119,7 @@ fn random_bits_are_a_record_of_their_own_that_older_programs_skip() {
 fn random_bits_decide_and_without_them_nothing_is_proved() {
     let one = identity(1);
     assert_eq!(one.compare(&one.pool([9; 16]).volume(3)), Likeness::Same);
-    // Deleted and taken anew within a second, over other data in the same places.
+    // A snapshot that was deleted and taken again within a second, over other data in the same places.
     assert_eq!(one.compare(&one.unique(Some([7; 16]))), Likeness::Other);
     for other in [one.created(2), one.size(1), one.written(1), one.layout(1)] {
         assert_eq!((one.compare(&other), one.unique(None).compare(&other)), (Likeness::Other, Likeness::Other));
@@ -174,7 +173,7 @@ fn what_no_diff_may_have_is_refused() {
 }
 
 proptest! {
-    /// Whatever the bytes: an error, or ranges that ascend within the size (D2).
+    /// Any bytes give an error, or ranges that ascend within the size (D2).
     #[test]
     fn any_bytes_are_a_diff_or_an_error(
         version in 0..2usize, at in 0..400usize, with in proptest::collection::vec(any::<u8>(), 1..40)

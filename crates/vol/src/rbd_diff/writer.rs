@@ -1,11 +1,11 @@
-//! Records as bytes.
+//! Encodes the records of a stream.
 
 use super::{BANNERS, Header, IDENTITY_BYTES, IDENTITY_MAGIC, Identity, UNIQUE_BYTES, UNIQUE_MAGIC, Version};
 
-/// The last record.
+/// Last record of a stream.
 pub const END: &[u8] = b"e";
 
-/// The banner and all metadata. Identities are left out of version 1, which has no place for them.
+/// Encodes the banner and all metadata. Omits identities in version 1, which has no place for them.
 pub fn begin(version: Version, header: &Header) -> Vec<u8> {
     let mut bytes = BANNERS[version as usize].to_vec();
     for (tag, name) in [(b'f', &header.from), (b't', &header.to)] {
@@ -29,12 +29,12 @@ pub fn begin(version: Version, header: &Header) -> Vec<u8> {
     bytes
 }
 
-/// What comes before `len` bytes of data.
+/// Encodes the head of a range of data; the caller writes the `len` bytes of data behind it.
 pub fn data(version: Version, pos: u64, len: u64) -> Vec<u8> {
     range(version, b'w', pos, len, len)
 }
 
-/// A range that reads as zeroes.
+/// Encodes a range that reads as zeroes.
 pub fn zeroes(version: Version, pos: u64, len: u64) -> Vec<u8> {
     range(version, b'z', pos, len, 0)
 }
@@ -45,7 +45,7 @@ fn range(version: Version, tag: u8, pos: u64, len: u64, follows: u64) -> Vec<u8>
     bytes
 }
 
-/// One record; `follows` bytes come after it and belong to it.
+/// Appends one record. Its length counts `follows` further bytes, which the caller writes behind it.
 fn put(bytes: &mut Vec<u8>, version: Version, tag: u8, body: &[u8], follows: u64) {
     bytes.push(tag);
     if version == Version::V2 {
@@ -54,8 +54,8 @@ fn put(bytes: &mut Vec<u8>, version: Version, tag: u8, body: &[u8], follows: u64
     bytes.extend_from_slice(body);
 }
 
-/// `shv-id-1`, whose it is and seven zeroes, pool, volume and four zeroes, created, size, written, layout, a reserved
-/// word.
+/// Encodes an identity: `shv-id-1`, the tag `whose` and seven zeroes, pool, volume and four zeroes, created, size,
+/// written, layout, a reserved word.
 fn encode(whose: u8, identity: &Identity) -> Vec<u8> {
     let mut bytes = IDENTITY_MAGIC.to_vec();
     bytes.extend_from_slice(&u64::from(whose).to_le_bytes());
@@ -67,7 +67,7 @@ fn encode(whose: u8, identity: &Identity) -> Vec<u8> {
     bytes
 }
 
-/// `shv-id-2`, whose it is and seven zeroes, the random bits.
+/// Encodes random bits: `shv-id-2`, the tag `whose` and seven zeroes, the bits.
 fn encode_unique(whose: u8, unique: [u8; 16]) -> [u8; UNIQUE_BYTES] {
     let mut bytes = [0; UNIQUE_BYTES];
     bytes[..8].copy_from_slice(UNIQUE_MAGIC);

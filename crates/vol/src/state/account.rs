@@ -1,24 +1,26 @@
-//! The account of metadata: how many pages the next checkpoint needs, and who may make it need more.
+//! Accounting of metadata pages: the pages that the next checkpoint needs, and the rule for operations that add to
+//! them.
 //!
-//! A checkpoint writes its pages beside those in use, so it has to find as many that are free; the pages that it
-//! replaces are free after it only. A pool whose next checkpoint finds too few could not flush, delete or close any
-//! more. So every change that makes pages dirty is paid for before it is made.
+//! A checkpoint writes its pages beside those in use, so it needs as many free pages. The pages that it replaces become
+//! free only afterwards. A pool without enough free pages for its next checkpoint could no longer flush, delete or
+//! close. So every change first reserves the pages that it will make dirty.
 //!
 //! Owns the numbers and the rule. Does not own the pages ([`alloc::pages`](crate::state::alloc::pages)), nor what a
 //! checkpoint writes ([`checkpoint`](crate::engine::checkpoint)).
 //!
-//! - M1: the free pages are enough for the next checkpoint and for the bare volume table of one after it. The second
-//!   one pays for a delete, whatever the first one left.
-//! - M2: [`State::pages_due`] is never less than what a checkpoint writes. Each change of the table of volumes, of a
-//!   map and of the regions of checksums keeps it up to date, so that asking costs a few additions. The table counts
-//!   as a whole, whatever has changed in it: a checkpoint may have to pack it anew.
-//! - M3: who gives space back may use pages that who takes space may not ([`Spender`]), so that a pool that is full for
-//!   writes still takes discards, and one that is full for discards still flushes, deletes and closes.
-//! - M4: on a device that gives space when it is written, so many of the free pages have space for certain that M1
-//!   holds for these alone ([`stock`](crate::engine::stock)).
+//! - M1: the free pages suffice for the next checkpoint, and for the bare volume table of the checkpoint after it: with
+//!   the latter a delete is always possible, however few pages the next checkpoint leaves.
+//! - M2: [`State::pages_due`] is never less than the number of pages that a checkpoint writes. Each change of the
+//!   volume table, of a map and of checksum regions updates its terms, so a query costs a few additions. The volume
+//!   table counts in full, whatever has changed: a checkpoint may have to repack it.
+//! - M3: operations that free space may use pages that are closed to operations which take space ([`Spender`]). So a
+//!   pool that is full for writes still takes discards, and one that is full for discards still flushes, deletes and
+//!   closes.
+//! - M4: on a device that allocates space when it is written, M1 holds for the free pages that certainly have space
+//!   there, without the others ([`stock`](crate::engine::stock)).
 //!
-//! Called under the pool's lock by volumes and by changes of the table, before they change anything. Who lets the lock
-//! go between the question and the change asks again: others may have used meanwhile what there was.
+//! Called under the pool's lock by volumes and by changes of the table, before they change anything. A caller that
+//! drops the lock between the check and the change must check again, as others may have used the pages meanwhile.
 
 use crate::format::journal::Bounds;
 use crate::format::superblock::Geometry;
@@ -29,59 +31,61 @@ use crate::format::settings::Checksum;
 use crate::state::State;
 use crate::state::sums::regions::Regions;
 
-/// Pages of a table of volumes that may become longer by one entry: of this checkpoint, and of the next.
+/// Pages to reserve for a change that may add an entry to the volume table: for the next checkpoint, and for the one
+/// after it.
 pub(crate) const ENTRY_COST: u64 = 6;
-/// Nodes of a map that a change of one unit, or of both ends of a range in one slot, makes dirty: an index node, and
-/// the leaves of both ends.
+/// Map nodes that a change of one unit makes dirty, or a change of a range within one slot: an index node, and the
+/// leaves of both ends.
 const NODES_COST: u64 = 3;
-/// Pages of checksums for a unit that is copied, or that takes off the marks of whose it was before: that of its
+/// Checksum pages for a unit that is copied, or that is reused and loses the marks of its former use: the page of its
 /// region, and the index page above.
 const COPY_COST: u64 = 2;
 
-/// Who wants pages; what each leaves to those below it (M3).
+/// Kind of an operation that needs pages. Each kind leaves a share of the spare pages to the kinds listed after it
+/// (M3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spender {
-    /// New volumes, copies, names: they leave half of the spare pages.
+    /// New volumes, copies, renames: leave half of the spare pages.
     Table,
-    /// Writes that take space leave a quarter.
+    /// Writes that take space: leave a quarter.
     Write,
-    /// Discards, overwrites in pools with checksums, shrinking and rollback leave an eighth.
+    /// Discards, overwrites in pools with checksums, shrinking and rollback: leave an eighth.
     Discard,
-    /// The end of a write whose data is on the device leaves what flushes and deletes need.
+    /// Completion of a write whose data is on the device: leaves only what flushes and deletes need.
     EndOfWrite,
 }
 
-/// Pages that writes leave for discards, flushes and deletes, at most.
+/// Upper limit of the pages with space that writes leave for discards, flushes and deletes.
 const MOST_EXTRA: u64 = 256;
 
-/// Nodes that may be dirty, at most: half as many as a journal may change.
+/// Most dirty nodes: half as many as a journal may change.
 const MOST_DIRTY: u64 = Bounds::MOST_NODES / 2;
 
-/// Free units that data does not get, for a pool of this size.
+/// Free units that only metadata may take, for a pool of this size.
 pub(crate) fn reserve_units(geometry: &Geometry) -> u64 {
     geometry.reserve_units()
 }
 
 impl State {
-    /// Pages that the next checkpoint writes, at most (M2).
+    /// Upper bound of the pages that the next checkpoint writes (M2).
     pub(crate) fn pages_due(&self) -> u64 {
         let sums = self.sums.as_ref().map_or(0, Regions::pages_due);
         let kept = self.kept.rewrite.unwrap_or(0) + self.kept.upper_due;
         self.tree.dirty_nodes() + self.table.upper_due() + self.table.bare_pages() + sums + kept
     }
 
-    /// Whether the next checkpoint may need `more` pages than now, for this spender (M1, M3).
+    /// Returns whether an operation of kind `who` may add `more` pages to the next checkpoint (M1, M3).
     pub(crate) fn can_pay(&self, more: u64, who: Spender) -> bool {
         let due = self.pages_due() + more;
         self.has_room(due, who) && self.tree.pages.stock() >= self.stock_wanted(due, who)
     }
 
-    /// Whether there are enough free pages, with space or without.
+    /// Returns whether enough pages are free. Counts pages for which the host may lack space too.
     pub(crate) fn has_room(&self, due: u64, who: Spender) -> bool {
         self.tree.pages.available(&self.tree.units) >= self.wanted(due, who)
     }
 
-    /// Free pages that there must be when the next checkpoint needs `due`.
+    /// Free pages required when the next checkpoint needs `due`.
     fn wanted(&self, due: u64, who: Spender) -> u64 {
         let left = match who {
             Spender::Table => self.spare_pages / 2,
@@ -92,7 +96,7 @@ impl State {
         due + self.table.bare_pages() + left
     }
 
-    /// Pages with space that there must be when the next checkpoint needs `due` (M4).
+    /// Free pages with space required when the next checkpoint needs `due` (M4).
     pub(crate) fn stock_wanted(&self, due: u64, who: Spender) -> u64 {
         let extra = (self.spare_pages / 4).min(MOST_EXTRA);
         let left = match who {
@@ -103,7 +107,8 @@ impl State {
         due + self.table.bare_pages() + left
     }
 
-    /// Whether a checkpoint could help who cannot pay: it makes all pages clean and frees those that were given up.
+    /// Returns whether `who` could add `more` pages after a checkpoint. That would clean all nodes, and free the pages
+    /// given up.
     pub(crate) fn can_pay_after_checkpoint(&self, more: u64, who: Spender) -> bool {
         let free = self.tree.pages.available(&self.tree.units) + self.tree.pages.given_up();
         let (due, stock) = (self.table.bare_pages() + more, self.tree.pages.stock());
@@ -111,36 +116,36 @@ impl State {
         free >= self.wanted(due, who) && stock >= self.stock_wanted(due, who)
     }
 
-    /// What a change of units `first..=last` of a volume adds to the next checkpoint, at most.
+    /// Upper bound of the pages that a change of units `first..=last` of a volume adds to the next checkpoint.
     pub(crate) fn cost_of_units(&self, volume: u32, first: u64, last: u64) -> u64 {
         let geometry = &self.tree.map.geometry;
         let nodes = |shift: u32| (last >> shift) - (first >> shift);
         let nodes = NODES_COST + nodes(geometry.leaf_shift) + nodes(geometry.slot_shift());
         let slots = (last >> geometry.slot_shift()) + 1;
-        // A copy that is being made, which a write changes too, was charged for when it was made, and no checkpoint has
-        // it yet.
+        // A write to a volume that is being copied may change the unfinished copy too. That adds no pages here: the
+        // copy was charged for when it was begun, and no checkpoint contains it yet.
         let copy = if self.sums.is_some() { COPY_COST } else { 0 };
         nodes + self.table.upper_more(volume, slots) + copy
     }
 
-    /// What a new volume with the map of another adds to the next checkpoint, at most.
+    /// Upper bound of the pages that a new volume with the map of `volume` adds to the next checkpoint.
     pub(crate) fn cost_of_map(&self, volume: u32) -> u64 {
         self.table.get(volume).map_or(0, |vol| upper_pages(vol.slots, vol.core.top.used()))
     }
 
-    /// What marks for these blocks, which are of one region, add to the next checkpoint, at most.
+    /// Upper bound of the pages that marks for these blocks, all of one region, add to the next checkpoint.
     pub(crate) fn cost_of_marks(&self, bad: &[Mismatch]) -> u64 {
         let (Some(regions), Some(found)) = (&self.sums, bad.first()) else { return 0 };
         let region = regions.sums.region_of(found.block);
         regions.cost_of(region..region + 1)
     }
 
-    /// What opening these regions for writes adds to the next checkpoint, at most.
+    /// Upper bound of the pages that opening these regions adds to the next checkpoint.
     pub(crate) fn cost_of_intent(&self, regions: std::ops::Range<u64>) -> u64 {
         self.sums.as_ref().map_or(0, |sums| sums.cost_of(regions))
     }
 
-    /// Sets what depends on the size of the pool and on the number of its volumes.
+    /// Updates the limits that depend on the size of the pool and the number of its volumes.
     pub(crate) fn set_reserve(&mut self) {
         let tree = &mut self.tree;
         let geometry = self.sb.geometry();
@@ -154,12 +159,13 @@ impl State {
             _ => Regions::reserve_pages(geometry.regions(self.sb.total_units)),
         };
         tree.pages.keep = if tree.pages.sparse { spare / 2 + 2 * self.table.bare_pages() + sums } else { 0 };
-        // What is kept free for pages is data's no more, and need not be reserved.
+        // Units in the stock are metadata already. Data cannot take them, so the reserve need not contain them.
         let pages = (spare + table + sums).div_ceil(per_unit).saturating_sub(tree.pages.stocked_units());
         tree.units.reserve = tree.pages.copies() * pages;
     }
 
-    /// Whether metadata has little room; `is_low`: whether it had. New volumes are refused a little later.
+    /// Returns whether free metadata space is low. `is_low` is the previous result, for the hysteresis. New volumes are
+    /// still accepted for a while after that.
     pub(crate) fn is_metadata_low(&self, is_low: bool) -> bool {
         let left = if is_low { self.spare_pages * 7 / 8 } else { self.spare_pages * 3 / 4 };
         let sums = self.sums.as_ref().map_or(0, Regions::pages_due);

@@ -1,9 +1,11 @@
-//! What each record does to the state: once, for the operation itself and for its replay.
+//! The effect of each journal record on the state, shared by the operation itself and by its replay.
 //!
-//! Owns the meaning of records. Does not own when they are recorded, nor that nobody uses what they change.
+//! Owns the meaning of records. Does not own the time at which they are recorded; callers ensure that nothing uses the
+//! parts that a record changes.
 //!
-//! - I1: a record that was applied before changes nothing; a record about what does not exist is passed over.
-//! - I2: who gets the map of a volume gets its damage. Only a replay meets any: an open pool copies no damaged map.
+//! - I1: applying a record a second time changes nothing. A record about a volume that does not exist is skipped.
+//! - I2: a volume that receives the map of another one receives its damage too. Only replay meets damage here: an open
+//!   pool copies no damaged map.
 //!
 //! Called by operations under the pool's lock, and by recovery.
 
@@ -20,7 +22,6 @@ use crate::state::extent_map::tree::EntryPlace;
 use crate::state::table::{Vol, VolumeCore};
 
 impl State {
-    /// Does what the record says.
     pub(crate) fn apply(&mut self, record: &Record) -> Result<(), Status> {
         match record {
             Record::Set { volume, unit, phys, written } => self.apply_set(*volume, *unit, *phys, written),
@@ -69,7 +70,7 @@ impl State {
         }
     }
 
-    /// `Create` and `Copy`.
+    /// Applies `Create` and `Copy`.
     fn apply_new(&mut self, record: &Record) -> Result<(), Status> {
         let (volume, grows, size, max_size, created, name) = match record {
             Record::Create { volume, grows, size, max_size, created, name }
@@ -108,7 +109,7 @@ impl State {
         if source == 0 {
             return Ok(());
         }
-        // One that has a part of its map must not be seen: where the rest is missing it would read as zeroes.
+        // A copy with only part of its map must not become visible: the missing part would read as zeroes.
         self.share(source, volume).inspect_err(|_| _ = self.detach(volume))
     }
 
@@ -121,7 +122,7 @@ impl State {
         Ok(())
     }
 
-    /// Gives `to`, which has no map, the map of `from`: all of it, or nothing if there is no memory.
+    /// Shares the map of `from` with `to`, whose map is empty. If memory is short, `to` stays empty.
     pub(crate) fn share(&mut self, from: u32, to: u32) -> Result<(), Status> {
         let source = self.vol(from)?;
         let (source, slots, damage) = (Arc::clone(&source.core), source.slots, source.damage.clone());
@@ -130,13 +131,14 @@ impl State {
         vol.damage = damage; // I2
         let target = Arc::clone(&vol.core);
         vol.slots = vol.slots.max(slots);
+        // The paths of both maps are shared from here on, so the cache of a replay must not have them (K1 of `known`).
         [from, to].into_iter().for_each(|id| self.tree.forget_ways(id));
         let shared = self.tree.share(&source.top, &target.top, slots);
         self.table.charge(to);
         shared
     }
 
-    /// Takes a volume out of the table; its map is still there.
+    /// Removes a volume from the table. Its map remains, to be dropped by `drop_some`.
     pub(crate) fn detach(&mut self, volume: u32) -> Option<Vol> {
         let vol = self.table.remove(volume)?;
         vol.upper.iter().for_each(|page| self.tree.pages.give_up(*page));
@@ -144,7 +146,7 @@ impl State {
         Some(vol)
     }
 
-    /// Drops a part of the map of a volume that is out of the table; false when nothing is left.
+    /// Drops one slot of the map of a detached volume. Returns false when no slot is left.
     pub(crate) fn drop_some(&mut self, vol: &mut Vol) -> bool {
         let Some(slot) = vol.core.top.last_used(vol.slots) else { return false };
         vol.slots = slot;
@@ -197,10 +199,12 @@ impl State {
         (0..count).try_for_each(|at| self.apply_set(volume, unit + at, phys + at, &[u64::MAX; 4]))
     }
 
-    /// Makes holes of units that are a part of a known leaf; false when they are not, and nothing was done.
+    /// Unmaps units of one cached leaf during replay. Returns false, and changes nothing, if the leaf is not cached, or
+    /// if the range is a whole leaf or reaches beyond it.
     fn unmap_known(&mut self, volume: u32, unit: u64, count: u64) -> bool {
         let entries = self.tree.map.geometry.leaf_entries() as u64;
         let Some(place) = self.tree.known(volume, unit) else { return false };
+        // `unmap_units` drops a whole leaf at once, and handles ranges of several leaves.
         if count == entries || place.slot as u64 + count > entries {
             return false;
         }
@@ -231,7 +235,7 @@ impl State {
         Ok(())
     }
 
-    /// Gives back a part of what lies beyond `size`; false when nothing is left there.
+    /// Unmaps part of the map beyond `size`. Returns false when no unit is left there.
     pub(crate) fn cut_some(&mut self, core: &Arc<VolumeCore>, size: u64) -> Result<bool, Status> {
         let geometry = self.tree.map.geometry;
         let first = geometry.units_of(size);
@@ -264,7 +268,8 @@ impl State {
         Ok(())
     }
 
-    /// Gives a volume the map and the size of another. The index nodes that it had are to be put, each at its time.
+    /// Gives `volume` the map and the size of `source`. Returns the index nodes of its old map, which the caller
+    /// releases one at a time.
     pub(crate) fn exchange(&mut self, volume: u32, source: u32) -> Result<Vec<u32>, Status> {
         let (vol, from) = (self.vol(volume)?, self.vol(source)?);
         let (core, had) = (Arc::clone(&vol.core), vol.slots);
@@ -281,7 +286,6 @@ impl State {
         Ok(old)
     }
 
-    /// Makes holes of whole units.
     pub(crate) fn unmap_units(&mut self, core: &Arc<VolumeCore>, from: u64, count: u64) -> Result<(), Status> {
         let geometry = self.tree.map.geometry;
         let slots = self.vol(core.id)?.slots;
@@ -318,7 +322,8 @@ impl State {
     }
 
     fn unmap_in_leaf(&mut self, core: &Arc<VolumeCore>, from: u64, to: u64) -> Result<(), Status> {
-        // Also where there are only holes: what a pool records has space, but a record may be replayed once more.
+        // Holes are counted too: the units had space when the record was written, and a replay may find holes in their
+        // place.
         self.tree.count_part();
         let spot = self.tree.map.find(&core.top, from);
         let with_space = self.tree.with_space(EntryPlace { leaf: spot.leaf, slot: spot.slot }, to - from);
@@ -331,7 +336,8 @@ impl State {
         Ok(())
     }
 
-    /// Blocks of a unit are not written any more; without any it is a hole. True if anything changed.
+    /// Clears the written bits of blocks of a unit; a unit without written blocks becomes a hole. Returns true if
+    /// anything changed.
     pub(crate) fn clear_blocks(
         &mut self,
         core: &Arc<VolumeCore>,

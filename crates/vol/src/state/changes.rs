@@ -1,13 +1,13 @@
-//! What waits for a commit: which units, sizes and records, and what each of them is as a record.
+//! Changes that wait for a commit: units, sizes and records, and the journal record of each.
 //!
-//! Owns the lists of the [state](State) that a commit takes, and what of them comes back when it fails.
+//! Owns the lists in the [state](State) that a commit takes, and the return of their items to the state when it fails.
 //!
-//! - L1: an entry has `LISTED` only if its volume's unit stands in the list, so that its next change may rely on that
-//!   (I3 of [`entry`](super::extent_map::entry)). So who sets it has just changed the entry for one volume, on a way of
-//!   that volume's own or while a copy of it settles; nothing else sets it.
-//! - L2: no copy is born with a listed unit: what waits is turned into records before the record of the copy.
+//! - L1: an entry has `LISTED` only if the unit of its volume is in the list, and the next change of the entry relies
+//!   on that (I3 of [`entry`](super::extent_map::entry)). So `LISTED` is set only by code that has just changed the
+//!   entry for one volume, on an exclusive path of that volume or while a copy of the volume settles.
+//! - L2: a copy never starts with a listed unit: before its record is added, waiting changes of units become records.
 //!
-//! Called under the pool's lock by commits and by who changes a volume.
+//! Called under the pool's lock by commits and by changes of volumes.
 
 use super::State;
 use super::extent_map::Entry;
@@ -16,18 +16,18 @@ use super::plan::Taken;
 use crate::format::record::Record;
 
 impl State {
-    /// Whether there is nothing to record.
+    /// Returns whether nothing waits for a commit.
     pub(crate) fn is_clean(&self) -> bool {
         self.dirty.is_empty() && self.pending.is_empty() && self.grown.is_empty()
     }
 
-    /// The size of a volume, for the journal; none if it has gone.
+    /// Returns the size record of a volume; `None` if it is gone.
     pub(crate) fn size_of(&self, volume: u32) -> Option<Record> {
         let size = self.table.get(volume)?.size_to_write();
         Some(Record::Resize { volume, size })
     }
 
-    /// The size of a volume has grown, and units of it with it: both are for the same commit.
+    /// Lists a volume that has grown, so that its size is recorded in the same commit as the units of the growth.
     pub(crate) fn list_grown(&mut self, volume: u32) {
         if let Some(vol) = self.table.get_mut(volume)
             && !vol.grown
@@ -38,7 +38,7 @@ impl State {
         }
     }
 
-    /// Takes a volume off the list of those that have grown; its record, if it was there.
+    /// Removes a volume from the list of grown volumes. Returns its size record if it was in the list.
     pub(crate) fn unlist_grown(&mut self, volume: u32) -> Option<Record> {
         let vol = self.table.get_mut(volume).filter(|vol| vol.grown)?;
         vol.grown = false;
@@ -46,13 +46,13 @@ impl State {
         self.size_of(volume)
     }
 
-    /// Where a volume's unit is, as it is now, if there is a leaf for it.
+    /// Returns the present place and entry of a volume's unit, if there is a leaf for it.
     pub(crate) fn find(&self, volume: u32, unit: u64) -> Option<(EntryPlace, Entry)> {
         let spot = self.tree.map.find(&self.table.get(volume)?.core.top, unit);
         (spot.leaf != 0).then_some((EntryPlace { leaf: spot.leaf, slot: spot.slot }, spot.entry))
     }
 
-    /// What a unit is now, for the journal; none if the volume has gone.
+    /// Returns the record of a unit's present state; `None` if the volume is gone.
     pub(crate) fn record_of(&self, volume: u32, unit: u64) -> Option<Record> {
         self.table.get(volume)?;
         let nothing = Record::Set { volume, unit, phys: 0, written: [0; 4] };
@@ -64,7 +64,7 @@ impl State {
         Some(Record::Set { volume, unit, phys: entry.phys(), written })
     }
 
-    /// Takes all that waits; from here on changes are for the next commit.
+    /// Takes all waiting changes. Later changes belong to the next commit.
     pub(crate) fn take(&mut self) -> Taken {
         #[cfg(any(debug_assertions, test))]
         self.met.taken();
@@ -91,13 +91,13 @@ impl State {
         }
     }
 
-    /// A commit of records failed, and a checkpoint was required (`Next::require`): its records wait again, before what
-    /// came since, and what it let go waits for the checkpoint.
+    /// Takes the changes of a failed commit back, after a checkpoint was required (`Next::require`). Their records wait
+    /// again, before newer ones, and their freed units wait for the checkpoint.
     ///
-    /// Units are not listed again, nor are sizes: the checkpoint has every entry and every size as they are when it is
-    /// planned. The unit of a volume may be another's too by now: a copy may share its leaf, a rollback may have put
-    /// the leaf of a snapshot there, a hole or a smaller size may have taken it away (L1). Only `DIRTY` is left to be
-    /// taken off, as of units whose records are written already.
+    /// Units and sizes are not listed again, because the checkpoint will contain every entry and every size as they are
+    /// when it is planned. And the unit may not belong to this volume alone any more: a copy may share its leaf, a
+    /// rollback may have put the leaf of a snapshot there, and a hole or a smaller size may have removed it (L1). Only
+    /// `DIRTY` remains to be cleared, as for units whose records are already in `pending`.
     pub(crate) fn untake(&mut self, mut taken: Taken) {
         debug_assert!(
             self.next.is_required() || taken.units.is_empty() && taken.grown.is_empty(),
@@ -113,10 +113,11 @@ impl State {
         self.tree.freed.append(since);
     }
 
-    /// Turns the changes of a volume that wait for a commit into records.
+    /// Turns the waiting changes of a volume into records.
     pub(crate) fn record_changes_of(&mut self, id: u32) {
         let (ours, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.dirty).into_iter().partition(|at| at.0 == id);
         self.dirty = others;
+        // The size comes before the units of the growth, as in a commit.
         let size = self.unlist_grown(id);
         self.pending.extend(size);
         for &(volume, unit) in &ours {
@@ -129,6 +130,6 @@ impl State {
     }
 }
 
-/// What debug builds check and count, for the crash simulator and for tests.
+/// Checks and counters of debug builds, for the crash simulator and for tests.
 #[cfg(any(debug_assertions, test))]
 mod checked;

@@ -1,6 +1,6 @@
-//! Units and nodes that owners have let go, each under the grace of those who may still use it.
+//! Units and nodes that owners have released, each under the grace of its possible users.
 //!
-//! Owns the lists. When what is on them may be used again is the matter of [`limbo`](super::limbo).
+//! Owns the lists. The time at which an item may be reused is decided in [`limbo`](super::limbo).
 //!
 //! Filled by [`Tree`](super::extent_map::tree::Tree), taken by commits.
 
@@ -9,21 +9,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use sheave_base::grace::Grace;
 use sheave_base::sync::Arc;
 
-/// Units and nodes that an owner has let go.
+/// Units and nodes that an owner has released.
 #[derive(Debug, Default)]
 pub(crate) struct Freed {
-    /// Runs of units without owners: first, count.
+    /// Runs of units without owners, as (first, count).
     units: Vec<(u64, u64)>,
     pub(crate) index: Vec<u32>,
     pub(crate) leaves: Vec<u32>,
-    /// Units and nodes with other owners: they lose one when they have passed the gate.
+    /// Units and nodes with other owners. They lose this owner when they have passed the deferred-free queue.
     pub(crate) shared_units: Vec<u64>,
     pub(crate) shared_index: Vec<u32>,
     pub(crate) shared_leaves: Vec<u32>,
 }
 
 impl Freed {
-    /// One more unit.
+    /// Adds a unit without owners.
     pub(crate) fn unit(&mut self, unit: u64) {
         match self.units.last_mut() {
             Some((first, count)) if *first + *count == unit => *count += 1,
@@ -31,7 +31,7 @@ impl Freed {
         }
     }
 
-    /// Units without owners, in runs.
+    /// Makes a list from runs of units without owners.
     pub(crate) fn of_units(units: Vec<(u64, u64)>) -> Freed {
         Freed { units, ..Freed::default() }
     }
@@ -45,7 +45,7 @@ impl Freed {
             && self.shared_leaves.is_empty()
     }
 
-    /// Whether anything in it has other owners.
+    /// Returns whether any item has other owners.
     pub(crate) fn has_shared(&self) -> bool {
         !(self.shared_units.is_empty() && self.shared_index.is_empty() && self.shared_leaves.is_empty())
     }
@@ -63,7 +63,7 @@ impl Freed {
         self.shared_leaves.append(&mut other.shared_leaves);
     }
 
-    /// Takes a part out: so many units and nodes at most, none of those with other owners.
+    /// Removes up to `most` units and nodes without owners.
     pub(crate) fn take_some(&mut self, most: u64) -> Freed {
         let mut part = Freed::default();
         let mut left = most;
@@ -85,23 +85,23 @@ impl Freed {
         part
     }
 
-    /// The units, one by one.
+    /// Units without owners.
     pub(crate) fn units(&self) -> impl Iterator<Item = u64> + '_ {
         self.units.iter().flat_map(|&(first, count)| first..first + count)
     }
 }
 
-/// Nodes that have one parent more than refer to them, while a map is damaged ([`quarantine`](super::quarantine)).
+/// Nodes with an extra parent while a map is damaged ([`quarantine`](super::quarantine)).
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     pub(crate) index: BTreeSet<u32>,
     pub(crate) leaves: BTreeSet<u32>,
 }
 
-/// What owners have let go, by the grace of those who may still use it: each owner has one of its own.
+/// Releases grouped by the grace that they wait for. Each owner has a grace of its own.
 #[derive(Debug, Default)]
 pub(crate) struct LetGo {
-    /// By the address of the grace, which the grace beside it keeps.
+    /// Keyed by the address of the grace. The `Arc` beside it keeps that address in use.
     by: BTreeMap<usize, (Arc<Grace>, Freed)>,
 }
 
@@ -110,7 +110,7 @@ fn key(grace: &Arc<Grace>) -> usize {
 }
 
 impl LetGo {
-    /// What those in this grace have let go.
+    /// Returns the list of releases under `grace`.
     pub(crate) fn by(&mut self, grace: &Arc<Grace>) -> &mut Freed {
         &mut self.by.entry(key(grace)).or_insert_with(|| (Arc::clone(grace), Freed::default())).1
     }
@@ -125,12 +125,11 @@ impl LetGo {
         }
     }
 
-    /// Each owner's: the address of the grace, the grace, what was let go.
+    /// Releases of each owner: address of the grace, the grace, the list.
     pub(crate) fn into_owners(self) -> impl Iterator<Item = (usize, Arc<Grace>, Freed)> {
         self.by.into_iter().map(|(at, (grace, freed))| (at, grace, freed))
     }
 
-    /// Without the graces.
     #[cfg(all(test, not(shuttle)))]
     pub(crate) fn into_freed(self) -> impl Iterator<Item = Freed> {
         self.by.into_values().map(|(_, freed)| freed)

@@ -1,21 +1,21 @@
-//! Records of the journal about places of maps whose pages are damaged, kept until the pages can be read.
+//! Journal records about damaged map pages, kept until the pages can be read.
 //!
-//! A crash leaves records in the journal. Some may be about a place of a map whose page gives nothing. A checkpoint has
-//! the reference to that page in its place, and nothing else; so these records are not applied, but kept: the
-//! checkpoint has them in [pages of their own](crate::format::page::kept), and each opening applies them again, before
-//! its journal, or keeps them on. So a pool with a damaged map takes everything but changes of that map, whatever its
-//! journal has.
+//! After a crash the journal may have records about a part of a map whose page cannot be read. A checkpoint can only
+//! carry the reference to that page, so such records are kept instead of applied: the checkpoint stores them in
+//! [pages](crate::format::page::kept) of their own, and each later opening applies them before its journal, or keeps
+//! them again. So a pool with a damaged map allows everything except changes of that map, whatever its journal has.
 //!
-//! Owns which records are kept ([`LostMap::kept`]), and the pages that have them.
+//! Owns the list of kept records ([`LostMap::kept`]) and the pages that store them.
 //!
-//! - K1: nothing of a map is changed in the place of a damaged page: records about it are kept, those about a range are
-//!   cut into parts. So what is in memory there is empty, and drafts of checkpoints have the page itself.
-//! - K2: records are kept by volume, and a copy gets those of what it is a copy of. So they need no order but their
-//!   own, and no record of another kind. A deleted volume has none; one that was rolled back has those of its source.
-//! - K3: the first checkpoint of an opening writes all of them. Later ones write nothing, unless a volume was rolled
-//!   back: records of deleted volumes mean nothing, as in the journal.
-//! - K4: units that kept records name are in quarantine: they are in no list of free units of the checkpoint that
-//!   recovery has read, or are taken out of it ([`State::without_kept`]).
+//! - K1: the part of a map below a damaged page is never changed: records about that part are kept, and records about a
+//!   range are split. So that part is empty in memory, and checkpoints refer to the damaged page itself.
+//! - K2: records are kept by volume, and a copy of a volume gets a copy of its records. So the order of
+//!   records matters only within a volume. A deleted volume has no kept records. A volume that was rolled back has
+//!   those of its source.
+//! - K3: the first checkpoint of an opening writes all kept records. Later checkpoints write them again only after a
+//!   rollback; records of deleted volumes may remain, as they have no effect.
+//! - K4: units that kept records name are in quarantine: they are absent from the free list of the checkpoint that
+//!   recovery has read, or are removed from that list ([`State::without_kept`]).
 //!
 //! Called by [`apply`](super::apply), recovery and checkpoints.
 
@@ -33,12 +33,12 @@ use crate::format::record::Record;
 use crate::format::superblock::Geometry;
 use crate::format::{KEPT_PAYLOAD, MAX_LEVEL, MAX_VOLUME_UNITS};
 
-/// Records that are kept at most, those counted again that a copy of a volume takes along: as many as the largest
-/// journal has of the smallest.
+/// Most kept records. The records that a copy of a volume takes with it count again. The limit is the number of the
+/// smallest records that fit the largest journal.
 const MOST_RECORDS: u64 = 1 << 21;
 
 impl LostMap {
-    /// Units in the places of damaged pages, as ranges that ascend.
+    /// Unit ranges below damaged pages, ascending and disjoint.
     fn ranges(&self, geometry: &Geometry) -> &[(u64, u64)] {
         self.ranges.get_or_init(|| {
             let range = |level: u16, number: u64| {
@@ -60,14 +60,14 @@ impl LostMap {
         })
     }
 
-    /// Whether the unit lies in the place of a damaged page.
+    /// Returns whether the unit lies below a damaged page.
     fn has(&self, geometry: &Geometry, unit: u64) -> bool {
         let ranges = self.ranges(geometry);
         let next = ranges.partition_point(|range| range.1 <= unit);
         ranges.get(next).is_some_and(|range| range.0 <= unit)
     }
 
-    /// The parts of a range of units, in order; true: the part lies in the places of damaged pages.
+    /// Splits a range of units into parts, in order; true marks the parts below damaged pages.
     fn parts(&self, geometry: &Geometry, units: Range<u64>) -> Vec<(Range<u64>, bool)> {
         let (mut parts, mut at) = (Vec::new(), units.start);
         for &(first, end) in self.ranges(geometry).iter().filter(|range| range.1 > units.start) {
@@ -89,13 +89,13 @@ impl LostMap {
 }
 
 impl State {
-    /// Whether a unit of a volume lies in the place of a damaged page.
+    /// Returns whether a unit of a volume lies below a damaged page.
     pub(crate) fn is_lost(&self, volume: u32, unit: u64) -> bool {
         let lost = self.table.get(volume).and_then(|vol| vol.damage.as_ref());
         lost.is_some_and(|lost| lost.has(&self.sb.geometry(), unit))
     }
 
-    /// Keeps a record about places of damaged pages (K1).
+    /// Keeps a record about units below damaged pages (K1).
     pub(crate) fn keep(&mut self, record: Record) {
         let vol = self.table.get_mut(record.volume());
         let Some(lost) = vol.and_then(|vol| vol.damage.as_mut()) else { return };
@@ -109,7 +109,7 @@ impl State {
         self.kept.rewrite.get_or_insert(0);
     }
 
-    /// Makes holes of units of a volume with a damaged map, and keeps what is about damaged pages.
+    /// Unmaps units of a volume with a damaged map, and keeps records for the parts below damaged pages.
     pub(crate) fn unmap_or_keep(&mut self, core: &Arc<VolumeCore>, units: Range<u64>) -> Result<(), Status> {
         let geometry = self.sb.geometry();
         let lost = self.table.get(core.id).and_then(|vol| vol.damage.as_ref());
@@ -124,13 +124,14 @@ impl State {
         Ok(())
     }
 
-    /// Takes out what lies beyond `size` of a volume with a damaged map, and keeps what is about damaged pages.
+    /// Unmaps everything beyond `size` of a volume with a damaged map, and keeps records for the parts below damaged
+    /// pages.
     pub(crate) fn cut_or_keep(&mut self, core: &Arc<VolumeCore>, size: u64) -> Result<(), Status> {
         self.unmap_or_keep(core, self.tree.map.geometry.units_of(size)..MAX_VOLUME_UNITS)?;
         self.clear_or_keep(core, size)
     }
 
-    /// What lies behind `size` in its unit is not written.
+    /// Clears the written bits of the blocks behind `size` in the unit where `size` lies, or keeps a record for that.
     fn clear_or_keep(&mut self, core: &Arc<VolumeCore>, size: u64) -> Result<(), Status> {
         let geometry = self.tree.map.geometry;
         let (unit, inside) = (size >> geometry.unit_shift, size & (geometry.unit_bytes() - 1));
@@ -145,7 +146,7 @@ impl State {
         self.clear_blocks(core, unit, blocks, geometry.blocks() - blocks).map(drop)
     }
 
-    /// Recovery: does what a record says that was kept, or keeps it on.
+    /// Recovery: applies a kept record, or keeps it again.
     pub(crate) fn apply_kept(&mut self, record: &Record) -> Result<(), Status> {
         let Record::Resize { volume, size } = record else { return self.apply(record) };
         let Some(vol) = self.table.get(*volume) else { return Ok(()) };
@@ -153,15 +154,16 @@ impl State {
         self.clear_or_keep(&core, *size)
     }
 
-    /// Who gets the map of `from` gets its damage, and a copy of what is kept. A damaged page above those that volumes
-    /// share cannot be in two maps.
+    /// Called before the map of `from` is copied to another volume, which then has the same damage and kept records.
+    /// Sets `is_too_much` if a page above the levels that maps share is damaged: such a page cannot belong to two maps,
+    /// so no checkpoint could contain both.
     pub(crate) fn note_copied(&mut self, from: u32) {
         let lost = self.table.get(from).and_then(|vol| vol.damage.as_ref());
         let mut pages = lost.iter().flat_map(|lost| &lost.pages).flat_map(|pages| pages.iter());
         self.kept.is_too_much |= pages.any(|page| page.level > 1);
     }
 
-    /// The volume is about to get another map: what was kept of its own is not to be applied any more (K3).
+    /// Drops the damage and the kept records of a volume that is about to get another map (K3).
     pub(crate) fn drop_kept(&mut self, volume: u32) {
         let Some(vol) = self.table.get_mut(volume) else { return };
         if vol.damage.take().is_some_and(|lost| !lost.kept.is_empty()) {
@@ -169,18 +171,18 @@ impl State {
         }
     }
 
-    /// No volume with a damaged map is left: nothing is kept.
+    /// Called when no volume has a damaged map any more: drops all kept records.
     pub(crate) fn end_kept(&mut self) {
         let rewrite = (!self.kept.pages.is_empty()).then_some(0);
         self.kept = Kept { pages: std::mem::take(&mut self.kept.pages), rewrite, ..Kept::default() };
     }
 
-    /// Pages that what is kept takes.
+    /// Number of pages that the kept records take.
     pub(crate) fn kept_pages(&self) -> u64 {
         self.kept_chunks().len() as u64
     }
 
-    /// Recovery: everything has been replayed. The next checkpoint writes what is kept, or that there is nothing.
+    /// Recovery: called after replay. Makes the next checkpoint write the kept records, or remove those on the device.
     pub(crate) fn settle_kept(&mut self) {
         if self.kept.rewrite.is_some() || !self.sb.kept.is_none() {
             self.kept.rewrite = Some(self.kept_pages());
@@ -190,7 +192,7 @@ impl State {
         self.kept.upper_due = lost.map(|lost| lost.upper().len() as u64 * u64::from(MAX_LEVEL)).sum();
     }
 
-    /// Runs of units without those that kept records name (K4).
+    /// Returns `runs` without the units that kept records name (K4).
     pub(crate) fn without_kept(&self, runs: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let lost = self.table.iter().filter_map(|vol| vol.damage.as_ref());
         let named = lost.flat_map(|lost| lost.kept.iter()).filter_map(|record| match record {
@@ -215,7 +217,7 @@ impl State {
         left
     }
 
-    /// The records of all volumes, as pages have them.
+    /// Encodes the kept records of all volumes, split into page payloads.
     fn kept_chunks(&self) -> Vec<Vec<u8>> {
         let geometry = self.sb.geometry();
         let mut chunks: Vec<Vec<u8>> = Vec::new();
@@ -236,7 +238,8 @@ impl State {
         chunks
     }
 
-    /// Puts the pages of what is kept into a checkpoint, if it is to be written; the first one (K3).
+    /// Writes the pages of kept records into a checkpoint, if they are due. Returns the reference to the first page
+    /// (K3).
     pub(crate) fn draft_kept(&mut self, place: &PagePlace, draft: &mut Draft) -> PageRef {
         self.kept.upper_due = 0;
         if self.kept.rewrite.take().is_none() {
@@ -244,7 +247,7 @@ impl State {
         }
         std::mem::take(&mut self.kept.pages).into_iter().for_each(|page| self.tree.pages.give_up(page));
         let mut next = PageRef::NONE;
-        // The last one first, for each has the checksum of the next.
+        // From the last page to the first, because each page has the checksum of the next.
         for (index, records) in self.kept_chunks().iter().enumerate().rev() {
             let (spot, block) = draft.next();
             next = kept::encode(block, &place.at(spot, index as u64), next, records);
@@ -254,7 +257,7 @@ impl State {
     }
 }
 
-/// The same record for another volume.
+/// Returns the record with its volume replaced.
 fn of_volume(record: &Record, volume: u32) -> Record {
     match *record {
         Record::Set { unit, phys, written, .. } => Record::Set { volume, unit, phys, written },

@@ -1,20 +1,20 @@
-//! The gate of reclamation: where space and nodes wait after an owner has let them go, until nothing can touch them.
+//! The deferred-free queue: holds released units and nodes until nothing can use them.
 //!
-//! Owns the two waits: for the commit that makes the letting go durable, and for the grace period after which no I/O
-//! and no lookup of that owner uses them. What passes the gate loses the owner, and is free if that was its last.
+//! Owns the two waits of a release: for the commit that makes it durable, and for the grace period after which no I/O
+//! or lookup of that owner uses the item. Then the item loses the owner, and becomes free if that was its last one.
 //!
-//! It makes no difference whether the last owner lets go or one of several. An owner that is left writes in place to
-//! what it has alone; so it has a unit alone only when the reads of the other have ended, and when no crash can bring
-//! the other back.
+//! Releases wait even if other owners remain. A unit with a single owner is written in place. So an owner
+//! may become the only one after all reads of the other owner have ended, and after no crash can bring that one back.
 //!
-//! - I1: nothing passes before a commit that began after it was let go is durable, and a grace that began after that
-//!   commit is over.
-//! - I2: two batches at most wait of each owner, whatever the number of commits: the later one gathers.
-//! - I3: what passes, passes in parts: nobody holds the pool's lock in proportion to what was let go.
-//! - I4: each owner has a grace of its own, and what it lets go waits for that one: I/O of one volume that does not end
-//!   keeps back what that volume has let go, and nothing else.
+//! - I1: an item leaves the queue only after a commit that began after its release is durable, and after a grace that
+//!   began after that commit is over.
+//! - I2: each owner has at most two batches, however many commits there are: one waits for its grace, and the other
+//!   collects.
+//! - I3: items are freed in parts, so the time under the pool's lock does not depend on the size of a release.
+//! - I4: each owner waits for a grace of its own: I/O of one volume that does not end delays the releases of that
+//!   volume only.
 //!
-//! Called by commits, allocations that find nothing free, and reports, under the pool's lock.
+//! Called by commits, by allocations that find no free unit, and by reports, under the pool's lock.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ use sheave_base::sync::Arc;
 use super::freed::{Freed, LetGo};
 use crate::state::extent_map::tree::Tree;
 
-/// What one owner has let go, and waits for its grace.
+/// Releases of one owner: the batch that waits for a grace, and the one that collects.
 #[derive(Debug)]
 struct Waiting {
     grace: Arc<Grace>,
@@ -32,17 +32,17 @@ struct Waiting {
     next: Freed,
 }
 
-/// What is durably let go, and waits for graces.
+/// Durable releases that wait for a grace.
 #[derive(Debug, Default)]
 pub(crate) struct Limbo {
-    /// By the address of the grace, as in [`LetGo`].
+    /// Keyed by the address of the grace, as in [`LetGo`].
     waiting: BTreeMap<usize, Waiting>,
-    /// The graces of these are over: it goes part by part.
+    /// Releases whose grace is over, reclaimed in parts (I3).
     over: Freed,
 }
 
 impl Limbo {
-    /// The letting go of these is durable.
+    /// Adds releases that have become durable.
     pub(crate) fn committed(&mut self, freed: LetGo) {
         for (at, grace, freed) in freed.into_owners() {
             let none = || Waiting { grace, now: None, next: Freed::default() };
@@ -50,18 +50,17 @@ impl Limbo {
         }
     }
 
-    /// Nobody uses these, and that is durable: they wait for no grace.
+    /// Adds releases that are durable and unused, and need no grace.
     pub(crate) fn pass(&mut self, freed: Freed) {
         self.over.append(freed);
     }
 
-    /// Whether anything waits here.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.over.is_empty()
     }
 
-    /// Lets a part pass whose grace is over, about `most` units, nodes and entries: it may be used again. False when
-    /// nothing was left to pass; call until then.
+    /// Reclaims part of the releases whose grace is over, about `most` units, nodes and entries. Returns false if
+    /// nothing was left. Called until then.
     pub(crate) fn advance(&mut self, tree: &mut Tree, most: u64) -> bool {
         if self.over.is_empty() {
             self.look();
@@ -73,13 +72,15 @@ impl Limbo {
         true
     }
 
-    /// Looks at all graces (I4).
+    /// Starts a grace for the collected batch of each owner that waits for none, and takes the batches whose grace is
+    /// over (I4).
     fn look(&mut self) {
         let over = &mut self.over;
         self.waiting.retain(|_, Waiting { grace, now, next }| {
             if now.is_none() {
                 *now = Some((grace.start(), std::mem::take(next)));
             }
+            // A grace that has just started is over at once if no I/O is in flight.
             if let Some((_, freed)) = now.take_if(|(ticket, _)| grace.is_over(*ticket)) {
                 over.append(freed);
             }
@@ -87,7 +88,7 @@ impl Limbo {
         });
     }
 
-    /// One of the graces that are waited for.
+    /// Returns a grace that some releases wait for.
     pub(crate) fn someone(&self) -> Option<(Arc<Grace>, Ticket)> {
         let waits = |waiting: &Waiting| Some((Arc::clone(&waiting.grace), waiting.now.as_ref()?.0));
         self.waiting.values().find_map(waits)

@@ -1,37 +1,38 @@
-//! What commits that fail have met, counted in debug builds.
+//! Counters of failed commits and their circumstances, in debug builds.
 //!
-//! Owns the counts. They tell whether random runs come where much was once wrong: into the time between a commit that
-//! failed and the next one, while a copy is under way.
+//! Owns the counters. They show whether random test runs reach a situation that once had many bugs: a commit has failed
+//! while a copy is in progress, and the next commit has not begun.
 //!
 //! Called under the pool's lock.
 
-/// How often commits have failed, and what came before the next one.
+/// Failed commits, and events between each of them and the next commit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Met {
-    /// Commits of records that failed and had units.
+    /// Failed commits of records that had units.
     pub(crate) failed: u64,
-    /// Of those, the ones beside a copy or a rollback that was not durable.
+    /// Part of `failed`: commits during a copy or a rollback that was not durable.
     pub(crate) beside_copy: u64,
-    /// Of those, the ones after which a volume got a way of its own before the next commit took anything.
+    /// Part of `beside_copy`: a volume got an exclusive path after this commit, and before the next commit took
+    /// changes.
     pub(crate) window: u64,
-    /// Such a commit has failed, and nothing has happened since.
+    /// The last failed commit is in `beside_copy`, no later commit has taken changes, and no path has become exclusive.
     open: bool,
 }
 
 impl Met {
-    /// A commit of records has failed, which had units.
+    /// Called when a commit of records that had units has failed.
     pub(crate) fn failed(&mut self, beside_copy: bool) {
         self.failed += 1;
         self.beside_copy += u64::from(beside_copy);
         self.open = beside_copy;
     }
 
-    /// A commit takes what waits.
+    /// Called when a commit takes the waiting changes.
     pub(crate) fn taken(&mut self) {
         self.open = false;
     }
 
-    /// A way of a volume was made, copied or found unshared.
+    /// Called when a path of a volume was made, copied or found unshared.
     pub(crate) fn owned(&mut self) {
         self.window += u64::from(std::mem::take(&mut self.open));
     }

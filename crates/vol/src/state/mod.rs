@@ -1,26 +1,26 @@
-//! What a pool is in memory, and how it changes: no I/O, and nobody waits here.
+//! The in-memory state of a pool and its transitions. Does no I/O and never waits.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`alloc`] | units of the pool: free, with owners, taken by metadata |
-//! | [`extent_map`] | the maps of volumes |
-//! | [`kept`] | what the journal said of places whose pages are damaged |
-//! | [`freed`], [`limbo`] | what was let go; what of it cannot be used again yet |
-//! | [`sums`] | checksums of data |
-//! | [`table`], [`everyone`] | the volumes, and who has I/O under way to them |
-//! | [`names`] | what a name is, and which volume or snapshot may have it |
-//! | [`phase`], [`next`] | whether the pool is open, degraded, closing or closed; what the next commit owes |
-//! | [`risk`] | what a flush that fails may lose |
-//! | [`quarantine`] | the space that a damaged map may have |
-//! | [`plan`] | what a commit takes, and a checkpoint that is to be written |
-//! | [`changes`] | what waits for a commit, and what each change is as a record |
-//! | `met` | what commits that fail have met, in debug builds |
-//! | [`apply`] | what a record does |
-//! | [`account`] | the pages that metadata may need |
-//! | [`water`] | how much space is left, in one word |
+//! | [`alloc`] | allocation units: free ones, owner counts, metadata pages |
+//! | [`extent_map`] | extent maps of the volumes |
+//! | [`kept`] | journal records about damaged map pages, kept until those can be read |
+//! | [`freed`], [`limbo`] | releases, and the deferred-free queue that they wait in |
+//! | [`sums`] | checksums of data blocks |
+//! | [`table`], [`everyone`] | volumes, and the I/O in flight to all of them |
+//! | [`names`] | rules for names of volumes and snapshots |
+//! | [`phase`], [`next`] | state machines of the pool's life and of the next commit |
+//! | [`risk`] | data that a failed flush may lose |
+//! | [`quarantine`] | space that a damaged map may refer to |
+//! | [`plan`] | the input of a commit, and a checkpoint ready to be written |
+//! | [`changes`] | changes that wait for a commit, and their journal records |
+//! | `met` | counters of failed commits, in debug builds |
+//! | [`apply`] | effect of each journal record |
+//! | [`account`] | metadata pages that the next checkpoint may need |
+//! | [`water`] | watermarks of free space |
 //!
-//! Owns [`State`], which is used under the pool's lock. Does not own the lock, nor when any of it becomes durable: that
-//! is the [engine](crate::engine).
+//! Owns [`State`], which is used under the pool's lock. The lock itself, and the time at which changes become durable,
+//! belong to the [engine](crate::engine).
 
 pub(crate) mod account;
 pub(crate) mod alloc;
@@ -64,75 +64,71 @@ use risk::Risk;
 use sums::regions::Regions;
 use table::{Kept, Table, Vol, VolumeCore};
 
-/// Changes that may wait for a commit; the next one commits itself.
+/// Number of waiting changes at which an operation commits them itself.
 pub(crate) const MAX_DIRTY: usize = 65_536;
 
-/// What changes under the pool's lock.
+/// The part of a pool that changes under its lock.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) tree: Tree,
     pub(crate) table: Table,
-    /// Units whose entries the next commit records: volume, unit. Nothing else has `LISTED` ([`changes`], L1).
+    /// Units whose entries the next commit records, as (volume, unit). No other entry has `LISTED` ([`changes`], L1).
     pub(crate) dirty: Vec<(u32, u64)>,
-    /// Records that the next commit writes first.
+    /// Records that the next commit writes, before those of `dirty`.
     pub(crate) pending: Vec<Record>,
-    /// Volumes that writes have made larger: the next commit records their sizes, before the units in `dirty`.
+    /// Volumes that writes have enlarged. The next commit records their sizes before the units in `dirty`.
     pub(crate) grown: Vec<u32>,
-    /// Units whose records are among `pending`.
+    /// Units whose records are already in `pending`.
     pub(crate) recorded: Vec<(u32, u64)>,
     pub(crate) limbo: Limbo,
-    /// While a map is damaged.
+    /// Present while a map is damaged.
     pub(crate) quarantine: Option<Held>,
-    /// What the journal said of places of maps whose pages are damaged.
     pub(crate) kept: Kept,
-    /// How much space is left, and whether metadata runs short.
+    /// The last reported space state, and whether free metadata space was low then.
     pub(crate) space: (SpaceState, bool),
-    /// How often space was used up, and how often metadata began to run short: so that nobody who looks now and then
-    /// misses either.
+    /// Counts of transitions to full and to low metadata space. A poller compares counts, so it misses no transition
+    /// between two polls.
     pub(crate) times_full: u64,
     pub(crate) times_metadata_low: u64,
-    /// Generation of the label that was written last, whatever became of it.
+    /// Generation of the last label write, successful or not.
     pub(crate) label_tried: u64,
-    /// Checksums of data, if the pool keeps them.
+    /// Present if the pool keeps checksums of data.
     pub(crate) sums: Option<Regions>,
     /// The newest durable superblock.
     pub(crate) sb: Superblock,
-    /// Of this opening: that of the next checkpoint. `sb` has the one of the opening before until the first is durable,
-    /// and so do the journal blocks that a crash needs.
+    /// Incarnation of this opening, which the next checkpoint gets. Until the first checkpoint is durable, `sb` and the
+    /// journal blocks that a replay would need have the incarnation of the previous opening.
     pub(crate) incarnation: u64,
-    /// The random number of this opening.
+    /// Random number of this opening.
     pub(crate) owner: [u8; 16],
-    /// The next checkpoint writes it, also to a pool that has none.
+    /// The next checkpoint writes `owner`, also to a pool that has none yet.
     pub(crate) numbered: bool,
-    /// When somebody looked last whether the pool is still this opening's.
+    /// Time of the last check that no other opening has taken the pool.
     pub(crate) looked: Instant,
-    /// Who has opened it since, in words.
+    /// Description of the opening that has taken the pool.
     pub(crate) taken_by: Option<String>,
-    /// Number of the next journal block.
     pub(crate) next_seq: u64,
-    /// Number of the first journal block that is not durable: from `sb.replay_seq` up to here a crash needs them.
+    /// Number of the first journal block that is not durable. Replay after a crash needs the blocks from
+    /// `sb.replay_seq` up to this one.
     pub(crate) durable_seq: u64,
-    /// What the next commit owes.
     pub(crate) next: Next<Plan>,
-    /// Whether it is open, and how it ends.
     pub(crate) phase: Phase,
-    /// Pages of which one copy was found damaged or unreadable and the other good, and that were not written anew
-    /// since: the addresses of their first copies. And places of such copies of the superblock.
+    /// Addresses of the first copies of pages with one bad and one good copy that were not rewritten since. Also
+    /// addresses of bad superblock copies.
     pub(crate) bad_copies: BTreeSet<u64>,
-    /// What a flush that fails may lose.
     pub(crate) risk: Risk,
-    /// Pages of the reserve that no checksums and no table of volumes want ([`account`]).
+    /// Pages of the reserve beyond those for checksums and the volume table ([`account`]).
     pub(crate) spare_pages: u64,
-    /// Nodes that may be dirty before a checkpoint is due, and at most.
+    /// Dirty nodes at which a checkpoint is due, and the hard limit.
     pub(crate) dirty_soft: u64,
     pub(crate) dirty_hard: u64,
-    /// What commits that fail have met.
     #[cfg(any(debug_assertions, test))]
     pub(crate) met: met::Met,
 }
 
 impl State {
-    /// A pool of this superblock, nothing of which has been read: no volumes, and all units free that are not fixed.
+    /// The state of a pool before anything but its superblock has been read: no volumes, all units free except the
+    /// fixed ones.
     pub(crate) fn new(sb: Superblock) -> State {
         let geometry = sb.geometry();
         let map = Arc::new(ExtentMap::new(MapGeometry::new(sb.unit_bytes.trailing_zeros())));
@@ -176,9 +172,11 @@ impl State {
         }
     }
 
-    /// The place of a unit of a volume, on a way of its own.
+    /// Makes the path to `unit` exclusive to the volume and returns the entry's place. Accounts for the pages that this
+    /// adds to the next checkpoint.
     pub(crate) fn own(&mut self, core: &VolumeCore, unit: u64) -> Result<EntryPlace, Status> {
-        // Where the way is there, and the volume counts as changed, nothing becomes more.
+        // The volume is dirty and has this path for itself: the next checkpoint writes the path already, so there is
+        // nothing to charge.
         if self.table.get(core.id).is_some_and(|vol| vol.dirty)
             && let Some(place) = self.tree.own_way(&core.top, unit)
         {
@@ -196,13 +194,13 @@ impl State {
         self.table.get(id).ok_or(Status::Offline)
     }
 
-    /// Whether too many changes wait for a commit.
+    /// Returns whether so many changes wait that a commit is due now.
     #[inline]
     pub(crate) fn is_overdue(&self) -> bool {
         self.dirty.len() >= MAX_DIRTY || self.pending.len() >= MAX_DIRTY
     }
 
-    /// Whether as many nodes are dirty as a checkpoint can write: no more may become so before one.
+    /// Returns whether the limit of dirty nodes is reached: a checkpoint must come before another node is dirtied.
     #[inline]
     pub(crate) fn is_dirty_full(&self) -> bool {
         self.tree.dirty_nodes() >= self.dirty_hard

@@ -1,26 +1,25 @@
-//! Names of volumes and snapshots, and those of snapshots that belong to a volume: `VOLUME@SNAPSHOT`.
+//! Names of volumes and snapshots, including names of the form `VOLUME@SNAPSHOT`.
 //!
-//! Owns what a name is, and who may have which. On the device `VOLUME@SNAPSHOT` is a name as any other, unique in the
-//! pool. Whose snapshot it is, its origin says, and never the name.
+//! Owns the rules for names. On the device `VOLUME@SNAPSHOT` is an ordinary name, unique in the pool. The volume that a
+//! snapshot belongs to is given by its origin, never by its name.
 //!
 //! - A1: only snapshots get such a name.
-//! - A2: a snapshot never gets the name `V@S` while another volume than its own is called V. So V's snapshots are V's,
-//!   but for those of a volume that had the name before and was deleted: they stay, and have no origin.
-//! - A3: a volume that is renamed takes its snapshots' names along.
+//! - A2: no snapshot gets the name `V@S` while a volume V exists that is not its own volume. So all snapshots named
+//!   after V belong to V, except those of a deleted volume that was called V before: they keep their names and have no
+//!   origin.
+//! - A3: renaming a volume renames the snapshots that have its name.
 
 use crate::error::PoolError;
 use crate::format::MAX_VOLUMES;
 use crate::state::table::{Table, Vol};
 
-/// Longest name.
 const MAX_NAME_BYTES: usize = 255;
 
-/// The volume's name and the snapshot's own, if the name is `VOLUME@SNAPSHOT`.
+/// Splits `VOLUME@SNAPSHOT` into its two parts; `None` for other names.
 pub(crate) fn split(name: &str) -> Option<(&str, &str)> {
     name.split_once('@')
 }
 
-/// Whether a volume or snapshot may have this name.
 pub(crate) fn check_name(name: &str) -> Result<(), PoolError> {
     let (volume, snapshot) = split(name).map_or((name, None), |(volume, own)| (volume, Some(own)));
     let good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
@@ -43,7 +42,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), PoolError> {
     Err(PoolError::Invalid { what, fix })
 }
 
-/// Refuses `VOLUME@SNAPSHOT` for what is no snapshot (A1).
+/// Rejects `VOLUME@SNAPSHOT` as the name of a volume (A1).
 pub(crate) fn check_no_snapshot(name: &str) -> Result<(), PoolError> {
     match split(name) {
         None => Ok(()),
@@ -55,7 +54,7 @@ pub(crate) fn check_no_snapshot(name: &str) -> Result<(), PoolError> {
 }
 
 impl Table {
-    /// Whether a new volume may have this name, made together with so many others.
+    /// Checks that a new volume may have this name. `others` more volumes will be made together with it.
     pub(crate) fn check_new(&self, name: &str, others: usize) -> Result<(), PoolError> {
         check_name(name)?;
         if self.id_of(name).is_some() {
@@ -71,7 +70,8 @@ impl Table {
         Ok(())
     }
 
-    /// The volume that a snapshot of this one belongs to: it, or what it is a snapshot of; 0: none that is there.
+    /// Returns the volume that a snapshot of this volume belongs to: itself, or its origin if it is a snapshot. Returns
+    /// 0 if that origin was deleted.
     pub(crate) fn owner_of_copies(&self, id: u32) -> u32 {
         match self.get(id) {
             Some(vol) if vol.core.snapshot => vol.origin(),
@@ -79,7 +79,7 @@ impl Table {
         }
     }
 
-    /// Refuses a name `V@S` for a snapshot of `owner` while V is another volume (A2).
+    /// Rejects the name `V@S` for a snapshot of `owner` while another volume is called V (A2).
     fn check_owner(&self, name: &str, owner: u32) -> Result<(), PoolError> {
         let Some((volume, own)) = split(name) else { return Ok(()) };
         let Some(other) = self.id_of(volume).filter(|id| *id != owner) else { return Ok(()) };
@@ -93,17 +93,17 @@ impl Table {
         })
     }
 
-    /// Refuses a name for a copy that belongs to `owner` (A1, A2).
+    /// Checks the name of a copy that belongs to `owner` (A1, A2).
     pub(crate) fn check_copy(&self, name: &str, snapshot: bool, owner: u32) -> Result<(), PoolError> {
         if snapshot { self.check_owner(name, owner) } else { check_no_snapshot(name) }
     }
 
-    /// The names that change when a volume or snapshot gets another: number, name before, name afterwards. The first is
-    /// that of the volume itself, the others are those of its snapshots that have its name (A3).
+    /// Returns the renames that renaming `vol` to `new` causes, as (number, old name, new name): first that of the
+    /// volume itself, then those of its snapshots that have its name (A3).
     ///
     /// # Errors
     ///
-    /// One of the new names is taken, or cannot be.
+    /// One of the new names is taken or malformed.
     pub(crate) fn renamed_with(&self, vol: &Vol, new: &str) -> Result<Vec<(u32, String, String)>, PoolError> {
         check_name(new)?;
         match vol.core.snapshot {

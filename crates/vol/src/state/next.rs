@@ -1,4 +1,4 @@
-//! What the next commit owes: the one state machine between commits.
+//! State machine of the next commit: the work that it must begin with.
 //!
 //! ```text
 //!               require                       planned
@@ -9,33 +9,33 @@
 //!                                 +--- begin_again ---> Checkpoint if `then`, else Records, while it is written again
 //! ```
 //!
-//! Owns the states and every transition. Whether a commit may write at all is the [phase](super::phase)'s.
+//! Owns the states and every transition. Permission to write at all is decided by the [phase](super::phase).
 //!
-//! - N1: a checkpoint that was begun and is not whole is written again before anything else: its superblock may be on
-//!   the device, and what it replaces stays untouched until then.
-//! - N2: what was required while a plan is written, or waits to be, is not forgotten: `then`.
+//! - N1: a checkpoint that was begun but not completed is written again before anything else: its superblock may be on
+//!   the device, and the pages that it replaces stay untouched until it is complete.
+//! - N2: if a checkpoint is required while a plan is being written, or waits to be written, `then` records that.
 //!
 //! Called under the pool's lock.
 
-/// What the next commit begins with. `P` is a checkpoint that was planned.
+/// First work of the next commit. `P` is a planned checkpoint.
 #[derive(Debug, Default)]
 pub(crate) enum Next<P> {
-    /// Records of what waits; a checkpoint if the journal or the dirty nodes want one.
+    /// Write records of the waiting changes, or a checkpoint if the journal or the dirty nodes require one.
     #[default]
     Records,
-    /// A checkpoint: records cannot tell what changed, or may not follow those that are on the device.
+    /// Write a checkpoint: records cannot express the changes, or must not follow the records on the device.
     Checkpoint,
-    /// A checkpoint that could not be written; and another one `then`, or records.
+    /// Write the plan of a checkpoint again whose write failed. Afterwards write another checkpoint if `then`, else
+    /// records.
     Again {
-        /// As it was planned.
         plan: P,
-        /// Something has required a checkpoint since.
+        /// Another checkpoint was required since.
         then: bool,
     },
 }
 
 impl<P> Next<P> {
-    /// The next commit must be a checkpoint of what memory has now.
+    /// Requires a checkpoint of the present state.
     pub(crate) fn require(&mut self) {
         match self {
             Next::Again { then, .. } => *then = true,
@@ -43,24 +43,24 @@ impl<P> Next<P> {
         }
     }
 
-    /// Whether a checkpoint was required that has not been planned yet.
+    /// Returns whether a required checkpoint has not been planned yet.
     pub(crate) fn is_required(&self) -> bool {
         matches!(self, Next::Checkpoint | Next::Again { then: true, .. })
     }
 
-    /// A checkpoint of everything has been planned: it is being written.
+    /// Called when a checkpoint of the present state has been planned and is being written.
     pub(crate) fn planned(&mut self) {
         debug_assert!(self.plan().is_none(), "one that waits is written first (N1)");
         *self = Next::Records;
     }
 
-    /// A plan could not be written: it waits for the next commit.
+    /// Keeps, for the next commit, a plan whose write failed.
     pub(crate) fn keep(&mut self, plan: P) {
         let then = self.is_required();
         *self = Next::Again { plan, then };
     }
 
-    /// The plan that waits: it is being written again.
+    /// Takes the kept plan to write it again.
     pub(crate) fn begin_again(&mut self) -> Option<P> {
         match std::mem::take(self) {
             Next::Again { plan, then } => {
@@ -74,7 +74,6 @@ impl<P> Next<P> {
         }
     }
 
-    /// The plan that waits, if one does.
     pub(crate) fn plan(&self) -> Option<&P> {
         match self {
             Next::Again { plan, .. } => Some(plan),
@@ -82,7 +81,6 @@ impl<P> Next<P> {
         }
     }
 
-    /// The plan that waits, to change what it says.
     pub(crate) fn plan_mut(&mut self) -> Option<&mut P> {
         match self {
             Next::Again { plan, .. } => Some(plan),

@@ -1,4 +1,4 @@
-//! What an open pool does at all: the one state machine of its life.
+//! State machine of a pool's life: the operations that it permits.
 //!
 //! ```text
 //!             Close                CloseDone
@@ -14,14 +14,14 @@
 //!           Room
 //! ```
 //!
-//! From each but Closed, OwnerLost leads to Taken.
+//! OwnerLost leads from every phase but Closed to Taken.
 //!
-//! Owns the phases and every transition. What is done in a phase is in [`commit`](crate::engine::commit), and what
-//! being degraded means in [`loss`](crate::engine::loss).
+//! Owns the phases and every transition. The work of each phase is in [`commit`](crate::engine::commit), the rules of a
+//! degraded pool are in [`loss`](crate::engine::loss).
 //!
-//! - P1: nothing leaves `Taken` and `Closed`, and nothing but the loss of the pool leaves `Degraded`: only opening it
-//!   again does.
-//! - P2: a close that fails is no close: the pool goes on as it was, or is degraded if a flush failed.
+//! - P1: no event leaves `Taken` or `Closed`, and only the loss of the pool leaves `Degraded`: the pool must be opened
+//!   again.
+//! - P2: a failed close has no effect: the pool continues as before, or is degraded if a flush failed.
 //!
 //! Called under the pool's lock.
 
@@ -30,44 +30,42 @@ use sheave_base::status::Status;
 /// The life of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// It does everything.
+    /// All operations.
     #[default]
     Open,
-    /// No checkpoint can be written: its pages find no space on the host, or a damaged map stands in the way. The pool
-    /// is read, and takes deletes, which are records of the journal ([`cramped`](crate::engine::cramped)).
+    /// No checkpoint can be written, because its pages find no space on the host or because of a damaged map. The pool
+    /// permits reads, and deletes, which are journal records ([`cramped`](crate::engine::cramped)).
     DeletesOnly,
-    /// A flush of its device failed, in this way. What that flush was to make durable may be lost, so nothing more is
-    /// written or called durable; reads go on.
+    /// A flush of the device failed with this status. The data of that flush may be lost, so nothing more is written or
+    /// reported durable. Reads continue.
     Degraded(Status),
-    /// Another opening has the pool ([`owner`](crate::engine::owner)): nothing is written any more, reads go on.
+    /// Another opening has the pool ([`owner`](crate::engine::owner)): nothing more is written, reads continue.
     Taken,
-    /// The next commit is the last: a checkpoint after which the pool is closed.
+    /// The pool is being closed: the next commit is the last one, and is a checkpoint.
     Closing,
-    /// Everything is durable, and nothing more is taken.
+    /// Everything is durable, and no operation is accepted.
     Closed,
 }
 
-/// What moves a pool from one phase to another.
+/// Cause of a transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// A flush of the device failed.
     FlushFailed(Status),
-    /// Another has opened the pool for writing.
+    /// Another opening has taken the pool for writing.
     OwnerLost,
-    /// The first checkpoint cannot be written, for want of space or for a damaged map.
+    /// The first checkpoint cannot be written, for lack of space or because of a damaged map.
     NoRoom,
-    /// It can.
+    /// The first checkpoint can be written after all.
     Room,
-    /// Its owner closes it.
+    /// The owner closes the pool.
     Close,
     /// The last checkpoint could not be written.
     CloseFailed,
-    /// The last checkpoint is durable.
     CloseDone,
 }
 
 impl Phase {
-    /// The phase after an event. One that means nothing in a phase changes nothing.
+    /// Returns the phase after `event`. An event without meaning in a phase leaves it unchanged.
     #[must_use]
     pub(crate) fn after(self, event: Event) -> Phase {
         match (self, event) {
@@ -82,7 +80,6 @@ impl Phase {
         }
     }
 
-    /// Whether a flush of the device has failed.
     pub(crate) fn is_degraded(self) -> bool {
         matches!(self, Phase::Degraded(_))
     }

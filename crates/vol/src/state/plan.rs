@@ -1,7 +1,7 @@
-//! What a commit takes out of the state, and a checkpoint that is to be written.
+//! The changes taken by a commit, and a checkpoint ready to be written.
 //!
-//! Owns the pages of a checkpoint in memory, with the addresses that they get. Making them out of the state, and
-//! writing them, is in [`checkpoint`](crate::engine::checkpoint).
+//! Owns the pages of a checkpoint in memory, with their addresses. They are made from the state, and written, in
+//! [`checkpoint`](crate::engine::checkpoint).
 
 use sheave_base::buf::Buf;
 
@@ -13,10 +13,9 @@ use crate::format::page::{Spot, label, second_address};
 use crate::format::record::Record;
 use crate::format::superblock::Superblock;
 
-/// Longest single write of pages.
+/// Most bytes of a single write of pages.
 const RUN_BYTES: usize = 1 << 20;
 
-/// What a commit took.
 #[derive(Debug)]
 pub(crate) struct Taken {
     pub(crate) units: Vec<(u32, u64)>,
@@ -24,49 +23,49 @@ pub(crate) struct Taken {
     pub(crate) pending: Vec<Record>,
     pub(crate) grown: Vec<u32>,
     pub(crate) freed: LetGo,
-    /// With it no volume with a damaged map is left.
+    /// The commit removes the last volume with a damaged map (Q4 of `quarantine`).
     pub(crate) ends_quarantine: bool,
 }
 
-/// Pages on their way to the device.
+/// Pages of a checkpoint, in memory.
 #[derive(Debug)]
 pub(crate) struct Draft {
     addresses: Vec<u64>,
-    /// The units of their second copies; none in a pool with one copy.
+    /// Units of the second copies; empty in a pool with one copy.
     seconds: Vec<u32>,
     unit_bytes: u64,
     used: usize,
     memory: Buf,
 }
 
-/// A checkpoint that is to be written, and what it does when it is durable.
+/// A checkpoint ready to be written, and the lists that are processed when it is durable.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) draft: Draft,
     pub(crate) sb: Superblock,
-    /// The list of free units, for each of its places.
+    /// Blocks of the list of free units, with their addresses.
     pub(crate) free: Vec<(u64, Box<Block>)>,
-    /// The loose root, and its place.
+    /// Block of the loose root, with its address.
     pub(crate) root: Option<(u64, Box<Block>)>,
-    /// How far its writing has come, at best: what may be on the device of it.
+    /// Furthest step that the write of this checkpoint may have reached.
     pub(crate) reached: Reached,
     pub(crate) replaced: Vec<u64>,
     pub(crate) taken: Taken,
 }
 
-/// What of a checkpoint may be on the device.
+/// Part of a checkpoint that may be on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reached {
-    /// Pages, which nothing refers to.
+    /// Pages, to which nothing refers yet.
     Pages,
-    /// Its superblock, whole or in part; all before it is durable.
+    /// The superblock, whole or in part; all pages are durable.
     Superblock,
-    /// Its superblock is durable, and the second may be there.
+    /// The second superblock, whole or in part; the first is durable.
     Twin,
 }
 
 impl Plan {
-    /// The labels of further members, with this checkpoint, and their places.
+    /// Returns the labels of the further members for this checkpoint, with their addresses.
     pub(crate) fn labels(&self) -> Vec<(u64, Block)> {
         let numbers = if self.sb.labels_at == 0 { 0..0 } else { 1..self.sb.members.len() };
         let encode = |number| {
@@ -78,28 +77,29 @@ impl Plan {
 }
 
 impl Draft {
-    /// No pages yet; they will get these addresses, and their second copies the same places in these units.
+    /// Makes a draft without pages. Pages get `addresses` in order, and their second copies the same offsets in
+    /// `seconds`.
     pub(crate) fn new(addresses: Vec<u64>, seconds: Vec<u32>, unit_bytes: u64, memory: Buf) -> Draft {
         debug_assert!(seconds.is_empty() || seconds.len() == addresses.len());
         Draft { addresses, seconds, unit_bytes, used: 0, memory }
     }
 
-    /// How many there are.
+    /// Number of pages so far.
     pub(crate) fn used(&self) -> usize {
         self.used
     }
 
-    /// The addresses of those that came after the first `before`.
+    /// Addresses of the pages after the first `before`.
     pub(crate) fn since(&self, before: usize) -> &[u64] {
         &self.addresses[before..self.used]
     }
 
-    /// The addresses that no page has; none comes any more.
+    /// Removes and returns the addresses that no page has got. Called after the last page was made.
     pub(crate) fn split_unused(&mut self) -> Vec<u64> {
         self.addresses.split_off(self.used)
     }
 
-    /// The next page. There is always one: a page that is left out would be lost data, so that is a panic.
+    /// Returns the next page. Panics if no address is left: a checkpoint without that page would lose data.
     pub(crate) fn next(&mut self) -> (Spot, &mut Block) {
         let spot = self.spot();
         let from = self.used * BLOCK;
@@ -113,7 +113,7 @@ impl Draft {
         Spot { address: *address, second: self.seconds.get(self.used).copied().unwrap_or(0) }
     }
 
-    /// The pages, then their second copies, in runs that follow each other on the device and in memory.
+    /// Returns the pages and then their second copies, in runs that are contiguous both on the device and in memory.
     pub(crate) fn runs(&self) -> Vec<(u64, &[u8])> {
         let addresses = &self.addresses[..self.used];
         let mut runs = self.runs_at(addresses.iter().copied());

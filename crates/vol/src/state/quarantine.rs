@@ -1,24 +1,24 @@
-//! Quarantine: the space that a damaged map may have, while the pool goes on.
+//! Quarantine: protects the space that a damaged map may refer to, while the pool stays in use.
 //!
-//! Who has which space is derived from the maps. A page of a map that gives nothing hides what is behind it: units of
-//! data, and pages of the map. They look free, or as if a relative had them alone. The page may be whole again
-//! tomorrow, when the device can read it, so none of that may be given to others or changed in place until nobody needs
-//! the page any more.
+//! The owners of space are derived from the maps. An unreadable map page hides its children: units of data, and pages
+//! of the map. They look free, or as if a related volume were their only owner. The page may become readable again, so
+//! none of that space may be reused or changed in place as long as the page is needed.
 //!
-//! Owns which space that is, and when it comes back. Does not own the units and pages ([`alloc`](super::alloc)), nor
-//! which pages are damaged ([`Vol::damage`](super::table::Vol)).
+//! Owns the extent of that space, and the end of the quarantine. Does not own the units and pages
+//! ([`alloc`](super::alloc)), nor the record of damaged pages ([`Vol::damage`](super::table::Vol)).
 //!
-//! - Q1: a unit that no map has is nobody's only if it became free since the opening, or the pool grew by it, or the
-//!   [list of free units](crate::format::page::free) of the checkpoint has it. All others are out of reach until the
-//!   quarantine ends. The same goes for free pages, if a page above the leaves is damaged: it may refer to any of them.
-//! - Q2: relatives share units and pages at the same place alone. So the nodes that they have in place of a damaged
-//!   page get one more parent, which is nobody: writers copy what is below, and no page and no unit of it becomes free.
-//!   Of other families nothing is shared: what they let go is free.
-//! - Q3: no checkpoint has anything else in the place of a damaged page. What the journal has of it is kept beside
-//!   the maps ([`kept`](super::kept)). Where that is more than can be kept, or where there is no page for the
-//!   checkpoint, none is written: the pool takes deletes, as [`cramped`](crate::engine::cramped) does.
+//! - Q1: a unit without an owner in any map is known to be free only if it became free since the opening, was added by
+//!   growth, or is in the [list of free units](crate::format::page::free) of the checkpoint. All others stay in
+//!   quarantine until it ends. Free pages are in quarantine too if a page above the leaves is damaged, because it may
+//!   refer to any of them.
+//! - Q2: related volumes share units and pages only at the same place of their maps. So their nodes at the place of a
+//!   damaged page get an extra parent: writers then copy everything below, and no page or unit there becomes free.
+//!   Volumes of other families share nothing with the map, so the units that they release become free as usual.
+//! - Q3: every checkpoint keeps the reference to a damaged page in its place. Journal records about that place are kept
+//!   beside the maps ([`kept`](super::kept)). If there are too many of them, or no page is left for the checkpoint, no
+//!   checkpoint is written: the pool permits deletes only, as in [`cramped`](crate::engine::cramped).
 //! - Q4: the quarantine ends when it is durable that no volume with a damaged map is left: each was deleted, or rolled
-//!   back to a snapshot that is whole.
+//!   back to an undamaged snapshot.
 //!
 //! Begun by recovery, ended by commits.
 
@@ -32,7 +32,7 @@ use super::freed::{Freed, Held};
 use super::table::LostPage;
 use crate::state::account::Spender;
 
-/// The slots of a top that a page of this place stands for.
+/// Slots of a top that the place of a page covers.
 fn slots_of(page: &LostPage) -> Range<u64> {
     let shift = INDEX_SHIFT * u32::from(page.level.saturating_sub(1));
     let first = if page.level == 0 { page.number >> INDEX_SHIFT } else { page.number << shift };
@@ -40,8 +40,8 @@ fn slots_of(page: &LostPage) -> Range<u64> {
 }
 
 impl State {
-    /// Recovery: if a map is damaged, keeps what it may have from everybody, but for units of `sure` (first, number;
-    /// ascending), which nobody has for certain. Owners have been counted.
+    /// Recovery: begins the quarantine if a map is damaged. Exempts the units of `sure` (first, count; ascending),
+    /// which are known to be free. Called after owners have been counted.
     pub(crate) fn begin_quarantine(&mut self, sure: &[(u64, u64)]) {
         let mut lost: Vec<(u32, LostPage)> = Vec::new();
         for vol in self.table.iter() {
@@ -52,6 +52,7 @@ impl State {
             return;
         }
         let sure = &self.without_kept(sure);
+        // Relatives share damaged pages, so each page is listed once per volume; once per family is enough.
         lost.sort_unstable_by_key(|(family, page)| (*family, page.level, page.number, page.page.address));
         lost.dedup_by_key(|(family, page)| (*family, page.level, page.number, page.page.address));
         self.tree.units.begin_quarantine(sure);
@@ -67,7 +68,7 @@ impl State {
         self.set_reserve();
     }
 
-    /// The nodes that a volume has in the place of a damaged page get one more parent (Q2).
+    /// Gives the nodes of a volume at the place of a damaged page an extra parent (Q2).
     fn hold_in_place_of(&mut self, volume: u32, page: &LostPage, held: &mut Held) {
         let State { table, tree, .. } = self;
         let Some(vol) = table.get(volume) else { return };
@@ -75,8 +76,10 @@ impl State {
         let mut next = top.next_used(slots.start, slots.end.min(vol.slots));
         while let Some(slot) = next {
             next = top.next_used(slot + 1, slots.end.min(vol.slots));
-            // Relaxed, here and below: nobody else is here yet.
+            // Relaxed, here and below: recovery runs before any other user of the maps.
             let index = id_of(top.word(slot as u32).map_or(0, |word| word.load(Ordering::Relaxed)));
+            // Skips the empty node of the damaged page itself. `TAG` and the extra parent make writers copy the node
+            // (Q2).
             if page.level > 0 {
                 if index != 0 && tree.index.node(index).page != page.page {
                     if held.index.insert(index) {
@@ -99,30 +102,31 @@ impl State {
         }
     }
 
-    /// Whether the first checkpoint may be written, as far as damaged maps are concerned (Q3), and has the pages.
+    /// Returns whether damaged maps permit the first checkpoint (Q3) and there are pages for it.
     pub(crate) fn has_pages_for_first(&self) -> bool {
         self.quarantine.is_none() || !self.kept.is_too_much && self.has_room(self.pages_due(), Spender::EndOfWrite)
     }
 
-    /// Whether a commit that takes what there is now ends the quarantine when it is durable (Q4).
+    /// Returns whether a commit of the present state ends the quarantine once it is durable (Q4).
     pub(crate) fn ends_quarantine(&self) -> bool {
         self.quarantine.is_some() && self.table.first_damaged().is_none()
     }
 
-    /// It is durable that nobody has what was in quarantine (Q4).
+    /// Ends the quarantine, when it is durable that no damaged map is left (Q4).
     pub(crate) fn end_quarantine(&mut self) {
         let Some(Held { index, leaves }) = self.quarantine.take() else { return };
         self.end_kept();
         let tree = &mut self.tree;
         let mut freed = Freed::of_units(tree.units.end_quarantine());
         tree.pages.end_quarantine(&mut tree.units);
+        // The extra parents are dropped in parts, like the releases of volumes (I3 of `limbo`).
         freed.shared_index.extend(index);
         freed.shared_leaves.extend(leaves);
         self.limbo.pass(freed);
         self.set_reserve();
     }
 
-    /// Why there is less space than the sizes of all volumes would leave, if a damaged map is the reason.
+    /// Explains to the user how much free space the quarantine withholds; `None` without a quarantine.
     pub(crate) fn why_kept(&self) -> Option<String> {
         self.quarantine.as_ref()?;
         let (vol, damage) = self.table.first_damaged()?;

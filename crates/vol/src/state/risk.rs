@@ -1,21 +1,22 @@
-//! What is not durable, and so may be lost with a flush that fails.
+//! Data that is not durable yet and may be lost by a failed flush.
 //!
-//! Owns the words. Their rules (L1 to L4) are in [`loss`](crate::engine::loss).
+//! Owns the fields. Their rules (L1 to L4) are in [`loss`](crate::engine::loss).
 
 use super::everyone::Everyone;
 
-/// What is not durable, and whether the list of it is.
+/// Epochs and volumes that are not durable, and the state of the list of losses.
 #[derive(Debug)]
 pub(crate) struct Risk {
     /// Writes that began in epochs before this one are durable (L1).
     pub(crate) safe: u64,
-    /// An epoch that was ended, and those who may write in it or an earlier one.
+    /// An ended epoch, and the I/O that may still write in it or an earlier one.
     pub(crate) ended: Option<(Everyone, u64)>,
-    /// Volumes that were deleted, with the epochs of their last writes: until that is durable they may come back.
+    /// Deleted volumes, with the epochs of their last writes. Until a delete is durable, a crash may bring the volume
+    /// back.
     pub(crate) deleted: Vec<(u32, u64)>,
-    /// The list is on the device, or there is nothing to list.
+    /// The list of losses is on the device, or nothing has to be listed.
     pub(crate) listed: bool,
-    /// The next checkpoint has no list; until one is durable.
+    /// The user has acknowledged the list, so the next checkpoint omits it. Reset when one is durable.
     pub(crate) acknowledged: bool,
 }
 

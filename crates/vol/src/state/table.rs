@@ -1,11 +1,12 @@
 //! The volumes of a pool, by number and by name.
 //!
-//! Owns what is known of each volume under the pool's lock. What lookups need without it is in [`VolumeCore`].
+//! Owns the properties of each volume that are used under the pool's lock. Those that lookups read without the lock are
+//! in [`VolumeCore`].
 //!
-//! - I1: numbers grow and are never used again; names are unique.
+//! - I1: numbers grow and are never reused. Names are unique.
 //! - I2: a volume whose map has dirty nodes is dirty.
-//! - I3: the index pages above the nodes of each dirty volume, and the pages of the table itself, are counted at any
-//!   time ([`account`](crate::state::account)).
+//! - I3: the counts of index pages above the nodes of each dirty volume, and of pages of the table itself, are always
+//!   up to date ([`account`](crate::state::account)).
 //!
 //! Called under the pool's lock.
 
@@ -29,20 +30,20 @@ use crate::format::record::Record;
 use crate::state::extent_map::Top;
 use numbers::Numbers;
 
-/// What lookups of a volume read without a lock.
+/// The part of a volume that is read without the pool's lock.
 #[derive(Debug)]
 pub(crate) struct VolumeCore {
     pub(crate) id: u32,
     pub(crate) snapshot: bool,
-    /// Writes beyond its end make it larger, up to `max_size`.
+    /// Writes beyond the end enlarge the volume, up to `max_size`.
     pub(crate) grows: bool,
     size: AtomicU64,
     max_size: AtomicU64,
-    /// The epoch in which it was last written to; 0: in none ([`loss`](crate::engine::loss)).
+    /// Epoch of the last write, 0 if there was none ([`loss`](crate::engine::loss)).
     pub(crate) written_in: AtomicU64,
-    /// The root of its map, a word a slot.
+    /// Root of the extent map, one word per slot.
     pub(crate) top: Top,
-    /// What rings have done on it.
+    /// I/O statistics of all rings.
     pub(crate) io: Arc<IoGroup>,
 }
 
@@ -56,8 +57,8 @@ impl VolumeCore {
 
     #[inline(always)]
     pub(crate) fn size(&self) -> u64 {
-        // Acquire: pairs with the store in `set_size`: who sees a smaller size sees what was cut off as cut off, and
-        // who sees a larger one sees what was written up to it.
+        // Acquire: pairs with the store in `set_size`: a reader of a smaller size sees the units beyond it unmapped,
+        // and a reader of a larger size sees the data up to it.
         self.size.load(Ordering::Acquire)
     }
 
@@ -65,7 +66,6 @@ impl VolumeCore {
         self.size.store(size, Ordering::Release); // Release: pairs with the load in `size`
     }
 
-    /// Most bytes that it may have.
     pub(crate) fn max_size(&self) -> u64 {
         self.max_size.load(Ordering::Relaxed) // Relaxed, as the store: a bound that orders nothing.
     }
@@ -74,64 +74,65 @@ impl VolumeCore {
         self.max_size.store(max_size, Ordering::Relaxed);
     }
 
-    /// Where the last of its bytes may be, if not now, then when it has grown.
+    /// Returns the largest size that writes can give the volume.
     pub(crate) fn reach(&self) -> u64 {
         if self.grows { self.max_size().max(self.size()) } else { self.size() }
     }
 }
 
-/// Somebody has the volume open while this lives.
+/// Held by each open handle of a volume. The volume counts as open while a token exists.
 #[derive(Debug)]
 pub(crate) struct OpenToken;
 
-/// A page of a map that gives nothing: its place, and the reference that leads there.
+/// A map page that cannot be read: its place in the map, and the reference to it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LostPage {
     pub(crate) page: PageRef,
     pub(crate) level: u16,
-    /// Which of its level.
+    /// Index of the page within its level.
     pub(crate) number: u64,
 }
 
-/// What of a map could not be read.
+/// The damaged part of a map.
 #[derive(Clone, Debug)]
 pub(crate) struct LostMap {
-    /// As it is told.
+    /// Description for the user.
     pub(crate) told: MapDamage,
-    /// The pages, in lists that volumes which share index pages have together.
+    /// The damaged pages. Volumes that share index pages share these lists.
     pub(crate) pages: Vec<Arc<[LostPage]>>,
-    /// The units that these pages stand for, once somebody has asked.
+    /// Unit ranges below `pages`, computed on first use.
     pub(crate) ranges: OnceCell<Arc<[(u64, u64)]>>,
-    /// Records about these units, in order, which wait until the pages can be read ([`kept`](super::kept)).
+    /// Journal records about these units, in order, kept until the pages can be read ([`kept`](super::kept)).
     pub(crate) kept: Arc<Vec<Record>>,
 }
 
 impl LostMap {
-    /// Without pages.
+    /// Damage without a list of pages.
     pub(crate) fn new(told: MapDamage) -> LostMap {
         LostMap { told, pages: Vec::new(), ranges: OnceCell::new(), kept: Arc::default() }
     }
 
-    /// The pages above those that volumes share, which the index pages of the next checkpoint refer to: level, which of
-    /// it, reference.
+    /// Returns (level, number, reference) of each damaged page above level 1. Volumes do not share these, and the index
+    /// pages of the next checkpoint refer to them.
     pub(crate) fn upper(&self) -> Vec<(u16, u64, PageRef)> {
         let pages = self.pages.iter().flat_map(|pages| pages.iter());
         pages.filter(|page| page.level > 1).map(|page| (page.level, page.number, page.page)).collect()
     }
 }
 
-/// What is kept of a pool.
+/// Pool-wide accounting of kept records.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
-    /// The pages of the last checkpoint that have it.
+    /// Pages of the last checkpoint that hold kept records.
     pub(crate) pages: Vec<u64>,
-    /// The next checkpoint writes so many pages with it, or none of them any more.
+    /// Number of pages with kept records that the next checkpoint writes; 0 removes them all, `None` leaves them as
+    /// they are.
     pub(crate) rewrite: Option<u64>,
-    /// Index pages that the first checkpoint writes beside what is counted: those above damaged index pages.
+    /// Index pages above damaged ones, which the first checkpoint writes in addition to the counted pages.
     pub(crate) upper_due: u64,
-    /// Records that were kept, and copied to other volumes.
+    /// Records kept so far, including copies for other volumes.
     pub(crate) records: u64,
-    /// Something of the journal can neither be in a checkpoint nor be kept.
+    /// The journal has a record that can neither be applied to a checkpoint nor be kept.
     pub(crate) is_too_much: bool,
 }
 
@@ -142,53 +143,54 @@ pub(crate) struct Vol {
     pub(crate) name: String,
     pub(crate) core: Arc<VolumeCore>,
     pub(crate) created: u64,
-    /// What tells it from all others; changed by [`Table::set_identity`].
+    /// Unique identity; changed by [`Table::set_identity`].
     identity: Option<[u8; 16]>,
-    /// It goes again; changed by [`Table::set_interim`].
+    /// Set while the volume is temporary; changed by [`Table::set_interim`].
     interim: Option<Interim>,
-    /// What it was made of, while that exists; changed by [`Table::set_origin`].
+    /// Number of the volume that this one was copied from, 0 if that is gone; changed by [`Table::set_origin`].
     origin: u32,
     pub(crate) family: u32,
-    /// Slots of the top that may be in use.
+    /// Upper bound of the slots of the top that are in use.
     pub(crate) slots: u64,
     pub(crate) root: PageRef,
     pub(crate) root_level: u16,
-    /// Pages of the levels above the index nodes, as the last checkpoint has them.
+    /// Pages above the level of index nodes, as the last checkpoint has them.
     pub(crate) upper: Vec<u64>,
-    /// As the last checkpoint has it, without its name; none if that does not have it.
+    /// Table entry of the last checkpoint without the name; `None` if that checkpoint does not have the volume.
     written: Option<VolumeEntry>,
-    /// It has another name since then.
+    /// The name has changed since the last checkpoint.
     renamed: bool,
-    /// Its map is to be written; set by [`Table::charge`].
+    /// The next checkpoint writes the map; set by [`Table::charge`].
     pub(crate) dirty: bool,
-    /// Index pages that the next checkpoint writes for it, as counted in [`Table::upper_due`].
+    /// Index pages that the next checkpoint writes for this volume, as included in [`Table::upper_due`].
     charged: u64,
-    /// A copy of it is being made, whose point in time is not fixed: nothing shared may be copied or moved.
+    /// Number of a copy in progress whose point in time is not fixed yet. Shared nodes and units must not be copied or
+    /// moved meanwhile.
     pub(crate) settling: Option<u32>,
-    /// A copy whose point in time is not fixed: checkpoints do not have it.
+    /// The volume is a copy whose point in time is not fixed yet. Checkpoints leave it out.
     pub(crate) unborn: bool,
-    /// Pages of its map are damaged: it cannot be opened, and nothing but deleting it, renaming it and rolling it back
-    /// changes it.
+    /// Present if pages of the map are damaged. The volume cannot be opened then; it can only be deleted, renamed or
+    /// rolled back.
     pub(crate) damage: Option<Box<LostMap>>,
-    /// It was made, and that is not durable yet: nobody can open it, so that it can be undone.
+    /// The creation is not durable yet. The volume cannot be opened, so that its creation can still be undone.
     pub(crate) hidden: bool,
-    /// A write that found no room gives back what lies beyond the end: one at a time, or one takes the marks off that
-    /// another goes by.
+    /// Set while a write that found no space releases units beyond the end. That write clears `HANDED`, and later keeps
+    /// the units whose flag was set again. A second such write at the same time would clear those flags too.
     pub(crate) giving_back: bool,
-    /// Writes have made it larger since the last commit: it is in `State::grown`.
+    /// Enlarged by writes since the last commit, and therefore in `State::grown`.
     pub(crate) grown: bool,
-    /// Its size for commits, while users see a smaller one: one that is cut, whose last block is being zeroed, or one
-    /// that grows, which nobody sees before it is durable.
+    /// Size to record while users see a smaller one: during a cut whose last block is still being zeroed, or during
+    /// growth that is not durable yet.
     pub(crate) durable_size: Option<u64>,
-    /// Units that are being copied or zeroed.
+    /// Units being copied or zeroed.
     pub(crate) busy: u32,
-    /// Holes that wait until none is; no other unit begins to be while there are any.
+    /// Hole punches that wait for `busy` to reach 0. While there are any, no further unit becomes busy.
     pub(crate) holes: u32,
     pub(crate) opened: Weak<OpenToken>,
 }
 
 impl Vol {
-    /// As the volume table has it, but for its name: it would have to be copied.
+    /// Returns the table entry without the name, which would have to be copied.
     pub(crate) fn fields(&self) -> VolumeEntry {
         VolumeEntry {
             id: self.id,
@@ -207,12 +209,12 @@ impl Vol {
         }
     }
 
-    /// Whether the page that has it must be written anew.
+    /// Returns whether the table page of this volume must be rewritten.
     pub(crate) fn is_changed(&self) -> bool {
         self.renamed || self.written.as_ref() != Some(&self.fields())
     }
 
-    /// A volume of the table, without its map.
+    /// Makes a volume from its table entry, with an empty map.
     pub(crate) fn from_entry(entry: &VolumeEntry) -> Vol {
         Vol {
             id: entry.id,
@@ -244,44 +246,42 @@ impl Vol {
         }
     }
 
-    /// A volume that the checkpoint has, without its map.
+    /// Makes a volume from a table entry of the last checkpoint.
     pub(crate) fn of_checkpoint(entry: &VolumeEntry) -> Vol {
         let mut vol = Vol::from_entry(entry);
         vol.written = Some(vol.fields());
         vol
     }
 
-    /// Number of the volume that it was made of; 0: none, or that is gone.
+    /// Number of the volume that this one was copied from, 0 if there is none or it is gone.
     pub(crate) fn origin(&self) -> u32 {
         self.origin
     }
 
-    /// What tells it from all others; none in volumes of older programs.
+    /// Unique identity; `None` in volumes made by older versions.
     pub(crate) fn identity(&self) -> Option<[u8; 16]> {
         self.identity
     }
 
-    /// What it is made for, if it goes again.
+    /// Purpose of a temporary volume.
     pub(crate) fn interim(&self) -> Option<Interim> {
         self.interim
     }
 
-    /// Bytes of its entry in the table.
     pub(crate) fn entry_bytes(&self) -> u64 {
         table::entry_bytes(&self.name, self.identity, self.interim)
     }
 
-    /// Its size for commits.
+    /// Size to record at the next commit.
     pub(crate) fn size_to_write(&self) -> u64 {
         self.durable_size.map_or(self.core.size(), |size| size.max(self.core.size()))
     }
 
-    /// What is damaged of its map.
     pub(crate) fn damage(&self) -> Option<&MapDamage> {
         self.damage.as_ref().map(|lost| &lost.told)
     }
 
-    /// Whether users see it.
+    /// Returns whether users see the volume.
     pub(crate) fn is_shown(&self) -> bool {
         !self.unborn && !self.hidden
     }
@@ -290,7 +290,7 @@ impl Vol {
         self.opened.strong_count() > 0
     }
 
-    /// What [`Table::charge`] does. `upper_due`: index pages above the nodes of all dirty volumes.
+    /// Marks the volume dirty and updates `upper_due`, the table's total of index pages due.
     fn charge(&mut self, upper_due: &mut u64) {
         let charged = upper_pages(self.slots, self.core.top.used());
         *upper_due = *upper_due - self.charged + charged;
@@ -301,9 +301,9 @@ impl Vol {
 /// A page of the table as the last checkpoint has it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TablePage {
-    /// Its volumes have numbers from here up to before the next page's.
+    /// First volume number that belongs on this page; the next page's `first` ends the range.
     pub(crate) first: u32,
-    /// None for a page without volumes.
+    /// `PageRef::NONE` for a range without volumes.
     pub(crate) page: PageRef,
     pub(crate) count: u32,
 }
@@ -311,9 +311,8 @@ pub(crate) struct TablePage {
 /// The tree of the table as the last checkpoint has it.
 #[derive(Debug)]
 pub(crate) struct TablePages {
-    /// Level 0, in order.
     pub(crate) leaves: Vec<TablePage>,
-    /// Addresses of the index pages above.
+    /// Addresses of the index pages above the leaves.
     pub(crate) upper: Vec<u64>,
     pub(crate) root: (PageRef, u16),
 }
@@ -324,30 +323,26 @@ impl Default for TablePages {
     }
 }
 
-/// All volumes.
+/// All volumes of a pool.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     by_id: Numbers<Vol>,
     by_name: HashMap<String, u32>,
-    /// The volumes that were made of a volume, by the number of that.
+    /// Copies of each volume, by the number of the origin.
     by_origin: HashMap<u32, BTreeSet<u32>>,
-    /// The volumes that are open, and some that were.
+    /// Superset of the open volumes; `Table::in_use` removes closed ones.
     opened: BTreeSet<u32>,
-    /// The volumes beyond whose end everything is being given back: commits finish that first. One at a time, as a
-    /// rule; each commit looks here, and not at all volumes.
+    /// Volumes whose units beyond the end are being released, which commits finish first. Usually at most one; a
+    /// separate set spares each commit a scan of all volumes.
     cutting: BTreeSet<u32>,
-    /// The number that the next volume gets.
     pub(crate) next_id: u32,
-    /// What the last checkpoint has of it.
     pub(crate) pages: TablePages,
-    /// Bytes of all entries.
     bytes: u64,
-    /// Index pages above the nodes of all dirty volumes.
+    /// Index pages above the nodes of all dirty volumes (I3).
     upper_due: u64,
 }
 
 impl Table {
-    /// Without volumes.
     pub(crate) fn new(next_id: u32) -> Table {
         Table { next_id, ..Table::default() }
     }
@@ -370,13 +365,13 @@ impl Table {
         self.by_name.get(name).copied()
     }
 
-    /// The volume of that name that users see.
+    /// Returns the visible volume called `name`.
     pub(crate) fn named(&self, name: &str) -> Result<&Vol, PoolError> {
         let vol = self.id_of(name).and_then(|id| self.get(id)).filter(|vol| vol.is_shown());
         vol.ok_or_else(|| PoolError::NoVolume { name: name.to_string() })
     }
 
-    /// The volume of that name that users see; an error if its map is damaged, for it cannot be used for `what`.
+    /// Returns the visible volume called `name`. Fails if its map is damaged; `what` names the operation in that error.
     pub(crate) fn whole(&self, name: &str, what: &str) -> Result<&Vol, PoolError> {
         let vol = self.named(name)?;
         match vol.damage().cloned() {
@@ -390,7 +385,7 @@ impl Table {
         self.iter().find_map(|vol| Some((vol, vol.damage()?)))
     }
 
-    /// All of them, by name.
+    /// Names and damage of all volumes with a damaged map, ordered by name.
     pub(crate) fn damaged(&self) -> Vec<(String, MapDamage)> {
         let damage = |vol: &Vol| Some((vol.name.clone(), vol.damage()?.clone()));
         let mut found: Vec<_> = self.iter().filter_map(damage).collect();
@@ -398,12 +393,12 @@ impl Table {
         found
     }
 
-    /// In the order of their numbers.
+    /// All volumes, ordered by number.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Vol> {
         self.by_id.iter()
     }
 
-    /// Adds a volume; false if there is one of that number or name.
+    /// Adds a volume. Returns false if its number or name is taken.
     pub(crate) fn insert(&mut self, vol: Vol) -> bool {
         if self.by_id.get(vol.id).is_some() || self.by_name.contains_key(&vol.name) {
             return false;
@@ -418,7 +413,7 @@ impl Table {
         true
     }
 
-    /// Takes a volume out; what it was the origin of has none.
+    /// Removes a volume. Its copies have no origin afterwards.
     pub(crate) fn remove(&mut self, id: u32) -> Option<Vol> {
         let vol = self.by_id.remove(id)?;
         self.by_name.remove(&vol.name);
@@ -431,7 +426,7 @@ impl Table {
         Some(vol)
     }
 
-    /// A volume has this origin from now on; 0: none.
+    /// Sets the origin of a volume; 0 clears it.
     pub(crate) fn set_origin(&mut self, id: u32, origin: u32) {
         let Some(vol) = self.by_id.get_mut(id) else { return };
         let before = std::mem::replace(&mut vol.origin, origin);
@@ -441,17 +436,16 @@ impl Table {
         }
     }
 
-    /// Gives a volume its identity.
     pub(crate) fn set_identity(&mut self, id: u32, identity: [u8; 16]) {
         self.change_entry(id, |vol| vol.identity = Some(identity));
     }
 
-    /// The volume goes again, or does not any more.
+    /// Makes a volume temporary, or permanent.
     pub(crate) fn set_interim(&mut self, id: u32, interim: Option<Interim>) {
         self.change_entry(id, |vol| vol.interim = interim);
     }
 
-    /// Changes something that decides how long the entry of a volume is.
+    /// Applies a change that may alter the length of a volume's entry.
     fn change_entry(&mut self, id: u32, change: impl FnOnce(&mut Vol)) {
         let Some(vol) = self.by_id.get_mut(id) else { return };
         self.bytes -= vol.entry_bytes();
@@ -459,7 +453,6 @@ impl Table {
         self.bytes += vol.entry_bytes();
     }
 
-    /// A volume is open from now on.
     pub(crate) fn set_opened(&mut self, id: u32, token: &std::sync::Arc<OpenToken>) {
         if let Some(vol) = self.by_id.get_mut(id) {
             vol.opened = std::sync::Arc::downgrade(token);
@@ -467,7 +460,7 @@ impl Table {
         }
     }
 
-    /// The volumes that are open: only they have I/O. It takes no look at all others, of which there may be many.
+    /// The open volumes: only these can have I/O in flight. Avoids a scan of all volumes.
     pub(crate) fn in_use(&mut self) -> impl Iterator<Item = &Vol> {
         let by_id = &self.by_id;
         self.opened.retain(|id| by_id.get(*id).is_some_and(Vol::is_open));
@@ -483,12 +476,12 @@ impl Table {
         }
     }
 
-    /// What was made of a volume, as far as that counts.
+    /// Copies of a volume that have it as their origin.
     pub(crate) fn made_of(&self, id: u32) -> impl Iterator<Item = &Vol> {
         self.by_origin.get(&id).into_iter().flatten().filter_map(|id| self.get(*id))
     }
 
-    /// Gives another name; false if it is taken.
+    /// Renames a volume. Returns false if the name is taken.
     pub(crate) fn rename(&mut self, id: u32, name: &str) -> bool {
         if self.by_name.contains_key(name) {
             return false;
@@ -503,29 +496,28 @@ impl Table {
         true
     }
 
-    /// Pages of the table alone, with the index pages above, at most: what a checkpoint without any other change
-    /// writes.
+    /// Upper bound of the pages, index pages included, that a checkpoint without any other change writes for the table.
     pub(crate) fn bare_pages(&self) -> u64 {
         let pages = self.most_pages();
         pages + upper_pages(pages, pages)
     }
 
-    /// Pages of the table without those above, at most.
+    /// Upper bound of the leaf pages of the table.
     pub(crate) fn most_pages(&self) -> u64 {
         self.bytes.div_ceil(table::LEAST_BYTES)
     }
 
-    /// Bytes of all entries.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The volumes of these numbers, the last not included.
+    /// Volumes with numbers in `first..end`.
     pub(crate) fn range(&self, first: u32, end: u32) -> impl Iterator<Item = &Vol> {
         self.by_id.range(first, end)
     }
 
-    /// A page has the first `count` of the volumes of these numbers, as they are. The number of the last of them.
+    /// Records that a checkpoint page has the first `count` volumes of `first..end` as they are now. Returns the last
+    /// of their numbers.
     pub(crate) fn mark_written(&mut self, first: u32, end: u32, count: usize) -> Option<u32> {
         let mut last = None;
         for vol in self.by_id.range_mut(first, end).filter(|vol| !vol.unborn).take(count) {
@@ -535,7 +527,7 @@ impl Table {
         last
     }
 
-    /// What lies beyond the end of a volume is being given back from here on, or no more.
+    /// Marks whether units beyond the end of a volume are being released.
     pub(crate) fn set_cutting(&mut self, id: u32, cutting: bool) {
         if cutting {
             self.cutting.insert(id)
@@ -544,28 +536,28 @@ impl Table {
         };
     }
 
-    /// Whether what lies beyond its end is being given back.
     pub(crate) fn is_cutting(&self, id: u32) -> bool {
         self.cutting.contains(&id)
     }
 
-    /// The volumes of which a part is being given back.
+    /// Volumes whose units beyond the end are being released.
     pub(crate) fn cutting(&self) -> impl Iterator<Item = &Vol> {
         self.cutting.iter().filter_map(|id| self.get(*id))
     }
 
-    /// Index pages above the nodes of all volumes that are dirty.
+    /// Index pages that the next checkpoint writes above the nodes of all dirty volumes.
     pub(crate) fn upper_due(&self) -> u64 {
         self.upper_due
     }
 
-    /// What [`Table::upper_due`] may be more when a volume becomes dirty, or gets one more slot, the last of `slots`.
+    /// Upper bound of the growth of [`Table::upper_due`] when a volume becomes dirty or gets another used slot below
+    /// `slots`.
     pub(crate) fn upper_more(&self, id: u32, slots: u64) -> u64 {
         let Some(vol) = self.get(id) else { return 0 };
         upper_pages(vol.slots.max(slots), vol.core.top.used() + 1).saturating_sub(vol.charged)
     }
 
-    /// The map of a volume has changed, and so may its slots: the next checkpoint writes it (I2, I3).
+    /// Marks the map of a volume as changed, possibly with other slots: the next checkpoint writes it (I2, I3).
     #[inline]
     pub(crate) fn charge(&mut self, id: u32) {
         if let Some(vol) = self.by_id.get_mut(id) {
@@ -573,7 +565,8 @@ impl Table {
         }
     }
 
-    /// The same of a change in this slot, which may be a new one; none if there is no such volume.
+    /// Does the same as [`Table::charge`], for a change in `slot`, which may be new. Returns `None` if there is no such
+    /// volume.
     #[inline]
     pub(crate) fn charge_slot(&mut self, id: u32, slot: u64) -> Option<()> {
         let vol = self.by_id.get_mut(id)?;
@@ -582,7 +575,8 @@ impl Table {
         Some(())
     }
 
-    /// A checkpoint has the map of a volume: its root, and the pages above its nodes. Those that it replaces.
+    /// Called when a checkpoint contains the map of a volume, with its root and the pages above its index nodes.
+    /// Returns the upper pages that these replace.
     pub(crate) fn written(&mut self, id: u32, root: (PageRef, u16), upper: Vec<u64>) -> Vec<u64> {
         let Some(vol) = self.by_id.get_mut(id) else { return Vec::new() };
         self.upper_due -= vol.charged;

@@ -1,7 +1,7 @@
-//! Watermarks: how much space is left, in one word, and the notice when that word changes.
+//! Watermarks: the space state (ok, low, full), and the notice of its changes.
 //!
-//! Owns the marks and the rule by which the state changes; who is told is in [`notices`](crate::engine::notices). The
-//! mark itself is kept in the superblock.
+//! Owns the marks and the rule of transitions. Delivery of notices is in [`notices`](crate::engine::notices). The
+//! superblock has the low-water mark itself.
 //!
 //! ```text
 //!              free < mark                free = 0
@@ -10,30 +10,30 @@
 //!        free >= mark and a quarter   free >= mark / 64, one unit at least
 //! ```
 //!
-//! - W1: the state is what [`next`] makes of the state before it and of the free units; it is looked at after every
-//!   change of them, before the lock is let go.
-//! - W3: an allocation pays one comparison for it ([`Units::is_calm`](crate::state::alloc::Units::is_calm)),
-//!   everything else on the way of an I/O nothing.
+//! - W1: the state follows from the previous state and the free units by [`next`]. It is updated after every change of
+//!   the free units, before the lock is dropped.
+//! - W3: the cost is one comparison per allocation ([`Units::is_calm`](crate::state::alloc::Units::is_calm)), and
+//!   nothing elsewhere on the I/O path.
 //!
-//! Called under the pool's lock by what takes and frees units.
+//! Called under the pool's lock by code that takes and frees units.
 
 use crate::format::settings::LowWater;
 use crate::info::{SpaceNotice, SpaceState};
 use crate::state::State;
 
-/// The free units at which the state changes.
+/// Counts of free units at which the state changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Marks {
-    /// Below this it is low.
+    /// Below this count the state becomes low.
     low: u64,
-    /// From here on it is low no more; above `low`, so that it does not flap.
+    /// From this count on the state returns to ok. Above `low`, so that the state does not flap.
     ok_again: u64,
-    /// From here on it is full no more.
+    /// From this count on the state is no longer full.
     not_full: u64,
 }
 
 impl Marks {
-    /// Of a pool of `total` units, of which `most` can be free for data.
+    /// Marks of a pool of `total` units, of which at most `most` can be free for data.
     pub(crate) fn new(low: LowWater, total: u64, unit_bytes: u64, most: u64) -> Marks {
         let low = match low {
             LowWater::Off => 0,
@@ -41,15 +41,16 @@ impl Marks {
             LowWater::Percent(percent) => (u128::from(total) * u128::from(percent) / 100) as u64,
         };
         let above = if low == 0 { 0 } else { low.saturating_add((low / 4).max(1)) };
+        // Capped at `most`, as more units can never be free.
         Marks { low, ok_again: above.min(most).max(low), not_full: (low / 64).min(most / 2).max(1) }
     }
 
-    /// Units of the low-water mark.
+    /// Low-water mark in units.
     pub(crate) fn low(&self) -> u64 {
         self.low
     }
 
-    /// Free units, the reserve not counted, that leave the state what it is: from, and how many.
+    /// Range (first, length) of free units, without the reserve, that leaves the state unchanged.
     fn calm(&self, state: SpaceState) -> (u64, u64) {
         let range = match state {
             SpaceState::Ok => self.low.max(1)..u64::MAX,
@@ -60,7 +61,7 @@ impl Marks {
     }
 }
 
-/// What the state becomes with so many units free for data (W1).
+/// Returns the state after `state` when `free` units are free for data (W1).
 pub(crate) fn next(state: SpaceState, free: u64, marks: &Marks) -> SpaceState {
     let low = free < marks.low || (state != SpaceState::Ok && free < marks.ok_again);
     let full = free == 0 || (state == SpaceState::Full && free < marks.not_full);
@@ -72,7 +73,7 @@ pub(crate) fn next(state: SpaceState, free: u64, marks: &Marks) -> SpaceState {
 }
 
 impl State {
-    /// The marks of the pool as it is.
+    /// Returns the marks for the present size and reserve of the pool.
     pub(crate) fn marks(&self) -> Marks {
         let units = &self.tree.units;
         let counts = units.counts();
@@ -80,14 +81,15 @@ impl State {
         Marks::new(self.sb.low_water, counts.total, u64::from(self.sb.unit_bytes), most)
     }
 
-    /// Looks at space: the change, if it is one (W1).
+    /// Updates the space state and the calm range. Returns a notice if the state has changed (W1).
     pub(crate) fn survey(&mut self) -> Option<SpaceNotice> {
         let marks = self.marks();
         let free = self.tree.units.available();
         let state = next(self.space.0, free, &marks);
         let metadata_low = self.is_metadata_low(self.space.1);
         let (from, count) = marks.calm(state);
-        // With nothing free for data the reserve may be touched: that changes nothing.
+        // While nothing is free for data, metadata may still take units of the reserve. That does not change the state,
+        // so the calm range includes the reserve.
         let reserve = self.tree.units.reserve;
         let (from, count) = if from == 0 { (0, count.saturating_add(reserve)) } else { (from + reserve, count) };
         self.tree.units.set_calm(from, count);

@@ -1,4 +1,4 @@
-//! Journals that no pool has written: as many records of a kind as there is room for.
+//! Forged journals: as many records of a kind as fit.
 
 use sheave_blk::Device;
 use sheave_drivers::open_device;
@@ -12,8 +12,8 @@ use sheave_vol::{Checksum, CreateOptions, Pool};
 /// Bytes of the largest journal.
 pub const JOURNAL_BYTES: u64 = 64 << 20;
 
-/// A pool whose journal of 64 MiB holds these records, as many as there is room for, as one commit or as many of one
-/// record each. `marks`: with checksums it is one of a program that knows marks.
+/// Makes a pool with a journal of 64 MiB that holds as many of `records` as fit, in one commit, or in one commit for
+/// each record. With checksums, `marks` sets the feature of the same name.
 pub fn with_journal(
     checksum: Checksum,
     marks: bool,
@@ -23,7 +23,7 @@ pub fn with_journal(
     with_journal_on("ram:size=1G", checksum, marks, small_commits, records)
 }
 
-/// The same on such a device.
+/// Does what [`with_journal`] does, on the device `spec`.
 pub fn with_journal_on(
     spec: &str,
     checksum: Checksum,
@@ -42,7 +42,7 @@ pub fn with_journal_on(
     device
 }
 
-/// Writes a superblock, and a journal of these records behind it.
+/// Writes a superblock and a journal of `records`.
 pub fn write_journal(io: &DeviceIo, sb: &Superblock, small_commits: bool, records: impl Iterator<Item = Record>) {
     let mut block = [0; BLOCK];
     let at = sb.encode(&mut block);
@@ -70,7 +70,7 @@ pub fn write_journal(io: &DeviceIo, sb: &Superblock, small_commits: bool, record
     }
 }
 
-/// The superblock in use.
+/// Returns the newer superblock.
 pub fn newest(io: &DeviceIo) -> Superblock {
     let slots = SUPERBLOCKS.map(|at| {
         let mut block = [0; BLOCK];
@@ -80,23 +80,23 @@ pub fn newest(io: &DeviceIo) -> Superblock {
     choose(slots).expect("a pool").0
 }
 
-/// A new volume of this number, of 1 GiB.
+/// Creates volume `volume`, of 1 GiB.
 pub fn volume(volume: u32) -> Record {
     let (size, max_size, name) = (1 << 30, 1 << 50, volume.to_string());
     Record::Create { volume, grows: false, size, max_size, created: 0, name }
 }
 
-/// A unit of volume 1 of which a block is written.
+/// Maps a unit of volume 1, with one written block.
 pub fn set(unit: u64) -> Record {
     set_in(1, unit)
 }
 
-/// A unit of a volume of which a block is written.
+/// Maps a unit of a volume, with one written block.
 pub fn set_in(volume: u32, unit: u64) -> Record {
     Record::Set { volume, unit, phys: 2000, written: [1, 0, 0, 0] }
 }
 
-/// A snapshot of volume 1 of this number.
+/// Creates volume `volume` as a snapshot of volume 1.
 pub fn copy(volume: u32) -> Record {
     let (size, max_size, name) = (1 << 50, 1 << 50, volume.to_string());
     Record::Copy { volume, source: 1, snapshot: true, grows: false, size, max_size, created: 0, name }

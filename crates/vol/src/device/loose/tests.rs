@@ -1,4 +1,4 @@
-//! Both superblocks and all copies are lost: the pool is rebuilt from the newest root among its pages, or nothing is.
+//! Rebuilding a pool from the newest root among its pages, after both superblocks and all copies are lost.
 
 use sheave_blk::Device;
 use sheave_drivers::open_device;
@@ -51,8 +51,8 @@ fn holds(pool: &Pool, name: &str, units: std::ops::Range<u64>) {
     }
 }
 
-/// A pool that has been opened a few times and written to between checkpoints; closed, or as a crash leaves it, with
-/// records in the journal.
+/// Makes a pool that was opened several times and written to between checkpoints. The pool is closed, or left as by a
+/// crash, with records in the journal.
 fn used(options: &CreateOptions, close: bool) -> Device {
     let device = device();
     Pool::create(&device, options).unwrap();
@@ -71,7 +71,7 @@ fn used(options: &CreateOptions, close: bool) -> Device {
     device
 }
 
-/// Blanks both superblocks and their copies.
+/// Overwrites both superblocks and their copies with zeroes.
 fn ruin(device: &Device) {
     let mut block = [0; BLOCK];
     read(device, 0, &mut block);
@@ -121,22 +121,22 @@ fn a_pool_without_superblocks_and_copies_is_rebuilt_from_its_newest_root() {
     }
 }
 
-/// Where the newest root cannot be known to be the last state, nothing is repaired, and the words say why.
+/// If the newest root may not be the last state, nothing is repaired, and the error says why.
 #[test]
 fn a_root_that_may_be_old_or_is_not_whole_is_refused() {
     let whole = used(&CreateOptions::default(), true);
     let newest = root(&whole);
-    // A page of its checkpoint is damaged, or missing, as a checkpoint that was cut off leaves it.
+    // A page of the root's checkpoint is missing, as after a checkpoint that was cut off.
     let device = copy_of(&whole);
     ruin(&device);
     put(&device, newest.sb.table.address, &[0; BLOCK]);
     is_refused(&device, "not all pages are there");
-    // The newest root is gone, and the one before it is there.
+    // The newest root is lost, and the previous one is intact.
     let device = copy_of(&whole);
     ruin(&device);
     put(&device, newest.at, &[0; BLOCK]);
     is_refused(&device, "pages of a later one");
-    // Another state of the same age.
+    // A second root has the same age and another content.
     let device = copy_of(&whole);
     ruin(&device);
     let (mut block, mut other) = ([0; BLOCK], newest.sb.clone());
@@ -144,7 +144,7 @@ fn a_root_that_may_be_old_or_is_not_whole_is_refused() {
     other.encode_root(&mut block, 23 << 20);
     put(&device, 23 << 20, &block);
     is_refused(&device, "of the same age");
-    // The journal has blocks of a later opening, whose root is gone.
+    // The journal has blocks of a later opening, whose root is lost.
     let device = copy_of(&whole);
     let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
     write(&pool, "v0", 20 * UNIT);
@@ -156,7 +156,7 @@ fn a_root_that_may_be_old_or_is_not_whole_is_refused() {
     put(&device, later.at, &[0; BLOCK]);
     let report = checked(&device, true);
     assert!(!report.repaired && !report.is_repairable(), "{:?}", report.findings);
-    // And no root at all.
+    // The device has no root.
     let device = copy_of(&whole);
     ruin(&device);
     let mut block = [0; BLOCK];
@@ -169,8 +169,8 @@ fn a_root_that_may_be_old_or_is_not_whole_is_refused() {
     is_refused(&device, "Without a superblock there is no pool");
 }
 
-/// Of an older pool on the same device pages and roots may be left: the pool that was made last counts. A pool in a
-/// volume, or a root in another place, counts for nothing.
+/// Pages and roots of an older pool may be left on the device: the pool that was made last is chosen. A pool inside a
+/// volume is ignored, and so is a root at another address than its own.
 #[test]
 fn what_is_left_of_other_pools_is_passed_over() {
     let device = used(&CreateOptions::default(), true);

@@ -1,10 +1,10 @@
-//! Runs, gaps, and blocks that cannot be read.
+//! Sweeps over runs, gaps, and blocks that cannot be read.
 
 use std::sync::Mutex;
 
 use super::*;
 
-/// Blocks that say their number; some cannot be read.
+/// Device whose blocks contain their number; some cannot be read.
 struct Numbered {
     bad: Vec<u64>,
     reads: Mutex<Vec<(u64, usize)>>,

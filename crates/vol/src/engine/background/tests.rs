@@ -1,4 +1,4 @@
-//! What wakes a thread of the pool, and what does not.
+//! Wake-ups of a background thread of the pool.
 
 use std::sync::Arc;
 use std::thread;
@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::Signal;
 
-/// Regions open all the time under load: were each of them to end the pause, looks would follow each other at once.
+/// Under load, regions are opened all the time. If each `notify` ended the pause, the looks would follow each other
+/// without a break.
 #[test]
 fn what_there_is_to_do_ends_no_pause_and_the_end_of_the_thread_does() {
     let signal = Arc::new(Signal::default());

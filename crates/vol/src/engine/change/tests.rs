@@ -1,5 +1,6 @@
-//! Every change of the table with writes that fail, each way: in the journal or in a checkpoint, once or until the disk
-//! is well again, and on the disk all the same or not. Nothing is left behind, whatever comes later.
+//! Every change of the table, with failing writes of each kind: in the journal or in a checkpoint, once or until the
+//! disk works again, with the data on the disk in spite of the error or not. A change that failed leaves nothing
+//! behind, whatever follows.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,14 +20,14 @@ use crate::{
     CheckOptions, CopyOptions, CreateOptions, Interim, LowWater, OpenOptions, Pool, Purpose, Volume, check_device,
 };
 
-/// What becomes of writes of metadata.
+/// Faults of writes of metadata.
 #[derive(Default)]
 struct Faults {
-    /// What a test does before the next one.
+    /// Called once, before the next write.
     before_write: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-    /// A bit for each that comes, the lowest first: whether it fails. The highest bit is for all that come later.
+    /// Bit `n` is 1 if the write after `n` more writes fails. The highest bit is for all later writes too.
     fail: AtomicI64,
-    /// And are on the disk all the same.
+    /// True if failed writes reach the disk in spite of the error.
     lands: AtomicBool,
 }
 
@@ -41,7 +42,7 @@ impl BlockIo for Faulty {
     }
 
     fn write(&self, at: u64, buf: &[u8]) -> Result<(), Status> {
-        // Copies of data go well: only what the pool says of itself does not.
+        // Copies of data succeed: only metadata fails.
         let is_metadata = buf.first_chunk().is_some_and(|block| identify(block).is_ok());
         let before = if is_metadata { self.faults.before_write.lock().unwrap().take() } else { None };
         if let Some(before) = before {
@@ -100,7 +101,7 @@ fn seen(pool: &Pool) -> Vec<String> {
     seen
 }
 
-/// A pool with a volume, a snapshot of it that has become another since, and a volume that grows.
+/// A pool with a volume, snapshots of it from before its last writes, and a volume that grows.
 fn pool() -> (Device, Pool, Arc<Faults>) {
     let device = open_device("ram:size=7M").unwrap();
     Pool::create(&device, &CreateOptions::default()).unwrap();
@@ -146,7 +147,7 @@ const MADE: [Change; 3] = [
     ("rollback", |pool| pool.rollback("v", "s")),
 ];
 
-/// What is seen when the change is made without any fault.
+/// The visible state after the change without any fault.
 fn made(change: &Change) -> Vec<String> {
     let (_device, pool, _) = pool();
     change.1(&pool).unwrap();
@@ -156,7 +157,8 @@ fn made(change: &Change) -> Vec<String> {
 /// All writes fail.
 const ALL: i64 = -1;
 
-/// What writes may do: fail once, or until the disk is well again; be there all the same; and in a checkpoint at once.
+/// Calls `run` for each kind of fault with three arguments: the writes that fail; true if they reach the disk in spite
+/// of the error; and true if the commit of the change is a checkpoint.
 fn each_way(mut run: impl FnMut(i64, bool, bool)) {
     for fail in [1, ALL] {
         for lands in [false, true] {
@@ -167,7 +169,7 @@ fn each_way(mut run: impl FnMut(i64, bool, bool)) {
     }
 }
 
-/// A change with writes that fail; the pool, what was seen before, and the error.
+/// Makes a change with writes that fail. Returns the pool, the visible state before, and the error.
 fn fails(
     change: &Change,
     fail: i64,
@@ -185,7 +187,7 @@ fn fails(
     (device, pool, faults, before, error)
 }
 
-/// V27.
+/// V27: a change whose commit fails is undone, and later commits do not bring it back.
 #[test]
 fn a_change_that_fails_leaves_nothing_behind() {
     for change in &UNDONE {
@@ -195,7 +197,7 @@ fn a_change_that_fails_leaves_nothing_behind() {
             let error = error.unwrap_or_else(|| panic!("{what}: it fails"));
             assert!(matches!(error, PoolError::Io { .. }) && error.to_string().contains("undone"), "{what}: {error}");
             assert_eq!(seen(&pool), before, "{what}: it is not seen");
-            // The volumes are used, which makes other things durable.
+            // Use of the volumes makes other changes durable.
             faults.fail.store(0, Ordering::SeqCst);
             write(&pool.open_volume("v").unwrap(), 11, 9);
             pool.sync().unwrap();
@@ -211,7 +213,7 @@ fn a_change_that_fails_leaves_nothing_behind() {
     }
 }
 
-/// V27.
+/// V27: a crash after a failed change shows the state before or, if all writes failed, possibly the one after.
 #[test]
 fn a_crash_after_a_failed_change_shows_it_wholly_or_not_at_all() {
     for change in &UNDONE {
@@ -219,13 +221,14 @@ fn a_crash_after_a_failed_change_shows_it_wholly_or_not_at_all() {
         each_way(|fail, lands, checkpoint| {
             let what = format!("{}, {fail} fail, lands {lands}, checkpoint {checkpoint}", change.0);
             let (device, pool, faults, before, _) = fails(change, fail, lands, checkpoint);
-            // What a copy shares is not written to, though the copy is gone.
+            // The copy was undone in memory but may exist on the device. So a write to a unit that the copy shares must
+            // go to a new unit.
             if fail == ALL && ["snapshot", "clone"].contains(&change.0) {
                 let volume = pool.open_volume("v").unwrap();
                 (0..12).for_each(|unit| write(&volume, unit, 7));
             }
             drop((pool, faults));
-            // What was written since may be there or not.
+            // Later writes to the volume may be there or not.
             let others =
                 |seen: &[String]| seen.iter().filter(|line| !line.starts_with("v ")).cloned().collect::<Vec<_>>();
             let is = |found: &[String], other: &[String]| match change.0 {
@@ -238,14 +241,14 @@ fn a_crash_after_a_failed_change_shows_it_wholly_or_not_at_all() {
     }
 }
 
-/// What was undone and is on the device is not forgotten when the checkpoint that has it could be written, and the
-/// next one could not: a flush of the device alone says nothing of that.
+/// A checkpoint with the change was written, and the next checkpoint, without it, failed: the pool must still need more
+/// than a flush of the device to undo the change.
 #[test]
 fn a_flush_that_ends_well_says_that_it_was_undone() {
     let mut settled = 0;
     for change in &UNDONE {
         for good in 0..10 {
-            // The first fails, then some go well, then none.
+            // The first write fails, then `good` writes succeed, then all fail.
             let (device, pool, faults, before, error) = fails(change, !(((1 << good) - 1) << 1), false, true);
             assert!(error.is_some());
             let volume = pool.open_volume("v").unwrap();
@@ -261,8 +264,8 @@ fn a_flush_that_ends_well_says_that_it_was_undone() {
     assert!(settled > 0 && settled < 10 * UNDONE.len() as u32);
 }
 
-/// V27. A delete gives its space back, a rollback and a smaller size what they cut off: none of that is undone. The
-/// error says so, the next flush makes it durable, and a crash before shows it or what was before.
+/// V27: a delete, a rollback and a smaller size free space, and are not undone. The error says so, the next flush makes
+/// the change durable, and a crash before that shows the state with the change or without it.
 #[test]
 fn a_change_that_cannot_be_undone_is_decided_by_the_next_commit() {
     for change in &MADE {
@@ -291,8 +294,8 @@ fn a_change_that_cannot_be_undone_is_decided_by_the_next_commit() {
     }
 }
 
-/// V27: a growth, say, of a pool that had nothing to make durable. An fsync in a ring asks a volume whether its flush
-/// is more than one of the device.
+/// V27, with a growth of a pool that had nothing else to make durable: an fsync in a ring finds that the volume needs
+/// more than a flush of the device.
 #[test]
 fn after_a_change_that_is_not_durable_the_flush_of_a_volume_makes_it_so() {
     let (_device, pool, faults) = pool();
@@ -309,7 +312,7 @@ fn after_a_change_that_is_not_durable_the_flush_of_a_volume_makes_it_so() {
     assert!(!volume.needs_sync());
 }
 
-/// U2: what is not durable yet cannot be used by others.
+/// U2: changes that are not durable yet cannot be used by others.
 #[test]
 fn a_change_that_may_be_undone_is_used_when_it_is_durable() {
     for change in &UNDONE[..6] {
@@ -330,12 +333,13 @@ fn a_change_that_may_be_undone_is_used_when_it_is_durable() {
     }
 }
 
-/// A new name is seen at once: who opens the volume by it has the same volume.
+/// Renames a volume. The new name is visible at once, and opens the same volume.
 fn change_renames(pool: &Pool) -> bool {
     pool.volume_info("other").is_ok()
 }
 
-/// V8: until the commit of a rollback is durable a crash brings back what the volume had: nobody gets its space before.
+/// V8: a crash before the commit of a rollback is durable brings the old content of the volume back. Until then the
+/// space of that content is not free.
 #[test]
 fn what_a_rollback_lets_go_is_free_when_its_commit_is_durable_and_not_before() {
     let (_device, pool, faults) = pool();
@@ -346,12 +350,12 @@ fn what_a_rollback_lets_go_is_free_when_its_commit_is_durable_and_not_before() {
     *faults.before_write.lock().unwrap() = Some(Box::new(move || found.store(look() as i64, Ordering::SeqCst)));
     pool.rollback("v", "s").unwrap();
     assert_eq!(within.load(Ordering::SeqCst), before as i64, "the units that only the old map had are nobody's yet");
-    pool.info(); // Lets go what it may.
+    pool.info(); // Frees deferred units whose grace is over.
     assert!(free() > before, "then they are free");
 }
 
-/// Does `meanwhile` while the journal write of a commit is under way that fails once; the pool, and the volume `v`,
-/// whose `unit` that commit has taken.
+/// Calls `meanwhile` during the journal write of a commit, which fails once. Returns the pool and the volume `v`, whose
+/// `unit` is in that commit.
 fn meanwhile(unit: u64, meanwhile: impl FnOnce(&Volume) + Send + 'static) -> (Device, Pool, Volume) {
     let (device, pool, faults) = pool();
     let volume = pool.open_volume("v").unwrap();
@@ -373,15 +377,15 @@ fn punch(volume: &Volume, unit: u64, count: u64) {
     volume.fallocate(FallocateMode::PunchHole, unit << 16, count << 16, &MayBlock::on_worker()).unwrap();
 }
 
-/// What a unit of a volume has after a crash.
+/// Returns the tag of a unit of a volume after a crash.
 fn after_crash(device: &Device, name: &str, unit: usize) -> u8 {
     let line = opened(device).into_iter().find(|line| line.starts_with(&format!("{name} "))).unwrap();
     let tags = line.rsplit_once('[').unwrap().1.trim_end_matches(']');
     tags.split(", ").nth(unit).unwrap().parse().unwrap()
 }
 
-/// V3. The commit has taken a unit of the source; the copy shares the leaf when that commit fails, and the source gets
-/// a leaf of its own before the next one.
+/// V3. A commit that fails had taken a unit of the source. When it fails, the copy shares that unit's leaf, and the
+/// source gets a leaf of its own before the next commit.
 #[test]
 fn a_copy_that_is_made_while_a_commit_fails_records_what_is_written_to_it() {
     let copy = |volume: &Volume| {
@@ -402,7 +406,7 @@ fn a_copy_that_is_made_while_a_commit_fails_records_what_is_written_to_it() {
     assert_eq!((after_crash(&device, "t", 13), after_crash(&device, "v", 13)), (77, 9));
 }
 
-/// V3. The same of a rollback: the unit of the failed commit is found in the leaf of the snapshot then.
+/// V3. A rollback instead of a copy: the unit of the failed commit is then in the leaf of the snapshot.
 #[test]
 fn a_clone_of_a_snapshot_that_was_rolled_back_to_while_a_commit_failed_records_what_is_written_to_it() {
     let (device, pool, volume) = meanwhile(5, |volume| volume.pool().roll_back_in_memory("v", "s").unwrap());
@@ -417,7 +421,7 @@ fn a_clone_of_a_snapshot_that_was_rolled_back_to_while_a_commit_failed_records_w
     assert_eq!((after_crash(&device, "t", 5), after_crash(&device, "v", 5)), (77, 1));
 }
 
-/// The unit of a commit that fails has become a hole meanwhile, or another unit of the pool, or it lies beyond the end.
+/// When a commit fails, its unit may have become a hole, or another unit of the pool, or lie beyond the end.
 #[test]
 fn a_unit_of_a_failed_commit_may_have_gone_meanwhile() {
     type Meanwhile = (&'static str, fn(&Volume));
@@ -446,14 +450,14 @@ fn a_unit_of_a_failed_commit_may_have_gone_meanwhile() {
     }
 }
 
-/// V5. Until a commit without them is durable a crash brings back the units that a failed one let go: nobody gets their
-/// space before.
+/// V5. The units that a failed commit freed come back in a crash before the next commit is durable. Until then their
+/// space is not free.
 #[test]
 fn what_a_failed_commit_let_go_is_free_when_the_next_one_is_durable_and_not_before() {
     let (_device, pool, faults) = pool();
     let volume = pool.open_volume("v").unwrap();
     let free = || {
-        pool.info(); // Lets go what it may.
+        pool.info(); // Frees deferred units whose grace is over.
         volume.pool().lock().tree.units.available()
     };
     let before = free();
@@ -465,7 +469,7 @@ fn what_a_failed_commit_let_go_is_free_when_the_next_one_is_durable_and_not_befo
     assert!(free() > before, "the next one has not");
 }
 
-/// The name and what it stands for go back together, and so the next opening finds nobody's volume and deletes it.
+/// The name and its effect are undone together, so the next opening finds an interim volume and deletes it.
 #[test]
 fn a_name_that_is_undone_leaves_a_volume_interim() {
     let (device, pool, faults) = pool();

@@ -1,13 +1,15 @@
-//! The volume table of a checkpoint: the pages whose volumes changed.
+//! The volume table of a checkpoint: rewrites the pages whose volumes changed.
 //!
-//! Owns which volumes are in which page. A page has the volumes from its first number up to that of the next page, and
-//! new volumes, which have the highest numbers, come to the last. A page without volumes is a hole in the tree.
+//! Owns the distribution of volumes over pages. A page holds the volumes from its own first number up to the first
+//! number of the next page. New volumes have the highest numbers and go to the last page. A page without volumes is a
+//! hole in the tree.
 //!
-//! - T1: a page is written anew when a volume of it is not as the page has it, or a volume has come or gone. That is
-//!   found by comparing, so that no change can be forgotten; names are not looked at, unless they changed.
-//! - T2: where a page has no room for what its volumes have become, all volumes from there on are packed anew.
-//! - T3: there are never more pages, holes included, than the account counts (`Table::most_pages`). When there would
-//!   be, because many volumes have gone, the whole table is packed anew.
+//! - T1: a page is rewritten if one of its volumes differs from the page, or if a volume was added or removed. The
+//!   volumes are compared with their pages to find that, so that no change can be forgotten; names are compared only if
+//!   they changed.
+//! - T2: from the first page on whose volumes no longer fit into it, all volumes are packed into new pages.
+//! - T3: there are never more pages, holes included, than the account counts (`Table::most_pages`). If there would be
+//!   more, because many volumes were deleted, the whole table is packed into new pages.
 //!
 //! Called by checkpoints, under the pool's lock.
 
@@ -17,17 +19,18 @@ use crate::format::page::{PagePlace, PageRef};
 use crate::state::plan::Draft;
 use crate::state::table::{Table, TablePage};
 
-/// What becomes of the pages.
+/// Pages that stay, and volumes that are packed into new pages.
 #[derive(Debug)]
 struct Layout {
-    /// Of those that stay, from the first on: whether each is written, or `None` for a hole.
+    /// One item per page that stays, from the first page on: `Some(true)` is rewritten, `Some(false)` is unchanged,
+    /// `None` is a hole.
     stay: Vec<Option<bool>>,
-    /// Volumes from this number on are packed anew behind them.
+    /// Volumes from this number on are packed into new pages behind those that stay.
     pack_from: Option<u32>,
 }
 
-/// Puts the pages that changed into the draft; root and level of the table. `give_up` hears of the pages that they
-/// replace.
+/// Adds the changed pages to the draft, and calls `give_up` for the pages that they replace. Returns the root and level
+/// of the table.
 pub(super) fn draft(
     table: &mut Table,
     place: &PagePlace,
@@ -72,7 +75,8 @@ pub(super) fn draft(
     table.pages.root
 }
 
-/// Writes a page with the volumes from `first` to before `end`, as many as there is room for; the number of the last.
+/// Writes a page with the volumes from `first` to before `end`, as many as fit. Returns the page and the number of the
+/// last volume in it.
 fn encode_page(
     table: &mut Table,
     place: &PagePlace,
@@ -89,7 +93,7 @@ fn encode_page(
     (TablePage { first, page, count: count as u32 }, last)
 }
 
-/// Looks at all volumes once (T1).
+/// Compares all volumes with their pages, once (T1).
 fn survey(table: &Table) -> Layout {
     let most = table.most_pages();
     let pages = &table.pages.leaves;
@@ -119,7 +123,7 @@ fn survey(table: &Table) -> Layout {
 }
 
 impl Layout {
-    /// All of it anew.
+    /// Packs the whole table into new pages.
     fn packed() -> Layout {
         Layout { stay: Vec::new(), pack_from: Some(0) }
     }

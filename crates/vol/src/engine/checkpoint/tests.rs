@@ -1,5 +1,5 @@
-//! Checkpoints that fail at each of their writes and flushes: the next commit makes up for it, and a crash in between
-//! finds what was durable before.
+//! Checkpoints that fail at each of their writes and flushes: the next commit repairs that, and a crash before it finds
+//! the state that was durable.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,13 +17,13 @@ use crate::format::kind;
 use crate::state::extent_map::work::MOST_COST;
 use crate::{BlockIo, CheckOptions, CreateOptions, OpenOptions, Pool, PoolError, Volume, check_device};
 
-/// What a test does before the next write of the pool's own.
+/// Called once, before the next write of the pool's own.
 type BeforeWrite = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
 
 /// A disk that fails once.
 struct Once {
     io: DeviceIo,
-    /// Writes and flushes that go well before the one that fails; below 0: none fails.
+    /// Writes and flushes before the one that fails; below 0 none fails.
     left: Arc<AtomicI64>,
     before_write: BeforeWrite,
 }
@@ -40,7 +40,7 @@ impl BlockIo for Once {
     }
 
     fn write(&self, at: u64, buf: &[u8]) -> Result<(), Status> {
-        // No step: a checkpoint is whole without the list of free units.
+        // The write of the list of free units is no step: a checkpoint is complete without it.
         if buf.starts_with(b"SHVE") && buf[4..6] == kind::FREE.to_le_bytes() {
             return self.io.write(at, buf);
         }
@@ -49,7 +49,7 @@ impl BlockIo for Once {
             before();
         }
         if let Err(status) = self.step() {
-            // What may be torn is: a superblock that fails is none any more.
+            // A superblock whose write fails is torn.
             let torn = if at < 8192 { self.io.write(at, &[0xee; 4096]) } else { Ok(()) };
             return torn.and(Err(status));
         }
@@ -77,7 +77,7 @@ fn write(volume: &Volume, block: u64, tag: u8) {
     volume.end_write(WriteDone::new(pos, 4096, Status::Ok, &[mapping]), &may_block).unwrap();
 }
 
-/// What is written, block by block.
+/// Reads the tag of each block.
 fn tags(pool: &Pool) -> Vec<u8> {
     let volume = pool.open_volume("v").unwrap();
     let io = DeviceIo::new(volume.device()).unwrap();
@@ -92,13 +92,13 @@ fn tags(pool: &Pool) -> Vec<u8> {
     (0..40).map(tag).collect()
 }
 
-/// A pool with a volume of which two states are durable, one in the checkpoint and one in the journal.
+/// A pool with a volume that has two durable states: one in the checkpoint and one in the journal.
 fn pool() -> (Device, Pool, Volume, Arc<AtomicI64>) {
     let (device, pool, volume, left, _) = pool_with_hook();
     (device, pool, volume, left)
 }
 
-/// Makes it a pool whose superblocks have no copies, so that a checkpoint has the steps that these tests count.
+/// Removes the copies of the superblocks, so that a checkpoint has exactly the steps that these tests count.
 fn without_copies(io: &dyn BlockIo) {
     for at in crate::format::SUPERBLOCKS {
         let mut block = [0; 4096];
@@ -140,7 +140,7 @@ fn expected(written: &[(usize, u8)]) -> Vec<u8> {
     tags
 }
 
-/// The steps of a checkpoint that are flushes: pages, root, flush, superblock, flush, superblock, flush.
+/// The flushes among the steps of a checkpoint: pages, root, flush, superblock, flush, superblock, flush.
 const FLUSHES: [i64; 3] = [2, 4, 6];
 
 #[test]
@@ -157,7 +157,7 @@ fn a_checkpoint_that_failed_is_written_by_the_next_commit() {
         if FLUSHES.contains(&step) {
             continue;
         }
-        // Nothing is durable that was not; scrubs say that they cannot tell.
+        // Nothing new is durable, and a scrub returns an error while the checkpoint is not whole.
         assert!(pool.scrub(&crate::ScrubOptions::default(), &mut |_| std::ops::ControlFlow::Continue(())).is_err());
         let used = pool.info().metadata_bytes;
         write(&volume, 22, 4);
@@ -186,14 +186,14 @@ fn a_crash_before_it_is_written_again_loses_nothing_that_was_durable() {
         assert!(volume.pool().checkpoint().is_err());
         drop((volume, pool));
         let found = opened(&device);
-        // Its superblock has arrived or not; both are whole.
+        // The superblock of the checkpoint may have reached the device, so either state is correct.
         let (without, with) = (expected(&[]), expected(&[(21, 3)]));
         assert!(found == with || (found == without && step < 5), "step {step}: {found:?}");
     }
 }
 
-/// V13, V25: a close that could not write goes on as an open pool, whatever of its checkpoint is on the device; one
-/// whose flush failed is degraded. Neither is half closed.
+/// V13, V25: after a close whose write failed the pool is open, whatever part of its checkpoint is on the device. After
+/// a close whose flush failed the pool is degraded. It is never closed in part.
 #[test]
 fn a_close_that_failed_leaves_an_open_pool_or_a_degraded_one() {
     for step in 0..7 {
@@ -210,11 +210,11 @@ fn a_close_that_failed_leaves_an_open_pool_or_a_degraded_one() {
             assert_eq!(refused.unwrap_err(), Status::IoErr);
             drop(volume);
             assert!(matches!(again.close(), Err(PoolError::Degraded { .. })));
-            // Nothing was written since the state that is durable.
+            // Nothing was written since the durable state.
             assert_eq!(opened(&device), expected(&[]), "step {step}");
             continue;
         }
-        // The pool is used, and cut off: what was written after the close that failed is there.
+        // The pool is used and then crashes: the writes after the failed close are there.
         write(&volume, 21, 7);
         again.sync().unwrap();
         write(&volume, 22, 8);
@@ -239,8 +239,8 @@ fn a_close_that_failed_leaves_an_open_pool_or_a_degraded_one() {
     }
 }
 
-/// V25: the list of losses is torn when it is written, after a checkpoint that came to any point: what was durable
-/// opens.
+/// V25: the write of the list of losses is torn, after a checkpoint that failed at any step: the pool opens with what
+/// was durable.
 #[test]
 fn a_torn_list_of_losses_takes_nothing_with_it() {
     for step in [None, Some(0), Some(3), Some(5), Some(6)] {
@@ -255,11 +255,11 @@ fn a_torn_list_of_losses_takes_nothing_with_it() {
             left.store(step, Ordering::SeqCst);
             assert!(volume.pool().checkpoint().is_err());
         }
-        // The next write is that of the list.
+        // The next write is the list.
         volume.pool().alarm.ring(Status::IoErr);
         left.store(0, Ordering::SeqCst);
         assert!(pool.sync().is_err());
-        // Of the device as it is now: the pool, which closing would write to, lives on.
+        // Opens a copy of the device in its present state, because closing the pool would write to the device.
         let tags = copy(&DeviceIo::new(&device).unwrap());
         drop((volume, pool));
         let (without, with) = (expected(&[]), expected(&[(21, 3)]));
@@ -267,7 +267,7 @@ fn a_torn_list_of_losses_takes_nothing_with_it() {
     }
 }
 
-/// What a copy of the device holds.
+/// Reads the tags from a copy of the device.
 fn copy(io: &DeviceIo) -> Vec<u8> {
     let device = open_device("ram:size=16M").unwrap();
     let mut bytes = vec![0; io.size_bytes() as usize];
@@ -276,7 +276,7 @@ fn copy(io: &DeviceIo) -> Vec<u8> {
     opened(&device)
 }
 
-/// V25: with the list written, after a checkpoint that came to any point, the volume is named, and what was durable is
+/// V25: the list is written after a checkpoint that failed at any step: it names the volume, and what was durable is
 /// there.
 #[test]
 fn the_list_of_losses_comes_after_any_checkpoint() {
@@ -293,7 +293,7 @@ fn the_list_of_losses_comes_after_any_checkpoint() {
         let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
         assert_eq!(pool.info().lost, ["v"], "step {step:?}");
         let (found, without, with) = (tags(&pool), expected(&[]), expected(&[(21, 3)]));
-        // A superblock that is durable stays the newest.
+        // A durable superblock stays the newest.
         assert!(found == with || (found == without && step < Some(5)), "step {step:?}: {found:?}");
         pool.acknowledge_loss().unwrap();
         assert_eq!(pool.info().lost, Vec::<String>::new());
@@ -303,8 +303,8 @@ fn the_list_of_losses_comes_after_any_checkpoint() {
     }
 }
 
-/// A write to a unit that a snapshot has too copies the unit. In the midst of that a checkpoint is written, after which
-/// the pages of the map are clean, and the write is cancelled.
+/// A write to a unit that a snapshot shares copies the unit. During the copy a checkpoint is written, which makes the
+/// pages of the map clean; then the write is cancelled.
 #[test]
 fn a_unit_that_moves_while_a_checkpoint_is_written_is_in_the_next_one() {
     let (device, pool, volume, _, before_write) = pool_with_hook();
@@ -319,7 +319,7 @@ fn a_unit_that_moves_while_a_checkpoint_is_written_is_in_the_next_one() {
     let may_block = MayBlock::until(&is_cancelled);
     assert_eq!(volume.map_blocking(3 << 16, 4096, Intent::Write, &may_block), Err(Status::Canceled));
     volume.pool().checkpoint().unwrap();
-    // The unit that only the snapshot has now is given up and used again.
+    // The unit that only the snapshot has now becomes free and is used again.
     pool.delete("s").unwrap();
     pool.sync().unwrap();
     pool.info();
@@ -337,8 +337,8 @@ fn a_unit_that_moves_while_a_checkpoint_is_written_is_in_the_next_one() {
 /// The steps of a commit: a flush, the blocks of the journal, a flush.
 const JOURNAL_WRITE: i64 = 1;
 
-/// The numbers of the blocks that failed are not used again, so what comes behind them could not be replayed: a
-/// checkpoint comes next, and it has everything.
+/// The numbers of the failed blocks are not used again, so later blocks could not be replayed: the next commit is a
+/// checkpoint, which has everything.
 #[test]
 fn a_commit_that_failed_is_made_up_for_by_a_checkpoint() {
     let (device, pool, volume, left) = pool();
@@ -355,7 +355,8 @@ fn a_commit_that_failed_is_made_up_for_by_a_checkpoint() {
     assert_eq!(opened(&device), expected(&[(21, 3), (22, 4), (23, 5)]));
 }
 
-/// What a commit took that failed waits for the next one: also the space that was let go, which nobody else gives back.
+/// The changes that a failed commit took wait for the next one. That includes freed space, which would stay in use
+/// otherwise.
 #[test]
 fn a_commit_that_failed_forgets_nothing_that_it_took() {
     let (device, pool, volume, left) = pool();
@@ -376,8 +377,8 @@ fn a_commit_that_failed_forgets_nothing_that_it_took() {
     assert_eq!(opened(&device), expected(&[(3, 0), (21, 3)]));
 }
 
-/// Who opens the pool does again what copies of maps have cost, so that much of it is made an end of by a checkpoint,
-/// though hardly any node is dirty.
+/// Copies of maps are work that an opening must repeat. After much of it a checkpoint is due, even if hardly any node
+/// is dirty.
 #[test]
 fn copies_of_maps_that_come_to_much_make_a_checkpoint_due() {
     let (_, pool, volume, _) = pool();
@@ -391,7 +392,7 @@ fn copies_of_maps_that_come_to_much_make_a_checkpoint_due() {
     assert_eq!((state.sb.generation, state.tree.cost), (before + 2, 0), "a checkpoint with its twin");
 }
 
-/// Until its superblock is durable, a crash finds the checkpoint before it: nobody may get a page of that.
+/// A crash before the superblock is durable finds the previous checkpoint: its pages must not be reused until then.
 #[test]
 fn pages_that_a_checkpoint_replaces_are_given_to_nobody_before_it_is_durable() {
     let (_, pool, volume, _) = pool();
@@ -414,8 +415,8 @@ fn pages_that_a_checkpoint_replaces_are_given_to_nobody_before_it_is_durable() {
     drop((volume, pool));
 }
 
-/// V31: labels say the checkpoint before its superblock does, so whatever write of it fails the pool opens, and its
-/// label is never older than the superblock wants.
+/// V31: labels have the generation of a checkpoint before its superblock requires it. So the pool opens whichever write
+/// fails, and its label is never older than the superblock requires.
 #[test]
 fn a_checkpoint_of_two_members_that_is_cut_off_anywhere_opens() {
     let mut ends = 0;

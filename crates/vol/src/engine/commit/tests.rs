@@ -1,11 +1,11 @@
-//! Commits that fail, and those after them.
+//! Failed commits, and the commits after them.
 
 use crate::Checksum;
 use crate::engine::stock::tests::Rig;
 use crate::format::journal::Ring;
 
-/// V3, V18: a block of the journal could not be written, and perhaps it is there. What is flushed later is there after
-/// a crash: the journal must not end at the block that failed.
+/// V3, V18: a write of a journal block fails, with the block on the device or not. Later commits must survive a crash:
+/// the journal must not end at that block.
 #[test]
 fn what_is_flushed_after_a_commit_that_failed_is_there() {
     for is_done in [false, true] {

@@ -1,4 +1,4 @@
-//! Pools that were cut off, on a host that has no block left for what is to be recovered.
+//! Pools that crashed, on a host that has no block left for the recovered state.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::format::JOURNAL_START;
 use crate::format::journal::Ring;
 use crate::{CheckOptions, Checksum, OpenOptions, Pool, PoolError, check_device};
 
-/// A pool that crashed with changes of volume `kept` in the journal alone, and no place anywhere for a page.
+/// A pool that crashed with changes of volume `kept` only in the journal, on a host without space for a page.
 fn cut_off(checksum: Checksum, changes: u64) -> Rig {
     let rig = Rig::new(60 << 20, checksum);
     let pool = rig.open().unwrap();
@@ -22,21 +22,21 @@ fn cut_off(checksum: Checksum, changes: u64) -> Rig {
         rig.write(&kept, at << 14, 7).unwrap();
         pool.sync().unwrap();
     }
-    // Used pages and data have space, and nothing else: as in a copy without blocks of zeroes.
+    // Only used pages and data have space, as in a copy of the pool file that leaves out blocks of zeroes.
     let used = in_use(&pool);
     drop((kept, gone, pool));
     fill_host(&rig, &used);
     rig
 }
 
-/// The host has space for these blocks, as far as they were written, and for nothing else.
+/// Takes the space of all blocks that are not in `used`, and leaves no room on the host for others.
 fn fill_host(rig: &Rig, used: &std::collections::HashSet<u64>) {
     let mut host = rig.host.lock().unwrap();
     host.written.retain(|block| used.contains(block));
     host.room = 0;
 }
 
-/// Blocks of the pool that hold something: not blank, or data.
+/// Returns the blocks of the pool with content: data, and metadata that is not blank.
 fn in_use(pool: &Pool) -> std::collections::HashSet<u64> {
     let inner = &pool.inner;
     let units = inner.geometry.first_unit..inner.lock().tree.units.counts().total;
@@ -88,7 +88,7 @@ fn a_delete_needs_no_space_and_gives_it_back() {
         }
         let pool = rig.open().unwrap();
         pool.delete("gone").unwrap();
-        // What it had is enough: the pool takes everything again.
+        // The space of the volume is enough: the pool takes all changes again.
         let info = pool.info();
         assert!(!info.deletes_only && info.volumes == 1, "{info:?}");
         let kept = pool.open_volume("kept").unwrap();
@@ -105,7 +105,7 @@ fn a_delete_needs_no_space_and_gives_it_back() {
     }
 }
 
-/// A pool that crashed as that of [`cut_off`], with six volumes more that have nothing.
+/// A pool that crashed as in [`cut_off`], with six more volumes, which are empty.
 fn with_empty_volumes() -> Rig {
     let rig = Rig::new(60 << 20, Checksum::None);
     let pool = rig.open().unwrap();
@@ -120,7 +120,7 @@ fn with_empty_volumes() -> Rig {
     rig
 }
 
-/// C5: the block of a delete could not be written, and perhaps it is there. The next one goes into the same block.
+/// C5: the write of a delete's block fails, with the block on the device or not. The next write goes to the same block.
 #[test]
 fn a_delete_whose_block_could_not_be_written_is_written_there_again() {
     for is_done in [false, true] {
@@ -129,7 +129,7 @@ fn a_delete_whose_block_could_not_be_written_is_written_there_again() {
         let state = pool.inner.lock();
         let (seq, ring) = (state.next_seq, Ring::of(&state.sb));
         drop(state);
-        // The block is blanked first, and that goes well.
+        // The blanking of the block succeeds.
         rig.host.lock().unwrap().fails = Some((ring.address(seq) >> 12, 1, is_done));
         pool.delete("v0").unwrap();
         assert_eq!(pool.inner.lock().next_seq, seq + 1);
@@ -145,7 +145,7 @@ fn a_delete_whose_block_could_not_be_written_is_written_there_again() {
     }
 }
 
-/// A delete that gives nothing back is durable all the same, and so is the next.
+/// Deletes that free no space are durable too, one after the other.
 #[test]
 fn deletes_are_durable_one_by_one() {
     let rig = with_empty_volumes();
@@ -157,7 +157,7 @@ fn deletes_are_durable_one_by_one() {
         drop(pool);
         is_clean(&rig);
     }
-    // There is room again: everything goes.
+    // The host has space again: all changes are taken.
     rig.set_room(1 << 20);
     let pool = rig.open().unwrap();
     assert!(!pool.info().deletes_only && pool.info().volumes == 1);
@@ -165,7 +165,7 @@ fn deletes_are_durable_one_by_one() {
     (0..5).for_each(|at| assert_eq!(rig.read(&kept, at << 14), 7));
 }
 
-/// C2: what is left of a torn commit follows no delete.
+/// C2: the rest of a torn commit is not replayed after a delete.
 #[test]
 fn the_end_of_a_torn_commit_is_not_replayed_behind_a_delete() {
     let rig = Rig::new(60 << 20, Checksum::None);
@@ -177,7 +177,7 @@ fn the_end_of_a_torn_commit_is_not_replayed_behind_a_delete() {
     pool.sync().unwrap();
     let first = kept.pool().lock().next_seq;
     let blocks = u64::from(kept.pool().lock().sb.journal_blocks);
-    // A commit of several blocks, whose first never arrives.
+    // A commit of several blocks, of which the first never reaches the device.
     let place = |seq: u64| JOURNAL_START + seq % blocks * 4096;
     let mut old = [0; 4096];
     pool.inner.io.read(place(first), &mut old).unwrap();
@@ -189,7 +189,7 @@ fn the_end_of_a_torn_commit_is_not_replayed_behind_a_delete() {
     let used = in_use(&pool);
     drop((kept, pool));
     fill_host(&rig, &used);
-    // The units of the torn commit are free, and have space: as if the host had taken it for others.
+    // The units of the torn commit are free but have space; take it away, as if the host had used it for others.
     let pool = Pool::open(&rig.device, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
     let used = in_use(&pool);
     drop(pool);
@@ -211,7 +211,7 @@ fn the_end_of_a_torn_commit_is_not_replayed_behind_a_delete() {
     is_clean(&rig);
 }
 
-/// C3: a delete whose block of the journal has no space is refused before it changes anything.
+/// C3: a delete whose journal block has no space is refused before it changes anything.
 #[test]
 fn a_delete_that_finds_no_block_of_the_journal_is_refused_before_it_begins() {
     let rig = with_empty_volumes();
@@ -220,7 +220,7 @@ fn a_delete_that_finds_no_block_of_the_journal_is_refused_before_it_begins() {
     let (next, blocks) = (state.next_seq, u64::from(state.sb.journal_blocks));
     drop(state);
     drop(pool);
-    // The next block has space, the others behind it have none.
+    // The next block has space, the blocks behind it have none.
     let journal = JOURNAL_START / 4096..JOURNAL_START / 4096 + blocks;
     let used: Vec<u64> = (0..=next).map(|seq| journal.start + seq % blocks).collect();
     rig.host.lock().unwrap().written.retain(|block| !journal.contains(block) || used.contains(block));
@@ -238,7 +238,7 @@ fn a_delete_that_finds_no_block_of_the_journal_is_refused_before_it_begins() {
     is_clean(&rig);
 }
 
-/// Space in free units that opening does not find where it looks first is given to the host, and taken from it.
+/// Free units whose space the first search of an opening misses are punched, so that the host has space for others.
 #[test]
 fn free_units_are_punched_for_the_first_checkpoint() {
     let rig = cut_off(Checksum::None, 5);
@@ -253,8 +253,8 @@ fn free_units_are_punched_for_the_first_checkpoint() {
     is_clean(&rig);
 }
 
-/// The first checkpoint of a pool that has room again cannot be written, and the flush after it fails: the list of
-/// losses is a superblock of the opening whose journal is still to be replayed.
+/// A pool has space again, but its first checkpoint cannot be written, and the flush after it fails. The list of losses
+/// then goes into a superblock of the former opening, whose journal is still to be replayed.
 #[test]
 fn a_first_checkpoint_that_fails_leaves_the_journal_to_be_replayed() {
     for slot in [0, 1] {
@@ -280,22 +280,22 @@ fn a_first_checkpoint_that_fails_leaves_the_journal_to_be_replayed() {
     }
 }
 
-/// What a disk does with writes of one block.
+/// Treatment of writes to one block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Act {
     #[default]
     Pass,
-    /// Fail, unless they blank it.
+    /// Fails writes that do not blank the block.
     Fail,
-    /// Wait, if they blank it.
+    /// Lets the next write that blanks the block wait.
     Hold,
-    /// One waits.
+    /// A write waits.
     Held,
 }
 
 #[derive(Default)]
 struct Door {
-    /// With the address of the block.
+    /// Address of the block, and its treatment.
     act: Mutex<(u64, Act)>,
     changed: Condvar,
 }
@@ -311,7 +311,7 @@ impl Door {
     }
 }
 
-/// A disk with a door before it.
+/// A disk that treats writes to one block as `Door::act` says.
 struct Gate {
     io: Box<dyn BlockIo>,
     door: Arc<Door>,
@@ -352,7 +352,7 @@ impl BlockIo for Gate {
     }
 }
 
-/// C3: a flush makes a delete durable that was not, in the block that the next delete is about to blank.
+/// C3: a flush makes an earlier delete durable in the very block that the next delete is about to blank.
 #[test]
 fn a_delete_blanks_no_block_that_a_flush_has_just_written() {
     let rig = with_empty_volumes();
@@ -369,7 +369,7 @@ fn a_delete_blanks_no_block_that_a_flush_has_just_written() {
         let deleted = scope.spawn(|| pool.delete("v1"));
         door.wait_while(Act::Hold);
         let synced = scope.spawn(|| pool.sync());
-        // It waits for the other, or does all that it has to do.
+        // The sync waits for the delete, or ends by itself.
         let until = Instant::now() + Duration::from_millis(500);
         while !synced.is_finished() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));

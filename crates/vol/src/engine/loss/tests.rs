@@ -1,4 +1,4 @@
-//! A flush of somebody else fails while a flush of the pool's own ends well: what that one covered may be lost.
+//! A flush of another thread fails while a flush of the pool's own succeeds: data that the latter covered may be lost.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -15,22 +15,21 @@ use super::*;
 use crate::device::block_io::{BlockIo, DeviceIo};
 use crate::{CreateOptions, OpenOptions, Pool, Volume};
 
-/// Bytes of both superblocks.
 const SUPERBLOCK_BYTES: u64 = 8192;
 
-/// What a test sees of the pool's own I/O.
+/// Hooks into the pool's own I/O, and a record of it.
 #[derive(Default)]
 struct Seen {
     alarm: OnceLock<Arc<FlushAlarm>>,
-    /// What a test does before the next write.
+    /// Called once, before the next write.
     before_write: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-    /// Flushes that end before the one during which another's flush fails; below 0: none does.
+    /// Flushes before the one during which another's flush fails; below 0 none fails.
     left: AtomicI64,
-    /// Where the pool wrote after that.
+    /// Addresses of the pool's writes after that flush.
     written_after: Mutex<Vec<u64>>,
 }
 
-/// A device whose flushes end well while those of others may fail.
+/// A device whose own flushes succeed while those of others may fail.
 struct Beside {
     io: DeviceIo,
     seen: Arc<Seen>,
@@ -89,14 +88,15 @@ fn pool() -> (Device, Pool, Volume, Arc<Seen>) {
     (device, pool, volume, seen)
 }
 
-/// Whether a unit is written, as the pool says that is opened on what is left.
+/// Opens the pool again. Returns true if it has the unit as written.
 fn is_written(device: &Device, unit: u64) -> bool {
     let pool = Pool::open(device, &OpenOptions::default()).unwrap();
     let volume = pool.open_volume("v").unwrap();
     volume.map(unit << 16, 4096, Intent::Read).unwrap().kind == MappingKind::Mapped
 }
 
-/// The flush before the metadata may have been told well by a device that had lost the data by then.
+/// Checks that no metadata follows a flush during which another flush failed: the device may have reported success
+/// after it had lost the data.
 fn nothing_follows(commit: impl Fn(&Pool) -> bool, flushes: i64) {
     for flush in 0..flushes {
         let (device, pool, volume, seen) = pool();
@@ -127,20 +127,20 @@ fn no_superblock_follows_a_flush_during_which_another_failed() {
     nothing_follows(|pool| pool.inner.checkpoint().is_ok(), 3);
 }
 
-/// The volumes that the pool says may have lost something, when a flush of somebody else has failed.
+/// Lets a flush of another thread fail. Returns the volumes that the next opening lists as possibly damaged.
 fn lost(device: &Device, pool: Pool, volume: Volume, seen: &Seen) -> Vec<String> {
     seen.alarm.get().unwrap().ring(Status::IoErr);
     drop((volume, pool));
     Pool::open(device, &OpenOptions::default()).unwrap().info().lost
 }
 
-/// V25, L1: a commit says nothing of a write that was under way when it began. The write is an overwrite, which no
-/// record tells of.
+/// V25, L1: a commit does not cover a write that was in flight when the commit began. The write is an overwrite, so
+/// there is no record of it.
 #[test]
 fn an_epoch_is_not_safe_while_a_write_of_it_is_under_way() {
     for under_way in [false, true] {
         let (device, pool, volume, seen) = pool();
-        // A ring that has looked the place up, and whose write has not ended.
+        // A ring has looked up the place, and its write has not ended.
         let seat = Grace::seat(volume.grace().unwrap());
         seat.enter();
         volume.map(0, 4096, Intent::Write).unwrap();
@@ -159,8 +159,8 @@ fn an_epoch_is_not_safe_while_a_write_of_it_is_under_way() {
     }
 }
 
-/// V25, L2: a hole is a change of the epoch in which it ends. The commit that comes while the edge of the hole is
-/// zeroed has none of it.
+/// V25, L2: a hole belongs to the epoch in which its punch ends. A commit during the zeroing of the hole's edge
+/// contains nothing of the hole.
 #[test]
 fn a_hole_that_ends_after_a_commit_may_be_lost_by_the_next() {
     let (device, pool, volume, seen) = pool();

@@ -1,4 +1,4 @@
-//! Two pools opened over the same memory: the first stops, and leaves what the second has alone (contract V30).
+//! Two pools opened over the same memory: the first stops, and leaves the pool of the second alone (contract V30).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,14 +16,12 @@ use crate::{CheckOptions, CreateOptions, OpenOptions, Pool, PoolError, Volume, c
 
 const SIZE: usize = 16 << 20;
 
-/// The memory, with what a test wants of it.
+/// Faults of the memory.
 #[derive(Default)]
 struct Faults {
-    /// Reads of superblocks.
+    /// Number of reads of superblocks.
     looks: AtomicU64,
-    /// Reads of superblocks fail.
     blind: AtomicBool,
-    /// Flushes fail.
     flushless: AtomicBool,
 }
 
@@ -60,7 +58,7 @@ impl BlockIo for Shared {
     }
 }
 
-/// Memory that any number of pools are opened over, by claims that do not know of each other.
+/// Memory over which any number of pools are opened, by claims that do not exclude each other.
 struct Rig {
     memory: Device,
 }
@@ -119,7 +117,7 @@ fn has(volume: &Volume, unit: u64, tag: u8) -> bool {
     block == [tag; 4096]
 }
 
-/// What the second owner has made is there, and nothing is wrong with it.
+/// Checks that everything the second owner made is there, and that its pool is clean.
 fn goes_on(rig: &Rig, second: Pool) {
     let volume = second.open_volume("second").expect("is there");
     assert!((0..8).all(|unit| has(&volume, unit, 7)));
@@ -140,7 +138,8 @@ fn second(rig: &Rig, every: Duration) -> Pool {
     second
 }
 
-/// V30: whatever the first owner tries once another has opened the pool, it writes nothing, and says why.
+/// V30: after another opening has taken the pool, the first owner writes nothing, whatever operation is tried, and its
+/// errors say why.
 #[test]
 fn who_has_lost_the_pool_writes_nothing() {
     type Try = (&'static str, fn(&Pool, &mut Option<Volume>) -> bool);
@@ -191,7 +190,7 @@ fn who_has_lost_the_pool_writes_nothing() {
     }
 }
 
-/// V30: between two looks commits go on; a checkpoint looks always.
+/// V30: commits between two looks succeed without a look. A checkpoint always looks first.
 #[test]
 fn a_checkpoint_looks_before_it_writes() {
     let rig = Rig::new();
@@ -213,7 +212,7 @@ fn a_checkpoint_looks_before_it_writes() {
     goes_on(&rig, second);
 }
 
-/// V30: two openings of the same moment have the same number of openings, and one of them goes on.
+/// V30: two openings at the same moment have the same incarnation, and one of them still has the pool.
 #[test]
 fn openings_of_the_same_moment_are_told_apart() {
     let rig = Rig::new();
@@ -228,7 +227,8 @@ fn openings_of_the_same_moment_are_told_apart() {
     assert!(error.contains("at the same moment"), "{error}");
 }
 
-/// V30: an older program, or one that was stopped, that writes its own superblocks over those of the newer opening.
+/// V30: an opening by an older program, or one that was stopped for a while, writes its superblocks over those of the
+/// newer opening.
 #[test]
 fn an_older_opening_that_goes_on_is_told() {
     let rig = Rig::new();
@@ -241,7 +241,7 @@ fn an_older_opening_that_goes_on_is_told() {
     assert!(error.contains("an older opening goes on writing"), "{error}");
 }
 
-/// V30, V25: a list of losses is not written into the superblocks of another.
+/// V30, V25: a list of losses is not written into the superblocks of another opening.
 #[test]
 fn a_list_of_losses_is_not_written_to_the_pool_of_another() {
     let rig = Rig::new();
@@ -260,7 +260,7 @@ fn a_list_of_losses_is_not_written_to_the_pool_of_another() {
     goes_on(&rig, second);
 }
 
-/// A look that can read nothing fails who asked, and the next one looks again.
+/// A look that can read nothing is an error for its caller, and the next one looks again.
 #[test]
 fn a_look_that_cannot_read_is_an_error() {
     let rig = Rig::new();
@@ -278,7 +278,7 @@ fn a_look_that_cannot_read_is_an_error() {
     pool.close().expect("closes");
 }
 
-/// Superblocks that rot under an open pool are nobody's: the next checkpoint writes them anew, as it always did.
+/// Superblocks that rot under an open pool are no sign of another owner: the next checkpoint rewrites them.
 #[test]
 fn superblocks_that_rot_are_no_other_owner() {
     for slots in [&[0u64][..], &[1], &[0, 1]] {
@@ -294,8 +294,9 @@ fn superblocks_that_rot_are_no_other_owner() {
     }
 }
 
-/// A pool of an older program has no numbers; openings that follow each other are told apart all the same, and an
-/// upgrade gives it numbers.
+/// A pool of an older program has no owner numbers. Successive openings are still distinguished, and an upgrade adds
+/// the numbers.
+/// the numbers.
 #[test]
 fn a_pool_without_numbers_knows_later_openings() {
     let rig = Rig::new();

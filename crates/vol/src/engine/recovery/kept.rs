@@ -1,6 +1,6 @@
-//! Records that a checkpoint keeps about places of damaged pages, before the journal behind them.
+//! Records that a checkpoint keeps about the places of damaged pages. They are applied before the journal.
 //!
-//! Owns reading their pages. What is kept and why is in [`kept`](crate::state::kept).
+//! Owns the reading of their pages. [`kept`](crate::state::kept) says which records are kept, and why.
 //!
 //! Called by recovery.
 
@@ -14,7 +14,7 @@ use crate::format::journal::Bounds;
 use crate::format::page::kept;
 use crate::state::State;
 
-/// Applies the records that the checkpoint of the superblock keeps, or keeps them on.
+/// Applies the records that the checkpoint of the superblock keeps; those whose pages are still damaged stay kept.
 pub(super) fn load(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure) -> Result<(), PoolError> {
     let (checkpoint, most) = (Checkpoint::of(&state.sb), 2 * u64::from(state.sb.journal_blocks));
     let (mut next, mut index) = (state.sb.kept, 0);

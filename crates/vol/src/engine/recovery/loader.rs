@@ -1,15 +1,14 @@
-//! Loading the newest checkpoint: the volume table, then all maps level by level, each level in one sweep of the
-//! device.
+//! Loads the newest checkpoint: the volume table, then all maps level by level, each level in one sweep of the device.
 //!
-//! Owns the order of the [`walk`], and the nodes. Pages that several volumes have (index pages of level 1 and leaves)
+//! Owns the order of the [`walk`], and the nodes. Pages that several volumes share (index pages of level 1 and leaves)
 //! are read once and become one node.
 //!
-//! - L1: a page of a map that is damaged or cannot be read is claimed as a whole one is, and its node is empty. Each
-//!   volume that needs it has [`Vol::damage`] from here on; what that means is decided when the journal is replayed,
-//!   which may delete the volume.
-//! - L3: a page whose first copy is not good is taken from the second, if that is; `State::bad_copies` has its address.
-//! - L2: a page of the volume table that is damaged or cannot be read refuses the pool: whose maps there are is not
-//!   known. A rescue goes on with the volumes that the other pages name ([`LostVolumes`]).
+//! - L1: a page of a map that is damaged or cannot be read still counts as in use, and its node is empty. Each volume
+//!   that needs it has [`Vol::damage`] from here on. The consequence is left to the replay of the journal, which may
+//!   delete the volume.
+//! - L3: a page whose first copy is bad is taken from the second, if that is good; `State::bad_copies` has its address.
+//! - L2: a page of the volume table that is damaged or cannot be read refuses the pool, because the maps that the page
+//!   names are unknown. A rescue continues with the volumes that the other pages name ([`LostVolumes`]).
 
 use std::collections::HashMap;
 
@@ -30,17 +29,17 @@ use crate::state::State;
 use crate::state::extent_map::TAG;
 use crate::state::table::{LostMap, LostPage, TablePage, TablePages, Vol};
 
-/// A page of a tree: of a volume for upper pages, of a node for the others.
+/// A page of a tree, with the number of its volume (upper pages) or of its node (other pages).
 type Page = walk::Page<u32>;
 
-/// A parent's word that refers to a node.
+/// A word of an index node, and the leaf that it refers to.
 struct Link {
     parent: u32,
     word: usize,
     node: u32,
 }
 
-/// A page of a map that gives nothing, and why.
+/// A page of a map that is damaged or cannot be read.
 #[derive(Clone, Copy)]
 struct Lost {
     page: LostPage,
@@ -61,7 +60,7 @@ impl Lost {
     }
 }
 
-/// The volume needs these pages (L1). `first` is one of them.
+/// Records in `vol` that it needs the lost `pages`; `first` is one of them (L1).
 fn blame(vol: &mut Vol, geometry: &Geometry, first: &Lost, pages: Arc<[LostPage]>) {
     let told = first.told(vol, geometry);
     let lost = vol.damage.get_or_insert_with(|| Box::new(LostMap::new(told)));
@@ -69,14 +68,14 @@ fn blame(vol: &mut Vol, geometry: &Geometry, first: &Lost, pages: Arc<[LostPage]
     lost.pages.push(pages);
 }
 
-/// Pages that give nothing, at or below an index node; by the node.
+/// Lost pages at or below an index node, by the number of the node.
 type LostNodes = HashMap<u32, Vec<Lost>>;
 
 fn miss(lost: &mut LostNodes, node: u32, pages: &[Lost]) {
     lost.entry(node).or_default().extend(pages);
 }
 
-/// The error of a page that refuses the pool. One that cannot be read may be whole when it is tried again.
+/// The error for a page that refuses the pool. A page that cannot be read may be whole at the next attempt.
 fn refuse(what: &str, page: PageRef, bad: Bad) -> PoolError {
     match bad {
         Bad::Unreadable(status) => failed(status),
@@ -88,8 +87,8 @@ fn twice(at: u64) -> PoolError {
     PoolError::Damaged { what: "a metadata page".into(), at, why: "two places refer to it".into() }
 }
 
-/// Fills the state from the checkpoint that its superblock names; a `rescue` passes over pages of the volume table, and
-/// has what that loses.
+/// Fills the state from the checkpoint that its superblock names. A `rescue` passes over lost pages of the volume
+/// table. Returns the volumes that were in those pages.
 pub(super) fn load(io: &dyn BlockIo, state: &mut State, rescue: bool) -> Result<LostVolumes, PoolError> {
     let geometry = state.sb.geometry();
     let mut lost_volumes = LostVolumes::default();
@@ -126,14 +125,14 @@ pub(super) fn load(io: &dyn BlockIo, state: &mut State, rescue: bool) -> Result<
     Ok(lost_volumes)
 }
 
-/// A page of the volume table gives nothing: that is an error, or what it had is `lost`.
+/// Passes over a lost page of the volume table: notes it in `lost` in a rescue, otherwise returns the error.
 fn pass(lost: &mut Option<&mut LostVolumes>, what: &str, page: &Page, bad: Bad) -> Result<(), PoolError> {
     let Some(lost) = lost else { return Err(refuse(what, page.page, bad)) };
     lost.add(page.page, leaves_of(page.level, page.index), bad.words());
     Ok(())
 }
 
-/// The leaf pages of a tree that a page stands for, the last one not included.
+/// The range of leaf pages below a page at `level` and `index`.
 pub(super) fn leaves_of(level: u16, index: u64) -> (u64, u64) {
     let leaves = (0..level).fold(1, |leaves: u64, _| leaves.saturating_mul(INDEX_CHILDREN as u64));
     let first = index.saturating_mul(leaves);
@@ -178,19 +177,19 @@ fn load_table(
     Ok(parts.into_iter().flat_map(|part| part.2).collect())
 }
 
-/// Which volumes are in which page.
+/// Notes which volumes are in which page.
 fn note_pages(pages: &mut TablePages, parts: &[(u64, PageRef, Vec<VolumeEntry>)]) {
     let ascend = parts
         .is_sorted_by(|(_, _, a), (_, _, b)| a.last().zip(b.first()).is_some_and(|(last, first)| last.id < first.id));
     let most = u64::from(MAX_VOLUMES);
     if !ascend || parts.last().is_some_and(|last| last.0 >= most) {
-        // No pool has written that: the next checkpoint writes all of it anew.
+        // The pages are out of order, which no program writes: the next checkpoint rewrites all of them.
         pages.upper.extend(parts.iter().map(|part| part.1.address));
         return;
     }
     for (index, page, entries) in parts {
         let (first, count) = (entries.first().map_or(0, |entry| entry.id), entries.len() as u32);
-        // A hole has no volumes: it begins where the page behind it does.
+        // A hole has no volumes: it gets the first number of the page behind it.
         let hole = TablePage { first, page: PageRef::NONE, count: 0 };
         pages.leaves.resize(*index as usize, hole);
         pages.leaves.push(TablePage { first, page: *page, count });
@@ -202,7 +201,7 @@ pub(super) fn claim(state: &mut State, page: PageRef) -> Result<(), PoolError> {
     if tree.pages.claim(page, &mut tree.units) { Ok(()) } else { Err(twice(page.address)) }
 }
 
-/// The index pages of level 1 of all volumes.
+/// Returns the index pages of level 1 of all volumes.
 fn load_upper(io: &dyn BlockIo, state: &mut State, geometry: &Geometry) -> Result<Vec<Page>, PoolError> {
     let roots = state.table.iter();
     let mut pages: Vec<Page> = roots.filter_map(|vol| Page::root(vol.root, vol.root_level, vol.id)).collect();
@@ -232,9 +231,9 @@ fn load_upper(io: &dyn BlockIo, state: &mut State, geometry: &Geometry) -> Resul
 
 /// The index nodes of all volumes.
 struct Tops {
-    /// The page of each, once.
+    /// One page per node.
     pages: Vec<Page>,
-    /// Volume, slot of its top, node.
+    /// Volume, slot in its top, node.
     words: Vec<(u32, u64, u32)>,
 }
 
@@ -272,7 +271,7 @@ fn make_index(state: &mut State, slots: &[Page]) -> Result<Tops, PoolError> {
     Ok(tops)
 }
 
-/// Reads the pages of the index nodes; the leaf pages below them.
+/// Reads the pages of the index nodes. Returns the leaf pages below them.
 fn load_index(
     io: &dyn BlockIo,
     state: &mut State,
@@ -294,7 +293,7 @@ fn load_index(
     Ok(below)
 }
 
-/// Makes the leaves, each once, with the words that refer to them, and reads their pages.
+/// Makes one node per leaf page, with the words that refer to it, and reads the pages.
 fn load_leaves(io: &dyn BlockIo, state: &mut State, leaves: Vec<Page>, lost: &mut LostNodes) -> Result<(), PoolError> {
     let map = state.tree.map.clone();
     let mut nodes: HashMap<PageRef, (u32, u64)> = HashMap::with_capacity(leaves.len());
@@ -324,6 +323,7 @@ fn load_leaves(io: &dyn BlockIo, state: &mut State, leaves: Vec<Page>, lost: &mu
         }
     }
     let bad = fill_leaves(io, state, pages)?;
+    // The filter skips all links if no leaf is lost, which is nearly always.
     for link in links.iter().filter(|_| !bad.is_empty()) {
         if let Some(leaf) = bad.get(&link.node) {
             miss(lost, link.parent, leaf);
@@ -332,7 +332,7 @@ fn load_leaves(io: &dyn BlockIo, state: &mut State, leaves: Vec<Page>, lost: &mu
     Ok(())
 }
 
-/// Reads the pages of leaves; those that give nothing, by their nodes.
+/// Reads the pages of leaves. Returns the lost pages, by node.
 fn fill_leaves(io: &dyn BlockIo, state: &mut State, pages: Vec<Page>) -> Result<LostNodes, PoolError> {
     let checkpoint = Checkpoint::of(&state.sb);
     let geometry = &checkpoint.geometry;

@@ -1,12 +1,12 @@
-//! Volumes whose entries stood in pages of the volume table that give nothing, when a pool is rescued.
+//! Volumes whose entries stood in lost pages of the volume table, when a pool is rescued.
 //!
-//! Owns which numbers those volumes may have, and what becomes of journal records that need one of them: a copy of a
-//! lost volume is lost too, and a volume that was rolled back to a lost one has a map that nobody knows.
+//! Owns the numbers that those volumes may have, and the treatment of journal records that refer to one of them: a copy
+//! of a lost volume is lost too, and a volume that was rolled back to a lost one has an unknown map.
 //!
-//! - L1: a volume that is served has the map that its own records and its own entry say, and no other. A record whose
-//!   source is lost gives nobody a map.
-//! - L2: what was lost is told: how many volumes the checkpoint had and has no more, their numbers, and the names that
-//!   the journal knows.
+//! - L1: a volume that is served has exactly the map that its own records and its own entry give. A record whose source
+//!   is lost gives no volume a map.
+//! - L2: the loss is reported: how many volumes of the checkpoint are missing, their numbers, and the names that the
+//!   journal has.
 //!
 //! Called by recovery.
 
@@ -18,32 +18,32 @@ use crate::format::record::Record;
 use crate::format::superblock::Superblock;
 use crate::state::table::{LostMap, Table};
 
-/// A page of the volume table that gives nothing: its first leaf page, and the first one behind it.
+/// A lost page of the volume table. `leaves` is the range of leaf pages below it.
 struct LostPage {
     leaves: (u64, u64),
     page: PageRef,
     why: String,
 }
 
-/// Ranges of numbers, and names, that are told at most.
+/// Most ranges of numbers, and most names, in one report.
 const MOST_NAMED: usize = 100;
 
-/// What is lost of the volume table.
+/// The volumes whose entries stood in lost pages.
 #[derive(Default)]
 pub(super) struct LostVolumes {
     pages: Vec<LostPage>,
-    /// Numbers that lost volumes may have, the last one not included.
+    /// Ranges of numbers that lost volumes may have, end excluded.
     ranges: Vec<(u32, u32)>,
-    /// Volumes that the checkpoint has and that did not come out.
+    /// Number of volumes that the checkpoint has and that no page gave.
     count: u64,
-    /// The number that the first volume after the checkpoint got.
+    /// First number of a volume made after the checkpoint.
     next: u32,
-    /// Lost volumes of which the journal speaks, by number.
+    /// Names of lost volumes that the journal has, by number.
     named: BTreeMap<u32, String>,
 }
 
 impl LostVolumes {
-    /// A page gives nothing. `leaves`: the leaf pages of the table that it stands for.
+    /// Adds a lost page; `leaves` is the range of leaf pages below it.
     pub(super) fn add(&mut self, page: PageRef, leaves: (u64, u64), why: String) {
         self.pages.push(LostPage { leaves, page, why });
     }
@@ -52,8 +52,9 @@ impl LostVolumes {
         self.pages.is_empty()
     }
 
-    /// All pages have been read. The numbers that are lost follow from those that the other leaf pages have: `parts`
-    /// says of each which it is, and its first and last number. The numbers of a table ascend.
+    /// Called when all pages have been read: derives the numbers that lost volumes may have from the gaps between
+    /// pages, because the numbers in a table ascend. `found` is the number of volumes in the intact leaf pages. `parts`
+    /// has the index, the first and the last number of each of these pages.
     pub(super) fn settle(&mut self, sb: &Superblock, found: u64, parts: &[(u64, u32, u32)]) {
         (self.count, self.next) = (u64::from(sb.volumes).saturating_sub(found), sb.next_volume);
         for LostPage { leaves: (first, end), .. } in &self.pages {
@@ -66,18 +67,19 @@ impl LostVolumes {
         }
     }
 
-    /// Whether the volume of this number is lost, or was deleted before the checkpoint: which of both is not known.
+    /// True if the volume is lost, or was deleted before the checkpoint: these two cases look the same.
     fn has(&self, table: &Table, volume: u32) -> bool {
         table.get(volume).is_none() && (volume < self.next || self.named.contains_key(&volume))
     }
 
-    /// Whether the record must not be applied, since it is about lost volumes (L1).
+    /// True if the record is about lost volumes, and must not be applied (L1).
     pub(super) fn keeps(&mut self, table: &mut Table, record: &Record) -> bool {
         if self.is_empty() {
             return false;
         }
         match record {
-            // The checkpoint has it, or it was deleted: its map may be more than the journal says.
+            // Its number says that the checkpoint had the volume, or that it was deleted: its map may have more than
+            // these records.
             Record::Create { volume, name, .. } | Record::Rename { volume, name } if self.has(table, *volume) => {
                 self.name(*volume, name)
             }
@@ -98,19 +100,20 @@ impl LostVolumes {
         true
     }
 
-    /// The map of the volume is that of a lost one.
+    /// Marks the map of `volume` as damaged: it was replaced by that of a lost volume. Returns true, the result of
+    /// `keeps` in that case.
     fn blame(&self, table: &mut Table, volume: u32) -> bool {
         if let Some((vol, lost)) = table.get_mut(volume).zip(self.pages.first()) {
             let why = "the volume was rolled back to one whose entry in the volume table is lost".to_string();
             let range = (0, vol.core.size());
             let told = MapDamage { at: lost.page.address, why, range, pages: 1 };
-            // Only a rescue comes here, which writes nothing: no page is looked at again.
+            // Only a rescue gets here. It writes nothing, so the pages of this map are never read again.
             vol.damage = Some(Box::new(LostMap::new(told)));
         }
         true
     }
 
-    /// What was lost, in words (L2).
+    /// Describes the loss in words (L2).
     pub(super) fn words(&self, volumes: u32) -> Vec<String> {
         let mut said: Vec<String> = self.pages.iter().map(LostPage::words).collect();
         if let Some(last) = said.last_mut() {
@@ -134,7 +137,8 @@ impl LostPage {
     }
 }
 
-/// A list after a few words; nothing for an empty one. Of a long one the beginning, and how many follow.
+/// Formats `items` after `words`, or returns an empty string without items. A long list is cut, and ends with the
+/// number of items left out.
 fn list(words: &str, mut items: Vec<String>) -> String {
     let more = items.len().saturating_sub(MOST_NAMED);
     items.truncate(MOST_NAMED);

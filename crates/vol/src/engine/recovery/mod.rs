@@ -1,11 +1,11 @@
-//! Recovery: from what lies on a device to a pool's state.
+//! Recovery: reads a pool's state from its device.
 //!
-//! Owns the order of opening: superblock, volume table, maps, journal, owners of units. Nothing is written meanwhile;
-//! who opens for writing mends the superblocks, then writes a checkpoint of a new incarnation before anything else.
+//! Owns the order of opening: superblock, volume table, maps, journal, owners of units. Recovery writes nothing. An
+//! opening for writing then mends the superblocks, and writes a checkpoint of a new incarnation before anything else.
 //!
-//! - R1: nothing is believed that its parent's checksum does not vouch for, and no page is in two places.
-//! - R2: owners and free space are derived from the maps as they are after the replay; so nothing can leak.
-//! - R3: what is damaged is named with its place; nothing is served instead of it.
+//! - R1: a page counts only if its parent's checksum matches it, and no page is in two places.
+//! - R2: owners and free space are derived from the maps after the replay, so no space can leak.
+//! - R3: damage is reported with its place; nothing else is served in place of damaged data.
 //!
 //! Called by [`Pool::open`](crate::Pool::open).
 
@@ -43,29 +43,31 @@ use lost::LostVolumes;
 use unsure::Unsure;
 use window::Window;
 
-/// A pool as it is on its device, and whether the journal had something to replay.
+/// A pool as it is on its device. `replayed` is true if the journal held records.
 pub(crate) struct Recovered {
     pub(crate) state: State,
     pub(crate) replayed: bool,
-    /// Blocks of the journal with numbers from the next one to this may be those of a torn commit.
+    /// Highest number that a block of a torn commit may have.
     pub(crate) highest_seq: u64,
-    /// The superblock in use is the only good one: the other is to be written anew before anything else is
+    /// Only the superblock in use is good: the other one must be rewritten before any other write
     /// ([`mend_superblock`]).
     pub(crate) alone: bool,
-    /// What a rescue passed over.
+    /// Messages about the damage that a rescue passed over.
     pub(crate) unsure: Vec<String>,
 }
 
-/// Reads everything; a rescue, which must not be written to, passes over damage that leaves the maps whole.
+/// Reads the state of a pool. A rescue, whose pool is never written to, passes over damage that leaves the maps whole.
 pub(crate) fn recover(io: &dyn BlockIo, options: &OpenOptions) -> Result<Recovered, PoolError> {
     let mut unsure = Unsure::new(options.rescue);
     let (sb, alone) = read_superblock(io, &mut unsure)?;
     check_members(io, &sb, &mut unsure)?;
+    // The superblock as read: `free_for_certain` compares the list of free units with it.
     let checkpoint = sb.clone();
     let mut state = State::new(sb);
     state.tree.counts_later = true;
     state.set_reserve();
     let mut lost = loader::load(io, &mut state, options.rescue)?;
+    // Repeated after the load, because the reserve depends on the number of volumes.
     state.set_reserve();
     sums::load(io, &mut state, &mut unsure)?;
     kept::load(io, &mut state, &mut unsure)?;
@@ -84,8 +86,8 @@ pub(crate) fn recover(io: &dyn BlockIo, options: &OpenOptions) -> Result<Recover
     Ok(Recovered { state, replayed, highest_seq: scan.highest_seq, alone, unsure: unsure.into_words() })
 }
 
-/// Units that are free in the checkpoint of a superblock for certain, as its list has them; none if there is none. What
-/// the journal gave out since, its replay has found.
+/// Returns the runs of units that the list of free units in the checkpoint of `sb` proves to be free; no runs without a
+/// list. The journal may have allocated some of them later: its replay takes those.
 fn free_for_certain(io: &dyn BlockIo, sb: &Superblock) -> free::Runs {
     let mut block = [0; BLOCK];
     let mut list = |at: u64| {
@@ -99,8 +101,8 @@ fn io_error(what: String) -> impl FnOnce(Status) -> PoolError {
     move |status| PoolError::Io { what, status, fix: "Check the device and its cables, and try again".into() }
 }
 
-/// The superblock in use, and whether the other is damaged or cannot be read. All that it says there is lies on the
-/// device.
+/// Returns the superblock in use, and true if the other one is damaged or cannot be read. Checks that the device has
+/// all the space that the superblock names.
 fn read_superblock(io: &dyn BlockIo, unsure: &mut Unsure) -> Result<(Superblock, bool), PoolError> {
     let (sb, alone) = match newest_superblock(io) {
         Err(error @ (PoolError::Format { .. } | PoolError::Damaged { .. } | PoolError::Io { .. })) => {
@@ -118,18 +120,18 @@ fn read_superblock(io: &dyn BlockIo, unsure: &mut Unsure) -> Result<(Superblock,
     }
 }
 
-/// The newest loose root, for a rescue: to look for it is to read the whole device.
+/// Returns the newest loose root. Only in a rescue: the search reads the whole device.
 fn loose_root(io: &dyn BlockIo, unsure: &mut Unsure) -> Option<Copied> {
     let found = unsure.is_rescue().then(|| loose::find(io, &mut |_| ()))?;
     found.map_err(|why| unsure.add(vec![why])).ok().flatten()
 }
 
-/// Whether a newer program wrote the superblocks: nothing is wrong with them.
+/// True if a newer program wrote the superblocks. They are not damaged in that case.
 fn is_too_new(error: &PoolError) -> bool {
     matches!(error, PoolError::Format { fix, .. } if fix.is_empty())
 }
 
-/// A copy in the place of both superblocks, for a rescue; else an error that names it.
+/// Returns the copy `found` in place of both superblocks in a rescue; otherwise an error that names it.
 fn from_copy(found: Copied, error: PoolError, unsure: &mut Unsure) -> Result<Superblock, PoolError> {
     let uuid: String = found.sb.pool.iter().map(|byte| format!("{byte:02x}")).collect();
     let (at, generation) = (found.at, found.sb.generation);
@@ -151,11 +153,11 @@ fn from_copy(found: Copied, error: PoolError, unsure: &mut Unsure) -> Result<Sup
     Ok(found.sb)
 }
 
-/// The superblock in use, whatever is missing of its pool, and whether the other is damaged or cannot be read. The
-/// older one never stands in for a newer one whose members are not all there: what was written since would be lost.
+/// Returns the superblock in use, even if members of its pool are missing, and true if the other one is damaged or
+/// cannot be read. The older one never stands in for a newer one whose members are missing: later writes would be lost.
 ///
-/// One that cannot be read may be the newest, and whole. The other stands for it only if it has all that was
-/// acknowledged ([`Superblock::stands_for_both`]).
+/// A superblock that cannot be read may be whole, and the newest. The other one stands in for it only if it names
+/// everything that was acknowledged ([`Superblock::stands_for_both`]).
 pub(crate) fn newest_superblock(io: &dyn BlockIo) -> Result<(Superblock, bool), PoolError> {
     let mut bytes = [[0; BLOCK]; 2];
     let mut unreadable = None;
@@ -198,8 +200,8 @@ fn perhaps_newer(slot: usize, status: Status) -> PoolError {
     }
 }
 
-/// Writes the slot anew that is not the one in use. Nothing else may be written before: what was taken for damaged may
-/// be whole, and newer, when it is read the next time, and would need what was overwritten.
+/// Rewrites the slot that is not in use. This must be the first write: the slot may turn out to be intact, and newer,
+/// when it is read the next time. It would then need what other writes had overwritten.
 pub(crate) fn mend_superblock(io: &dyn BlockIo, sb: &mut Superblock) -> Result<(), PoolError> {
     let other = sb.stand_by();
     let mut block = [0; BLOCK];
@@ -226,13 +228,13 @@ fn format_error(at: u64, damage: Damage, other: Option<&Superblock>) -> PoolErro
     }
 }
 
-/// What a rescue says of a member whose label says nothing.
+/// Note of a rescue about a member whose label is unreadable or damaged.
 const RIGHT_DEVICE: &str = "it was taken for the right device";
 
-/// What a rescue says where a member is an older copy.
+/// Note of a rescue about a member that is an older copy.
 const OLD_DATA: &str = "any data of the pool may be what it was then, and volumes may be damaged";
 
-/// The refusal of a pool of which a member is not what it was last.
+/// The error for a pool with a member in an older or newer state than the others.
 fn old_member(number: usize, damage: &Damage) -> PoolError {
     PoolError::Members {
         what: format!("what is given as member {number} of the pool is of another time: {damage}"),
@@ -242,7 +244,7 @@ fn old_member(number: usize, damage: &Damage) -> PoolError {
     }
 }
 
-/// Each further member is there, in its place.
+/// Checks that each further member is present, in its place.
 fn check_members(io: &dyn BlockIo, sb: &Superblock, unsure: &mut Unsure) -> Result<(), PoolError> {
     for number in 1..sb.members.len() {
         let at = sb.members[number].0;
@@ -253,7 +255,7 @@ fn check_members(io: &dyn BlockIo, sb: &Superblock, unsure: &mut Unsure) -> Resu
         }
         match label::verify(&block, sb, number) {
             Ok(()) => {}
-            // Rotten, or too new: it may be the right one all the same.
+            // A label that is rotten or too new may still be on the right device.
             Err(damage @ (Damage::Checksum { .. } | Damage::TooNew { .. })) => {
                 let what = format!("the label of member {number}");
                 let error = PoolError::Damaged { what, at, why: damage.to_string() };
@@ -277,7 +279,8 @@ fn replay(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure, lost: &mut L
     let (sb, mut bounds) = (state.sb.clone(), Bounds::new(state.sb.journal_blocks));
     let mut refused = None;
     state.tree.begin_to_know();
-    // What was loaded is no work of the journal: a large pool has more nodes than a journal may make.
+    // Loading has raised the cost, but the limit is for the replay alone: a large pool has more nodes than a journal
+    // may change.
     state.tree.cost = 0;
     let scan = journal::scan_blocks(&mut window, &sb, &mut |records| {
         let result = records.chunks(ASKED).try_for_each(|some| replay_some(state, &mut bounds, lost, some));
@@ -305,7 +308,7 @@ fn replay(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure, lost: &mut L
                 "what was written or changed after that is missing, and volumes that were deleted since may have data \
                  of others in place of their own",
             )?;
-            // Nothing will be written, so these numbers count for nothing; there was something to replay.
+            // A rescue writes nothing, so these numbers only have to show that there was something to replay.
             let next_seq = state.sb.replay_seq + 1;
             Scan { next_seq, highest_seq: next_seq, torn: None }
         }
@@ -321,7 +324,8 @@ fn replay(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure, lost: &mut L
     }
 }
 
-/// Does what records say, unless no pool can have written so much; why not, and which it is.
+/// Applies records, unless together they change more than any pool can have written. The error has the reason, and the
+/// record.
 fn replay_some(
     state: &mut State,
     bounds: &mut Bounds,
@@ -330,7 +334,8 @@ fn replay_some(
 ) -> Result<(), (String, Record)> {
     let asked = state.tree.ask_for(records);
     for (at, record) in records.iter().enumerate() {
-        // A record of a unit whose leaf was changed before has no bound, and costs nothing that is counted.
+        // If the replay has changed the leaf of this unit before, the record needs no check: it adds to no cost that
+        // `Bounds` limits.
         if let Some(phys) = state.tree.replay_at(&asked, at, record) {
             if let Some(sums) = &mut state.sums {
                 sums.replay_unit(phys);
@@ -342,7 +347,7 @@ fn replay_some(
     Ok(())
 }
 
-/// Does what a record says, unless no pool can have written so much; why not.
+/// Applies one record, unless the journal changes more than any pool can have written. The error is the reason.
 fn replay_record(
     state: &mut State,
     bounds: &mut Bounds,
@@ -358,7 +363,7 @@ fn replay_record(
     Bounds::check_nodes(state.tree.dirty_nodes()).map_err(|damage| damage.to_string())
 }
 
-/// Owners of units, from all leaves that are in use (R2).
+/// Counts the owners of units, from all leaves in use (R2).
 fn count_owners(state: &mut State) -> Result<(), PoolError> {
     let tree = &mut state.tree;
     tree.counts_later = false;
@@ -383,7 +388,7 @@ fn count_owners(state: &mut State) -> Result<(), PoolError> {
             shared |= tree.units.owners(entry.phys()) > 1;
         }
     }
-    // Nobody looks anything up yet: nodes that the replay has dropped are free at once.
+    // No lookups run yet: nodes that the replay has dropped are free without a grace.
     tree.index.free_unused();
     tree.leaves.free_unused();
     tree.freed = crate::state::freed::LetGo::default();

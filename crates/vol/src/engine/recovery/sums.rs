@@ -1,16 +1,18 @@
-//! Checksums when a pool is opened: those of the checkpoint, and those that only the data tells.
+//! Checksums when a pool is opened: those of the checkpoint, and those that are computed from the data.
 //!
-//! Owns which blocks are computed anew: those of regions that were open, of regions without a page, which a repair
-//! leaves of a damaged one, and, in pools of programs that did not know [marks](crate::state::sums::marks), of units
-//! that the journal speaks of. All others have exact checksums (S1, G2 of [`regions`](crate::state::sums::regions)).
+//! Owns the choice of blocks whose checksums are computed: those of regions that were open; of regions without a page,
+//! which a repair leaves in place of a damaged page; and, in pools of programs without
+//! [marks](crate::state::sums::marks), of units that the journal names. All other blocks have exact checksums (S1, G2
+//! of [`regions`](crate::state::sums::regions)).
 //!
-//! - R1: a block that is marked keeps its mark, and one that matches what it had keeps that.
-//! - R2: a block that the device cannot read is not decided about: it is [unknown](crate::state::sums::unknown) until
-//!   it is read or written. Were it to keep its old checksum, what was written to it would be taken for rotten. More
-//!   than a few refuse an opening that writes, for each holds its region open; one that writes nothing has no bound.
-//! - R3: each block is read once, however many entries of maps name it: snapshots share units, and a map that somebody
-//!   made up may have one unit a million times.
-//! - R4: a unit in [quarantine](crate::state::quarantine) may have been written as any other of its region.
+//! - R1: a block that is marked keeps its mark. A block that matches its old checksum keeps that checksum.
+//! - R2: a block that the device cannot read is [unknown](crate::state::sums::unknown) until it is read or written. If
+//!   it kept its old checksum, a write since then would look like damage. More than a few such blocks refuse an opening
+//!   for writing, since each one keeps its region open; a read-only opening has no limit.
+//! - R3: each block is read once, however many entries of maps name it: snapshots share units, and a forged map may
+//!   name one unit a million times.
+//! - R4: a unit in [quarantine](crate::state::quarantine) may have been written before the crash, like any other unit
+//!   of its region.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -37,8 +39,8 @@ use crate::state::sums::{Sums, crc};
 
 type Page = walk::Page<()>;
 
-/// What a rescue says of a page that it passes over. Its regions are as if they had no page: what lies there is taken
-/// for right.
+/// Note of a rescue about a page that it passes over. The data of the page's regions is then accepted as it is, as if
+/// there were no page.
 const UNCHECKED: &str =
     "the blocks that it has checksums for are unchecked, and those that were marked as bad are not told";
 
@@ -102,8 +104,8 @@ pub(super) fn load(io: &dyn BlockIo, state: &mut State, unsure: &mut Unsure) -> 
     Ok(())
 }
 
-/// Pages for regions beyond the end of the pool are none that a pool has written: each would take memory for all before
-/// it, and room in a checkpoint. A rescue goes on without them.
+/// Refuses pages for regions beyond the end of the pool, which no program writes: each would take memory for all
+/// regions before it, and room in a checkpoint. A rescue ignores these pages.
 fn drop_beyond(pages: &mut Vec<Page>, geometry: &Geometry, unsure: &mut Unsure) -> Result<(), PoolError> {
     let is_beyond = |page: &Page| page.index >= geometry.sums_pages(page.level);
     if let Some(page) = pages.iter().find(|page| is_beyond(page)) {
@@ -122,7 +124,8 @@ fn claim(state: &mut State, page: &Page) -> Result<(), PoolError> {
     Err(PoolError::Damaged { what: "a page of checksums".into(), at: page.page.address, why })
 }
 
-/// Computes what the checkpoint cannot know, when the journal has been replayed. `read_only`: nothing will be written.
+/// Computes the checksums that the checkpoint lacks. Called after the replay of the journal; `read_only` says that
+/// nothing will be written.
 pub(super) fn compute(io: &dyn BlockIo, state: &mut State, read_only: bool) -> Result<(), PoolError> {
     let Some(mut regions) = state.sums.take() else { return Ok(()) };
     regions.sums.marks_replayed();
@@ -161,6 +164,7 @@ pub(super) fn compute(io: &dyn BlockIo, state: &mut State, read_only: bool) -> R
             }
         }
     }
+    // R4: no readable map names these units, but a damaged one may.
     for unit in regions.open_units(state.sb.total_units) {
         if state.tree.units.is_quarantined(unit) {
             let region = regions.sums.region(unit);
@@ -176,11 +180,11 @@ pub(super) fn compute(io: &dyn BlockIo, state: &mut State, read_only: bool) -> R
     Ok(())
 }
 
-/// What is known of a region while checksums are computed.
+/// A region during the computation of checksums.
 struct Look {
-    /// Its checksums are those of its page, but for units of which the journal speaks.
+    /// The region's page has its exact checksums, except those of units that the journal names.
     is_exact: bool,
-    /// Some are computed.
+    /// The blocks computed so far, if any.
     computed: Option<Box<Computed>>,
 }
 
@@ -190,19 +194,21 @@ impl Look {
     }
 }
 
-/// The blocks of a region that were computed, a bit each (R3).
+/// The computed blocks of a region, one bit per block (R3).
 #[derive(Default)]
 struct Computed([u64; MAX_SUMS.div_ceil(64)]);
 
 impl Computed {
-    /// Whether all blocks of a unit were computed for which there is a bit, the first of which has this place. Of units
-    /// with so many blocks that the bits are elsewhere there is none, and nothing is known here.
+    /// True if all blocks of a unit that `bits` names are computed. `first` is the place of the unit's first block in
+    /// the region. False if `bits` is 0, as it is for units with too many blocks for one word.
     fn has_all(&self, first: usize, bits: u64) -> bool {
-        // A unit has at most 16 blocks then, a power of two, and begins at a multiple of them: no word ends within it.
+        // `bits` is not 0 only for units of at most 16 blocks, a power of two, which begin at multiples of their size:
+        // no unit spans two words.
         bits != 0 && self.0[first / 64] >> (first % 64) & bits == bits
     }
 
-    /// The next blocks of these places that were not computed yet: they are now, and `rest` is what follows them.
+    /// Returns the next run in `rest` that is not computed yet, and records it as computed. Leaves in `rest` the part
+    /// behind the run.
     fn next(&mut self, rest: &mut Range<usize>) -> Option<Range<usize>> {
         let is_new = |words: &[u64], place: usize| words[place / 64] & 1 << (place % 64) == 0;
         let first = rest.clone().find(|place| is_new(&self.0, *place))?;
@@ -213,24 +219,25 @@ impl Computed {
     }
 }
 
-/// The data that is read for its checksums.
+/// Reads data to compute its checksums.
 struct Data<'a> {
     io: &'a dyn BlockIo,
-    /// Of a unit.
+    /// Holds one unit.
     memory: Buf,
     patience: Patience,
 }
 
-/// What is done about blocks that the device cannot read, for each of which it may take seconds.
+/// The bound on blocks that the device cannot read: each may take seconds.
 struct Patience {
-    /// How many there may still be.
+    /// Unreadable blocks that are still allowed.
     left: usize,
-    /// Any number is passed over, as nothing will be written. When none is left, blocks are no longer tried one by one.
+    /// A read-only opening passes over any number of them. Once `left` is 0, it does not read blocks one by one any
+    /// more.
     read_only: bool,
 }
 
 impl Patience {
-    /// Reads a block of a run that cannot be read as a whole; whether that succeeds.
+    /// Reads one block of a run that cannot be read as a whole. Returns true if that succeeds.
     fn read(&mut self, io: &dyn BlockIo, at: u64, block: &mut [u8]) -> Result<bool, PoolError> {
         if self.left == 0 && self.read_only {
             return Ok(false);
@@ -242,8 +249,9 @@ impl Patience {
 }
 
 impl Data<'_> {
-    /// Computes the checksums of the written blocks of a unit that were not computed yet. `first`: its first block, by
-    /// its number in the pool; `run`: whether a block of it is written, and how many of so many are like it.
+    /// Computes the missing checksums of the written blocks of a unit. `first` is the number of the unit's first block
+    /// in the pool. `run(at, most)` returns whether block `at` of the unit is written, and how many of the next `most`
+    /// blocks are in the same state.
     fn compute_unit(
         &mut self,
         sums: &Sums,
@@ -269,8 +277,8 @@ impl Data<'_> {
     }
 }
 
-/// Computes the checksums of a run of blocks. Those that the device cannot read keep what they have and are noted: what
-/// they hold is decided when they are read (R2).
+/// Computes the checksums of a run of blocks. Blocks that the device cannot read are noted as unknown, and keep their
+/// old checksums (R2).
 fn compute_run(
     io: &dyn BlockIo,
     sums: &Sums,

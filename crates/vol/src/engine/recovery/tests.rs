@@ -1,4 +1,4 @@
-//! Opening pools of which a part cannot be read.
+//! Opens pools of which a part cannot be read.
 
 mod hostile;
 mod lost;
@@ -78,17 +78,18 @@ fn two_superblocks_that_cannot_be_read_are_no_pool() {
     assert!(matches!(error, PoolError::Io { status: Status::Medium, .. }), "{error}");
 }
 
-/// A write, as far as the volume has to do with it: here maps matter, and no data.
+/// Maps a block for a write and ends the write without data: only maps matter here.
 fn write(pool: &Pool, name: &str, pos: u64) {
     let (volume, token) = (pool.open_volume(name).unwrap(), MayBlock::on_worker());
     let piece = volume.map_blocking(pos, 4096, Intent::Write, &token).unwrap();
     volume.end_write(WriteDone::new(pos, 4096, Status::Ok, &[piece]), &token).unwrap();
 }
 
-/// Far enough apart for an index page each, with a page above both.
+/// Three places of a volume, each in a leaf of its own. The last has an index page of its own too, and the root is
+/// above.
 const PLACES: [u64; 3] = [0, 1 << 30, 5 << 30];
 
-/// Where the volume's data of these places lies; none for a hole.
+/// Returns the addresses of the volume's data at `PLACES`; `None` for a hole.
 fn places(pool: &Pool, name: &str) -> Vec<Option<u64>> {
     let volume = pool.open_volume(name).unwrap();
     let map = |at: &u64| volume.map(*at, 4096, Intent::Read).unwrap();
@@ -105,8 +106,8 @@ fn fill(pool: &Pool) {
     write(pool, "a", PLACES[0]);
 }
 
-/// A closed pool with volume `a`, its snapshot `s`, which shares all but one leaf with it, and `b`, which has nothing
-/// to do with them.
+/// A closed pool with volume `a`, its snapshot `s`, which shares all but one leaf with it, and the unrelated volume
+/// `b`.
 fn three_volumes() -> Device {
     let device = open_device("ram:size=16M").unwrap();
     Pool::create(&device, &CreateOptions::default()).unwrap();
@@ -116,7 +117,7 @@ fn three_volumes() -> Device {
     device
 }
 
-/// The pages of maps that the newest checkpoint has, with the volumes that need each.
+/// Returns the map pages of the newest checkpoint, with the volumes that need each.
 fn map_pages(device: &Device) -> Vec<(u64, Vec<&'static str>)> {
     let pool = Pool::open(device, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
     let volume = pool.open_volume("b").unwrap();
@@ -157,7 +158,7 @@ fn bytes_of(device: &Device) -> Vec<u8> {
     bytes
 }
 
-/// Those volumes do not open, the errors say what to do, and the others are as they were.
+/// Checks that the `lost` volumes do not open, that their errors name the remedy, and that the others are as before.
 fn holds_but(pool: &Pool, lost: &[&str], at: u64, before: &[(&str, Vec<Option<u64>>)]) {
     let info = pool.info();
     assert_eq!(info.damaged.iter().map(|found| &found.0[..]).collect::<Vec<_>>(), lost, "page {at}");
@@ -188,7 +189,7 @@ fn a_damaged_page_of_a_map_costs_the_volumes_that_need_it_and_no_other() {
         let pool = Pool::open(&device, &read_only).unwrap();
         ["a", "b", "s"].map(|name| (name, places(&pool, name))).into()
     };
-    // Of each volume a root, two index pages and three leaves; `a` and `s` have one index page and two leaves together.
+    // Each volume has a root, two index pages and three leaves; `a` and `s` share one index page and two leaves.
     assert_eq!((pages.len(), pages.iter().filter(|page| page.1.len() == 2).count()), (15, 3), "{pages:?}");
     let whole = bytes_of(&device);
     for (at, lost) in &pages {
@@ -204,13 +205,13 @@ fn a_damaged_page_of_a_map_costs_the_volumes_that_need_it_and_no_other() {
             pool.sync().unwrap();
             pool.close().unwrap();
         }
-        // A disk that cannot read the page.
+        // The same with a disk that cannot read the page.
         DeviceIo::new(&device).unwrap().write(0, &whole).unwrap();
         let pool = open(&device, &[*at]).unwrap();
         holds_but(&pool, lost, *at, &before);
         assert!(pool.info().damaged[0].1.why.contains("cannot be read"));
         drop(pool);
-        // A repair makes holes of what is lost, and all opens.
+        // A repair makes holes of the lost ranges, and all volumes open.
         flip(&device, *at);
         assert!(check_device(&device, &CheckOptions { repair: true }).unwrap().repaired);
         let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
@@ -228,7 +229,7 @@ fn a_damaged_page_of_a_map_costs_the_volumes_that_need_it_and_no_other() {
 #[test]
 fn what_the_journal_makes_of_a_volume_with_a_damaged_map() {
     type Change = fn(&Pool);
-    // What was done after the checkpoint, and who is lost with a leaf of `a` alone.
+    // Changes after the checkpoint, and the volumes that are lost with a leaf of `a` alone.
     let changes: [(Change, &[&str]); 7] = [
         (|pool| write(pool, "a", 3 * UNIT), &["a"]),
         (|pool| write(pool, "b", 3 * UNIT), &["a"]),
@@ -258,7 +259,7 @@ fn what_the_journal_makes_of_a_volume_with_a_damaged_map() {
             let info = pool.info();
             assert_eq!(info.damaged.iter().map(|found| &found.0[..]).collect::<Vec<_>>(), lost, "change {number}");
             assert_eq!(places(&pool, "b"), before, "change {number}");
-            // A page above those that volumes share cannot be in two maps: that is the one change that waits.
+            // A page above shared pages cannot be in two maps: only that change has to wait for deletes.
             let is_root = info.damaged.iter().any(|(_, damage)| damage.range == (0, 8 << 30));
             assert_eq!(info.deletes_only, number == 2 && is_root, "change {number}");
             if !info.deletes_only {
@@ -266,7 +267,7 @@ fn what_the_journal_makes_of_a_volume_with_a_damaged_map() {
                 pool.sync().unwrap();
             }
             lost.iter().for_each(|name| pool.delete(name).unwrap());
-            // Nobody needs the page any more: the pool is whole.
+            // No volume needs the page any more: the pool is whole.
             let info = pool.info();
             assert_eq!((info.deletes_only, info.quarantined_bytes, info.damaged.len()), (false, 0, 0));
             write(&pool, "b", 9 * UNIT);
@@ -301,8 +302,8 @@ fn kind_at(device: &Device, at: u64) -> Option<u16> {
 }
 
 /// A crash leaves the second block of a commit without its first. The next commit begins at the number of the first,
-/// and must not be taken for the beginning of the old one: the blocks of each opening are told apart by its
-/// incarnation.
+/// and that second block must not be taken for its continuation: the incarnation distinguishes the blocks of each
+/// opening.
 #[test]
 fn what_is_left_of_a_torn_commit_never_continues_a_later_one() {
     let device = open_device("ram:size=16M").unwrap();
@@ -335,7 +336,7 @@ fn what_is_left_of_a_torn_commit_never_continues_a_later_one() {
     assert_eq!(open(&device, &[]).unwrap().info().volumes, 1, "nobody has deleted it");
 }
 
-/// A pool may have more nodes than one journal may make, and opens after a crash all the same.
+/// A pool may have more nodes than one journal may change, and still opens after a crash.
 #[test]
 fn what_a_checkpoint_has_is_no_work_of_the_journal() {
     let device = three_volumes();

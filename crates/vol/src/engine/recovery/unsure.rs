@@ -1,12 +1,12 @@
 //! Damage that a rescue passes over.
 //!
-//! Owns what is said of it. What may be passed over is decided by those who find it.
+//! Owns the report of it. Each caller decides which damage may be passed over.
 //!
 //! Called by recovery.
 
 use crate::error::PoolError;
 
-/// What is not certain of a pool that is rescued.
+/// Collects messages about the damage that a rescue passes over; `rescue` is false in any other opening.
 pub(super) struct Unsure {
     rescue: bool,
     words: Vec<String>,
@@ -17,12 +17,10 @@ impl Unsure {
         Unsure { rescue, words: Vec::new() }
     }
 
-    /// All that was passed over, in words.
     pub(super) fn into_words(self) -> Vec<String> {
         self.words
     }
 
-    /// Something more was passed over.
     pub(super) fn add(&mut self, words: Vec<String>) {
         self.words.extend(words);
     }
@@ -31,7 +29,7 @@ impl Unsure {
         self.rescue
     }
 
-    /// Passes over it in a rescue, and says what that means; else it is an error.
+    /// Passes over `error` in a rescue, and records its consequence `means`; otherwise returns it.
     pub(super) fn pass(&mut self, error: PoolError, means: &str) -> Result<(), PoolError> {
         let words = match &error {
             PoolError::Damaged { what, at, why } => format!("{what} at byte {at} is damaged: {why}; {means}"),

@@ -1,9 +1,9 @@
-//! The journal as a scan asks for it: a piece of it in memory at a time.
+//! The journal for a scan: one piece of it in memory at a time.
 //!
-//! Owns the piece. A journal may have 64 MiB, of which most is read through once; memory for all of it would have to be
-//! made first, which costs more than to read it.
+//! Owns that piece. A journal may have 64 MiB, most of which is read once: allocating memory for all of it would cost
+//! more than reading it.
 //!
-//! Called by the replay, which asks for neighbouring blocks.
+//! Called by the replay, which reads neighbouring blocks one after the other.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::format::block::Block;
 use crate::format::journal::Blocks;
 use crate::format::{BLOCK, JOURNAL_START};
 
-/// Blocks that are read at once.
+/// Blocks per read.
 const PIECE: usize = 64;
 
 /// Reads the journal of a pool.
@@ -23,9 +23,9 @@ pub(super) struct Window<'a> {
     io: &'a dyn BlockIo,
     blocks: usize,
     bytes: Buf,
-    /// The place of the first block that is in memory, and how many are.
+    /// Place of the first block in memory, and number of blocks there.
     has: (usize, usize),
-    /// In a rescue: the blocks that the device cannot read, which are blank here.
+    /// In a rescue: the blocks that the device cannot read, which are served as blank.
     passed: Option<BTreeMap<usize, Status>>,
 }
 
@@ -35,13 +35,13 @@ impl<'a> Window<'a> {
         Ok(Window { io, blocks, bytes: Buf::zeroed(PIECE * BLOCK, BLOCK)?, has: (0, 0), passed })
     }
 
-    /// The blocks that were passed over, by their bytes, and why.
+    /// Returns the byte address and error of each block that was passed over.
     pub(super) fn into_passed(self) -> impl Iterator<Item = (u64, Status)> {
         let passed = self.passed.unwrap_or_default().into_iter();
         passed.map(|(place, status)| (JOURNAL_START + (place * BLOCK) as u64, status))
     }
 
-    /// Reads a piece; in a rescue its blocks one by one, if that fails.
+    /// Reads a piece into memory. If that fails in a rescue, reads its blocks one by one.
     fn read(&mut self, first: usize, count: usize) -> Result<(), Status> {
         let at = |place: usize| JOURNAL_START + (place * BLOCK) as u64;
         let bytes = &mut self.bytes[..count * BLOCK];
@@ -67,6 +67,7 @@ impl Blocks for Window<'_> {
         if !(first..first + count).contains(&place) {
             let first = place - place % PIECE;
             let count = PIECE.min(self.blocks.saturating_sub(first));
+            // Empty until the read has succeeded: an error leaves unknown bytes in the piece.
             self.has = (0, 0);
             self.read(first, count)?;
             self.has = (first, count);

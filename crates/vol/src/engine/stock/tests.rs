@@ -1,4 +1,4 @@
-//! Pools on a disk that gives space when it is written, and runs out of it.
+//! Pools on a disk that allocates space when it is written, and runs out of it.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -15,16 +15,17 @@ use crate::device::block_io::{BlockIo, DeviceIo};
 use crate::format::superblock::copy_places;
 use crate::{CheckOptions, Checksum, CreateOptions, OpenOptions, Pool, SpaceState, Volume, check_device};
 
-/// What was written of a disk, and how many blocks may be written yet that were not.
+/// Blocks of the disk that have space, and the number of blocks that may still get some.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Host {
     pub(in crate::engine) written: HashSet<u64>,
     pub(in crate::engine) room: u64,
-    /// A write of this block fails, after so many that do not; whether it is done all the same.
+    /// A block whose write fails, the number of writes to it that succeed before, and true if the failed write is done
+    /// in spite of the error.
     pub(in crate::engine) fails: Option<(u64, u32, bool)>,
 }
 
-/// A disk of which the host has given some blocks.
+/// A disk of which some blocks have space on the host.
 #[derive(Clone)]
 struct Sparse {
     io: Arc<DeviceIo>,
@@ -88,12 +89,12 @@ impl BlockIo for Sparse {
     }
 }
 
-/// Blocks of the copies of the superblock.
+/// Numbers of the blocks of the superblock's copies.
 fn copies() -> impl Iterator<Item = u64> {
     copy_places(64 << 20, 4096).into_iter().flatten().map(|at| at >> 12)
 }
 
-/// A pool of 64 MiB on a host with less.
+/// A pool of 64 MiB on a host with less space.
 pub(in crate::engine) struct Rig {
     pub(in crate::engine) device: Device,
     pub(in crate::engine) host: Arc<Mutex<Host>>,
@@ -109,7 +110,7 @@ impl Rig {
     pub(in crate::engine) fn with_units(unit: u64, room_bytes: u64, checksum: Checksum) -> Rig {
         let device = open_device("ram:size=64M").unwrap();
         Pool::create(&device, &CreateOptions { checksum, unit_bytes: unit, ..CreateOptions::default() }).unwrap();
-        // As creating it does: superblocks, their copies and journal are written.
+        // Creating a pool writes the superblocks, their copies and the journal.
         let journal = 2 + (64 << 20) / 256 / 4096;
         let host = Host { written: (0..journal).chain(copies()).collect(), room: room_bytes >> 12, fails: None };
         let host = Arc::new(Mutex::new(host));
@@ -120,7 +121,7 @@ impl Rig {
         Pool::open_through(&self.device, Box::new(self.io.clone()), &OpenOptions::default())
     }
 
-    /// Opens it on what the test makes of its disk.
+    /// Opens the pool on its disk as wrapped by `wrap`.
     pub(in crate::engine) fn open_on(&self, wrap: impl FnOnce(Box<dyn BlockIo>) -> Box<dyn BlockIo>) -> Pool {
         let io = wrap(Box::new(self.io.clone()));
         Pool::open_through(&self.device, io, &OpenOptions::default()).unwrap()
@@ -130,7 +131,7 @@ impl Rig {
         self.host.lock().unwrap().room = blocks;
     }
 
-    /// Writes whole units, as a ring does: the device tells the volume how it ended.
+    /// Writes a whole unit as a ring does, and passes the result of the device to the volume.
     pub(in crate::engine) fn write(&self, volume: &Volume, unit: u64, tag: u8) -> Result<(), Status> {
         let (pos, len, may_block) = (unit * self.unit, self.unit, MayBlock::on_worker());
         let mapping = volume.map_blocking(pos, len, Intent::Write, &may_block)?;
@@ -161,7 +162,7 @@ fn punch(rig: &Rig, volume: &Volume, unit: u64) {
     volume.fallocate(FallocateMode::PunchHole, unit * rig.unit, rig.unit, &MayBlock::on_worker()).unwrap();
 }
 
-/// Writes units that are `stride` apart until there is no room; how many were written.
+/// Writes units that are `stride` apart until there is no space. Returns the number written.
 fn fill(rig: &Rig, volume: &Volume, stride: u64, tag: u8) -> u64 {
     let mut done = 0;
     while let Ok(()) = rig.write(volume, done * stride, tag).inspect_err(|status| assert_eq!(*status, Status::NoSpc)) {
@@ -170,7 +171,8 @@ fn fill(rig: &Rig, volume: &Volume, stride: u64, tag: u8) -> u64 {
     done
 }
 
-/// V3, V11, V13, V15, V18: everything that takes no new data goes on, however the maps look that wait for a checkpoint.
+/// V3, V11, V13, V15, V18: operations that take no new data succeed, whatever the maps look like that wait for a
+/// checkpoint.
 #[test]
 fn a_pool_whose_host_is_full_flushes_deletes_closes_and_opens() {
     let (none, crc) = (Checksum::None, Checksum::Crc32c);
@@ -198,7 +200,7 @@ fn a_pool_whose_host_is_full_flushes_deletes_closes_and_opens() {
             rig.write(&volume, 0, 2).unwrap();
             assert_eq!((rig.read(&volume, 0), rig.read(&volume, stride)), (2, 1), "{what}");
             pool.sync().unwrap();
-            // Others use what a discard and a delete give back.
+            // Other volumes use the space that a discard and a delete give back.
             punch(&rig, &volume, stride * (done - 5));
             drop(other);
             pool.delete("other").unwrap();
@@ -215,7 +217,7 @@ fn a_pool_whose_host_is_full_flushes_deletes_closes_and_opens() {
             let expect = |at: u64| if at == 0 { 2 } else { u8::from(at != done - 5) };
             (0..done).for_each(|at| assert_eq!(rig.read(&volume, at * stride), expect(at), "{what}"));
             assert!(pool.volume_info("other").is_err());
-            // There is room again.
+            // The host has space again.
             rig.set_room(1 << 20);
             rig.write(&volume, stride * done + 1, 9).unwrap();
             assert!(!pool.info().host_full, "{what}");
@@ -227,7 +229,7 @@ fn a_pool_whose_host_is_full_flushes_deletes_closes_and_opens() {
     }
 }
 
-/// V15: what says no names the host, and has changed nothing.
+/// V15: an operation that is refused names the host in its error, and has changed nothing.
 #[test]
 fn who_needs_new_space_is_told_of_the_host() {
     let rig = Rig::new(8 << 20, Checksum::None);
@@ -244,7 +246,7 @@ fn who_needs_new_space_is_told_of_the_host() {
     assert!(matches!(error, PoolError::HostFull { .. }), "{error}");
     assert!(error.to_string().contains("file system that holds ram"), "{error}");
     assert_eq!(pool.volumes().len(), made + 1);
-    // All can be deleted, one by one, each durably.
+    // All volumes can be deleted, one by one, each durably.
     for info in pool.volumes().into_iter().filter(|info| info.name != "v") {
         pool.delete(&info.name).unwrap();
     }
@@ -255,7 +257,7 @@ fn who_needs_new_space_is_told_of_the_host() {
     assert!(rig.open().unwrap().volumes().is_empty());
 }
 
-/// A pool that finds its host full when it is opened after a crash, with maps to recover.
+/// A pool is opened after a crash on a full host, with maps to recover.
 #[test]
 fn what_a_crash_left_is_recovered_on_a_full_host() {
     for checksum in [Checksum::None, Checksum::Crc32c] {
@@ -264,7 +266,7 @@ fn what_a_crash_left_is_recovered_on_a_full_host() {
             let pool = rig.open().unwrap();
             let volume = pool.create_volume("v", 1 << 40).unwrap();
             (0..40).for_each(|at| rig.write(&volume, at * stride, 1).unwrap());
-            // In the journal alone.
+            // The records are in the journal alone.
             pool.sync().unwrap();
             drop((volume, pool));
             rig.set_room(0);
@@ -279,8 +281,8 @@ fn what_a_crash_left_is_recovered_on_a_full_host() {
     }
 }
 
-/// V15: a write to a shared unit copies its neighbours along where there is room. On a host that has room for one unit
-/// more the write gets that one, wherever in the group it is, and neighbours stay where they are.
+/// V15: a write to a shared unit copies neighbouring units too, if there is space. If the host has space for one more
+/// unit, that is the unit of the write, wherever in the group it is, and the neighbours stay in place.
 #[test]
 fn the_last_room_of_a_host_is_for_the_unit_that_is_written_to() {
     for wanted in 0..4 {
@@ -312,7 +314,7 @@ fn the_last_room_of_a_host_is_for_the_unit_that_is_written_to() {
     }
 }
 
-/// M3, M4: what gives space back goes on where nothing that takes space does, in units of one page too.
+/// M3, M4: operations that free space succeed when operations that take space do not, also in units of one page.
 #[test]
 fn discards_go_on_where_writes_do_not() {
     let rig = Rig::with_units(4096, 3 << 20, Checksum::None);
@@ -333,7 +335,7 @@ fn discards_go_on_where_writes_do_not() {
     rig.is_clean();
 }
 
-/// H2: a table of volumes that is longer than anything else, with data that takes whatever becomes free.
+/// H2: the volume table is longer than all other metadata, and data takes all space that becomes free.
 #[test]
 fn data_takes_no_space_that_the_next_checkpoint_needs() {
     let rig = Rig::new(20 << 20, Checksum::None);
@@ -354,7 +356,7 @@ fn data_takes_no_space_that_the_next_checkpoint_needs() {
     assert_eq!(rig.open().unwrap().volumes().len(), 1000);
 }
 
-/// H3: the space that opening finds is not where it looks first.
+/// H3: opening finds space only beyond the place where it looks first.
 #[test]
 fn opening_looks_for_space_that_the_host_has_given() {
     let rig = Rig::new(60 << 20, Checksum::None);
@@ -366,7 +368,7 @@ fn opening_looks_for_space_that_the_host_has_given() {
     pool.delete("v").unwrap();
     let used = volume_pages(&pool);
     pool.close().unwrap();
-    // As if metadata had never had more than the units that it has pages in.
+    // Takes the space of all other units: it is as if metadata had only ever had the units in which it has pages.
     let mut host = rig.host.lock().unwrap();
     host.written.retain(|block| block >> 4 < 200 || used.contains(&(block >> 4)) || copies().any(|at| at == *block));
     host.room = 0;
@@ -378,17 +380,17 @@ fn opening_looks_for_space_that_the_host_has_given() {
     rig.is_clean();
 }
 
-/// The units that have the pages of the volume table.
+/// Returns the units that hold pages of the volume table.
 fn volume_pages(pool: &Pool) -> HashSet<u64> {
     let volume = pool.create_volume("probe", 4096).unwrap();
     volume.pool().checkpoint().unwrap();
     let state = volume.pool().lock();
     let used = (0..1024).filter(|unit| state.tree.units.is_meta(*unit));
-    // Those that are kept free are known by their free pages.
+    // Leaves out metadata units that have no page of the table.
     used.filter(|unit| state.table.pages.leaves.iter().any(|leaf| leaf.page.address >> 16 == *unit)).collect()
 }
 
-/// M4: what metadata keeps is no more than what data could not have either.
+/// M4: the stock takes no space from data: only units that data cannot take anyway stay metadata.
 #[test]
 fn pages_with_space_take_none_from_data() {
     let space = |sparse: bool| {
@@ -401,8 +403,8 @@ fn pages_with_space_take_none_from_data() {
     assert!(with + 2 >= without, "{with} units with pages that have space, {without} without");
 }
 
-/// H1. A process that ended may have left in a cache what the next one reads: were the power to go, units that this one
-/// has found free could be somebody's again.
+/// H1. A process that ended may have left data in a cache that the next one reads. After a power failure, units that
+/// this one has found free could be in use again.
 #[test]
 fn an_opening_makes_durable_what_it_has_read_before_it_writes_anything() {
     struct Order {

@@ -1,11 +1,13 @@
-//! Closing regions that nobody writes to: what rots in a region that is open at a crash, unread, is believed.
+//! Closes regions that get no writes. Recovery computes the checksums of open regions from the data: if data rotted in
+//! an open region before a crash and nobody has read it, the rotten data is taken for correct.
 //!
-//! Owns the pace. A region closes by the third look after the last write to it: the first takes the mark of that write
-//! off, the second finds none and begins to close, and the third, when a grace is over, has a checkpoint close it. A
-//! look writes nothing by itself. The life of a region is in [`regions`](crate::state::sums::regions).
+//! Owns the pace. A region closes at the third look after the last write to it: the first look clears the flag that
+//! this write left, the second finds the flag clear and begins to close the region, and the third, after a grace,
+//! closes it by a checkpoint. A look writes nothing by itself. The life of a region is in
+//! [`regions`](crate::state::sums::regions).
 //!
-//! - D1: looks come [`LOOKS`] times in the time that a region may be idle, as long as any is open; else the thread
-//!   sleeps.
+//! - D1: there are [`LOOKS`] looks in the longest time that a region may be idle, as long as any region is open.
+//!   Otherwise the thread sleeps.
 //!
 //! Called by [`Pool`](crate::Pool).
 
@@ -20,12 +22,12 @@ use crate::state::State;
 use crate::state::phase::Phase;
 use crate::state::sums::regions::Regions;
 
-/// Looks in the time that a region may be idle.
+/// Looks per longest idle time. Three are needed to close a region.
 const LOOKS: u32 = 3;
-/// The least time between two.
+/// Least time between two looks.
 const LEAST: Duration = Duration::from_millis(1);
 
-/// Starts the thread of a pool with checksums.
+/// Starts the thread if the pool has checksums.
 pub(crate) fn start(pool: &Arc<PoolInner>, keeper: &Keeper, longest_idle: Duration) -> Result<(), Status> {
     if pool.sums.is_none() {
         return Ok(());
@@ -34,7 +36,6 @@ pub(crate) fn start(pool: &Arc<PoolInner>, keeper: &Keeper, longest_idle: Durati
     keeper.regions.start(move || run(&pool, every))
 }
 
-/// The thread.
 fn run(pool: &PoolInner, every: Duration) {
     let signal = &pool.regions_opened;
     loop {
@@ -43,7 +44,7 @@ fn run(pool: &PoolInner, every: Duration) {
             let state = pool.lock();
             (state.phase, state.has_open_regions())
         };
-        // Nothing leaves these.
+        // The pool never leaves these phases.
         if matches!(phase, Phase::Degraded(_) | Phase::Taken | Phase::Closed) {
             return;
         }
@@ -51,12 +52,12 @@ fn run(pool: &PoolInner, every: Duration) {
         if !goes_on {
             return;
         }
-        // A checkpoint that fails is what the next commit begins with, whoever asks for that; its caller is told.
+        // The error can be dropped: the next commit writes the failed checkpoint again, and its caller gets the result.
         let _ = close(pool);
     }
 }
 
-/// One look, and the checkpoint that it finds due. Whether any region is open still.
+/// Makes one look, and writes a checkpoint if that would close a region. Returns whether any region is still open.
 pub(crate) fn close(pool: &PoolInner) -> Result<bool, Status> {
     let due = {
         let mut state = pool.lock();

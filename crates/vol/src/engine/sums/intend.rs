@@ -1,7 +1,7 @@
-//! Opening regions for writes: no data is written to a region before that is durable.
+//! Opens regions for writes: no data is written to a region before it is durable that the region is open.
 //!
-//! Owns the waits: for the commit that has the intent, and for regions that close when too many are open. The life of a
-//! region is in [`regions`](crate::state::sums::regions).
+//! Owns two waits: for the commit that holds the intent, and, when too many regions are open, for some of them to
+//! close. The life of a region is in [`regions`](crate::state::sums::regions).
 //!
 //! Called by writes that found a region closed, before they begin.
 
@@ -19,7 +19,11 @@ use crate::state::phase::Phase;
 use crate::state::sums::regions::Regions;
 
 impl PoolInner {
-    /// Opens the region of a byte address for writes, and makes that durable (S1).
+    /// Opens the region of byte address `addr` for writes, durably (S1). Waits while too many regions are open.
+    ///
+    /// # Errors
+    ///
+    /// `Timeout` or `Canceled` if no region closed in time, `IoErr` if the pool takes no writes.
     pub(crate) fn intend(&self, addr: u64, may_block: &MayBlock) -> Result<(), Status> {
         let mut crowded: Option<Waited> = None;
         loop {
@@ -42,7 +46,8 @@ impl PoolInner {
                 if crowded.get_or_insert_with(|| Waited::since(now)).left(self.longest_wait, now).is_zero() {
                     return Err(Status::Timeout);
                 }
-                // The first begins to close what there is, the second closes it when the writes have ended.
+                // The first checkpoint begins to close idle regions. The second closes them if the writes to them have
+                // ended.
                 self.checkpoint()?;
                 let everyone = self.lock().table.everyone();
                 let _ = everyone.wait(LOOK_EVERY);
@@ -58,6 +63,8 @@ impl PoolInner {
             let intent = regions.intend(all.clone())?;
             self.record(&mut state, Record::Intent { first: all.start, count: all.end - all.start });
             drop(state);
+            // Another thread may close the region during the commit, which does not hold the lock. So the loop checks
+            // again.
             self.commit()?;
             let mut state = self.lock();
             if let Some(regions) = &mut state.sums {

@@ -1,4 +1,4 @@
-//! Marks of blocks that were told bad: set, made durable, taken off.
+//! Marks of bad blocks: set, made durable, taken off.
 //!
 //! Owns the order of a mark and its record (M1 to M3 of [`marks`](crate::state::sums::marks)). Does not own the marks.
 //!
@@ -15,8 +15,8 @@ use crate::state::phase::Phase;
 use crate::state::sums::marks::Mismatch;
 
 impl PoolInner {
-    /// Marks a block that did not match; false if it has been written, or is being written, since. Nobody may be told
-    /// before [`PoolInner::make_marks_durable`] (M1).
+    /// Marks a block that did not match its checksum. Returns false if the block has been written since, or is being
+    /// written. A reader may get the error only after [`PoolInner::make_marks_durable`] (M1).
     ///
     /// # Errors
     ///
@@ -33,6 +33,7 @@ impl PoolInner {
 
     fn mark_locked(&self, state: &mut State, found: Mismatch) -> bool {
         let Some(sums) = &self.sums else { return false };
+        // Set before the look at the stripe (M4): a write that this look does not see finds the mark at its end.
         let fresh = sums.set_mark(found.block);
         if !sums.is_as_found(&found) {
             if fresh {
@@ -46,8 +47,8 @@ impl PoolInner {
         true
     }
 
-    /// Makes all marks durable that have been set. What was not written down must not be told: it could be good after
-    /// a crash.
+    /// Makes all marks durable that are set. A reader may get the error about a block only afterwards: without its
+    /// mark, the block could be taken for good after a crash.
     pub(crate) fn make_marks_durable(&self) -> Result<(), Status> {
         let Some(sums) = &self.sums else { return Ok(()) };
         let Some(set) = sums.marks_to_write() else { return Ok(()) };
@@ -56,7 +57,8 @@ impl PoolInner {
         Ok(())
     }
 
-    /// These blocks have been written as a whole, or nobody has what was in them (M2). Whether any was marked.
+    /// Removes the marks of `blocks`, which were written as a whole or allocated anew (M2). Returns whether any was
+    /// marked.
     pub(crate) fn unmark(&self, state: &mut State, blocks: std::ops::Range<u64>) -> bool {
         let Some(sums) = &self.sums else { return false };
         let mut any = false;
@@ -69,7 +71,7 @@ impl PoolInner {
         any
     }
 
-    /// A unit is given out: what its blocks were marked for is gone.
+    /// Called when a unit is allocated: removes the marks of its blocks, which are from its former use.
     pub(crate) fn unmark_unit(&self, state: &mut State, unit: u64) {
         let Some(sums) = &self.sums else { return };
         if sums.has_marks(sums.region(unit)) {
@@ -77,8 +79,8 @@ impl PoolInner {
         }
     }
 
-    /// A unit was copied to one that is not in use yet. Its blocks take their checksums along, and `bad` ones and those
-    /// marked are marked in the copy, in the commit that has the copy.
+    /// Called after a unit was copied to one that is not in use yet: copies the checksums of its blocks. Also marks the
+    /// copies of blocks that are in `bad` or were marked before, in the same commit that makes the copy durable.
     pub(crate) fn copied(&self, state: &mut State, from: u64, to: u64, bad: &[Mismatch]) {
         let Some(sums) = &self.sums else { return };
         sums.copied(from, to);
@@ -91,7 +93,7 @@ impl PoolInner {
         }
     }
 
-    /// The record of a change of a mark (M3); one that continues the last makes that longer.
+    /// Records a change of a mark (M3). If it continues the last record, that record is extended.
     fn record_mark(&self, state: &mut State, block: u64, bad: bool) {
         let (Some(sums), Some(regions)) = (&self.sums, &mut state.sums) else { return };
         if self.read_only || state.phase == Phase::DeletesOnly || !regions.knows_marks() {

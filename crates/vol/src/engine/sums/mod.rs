@@ -1,11 +1,11 @@
-//! Checksums of data where they take I/O: opening regions, reading back, marking what is bad.
+//! Checksums of data where they need I/O: opening regions, reading back, marking bad blocks.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`intend`] | opens a region for writes |
-//! | [`idle`] | closes a region that nobody writes to |
-//! | [`verify`] | the end of an I/O that takes reading |
-//! | [`marks`] | marks of bad blocks, durable before anybody is told |
+//! | [`idle`] | closes a region that gets no writes |
+//! | [`verify`] | the end of an I/O that must read from the device |
+//! | [`marks`] | marks of bad blocks, durable before a reader gets the error |
 //!
 //! The checksums themselves are in [`state::sums`](crate::state::sums).
 

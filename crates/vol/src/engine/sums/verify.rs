@@ -1,13 +1,12 @@
-//! What an I/O on a volume with checksums does at its end when that takes reading.
+//! The end of an I/O on a volume with checksums when it must read from the device.
 //!
-//! Owns what becomes of writes to one block at once, and what a mismatch means. The quick halves, which run on a ring's
-//! thread, are in [`data`](crate::state::sums::data).
+//! Owns the treatment of writes that overlap in one block, and of mismatches. The part that needs no read runs on a
+//! ring's thread without blocking, in [`data`](crate::state::sums::data).
 //!
-//! - D2: a write to a block that was told bad takes its [mark](super::marks) off, durably, before it ends: it may have
-//!   to be durable itself.
-//! - D3: a write whose blocks are to be read back, and cannot be, fails. Another write to such a block may have ended
-//!   well before, and may be what lies there: so the block is [unknown](crate::state::sums::unknown), and nobody takes
-//!   it for bad.
+//! - D2: a write to a block that has a [mark](super::marks) removes the mark, durably, before it ends: the write may be
+//!   one that must be durable when it ends.
+//! - D3: a write whose blocks must be read back, and cannot be, fails. But the block may contain another write that has
+//!   succeeded before, so it becomes [unknown](crate::state::sums::unknown) and is not reported as bad.
 //!
 //! Called by volumes on a worker, by copies of shared units, and by scrubs.
 
@@ -27,53 +26,57 @@ use crate::state::sums::data::{blocks, is_summed};
 use crate::state::sums::marks::Mismatch;
 use crate::state::sums::{Sums, crc};
 
-/// How often a block is read before a write that is always in the way makes the whole read begin anew.
+/// Most attempts to read a block that writes keep changing. Afterwards the read of the whole range starts again.
 const LOOKS: u32 = 4;
 
-/// What a block is, surely.
+/// The proven state of a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Look {
-    /// It matches its checksum.
+    /// The block matches its checksum.
     Good,
-    /// It is being written all the time.
+    /// Writes were under way at every attempt to read the block.
     Busy,
-    /// It does not match, and is to be marked.
+    /// The block does not match, and is to be marked.
     Bad(Mismatch),
-    /// It was told bad and not written since.
+    /// The block was marked before, and has not been written since.
     Marked,
 }
 
 impl Sums {
-    /// The end of an I/O where it may block.
+    /// Ends an I/O where the thread may block.
     pub(crate) fn end_blocking(&self, pool: &PoolInner, done: &SummedDone<'_>, token: &MayBlock) -> Result<(), Status> {
         if done.write { self.end_write_blocking(pool, done) } else { self.verify_blocking(pool, done, token) }
     }
 
-    /// The write met a mark, which goes, or what is on the device is not surely what was written: it failed, or another
-    /// wrote the same. Then that is read back (S3). A block that was bad is not made good by reading it.
+    /// Ends a write that found a mark, or whose blocks may contain something else, because it failed or overlapped
+    /// another write. Removes the marks only if the write succeeded: reading a bad block back does not make it good
+    /// (S3, D2).
     fn end_write_blocking(&self, pool: &PoolInner, done: &SummedDone<'_>) -> Result<(), Status> {
         let unmarked = if done.status.is_ok() { self.written_anew(pool, done) } else { Ok(()) };
         self.end_or_read_back(&*pool.io, done).and(unmarked)
     }
 
-    /// The end of a write: alone, or with checksums of what its blocks hold on the device now (S3).
+    /// Ends a checksummed write. If it failed or overlapped another, reads its blocks back and stores the checksums of
+    /// what is there (S3).
     pub(crate) fn end_or_read_back(&self, io: &dyn BlockIo, done: &SummedDone<'_>) -> Result<(), Status> {
         if self.end_alone(done).is_ok() {
             return Ok(());
         }
+        // One thread at a time reads back: of two, the one that read earlier could store its checksum later.
         let one = wait::lock(&self.repair);
         let mut result = if done.status.is_ok() { Ok(()) } else { Err(done.status) };
         for piece in done.pieces.iter().filter(is_summed) {
             result = result.and(self.read_back(io, piece));
         }
         drop(one);
+        // The write ends after its checksums are stored: until then its blocks cannot be found bad (S4).
         let written = done.pieces.iter().filter(is_summed).flat_map(blocks);
         written.for_each(|block| self.stripes.end(block));
         result
     }
 
-    /// Takes the marks off blocks that were written (D2): before the write ends, so that nobody who looks in between
-    /// takes them for bad.
+    /// Removes the marks of blocks that were written (D2). Comes before the end of the write, so that a read between
+    /// the two does not fail because of the old mark.
     fn written_anew(&self, pool: &PoolInner, done: &SummedDone<'_>) -> Result<(), Status> {
         let mut state = pool.lock();
         let pieces = done.pieces.iter().filter(is_summed);
@@ -82,7 +85,7 @@ impl Sums {
         if any { pool.commit() } else { Ok(()) }
     }
 
-    /// Stores the checksums of what the device holds. A block that it cannot read is not decided about (D3).
+    /// Stores the checksums of the blocks as the device has them. A block that cannot be read becomes unknown (D3).
     fn read_back(&self, io: &dyn BlockIo, piece: &Mapping) -> Result<(), Status> {
         let whole = Buf::zeroed(piece.len as usize, BLOCK).map_err(|_| Status::NoMem);
         let whole = whole.and_then(|mut memory| io.read(piece.addr, &mut memory).map(|()| memory));
@@ -118,7 +121,7 @@ impl Sums {
         result
     }
 
-    /// Some block does not match: it was written meanwhile, or it is not what was written.
+    /// Called when a block of a read did not match its checksum: either it was written during the read, or it is bad.
     fn verify_blocking(&self, pool: &PoolInner, done: &SummedDone<'_>, token: &MayBlock) -> Result<(), Status> {
         let read = done.pieces.iter().filter(is_summed).filter(|piece| piece.kind == MappingKind::Mapped);
         for piece in read {
@@ -144,7 +147,11 @@ impl Sums {
         Ok(())
     }
 
-    /// Puts the block as it is now; or what its reader is told. `Again`: it is being written all the time.
+    /// Hands the current content of block `number` to `put`.
+    ///
+    /// # Errors
+    ///
+    /// `Protection` if the block is bad (marked durably first), `Again` if writes keep changing it.
     fn answer(&self, pool: &PoolInner, number: u64, put: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), Status> {
         let mut good = Buf::zeroed(BLOCK, BLOCK).map_err(|_| Status::NoMem)?;
         match self.settle(&*pool.io, number, &mut good)? {
@@ -158,7 +165,7 @@ impl Sums {
         Err(Status::Protection)
     }
 
-    /// Reads a block until it matches, or surely does not (S4).
+    /// Reads a block into `to` until it matches its checksum, or is proven not to (S4).
     pub(crate) fn settle(&self, io: &dyn BlockIo, number: u64, to: &mut [u8]) -> Result<Look, Status> {
         let mut memory = Buf::zeroed(BLOCK, BLOCK).map_err(|_| Status::NoMem)?;
         for _ in 0..LOOKS {
@@ -171,7 +178,9 @@ impl Sums {
                 to.copy_from_slice(&memory);
                 return Ok(Look::Good);
             }
+            // The stripe did not change during the read: no write explains the mismatch (S4).
             if let Some(word) = before.filter(|_| self.stripes.quiet(number) == before) {
+                // The checksum of the block was unknown: the one of the data just read is accepted.
                 if self.learn(number, crc(&memory)) {
                     to.copy_from_slice(&memory);
                     return Ok(Look::Good);
@@ -182,8 +191,12 @@ impl Sums {
         Ok(Look::Busy)
     }
 
-    /// The blocks of a copy of a unit that are not what was written to it; their numbers begin with `first`. Nobody
-    /// writes to a unit that is being copied. `Again`: writes that share its stripes are always in the way.
+    /// Verifies the data of a unit that is being copied, as read into `copy`, and appends the unit's bad blocks to
+    /// `bad`. `first` is the number of the unit's first block. No writes go to such a unit.
+    ///
+    /// # Errors
+    ///
+    /// `Again` if writes to other blocks of the same stripes never stop.
     pub(crate) fn verify_copy(
         &self,
         io: &dyn BlockIo,

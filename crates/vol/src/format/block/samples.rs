@@ -12,14 +12,14 @@ use crate::format::{BLOCK, INDEX_CHILDREN, JOURNAL_START, MAX_LEAF_ENTRIES, MAX_
 
 pub const POOL: [u8; 16] = *b"0123456789abcdef";
 
-/// The second member was added by checkpoint 3.
+/// Label generations of a pool whose second member was added by checkpoint 3.
 fn labels() -> [u64; crate::format::MAX_MEMBERS] {
     let mut labels = [0; crate::format::MAX_MEMBERS];
     labels[1] = 3;
     labels
 }
 
-/// A superblock of a pool of two members.
+/// Superblock of a pool of two members.
 pub fn superblock(unit_bytes: u32) -> Superblock {
     let unit = u64::from(unit_bytes);
     let page = PageRef { address: 700 * unit, checksum: 0x1234_5678, second: 0 };
@@ -82,7 +82,7 @@ pub fn volume(id: u32, name: &str) -> table::VolumeEntry {
     }
 }
 
-/// One of each kind of record.
+/// One record of each kind.
 pub fn records(words: usize) -> Vec<Record> {
     let mut written = [0; MAX_ENTRY_WORDS];
     written[words - 1] = 1;
@@ -118,10 +118,10 @@ pub fn records(words: usize) -> Vec<Record> {
     ]
 }
 
-/// Decodes a block as what it should be.
+/// Decoder for the kind of a sample.
 pub type Decode = Box<dyn Fn(&Block) -> Result<(), Damage>>;
 
-/// A block of each kind, with its name and decoder.
+/// Returns a block of each kind, with its name and decoder.
 pub fn all(unit_bytes: u32) -> Vec<(&'static str, Block, Decode)> {
     let sb = superblock(unit_bytes);
     let geometry = sb.geometry();
@@ -192,7 +192,7 @@ pub fn all(unit_bytes: u32) -> Vec<(&'static str, Block, Decode)> {
     out
 }
 
-/// The samples for units of 1 MiB, whose addresses the samples use.
+/// Returns the samples for units of 1 MiB, the unit size that fits their addresses.
 pub fn of_1m() -> Vec<(&'static str, Block, Decode)> {
     all(1 << 20)
 }

@@ -1,4 +1,4 @@
-//! What every block is held to: any flipped bit is noticed, garbage is refused, nothing panics.
+//! Properties of the decoders of all blocks: any flipped bit is detected, garbage is refused, nothing panics.
 
 use proptest::prelude::*;
 
@@ -86,7 +86,7 @@ fn blank_and_newer_blocks_are_told_apart() {
     assert!(Damage::TooNew { version: 2 }.to_string().contains("version 2"));
 }
 
-/// Damage that a checksum does not hide: what an attacker, or a bug that seals what it should not, would write.
+/// Gives a damaged block a valid checksum, as an attacker would, or a bug that seals wrong content.
 fn reseal(block: &mut Block) {
     let sum = checksum(block);
     block[8..12].copy_from_slice(&sum.to_le_bytes());
@@ -101,7 +101,7 @@ fn mutated_and_resealed_blocks_never_panic() {
                 let mut block = sample;
                 for _ in 0..1 + rng.below(4) {
                     let at = rng.below(BLOCK as u64) as usize;
-                    // Fields lie in the first bytes: half of the damage goes there.
+                    // Half of the changes go to the first 256 bytes, where most fields lie.
                     let at = if rng.percent(50) { at % 256 } else { at };
                     block[at] = match rng.below(4) {
                         0 => 0,

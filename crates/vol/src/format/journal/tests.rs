@@ -1,4 +1,4 @@
-//! The journal: commits, the ring, and what a scan makes of every way it can end.
+//! The journal: commits, the ring, and the result of a scan for each way in which a journal can end.
 
 use sheave_base::rng::Rng;
 
@@ -8,7 +8,7 @@ use crate::format::record::MAX_ENTRY_WORDS;
 
 const N: u64 = 32;
 
-/// A journal in memory, and its superblock (replay from block 40).
+/// A journal in memory, with a superblock that replays from block 40.
 struct Bench {
     sb: Superblock,
     bytes: Vec<u8>,
@@ -21,7 +21,7 @@ impl Bench {
         Bench { next: sb.replay_seq, bytes: vec![0; N as usize * BLOCK], sb }
     }
 
-    /// Commits this many blocks' worth of records, which count up.
+    /// Commits records that fill `blocks` blocks. Their unit numbers ascend.
     fn commit(&mut self, blocks: u64) {
         let geometry = self.sb.geometry();
         let mut commit = Commit::with_capacity(1);
@@ -129,18 +129,18 @@ fn a_damaged_block_before_the_last_commit_is_told() {
 
 #[test]
 fn a_stale_superblock_is_told() {
-    // Wrapped over what the superblock wants.
+    // The ring has wrapped over the blocks that the superblock needs.
     let mut bench = Bench::new();
     (0..10).for_each(|_| bench.commit(4));
     assert_eq!(bench.scan(), Err(Lost::Overwritten { wanted: 40, found: 72 }));
-    // Blocks of a later opening.
+    // The journal has blocks of a later opening.
     let mut bench = Bench::new();
     bench.commit(2);
     bench.sb.incarnation = 9;
     bench.commit(1);
     bench.sb.incarnation = 3;
     assert_eq!(bench.scan(), Err(Lost::Superblock { incarnation: 9 }));
-    // Closed, and yet more was written.
+    // The pool was closed, and a block follows the checkpoint.
     let mut bench = Bench::new();
     bench.commit(1);
     bench.sb.clean = true;

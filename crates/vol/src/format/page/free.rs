@@ -1,14 +1,15 @@
-//! The list of free units: runs of units that are free in a checkpoint, for certain.
+//! The list of free units: runs of units that are certainly free in a checkpoint.
 //!
-//! Owns its encoding and its places: two behind the journal, in the last reserved unit, and two behind the first copy
-//! of the superblock, in the unit of that. Nothing refers to the list and nothing needs it, so it may be missing,
-//! damaged, or of another checkpoint: it counts only with the generation, incarnation and journal block of the
-//! superblock.
+//! Owns its encoding and its two pairs of places: one pair behind the journal, in the last reserved unit, and one
+//! behind the first copy of the superblock, in the same unit. No block refers to the list and a pool opens without it,
+//! so it may be missing, damaged, or of another checkpoint. It is used only if its generation, incarnation and journal
+//! block are the superblock's.
 //!
-//! - F1: two lists that follow each other lie in different places: the older one is whole until the newer one counts.
-//! - F2: a list is in both pairs of places, if the pool has both: what goes wrong at the beginning of a disk costs one.
+//! - F1: two consecutive lists lie in different places of a pair: writing the newer one leaves the older one intact.
+//! - F2: a list is written to both pairs, if the pool has both: damage at the beginning of a disk leaves the other pair
+//!   intact.
 //!
-//! Written by checkpoints, read by openings that cannot derive which units are free.
+//! Written by checkpoints. Read by an opening that cannot derive the free units from the maps.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -19,11 +20,12 @@ use crate::format::{BLOCK, BLOCK_BYTES, FreeHead, FreeRun, HEADER, JOURNAL_START
 
 const START: usize = HEADER + size_of::<FreeHead>();
 
-/// Runs of units: the first, and how many.
+/// Runs of units: first unit and number of units of each.
 pub type Runs = Vec<(u64, u64)>;
 
-/// The pairs of places of the list (F2): without the first in a pool whose last reserved unit has no two blocks to
-/// spare, without the second in one without copies of the superblock, or whose units have no room behind a copy.
+/// Returns the pairs of places of the list (F2). The pair behind the journal is missing if the last reserved unit has
+/// fewer than two blocks to spare. The pair behind the copy is missing in pools without copies, and in pools whose
+/// units have no room behind a copy.
 #[must_use]
 pub fn places(sb: &Superblock) -> Vec<[u64; 2]> {
     let end = JOURNAL_START + u64::from(sb.journal_blocks) * BLOCK_BYTES;
@@ -34,13 +36,14 @@ pub fn places(sb: &Superblock) -> Vec<[u64; 2]> {
     behind_journal.into_iter().chain(behind_copy).map(|at| [at, at + BLOCK_BYTES]).collect()
 }
 
-/// The place of the list of a checkpoint that begins with this generation (F1): each has two.
+/// Returns the place within a pair for the checkpoint that begins with `generation` (F1).
 fn slot(generation: u64) -> usize {
+    // Each checkpoint has two generations, one for each superblock.
     (generation >> 1 & 1) as usize
 }
 
-/// Encodes the list of `runs` for the checkpoint whose first superblock is `sb`, for each of its places. `runs` ascend;
-/// those beyond `MAX_FREE_RUNS` are left out.
+/// Encodes the list of `runs` for the checkpoint whose first superblock is `sb`. Returns a block and its address for
+/// each pair of places. `runs` ascend; those beyond `MAX_FREE_RUNS` are omitted.
 pub fn encode(sb: &Superblock, runs: &[(u64, u64)]) -> Vec<(u64, Box<Block>)> {
     let encode = |places: [u64; 2]| {
         let (address, mut block) = (places[slot(sb.generation)], Box::new([0; BLOCK]));
@@ -72,8 +75,8 @@ fn encode_at(block: &mut Block, sb: &Superblock, runs: &[(u64, u64)], address: u
     seal(block, &head);
 }
 
-/// The runs of a list that was read from `address`, if it is of the checkpoint of this superblock: its first, or the
-/// second, which is the next generation.
+/// Decodes a list that was read from `address`. Returns an error unless it belongs to the checkpoint of `sb`, which may
+/// be the first superblock of that checkpoint or the second, one generation later.
 pub fn decode(block: &Block, address: u64, sb: &Superblock) -> Result<Runs, Damage> {
     let (head, _) = open(block, kind::FREE, Some(&sb.pool), address)?;
     let (body, _) = FreeHead::ref_from_prefix(&block[HEADER..]).expect("a block has room for it");

@@ -1,6 +1,6 @@
 //! Index pages: references to the pages one level below.
 //!
-//! Owns their encoding, and [`build_upper`], which makes the levels above from the references of one level.
+//! Owns their encoding, and [`build_upper`], which builds the levels above a given level.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -11,11 +11,11 @@ use crate::format::superblock::Geometry;
 use crate::format::{BLOCK, Child, HEADER, INDEX_CHILDREN, MAX_LEVEL, kind};
 
 const CHILD: usize = size_of::<Child>();
-/// Where the upper bits of the second units begin, 2 bytes each.
+/// Offset of the upper bits of the second units, 2 bytes for each reference.
 const SECONDS: usize = HEADER + CHILD * INDEX_CHILDREN;
 const ALL: usize = (CHILD + 2) * INDEX_CHILDREN;
 
-/// Encodes at most [`INDEX_CHILDREN`] references; a shorter slice is taken as ending with none.
+/// Encodes at most [`INDEX_CHILDREN`] references. The rest of the page, after a shorter slice, has no references.
 pub fn encode(block: &mut Block, place: &PagePlace, level: u16, children: &[PageRef]) -> PageRef {
     block.fill(0);
     let mut count = 0;
@@ -28,7 +28,7 @@ pub fn encode(block: &mut Block, place: &PagePlace, level: u16, children: &[Page
     place.seal(block, kind::INDEX, level, count)
 }
 
-/// Decodes the page of this level (1 to [`MAX_LEVEL`]). The number of references that are not none.
+/// Decodes an index page of `level` (1 to [`MAX_LEVEL`]). Returns the number of references in it.
 pub fn decode(
     block: &Block,
     geometry: &Geometry,
@@ -53,16 +53,18 @@ pub fn decode(
     Ok(count)
 }
 
-/// Where [`build_upper`] puts pages.
+/// Receiver of the pages that [`build_upper`] makes.
 pub trait Sink {
-    /// A free page, and a second one in pools with two copies; `None` when there is none.
+    /// Allocates a page, and its second copy in pools with two copies. Returns `None` if there is no room.
     fn allocate(&mut self) -> Option<Spot>;
-    /// Takes a page that is to be written there, and to the second place that was allocated with it.
+    /// Takes the content of the page at `address`. The receiver writes it there and to the second copy that was
+    /// allocated with it.
     fn page(&mut self, address: u64, block: &Block);
 }
 
-/// Makes the index pages above the pages of level `below`, up to one root; its reference and level. `at_least` is the
-/// lowest level that the root may have: 1 for maps, 0 for the volume table. No pages give no root. `None`: no room.
+/// Makes the index pages above `pages`, which are of level `below`, up to one root. Returns the root and its level, or
+/// `None` if `sink` has no room. `at_least` is the lowest level that the root may have: 1 for maps, 0 for the volume
+/// table. Without pages there is no root.
 pub fn build_upper(
     sink: &mut dyn Sink,
     place: &PagePlace,
@@ -73,8 +75,8 @@ pub fn build_upper(
     build_around(sink, place, (below, at_least), pages, &[])
 }
 
-/// Does what [`build_upper`] does, with the pages of `stay` in their places: level, above `levels.0`, which of that
-/// level, and the reference. There is nothing below these in `pages`.
+/// Does what [`build_upper`] does, and places the existing pages of `stay` into the tree. Each has its level (above
+/// `levels.0`), its number within the level, and its reference. `pages` has no pages below those of `stay`.
 pub(crate) fn build_around(
     sink: &mut dyn Sink,
     place: &PagePlace,
@@ -109,8 +111,7 @@ pub(crate) fn build_around(
     Some((pages[0], level))
 }
 
-/// Index pages above `slots` pages, of which `used` are not empty, up to one root; what
-/// [`build_upper`] makes at most.
+/// Returns the most index pages that [`build_upper`] makes above `slots` pages, of which `used` are not empty.
 pub(crate) fn upper_pages(slots: u64, used: u64) -> u64 {
     let (mut level, mut pages) = (slots, 0);
     while level > 1 && used > 0 {

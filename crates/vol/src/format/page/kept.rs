@@ -1,8 +1,9 @@
-//! Pages of kept records: what the journal of a crash said of places of maps whose pages were damaged.
+//! Pages of kept records: journal records, found after a crash, about entries of maps whose pages were damaged.
 //!
-//! Owns their encoding. They are a list: each page has the reference to the next, and the superblock that to the first.
-//! Records are `SET`, `RUN` without space, and `RESIZE`, which says here that what lies behind this size in the unit in
-//! which it lies is not written, and nothing of other units or of the size of the volume.
+//! Owns their encoding. The pages form a list: each has the reference to the next one, and the superblock has the
+//! reference to the first. Records are `SET`, `RUN` without space, and `RESIZE`. A `RESIZE` has a special meaning here:
+//! its size lies in some unit, and the blocks of that unit behind the size are marked as not written. It changes
+//! neither other units nor the size of the volume.
 //!
 //! Written by checkpoints, read by recovery and by checks.
 
@@ -17,8 +18,7 @@ use crate::format::{HEADER, KEPT_PAYLOAD, KeptHead, kind};
 
 const START: usize = HEADER + size_of::<KeptHead>();
 
-/// Encodes a page with these records, which are [`KEPT_PAYLOAD`] bytes at most. `place.index` is its number in the
-/// list.
+/// Encodes a page with `records`, at most [`KEPT_PAYLOAD`] bytes. `place.index` is the number of the page in the list.
 pub fn encode(block: &mut Block, place: &PagePlace, next: PageRef, records: &[u8]) -> PageRef {
     block.fill(0);
     let (next, next_second) = next.to_disk();
@@ -28,7 +28,7 @@ pub fn encode(block: &mut Block, place: &PagePlace, next: PageRef, records: &[u8
     place.seal(block, kind::KEPT, 0, records.len())
 }
 
-/// Decodes it: adds its records to `records`. Returns the reference to the next page.
+/// Decodes a page and appends its records to `records`. Returns the reference to the next page.
 pub fn decode(
     block: &Block,
     geometry: &Geometry,

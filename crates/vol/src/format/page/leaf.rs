@@ -1,7 +1,7 @@
-//! Leaf pages: which unit of the pool each unit of a volume has, and which of its 4 KiB are written.
+//! Leaf pages: the unit of the pool that each unit of a volume maps to, and its written blocks.
 //!
-//! Owns their encoding. An entry is a unit of the pool, 0 for none; then a bitmap for each entry, of 1 byte for units
-//! of up to 8 blocks, else a bit a block. Units without any written block are not stored.
+//! Owns their encoding. An entry is the number of a unit of the pool, 0 for a hole. Behind all entries stands a bitmap
+//! for each of them, one bit a block, in whole bytes. An entry without any written block is not stored.
 
 use crate::format::block::{Block, require_zero_tail};
 use crate::format::damage::{Damage, require};
@@ -9,13 +9,13 @@ use crate::format::page::{Expect, PagePlace, PageRef};
 use crate::format::superblock::Geometry;
 use crate::format::{HEADER, kind};
 
-/// Bytes of the bitmap of an entry.
+/// Returns the bytes of an entry's bitmap.
 const fn bitmap_bytes(unit_blocks: usize) -> usize {
     unit_blocks.div_ceil(8)
 }
 
-/// Encodes entries and their written bits, [`Geometry::entry_words`] words each. Entries without a bit are left out.
-/// Slices shorter than a leaf are taken as ending with holes.
+/// Encodes entries and their written bits, [`Geometry::entry_words`] words each. Entries without a written block are
+/// omitted. The rest of the leaf, after shorter slices, has holes.
 pub fn encode(block: &mut Block, geometry: &Geometry, place: &PagePlace, entries: &[u64], written: &[u64]) -> PageRef {
     block.fill(0);
     let bytes = bitmap_bytes(geometry.unit_blocks);
@@ -36,8 +36,8 @@ pub fn encode(block: &mut Block, geometry: &Geometry, place: &PagePlace, entries
     place.seal(block, kind::LEAF, 0, count)
 }
 
-/// Decodes into slices of at least [`Geometry::leaf_entries`] entries and as many times `entry_words` words. The number
-/// of entries that are no holes.
+/// Decodes into slices of at least [`Geometry::leaf_entries`] entries and `entry_words` times as many words. Returns
+/// the number of entries that are not holes.
 pub fn decode(
     block: &Block,
     geometry: &Geometry,
@@ -70,7 +70,7 @@ pub fn decode(
     Ok(count)
 }
 
-/// A unit of the pool with written blocks, or neither.
+/// Returns an error unless the entry is a unit of the pool with written blocks, or a hole without any.
 pub(crate) fn check_entry(geometry: &Geometry, phys: u64, words: &[u64]) -> Result<(), Damage> {
     let any = words.iter().any(|&word| word != 0);
     if phys == 0 {

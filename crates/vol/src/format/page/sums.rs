@@ -1,9 +1,8 @@
 //! Pages of data checksums: the CRC32C of each 4 KiB block of a region of the pool.
 //!
-//! Owns their encoding, that of the blocks which were told bad included: instead of a checksum, which says nothing of
-//! such a block, each has the number of the next, so a page has room for any number of them. The page with index `i`
-//! has the checksums of the units from `i` times [`Geometry::region_units`] on; they mean something for written blocks
-//! only.
+//! Owns their encoding, including the list of bad blocks: the checksum of a bad block has no meaning, so its four bytes
+//! hold the number of the next bad block, and a page has room for any number of them. The page with index `i` has the
+//! checksums of the units from `i` times [`Geometry::region_units`] on. Only checksums of written blocks are valid.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -15,33 +14,34 @@ use crate::format::{HEADER, MAX_SUMS, SUMS_OPEN, SumsHead, kind};
 
 const START: usize = HEADER + size_of::<SumsHead>();
 
-/// Checksums of a region.
+/// Checksums of the blocks of a region.
 pub type RegionSums = [u32; MAX_SUMS];
 
-/// Checksums of a page in this geometry.
+/// Returns the number of checksums in a page.
 fn count(geometry: &Geometry) -> usize {
     geometry.region_units() as usize * geometry.unit_blocks
 }
 
-/// Bits of the blocks of a region that were told bad.
+/// One bit for each block of a region, set for bad blocks.
 pub type Marked = [u64; MAX_SUMS.div_ceil(64)];
 
-/// What a page says beside its checksums.
+/// State of a region that its page stores beside the checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionState {
-    /// Writes to the region may have been under way.
+    /// True if writes to the region may have been in flight.
     pub open: bool,
-    /// Its marks.
+    /// Bad blocks of the region.
     pub marked: Marked,
 }
 
-/// What is wrong with a page, of any level, whose regions begin beyond the end of the pool
+/// Returns the damage of a page, at any level, whose regions begin beyond the end of the pool
 /// ([`Geometry::sums_pages`]).
 pub(crate) fn beyond_the_pool(index: u64) -> Damage {
     Damage::field("index", index, "is of regions beyond the end of the pool")
 }
 
-/// Encodes the page of a region; `open`: writes to it may be under way. Marks of blocks beyond the region mean nothing.
+/// Encodes the page of a region. `open` is true if writes to the region may be in flight. Marks of blocks behind the
+/// region's end are ignored.
 pub fn encode(
     block: &mut Block,
     geometry: &Geometry,
@@ -55,6 +55,7 @@ pub fn encode(
         to.copy_from_slice(&sum.to_le_bytes());
     }
     let mut next = 0_u32;
+    // Backwards, so that each bad block gets the number of the next one, and the list ascends.
     for at in (0..count(geometry)).rev().filter(|at| marked[at >> 6] >> (at & 63) & 1 != 0) {
         block[START + 4 * at..][..4].copy_from_slice(&next.to_le_bytes());
         next = at as u32 + 1;
@@ -65,7 +66,7 @@ pub fn encode(
     place.seal(block, kind::SUMS, 0, count(geometry))
 }
 
-/// Decodes it. Marked blocks have the checksum 0.
+/// Decodes the page of a region. Bad blocks get the checksum 0.
 pub fn decode(
     block: &Block,
     geometry: &Geometry,
@@ -84,7 +85,7 @@ pub fn decode(
         *to = u32::from_le_bytes(*word);
     }
     let mut marked = Marked::default();
-    // The list rises, so it ends.
+    // Each number must be larger than the one before it, so a damaged list cannot be endless.
     let (mut next, mut least) = (body.marked.get() as usize, 1);
     while next != 0 {
         let inside = (least..=count(geometry)).contains(&next);

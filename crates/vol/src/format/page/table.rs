@@ -1,6 +1,6 @@
-//! Pages of the volume table: the volumes in the order of their numbers, as many a page as fit.
+//! Pages of the volume table: entries in the order of their volumes' numbers, as many in each page as fit.
 //!
-//! Owns their encoding and what a volume's entry may say.
+//! Owns their encoding, and the rules for a volume's entry.
 
 use std::borrow::Borrow;
 
@@ -17,38 +17,36 @@ use crate::format::{
 };
 
 const BODY: usize = size_of::<VolumeBody>();
-/// Bytes that may stand between a [`VolumeBody`] and the name.
+/// Most bytes between a [`VolumeBody`] and the name.
 const EXTRAS: usize = size_of::<IdentityBody>() + size_of::<InterimBody>();
 
-/// Bytes that a page of the table has at least when the next entry does not fit: the longest entry is not longer than
-/// the rest.
+/// Least bytes of entries in a full page of the table: one to which the longest possible entry cannot be added.
 pub(crate) const LEAST_BYTES: u64 = (PAYLOAD - BODY - EXTRAS - padded(MAX_NAME)) as u64;
 
-/// Bytes of entries that a page has room for.
+/// Most bytes of entries in a page.
 pub(crate) const ROOM: u64 = PAYLOAD as u64;
 
-/// Bytes of the entry of a volume of this name, with these beside it.
+/// Returns the bytes of the entry of a volume with this name, identity and purpose.
 pub(crate) fn entry_bytes(name: &str, identity: Option<[u8; 16]>, interim: Option<Interim>) -> u64 {
     (BODY + extra_bytes(identity, interim) + padded(name.len())) as u64
 }
 
-/// Bytes between the body of an entry and its name.
 fn extra_bytes(identity: Option<[u8; 16]>, interim: Option<Interim>) -> usize {
     identity.map_or(0, |_| size_of::<IdentityBody>()) + interim.map_or(0, |_| size_of::<InterimBody>())
 }
 
-/// What an interim volume is made for.
+/// Purpose of an interim volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Purpose {
-    /// An image is being imported into it.
+    /// An image is being imported into the volume.
     Import,
-    /// A diff is being imported into it.
+    /// A diff is being imported into the volume.
     ImportDiff,
 }
 
 impl Purpose {
-    /// `import` or `import-diff`.
+    /// Returns the name of the purpose: `import` or `import-diff`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -58,25 +56,25 @@ impl Purpose {
     }
 }
 
-/// That a volume goes again: when what it is made for has ended, or else when its pool is opened for writing the next
-/// time, for then nobody works on it any more.
+/// Property of a volume that is temporary: its maker deletes it when its purpose has ended. If the maker does not, the
+/// next opening of the pool for writing deletes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Interim {
-    /// What it is made for.
+    /// Purpose of the volume.
     pub purpose: Purpose,
-    /// Number of the volume that it is made for; 0: of one that is to be.
+    /// Number of the volume that this one is made for; 0 if that does not exist yet.
     pub owner: u32,
 }
 
 impl Interim {
-    /// For the volume of this number, or 0.
+    /// Creates the property; `owner` is the number of the volume that the interim one is made for, or 0.
     #[must_use]
     pub fn new(purpose: Purpose, owner: u32) -> Interim {
         Interim { purpose, owner }
     }
 
-    /// On disk; none: an interim volume is none any more.
+    /// Encodes the property. `None` gives the body of a record that makes the volume an ordinary one.
     pub(crate) fn to_disk(interim: Option<Interim>) -> InterimBody {
         let purpose = match interim.map(|interim| interim.purpose) {
             None => INTERIM_NONE,
@@ -101,41 +99,41 @@ impl Interim {
     }
 }
 
-/// An identity on disk, which is never all zero.
+/// Decodes an identity, which must not be all zero.
 pub(crate) fn identity_from_disk(body: &IdentityBody) -> Result<[u8; 16], Damage> {
     require(body.identity != [0; 16], "identity", 0u64, "must not be 0")?;
     Ok(body.identity)
 }
 
-/// A volume as the table has it.
+/// Entry of a volume in the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeEntry {
-    /// Number; never used again.
+    /// Number of the volume, never reused.
     pub id: u32,
-    /// Cannot be written.
+    /// True for a snapshot, which cannot be written.
     pub snapshot: bool,
-    /// Writes beyond its end make it larger.
+    /// True if writes beyond the end enlarge the volume.
     pub grows: bool,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Most bytes it may be resized to, or that writes may make it.
+    /// Largest size in bytes, for a resize and for growth by writes.
     pub max_size: u64,
-    /// Seconds since 1970.
+    /// Time of creation in seconds since 1970.
     pub created: u64,
-    /// What it was made of, while that exists; 0: nothing.
+    /// Volume or snapshot that this one was copied from, as long as that exists; 0 if none.
     pub origin: u32,
-    /// The volume that all its relatives descend from; its own number if it was made from nothing. A copy has the
-    /// family of its source. Only relatives share space, and only at the same place.
+    /// Volume that this one and its relatives descend from; its own number if it is no copy. A copy has the family of
+    /// its source. Only relatives share space, and only at the same place.
     pub family: u32,
-    /// Root of its map.
+    /// Root page of the map.
     pub root: PageRef,
-    /// Level of that page: 1 at least, 0 without one.
+    /// Level of the root page, at least 1; 0 if there is none.
     pub root_level: u16,
-    /// Random bits that tell it from all others, its copies excepted; none in volumes of older programs.
+    /// Random bits that only the volume's copies share; `None` in volumes of older programs.
     pub identity: Option<[u8; 16]>,
-    /// It goes again.
+    /// Set for an interim volume.
     pub interim: Option<Interim>,
-    /// Name.
+    /// Name of the volume.
     pub name: String,
 }
 
@@ -179,28 +177,31 @@ impl VolumeEntry {
     }
 }
 
-/// The flags of a volume that is made.
+/// Returns the flags of a new volume.
 pub fn volume_flags(snapshot: bool, grows: bool) -> u32 {
     (if snapshot { VOLUME_SNAPSHOT } else { 0 }) | (if grows { VOLUME_GROWS } else { 0 })
 }
 
-/// Whether the sizes are those of a volume that grows: whole blocks, so that what lies beyond its end has none.
+/// Returns an error for a growing volume whose sizes are not whole blocks. No block of it may lie partly beyond its
+/// end.
 pub fn require_blocks(field: &'static str, grows: bool, size: u64, max_size: u64) -> Result<(), Damage> {
     let whole = (size | max_size) & (BLOCK as u64 - 1) == 0;
     require(!grows || whole, field, size, "is not in whole blocks, and the volume grows by them")
 }
 
-/// What can be stored as a name: 1 to 255 bytes, no control characters. Users' names are held to narrower rules.
+/// Returns true for a name that can be stored: 1 to 255 bytes, no control characters. Stricter rules apply to names
+/// that users choose.
 pub fn is_name(name: &str) -> bool {
     (1..=MAX_NAME).contains(&name.len()) && !name.chars().any(char::is_control)
 }
 
-/// Encodes as many of the volumes as fit, which are sorted by number; how many those are, at least 1 of any.
+/// Encodes as many volumes as fit the page. `volumes` are sorted by number. Returns the number encoded, at least 1 if
+/// there are any.
 pub fn encode(block: &mut Block, place: &PagePlace, volumes: &[VolumeEntry]) -> (PageRef, usize) {
     encode_each(block, place, volumes.iter().map(|volume| (volume, &*volume.name)))
 }
 
-/// Encodes as many of the volumes as fit, whose names stand beside their entries so that none is copied.
+/// Does what [`encode`] does for entries whose names are passed beside them, so that no name is copied.
 pub(crate) fn encode_each<'a, V: Borrow<VolumeEntry>>(
     block: &mut Block,
     place: &PagePlace,
@@ -235,7 +236,7 @@ pub(crate) fn encode_each<'a, V: Borrow<VolumeEntry>>(
     (place.seal(block, kind::TABLE, 0, count), count)
 }
 
-/// Appends the volumes of a page.
+/// Decodes a page and appends its volumes to `volumes`. Returns their number.
 pub fn decode(
     block: &Block,
     geometry: &Geometry,

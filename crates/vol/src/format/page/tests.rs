@@ -1,4 +1,4 @@
-//! Pages: round trips for all unit sizes, stale and misplaced pages, what is refused.
+//! Pages: round trips for all unit sizes, stale and misplaced pages, refused content.
 
 use proptest::prelude::*;
 
@@ -146,7 +146,7 @@ fn marks_of_a_region_have_room_in_its_page_however_many() {
             let wanted = |at: usize| if is_marked(at) { 0 } else { numbers[at] };
             assert!((0..blocks).all(|at| back[at] == wanted(at)), "the others keep their checksums");
         }
-        // A list that falls, stays, or leaves the region.
+        // A list that descends, repeats a number, or leaves the region.
         for (first, next) in [(5, 5), (5, 4), (blocks as u32 + 1, 0), (5, blocks as u32 + 1), (u32::MAX, 0)] {
             let mut block = [0; BLOCK];
             let place = samples::place(50 << 20, 3, 0);

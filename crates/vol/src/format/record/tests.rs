@@ -1,4 +1,4 @@
-//! Records: round trips, and what is refused.
+//! Records: round trips, and refused content.
 
 use proptest::prelude::*;
 
@@ -23,7 +23,7 @@ fn round_trip(geometry: &Geometry, record: &Record) {
     }
 }
 
-/// What is decoded at once is what is decoded one by one, up to the same error.
+/// Compares [`Record::decode_all`] with decoding one record at a time: same records, same error.
 fn all_at_once(geometry: &Geometry, bytes: &[u8]) {
     let (mut one_by_one, mut rest) = (Vec::new(), bytes);
     let result = loop {
@@ -41,7 +41,7 @@ fn all_at_once(geometry: &Geometry, bytes: &[u8]) {
     assert_eq!(at_once, one_by_one);
 }
 
-/// Each number of a record at its bounds, and beyond.
+/// Tries each number of a record at its bounds and beyond them.
 #[test]
 fn records_are_decoded_at_once_as_they_are_one_by_one() {
     let units = [0, 1, MAX_VOLUME_UNITS - 1, MAX_VOLUME_UNITS, u64::MAX];

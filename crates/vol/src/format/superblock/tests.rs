@@ -1,4 +1,4 @@
-//! Superblocks: round trips, what is refused, which slot is chosen.
+//! Superblocks: round trips, refused content, choice of the slot.
 
 use proptest::prelude::*;
 
@@ -28,7 +28,7 @@ fn generations_alternate_between_the_slots() {
     assert_eq!(sb.slot(), 0);
 }
 
-/// What is inconsistent is written as it is, and refused with the name of the field.
+/// Encodes inconsistent superblocks unchanged. Each is refused with the name of the wrong field.
 #[test]
 fn inconsistent_numbers_are_refused_by_name() {
     let good = samples::superblock(65536);
@@ -87,20 +87,20 @@ fn unknown_features_are_refused_or_make_it_read_only() {
     let refused = Superblock::decode(&block, at, 1 << 30);
     assert_eq!(refused, Err(Damage::Features { bits: 0x8000 }));
     assert!(refused.expect_err("refused").is_too_new());
-    // Checksums of data have a feature, a kind and a root; each without the others is refused.
+    // Data checksums have a feature bit, a kind and a root. Each without the others is refused.
     let root = PageRef { address: 700 << 16, checksum: 5, second: 0 };
     let plain = samples::superblock(65536);
     let sums = Superblock { checksum: Checksum::Crc32c, sums: root, sums_level: 1, ..plain.clone() };
     assert_eq!(back(&sums), Ok(sums.clone()));
     assert!(back(&Superblock { sums: root, sums_level: 1, ..plain }).is_err());
     assert!(back(&Superblock { sums_level: 0, ..sums.clone() }).is_err());
-    // Marks are a feature of their own, which programs that do not know it refuse by its number.
+    // Marks have their own feature bit, by which programs without marks refuse the pool.
     let marks = Superblock { marks: true, ..sums.clone() };
     assert_eq!(back(&marks), Ok(marks.clone()));
     let (block, _) = sealed(&marks);
     let at = HEADER + std::mem::offset_of!(SuperblockBody, incompat);
     assert_eq!(block[at..at + 4], (INCOMPAT_SUMS | INCOMPAT_MARKS | INCOMPAT_IDENTITIES).to_le_bytes());
-    // So are identities, in a pool with and without checksums.
+    // Identities have their own feature bit too, in pools with and without checksums.
     for sb in [samples::superblock(65536), marks] {
         let older = Superblock { identities: false, ..sb };
         assert_eq!(back(&older), Ok(older.clone()));

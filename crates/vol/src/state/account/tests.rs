@@ -1,4 +1,4 @@
-//! The account against what checkpoints really write.
+//! The accounting of pages against the pages that checkpoints really write.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use crate::state::extent_map::Entry;
 use crate::state::sums::Sums;
 use crate::state::table::TablePages;
 
-/// Counts the pages that it is given.
+/// A sink that counts pages.
 struct Counting(u64);
 
 impl Sink for Counting {
@@ -29,7 +29,7 @@ impl Sink for Counting {
     fn page(&mut self, _: u64, _: &crate::format::block::Block) {}
 }
 
-/// Index pages that are really made above `slots` pages, of which these are not empty.
+/// Builds the index above `slots` pages, of which only `used` are not empty. Returns the number of index pages made.
 fn made(slots: u64, used: &[u64]) -> u64 {
     let mut pages = vec![PageRef::NONE; slots as usize];
     used.iter().for_each(|at| pages[*at as usize] = PageRef { address: 1 << 30, checksum: 1, second: 0 });
@@ -53,28 +53,29 @@ fn index_pages_are_never_counted_too_few_and_hardly_too_many() {
     }
 }
 
-/// A pool in memory alone, and random work on it that pays as the operations do.
+/// A pool in memory only, and random operations that reserve pages as the real ones do.
 struct Work {
     state: State,
     rng: Rng,
     volumes: Vec<u32>,
     made: u32,
-    /// Pages that checkpoints wrote, and that were counted for them, without those of the table.
+    /// Pages without those of the table: written by checkpoints, and counted for them.
     written: u64,
     counted: u64,
-    /// Pages of the table that checkpoints wrote.
+    /// Table pages that checkpoints wrote.
     table: u64,
     refused: u64,
 }
 
-/// Where the last checkpoint has the table.
+/// Addresses of the table's pages in the last checkpoint.
 fn table_pages(state: &State) -> BTreeSet<u64> {
     let TablePages { leaves, upper, .. } = &state.table.pages;
     let pages = leaves.iter().map(|leaf| leaf.page).filter(|page| !page.is_none());
     pages.map(|page| page.address).chain(upper.iter().copied()).collect()
 }
 
-/// A delete pays nothing: the checkpoint after the one that used the last pages has room for the table (M1).
+/// Operations leave free pages for the volume table of the checkpoint after the next one: a delete, which reserves no
+/// pages, must always be possible (M1).
 #[test]
 fn who_leaves_nothing_for_others_leaves_the_table_of_the_next_checkpoint() {
     let mut work = Work::new(1, 65_536, 2_000, false);
@@ -89,7 +90,7 @@ fn who_leaves_nothing_for_others_leaves_the_table_of_the_next_checkpoint() {
     assert!(!state.can_pay(1, Spender::EndOfWrite), "one less would lack for the table");
 }
 
-/// Units beyond which a new volume is not written near its start.
+/// Half of the steps use a unit below this, the others one anywhere in a volume.
 const NEAR: u64 = 70_000;
 
 impl Work {
@@ -110,7 +111,7 @@ impl Work {
         Work { state, rng: Rng::new(seed), volumes: Vec::new(), made: 0, written: 0, counted: 0, table: 0, refused: 0 }
     }
 
-    /// Does what costs so much, if that can be paid. It makes the next checkpoint no dearer than it has paid for.
+    /// Runs `job` if its `cost` can be reserved. Checks that it adds no more to the next checkpoint than that.
     fn pay(&mut self, who: Spender, cost: impl Fn(&State) -> u64, job: impl FnOnce(&mut State)) -> bool {
         if !self.state.can_pay(cost(&self.state), who) {
             if !self.state.can_pay_after_checkpoint(cost(&self.state), who) {
@@ -123,7 +124,7 @@ impl Work {
                 return false;
             }
         }
-        // M1 is about two checkpoints.
+        // M1 covers the next checkpoint and the table of the one after it.
         let both = |state: &State| state.pages_due() + state.table.bare_pages();
         let paid = both(&self.state) + cost(&self.state);
         job(&mut self.state);
@@ -132,8 +133,8 @@ impl Work {
         true
     }
 
-    /// What a commit that is a checkpoint does to the state. It never lacks pages (M1), and writes no more than was
-    /// counted (M2).
+    /// Applies the effects of a checkpoint on the state. It never lacks pages (M1) and writes no more than was counted
+    /// (M2).
     fn checkpoint(&mut self) {
         let state = &mut self.state;
         let State { sums, table, .. } = &mut *state;
@@ -147,7 +148,7 @@ impl Work {
         assert!(written <= counted, "{written} pages written, and {counted} were counted");
         let table = table_pages(state).difference(&before).count() as u64;
         assert!(table <= table_counted, "{table} pages of the table, and {table_counted} were counted");
-        // The table is counted as a whole, for it may be packed anew.
+        // The table counts in full, as a checkpoint may repack it, so it is left out of the comparison.
         self.counted += counted - table_counted;
         (self.written, self.table) = (self.written + written - table, self.table + table);
         let taken = state.landed(plan);
@@ -185,8 +186,8 @@ impl Work {
         }
     }
 
-    /// A copy whose point in time is not fixed while writes to its source end, and a checkpoint may come. What is
-    /// written meanwhile is written in both.
+    /// Makes a copy while writes to its source end and a checkpoint may come. Until its point in time is fixed, writes
+    /// go to both.
     fn copy_under_writes(&mut self, source: u32, unit: u64) {
         (0..3).for_each(|at| self.write(source, unit + at));
         let before = self.volumes.len();
@@ -215,7 +216,7 @@ impl Work {
         self.state.table.get_mut(source).expect("is there").settling = None;
     }
 
-    /// A block that was found bad is marked, or one that was is written anew.
+    /// Marks a block as bad, or rewrites a marked one.
     fn mark(&mut self) {
         let end = self.state.sb.geometry().regions(self.state.sb.total_units);
         let region = self.rng.below(end);
@@ -229,7 +230,7 @@ impl Work {
         }
     }
 
-    /// A write beyond the end of a volume, and a larger largest size: its entry is written anew.
+    /// Writes beyond the end of a volume and raises its largest size: its table entry changes.
     fn grow(&mut self, volume: u32) {
         let core = Arc::clone(&self.state.table.get(volume).expect("is there").core);
         let unit = self.rng.below(1 << 34);
@@ -244,7 +245,7 @@ impl Work {
         self.pay(Spender::Table, |_| ENTRY_COST, |state| assert!(state.table.rename(volume, &name)));
     }
 
-    /// A first write, an overwrite, or the copy of a shared unit.
+    /// Writes a unit: for the first time, in place, or with a copy of a shared unit.
     fn write(&mut self, volume: u32, unit: u64) {
         let core = Arc::clone(&self.state.table.get(volume).expect("is there").core);
         if self.state.tree.units.available() == 0 || !self.intend() {
@@ -266,7 +267,7 @@ impl Work {
         });
     }
 
-    /// Opens a few regions for writes, in a pool with checksums.
+    /// Opens a few regions for writes, if the pool has checksums.
     fn intend(&mut self) -> bool {
         let Some(regions) = &self.state.sums else { return true };
         let end = self.state.sb.geometry().regions(self.state.sb.total_units);
@@ -309,7 +310,7 @@ impl Work {
         });
     }
 
-    /// A delete pays nothing, and nobody asks whether it can.
+    /// Deletes a volume without reserving pages.
     fn delete(&mut self, volume: u32) {
         self.volumes.retain(|other| *other != volume);
         let due = self.state.pages_due();
@@ -318,7 +319,7 @@ impl Work {
         self.checkpoint();
     }
 
-    /// Writes until all data is taken, and makes volumes until the account refuses one.
+    /// Writes until no unit is left for data, and creates volumes until one is refused.
     fn fill(&mut self) {
         self.create();
         let first = self.volumes[0];
@@ -338,13 +339,13 @@ impl Work {
             (8..=12, Some(id)) => self.copy(id),
             (13..=14, Some(id)) => self.rename(id),
             (15..=70, Some(id)) => {
-                // Many of a slot, so that index nodes have several leaves, and leaves several entries.
+                // Several units per slot, so that index nodes have several leaves, and leaves several entries.
                 let step = 1 << self.rng.below(10);
                 let count = 1 + self.rng.below(12);
                 (0..count).for_each(|at| self.write(id, unit + at * step));
                 if self.rng.below(4) == 0 && count > 2 {
-                    // After a checkpoint, from behind the first to before the last: both ends of it lie in leaves that
-                    // stay.
+                    // Discards from after the first unit to before the last one, so that both ends lie in leaves that
+                    // remain. The checkpoint before makes all nodes clean, so that each dirty one counts.
                     self.checkpoint();
                     self.punch(id, unit + 1, (count - 1) * step - 1);
                 }
@@ -369,13 +370,13 @@ impl Work {
     }
 }
 
-/// Every operation pays for what it makes the next checkpoint write, and a checkpoint that is paid for is never
-/// refused, however full the pool is: against checkpoints as they are really made.
+/// Every operation reserves the pages that it adds to the next checkpoint, and a checkpoint with reserved pages never
+/// fails, however full the pool is. Checked against real checkpoints.
 #[test]
 fn every_operation_pays_for_what_checkpoints_write() {
     let mut refused = 0;
     for seed in sheave_testkit::seeds(9) {
-        // The last has room for all; the others are as full as they get in between.
+        // The last size has room for everything; the other pools fill up in between.
         let (unit_bytes, units) = [(4096, 400), (16_384, 300), (65_536, 20_000)][seed as usize % 3];
         let mut work = Work::new(seed, unit_bytes, units, seed % 2 == 0);
         (0..200).for_each(|_| work.step());
@@ -387,7 +388,7 @@ fn every_operation_pays_for_what_checkpoints_write() {
         let (written, counted) = (work.written, work.counted);
         assert!(work.made > 20 && written > 100, "seed {seed} has done little");
         assert!(counted <= written * 2, "seed {seed}: {counted} pages were counted, and {written} written");
-        // The end: everything goes, and the pool is as empty as it was.
+        // Deletes everything: the pool must be as empty as at the start.
         work.checkpoint();
         work.volumes.clone().into_iter().for_each(|volume| work.delete(volume));
         work.checkpoint();

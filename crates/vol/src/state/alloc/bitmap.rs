@@ -1,12 +1,11 @@
-//! A bitmap whose next set bit is found in a few steps, whatever its size.
+//! A bitmap whose next set bit is found in a few steps at any size.
 //!
-//! Owns bits and the summaries over them: bit `n` of level `k + 1` says that word `n` of level `k` is not 0.
+//! Owns the bits and the summaries over them: bit `n` of level `k + 1` is set if word `n` of level `k` is not 0.
 //!
-//! - I1: a summary bit is set exactly when the word below has a bit set.
+//! - I1: a summary bit is set exactly if the word below has a bit set.
 //!
-//! Called by [`Chunks`](super::chunks), for chunks with free units.
+//! Called by [`Chunks`](super::chunks) to find chunks with free units.
 
-/// Bits with summaries.
 #[derive(Debug, Default)]
 pub(crate) struct Bitmap {
     len: u64,
@@ -14,14 +13,13 @@ pub(crate) struct Bitmap {
 }
 
 impl Bitmap {
-    /// No bit set.
     pub(crate) fn new(len: u64) -> Bitmap {
         let mut bitmap = Bitmap { len: 0, levels: vec![Vec::new()] };
         bitmap.grow(len);
         bitmap
     }
 
-    /// Becomes longer; the new bits are not set.
+    /// Grows the bitmap; new bits are cleared.
     pub(crate) fn grow(&mut self, len: u64) {
         self.len = self.len.max(len);
         let mut words = self.len.div_ceil(64) as usize;
@@ -51,6 +49,7 @@ impl Bitmap {
             let word = &mut level[(at >> 6) as usize];
             let was = *word;
             *word |= 1 << (at & 63);
+            // The summaries above have the bit already (I1).
             if was != 0 {
                 break;
             }
@@ -58,7 +57,7 @@ impl Bitmap {
         }
     }
 
-    /// Sets the bits `from..to`, a word at a time.
+    /// Sets bits `from..to`, a word at a time.
     pub(crate) fn set_range(&mut self, from: u64, to: u64) {
         let (mut from, mut to) = (from, to);
         for level in &mut self.levels {

@@ -1,12 +1,12 @@
-//! Owners of units and which are free, in chunks that have memory only when a unit of them is in use.
+//! Owner counts and free bits of units, in chunks that take memory only while a unit of them is in use.
 //!
-//! Owns the numbers of owners as [`Units`](super::Units) means them, and the search for a free unit. A chunk without
-//! memory is free as a whole, so that space that nobody has used costs a pointer for 16 MiB (units of 4 KiB).
+//! Owns the owner counts, with the values of [`Units`](super::Units), and the search for free units. A chunk without
+//! memory is entirely free, so unused space costs one pointer per 16 MiB (units of 4 KiB).
 //!
-//! - C1: a unit of a chunk with memory is free exactly when its bit is set; the chunk's count is that of its bits.
-//! - C2: a chunk whose units are all free has no memory, but for the last one when the pool ends within it.
-//! - C3: bit `n` of the bitmap over all chunks says that chunk `n` has a free unit.
-//! - C4: a chunk without memory that is barred has no free unit, as if each of its units were taken by nobody.
+//! - C1: a unit of a chunk with memory is free exactly if its bit is set; `free_units` counts these bits.
+//! - C2: a chunk whose units are all free has no memory, except the last one if the pool ends within it.
+//! - C3: bit `n` of `with_free` is set if chunk `n` has a free unit.
+//! - C4: a barred chunk without memory has no free unit: all its units count as taken, and have no owner.
 //!
 //! Called by [`Units`](super::Units).
 
@@ -14,7 +14,6 @@ use std::collections::BTreeSet;
 
 use super::bitmap::Bitmap;
 
-/// Units of a chunk, as a power of two.
 const SHIFT: u32 = 12;
 const UNITS: usize = 1 << SHIFT;
 
@@ -26,7 +25,7 @@ struct Chunk {
 }
 
 impl Chunk {
-    /// With its first `units` units free, and no others.
+    /// Makes a chunk whose first `units` units are free and no others.
     fn new(units: usize) -> Box<Chunk> {
         let mut chunk = Box::new(Chunk { free_units: units as u32, free: [0; UNITS / 64], owners: [0; UNITS] });
         for (at, word) in chunk.free.iter_mut().enumerate() {
@@ -52,17 +51,18 @@ impl Chunk {
         None
     }
 
-    /// The first of `units` free units that lie together and begin at a multiple of their number, from `from` on.
-    /// `units` is a power of two, 64 at most.
+    /// Returns the first of `units` adjacent free units, aligned to `units`, at or after `from`. `units` is a power of
+    /// two of at most 64.
     fn next_window(&self, from: usize, units: usize) -> Option<usize> {
         let mut mask = u64::MAX << (from & 63);
         for at in from >> 6..self.free.len() {
-            // Bit `n` says that `len` units from `n` on are free.
+            // Bit `n` is set if the `len` units from `n` on are free. Each turn doubles `len`.
             let (mut word, mut len) = (self.free[at] & mask, 1);
             while len < units {
                 word &= word >> len;
                 len *= 2;
             }
+            // Keeps the bits at multiples of `units`.
             word &= u64::MAX / (u64::MAX >> (64 - units));
             if word != 0 {
                 return Some(at << 6 | word.trailing_zeros() as usize);
@@ -73,35 +73,33 @@ impl Chunk {
     }
 }
 
-/// Chunk of a unit, and its place there.
+/// Chunk of a unit, and its index in the chunk.
 fn split(unit: u64) -> (usize, usize) {
     ((unit >> SHIFT) as usize, unit as usize & (UNITS - 1))
 }
 
-/// All chunks of a pool.
 #[derive(Debug)]
 pub(super) struct Chunks {
     total: u64,
     chunks: Vec<Option<Box<Chunk>>>,
     with_free: Bitmap,
     made: u64,
-    /// Chunks without memory whose units nobody gets (C4).
+    /// Chunks without memory whose units cannot be allocated (C4).
     barred: BTreeSet<usize>,
 }
 
 impl Chunks {
-    /// Without units.
     pub(super) fn new() -> Chunks {
         Chunks { total: 0, chunks: Vec::new(), with_free: Bitmap::new(0), made: 0, barred: BTreeSet::new() }
     }
 
-    /// Adds free units at the end.
+    /// Grows to `total` units; the new ones are free.
     pub(super) fn grow(&mut self, total: u64) {
         let (first, last) = (self.total >> SHIFT, total.div_ceil(UNITS as u64));
         self.chunks.resize_with(last as usize, || None);
         self.with_free.grow(last);
         self.with_free.set_range(first, last);
-        // The chunk in which the pool ended has memory; its units up to the new end are free now.
+        // The chunk in which the pool ended has memory (C2). Its units up to the new end become free.
         let (from, to) = (self.total, total.min((first + 1) << SHIFT));
         if from & (UNITS as u64 - 1) != 0 {
             (from..to).for_each(|unit| self.set_free(unit));
@@ -124,8 +122,8 @@ impl Chunks {
             }
     }
 
-    /// Takes the free units of `from..to` without an owner: chunks that lie in it as a whole and have no memory are
-    /// barred (C4), all others are put into `runs`, by their first and their number. How many units in all.
+    /// Takes the free units of `from..to` without an owner. Chunks without memory that lie in the range as a whole are
+    /// barred (C4); all other units are appended to `runs` as (first, count). Returns the number of units taken.
     pub(super) fn bar(&mut self, from: u64, to: u64, runs: &mut Vec<(u64, u64)>) -> u64 {
         let (mut unit, mut taken) = (from, 0);
         while let Some(free) = self.next_free(unit).filter(|free| *free < to) {
@@ -147,8 +145,8 @@ impl Chunks {
         taken
     }
 
-    /// Calls `run` with runs of free units (first, number), from the chunk of `from` on to the end and then from the
-    /// beginning, until about `most` words were looked at. A run ends at the end of a chunk that has memory.
+    /// Calls `run` with runs of free units (first, count), beginning with the chunk of `from` and wrapping around,
+    /// until about `most` words were visited. A run ends at the end of a chunk that has memory.
     pub(super) fn free_runs(&self, from: u64, most: u64, run: &mut dyn FnMut(u64, u64)) {
         let (from, last, mut left) = (split(from).0 as u64, self.chunks.len() as u64, most);
         for range in [from..last, 0..from.min(last)] {
@@ -166,7 +164,7 @@ impl Chunks {
                 while let Some(first) = at {
                     let mut end = first + 1;
                     while end < UNITS && chunk.free[end >> 6] >> (end & 63) & 1 != 0 {
-                        // A word at a time where all of it is free.
+                        // Skips a word at a time where all of it is free.
                         end = if end & 63 == 0 && chunk.free[end >> 6] == u64::MAX { end + 64 } else { end + 1 };
                     }
                     run(start + first as u64, (end - first) as u64);
@@ -176,26 +174,26 @@ impl Chunks {
         }
     }
 
-    /// No chunk is barred any more; how many units are free by that.
+    /// Removes all bars. Returns the number of units that become free.
     pub(super) fn unbar(&mut self) -> u64 {
         let barred = std::mem::take(&mut self.barred);
         barred.iter().for_each(|number| self.with_free.set(*number as u64));
         barred.len() as u64 * UNITS as u64
     }
 
-    /// Owners of a unit; none of one that is free, or beyond the pool.
+    /// Owner count of a unit; 0 for one that is free or beyond the pool.
     pub(super) fn owners(&self, unit: u64) -> u16 {
         let (chunk, at) = split(unit);
         self.chunks.get(chunk).and_then(Option::as_ref).map_or(0, |chunk| chunk.owners[at])
     }
 
-    /// The owners of a unit that is not free.
+    /// Owner count of a unit, for changes; `None` if its chunk has no memory.
     pub(super) fn owners_mut(&mut self, unit: u64) -> Option<&mut u16> {
         let (chunk, at) = split(unit);
         self.chunks.get_mut(chunk)?.as_mut().map(|chunk| &mut chunk.owners[at])
     }
 
-    /// Takes a free unit.
+    /// Takes a free unit and sets its owner count.
     pub(super) fn take(&mut self, unit: u64, owners: u16) {
         debug_assert!(self.is_free(unit), "unit {unit} is not free");
         let (number, at) = split(unit);
@@ -210,7 +208,7 @@ impl Chunks {
         }
     }
 
-    /// A unit without owners is free.
+    /// Frees a unit without owners.
     pub(super) fn release(&mut self, unit: u64) {
         self.set_free(unit);
         self.drop_if_free(split(unit).0);
@@ -225,7 +223,7 @@ impl Chunks {
         self.with_free.set(number as u64);
     }
 
-    /// C2.
+    /// Gives up the memory of a chunk that is entirely free (C2).
     fn drop_if_free(&mut self, number: usize) {
         if self.chunks.get(number).and_then(Option::as_ref).is_some_and(|chunk| chunk.free_units as usize == UNITS) {
             self.chunks[number] = None;
@@ -248,8 +246,8 @@ impl Chunks {
         Some(number << SHIFT | at as u64)
     }
 
-    /// The first of `units` free units that lie together and begin at a multiple of their number, from `from` on
-    /// (as [`Chunk::next_window`]); or, after `most` chunks without, where to go on.
+    /// Returns the first of `units` adjacent free units, aligned to `units`, at or after `from` (as
+    /// [`Chunk::next_window`]). After `most` chunks without one, returns the unit to continue from as the error.
     pub(super) fn next_window(&self, from: u64, units: u64, most: usize) -> Result<u64, u64> {
         let (mut number, mut at) = split(from);
         for _ in 0..most {
@@ -271,7 +269,6 @@ impl Chunks {
         Err((number << SHIFT) as u64)
     }
 
-    /// Bytes of memory.
     pub(super) fn memory_bytes(&self) -> u64 {
         self.made * size_of::<Chunk>() as u64 + self.chunks.len() as u64 * 8 + self.chunks.len() as u64 / 8
     }

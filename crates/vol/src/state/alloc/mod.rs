@@ -1,11 +1,11 @@
-//! Allocation units of a pool: who has them, which are free.
+//! Allocation units of a pool: owner counts and free units.
 //!
-//! Owns the number of owners of each unit, the free ones, and the reserve. Does not own when a unit that was given up
-//! may be used again ([`limbo`](crate::state::limbo)), nor the pages in metadata units ([`pages`]).
+//! Owns the number of owners of each unit, the free units, and the reserve. Does not own the time at which a released
+//! unit becomes free ([`limbo`](crate::state::limbo)), nor the pages in metadata units ([`pages`]).
 //!
 //! - I1: free + data + metadata + limbo + fixed = all units, at any time.
-//! - I2: a free unit has no owner; data does not get the last `reserve` free units, metadata does.
-//! - I3: the number of owners never overflows: a unit has one owner a volume at most, and volumes are fewer than
+//! - I2: a free unit has no owner. Data never takes the last `reserve` free units; metadata may.
+//! - I3: the owner count never overflows: a unit has at most one owner per volume, and there are fewer volumes than
 //!   [`MAX_OWNERS`].
 //!
 //! Called under the pool's lock, and by recovery.
@@ -21,21 +21,20 @@ use std::collections::BinaryHeap;
 use chunks::Chunks;
 use stale::Stale;
 
-/// Most owners of a unit.
 pub(crate) const MAX_OWNERS: u16 = u16::MAX - 8;
-/// The unit holds metadata pages.
+/// Owner count of a metadata unit.
 const META: u16 = u16::MAX;
-/// The unit is neither data nor free, ever: superblocks, their copies, journal, labels.
+/// Owner count of a unit that is never data nor free: superblocks, their copies, journal, labels.
 const FIXED: u16 = u16::MAX - 1;
 
-/// Chunks of units that one search for a window looks into, before it is given up.
+/// Most chunks that one call of `find_window` visits.
 const WINDOW_CHUNKS: usize = 8;
-/// Words of bitmaps that a search for the longest free runs looks at: of 16 million units, if all are in use.
+/// Most bitmap words that a search for the longest free runs visits: 16 million units, if all are in use.
 const MOST_SEARCHED: u64 = 1 << 18;
-/// The part of the pool that stays free when copies of shared units take their neighbours along: an eighth.
+/// Part of the pool that must stay free if copies of shared units take whole windows, as a shift: an eighth.
 const PLENTY_SHIFT: u32 = 3;
 
-/// How many units are what.
+/// Number of units by use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) total: u64,
@@ -46,37 +45,36 @@ pub(crate) struct Counts {
     pub(crate) limbo: u64,
 }
 
-/// The units of a pool.
+/// The allocation units of a pool.
 #[derive(Debug)]
 pub(crate) struct Units {
     chunks: Chunks,
     counts: Counts,
-    /// Where the next allocation looks first, so that allocations follow each other.
+    /// Start of the next search. It moves on with each allocation, so that consecutive allocations are adjacent.
     cursor: u64,
     meta_cursor: u64,
-    /// Where the next search for a window begins.
     window_cursor: u64,
-    /// Units that became free, while these are to be discarded.
+    /// Freed units to discard, while background discard is on.
     stale: Option<Stale>,
-    /// Of those in limbo: set aside while they are discarded.
+    /// Units of `counts.limbo` that are set aside while they are discarded.
     aside: u64,
-    /// Of those in limbo: kept from everybody ([`quarantine`](crate::state::quarantine)); in runs, as far as they are
-    /// not chunks that are barred.
+    /// Units of `counts.limbo` that are in [`quarantine`](crate::state::quarantine). The list below has their runs,
+    /// except those in barred chunks.
     quarantined: u64,
     quarantine: Vec<(u64, u64)>,
-    /// Free units that data does not get.
+    /// Free units that only metadata may take (I2).
     pub(crate) reserve: u64,
-    /// While so many are free, from the first on and the second in number, nobody need be told.
+    /// Range of free counts (first, length) within which the space state cannot change.
     calm: (u64, u64),
 }
 
 impl Units {
-    /// All units free.
     pub(crate) fn new(total: u64) -> Units {
         let mut units = Units {
             chunks: Chunks::new(),
             counts: Counts::default(),
             cursor: 0,
+            // Metadata is kept together near the end of the pool, which data reaches last.
             meta_cursor: total - total / 16,
             window_cursor: 0,
             stale: None,
@@ -90,7 +88,7 @@ impl Units {
         units
     }
 
-    /// Adds free units at the end.
+    /// Grows the pool to `total` units; the new ones are free.
     pub(crate) fn grow(&mut self, total: u64) {
         let from = self.counts.total;
         self.chunks.grow(total);
@@ -102,23 +100,23 @@ impl Units {
         self.counts
     }
 
-    /// Free units that data may have.
+    /// Free units that data may take.
     pub(crate) fn available(&self) -> u64 {
         self.counts.free.saturating_sub(self.reserve)
     }
 
-    /// Whether the number of free units is still within what [`Units::set_calm`] said.
+    /// Returns whether the number of free units is within the range given to [`Units::set_calm`].
     #[inline]
     pub(crate) fn is_calm(&self) -> bool {
         self.counts.free.wrapping_sub(self.calm.0) < self.calm.1
     }
 
-    /// Nothing changes for anybody while `from..from + count` units are free.
+    /// Sets the range of free counts, `from..from + count`, in which the space state cannot change.
     pub(crate) fn set_calm(&mut self, from: u64, count: u64) {
         self.calm = (from, count);
     }
 
-    /// A unit for data, with one owner.
+    /// Allocates a unit for data, with one owner.
     pub(crate) fn alloc(&mut self) -> Option<u64> {
         if self.counts.free <= self.reserve {
             return None;
@@ -130,8 +128,8 @@ impl Units {
         Some(unit)
     }
 
-    /// The first of `count` free units that lie together and begin at a multiple of `count`, a power of two of 64 at
-    /// most; [`Units::alloc_at`] takes them. `None` when little is free, or none was found soon.
+    /// Finds `count` adjacent free units, aligned to `count`, a power of two of at most 64, for [`Units::alloc_at`].
+    /// `None` if free space is short or a bounded search finds none.
     pub(crate) fn find_window(&mut self, count: u64) -> Option<u64> {
         if self.available() < count + (self.counts.total >> PLENTY_SHIFT) {
             return None;
@@ -141,13 +139,13 @@ impl Units {
         found.ok()
     }
 
-    /// A certain free unit for data, with one owner.
+    /// Allocates a given free unit for data, with one owner.
     pub(crate) fn alloc_at(&mut self, unit: u64) {
         self.take(unit, 1);
         self.counts.data += 1;
     }
 
-    /// A unit for metadata; the reserve is for this.
+    /// Allocates a unit for metadata, also from the reserve.
     pub(crate) fn alloc_meta(&mut self) -> Option<u64> {
         let unit = self.chunks.next_free(self.meta_cursor).or_else(|| self.chunks.next_free(0))?;
         self.meta_cursor = unit + 1;
@@ -161,17 +159,17 @@ impl Units {
         self.counts.free -= 1;
     }
 
-    /// Takes a free unit for what is never data; false if it is not free.
+    /// Marks a free unit as fixed. Returns false if it is not free.
     pub(crate) fn fix(&mut self, unit: u64) -> bool {
         self.claim(unit, FIXED)
     }
 
-    /// Takes a certain unit for metadata, as recovery finds it; true also if it is metadata already.
+    /// Recovery: marks a unit as metadata. Returns true also if it was metadata already.
     pub(crate) fn claim_meta(&mut self, unit: u64) -> bool {
         self.is_meta(unit) || self.claim(unit, META)
     }
 
-    /// One more owner for a unit that recovery found in a map; false if it cannot be data.
+    /// Recovery: adds an owner to a unit found in a map. Returns false if the unit cannot be data.
     pub(crate) fn claim_data(&mut self, unit: u64) -> bool {
         self.claim(unit, 1) || self.get(unit)
     }
@@ -193,12 +191,12 @@ impl Units {
         self.chunks.owners(unit) == META
     }
 
-    /// Owners of a unit of data.
+    /// Owners of a data unit; 0 for any other.
     pub(crate) fn owners(&self, unit: u64) -> u16 {
         Some(self.chunks.owners(unit)).filter(|owners| *owners <= MAX_OWNERS).unwrap_or(0)
     }
 
-    /// One more owner; false for what is not data or has too many.
+    /// Adds an owner. Returns false if the unit is not data or has the most owners.
     pub(crate) fn get(&mut self, unit: u64) -> bool {
         match self.chunks.owners_mut(unit) {
             Some(owners) if (1..MAX_OWNERS).contains(owners) => *owners += 1,
@@ -207,7 +205,7 @@ impl Units {
         true
     }
 
-    /// One owner less. True when that was the last: then the unit is in limbo, until [`Units::release`].
+    /// Removes an owner. Returns true if that was the last: the unit is in limbo then, until [`Units::release`].
     #[must_use]
     pub(crate) fn put(&mut self, unit: u64) -> bool {
         let left = match self.chunks.owners_mut(unit) {
@@ -228,31 +226,29 @@ impl Units {
         true
     }
 
-    /// The first free unit from `from` on.
     pub(crate) fn next_free(&self, from: u64) -> Option<u64> {
         self.chunks.next_free(from)
     }
 
-    /// A free unit goes to limbo, until [`Units::bring_back`]: nobody gets it meanwhile.
+    /// Moves a free unit to limbo until [`Units::bring_back`], so that nobody can allocate it while it is discarded.
     pub(crate) fn set_aside(&mut self, unit: u64) {
         self.take(unit, 0);
         self.counts.limbo += 1;
         self.aside += 1;
     }
 
-    /// A unit that was set aside is free as before.
+    /// Frees a unit that was set aside, without listing it for discard again.
     pub(crate) fn bring_back(&mut self, unit: u64) {
         self.aside -= 1;
         self.set_free(unit);
     }
 
-    /// Units that are set aside.
     pub(crate) fn aside(&self) -> u64 {
         self.aside
     }
 
-    /// All units that are free, but for those of `sure` (first, number; ascending), go to limbo until
-    /// [`Units::end_quarantine`]: somebody may have them who cannot be asked.
+    /// Moves all free units to limbo until [`Units::end_quarantine`], except the runs of `sure` (first, count;
+    /// ascending): a map that cannot be read may refer to them.
     pub(crate) fn begin_quarantine(&mut self, sure: &[(u64, u64)]) {
         let mut from = 0;
         for (first, count) in sure.iter().copied().chain([(self.counts.total, 0)]) {
@@ -264,8 +260,8 @@ impl Units {
         }
     }
 
-    /// Nobody has the units of the quarantine. Those in whole chunks are free at once; the runs of the others may leave
-    /// limbo, a part at a time.
+    /// Ends the quarantine. Units in barred chunks are free at once. The returned runs stay in limbo for the caller to
+    /// release in parts.
     pub(crate) fn end_quarantine(&mut self) -> Vec<(u64, u64)> {
         let free = self.chunks.unbar();
         self.counts.limbo -= free;
@@ -274,8 +270,8 @@ impl Units {
         std::mem::take(&mut self.quarantine)
     }
 
-    /// Runs of free units (first, number; ascending), `most` at most, the longest of those that a bounded search finds
-    /// from where units are taken next.
+    /// Returns at most `most` runs of free units (first, count; ascending): the longest that a bounded search finds,
+    /// starting where data is allocated next.
     pub(crate) fn longest_free(&self, most: usize) -> Vec<(u64, u64)> {
         let mut longest = BinaryHeap::with_capacity(most + 1);
         let mut keep = |(first, count): (u64, u64)| {
@@ -295,17 +291,16 @@ impl Units {
         runs
     }
 
-    /// Units in quarantine.
     pub(crate) fn quarantined(&self) -> u64 {
         self.quarantined
     }
 
-    /// Recovery: whether a unit is in quarantine, for nothing is in limbo yet.
+    /// Recovery: returns whether a unit is in quarantine. Valid only while limbo has no other units.
     pub(crate) fn is_quarantined(&self, unit: u64) -> bool {
         unit < self.counts.total && !self.chunks.is_free(unit) && self.chunks.owners(unit) == 0
     }
 
-    /// From now on units that become free are listed, or are not.
+    /// Turns the list of freed units for background discard on or off.
     pub(crate) fn keep_stale(&mut self, on: bool) {
         match on {
             true => _ = self.stale.get_or_insert_default(),
@@ -313,17 +308,17 @@ impl Units {
         }
     }
 
-    /// Whether units that become free are listed.
     pub(crate) fn keeps_stale(&self) -> bool {
         self.stale.is_some()
     }
 
-    /// Units that became free and were not discarded since.
+    /// Listed units, freed and not discarded since.
     pub(crate) fn stale_units(&self) -> u64 {
         self.stale.as_ref().map_or(0, Stale::units)
     }
 
-    /// The next unit that became free and is free; `most` are looked at.
+    /// Removes the next listed unit that is still free. Examines at most `most` units, and subtracts the number
+    /// examined from `most`.
     pub(crate) fn next_stale(&mut self, most: &mut u64) -> Option<u64> {
         let stale = self.stale.as_mut()?;
         while *most > 0 {
@@ -336,14 +331,14 @@ impl Units {
         None
     }
 
-    /// Units that [`Units::next_stale`] gave, and that were not discarded.
+    /// Puts units that [`Units::next_stale`] returned, and that were not discarded, back on the list.
     pub(crate) fn list_again(&mut self, units: impl Iterator<Item = u64>) {
         if let Some(stale) = &mut self.stale {
             units.for_each(|unit| stale.push(unit));
         }
     }
 
-    /// A unit leaves limbo and is free.
+    /// Frees a unit in limbo.
     pub(crate) fn release(&mut self, unit: u64) {
         if let Some(stale) = &mut self.stale {
             stale.push(unit);
@@ -358,7 +353,8 @@ impl Units {
         self.chunks.release(unit);
     }
 
-    /// A metadata unit without pages is free at once: nobody reads metadata but through what is durable.
+    /// Frees a metadata unit without pages, at once: metadata is read through durable references only, so there are no
+    /// readers to wait for.
     pub(crate) fn release_meta(&mut self, unit: u64) {
         debug_assert!(self.is_meta(unit), "unit {unit} is not metadata");
         if let Some(stale) = &mut self.stale {
@@ -369,7 +365,6 @@ impl Units {
         self.chunks.release(unit);
     }
 
-    /// Bytes of memory.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.chunks.memory_bytes()
     }

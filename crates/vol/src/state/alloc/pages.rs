@@ -1,13 +1,13 @@
 //! Metadata pages: 4 KiB pieces of metadata units.
 //!
-//! Owns which pages of metadata units are free. Pages are written once: a checkpoint takes new ones, and those that it
+//! Owns the free pages of metadata units. Pages are written once: a checkpoint takes new ones, and the pages that it
 //! replaces are freed when it is durable.
 //!
-//! - I1: a metadata unit has a page in use, or it is none any more.
-//! - I2: a page that was given up since the last checkpoint is not free: the checkpoint on the device needs it.
-//! - I3: in a pool with two copies each metadata unit has a partner, which is metadata for as long as it is and has the
-//!   second copies of its pages at the same places. So pages are counted, taken and freed as in any other pool, and
-//!   only units come and go in pairs. The partner lies on another member, else half the pool away.
+//! - I1: a metadata unit whose last page is freed stops being metadata (except for the pages of `keep`).
+//! - I2: a page given up since the last checkpoint is not free yet: the checkpoint on the device needs it.
+//! - I3: in a pool with two copies each metadata unit has a partner, which is metadata for as long as the unit is and
+//!   holds the second copies of its pages at the same offsets. So pages are counted, taken and freed as in any other
+//!   pool, and only units come and go in pairs. The partner lies on another member, else half the pool away.
 //!
 //! Called by checkpoints and recovery, under the pool's lock.
 
@@ -18,32 +18,29 @@ use crate::format::BLOCK_SHIFT;
 use crate::format::page::PageRef;
 use crate::format::superblock::Superblock;
 
-/// Free pages of a unit, as a mask.
+/// Bits of the free pages of a unit.
 type Mask = [u64; 4];
 
-/// The pages of a pool's metadata units.
 #[derive(Debug)]
 pub(crate) struct Pages {
     unit_shift: u32,
-    /// Metadata units with free pages.
     partial: BTreeMap<u64, Mask>,
     free: u64,
     used: u64,
-    /// Only pages of units that were written as a whole are sure to have space ([`stock`](crate::engine::stock)).
+    /// Only pages of fully written units are sure to have space on the host ([`stock`](crate::engine::stock)).
     pub(crate) sparse: bool,
-    /// Free pages that stay metadata, though nothing else may be in their units.
+    /// Free pages that stay metadata even if their units become empty.
     pub(crate) keep: u64,
-    /// Addresses of pages that the last durable checkpoint has and the next one has not (I2).
+    /// Pages of the last durable checkpoint that the next one does not have (I2).
     given_up: Vec<u64>,
-    /// Free pages of units that are metadata already, while it is not known that nobody has them.
+    /// Free pages of metadata units that a damaged map page may refer to.
     quarantine: BTreeMap<u64, Mask>,
-    /// In a pool with two copies (I3): which unit has the second copies of each metadata unit.
+    /// In a pool with two copies: the partner of each metadata unit (I3).
     partners: Option<BTreeMap<u64, u32>>,
-    /// The first unit of each member.
+    /// First unit of each member.
     members: Vec<u64>,
 }
 
-/// A unit that became metadata, and its partner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MetaUnit {
     pub(crate) unit: u64,
@@ -66,7 +63,7 @@ impl Pages {
         }
     }
 
-    /// How many copies there are of each page, and on which members they may lie.
+    /// Sets the number of page copies and the members that they are spread over.
     pub(crate) fn set_copies(&mut self, sb: &Superblock) {
         let unit = u64::from(sb.unit_bytes);
         self.members = sb.members.iter().map(|(start, _)| start / unit).collect();
@@ -75,19 +72,19 @@ impl Pages {
         }
     }
 
-    /// Units that a unit of pages takes.
+    /// Units allocated per unit of pages.
     pub(crate) fn copies(&self) -> u64 {
         if self.partners.is_some() { 2 } else { 1 }
     }
 
-    /// The partners of the units of these pages, in their order; none in a pool with one copy.
+    /// Partner units of these pages, in the same order; empty in a pool with one copy.
     pub(crate) fn seconds_of(&self, addresses: &[u64]) -> Vec<u32> {
         let Some(partners) = &self.partners else { return Vec::new() };
         let partner = |at: &u64| partners.get(&(at >> self.unit_shift)).copied();
         addresses.iter().map(|at| partner(at).expect("invariant: a metadata unit has a partner (I3)")).collect()
     }
 
-    /// Takes a unit for pages, and in a pool with two copies its partner (I3).
+    /// Allocates a unit for pages, and in a pool with two copies its partner (I3).
     pub(crate) fn take_unit(&self, units: &mut Units) -> Option<MetaUnit> {
         let unit = units.alloc_meta()?;
         if self.partners.is_none() {
@@ -101,14 +98,14 @@ impl Pages {
         second.map(|second| MetaUnit { unit, second: Some(second) })
     }
 
-    /// A free unit for the second copies: on the next member that has one, else half the pool away.
+    /// Finds a free unit for the second copies: on the next member that has one, else half the pool away.
     fn find_partner(&self, unit: u64, units: &Units) -> Option<u64> {
         let (count, total) = (self.members.len(), units.counts().total);
         let own = self.members.iter().rposition(|start| *start <= unit).unwrap_or(0);
         let range = |member: usize| (self.members[member], self.members.get(member + 1).copied().unwrap_or(total));
         for member in (1..count).map(|more| (own + more) % count) {
             let (start, end) = range(member);
-            // Near its end, as metadata lies near that of the pool: data comes there last.
+            // Near the end of the member: metadata lies near the end of the pool too, which data reaches last.
             let from = |unit: u64| units.next_free(unit).filter(|unit| *unit < end);
             let found = from(end - (end - start) / 16).or_else(|| from(start));
             if found.is_some() {
@@ -118,39 +115,38 @@ impl Pages {
         units.next_free((unit + total / 2) % total).or_else(|| units.next_free(0))
     }
 
-    /// A unit that was taken is not metadata after all.
+    /// Releases a unit of `take_unit` that is not used after all.
     pub(crate) fn release_unit(taken: MetaUnit, units: &mut Units) {
         units.release_meta(taken.unit);
         taken.second.into_iter().for_each(|second| units.release_meta(second));
     }
 
-    /// Pages of a unit.
     pub(crate) fn per_unit(&self) -> u64 {
         1 << (self.unit_shift - BLOCK_SHIFT)
     }
 
-    /// Pages in use.
     pub(crate) fn used(&self) -> u64 {
         self.used
     }
 
-    /// Pages that could be had now.
+    /// Pages that can be taken now.
     pub(crate) fn available(&self, units: &Units) -> u64 {
         self.free + units.counts().free / self.copies() * self.per_unit()
     }
 
-    /// Free pages that are sure to have space.
+    /// Free pages that are sure to have space on the host.
     pub(crate) fn stock(&self) -> u64 {
         if self.sparse { self.free } else { u64::MAX }
     }
 
-    /// Units that are kept free for pages, about.
+    /// Approximate number of units whose space is kept as free pages.
     pub(crate) fn stocked_units(&self) -> u64 {
         if self.sparse { self.free / self.per_unit() } else { 0 }
     }
 
-    /// The free pages of units of metadata, the one that is taken last first: what is written there stays for longest.
-    /// They have space, and who writes to them while no other checkpoint is written meets nobody.
+    /// Free pages of metadata units, beginning with those that would be taken last: a block written to one of the first
+    /// of these survives longest. All have space on the host, and nothing else is written to them unless a checkpoint
+    /// is in progress.
     pub(crate) fn last_free(&self) -> impl Iterator<Item = u64> {
         let has = |mask: &Mask, page: u64| mask[(page >> 6) as usize] >> (page & 63) & 1 != 0;
         self.partial.iter().rev().flat_map(move |(unit, mask)| {
@@ -159,7 +155,7 @@ impl Pages {
         })
     }
 
-    /// A unit that was taken for metadata and written as a whole.
+    /// Adds the pages of a metadata unit that has been written as a whole.
     pub(crate) fn add(&mut self, taken: MetaUnit) {
         self.pair(taken);
         self.partial.insert(taken.unit, full_mask(self.per_unit()));
@@ -172,8 +168,8 @@ impl Pages {
         }
     }
 
-    /// Takes `count` pages, addresses ascending within each unit; many of them come in units of their own, so that
-    /// they are read in one go. `None`, and nothing taken, when there are not as many.
+    /// Takes `count` pages, addresses ascending within each unit. Large requests take whole units, so that they can be
+    /// read in one go. Returns `None`, taking nothing, if there are too few.
     pub(crate) fn take(&mut self, count: u64, units: &mut Units) -> Option<Vec<u64>> {
         if self.available(units) < count {
             return None;
@@ -214,8 +210,8 @@ impl Pages {
         }
     }
 
-    /// Recovery found a page in use. False when its unit is something else, or has another partner than the reference
-    /// says, or the page was found before.
+    /// Recovery: marks a page as in use. Returns false if its unit is something else, if its partner is not the one
+    /// that the reference names, or if the page was found before.
     pub(crate) fn claim(&mut self, page: PageRef, units: &mut Units) -> bool {
         let (address, second) = (page.address, u64::from(page.second));
         let unit = address >> self.unit_shift;
@@ -245,14 +241,13 @@ impl Pages {
         true
     }
 
-    /// The free pages of metadata units are nobody's until [`Pages::end_quarantine`]: a page that cannot be read may
-    /// refer to them. They count as used.
+    /// Sets the free pages of metadata units aside until [`Pages::end_quarantine`], counted as used: a page that cannot
+    /// be read may refer to them.
     pub(crate) fn begin_quarantine(&mut self) {
         self.quarantine = std::mem::take(&mut self.partial);
         self.used += std::mem::take(&mut self.free);
     }
 
-    /// They are free.
     pub(crate) fn end_quarantine(&mut self, units: &mut Units) {
         for (unit, mask) in std::mem::take(&mut self.quarantine) {
             let pages = (0..self.per_unit()).filter(|page| mask[(page >> 6) as usize] >> (page & 63) & 1 != 0);
@@ -261,22 +256,22 @@ impl Pages {
         }
     }
 
-    /// The next checkpoint will not have this page.
+    /// Gives up a page that the next checkpoint will not have (I2).
     pub(crate) fn give_up(&mut self, address: u64) {
         self.given_up.push(address);
     }
 
-    /// Pages that are free when the next checkpoint is durable, if it does not have them.
+    /// Number of pages given up since the last checkpoint.
     pub(crate) fn given_up(&self) -> u64 {
         self.given_up.len() as u64
     }
 
-    /// Those given up so far; a checkpoint takes them along and frees them when it is durable.
+    /// Takes the list of pages given up so far. A checkpoint frees them when it is durable.
     pub(crate) fn take_given_up(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.given_up)
     }
 
-    /// Pages that nothing on the device needs any more.
+    /// Frees pages that nothing on the device needs any more.
     pub(crate) fn put(&mut self, addresses: &[u64], units: &mut Units) {
         let (full, per_unit) = (full_mask(self.per_unit()), self.per_unit());
         for &address in addresses {
@@ -297,7 +292,7 @@ impl Pages {
         }
     }
 
-    /// Both copies of each page in use.
+    /// Addresses of both copies of each page in use.
     #[cfg(test)]
     pub(crate) fn pairs_in_use(&self) -> Vec<[u64; 2]> {
         let free = |unit, page: u64| {

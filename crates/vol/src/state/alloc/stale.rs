@@ -1,19 +1,19 @@
-//! Free units whose space the device below still keeps: what a background discard gives back.
+//! List of freed units whose space the device below still keeps, for background discard.
 //!
-//! Owns the list. A unit is listed when it becomes free; whether it still is free when its turn comes is looked at
-//! then, so that nobody who takes a unit looks here.
+//! Owns the list. A unit is listed when it becomes free. Allocation does not update the list: the discard checks that a
+//! unit is still free when its turn comes.
 //!
-//! - D1: the list has [`MOST_RUNS`] runs at most. What it forgets is free as all else, and waits for a trim of the
+//! - D1: the list has at most [`MOST_RUNS`] runs. Units dropped from it remain free, and are discarded by a trim of the
 //!   pool.
 //!
 //! Called by [`Units`](super::Units), under the pool's lock.
 
 use std::collections::VecDeque;
 
-/// Runs that are remembered, 1 MiB of memory.
+/// Most runs in the list: 1 MiB of memory.
 pub(super) const MOST_RUNS: usize = 65_536;
 
-/// Runs of units: the first, and how many.
+/// Freed units as runs (first, count), oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Stale {
     runs: VecDeque<(u64, u64)>,
@@ -21,7 +21,7 @@ pub(super) struct Stale {
 }
 
 impl Stale {
-    /// A unit became free.
+    /// Lists a freed unit. A unit next to the last run extends it at either end.
     pub(super) fn push(&mut self, unit: u64) {
         self.units += 1;
         if let Some((first, count)) = self.runs.back_mut() {
@@ -42,7 +42,7 @@ impl Stale {
         self.runs.push_back((unit, 1));
     }
 
-    /// The unit that became free first, and is no longer listed.
+    /// Removes and returns the first unit of the oldest run.
     pub(super) fn pop(&mut self) -> Option<u64> {
         let (first, count) = self.runs.front_mut()?;
         let unit = *first;
@@ -54,7 +54,7 @@ impl Stale {
         Some(unit)
     }
 
-    /// Units that are listed; one that was taken and freed again counts twice.
+    /// Number of listed units. A unit that was allocated and freed again counts twice.
     pub(super) fn units(&self) -> u64 {
         self.units
     }

@@ -1,4 +1,4 @@
-//! Owners, counts, the reserve.
+//! Owners of units, counts of units, and the reserve.
 
 use super::*;
 

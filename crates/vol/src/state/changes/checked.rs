@@ -1,7 +1,7 @@
-//! What debug builds check of flags, and count of commits that fail.
+//! Checks of entry flags and counters of failed commits, in debug builds.
 //!
-//! Owns neither: the invariants are L1 and L2 of [`changes`](super) and I3 of
-//! [`entry`](crate::state::extent_map::entry), and the counts are in [`met`](crate::state::met).
+//! Owns no invariants and no counters: L1 and L2 are in [`changes`](super), I3 is in
+//! [`entry`](crate::state::extent_map::entry), and the counters are in [`met`](crate::state::met).
 //!
 //! Called by tests, and through [`Pool::inspect`](crate::Pool::inspect) by the crash simulator.
 
@@ -13,7 +13,7 @@ use crate::state::extent_map::Entry;
 use crate::state::plan::Taken;
 
 impl State {
-    /// A commit has failed.
+    /// Counts a failed commit.
     pub(super) fn count_untaken(&mut self, taken: &Taken) {
         if taken.units.is_empty() {
             return;
@@ -23,8 +23,8 @@ impl State {
         self.met.failed(beside);
     }
 
-    /// Panics if an entry has a flag that it must not have: `LISTED` of a unit that is in no list (L1), flags of a
-    /// hole, or a busy unit that several volumes have.
+    /// Panics if an entry has a flag that it must not have: `LISTED` without being in a list (L1), any flag in a hole,
+    /// or a busy unit shared by several volumes.
     pub(crate) fn check_flags(&self) {
         let listed: BTreeSet<_> = self.dirty.iter().copied().collect();
         let geometry = self.tree.map.geometry;
@@ -50,7 +50,7 @@ impl State {
     }
 }
 
-/// What is wrong with an entry.
+/// Returns a description of a wrong flag, if there is one.
 fn check_entry(entry: Entry, shared: bool, may_be_listed: bool) -> Option<&'static str> {
     if !entry.is_alloc() {
         return (entry != Entry::NONE).then_some("a hole has a flag");

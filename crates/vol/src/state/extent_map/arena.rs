@@ -1,27 +1,27 @@
-//! Arenas: nodes of atomic words, named by number, that never move.
+//! Arenas: nodes of atomic words that are named by number and never move.
 //!
-//! Owns the memory of nodes. Does not own which node is in use, nor by whom: that is `nodes`, under the pool's lock.
+//! Owns the memory of nodes. The use of nodes, and their parents, are recorded in `nodes`, under the pool's lock.
 //!
-//! Chunk `k` holds twice as many nodes as the one before it, so a handful of chunks holds any number of them, and
-//! finding one takes a count of leading zeroes and one load. How many the first one holds is the arena's: memory that
-//! nobody has touched is none, so an arena whose nodes are looked up for every I/O has a first chunk that is large
-//! enough for most pools, and lookups find all nodes in one piece.
+//! Chunk `k` holds twice as many nodes as the one before it, so a few chunks hold any number of nodes, and finding one
+//! takes a count of leading zeroes and one load. Each arena chooses the size of its first chunk. Untouched memory costs
+//! nothing, so an arena that every I/O reads has a first chunk large enough for most pools: there all its nodes are in
+//! one piece.
 //!
-//! What lies beyond the first 2 MiB of an arena is asked for in huge pages: replays and lookups go all over it.
+//! Memory beyond the first 2 MiB of an arena is advised to use huge pages, as replays and lookups access it at random.
 //!
-//! - I1: a chunk, once there, stays until the arena is dropped; readers need no lock to reach a word.
-//! - I2: a word of a node that nobody has made is none, or 0.
+//! - I1: a chunk stays until the arena is dropped, so readers need no lock to reach a word.
+//! - I2: a word of a node that was never made is absent, or 0.
 //!
-//! Called by the lookups of [`ExtentMap`](super::ExtentMap), and by the mutations under the lock.
+//! Called by the lookups of [`ExtentMap`](super::ExtentMap), and by changes under the lock.
 
 use std::sync::OnceLock;
 
 use sheave_base::huge_pages::{self, HUGE_PAGE};
 use sheave_base::sync::atomic::AtomicU64;
 
-/// Nodes of the first chunk, as a power of two, unless the arena says otherwise.
+/// Nodes of the first chunk, as a power of two, if the arena does not choose otherwise.
 const FIRST_SHIFT: u32 = if cfg!(shuttle) { 1 } else { 6 };
-/// Chunks: together they hold more nodes than there are numbers.
+/// Number of chunks: enough for all node numbers.
 const CHUNKS: usize = 26;
 
 /// Nodes of `1 << shift` words each.
@@ -37,32 +37,32 @@ impl Arena {
         Arena::with_first(shift, FIRST_SHIFT)
     }
 
-    /// With `1 << first_shift` nodes in the first chunk.
+    /// Makes an arena with `1 << first_shift` nodes in the first chunk.
     pub(crate) fn with_first(shift: u32, first_shift: u32) -> Arena {
         Arena { shift, first_shift, chunks: [const { OnceLock::new() }; CHUNKS] }
     }
 
-    /// Word `word` of node `id`; none if nobody made the node.
+    /// Returns word `word` of node `id`; `None` if the node was never made.
     #[inline(always)]
     pub(crate) fn word(&self, id: u32, word: usize) -> Option<&AtomicU64> {
         let (chunk, node) = self.place(id);
         self.chunks.get(chunk)?.get()?.get((node << self.shift) + word)
     }
 
-    /// The number of the first word of a node, if the words of all nodes were one row.
+    /// Number of the first word of a node, in a sequence of the words of all nodes.
     #[inline(always)]
     pub(crate) fn first_word(&self, id: u32) -> u64 {
         u64::from(id) << self.shift
     }
 
-    /// A word by its number in that row.
+    /// Returns a word by its number in that sequence.
     pub(crate) fn word_at(&self, number: u64) -> Option<&AtomicU64> {
         let id = u32::try_from(number >> self.shift).ok()?;
         self.word(id, number as usize & ((1 << self.shift) - 1))
     }
 
-    /// The last chunk that has memory, and the number of its first word in the row of all words. It has more than half
-    /// of all nodes there are.
+    /// Returns the last chunk that has memory, and the number of its first word. More than half of all nodes are in
+    /// that chunk.
     #[inline(always)]
     pub(crate) fn last_chunk(&self) -> (u64, &[AtomicU64]) {
         let [first, second, ..] = &self.chunks;
@@ -80,28 +80,27 @@ impl Arena {
         last
     }
 
-    /// The first node of a chunk.
     #[inline(always)]
     fn first_node(&self, chunk: usize) -> u32 {
         (1 << (self.first_shift + chunk as u32)) - (1 << self.first_shift)
     }
 
-    /// Chunk of a node, and its number within the chunk.
+    /// Chunk of a node, and its index in the chunk.
     #[inline(always)]
     fn place(&self, id: u32) -> (usize, usize) {
+        // Adding the size of the first chunk makes the position of the highest bit the number of the chunk.
         let shifted = id as usize + (1 << self.first_shift);
         let log = shifted.ilog2();
         ((log - self.first_shift) as usize, shifted - (1 << log))
     }
 
-    /// All words of a node.
     #[inline]
     pub(crate) fn node(&self, id: u32) -> Option<&[AtomicU64]> {
         let (chunk, node) = self.place(id);
         self.chunks.get(chunk)?.get()?.get(node << self.shift..(node + 1) << self.shift)
     }
 
-    /// Makes sure that node `id` has memory; false when the system has none left.
+    /// Makes sure that node `id` has memory. Returns false if the allocation fails.
     pub(crate) fn make(&self, id: u32) -> bool {
         let (chunk, _) = self.place(id);
         let Some(cell) = self.chunks.get(chunk) else { return false };
@@ -111,26 +110,25 @@ impl Arena {
         let Some(words) = (1usize << (self.first_shift + chunk as u32)).checked_shl(self.shift).and_then(zeroed) else {
             return false;
         };
-        // Nodes are handed out in the order of their numbers, so all but the last page is used as a whole.
+        // Nodes are taken in the order of their numbers, so all huge pages but the last are used entirely.
         let small = if chunk == 0 { HUGE_PAGE / size_of::<AtomicU64>() } else { 0 };
         huge_pages::advise(words.get(small..).unwrap_or_default());
         cell.set(words).is_ok() || cell.get().is_some()
     }
 
-    /// Bytes of one node.
     pub(crate) fn node_bytes(&self) -> u64 {
         8 << self.shift
     }
 }
 
-/// Memory that the system hands out zeroed and page by page, as it is touched.
+/// Allocates zeroed memory, which the system provides page by page as it is touched.
 #[cfg(not(any(shuttle, sheave_mesi)))]
 pub(super) fn zeroed(words: usize) -> Option<Box<[AtomicU64]>> {
     use zerocopy::FromZeros;
     <[AtomicU64]>::new_box_zeroed_with_elems(words).ok()
 }
 
-/// The model checkers' atomics are no plain words.
+/// Variant for model checkers, whose atomics cannot be made from zeroed memory.
 #[cfg(any(shuttle, sheave_mesi))]
 pub(super) fn zeroed(words: usize) -> Option<Box<[AtomicU64]>> {
     Some((0..words).map(|_| AtomicU64::new(0)).collect())

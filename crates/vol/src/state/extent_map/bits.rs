@@ -1,7 +1,7 @@
-//! Written bits: which blocks of a unit have data. In the entry itself, or beside the entries of its leaf.
+//! Written bits: the blocks of a unit that have data. They are in the entry itself, or beside the entries of its leaf.
 //!
-//! Owns where the bits stand, and the counts of written blocks. Which units there are is changed by
-//! [`tree`](super::tree).
+//! Owns the layout of the bits, and the counts of written blocks. Does not own the mapping of units, which
+//! [`tree`](super::tree) changes.
 //!
 //! Called under the pool's lock, by writes and discards, and by recovery.
 
@@ -11,8 +11,8 @@ use super::Entry;
 use super::tree::{EntryPlace, Tree};
 
 impl Tree {
-    /// Some blocks of a unit are written now. `entry` says that this is not durable, and is stored before their bits
-    /// (I4 of [`extent_map`](super)): who finds a bit may overwrite the block.
+    /// Marks blocks of a unit as written. `entry` has `DIRTY` and is stored before the bits (I4 of
+    /// [`extent_map`](super)), as a writer that sees a bit may overwrite the block.
     pub(crate) fn write_blocks(&mut self, place: EntryPlace, entry: Entry, first: u32, count: u32) {
         debug_assert!(entry.has(Entry::ALLOC | Entry::DIRTY));
         self.store(place, entry);
@@ -22,7 +22,7 @@ impl Tree {
         }
     }
 
-    /// Sets or clears the written bits of some blocks of a unit.
+    /// Sets or clears the written bits of `count` blocks of a unit.
     pub(crate) fn set_bits(&mut self, place: EntryPlace, first: u32, count: u32, written: bool) {
         if self.map.geometry.has_bits_in_entries() {
             return self.set_bits_in_entry(place, ((1 << count) - 1) << first, written);
@@ -61,7 +61,7 @@ impl Tree {
         }
     }
 
-    /// The written bits of a unit, as words.
+    /// Returns the written bits of a unit.
     pub(crate) fn bits(&self, place: EntryPlace) -> [u64; 4] {
         if self.map.geometry.has_bits_in_entries() {
             return [self.entry(place).bits(), 0, 0, 0];
@@ -78,7 +78,7 @@ impl Tree {
         std::array::from_fn(|n| if n < blocks / 64 { word(place.slot * (blocks / 64) + n) } else { 0 })
     }
 
-    /// Replaces the written bits of a unit; whether all blocks are written then.
+    /// Replaces the written bits of a unit. Returns true if all of its blocks are written now.
     pub(crate) fn store_bits(&mut self, place: EntryPlace, bits: &[u64; 4]) -> bool {
         let blocks = self.map.geometry.blocks() as usize;
         if self.map.geometry.has_bits_in_entries() {
@@ -100,7 +100,7 @@ impl Tree {
         self.written(place).0
     }
 
-    /// Fills a new leaf with what its page says: `words` words of written bits an entry.
+    /// Fills a new leaf from its page. `written` has `words` words of written bits per entry.
     pub(crate) fn fill_leaf(&mut self, leaf: u32, entries: &[u64], written: &[u64], words: usize) {
         let geometry = &self.map.geometry;
         let blocks = geometry.blocks() as usize;
@@ -111,7 +111,7 @@ impl Tree {
             if phys == 0 {
                 continue;
             }
-            // Relaxed, all: nobody has the node's number; that is published later.
+            // Relaxed, all: the node's number is published later.
             blocks_written += written.iter().map(|word| word.count_ones()).sum::<u32>();
             let flags = if written.iter().all(|word| *word == full) { Entry::FULL } else { 0 };
             let mut entry = Entry::at(phys).with(flags);
@@ -131,7 +131,7 @@ impl Tree {
         self.leaves.add_written(leaf, blocks_written, 0);
     }
 
-    /// Whether all blocks of a unit are written, and whether any is.
+    /// Returns whether all blocks of a unit are written, and whether any is.
     pub(crate) fn written(&self, place: EntryPlace) -> (bool, bool) {
         let blocks = self.map.geometry.blocks();
         let (written, run) = self.map.written_run(place.leaf, place.slot, 0, blocks);

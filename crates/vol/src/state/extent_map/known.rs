@@ -1,46 +1,46 @@
-//! The leaves that a replay has changed, by their places in maps: the next record about one of them takes no walk.
+//! Cache of the leaves that a replay has changed, by their places in maps: further records about them need no walk.
 //!
-//! Owns what is remembered of them while a journal is replayed. A journal may name units of ten thousand volumes in
-//! turn. The way from the number of a volume to its leaf then leads through a dozen lines of memory that are in no
-//! cache, each of which says where the next one is. What is kept here is small enough for a cache, and leads to the
-//! leaf at once; so the leaves of all records of a journal block can be asked for together.
+//! Owns the cache, which exists while a journal is replayed. A journal may name units of ten thousand volumes in turn,
+//! and the path from a volume's number to a leaf is a chain of a dozen dependent cache misses. This cache is small and
+//! leads to the leaf at once, so the leaves of all records of a journal block can be loaded together.
 //!
-//! - K1: a leaf that is known is at that place of that volume's map, on a way that is the volume's alone and dirty. It
-//!   is forgotten with its last parent, and all leaves of a volume when its map is shared or replaced.
-//! - K2: of a leaf that is known it is known which entries have space: a discard looks at no others.
+//! - K1: a cached leaf is at its cached place in its volume's map, on a dirty path that is exclusive to the volume. The
+//!   cache forgets a leaf that loses its last parent, and all leaves of a volume whose map is shared or replaced.
+//! - K2: the cache has a bit for each entry of a leaf that has a unit, so a discard visits no other entries.
 //!
-//! Memory: 512 KiB, and 48 bytes a leaf.
+//! Memory: 512 KiB, and 48 bytes per leaf.
 //!
 //! Called by recovery, through [`replayed`](super::replayed).
 
 use crate::format::INDEX_CHILDREN;
 
-/// Most entries of a leaf.
 const LEAF_ENTRIES: usize = INDEX_CHILDREN;
-/// Guesses, and turns: powers of two, and more than a journal changes leaves, and than a pool has volumes.
+/// Length of `guesses` and of `turns`: a power of two, more than the leaves that a journal changes and the volumes of a
+/// pool.
 const SLOTS: usize = 1 << 16;
 
-/// What is known.
+/// Leaf cache of a replay.
 #[derive(Debug)]
 pub(crate) struct Known {
-    /// The leaf of a place, by a hash of the place: of places with the same hash the last.
+    /// Leaf by the hash of its place; colliding places overwrite each other.
     guesses: Box<[u32]>,
-    /// Where each leaf is, by its number: the proof of a guess.
+    /// Place of each leaf, by its number: verifies a guess.
     ways: Vec<Way>,
-    /// Which of its entries have space, by its number.
+    /// Allocated entries of each leaf, by its number.
     spaces: Vec<Space>,
-    /// How often all leaves of a volume were forgotten, by its number. Numbers that are far apart share a turn.
+    /// Number of times that the cache has forgotten all leaves of a volume, by volume number. Volume numbers that
+    /// collide share one count, which only costs extra walks.
     turns: Box<[u32]>,
-    /// How often anything was forgotten.
+    /// Number of removals from the cache.
     forgotten: u64,
 }
 
-/// Which entries of a leaf have space, a bit each (K2). Never in two lines of a cache.
+/// Bit per entry of a leaf: it has a unit (K2). Aligned so that no value spans two cache lines.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(32))]
 pub(super) struct Space(pub(super) [u64; LEAF_ENTRIES / 64]);
 
-/// Where a leaf is. No volume has number 0.
+/// Place of a leaf. Volume 0 does not exist, so the default matches nothing.
 #[derive(Clone, Copy, Debug, Default)]
 struct Way {
     volume: u32,
@@ -77,25 +77,25 @@ impl Known {
         self.is_right(leaf, volume, place).then_some(leaf)
     }
 
-    /// The leaf that a place may have; 0 for none.
+    /// Returns the leaf that may be at a place, 0 for none.
     #[inline]
     pub(super) fn guess(&self, volume: u32, place: u64) -> u32 {
         self.guesses[slot_of(volume, place)]
     }
 
-    /// Whether a leaf is at that place.
+    /// Returns whether `leaf` is at that place.
     #[inline]
     pub(super) fn is_right(&self, leaf: u32, volume: u32, place: u64) -> bool {
         self.ways.get(leaf as usize).is_some_and(|way| way.leads(volume, self.turn(volume), place))
     }
 
-    /// The first entries of a leaf that have space, a bit each: asked for before [`Known::set_space`].
+    /// Loads the first word of a leaf's bits. Called only to fetch the cache line before [`Known::set_space`].
     #[inline]
     pub(super) fn has_space(&self, leaf: u32) -> u64 {
         self.spaces.get(leaf as usize).map_or(0, |space| space.0[0])
     }
 
-    /// `space`: which entries of the leaf have some, asked for when that is not known.
+    /// Caches a leaf. Calls `space` for its allocated entries if they are not cached yet.
     pub(super) fn learn(&mut self, volume: u32, place: u64, leaf: u32, space: impl FnOnce() -> Space) {
         if self.ways.len() <= leaf as usize {
             self.ways.resize(leaf as usize + 1, Way::default());
@@ -110,7 +110,7 @@ impl Known {
         self.guesses[slot_of(volume, place)] = leaf;
     }
 
-    /// An entry of a leaf has space from now on, or none.
+    /// Notes whether an entry of a leaf has a unit.
     #[inline]
     pub(super) fn set_space(&mut self, leaf: u32, slot: usize, has: bool) {
         let Some(space) = self.spaces.get_mut(leaf as usize) else { return };
@@ -118,7 +118,7 @@ impl Known {
         *word = if has { *word | bit } else { *word & !bit };
     }
 
-    /// The entries from `first` to before `end` of a known leaf that have space.
+    /// Returns the allocated entries in `first..end` of a cached leaf.
     pub(super) fn space(&self, leaf: u32, first: usize, end: usize) -> Space {
         let mut space = self.spaces.get(leaf as usize).copied().unwrap_or_default();
         for (at, word) in space.0.iter_mut().enumerate() {
@@ -146,7 +146,7 @@ impl Known {
     }
 }
 
-/// Fibonacci hashing: neighbours do not meet.
+/// Fibonacci hashing: neighbouring places do not collide.
 #[inline]
 fn slot_of(volume: u32, place: u64) -> usize {
     let key = place ^ u64::from(volume) << 34;

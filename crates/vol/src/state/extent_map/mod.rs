@@ -1,22 +1,23 @@
-//! Extent maps: where each unit of each volume lies, in trees that are read without a lock.
+//! Extent maps: the place of each unit of each volume, in trees that are read without a lock.
 //!
 //! ```text
 //!   top of a volume ──> index node (256 leaves) ──> leaf (entries, written bits)
 //! ```
 //!
-//! Owns the nodes' memory, the meaning of the words in them, and the lookups. Does not own changes: they are made under
-//! the pool's lock, by [`tree`], with the stores that this file's loads pair with.
+//! Owns the nodes' memory, the meaning of the words in them, and the lookups. Does not own changes: [`tree`] makes them
+//! under the pool's lock, with the stores that this file's loads pair with.
 //!
-//! A top is an arena of one-word nodes, one for each slot. A word of a top or an index node is the number of a node,
-//! with [`TAG`] set when the node may have other parents. A write needs a way without tags.
+//! A top has one word per slot. A word of a top or an index node is the number of a node, with [`TAG`] set when the
+//! node may have other parents. A write needs a path without tags.
 //!
-//! - I1: a node is complete before its number is stored (Release), so who loads the number (Acquire) sees all of it.
-//! - I2: a node that is taken out of a tree is used again only after a grace period.
-//! - I3: written bits that stand beside the entries are zeroed before an entry gets space; an entry is emptied before
-//!   its written bits are: so bits that were loaded between two equal entries belong to it. Equal entries are the same
-//!   entry, for a unit that is given up comes back after a grace period only.
-//! - I4: a change takes several stores, and a lookup may come between any two of them. So an entry is `DIRTY` before
-//!   bits are set that are not durable, and `READY` when all else that it says is right.
+//! - I1: a node is complete before its number is stored (Release), so a lookup that loads the number (Acquire) sees all
+//!   of it.
+//! - I2: a node that is taken out of a tree is reused only after a grace period.
+//! - I3: written bits beside the entries are zeroed before an entry gets a unit, and an entry is emptied before its
+//!   written bits are. So bits loaded between two loads of equal entries belong to that entry. Equal entries are the
+//!   same entry, as a released unit is reused only after a grace period.
+//! - I4: a change takes several stores, and a lookup may run between any two of them. So an entry gets `DIRTY` before
+//!   bits are set that are not durable, and `READY` only once everything else in it is right.
 
 pub(crate) mod arena;
 mod bits;
@@ -43,20 +44,19 @@ pub(crate) use arena::Arena;
 pub(crate) use entry::{Entry, Geometry, INDEX_SHIFT};
 pub(crate) use top::Top;
 
-/// On the number of a node: it may have other parents.
+/// Flag on the number of a node: the node may have other parents.
 pub(crate) const TAG: u64 = 1 << 31;
 
-/// Leaves that lie in one piece, as a power of two: enough for 256 GiB in units of 64 KiB. They take 32 MiB of
-/// addresses, and memory as they are used. Few in tests, which then meet all chunks.
+/// Leaves of the first chunk, as a power of two: enough for 256 GiB in units of 64 KiB. They take 32 MiB of addresses,
+/// and memory as they are used. Small in tests, so that these use several chunks.
 const FIRST_LEAVES_SHIFT: u32 = if cfg!(any(test, shuttle)) { 1 } else { 14 };
 
-/// The number of a node, without its tag.
+/// Node number of a word, without the tag.
 #[inline(always)]
 pub(crate) fn id_of(word: u64) -> u32 {
     (word & (TAG - 1)) as u32
 }
 
-/// The nodes of all maps of a pool.
 #[derive(Debug)]
 pub(crate) struct ExtentMap {
     pub(crate) geometry: Geometry,
@@ -65,15 +65,15 @@ pub(crate) struct ExtentMap {
     pub(crate) bits: Arena,
 }
 
-/// What a walk to a unit found.
+/// Result of a walk to a unit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spot {
     pub(crate) entry: Entry,
-    /// A tag is on the way.
+    /// A word on the path has `TAG`.
     pub(crate) tagged: bool,
-    /// The leaf; 0: there is none.
+    /// Number of the leaf, 0 if there is none.
     pub(crate) leaf: u32,
-    /// The entry in the leaf.
+    /// Index of the entry in the leaf.
     pub(crate) slot: usize,
 }
 
@@ -87,7 +87,7 @@ impl ExtentMap {
         }
     }
 
-    /// Goes to a unit.
+    /// Walks from `top` to a unit.
     #[inline(always)]
     pub(crate) fn find(&self, top: &Top, unit: u64) -> Spot {
         let geometry = &self.geometry;
@@ -115,7 +115,8 @@ impl ExtentMap {
         }
     }
 
-    /// Whether block `first` of a unit is written, and how many blocks from there on (of `most`) are the same.
+    /// Returns whether block `first` of a unit is written, and how many blocks from it on, of `most`, are in the same
+    /// state.
     #[inline]
     pub(crate) fn written_run(&self, leaf: u32, slot: usize, first: u32, most: u32) -> (bool, u32) {
         if self.geometry.has_bits_in_entries() {
@@ -127,7 +128,8 @@ impl ExtentMap {
         let end = at + most as usize;
         let mut run = (false, 0);
         while at < end {
-            // Acquire: the entry is looked at again after this load; pairs with the Release stores of bits in `tree`.
+            // Acquire: orders this load before the caller's second look at the entry; pairs with the Release stores of
+            // bits in `tree`.
             let word = self.bits.word(leaf, at >> 6).map_or(0, |word| word.load(Ordering::Acquire)) >> (at & 63);
             if run.1 == 0 {
                 run.0 = word & 1 != 0;
@@ -143,8 +145,9 @@ impl ExtentMap {
         run
     }
 
-    /// `find`, and the short way is remembered.
+    /// Does the same as `find`, and stores the leaf in the shortcut table of `top`.
     fn find_and_remember(&self, top: &Top, unit: u64) -> Spot {
+        // Read before the walk, so that a change during the walk makes the stored word stale (T1 of `top`).
         let epoch = top.epoch();
         let spot = self.find(top, unit);
         if spot.leaf != 0 {
@@ -154,18 +157,19 @@ impl ExtentMap {
         spot
     }
 
-    /// Where `pos..` of a volume lies, for a reader: at most `len` bytes.
+    /// Returns the mapping of at most `len` bytes at `pos`, for a reader.
     #[cfg(test)]
     pub(crate) fn lookup_read(&self, top: &Top, pos: u64, len: u64) -> Result<Mapping, Status> {
         self.lookup_plain(top, pos, len, false).map_or_else(|| self.lookup_read_far(top, pos, len), Ok)
     }
 
-    /// The mapping of a place for a writer; `None` when the answer takes a change of the map.
+    /// Returns the mapping of at most `len` bytes at `pos`, for a writer. `None` if a change of the map is needed
+    /// first.
     pub(crate) fn lookup_write(&self, top: &Top, pos: u64, len: u64) -> Option<Mapping> {
         self.lookup_plain(top, pos, len, true).or_else(|| self.lookup_write_far(top, pos, len))
     }
 
-    /// What is not on the short way, not written as a whole, or longer than the rest of its unit.
+    /// Slow path of a read: the unit is not in the shortcut table, is not fully written, or the range goes beyond it.
     #[inline(never)]
     pub(crate) fn lookup_read_far(&self, top: &Top, pos: u64, len: u64) -> Result<Mapping, Status> {
         let geometry = &self.geometry;
@@ -201,7 +205,7 @@ impl ExtentMap {
         let offset = pos & (geometry.unit_bytes() - 1);
         let here = len.min(geometry.unit_bytes() - offset);
         let addr = (spot.entry.phys() << geometry.unit_shift) + offset;
-        // `DIRTY` as it is when the bits have been loaded: it is set before them (I4).
+        // `DIRTY` must come from the entry as loaded after the bits: a change sets it before the bits (I4).
         let (written, run, after) = match spot.entry.any(Entry::FULL) {
             true => (true, here, spot.entry),
             false => self.block_run(top, pos, here, &spot).ok()?,
@@ -227,13 +231,13 @@ impl ExtentMap {
         Some(Mapping::new(MappingKind::Unwritten, pos, whole, addr).flags(flags))
     }
 
-    /// Bytes from `pos`, of `len`, until a leaf could begin.
+    /// Bytes from `pos`, at most `len`, up to the next position where a leaf could begin.
     fn no_leaf(&self, pos: u64, len: u64) -> u64 {
         let leaf = self.geometry.unit_bytes() << self.geometry.leaf_shift;
         len.min(leaf - (pos & (leaf - 1)))
     }
 
-    /// Bytes from `pos`, of `len`, that lie in one piece in units like the first.
+    /// Bytes from `pos`, at most `len`, that are contiguous in the pool, in units that `like` accepts.
     fn extend(&self, top: &Top, pos: u64, len: u64, first: Entry, like: impl Fn(Entry, bool) -> bool) -> u64 {
         let geometry = &self.geometry;
         let from = pos >> geometry.unit_shift;
@@ -249,8 +253,8 @@ impl ExtentMap {
         len.min((unit << geometry.unit_shift) - pos)
     }
 
-    /// Whether the block at `pos` is written, how many bytes (of `len`, in one unit) are the same, and the entry as it
-    /// was after that; `Again` when the unit has another place then.
+    /// Returns whether the block at `pos` is written, how many bytes (at most `len`, in one unit) are in the same
+    /// state, and the entry as it was afterwards. Fails with `Again` if the unit has moved meanwhile.
     #[inline]
     fn block_run(&self, top: &Top, pos: u64, len: u64, spot: &Spot) -> Result<(bool, u64, Entry), Status> {
         let offset = pos & (self.geometry.unit_bytes() - 1);
@@ -270,7 +274,7 @@ impl ExtentMap {
     }
 }
 
-/// Whether the lowest bit is set, and how many bits from there on (of `most`) are the same.
+/// Returns the lowest bit, and how many bits from it on, at most `most`, are equal to it.
 #[inline]
 fn run_of(bits: u64, most: u32) -> (bool, u32) {
     let written = bits & 1 != 0;

@@ -1,39 +1,38 @@
-//! Which nodes of an arena are in use, by how many parents, and what a checkpoint must know of each.
+//! Bookkeeping of an arena's nodes: parents, use, and checkpoint state of each.
 //!
-//! Owns the numbers. Does not own the words of the nodes, which are in the [`Arena`](super::Arena).
+//! Owns these counts and the list of free node numbers. Does not own the words of the nodes, which are in the
+//! [`Arena`](super::Arena).
 //!
-//! - I1: a node with no parent is given back through limbo, and only then used again.
-//! - I2: a dirty node has only dirty parents, up to its volume; so a checkpoint that goes down from the dirty volumes
-//!   finds each. What it does not find only waits to be given back.
+//! - I1: a node without a parent is reused only after it has passed the deferred-free queue.
+//! - I2: all parents of a dirty node are dirty, up to its volume. So a checkpoint that descends from the dirty volumes
+//!   finds every dirty node, except nodes that are only waiting to be freed.
 //!
 //! Called by [`Tree`](super::tree::Tree), checkpoints and recovery, under the pool's lock.
 
 use crate::format::page::PageRef;
 
-/// Most nodes of a kind: numbers end below the tag.
+/// Most nodes of a kind: node numbers stay below the tag.
 pub(super) const MAX_NODES: u32 = 1 << 30;
 
-/// In the list of free numbers: all words of the node are 0.
+/// Flag in the list of free node numbers: all words of that node are 0.
 const BLANK: u32 = 1 << 31;
 const _: () = assert!(MAX_NODES <= BLANK);
 
-/// What is known of a node. Never in two lines of a cache.
+/// Bookkeeping of one node. Aligned so that it never spans two cache lines.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(32))]
 pub(crate) struct Node {
-    /// Parents.
     pub(crate) parents: u32,
-    /// Words that are not empty.
+    /// Words that are not 0.
     pub(crate) used: u32,
-    /// Of a leaf: written blocks.
+    /// Written blocks, for a leaf.
     pub(crate) written: u32,
-    /// The page that it has on the device, if that is what it says.
+    /// Page of the node in the last checkpoint. It is up to date unless the node is dirty.
     pub(crate) page: PageRef,
-    /// The [epoch](Nodes::begin_epoch) in which it was changed last; dirty if that is the current one.
+    /// [Epoch](Nodes::begin_epoch) of the last change. The node is dirty if that is the current one.
     changed: u32,
 }
 
-/// The nodes of one kind.
 #[derive(Debug, Default)]
 pub(crate) struct Nodes {
     nodes: Vec<Node>,
@@ -46,20 +45,20 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    /// Node 0 is none.
+    /// Node 0 is reserved to mean "none".
     pub(crate) fn new() -> Nodes {
         Nodes { nodes: vec![Node::default()], epoch: 1, ..Nodes::default() }
     }
 
-    /// A new node with one parent, dirty, and whether all its words are 0 for certain; `None` when there are no more
-    /// numbers.
+    /// Takes a node with one parent, and makes it dirty. The flag is true if all words of the node are known to be 0.
+    /// Returns `None` if the numbers are used up.
     pub(crate) fn take(&mut self) -> Option<(u32, bool)> {
         let (id, blank) = match self.free.pop() {
             Some(free) => (free & !BLANK, free & BLANK != 0),
             None => {
                 let id = u32::try_from(self.nodes.len()).ok().filter(|id| *id < MAX_NODES)?;
                 self.nodes.push(Node::default());
-                // Nobody has had the number: the arena gives words that are 0.
+                // A number never used before: the arena provides words that are 0.
                 (id, true)
             }
         };
@@ -69,12 +68,13 @@ impl Nodes {
         Some((id, blank))
     }
 
-    /// One more parent.
+    /// Adds a parent.
     pub(crate) fn get(&mut self, id: u32) {
         self.nodes[id as usize].parents += 1;
     }
 
-    /// One parent less; the node, if that was the last: then it belongs into limbo.
+    /// Removes a parent. Returns the node if that was the last one; the caller then passes it to the deferred-free
+    /// queue.
     #[must_use]
     pub(crate) fn put(&mut self, id: u32) -> Option<Node> {
         let node = &mut self.nodes[id as usize];
@@ -92,13 +92,13 @@ impl Nodes {
         Some(was)
     }
 
-    /// A node leaves limbo: its number is free.
+    /// Frees the number of a node that has passed the deferred-free queue.
     pub(crate) fn release(&mut self, id: u32) {
         self.free.push(id);
     }
 
-    /// Recovery: a node was put and nobody looks anything up: its number is free. `was`: as it was put. One without
-    /// words in use has none that is not 0, for each that was taken away was made 0.
+    /// Recovery: frees the number of a node at once, because there are no lookups. `was` is the node as `put` returned
+    /// it. If no word of it was in use, all its words are 0, because removing a word zeroes it.
     pub(crate) fn release_put(&mut self, id: u32, was: &Node) {
         self.free.push(if was.used == 0 { id | BLANK } else { id });
     }
@@ -111,7 +111,7 @@ impl Nodes {
         &self.nodes[id as usize]
     }
 
-    /// The next checkpoint writes it.
+    /// Marks a node as dirty.
     #[inline]
     pub(crate) fn touch(&mut self, id: u32) {
         let node = &mut self.nodes[id as usize];
@@ -119,7 +119,7 @@ impl Nodes {
         node.changed = self.epoch;
     }
 
-    /// A checkpoint has written it there; the page that it had before.
+    /// Records the page that a checkpoint has given to a node. Returns the page that it replaces.
     pub(crate) fn written(&mut self, id: u32, page: PageRef) -> PageRef {
         let node = &mut self.nodes[id as usize];
         self.dirty -= u64::from(node.changed == self.epoch);
@@ -127,15 +127,15 @@ impl Nodes {
         std::mem::replace(&mut node.page, page)
     }
 
-    /// Whether the next checkpoint writes it.
     pub(crate) fn is_dirty(&self, id: u32) -> bool {
         self.nodes[id as usize].changed == self.epoch
     }
 
-    /// A checkpoint has taken every dirty node that a volume has: none is dirty now. Nodes that only wait to be given
-    /// back are not looked for, and do not count any more either.
+    /// Called when a checkpoint has taken every dirty node: makes all nodes clean, also those that are waiting to be
+    /// freed, which the checkpoint did not visit.
     pub(crate) fn begin_epoch(&mut self) {
         self.dirty = 0;
+        // When the epochs are used up all nodes are reset, so that no old epoch counts as dirty again.
         self.epoch = self.epoch.checked_add(1).unwrap_or_else(|| {
             self.nodes.iter_mut().for_each(|node| node.changed = 0);
             1
@@ -147,7 +147,7 @@ impl Nodes {
         self.total_used += u64::from(count);
     }
 
-    /// Blocks of a leaf became written, or were and are not.
+    /// Adjusts the number of written blocks of a leaf.
     #[inline]
     pub(crate) fn add_written(&mut self, id: u32, more: u32, fewer: u32) {
         let node = &mut self.nodes[id as usize];
@@ -156,7 +156,7 @@ impl Nodes {
         node.written = now;
     }
 
-    /// One word less; true when none is left.
+    /// Removes a word in use. Returns true if none is left.
     pub(crate) fn sub_used(&mut self, id: u32) -> bool {
         let node = &mut self.nodes[id as usize];
         debug_assert!(node.used > 0, "node {id} has a word to lose");
@@ -169,22 +169,18 @@ impl Nodes {
         self.live
     }
 
-    /// Nodes that the next checkpoint writes.
     pub(crate) fn dirty(&self) -> u64 {
         self.dirty
     }
 
-    /// Words in use in all nodes.
     pub(crate) fn total_used(&self) -> u64 {
         self.total_used
     }
 
-    /// Written blocks of all leaves.
     pub(crate) fn total_written(&self) -> u64 {
         self.total_written
     }
 
-    /// Bytes of memory.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.nodes.len() as u64 * size_of::<Node>() as u64
     }
@@ -196,7 +192,7 @@ impl Nodes {
         self.nodes.len() as u32
     }
 
-    /// Recovery: every node without a parent is free.
+    /// Recovery: frees every node without a parent.
     pub(crate) fn free_unused(&mut self) {
         self.free = (1..self.end()).rev().filter(|id| self.nodes[*id as usize].parents == 0).collect();
     }

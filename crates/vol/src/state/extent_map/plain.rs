@@ -1,8 +1,8 @@
-//! Plain lookups: units on the short way that are written as a whole, for ranges that lie in one of them.
+//! Plain lookups: ranges within one unit that is in the shortcut table and fully written.
 //!
-//! Owns what *plain* means in a map. Almost every read and overwrite is; what is not, the other lookups of
-//! [`ExtentMap`] know. Many are looked up by one short loop whose turns do not depend on each other: so the processor
-//! has many of them under way at once, and a map that no cache holds is waited for once, and not entry by entry.
+//! Owns the meaning of *plain* in a map. Almost every read and overwrite is plain; the other lookups of [`ExtentMap`]
+//! handle the rest. One short loop looks up a batch. Its iterations are independent, so the processor overlaps their
+//! cache misses: a map that is in no cache costs one wait per batch, and not one per entry.
 //!
 //! Called by volumes, within a section of the volume's grace.
 
@@ -13,25 +13,25 @@ use sheave_iomap::{Mapping, MappingKind, PlainRanges};
 use super::top::Ways;
 use super::{Entry, ExtentMap, Top};
 
-/// What lookups of ranges of one length have in common.
+/// Common inputs of lookups of ranges of one length.
 #[derive(Clone, Copy)]
 struct Plain<'a> {
     map: &'a ExtentMap,
     ways: Ways<'a>,
-    /// The entries of most leaves, and the number of the first of them.
+    /// Entries of the last chunk of leaves, which has more than half of them, and the number of the first one.
     entries: &'a [AtomicU64],
     start: u64,
     unit_shift: u32,
-    /// Last offset in a unit at which a range may begin.
+    /// Largest offset in a unit at which a range may begin.
     last: u64,
-    /// Entries from here on are plain.
+    /// Smallest plain entry.
     plain: u64,
-    /// The bits of an entry that are the unit; here, since a constant would be made anew in every turn of the loop.
+    /// Mask of the unit number. Kept in a field, because the compiler would load a constant anew in every iteration.
     phys: u64,
 }
 
 impl<'a> Plain<'a> {
-    /// For readers or writers; none if no unit has room.
+    /// Inputs for readers or writers; `None` if a range is longer than a unit.
     #[inline(always)]
     fn new(map: &'a ExtentMap, top: &'a Top, len: u64, write: bool) -> Option<Plain<'a>> {
         let (start, entries) = map.leaves.last_chunk();
@@ -47,8 +47,8 @@ impl<'a> Plain<'a> {
         })
     }
 
-    /// The entry of the unit at `pos` in maps with leaves of so many entries, if the short way leads there; in the last
-    /// chunk, or else as its number in it, modulo the size of a word.
+    /// Looks up the entry of the unit at `pos` in the shortcut table, in maps whose leaves have `1 << LEAF_SHIFT`
+    /// entries. `Err`: the entry is in another chunk; its number is relative to `start` and may have wrapped.
     #[inline(always)]
     fn find_here<const LEAF_SHIFT: u32>(&self, pos: u64) -> Option<Result<&'a AtomicU64, u64>> {
         let unit = pos >> self.unit_shift;
@@ -57,7 +57,7 @@ impl<'a> Plain<'a> {
         Some(self.entries.get(at as usize).ok_or(at))
     }
 
-    /// The entry of the unit at `pos`, wherever it is.
+    /// Returns the entry of the unit at `pos`, in any chunk.
     #[inline]
     fn find(&self, pos: u64) -> Option<&'a AtomicU64> {
         let found = match self.map.geometry.leaf_shift {
@@ -68,8 +68,8 @@ impl<'a> Plain<'a> {
         found.or_else(|at| self.map.leaves.word_at(at.wrapping_add(self.start)).ok_or(())).ok()
     }
 
-    /// What an entry says, and where `pos` is on the device, if it is plain. `FITS`: that ranges end in their units is
-    /// known.
+    /// Returns the entry and the pool address of `pos`, if the entry is plain. `FITS`: all ranges are known to end
+    /// within their units.
     #[inline(always)]
     fn read<const FITS: bool>(&self, word: &AtomicU64, pos: u64) -> Option<(Entry, u64)> {
         // Acquire: pairs with the Release stores of entries in `tree` (I3).
@@ -79,7 +79,7 @@ impl<'a> Plain<'a> {
         plain.then(|| (entry, ((entry.0 & self.phys) << self.unit_shift) + offset))
     }
 
-    /// [`Plain::read_here`], as the map has its leaves. `fits`: as in [`Plain::read`].
+    /// Calls [`Plain::read_here`] with the map's leaf size. `fits` is as in [`Plain::read`].
     #[inline(always)]
     fn read_most(&self, at: &mut [u64], fits: bool) -> usize {
         match (self.map.geometry.leaf_shift, fits) {
@@ -92,7 +92,8 @@ impl<'a> Plain<'a> {
         }
     }
 
-    /// What comes after the first `many`: an entry that is in another chunk than most is looked up by itself.
+    /// Continues after the first `many` ranges. An entry in another chunk is looked up singly, then the fast loop
+    /// resumes.
     #[inline(never)]
     fn read_rest(&self, at: &mut [u64], mut many: usize, fits: bool) -> usize {
         while let Some(next) = at.get_mut(many) {
@@ -105,8 +106,8 @@ impl<'a> Plain<'a> {
         many
     }
 
-    /// Puts the places of ranges in place of their positions, as far as they are plain and their entries in the last
-    /// chunk; how many. By itself, since its loop wants all registers.
+    /// Replaces positions by pool addresses while they are plain and in the last chunk. Returns the number replaced.
+    /// This is a separate function because its loop needs all registers.
     #[inline(never)]
     fn read_here<const LEAF_SHIFT: u32, const FITS: bool>(&self, at: &mut [u64]) -> usize {
         let all = at.len();
@@ -121,7 +122,7 @@ impl<'a> Plain<'a> {
 }
 
 impl ExtentMap {
-    /// Where a range lies, for a reader or a writer, if it is plain.
+    /// Returns the mapping of a range for a reader or a writer, if it is plain.
     #[inline]
     pub(crate) fn lookup_plain(&self, top: &Top, pos: u64, len: u64, write: bool) -> Option<Mapping> {
         let plain = Plain::new(self, top, len, write)?;
@@ -130,8 +131,8 @@ impl ExtentMap {
         Some(Mapping::new(MappingKind::Mapped, pos, len, addr).flags(flags))
     }
 
-    /// Where ranges lie that begin at the positions `at`, as far as they are plain: puts the places there instead. How
-    /// many.
+    /// Replaces the positions `at` by pool addresses, up to the first range that is not plain. Returns the number
+    /// replaced.
     pub(crate) fn lookup_many(&self, top: &Top, at: &mut [u64], ranges: &PlainRanges) -> usize {
         let write = ranges.intent == Intent::Write;
         let Some(plain) = Plain::new(self, top, ranges.len, write) else { return 0 };

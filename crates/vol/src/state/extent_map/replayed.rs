@@ -1,7 +1,7 @@
-//! What a replay remembers of maps, and asks for before it needs it.
+//! Replay's use of the leaf cache: caching, prefetching, and applying records to cached leaves.
 //!
-//! Owns when leaves become [known](super::known) and are forgotten (K1), and discards in them. Nothing is known outside
-//! of a replay.
+//! Owns the rules by which leaves enter and leave the [cache](super::known) (K1), and discards in them. The cache
+//! exists only during a replay.
 //!
 //! Called by recovery, and by changes of maps.
 
@@ -12,31 +12,31 @@ use super::known::{Known, Space};
 use super::tree::{EntryPlace, Tree};
 use crate::format::record::Record;
 
-/// Records that are asked for together: most that a block of the journal has of those that units are about.
+/// Records prefetched together: the most unit records that a journal block can have.
 pub(crate) const ASKED: usize = 128;
 
-/// Where units are that records were asked for: right as long as nothing known is forgotten.
+/// Places of the units of prefetched records. Valid until anything is removed from the cache.
 pub(crate) struct Asked {
     places: [EntryPlace; ASKED],
-    /// How often something had been forgotten.
+    /// Value of `Known::forgotten` at the prefetch.
     forgotten: u64,
 }
 
-/// No leaf has number 0.
+/// Place of an uncached unit: no leaf has number 0.
 const NOWHERE: EntryPlace = EntryPlace { leaf: 0, slot: 0 };
 
 impl Tree {
-    /// A replay begins.
+    /// Called at the start of a replay.
     pub(crate) fn begin_to_know(&mut self) {
         self.known = Some(Box::new(Known::new()));
     }
 
-    /// It has ended.
+    /// Called at the end of a replay.
     pub(crate) fn know_nothing(&mut self) {
         self.known = None;
     }
 
-    /// The place of a unit, if its leaf is known (K1).
+    /// Returns the place of a unit if its leaf is cached (K1).
     #[inline]
     pub(crate) fn known(&self, volume: u32, unit: u64) -> Option<EntryPlace> {
         let geometry = &self.map.geometry;
@@ -44,7 +44,7 @@ impl Tree {
         Some(EntryPlace { leaf, slot: unit as usize & (geometry.leaf_entries() - 1) })
     }
 
-    /// A unit of a volume has this place, which [`Tree::own`] gave.
+    /// Caches the leaf of `place`, which [`Tree::own`] returned for the unit.
     pub(crate) fn learn(&mut self, volume: u32, unit: u64, place: EntryPlace) {
         let shift = self.map.geometry.leaf_shift;
         let (map, used) = (&self.map, self.leaves.node(place.leaf).used);
@@ -61,7 +61,8 @@ impl Tree {
         }
     }
 
-    /// A unit has this space and these written blocks, whatever it had. Nobody looks anything up.
+    /// Sets the unit and the written bits of an entry, whatever it had before. Only for replay, which has no concurrent
+    /// lookups.
     pub(crate) fn set_replayed(&mut self, place: EntryPlace, phys: u64, written: &[u64; 4]) {
         debug_assert!(self.counts_later);
         let entry = Entry::at(phys);
@@ -82,10 +83,10 @@ impl Tree {
         }
     }
 
-    /// Another entry in the place of one, in a pool whose entries have the written bits; whether that had space.
+    /// Replaces an entry, in a pool whose entries have the written bits. Returns whether the old one had a unit.
     fn exchange_replayed(&mut self, EntryPlace { leaf, slot }: EntryPlace, new: Entry) -> bool {
         let Some(word) = self.map.leaves.word(leaf, slot) else { return false };
-        let old = Entry(word.load(Ordering::Relaxed)); // Relaxed, both: nobody else is here yet.
+        let old = Entry(word.load(Ordering::Relaxed)); // Relaxed, both: no lookups during a replay.
         word.store(new.0, Ordering::Relaxed);
         let (old_bits, bits) = (old.bits(), new.bits());
         if old_bits != bits {
@@ -94,7 +95,7 @@ impl Tree {
         old.is_alloc()
     }
 
-    /// Makes a hole of an entry with space, whose unit has all its owners still.
+    /// Turns an allocated entry into a hole. Owners of units are not counted yet, so none is removed.
     fn unmap_replayed(&mut self, place: EntryPlace) {
         if !self.map.geometry.has_bits_in_entries() {
             self.make_hole(place);
@@ -106,8 +107,7 @@ impl Tree {
         }
     }
 
-    /// Makes holes of so many units of a known leaf, from this place on; whether the leaf is empty then, and was not
-    /// before.
+    /// Unmaps `count` units of a cached leaf from a place on. Returns true if this emptied the leaf.
     pub(crate) fn unmap_known(&mut self, EntryPlace { leaf, slot }: EntryPlace, count: u64) -> bool {
         let Some(known) = &self.known else { return false };
         let space = known.space(leaf, slot, slot + count as usize);
@@ -125,16 +125,16 @@ impl Tree {
         any && self.leaves.node(leaf).used == 0
     }
 
-    /// The ways of a volume are not its own any more.
+    /// Called when the paths of a volume stop being exclusive.
     pub(crate) fn forget_ways(&mut self, volume: u32) {
         if let Some(known) = &mut self.known {
             known.forget_volume(volume);
         }
     }
 
-    /// Loads what these records are about to change, [`ASKED`] of them at most, and says where it is, as far as that is
-    /// known. None of these loads waits for another one, as the changes do: first the places of all, then what lies
-    /// there, so that the processor has as many under way as it can.
+    /// Prefetches the data that up to [`ASKED`] records will change, and returns the places of units in cached leaves.
+    /// None of these loads depends on another of the same kind: first all places are loaded, then all entries, so that
+    /// the processor overlaps many of them. Applying the records one by one would not.
     pub(crate) fn ask_for(&self, records: &[Record]) -> Asked {
         let mut places = [NOWHERE; ASKED];
         let Some(known) = &self.known else { return Asked { places, forgotten: 0 } };
@@ -149,12 +149,14 @@ impl Tree {
         for place in places.into_iter().filter(|place| place.leaf != 0) {
             all ^= self.entry(place).0 ^ u64::from(self.leaves.node(place.leaf).used) ^ known.has_space(place.leaf);
         }
+        // Keeps the compiler from dropping the loads, whose values are not used.
         std::hint::black_box(all);
         Asked { places, forgotten: known.forgotten() }
     }
 
-    /// Does what the record says, if it gives a unit space whose place is known: the unit of the pool. `at`: which of
-    /// the records that were asked for it is. A journal may have millions of these.
+    /// Applies a record that gives space to a unit whose place was prefetched. `at` is the record's index in that
+    /// batch. Returns the pool unit, or `None` if the record must be applied the normal way. A journal may have
+    /// millions of these records.
     #[inline]
     pub(crate) fn replay_at(&mut self, asked: &Asked, at: usize, record: &Record) -> Option<u64> {
         let Record::Set { phys, written, .. } = record else { return None };
@@ -166,7 +168,6 @@ impl Tree {
         Some(*phys)
     }
 
-    /// How often something known was forgotten.
     #[inline]
     fn forgotten(&self) -> u64 {
         self.known.as_ref().map_or(0, |known| known.forgotten())

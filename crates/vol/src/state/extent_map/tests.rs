@@ -1,4 +1,4 @@
-//! Maps against a plain one, step by step.
+//! Maps against a plain model, step by step.
 
 use std::collections::BTreeMap;
 
@@ -12,17 +12,17 @@ use super::tree::Tree;
 use super::*;
 use crate::state::alloc::Units;
 
-/// A pool's maps with two volumes, and what they should say: unit -> place on the pool, written blocks.
+/// Maps of two volumes, and their model: unit -> pool unit, written blocks.
 struct Pair {
     tree: Tree,
     tops: Vec<Top>,
     plain: Vec<BTreeMap<u64, (u64, Vec<bool>)>>,
 }
 
-/// Places of the short way.
+/// Places of the shortcut table.
 const PLACES: u64 = 1 << 12;
 
-/// Volumes reach over several slots of the top.
+/// Units of a volume: several slots of the top.
 const UNITS: u64 = 200_000;
 
 impl Pair {
@@ -39,7 +39,7 @@ impl Pair {
         self.tree.map.geometry.blocks() as usize
     }
 
-    /// Makes blocks of a unit written, on a unit of the volume's own.
+    /// Makes a unit exclusive to the volume, and writes blocks of it.
     fn write(&mut self, volume: usize, unit: u64, first: usize, count: usize) {
         let top = &self.tops[volume];
         let place = self.tree.own(top, unit).expect("there is memory");
@@ -73,7 +73,7 @@ impl Pair {
         self.plain[volume].remove(&unit);
     }
 
-    /// Volume 1 becomes a copy of volume 0.
+    /// Makes volume 1 a copy of volume 0.
     fn copy(&mut self) {
         let slots = UNITS.div_ceil(1 << self.tree.map.geometry.slot_shift()) + 1;
         (0..slots).for_each(|slot| self.tree.drop_slot(&self.tops[1], slot as u32));
@@ -82,7 +82,7 @@ impl Pair {
         self.plain[1] = self.plain[0].clone();
     }
 
-    /// What is freed may be used again.
+    /// Frees all released units and nodes.
     fn commit(&mut self) {
         for mut freed in std::mem::take(&mut self.tree.freed).into_freed() {
             while !freed.is_empty() {
@@ -91,7 +91,7 @@ impl Pair {
         }
     }
 
-    /// Entries and written blocks, as the leaves have counted them.
+    /// Sums of the leaves' counts of entries and written blocks.
     fn leaf_sums(&self, volume: usize) -> (u64, u64) {
         let leaf_units = self.tree.map.geometry.leaf_entries() as u64;
         let leaves = (0..UNITS + 600).step_by(leaf_units as usize);
@@ -134,13 +134,13 @@ impl Pair {
 }
 
 impl Pair {
-    /// All blocks of a unit at once: all or none are plain.
+    /// Looks up all blocks of a unit at once: all of them or none are plain.
     fn compare_many(&self, volume: usize, unit: u64) {
         let (map, top) = (&self.tree.map, &self.tops[volume]);
         let shift = map.geometry.unit_shift;
         let at: Vec<u64> = (0..self.blocks() as u64).map(|block| (unit << shift) + (block << BLOCK_SHIFT)).collect();
         let full = self.plain[volume].get(&unit).filter(|plain| plain.1.iter().all(|written| *written));
-        // Beyond what the short way has been opened for, nothing is.
+        // No lookup beyond the shortcut table is plain.
         let full = full.filter(|_| unit >> map.geometry.leaf_shift < PLACES);
         let (mut read, mut written) = (at.clone(), at.clone());
         let many = many_of(map, top, &mut read, false);
@@ -156,7 +156,7 @@ impl Pair {
             }
         }
         if full.is_some() {
-            // What begins in the unit and ends behind it is not, nor what comes after it.
+            // A range that begins in the unit and ends behind it is not plain, which ends the batch.
             let mut long = [at[0], at[at.len() - 1] + 512, at[0]];
             assert_eq!(many_of(map, top, &mut long, false), 1);
             assert_eq!(long[1..], [at[at.len() - 1] + 512, at[0]]);
@@ -164,7 +164,7 @@ impl Pair {
     }
 }
 
-/// Blocks that are looked up at once; how many are plain.
+/// Looks up several blocks at once. Returns the number that are plain.
 fn many_of(map: &ExtentMap, top: &Top, at: &mut [u64], write: bool) -> usize {
     let ranges = PlainRanges::new(at, 4096, if write { Intent::Write } else { Intent::Read });
     map.lookup_many(top, at, &ranges)
@@ -172,7 +172,7 @@ fn many_of(map: &ExtentMap, top: &Top, at: &mut [u64], write: bool) -> usize {
 
 fn step(pair: &mut Pair, kind: u8, volume: bool, place: u64, count: u64) {
     let volume = usize::from(volume);
-    // Some places are near each other, some in leaves and index nodes of their own.
+    // Some units are neighbours, some are in leaves and index nodes of their own.
     let unit = if place & 1 == 0 { place % 600 } else { place % UNITS };
     let blocks = pair.blocks() as u64;
     let first = place / 3 % blocks;
@@ -189,7 +189,7 @@ fn step(pair: &mut Pair, kind: u8, volume: bool, place: u64, count: u64) {
     pair.compare(1, unit);
 }
 
-/// Everything that is in use has an owner, and everything else is free.
+/// Checks that every used unit and node has an owner, and that all others are free.
 fn adds_up(mut pair: Pair) {
     for volume in 0..2 {
         let units: Vec<u64> = pair.plain[volume].keys().copied().collect();
@@ -247,7 +247,8 @@ fn a_hole_is_as_long_as_it_can_be_told_at_once() {
     assert_eq!(pair.tree.map.lookup_write(&pair.tops[0], 0, 4096), None::<Mapping>);
 }
 
-/// A node that one of two parents has let go by copying it.
+/// A parent releases a shared node by copying it. The other parent changes that node in place only when the release has
+/// passed the deferred-free queue.
 #[test]
 fn a_node_that_a_parent_let_go_is_changed_by_the_other_only_when_that_has_passed_the_gate() {
     let mut pair = Pair::new(16);
@@ -257,7 +258,7 @@ fn a_node_that_a_parent_let_go_is_changed_by_the_other_only_when_that_has_passed
     let (index, leaf) = (word(&pair, 0), pair.tree.map.find(&pair.tops[0], 5).leaf);
     pair.write(0, 5, 1, 1);
     assert_ne!(word(&pair, 0), index, "the first to write has copied the node");
-    // A lookup of volume 0 may be on its way from the old node to a leaf.
+    // A lookup of volume 0 may still be between the old node and a leaf, so volume 1 copies the node.
     pair.write(1, 6, 0, 1);
     assert_ne!(word(&pair, 1), index, "the old node is not changed under it");
     assert_ne!(pair.tree.map.find(&pair.tops[1], 5).leaf, leaf, "nor is the old leaf");
@@ -284,7 +285,7 @@ fn a_node_that_has_one_parent_left_is_changed_in_place() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// The marks of a top against a set of its slots.
+    /// The used slots of a top against a plain set.
     #[test]
     fn used_slots_are_found_from_both_sides(
         steps in proptest::collection::vec((0u64..5000, any::<bool>()), 1..60),

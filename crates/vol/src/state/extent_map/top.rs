@@ -1,16 +1,16 @@
-//! The top of a volume's map, and the short way to its leaves.
+//! The top of a volume's map, and the shortcut table to its leaves.
 //!
-//! Owns the words of the top, and a table with the leaf of each place, as lookups found it: the short way. It is filled
-//! by lookups, without a lock, and forgotten as a whole by a new epoch when the volume's ways change.
+//! Owns the words of the top, and a table with the leaf of each place, the *shortcut*. Lookups fill it without a lock.
+//! When paths of the volume change, a new epoch invalidates the whole table.
 //!
-//! - T1: a word of the table counts only with the epoch that it was found in. A lookup takes the epoch before it walks,
-//!   and the epoch changes after the ways do: so what was found on the old ways has the old epoch. Whoever still goes
-//!   there does so within a section that began before, as if it had looked a little earlier. When the epochs have all
-//!   been used, the table is emptied and they begin again; a lookup that is late takes its word back.
-//! - T2: a way that a tag was on when the leaf was found has it in the table, and never loses it there.
+//! - T1: a word of the table is valid only in the epoch in which it was found. A lookup reads the epoch before it
+//!   walks, and the epoch changes after the paths do, so a result from old paths has the old epoch. A lookup that still
+//!   uses such a word is in a section that began earlier, and gets the result of a slightly earlier lookup. When all
+//!   epochs have been used, the table is zeroed and the epochs start again; a late lookup removes its word itself.
+//! - T2: a word whose path had a tag when the leaf was found has `TAGGED`, and never loses it.
 //!
-//! - T3: who looks something up through a top, and does I/O to it, is in the top's grace, and in no other: what its
-//!   volume lets go waits for that one alone.
+//! - T3: lookups through a top, and their I/O, are in sections of the top's own grace and of no other. So the units and
+//!   nodes that its volume releases wait for that grace alone.
 //!
 //! Called by lookups; changed by [`Tree`](super::tree::Tree) under the pool's lock.
 
@@ -24,29 +24,30 @@ use sheave_base::sync::{Mutex, MutexGuard};
 
 use super::arena::Arena;
 
-/// Most places of the table: 8 MiB of memory, if all are touched; 16 TiB in units of 64 KiB.
+/// Most places of the shortcut table: 8 MiB of memory if all are touched, 16 TiB of data in units of 64 KiB.
 const MAX_PLACES: u64 = 1 << 20;
-/// A word of the table has the epoch from here on, and below it the number of the leaf's first entry among those of all
-/// leaves ([`Arena::first_word`]). An entry's place is then found by a subtraction, and one comparison says that the
-/// word counts and the entry is there.
+/// A word of the table has the epoch from this bit on. Below it is the number of the leaf's first entry among those of
+/// all leaves ([`Arena::first_word`]). So one subtraction finds an entry's place, and one comparison says both that the
+/// word is valid and that the entry is there.
 const EPOCH_SHIFT: u32 = 40;
 const LAST_EPOCH: u64 = if cfg!(any(test, shuttle)) { 40 } else { (1 << (64 - EPOCH_SHIFT)) - 2 };
-/// While the table is emptied: no word has this epoch.
+/// Epoch while the table is zeroed. No word has it.
 const EMPTYING: u64 = LAST_EPOCH + 1;
-/// In a word of the table: the way has a tag.
+/// Flag in a word of the table: the path has a tag.
 const TAGGED: u64 = 1 << 39;
 
 #[cfg(test)]
 thread_local! {
-    /// No memory is left for the words of slots from this one on; for what this thread makes.
+    /// Test hook of this thread: making the word of this slot or a later one fails.
     pub(crate) static NO_MEMORY_FROM: std::cell::Cell<u32> = const { std::cell::Cell::new(u32::MAX) };
 }
 
-/// The root of a map.
+/// The root of an extent map.
 #[derive(Debug)]
 pub(crate) struct Top {
-    /// Words that are not 0: how many, and which; kept by [`Top::set_word`]. A volume may have a quarter of a million
-    /// words and use one: so nobody looks at the others. The mutex is taken under the pool's lock only.
+    /// Number of words that are not 0. `slots` has their slots; [`Top::set_word`] keeps both. A volume may have a
+    /// quarter of a million slots and use one, so scans of a map go by `slots`. Its mutex is taken under the pool's
+    /// lock only.
     used: AtomicU64,
     slots: Mutex<BTreeSet<u32>>,
     epoch: AtomicU64,
@@ -55,18 +56,18 @@ pub(crate) struct Top {
     grace: Arc<Grace>,
 }
 
-/// Words of a top by their slots. The first ones are an arena, which suits volumes that begin small; those beyond are
-/// in pages, so that a volume that is written far out has memory for a page, and not for all slots before it.
+/// Words of a top by slot. The first ones are an arena, which suits volumes that begin small. Later ones are in pages,
+/// so that a write far out takes memory for one page, and not for all slots before it.
 #[derive(Debug)]
 struct Words {
     near: Arena,
     far: OnceLock<Box<[Page]>>,
 }
 
-/// Words of slots that follow each other; made when the first of them is.
+/// Words of consecutive slots, allocated with the first of them.
 type Page = OnceLock<Box<[AtomicU64]>>;
 
-/// Slots of the arena, and of a page, as a power of two; pages.
+/// Slots of the arena, and of each page, as a power of two.
 const PAGE_SHIFT: u32 = 10;
 const PAGES: usize = 1 << 10;
 
@@ -95,21 +96,23 @@ impl Words {
     }
 }
 
-/// The short ways of a batch of lookups; see [`Top::ways`].
+/// Snapshot of the shortcut table for a batch of lookups; see [`Top::ways`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ways<'a> {
     places: &'a [AtomicU64],
-    /// As a word of the table has it.
+    /// Shifted as in a word of the table.
     epoch: u64,
+    // Mask of a word. It keeps `TAGGED` for writers, so that a tagged word is never valid for them.
     looked_at: u64,
 }
 
 impl Ways<'_> {
-    /// The number of the first entry of the leaf of a place, less `start`; none if the place is beyond the table. If no
-    /// short way leads there, it is larger than any number of an entry.
+    /// Returns the number of the first entry of the leaf of `place`, less `start`; `None` beyond the table. Without a
+    /// valid word the result is larger than any entry's number.
     #[inline(always)]
     pub(crate) fn short(&self, place: u64, start: u64) -> Option<u64> {
-        // Acquire: pairs with the Release in `remember`: the leaf is as complete as for who found it.
+        // Acquire: pairs with the Release in `remember`: the leaf is as complete as for the lookup that stored the
+        // word.
         let word = self.places.get(place as usize)?.load(Ordering::Acquire);
         Some((word & self.looked_at).wrapping_sub(self.epoch + start))
     }
@@ -127,18 +130,17 @@ impl Top {
         }
     }
 
-    /// The grace of those who look something up here (T3).
+    /// Grace of all lookups through this top (T3).
     pub(crate) fn grace(&self) -> &Arc<Grace> {
         &self.grace
     }
 
-    /// The word of a slot.
     #[inline(always)]
     pub(crate) fn word(&self, slot: u32) -> Option<&AtomicU64> {
         self.words.get(slot)
     }
 
-    /// Stores the word of a slot that has been made, under the pool's lock.
+    /// Stores the word of a slot, which must have been made. Called under the pool's lock.
     pub(crate) fn set_word(&self, slot: u32, value: u64) {
         let Some(word) = self.word(slot) else { return };
         // Relaxed, all but the store of the word: under the lock.
@@ -160,24 +162,24 @@ impl Top {
         self.slots.lock().expect("invariant: no panic under this lock")
     }
 
-    /// The first slot of `from..end` that has an index node. Under the pool's lock.
+    /// Returns the first slot of `from..end` that has an index node. Called under the pool's lock.
     pub(crate) fn next_used(&self, from: u64, end: u64) -> Option<u64> {
         let from = u32::try_from(from).ok()?;
         self.slots().range(from..).next().map(|slot| u64::from(*slot)).filter(|slot| *slot < end)
     }
 
-    /// The last slot before `end` that has an index node. Under the pool's lock.
+    /// Returns the last slot before `end` that has an index node. Called under the pool's lock.
     pub(crate) fn last_used(&self, end: u64) -> Option<u64> {
         let end = u32::try_from(end).unwrap_or(u32::MAX);
         self.slots().range(..end).next_back().map(|slot| u64::from(*slot))
     }
 
-    /// Slots that have an index node.
+    /// Number of slots that have an index node.
     pub(crate) fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed) // Relaxed: under the lock.
     }
 
-    /// Makes sure that the slot has a word.
+    /// Makes sure that the slot has a word. Returns false if the allocation fails.
     pub(crate) fn make(&self, slot: u32) -> bool {
         #[cfg(test)]
         if slot >= NO_MEMORY_FROM.get() {
@@ -186,7 +188,7 @@ impl Top {
         self.words.make(slot)
     }
 
-    /// Opens the short way, for that many leaves. What lies beyond goes the long way.
+    /// Allocates the shortcut table for `leaves` leaves, up to a bound; further leaves are found by a walk.
     pub(crate) fn open(&self, leaves: u64) {
         if self.places.get().is_none()
             && let Some(places) = super::arena::zeroed(leaves.clamp(1, MAX_PLACES) as usize)
@@ -201,7 +203,7 @@ impl Top {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// The short ways as they are now, to all leaves: for a writer, those without a tag.
+    /// Returns the shortcut table in the current epoch. For a writer, words with `TAGGED` are invalid.
     #[inline(always)]
     pub(crate) fn ways(&self, write: bool) -> Ways<'_> {
         let epoch = self.epoch() << EPOCH_SHIFT;
@@ -209,29 +211,31 @@ impl Top {
         Ways { places, epoch, looked_at: if write { !0 } else { !TAGGED } }
     }
 
-    /// A lookup that took `epoch` before it began has found a leaf, whose first entry has this number.
+    /// Stores the leaf of `place`, whose first entry has this number. `epoch` was read before the walk (T1).
     pub(crate) fn remember(&self, epoch: u64, place: u64, first_entry: u64, tagged: bool) {
         let Some(word) = self.places.get().and_then(|places| places.get(place as usize)) else { return };
+        // A number this large does not fit the word; the place stays on the slow path.
         if first_entry >= TAGGED || epoch == EMPTYING {
             return;
         }
         let tagged = if tagged { TAGGED } else { 0 };
         let short = epoch << EPOCH_SHIFT | tagged | first_entry;
-        // Release: pairs with the Acquire in `Ways::short`. Acquire: with the Release in `forget`, whose zero this may
-        // replace, or that of another who did.
+        // Release: pairs with the Acquire in `Ways::short`. Acquire: pairs with the Release in `forget`, if this
+        // replaces its zero, or with the Release of another lookup here.
         word.swap(short, Ordering::AcqRel);
         if self.epoch() != epoch {
-            // Relaxed, both: who sees none takes the long way.
+            // Relaxed, both: a lookup that finds 0 walks from the top instead.
             let _ = word.compare_exchange(short, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
-    /// The ways have changed (T1). Under the pool's lock.
+    /// Invalidates the shortcut table, as paths have changed (T1). Called under the pool's lock.
     pub(crate) fn forget(&self) {
         let mut next = self.epoch.load(Ordering::Relaxed) + 1; // Relaxed: under the lock.
         if next > LAST_EPOCH {
-            // Numbers begin again: nothing of the old ones may be left. Epoch 0 never counts, and who is late with an
-            // old one sees this one, behind the zero in whose place it puts its word.
+            // Epochs start again, so no word of an old one may remain. Epoch 0 is never valid. The swap of a late
+            // lookup is either overwritten by the zero, or it replaces the zero: then the lookup next reads `EMPTYING`
+            // or a later epoch, and removes its word.
             self.epoch.store(EMPTYING, Ordering::Release); // Release: pairs with the Acquire in `epoch`
             let places = self.places.get().map_or(&[][..], |places| places);
             // Release: pairs with the swap in `remember`

@@ -1,7 +1,7 @@
-//! Whole maps: a top gets what another one has.
+//! Sharing whole maps between tops.
 //!
-//! Owns sharing between tops, slot by slot: of copies, of copies that never came to be, and of rollbacks. What is below
-//! the slots is changed by [`tree`](super::tree) alone.
+//! Owns sharing between tops, slot by slot: for copies, for undone copies, and for rollbacks. Levels below the slots
+//! are changed by [`tree`](super::tree) alone.
 //!
 //! Called by changes of the table, under the pool's lock.
 
@@ -12,8 +12,8 @@ use super::tree::Tree;
 use super::{TAG, Top, id_of};
 
 impl Tree {
-    /// The new top has what the old one has: every node gets another parent, every way a tag on both sides. After an
-    /// error it has nothing.
+    /// Shares all nodes of `from` with `to`: each index node gets another parent, and the slots of both tops a tag. On
+    /// an error `to` is left empty.
     pub(crate) fn share(&mut self, from: &Top, to: &Top, slots: u64) -> Result<(), Status> {
         let mut next = 0;
         while let Some(at) = from.next_used(next, slots) {
@@ -36,10 +36,11 @@ impl Tree {
         Ok(())
     }
 
-    /// The top has what another one has, as after [`Tree::share`]; the nodes that it had, which are to be
-    /// [put](Tree::put_exchanged), each at its time. An error changes nothing.
+    /// Replaces the map of `to` by the map of `from`, which is then shared as by [`Tree::share`]. Returns the index
+    /// nodes that `to` had. The caller must [put](Tree::put_exchanged) them, one at a time. An error changes nothing.
     pub(crate) fn exchange(&mut self, from: &Top, to: &Top, slots: (u64, u64)) -> Result<Vec<u32>, Status> {
         let mut next = 0;
+        // Makes all words first: this is the only step that can fail, and nothing has changed yet.
         while let Some(at) = from.next_used(next, slots.0) {
             if !to.make(at as u32) {
                 return Err(Status::NoMem);
@@ -68,9 +69,9 @@ impl Tree {
         Ok(old)
     }
 
-    /// A top that nobody has looked anything up through, and that no checkpoint has, gives back what it got by
-    /// [`Tree::share`]: at once, without a commit and without a grace. Writes to the one that it got it from may be
-    /// under way; with another parent for a while longer the nodes, and then the units, would be moved under them.
+    /// Undoes [`Tree::share`] for a top that was never used for lookups and is in no checkpoint. Does so at once,
+    /// without a commit or a grace: a deferred release would keep the second parent for a while, and changes of the
+    /// source would then have to copy nodes and units to which writes are in flight.
     pub(crate) fn unshare(&mut self, top: &Top, slots: u64) {
         while let Some(at) = top.next_used(0, slots) {
             let at = at as u32;

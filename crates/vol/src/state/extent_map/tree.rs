@@ -1,12 +1,13 @@
-//! Changes of maps, under the pool's lock: ways that belong to one volume alone, copies of shared nodes, entries.
+//! Changes of extent maps, under the pool's lock: making paths exclusive, copying shared nodes, storing entries.
 //!
-//! Owns which nodes, units and pages are in use, and the stores that lookups race with. Does not own what is recorded
-//! of a change, nor when what was given up may be used again: it collects that in [`Freed`].
+//! Owns the reference counts of nodes, units and pages, and the stores that lock-free lookups race with. Does not own
+//! journal records, nor the time at which released space is reused: it collects what is released in [`Freed`].
 //!
-//! - I1: a node is changed only when it has one parent (or, while a snapshot settles, for both at once). A parent that
-//!   has let it go counts until that has passed the gate ([`limbo`](crate::state::limbo)).
-//! - I2: what a lookup can reach is complete: numbers and entries are stored last.
-//! - I3: a node or unit that an owner has let go is in [`Tree::freed`], once for each such owner, under the owner's
+//! - I1: a node is changed in place only while it has one parent (a settling snapshot changes it for both parents at
+//!   once). A parent that has released the node still counts as one until the release has passed the deferred-free
+//!   queue ([`limbo`](crate::state::limbo)).
+//! - I2: every node that a lookup can reach is complete: node numbers and entries are stored last.
+//! - I3: a node or unit that an owner has released is in [`Tree::freed`], once for each such owner, under that owner's
 //!   grace.
 //!
 //! Called by volumes, snapshots, checkpoints and recovery.
@@ -23,7 +24,7 @@ use crate::state::alloc::pages::Pages;
 use crate::state::alloc::{MAX_OWNERS, Units};
 use crate::state::freed::{Freed, LetGo};
 
-/// All maps of a pool, and the space they lie in.
+/// All extent maps of a pool, and the allocators of its units and metadata pages.
 #[derive(Debug)]
 pub(crate) struct Tree {
     pub(crate) map: Arc<ExtentMap>,
@@ -31,37 +32,37 @@ pub(crate) struct Tree {
     pub(crate) leaves: Nodes,
     pub(crate) units: Units,
     pub(crate) pages: Pages,
-    /// What owners have let go since the last commit.
+    /// Releases by owners since the last commit.
     pub(crate) freed: LetGo,
-    /// What is below a node that passes the gate, while it passes.
+    /// Children of the node that `Tree::reclaim` is working on. Empty between calls.
     passing: Freed,
-    /// Entries that giving up and sharing have looked at, since the lock was taken or a part was begun.
+    /// Entries visited by releases and by sharing, since the lock was taken or the current part was begun.
     pub(super) work: u64,
-    /// What changes of maps have cost since the last checkpoint ([`work`](super::work)).
+    /// Replay cost of the map changes since the last checkpoint ([`work`](super::work)).
     pub(crate) cost: u64,
-    /// Entries and words of nodes that were looked at or zeroed, ever.
+    /// Entries and node words visited or zeroed since the pool was opened.
     #[cfg(test)]
     pub(crate) looked: u64,
-    /// The most work under one hold of the lock.
+    /// Largest `work` under one hold of the lock.
     #[cfg(any(debug_assertions, test))]
     pub(crate) most_work: u64,
-    /// The most pages that were made under one hold of the lock.
+    /// Largest number of checkpoint pages made under one hold of the lock.
     #[cfg(any(debug_assertions, test))]
     pub(crate) most_pages: u64,
-    /// Recovery: owners of units are counted when the maps are complete, and nobody looks anything up, so that nodes
-    /// are free at once.
+    /// Set during recovery, which counts the owners of units once all maps are complete. There are no lookups yet, so
+    /// released nodes are free at once.
     pub(crate) counts_later: bool,
-    /// Recovery: leaves that the journal has changed.
+    /// Present during replay: cache of the leaves that the journal has changed.
     pub(super) known: Option<Box<Known>>,
-    /// Records whose leaf was looked for from the number of its volume on, ever.
+    /// Replayed records whose leaf was not in `known` and needed a walk from the volume's top.
     #[cfg(test)]
     pub(crate) walked: u64,
 }
 
-/// Who lets go: those in this grace may still use it.
+/// Grace of the owner that releases something. `None` for an item that has passed the deferred-free queue.
 type By<'a> = Option<&'a Arc<Grace>>;
 
-/// Where a unit's entry is, on a way that may be changed.
+/// Place of a unit's entry: leaf and index in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EntryPlace {
     pub(crate) leaf: u32,
@@ -101,8 +102,8 @@ impl Tree {
         (top, child, unit as usize & (geometry.leaf_entries() - 1))
     }
 
-    /// The place of a unit on a way that belongs to this top alone: missing nodes are made, shared ones copied. All of
-    /// the way is dirty then.
+    /// Makes the path to `unit` exclusive to `top` and returns the entry's place. Creates missing nodes, copies shared
+    /// ones, and marks the path dirty.
     pub(crate) fn own(&mut self, top: &Top, unit: u64) -> Result<EntryPlace, Status> {
         if let Some(place) = self.own_way(top, unit) {
             return Ok(place);
@@ -121,7 +122,8 @@ impl Tree {
         Ok(EntryPlace { leaf: leaf?.0, slot })
     }
 
-    /// What [`Tree::own`] gives where the way is there and this top's own, which is nearly always: nothing is made.
+    /// Fast path of [`Tree::own`]: returns the place of the entry if both nodes above it exist and neither link is
+    /// tagged as shared, and marks these nodes dirty. Otherwise returns `None`.
     pub(crate) fn own_way(&mut self, top: &Top, unit: u64) -> Option<EntryPlace> {
         let (at, child, slot) = self.split(unit);
         // Relaxed, both: we are under the lock that all stores are made under.
@@ -135,7 +137,8 @@ impl Tree {
         Some(EntryPlace { leaf: id_of(second), slot })
     }
 
-    /// The place of a unit as it is, to change what all who have it see; its way becomes dirty.
+    /// Returns the place of `unit` without copying shared nodes, and marks its path dirty. A change made there is
+    /// visible to every volume that shares the leaf.
     pub(crate) fn touch(&mut self, top: &Top, unit: u64) -> Option<EntryPlace> {
         let (at, child, slot) = self.split(unit);
         // Relaxed, both: we are under the lock that all stores are made under.
@@ -149,7 +152,8 @@ impl Tree {
         Some(EntryPlace { leaf, slot })
     }
 
-    /// An index node of this way alone, and whether the way has changed.
+    /// Returns an index node that only slot `at` of `top` refers to, and true if existing links of the path have
+    /// changed.
     fn own_index(&mut self, top: &Top, at: u32, map: &ExtentMap) -> Result<(u32, bool), Status> {
         let word = top.word(at).ok_or(Status::NoMem)?.load(Ordering::Relaxed); // Relaxed: under the lock.
         let old = id_of(word);
@@ -183,7 +187,7 @@ impl Tree {
         Ok((new, true))
     }
 
-    /// A leaf of this way alone, and whether the way has changed.
+    /// Returns a leaf that only `index_word` refers to, and true if existing links of the path have changed.
     fn own_leaf(
         &mut self,
         top: &Top,
@@ -216,7 +220,7 @@ impl Tree {
         Ok((new, true))
     }
 
-    /// Whether the leaf of a unit is reached from more than one top.
+    /// Returns whether the leaf of `unit` is reachable from more than one top.
     #[cfg(any(debug_assertions, test))]
     pub(crate) fn is_way_shared(&self, top: &Top, unit: u64) -> bool {
         let (at, child, _) = self.split(unit);
@@ -226,8 +230,8 @@ impl Tree {
         self.index.is_shared(index) || self.leaves.is_shared(leaf)
     }
 
-    /// Whether each unit of a leaf may have one more owner. Owners that wait at the gate count, so there may be more of
-    /// them than volumes.
+    /// Returns whether each unit of `leaf` may get one more owner. Owners in the deferred-free queue count too, so a
+    /// unit may have more owners than there are volumes.
     fn can_share(&self, leaf: u32, map: &ExtentMap) -> bool {
         let words = map.leaves.node(leaf).unwrap_or_default();
         // Relaxed: under the lock.
@@ -260,7 +264,7 @@ impl Tree {
         self.leaves.add_written(new, self.leaves.node(old).written, 0);
     }
 
-    /// An index node without children.
+    /// Allocates an index node without children.
     pub(crate) fn new_index(&mut self, map: &ExtentMap) -> Result<u32, Status> {
         let (id, blank) = self.index.take().ok_or(Status::NoMem)?;
         self.count_node();
@@ -276,7 +280,7 @@ impl Tree {
         Ok(id)
     }
 
-    /// A leaf of holes.
+    /// Allocates a leaf that consists of holes.
     pub(crate) fn new_leaf(&mut self, map: &ExtentMap) -> Result<u32, Status> {
         let (id, blank) = self.leaves.take().ok_or(Status::NoMem)?;
         self.count_node();
@@ -298,7 +302,8 @@ impl Tree {
         Entry(self.map.leaves.word(place.leaf, place.slot).map_or(0, |word| word.load(Ordering::Relaxed)))
     }
 
-    /// Stores an entry with the same space (or none in both), other flags. The written bits stay what they are.
+    /// Stores the flags of `entry`. The unit of `entry` is that of the present entry, or both are holes. Keeps the
+    /// written bits.
     #[inline]
     pub(crate) fn store(&self, place: EntryPlace, entry: Entry) {
         if let Some(word) = self.map.leaves.word(place.leaf, place.slot) {
@@ -310,14 +315,14 @@ impl Tree {
         }
     }
 
-    /// Gives a hole space.
+    /// Stores `entry`, which has a unit, in place of a hole.
     pub(crate) fn install(&mut self, place: EntryPlace, entry: Entry) {
         debug_assert!(!self.entry(place).is_alloc() && entry.is_alloc());
         self.leaves.add_used(place.leaf, 1);
         self.store(place, entry);
     }
 
-    /// Another unit in the place of the one that the entry has; the written bits are the same.
+    /// Replaces the unit of an entry and releases the old one. Keeps the written bits.
     pub(crate) fn replace(&mut self, top: &Top, place: EntryPlace, entry: Entry) {
         let old = self.entry(place);
         debug_assert!(old.is_alloc() && entry.is_alloc());
@@ -325,13 +330,13 @@ impl Tree {
         self.put_unit(old.phys(), Some(top.grace()));
     }
 
-    /// Makes a hole of an entry with space; its unit loses an owner.
+    /// Turns an allocated entry into a hole and releases its unit.
     pub(crate) fn unmap(&mut self, top: &Top, place: EntryPlace) {
         let unit = self.make_hole(place);
         self.put_unit(unit, Some(top.grace()));
     }
 
-    /// Makes a hole of an entry with space; its unit, which has all its owners still.
+    /// Turns an allocated entry into a hole. Returns its unit without releasing it.
     pub(super) fn make_hole(&mut self, place: EntryPlace) -> u64 {
         let old = self.entry(place);
         debug_assert!(old.is_alloc());
@@ -342,21 +347,21 @@ impl Tree {
         old.phys()
     }
 
-    /// What a replay knows of a leaf stays true.
+    /// Keeps the replay cache up to date (K2 of `known`).
     pub(super) fn note_space(&mut self, place: EntryPlace, has: bool) {
         if let Some(known) = &mut self.known {
             known.set_space(place.leaf, place.slot, has);
         }
     }
 
-    /// Gives a unit up that a volume was given and that nobody has seen.
+    /// Releases a unit that was allocated for a volume but never stored in its map.
     pub(crate) fn give_back(&mut self, top: &Top, unit: u64) {
         if self.units.put(unit) {
             self.freed.by(top.grace()).unit(unit);
         }
     }
 
-    /// Where it waits what is let go by those in a grace; or, without one, what passes the gate just now.
+    /// Returns the list for releases under `grace`. Without a grace, returns the list that `Tree::reclaim` collects.
     fn freed_by(&mut self, grace: By<'_>) -> &mut Freed {
         match grace {
             Some(grace) => self.freed.by(grace),
@@ -370,14 +375,17 @@ impl Tree {
             return;
         }
         if self.units.owners(unit) > 1 {
+            // The owner stays counted until the release is durable and its readers are gone: with one owner, the unit
+            // would be written in place.
             self.freed_by(by).shared_units.push(unit);
         } else if self.units.put(unit) {
             self.freed_by(by).unit(unit);
         }
     }
 
-    /// A part of what has passed the gate: about `most` entries of what has other owners lose the one that let go, then
-    /// as many units and nodes without owners are free. `freed` is what is left to do.
+    /// Frees part of the items in `freed`, which have passed the deferred-free queue, with about `most` entries of
+    /// work: first drops one owner of each shared node and unit, then frees nodes and units without owners. The rest
+    /// stays in `freed`.
     pub(crate) fn reclaim(&mut self, freed: &mut Freed, most: u64) {
         let end = self.work.saturating_add(most);
         while self.work < end && freed.has_shared() {
@@ -391,8 +399,8 @@ impl Tree {
                 self.passing.unit(unit);
             }
             self.work += 1;
-            // What was below a node that had no other parent passes with it: each of its parents has waited for those
-            // who went through that parent, and nobody reached it another way.
+            // The children of a node without another parent are freed without a second wait: each parent of that node
+            // waited for its own readers, and no other path led to the children.
             freed.append(std::mem::take(&mut self.passing));
         }
         let part = freed.take_some(end.saturating_sub(self.work));
@@ -404,7 +412,7 @@ impl Tree {
         part.leaves.iter().for_each(|id| self.leaves.release(*id));
     }
 
-    /// How many units have space of so many from a place on, all of one leaf.
+    /// Returns the number of entries that have a unit, among `count` entries of one leaf from a place on.
     pub(crate) fn with_space(&mut self, EntryPlace { leaf, slot }: EntryPlace, count: u64) -> usize {
         let map = Arc::clone(&self.map);
         let words = map.leaves.node(leaf).unwrap_or_default();
@@ -415,7 +423,7 @@ impl Tree {
             words.iter().filter(|word| Entry(word.load(Ordering::Relaxed)).is_alloc()).count()
         };
         self.look((end - slot).min(words.len() - (end - slot)));
-        // The leaf knows how many there are, so the smaller part tells.
+        // The leaf has a count of all its entries with a unit, so it is enough to count the smaller part of the leaf.
         if (end - slot) * 2 > words.len() {
             used.saturating_sub(with_space(&words[..slot]) + with_space(&words[end..]))
         } else {
@@ -423,7 +431,7 @@ impl Tree {
         }
     }
 
-    /// Makes holes of the first `most` entries with space from this place on, in its leaf.
+    /// Unmaps the first `most` allocated entries of a leaf, starting at `from`.
     pub(crate) fn unmap_some(&mut self, top: &Top, from: EntryPlace, most: usize) {
         let map = Arc::clone(&self.map);
         let words = map.leaves.node(from.leaf).unwrap_or_default().iter().enumerate().skip(from.slot);
@@ -437,7 +445,7 @@ impl Tree {
         self.look(end - from.slot);
     }
 
-    /// Empties one slot of a top. What nobody else has is given up.
+    /// Empties one slot of `top` and releases the index node in it.
     pub(crate) fn drop_slot(&mut self, top: &Top, at: u32) {
         let Some(word) = top.word(at) else { return };
         let id = id_of(word.load(Ordering::Relaxed)); // Relaxed: under the lock.
@@ -448,13 +456,14 @@ impl Tree {
         }
     }
 
-    /// An index node that a top had before [`Tree::exchange`] is let go.
+    /// Releases an index node that `top` had before [`Tree::exchange`].
     pub(crate) fn put_exchanged(&mut self, top: &Top, id: u32) {
         self.put_index(id, Some(top.grace()));
     }
 
-    /// An index node is let go by a parent. While it has others, lookups that went through this one may be in it: it
-    /// has one parent less when they have passed the gate, and until then nobody changes it in place (I1).
+    /// Releases one parent's reference to an index node. If the node has other parents, lookups that came through this
+    /// one may still be inside: the reference is dropped only after they have left, and until then the node is not
+    /// changed in place (I1).
     fn put_index(&mut self, id: u32, by: By<'_>) {
         self.work += 1;
         if self.is_put_later(self.index.is_shared(id)) {
@@ -464,7 +473,8 @@ impl Tree {
         }
     }
 
-    /// Whether what is let go keeps its owner until it has passed the gate. In recovery nobody looks anything up.
+    /// Returns whether a release keeps its reference until it has passed the deferred-free queue. Recovery has no
+    /// lookups to wait for.
     fn is_put_later(&self, shared: bool) -> bool {
         shared && !self.counts_later
     }
@@ -502,7 +512,7 @@ impl Tree {
         let map = Arc::clone(&self.map);
         let entries = map.leaves.node(id).unwrap_or_default().iter();
         let entries = entries.map(|word| Entry(word.load(Ordering::Relaxed))); // Relaxed: under the lock.
-        // In recovery nobody counts the owners of units yet.
+        // In recovery the owners of units are not counted yet.
         let used = if self.counts_later { 0 } else { node.used as usize };
         for entry in entries.filter(|entry| entry.is_alloc()).take(used) {
             self.put_unit(entry.phys(), by);
@@ -519,7 +529,8 @@ impl Tree {
         }
     }
 
-    /// Takes an empty leaf out of its way, and the index node if that is empty then. The way is this top's own.
+    /// Removes the leaf of `unit` from the map if it is empty, and then its index node if that is empty. The path must
+    /// be exclusive to `top`.
     pub(crate) fn prune(&mut self, top: &Top, unit: u64) {
         let (at, child, _) = self.split(unit);
         let Some(top_word) = top.word(at) else { return };
@@ -538,7 +549,7 @@ impl Tree {
         }
     }
 
-    /// Drops a whole leaf of a way that is this top's own as far as its index node.
+    /// Removes the leaf of `unit` with all its entries. Makes the path exclusive down to the index node.
     pub(crate) fn drop_leaf(&mut self, top: &Top, unit: u64) -> Result<(), Status> {
         let (at, child, _) = self.split(unit);
         let map = Arc::clone(&self.map);
@@ -566,14 +577,13 @@ impl Tree {
         self.index.dirty() + self.leaves.dirty()
     }
 
-    /// A checkpoint has all of them ([`Nodes::begin_epoch`]).
+    /// Called when a checkpoint has taken all dirty nodes ([`Nodes::begin_epoch`]).
     pub(crate) fn begin_epoch(&mut self) {
         self.index.begin_epoch();
         self.leaves.begin_epoch();
         self.cost = 0;
     }
 
-    /// Bytes of memory that maps and tables take.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let bits = if self.map.geometry.has_bits_in_entries() { 0 } else { self.map.bits.node_bytes() };
         self.index.live() * self.map.index.node_bytes()
@@ -584,13 +594,12 @@ impl Tree {
     }
 }
 
-/// Whether all words are 0.
 fn is_blank(words: Option<&[AtomicU64]>) -> bool {
     // Relaxed: under the lock.
     words.unwrap_or_default().iter().all(|word| word.load(Ordering::Relaxed) == 0)
 }
 
 fn zero(words: Option<&[AtomicU64]>) {
-    // Relaxed: nobody has the node's number; that is published later.
+    // Relaxed: the node's number is published later.
     words.unwrap_or_default().iter().for_each(|word| word.store(0, Ordering::Relaxed));
 }

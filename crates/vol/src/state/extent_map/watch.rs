@@ -1,7 +1,7 @@
-//! What a lookup could find between any two stores of a change: tests alone look.
+//! Test hook between the stores of a change.
 //!
-//! Lookups take no lock, so each store of a change is seen by itself. Owns the watcher of a thread, which is called
-//! after every store of an entry or of written bits that the thread makes.
+//! Lookups take no lock, so the state after each store of a change is visible to them. Owns a watcher per thread, which
+//! is called after every store of an entry or of written bits by that thread.
 //!
 //! Called by [`tree`](super::tree) and [`bits`](super::bits).
 
@@ -13,7 +13,7 @@ thread_local! {
     static WATCHER: RefCell<Option<Watcher>> = const { RefCell::new(None) };
 }
 
-/// Does something while `watcher` is called after every store of this thread.
+/// Runs `job` while `watcher` is called after every store of this thread.
 pub(crate) fn watched<T>(watcher: impl FnMut() + 'static, job: impl FnOnce() -> T) -> T {
     WATCHER.set(Some(Box::new(watcher)));
     let done = job();
@@ -21,7 +21,7 @@ pub(crate) fn watched<T>(watcher: impl FnMut() + 'static, job: impl FnOnce() -> 
     done
 }
 
-/// An entry or written bits were stored.
+/// Called after each store of an entry or of written bits.
 pub(super) fn stored() {
     WATCHER.with_borrow_mut(|watcher| watcher.as_mut().map_or((), |watcher| watcher()));
 }

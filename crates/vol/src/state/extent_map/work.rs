@@ -1,50 +1,51 @@
-//! How much work changes of maps come to: under one hold of the pool's lock, and for who replays them.
+//! Counters of the work of map changes: under one hold of the pool's lock, and for a later replay.
 //!
-//! Owns the counts and their bounds. The changes themselves are in [`tree`](super::tree) and [`tops`](super::tops).
+//! Owns the counters and their bounds. The changes are in [`tree`](super::tree) and [`tops`](super::tops).
 //!
-//! - W1: what is done under one hold of the lock looks at [`MAX_HELD`] entries at most; debug builds panic beyond.
-//! - W2: all pages of a checkpoint are made under one hold of the lock: [`MAX_PAGES`] at most, counted as the first.
-//! - W3: what changes have cost since the last checkpoint ([`Tree::cost`]), as far as a few bytes of a record stand for
-//!   it, makes one due at [`MOST_COST`]: copies of maps, nodes that are made, discards of parts of leaves, sizes.
-//!   Replaying the journal costs as much again, and is refused when it costs much more ([`Bounds`]).
+//! - W1: one hold of the lock visits at most [`MAX_HELD`] entries; debug builds panic beyond that.
+//! - W2: all pages of a checkpoint are made under one hold of the lock: at most [`MAX_PAGES`]; debug builds panic
+//!   beyond.
+//! - W3: [`Tree::cost`] sums the map changes since the last checkpoint that a few bytes of a record can cause: copies
+//!   of maps, new nodes, discards of parts of leaves, sizes. A checkpoint is due at [`MOST_COST`]. Replaying the
+//!   journal costs as much again, and is refused when it costs much more ([`Bounds`]).
 //!
 //! Called under the pool's lock, and by recovery.
 
 use super::tree::Tree;
 use crate::format::journal::Bounds;
 
-/// Most entries that are looked at under one hold of the pool's lock: those of the used slots of two tops, for a copy
-/// that is undone; a commit and what passes the gate are well below. `docs/volumes.md` has the bound of each holder.
+/// Most entries visited under one hold of the pool's lock. The largest hold undoes a copy, and visits the used slots of
+/// two tops; a commit, or a part of the deferred-free queue, visits far fewer. `docs/volumes.md` has the bound of each
+/// holder.
 #[cfg(any(debug_assertions, test))]
 pub(crate) const MAX_HELD: u64 = 1 << 19;
 
-/// Most pages that a checkpoint makes: 16,384 nodes of maps and what is above them, 22,508 pages of checksums, and the
-/// table of 65,000 volumes.
+/// Most pages that a checkpoint makes: 16,384 map nodes and the pages above them, 22,508 checksum pages, and the table
+/// of 65,000 volumes.
 #[cfg(any(debug_assertions, test))]
 pub(crate) const MAX_PAGES: u64 = 1 << 16;
 
-/// Cost of changes that makes a checkpoint due (W3).
+/// Cost at which a checkpoint is due (W3).
 pub(crate) const MOST_COST: u64 = Bounds::MOST_COST / 4;
 
 impl Tree {
-    /// So many entries more have been looked at, outside of the tree.
+    /// Counts entries visited outside of the tree.
     pub(crate) fn count_work(&mut self, entries: usize) {
         self.work += entries as u64;
     }
 
-    /// A slot of a map is shared with another one.
+    /// Counts a slot shared with another map.
     pub(super) fn count_slot(&mut self) {
         self.work += 1;
         self.look(1);
         self.cost += Bounds::SLOT_COST;
     }
 
-    /// A node is made.
     pub(super) fn count_node(&mut self) {
         self.cost += Bounds::NODE_COST;
     }
 
-    /// So many entries or words of nodes have been looked at, or zeroed: counted for tests alone.
+    /// Counts entries or node words visited or zeroed, in tests only.
     #[inline(always)]
     pub(super) fn look(&mut self, _entries: usize) {
         #[cfg(test)]
@@ -53,7 +54,7 @@ impl Tree {
         }
     }
 
-    /// A record's leaf is looked for from the number of its volume on: counted for tests alone.
+    /// Counts a replayed record that needs a walk from the volume's top, in tests only.
     #[inline(always)]
     pub(crate) fn walk(&mut self) {
         #[cfg(test)]
@@ -62,22 +63,22 @@ impl Tree {
         }
     }
 
-    /// Some units of a leaf are discarded, not all.
+    /// Counts a discard of part of a leaf.
     pub(crate) fn count_part(&mut self) {
         self.cost += Bounds::PART_COST;
     }
 
-    /// A volume has another size, which will be in the journal.
+    /// Counts a change of size that will be in the journal.
     pub(crate) fn count_size(&mut self) {
         self.cost += Bounds::SIZE_COST;
     }
 
-    /// Recovery is over: what it has looked at was under no lock.
+    /// Called at the end of recovery, whose work was not done under the lock.
     pub(crate) fn forget_work(&mut self) {
         self.work = 0;
     }
 
-    /// The lock was taken: what was done under the hold before had a bound (W1).
+    /// Called when the lock is taken: checks the work of the previous hold (W1).
     #[cfg(any(debug_assertions, test))]
     pub(crate) fn begin_hold(&mut self) {
         let work = std::mem::take(&mut self.work);
@@ -85,7 +86,7 @@ impl Tree {
         self.most_work = self.most_work.max(work);
     }
 
-    /// So many pages are made under this hold of the lock (W2).
+    /// Counts pages made under this hold of the lock (W2).
     #[cfg(any(debug_assertions, test))]
     pub(crate) fn count_pages(&mut self, pages: u64) {
         debug_assert!(pages <= MAX_PAGES, "{pages} pages are made under one hold of the pool's lock");

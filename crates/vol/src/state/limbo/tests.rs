@@ -1,4 +1,4 @@
-//! The gate: parts, graces, and owners that are left.
+//! The deferred-free queue: parts, graces, and remaining owners.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::state::alloc::Units;
 use crate::state::extent_map::{ExtentMap, Geometry};
 
-/// A tree on a pool of 200 units, of which those of some runs have so many owners.
+/// Makes a tree on a pool of 200 units. The units of `runs` have `owners` owners each.
 fn tree(runs: &[(u64, u64)], owners: u16) -> Tree {
     let mut units = Units::new(200);
     for unit in runs.iter().flat_map(|&(first, count)| first..first + count) {
@@ -18,7 +18,7 @@ fn tree(runs: &[(u64, u64)], owners: u16) -> Tree {
     Tree::new(Arc::new(ExtentMap::new(Geometry::new(16))), units)
 }
 
-/// An owner whose readers are in this grace lets units go.
+/// Releases units of an owner whose readers are in `grace`.
 fn let_go(tree: &mut Tree, grace: &Arc<Grace>, runs: &[(u64, u64)]) -> LetGo {
     let mut let_go = LetGo::default();
     let freed = let_go.by(grace);
@@ -57,7 +57,7 @@ fn nothing_passes_before_its_grace() {
     limbo.committed(let_go(&mut tree, &grace, &[(1, 2)]));
     assert!(!limbo.advance(&mut tree, 100) && !limbo.is_empty());
     seat.leave();
-    // What came later waits for a grace of its own.
+    // A later release waits for another grace.
     limbo.committed(let_go(&mut tree, &grace, &[(50, 1)]));
     assert!(limbo.advance(&mut tree, 100), "its grace is over");
     assert_eq!(tree.units.counts().limbo, 1, "the later one waits");
@@ -145,18 +145,18 @@ fn a_unit_that_two_owners_let_go_waits_for_the_readers_of_both() {
     }
 }
 
-/// Owners with I/O under way, units that they have and let go, and what is known of each letting go.
+/// Model of owners with I/O in flight, the units that they have, and their releases.
 struct Owners {
     tree: Tree,
     limbo: Limbo,
     graces: [Arc<Grace>; 3],
     seats: [Seat; 3],
-    /// The I/O under way of each owner, by its number.
+    /// I/O in flight of each owner, by number.
     ios: [BTreeMap<u64, Phase>; 3],
     begun: u64,
     holders: BTreeMap<u64, BTreeSet<usize>>,
-    /// Of each unit that was let go: who did so, and the I/O of that owner which was under way when that was committed;
-    /// none before.
+    /// Releases as (unit, owner, I/O of that owner that was in flight when the release was committed). The last part is
+    /// `None` before the commit.
     gone: Vec<(u64, usize, Option<BTreeSet<u64>>)>,
     let_go: LetGo,
 }
@@ -170,7 +170,7 @@ impl Owners {
         Owners { tree, limbo, graces, seats, ios, begun: 0, holders: BTreeMap::new(), gone: Vec::new(), let_go }
     }
 
-    /// How many of those who let a unit go may still use it.
+    /// Number of owners that have released a unit and may still use it.
     fn blocked(&self, unit: u64) -> usize {
         let uses = |(of, by, ios): &&(u64, usize, Option<BTreeSet<u64>>)| {
             let in_use = |ios: &BTreeSet<u64>| ios.iter().any(|io| self.ios[*by].contains_key(io));
@@ -224,14 +224,14 @@ impl Owners {
             }
             _ => _ = self.limbo.advance(&mut self.tree, rng.below(4) + 1),
         }
-        // Whoever has a unit alone writes to it in place: not while one that let it go may use it.
+        // A single owner writes in place, so an owner that may still use the unit must still be counted.
         for (unit, holders) in &self.holders {
             let counted = usize::from(self.tree.units.owners(*unit));
             assert!(counted >= holders.len() + self.blocked(*unit), "unit {unit} counts {counted} owners");
         }
     }
 
-    /// All I/O ends, and all that was let go is committed: everything passes, and nothing else does.
+    /// Ends all I/O and commits all releases: everything released passes, and nothing else does.
     fn end(mut self) {
         for (owner, ios) in self.ios.iter_mut().enumerate() {
             std::mem::take(ios).into_values().for_each(|phase| self.seats[owner].uncount(phase));

@@ -1,4 +1,4 @@
-//! What a name is.
+//! Rules of names.
 
 use super::*;
 

@@ -1,9 +1,9 @@
-//! The checksums in memory: one number for each block of the regions that have data, found without a lock.
+//! Memory of the checksums: one word for each block of the regions that have data, read without a lock.
 //!
-//! Owns the memory. A region's node has its flags in word 0, then its checksums. Memory takes 4 bytes for each 4 KiB
-//! of the regions in use (1 GiB for each TiB), in chunks that the system gives out page by page as they are touched.
+//! Owns the memory. A region's node has its flags in word 0, then its checksums. Memory takes 4 bytes for each 4 KiB of
+//! the regions in use (1 GiB per TiB), in chunks that the system provides page by page as they are touched.
 //!
-//! - A1: a chunk, once there, stays until the arena is dropped.
+//! - A1: a chunk stays until the arena is dropped.
 
 use std::sync::OnceLock;
 
@@ -16,10 +16,10 @@ const NODE_SHIFT: u32 = 10;
 const _: () = assert!(MAX_SUMS < 1 << NODE_SHIFT);
 /// Nodes of the first chunk, as a power of two.
 const FIRST_SHIFT: u32 = 4;
-/// Chunks: more nodes than a pool has regions.
+/// Number of chunks: enough for the regions of the largest pool.
 const CHUNKS: usize = 36;
 
-/// Nodes by the number of their region.
+/// Nodes by region number.
 #[derive(Debug)]
 pub(crate) struct SumArena {
     chunks: [OnceLock<Box<[AtomicU32]>>; CHUNKS],
@@ -30,14 +30,14 @@ impl SumArena {
         SumArena { chunks: [const { OnceLock::new() }; CHUNKS] }
     }
 
-    /// The node of a region; none if nobody made it.
+    /// Returns the node of a region; `None` if it was never made.
     #[inline]
     pub(crate) fn node(&self, region: u64) -> Option<&[AtomicU32]> {
         let (chunk, node) = place(region);
         self.chunks.get(chunk)?.get()?.get(node << NODE_SHIFT..(node + 1) << NODE_SHIFT)
     }
 
-    /// Makes sure that a region has memory; false when the system has none left.
+    /// Makes sure that a region has memory. Returns false if the allocation fails.
     pub(crate) fn make(&self, region: u64) -> bool {
         let (chunk, _) = place(region);
         let Some(cell) = self.chunks.get(chunk) else { return false };
@@ -50,9 +50,10 @@ impl SumArena {
     }
 }
 
-/// Chunk of a region, and its number within the chunk.
+/// Chunk of a region, and its index in the chunk.
 #[inline]
 fn place(region: u64) -> (usize, usize) {
+    // Adding the size of the first chunk makes the position of the highest bit the number of the chunk.
     let shifted = region + (1 << FIRST_SHIFT);
     let log = shifted.ilog2();
     ((log - FIRST_SHIFT) as usize, (shifted - (1 << log)) as usize)
@@ -64,7 +65,7 @@ fn zeroed(words: usize) -> Option<Box<[AtomicU32]>> {
     <[AtomicU32]>::new_box_zeroed_with_elems(words).ok()
 }
 
-/// The model checker's atomics are no plain words.
+/// Variant for model checkers, whose atomics cannot be made from zeroed memory.
 #[cfg(any(shuttle, sheave_mesi))]
 fn zeroed(words: usize) -> Option<Box<[AtomicU32]>> {
     Some((0..words).map(|_| AtomicU32::new(0)).collect())

@@ -1,9 +1,10 @@
-//! What an I/O on a volume with checksums does at its end, as far as that takes no reading.
+//! Completion of I/O on volumes with checksums, when nothing must be read from the device.
 //!
-//! Owns the order at the end of a write: checksums stored, region marked, write ended. All of it runs on a ring's
-//! thread and never blocks; what takes reading is in [`verify`](crate::engine::sums::verify).
+//! Owns the order of a write's completion: checksums are stored, the region is marked dirty, the write ends in its
+//! stripes. All of it runs on a ring's thread and never blocks; completions that must read are in
+//! [`verify`](crate::engine::sums::verify).
 //!
-//! - D1: every `begin` of a write is followed by one `end`, whatever became of the data.
+//! - D1: every `begin` of a write is followed by one `end`, whether the write succeeded or not.
 
 use sheave_base::status::Status;
 use sheave_iomap::mapping::MapFlags;
@@ -13,7 +14,7 @@ use super::{Sums, crc};
 use crate::format::BLOCK;
 use crate::format::BLOCK_SHIFT;
 
-/// The blocks of a mapping, by their numbers in the pool.
+/// Pool blocks of a mapping.
 pub(crate) fn blocks(piece: &Mapping) -> std::ops::Range<u64> {
     let first = piece.addr >> BLOCK_SHIFT;
     first..first + (piece.len >> BLOCK_SHIFT)
@@ -24,17 +25,17 @@ pub(crate) fn is_summed(piece: &&Mapping) -> bool {
 }
 
 impl Sums {
-    /// A bio of a write to this mapping is about to be sent.
+    /// Called before the bio of a write to this mapping is submitted.
     pub(crate) fn begin(&self, piece: &Mapping) {
         blocks(piece).for_each(|block| self.stripes.begin(block));
     }
 
-    /// It was not sent.
+    /// Called in place of `end` if that bio was not submitted.
     pub(crate) fn abort(&self, piece: &Mapping) {
         blocks(piece).for_each(|block| self.stripes.end(block));
     }
 
-    /// The end of an I/O; `Again` when that takes reading.
+    /// Completes an I/O. Fails with `Again` if blocks must be read from the device first.
     pub(crate) fn end(&self, done: &SummedDone<'_>) -> Result<(), Status> {
         if done.write { self.end_write(done) } else { self.verify(done) }
     }
@@ -46,7 +47,8 @@ impl Sums {
         self.end_alone(done)
     }
 
-    /// `Again` when what lies on the device is to be read: the write failed, or was not alone.
+    /// Completes a write whose blocks have no marks, or whose marks the caller removes. Fails with `Again` if its
+    /// blocks must be read back: the write failed, or overlapped another one.
     pub(crate) fn end_alone(&self, done: &SummedDone<'_>) -> Result<(), Status> {
         if !done.status.is_ok() || !self.store(done) {
             return Err(Status::Again);
@@ -55,17 +57,18 @@ impl Sums {
         if written().any(|block| self.stripes.clashes(block)) {
             return Err(Status::Again);
         }
-        // Another write to a later block may begin just now, and that block stays as it is until this write ends.
+        // Another write may begin on a later block after the check above, and clash with this one. `end_all_alone` then
+        // ends none of the blocks.
         if self.stripes.end_all_alone(written()) { Ok(()) } else { Err(Status::Again) }
     }
 
-    /// Whether a mapping has marked blocks: a load for each region, as long as it has none.
+    /// Returns whether a mapping has marked blocks. Costs one load for each region without marks.
     fn meets_mark(&self, piece: &Mapping) -> bool {
         let regions = self.region_at(piece.addr)..=self.region_at(piece.addr + piece.len - 1);
         regions.into_iter().any(|region| self.has_marks(region)) && blocks(piece).any(|block| self.is_marked(block))
     }
 
-    /// Sums up what was written; false when the memory is not what the mappings say.
+    /// Stores the checksums of the written data. Returns false if the memory does not match the mappings.
     fn store(&self, done: &SummedDone<'_>) -> bool {
         done.pieces.iter().filter(is_summed).all(|piece| {
             let first = blocks(piece).start;
@@ -92,7 +95,8 @@ impl Sums {
         Ok(())
     }
 
-    /// A unit was copied: its blocks take their checksums along, also those that do not match.
+    /// Copies the checksums of a unit to its copy, also those that do not match the data, so that the copy of a bad
+    /// block is bad.
     pub(crate) fn copied(&self, from: u64, to: u64) {
         let blocks = 1 << self.unit_shift;
         let (from, start) = (from << self.unit_shift, to << self.unit_shift);

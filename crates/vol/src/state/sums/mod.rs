@@ -2,24 +2,26 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`arena`] | the numbers in memory |
-//! | [`stripes`] | which blocks are being written |
-//! | [`regions`] | what is open and what changed, under the pool's lock; what a checkpoint writes of it |
-//! | [`data`] | what an I/O does at its end: sums up what was written, compares what was read |
-//! | [`unknown`] | which blocks could not be read when their checksums were to be computed |
-//! | [`marks`] | which blocks were told bad, and stay so |
+//! | [`arena`] | memory of the checksums |
+//! | [`stripes`] | blocks with writes in flight |
+//! | [`regions`] | which regions are open or changed, under the pool's lock; their checkpoint pages |
+//! | [`data`] | completion of I/O: stores checksums of writes, verifies reads |
+//! | [`unknown`] | blocks that could not be read when their checksums were due |
+//! | [`marks`] | blocks that were reported bad, and stay so |
 //!
-//! Checksums belong to blocks of the pool, so that what snapshots share has one. A write stores them when its data is
-//! on the device, before the written bits; a read compares. Volumes of such a pool have blocks of 4 KiB.
+//! Checksums belong to blocks of the pool, so snapshots that share a block share its checksum. A write stores them when
+//! its data is on the device, before the written bits; a read compares. Volumes of such a pool have blocks of 4 KiB.
 //!
 //! Invariants:
-//! - S1: data is written only to regions that are [open](Sums::is_open), and a region is open only while that is
-//!   durable: so after a crash the checksums of all that may have been under way are computed anew, and no others.
-//!   Copies that a write makes of shared units are data too.
-//! - S2: a checksum is stored before its region is marked dirty; a checkpoint takes the mark before it reads checksums.
-//! - S3: of writes to one block at once, whoever ends last reads the block back ([`Stripes`]); what cannot be read is
-//!   [`unknown`], not bad.
-//! - S4: a mismatch is one only when no write was under way between two looks and a read in between.
+//! - S1: data, including copies of shared units, is written only to regions that are [open](Sums::is_open), and a
+//!   region is open only while its open state is durable. So after a crash the checksums of all blocks that may have
+//!   had writes in flight are computed anew, and no others.
+//! - S2: a checksum is stored before its region is marked dirty; a checkpoint clears the dirty flag before it reads
+//!   checksums.
+//! - S3: of concurrent writes to one block, the last to end reads the block back ([`Stripes`]). A block that cannot be
+//!   read is [`unknown`], not bad.
+//! - S4: a mismatch counts only if the block was read between two looks at its stripe and no write was in flight from
+//!   the first to the second.
 
 mod arena;
 pub(crate) mod data;
@@ -41,48 +43,47 @@ use crate::format::BLOCK_SHIFT;
 use crate::format::page::sums::Marked;
 use crate::format::superblock::Geometry;
 
-/// Flags of a region: data may be written.
+/// Flag of a region: data may be written (S1).
 const OPEN: u32 = 1;
-/// Checksums have changed since the last checkpoint.
+/// Flag of a region: checksums have changed since the last checkpoint.
 const DIRTY: u32 = 2;
 
-/// The checksum of a block's data.
+/// CRC32C of a block's data.
 #[inline]
 pub(crate) fn crc(block: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, block) as u32
 }
 
-/// The checksums of a pool, used without its lock.
+/// The checksums of a pool. Usable without the pool's lock.
 #[derive(Debug)]
 pub(crate) struct Sums {
     pub(crate) arena: SumArena,
     pub(crate) stripes: Stripes,
     unit_shift: u32,
     region_units: u64,
-    /// One at a time reads blocks back (S3).
+    /// Held while blocks are read back (S3).
     pub(crate) repair: Mutex<()>,
     pub(crate) mismatches: AtomicU64,
     marks: Marks,
     unknown: Unknown,
-    /// Checksums that opening the pool computed and that were others before.
+    /// Number of checksums that recovery computed and that differed from the stored ones, and of those that were later
+    /// accepted for unreadable blocks.
     pub(crate) rebuilt: AtomicU64,
 }
 
-/// The marks of bad blocks; what is done with them is in [`marks`].
+/// Marks of bad blocks; its methods are in [`marks`].
 #[derive(Debug, Default)]
 pub(crate) struct Marks(Mutex<MarkTable>);
 
-/// What is under its lock.
 #[derive(Debug, Default)]
 pub(crate) struct MarkTable {
     regions: BTreeMap<u64, Marked>,
-    /// How many marks were set, and how many of the first of them are surely durable.
+    /// Count of marks set so far, and the count up to which they are known to be durable.
     set: u64,
     durable: u64,
 }
 
-/// The checksums that blocks had which could not be read, by region and block; what is done with them is in
-/// [`unknown`].
+/// Old checksums of blocks that could not be read, by region and block; its methods are in [`unknown`].
 #[derive(Debug, Default)]
 pub(crate) struct Unknown(Mutex<BTreeMap<(u64, u64), u32>>);
 
@@ -101,35 +102,34 @@ impl Sums {
         }
     }
 
-    /// Blocks that did not match since the pool was opened.
+    /// Mismatches since the pool was opened.
     pub(crate) fn mismatches(&self) -> u64 {
         self.mismatches.load(Ordering::Relaxed) // Relaxed: a statistic.
     }
 
-    /// Blocks that were believed as they lay on the device when the pool was opened.
+    /// Blocks whose data was accepted as found, with a checksum that differed from the stored one.
     pub(crate) fn rebuilt(&self) -> u64 {
         self.rebuilt.load(Ordering::Relaxed) // Relaxed: a statistic.
     }
 
-    /// The region of a unit.
     pub(crate) fn region(&self, unit: u64) -> u64 {
         unit / self.region_units
     }
 
-    /// The region of a byte address of the pool.
+    /// Region of a byte address of the pool.
     #[inline]
     pub(crate) fn region_at(&self, addr: u64) -> u64 {
         self.region(addr >> (self.unit_shift + BLOCK_SHIFT))
     }
 
-    /// The part of a mapping that lies in the region where it begins.
+    /// Shortens a mapping to the region where it begins.
     #[inline]
     pub(crate) fn within_region(&self, mapping: Mapping) -> Mapping {
         let end = ((self.region_at(mapping.addr) + 1) * self.region_units) << (self.unit_shift + BLOCK_SHIFT);
         mapping.len(mapping.len.min(end - mapping.addr))
     }
 
-    /// The region of a block, and its number within the region.
+    /// Region of a pool block, and the block's index within it.
     #[inline]
     pub(crate) fn place(&self, block: u64) -> (u64, usize) {
         let unit = block >> self.unit_shift;
@@ -137,18 +137,18 @@ impl Sums {
         (self.region(unit), inside as usize)
     }
 
-    /// The region of a block, and how many of `count` blocks from it on are of its unit.
+    /// Returns the region of `block`, and the number of blocks that lie in its unit among the `count` blocks from
+    /// `block` on.
     pub(crate) fn run_in_unit(&self, block: u64, count: u64) -> (u64, u64) {
         let blocks = 1 << self.unit_shift;
         (self.region_of(block), count.min(blocks - (block & (blocks - 1))))
     }
 
-    /// The region of a block.
     pub(crate) fn region_of(&self, block: u64) -> u64 {
         self.place(block).0
     }
 
-    /// The blocks of a unit, by their numbers in the pool.
+    /// Pool blocks of a unit.
     pub(crate) fn blocks_of(&self, unit: u64) -> std::ops::Range<u64> {
         unit << self.unit_shift..(unit + 1) << self.unit_shift
     }
@@ -163,14 +163,15 @@ impl Sums {
         self.arena.node(region)?.first()
     }
 
-    /// The checksum of a block, by its number in the pool.
+    /// Checksum of a pool block; `None` if its region has no memory.
     #[inline]
     pub(crate) fn get(&self, block: u64) -> Option<u32> {
-        // Acquire: pairs with the Release store in `set`; who sees the block's written bit sees its checksum.
+        // Acquire: pairs with the Release store in `set`: a reader that has seen the block's written bit sees its
+        // checksum.
         self.slot(block).map(|slot| slot.load(Ordering::Acquire))
     }
 
-    /// Stores it; [`Sums::mark_dirty`] is to follow (S2).
+    /// Stores the checksum of a pool block. [`Sums::mark_dirty`] must follow (S2).
     #[inline]
     pub(crate) fn set(&self, block: u64, sum: u32) {
         if let Some(slot) = self.slot(block) {
@@ -178,7 +179,7 @@ impl Sums {
         }
     }
 
-    /// The region's next checkpoint writes its page.
+    /// Makes the next checkpoint write the page of a region.
     #[inline]
     pub(crate) fn mark_dirty(&self, region: u64) {
         if let Some(flags) = self.flags(region) {
@@ -190,16 +191,17 @@ impl Sums {
         self.flags(region).is_some_and(|flags| flags.fetch_and(!DIRTY, Ordering::SeqCst) & DIRTY != 0) // SeqCst: S2
     }
 
-    /// Whether data may be written at a byte address (S1). Inside a section of the volume's grace.
+    /// Returns whether data may be written at a byte address of the pool (S1). Call it within a section of the volume's
+    /// grace.
     #[inline]
     pub(crate) fn is_open(&self, addr: u64) -> bool {
-        // Acquire: pairs with `set_open`; a region that closes waits for a grace after that.
+        // Acquire: pairs with `set_open`: a region that closes clears the flag, and waits for a grace after that.
         self.flags(self.region_at(addr)).is_some_and(|flags| flags.load(Ordering::Acquire) & OPEN != 0)
     }
 
     pub(crate) fn set_open(&self, region: u64, open: bool) {
         if let Some(flags) = self.flags(region) {
-            // SeqCst: before the grace that follows a closing.
+            // SeqCst: ordered before the start of the grace that follows when the region closes.
             if open {
                 flags.fetch_or(OPEN, Ordering::SeqCst)
             } else {

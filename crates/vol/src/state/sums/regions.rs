@@ -1,18 +1,20 @@
-//! Regions under the pool's lock: which are open, which pages they have, what a checkpoint writes.
+//! Regions of checksums under the pool's lock: which are open for writes, their pages, and the pages that a checkpoint
+//! writes.
 //!
-//! Owns a region's life:
+//! Owns the states of a region:
 //!
 //! | state | a write may begin | on the device | left by |
 //! |---|---|---|---|
 //! | closed | no | exact page, or none | `intend`: the intent waits for a commit |
-//! | intended | once that is durable | `INTENT` record, or a page with `SUMS_OPEN` | a look that finds it idle |
-//! | closing | no; `intend` opens it at once | the same | the first checkpoint after a grace of every volume: closed |
+//! | intended | once the intent is durable | `INTENT` record, or page with `SUMS_OPEN` | a `visit` that finds it idle |
+//! | closing | no; `open` reopens it at once | the same | the first checkpoint after a grace of every volume: closed |
 //!
-//! - G1: a checkpoint that leaves a region intended has a page of it with `SUMS_OPEN`: its `INTENT` record is gone.
-//! - G2: a page without `SUMS_OPEN` is written when no write is under way, and none can begin before a new intent is
-//!   durable.
-//! - G3: a region that is intended, or whose page a checkpoint is to write, is in `active`; checksums change in no
-//!   other. So a checkpoint looks at these, and not at all regions of the pool.
+//! - G1: a checkpoint that leaves a region intended writes its page with `SUMS_OPEN`, as the checkpoint discards the
+//!   `INTENT` record.
+//! - G2: a page without `SUMS_OPEN` is written only when no write to the region is in flight, and none can begin before
+//!   another intent is durable.
+//! - G3: `active` has every region that is intended or whose page is due. Checksums of other regions do not change, so
+//!   a checkpoint scans `active` and not all regions of the pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,11 +29,11 @@ use crate::format::superblock::Geometry;
 use crate::format::{BLOCK, INDEX_CHILDREN, MAX_SUMS};
 use crate::state::everyone::Everyone;
 
-/// Most regions that are intended: bounds what recovery reads to a few GiB.
+/// Most intended regions. Bounds the data that recovery after a crash reads to a few GiB.
 const MAX_INTENDED: usize = 2048;
-/// The least bound that may be set: regions that many writes at a time need do not close each other.
+/// Lower limit of `Regions::bound`: with fewer, regions of concurrent writes would force each other closed.
 const MIN_INTENDED: usize = 64;
-/// Regions that are opened together: who writes one after the other waits for a commit now and then only.
+/// Regions opened by one intent, so that a sequential writer waits for a commit only now and then.
 const TOGETHER: u64 = 8;
 const _: () = assert!(2 * MAX_INTENDED as u64 == Bounds::MOST_OPEN);
 
@@ -41,13 +43,12 @@ struct Region {
     /// The page has `SUMS_OPEN`.
     open_page: bool,
     intended: bool,
-    /// Which intent that is, of all since the pool was opened.
+    /// Number of the intent, counted since the pool was opened.
     intent: u64,
-    /// The intent is durable.
     durable: bool,
-    /// When all of this has ended no write is under way.
+    /// I/O that was in flight when the region began to close. No write is left once it has ended.
     closing: Option<Arc<Everyone>>,
-    /// The next checkpoint writes its page.
+    /// The next checkpoint writes the page.
     write: bool,
 }
 
@@ -58,40 +59,38 @@ pub(crate) struct Regions {
     map: BTreeMap<u64, Region>,
     active: BTreeSet<u64>,
     intended: usize,
-    /// When so many are intended, some must close before others are.
+    /// Bound of `intended`; beyond it regions must close before others are intended.
     most: usize,
-    /// Intents since the pool was opened.
     intents: u64,
-    /// Index pages of level 1, by their index; and those above.
+    /// Index pages of level 1 by their index. `upper` has the addresses of those above.
     first: BTreeMap<u64, PageRef>,
     pub(crate) upper: Vec<u64>,
     root: (PageRef, u16),
-    /// Who opens the pool knows marks, as all programs do that opened it since it was upgraded: so pages and the
-    /// journal may have them. Until then they are in memory only.
+    /// Every program that can open the pool supports marks, so pages and the journal may have them. Before the upgrade,
+    /// marks are in memory only.
     knows_marks: bool,
-    /// Recovery: regions whose pages were open, or whose records are.
+    /// Recovery: number of regions that are open by their page or by an `INTENT` record.
     open_pages: usize,
-    /// Recovery: units whose checksums are computed.
+    /// Recovery: units whose checksums must be computed.
     replayed: Replayed,
 }
 
-/// Units that a journal speaks of. It may have millions of records, in any order and of few units, so they are sorted
-/// now and then, which also finds those that are there twice: memory is at most 24 bytes a unit or record, whichever
-/// are fewer, and 512 KiB.
+/// Set of the units named by a journal. There may be millions of records, unordered and about few units, so the vector
+/// is sorted and deduplicated whenever it is full. Memory: at most 24 bytes per unit or record, whichever are fewer,
+/// and 512 KiB.
 #[derive(Debug, Default)]
 struct Replayed {
     units: Vec<u64>,
-    /// Units that were there last, by their lowest bits: most of a journal is about few units.
+    /// The last unit that was pushed for each value of the lowest bits: filters out most repetitions.
     last: Vec<u64>,
 }
 
 impl Replayed {
-    /// Units in `last`.
     const LAST: usize = 1 << 16;
 
     fn push(&mut self, unit: u64) {
         if self.last.is_empty() {
-            // No unit has this number.
+            // `u64::MAX` is no unit.
             self.last = vec![u64::MAX; Self::LAST];
         }
         if std::mem::replace(&mut self.last[unit as usize % Self::LAST], unit) == unit {
@@ -104,13 +103,14 @@ impl Replayed {
         self.units.push(unit);
     }
 
-    /// The first of them are sorted already: the stable sort takes them as they are.
+    /// Sorts and deduplicates. The front is still sorted from the last call, and the stable sort merges sorted runs
+    /// cheaply.
     fn sort(&mut self) {
         self.units.sort();
         self.units.dedup();
     }
 
-    /// After [`Replayed::sort`].
+    /// Requires [`Replayed::sort`] before.
     fn contains(&self, unit: u64) -> bool {
         self.units.binary_search(&unit).is_ok()
     }
@@ -134,13 +134,13 @@ impl Regions {
         }
     }
 
-    /// Recovery: makes room for the checksums of a region whose page is as it is to be. Nothing of it is to be written,
-    /// so no checkpoint needs room for it.
+    /// Recovery: allocates the checksums of a region whose page need not change. Unlike `Regions::make` this adds
+    /// nothing to the next checkpoint.
     pub(crate) fn make_loaded(&mut self, region: u64) -> Result<(), Status> {
         if self.sums.arena.make(region) { Ok(()) } else { Err(Status::NoMem) }
     }
 
-    /// Makes room for a region that is to be written.
+    /// Allocates the checksums of a region that will change, and adds it to `active` (G3).
     pub(crate) fn make(&mut self, region: u64) -> Result<(), Status> {
         if !self.sums.arena.make(region) {
             return Err(Status::NoMem);
@@ -150,18 +150,18 @@ impl Regions {
         Ok(())
     }
 
-    /// Whether opening the pool after a crash reads the unit.
+    /// Returns whether recovery after a crash would read the data of the unit.
     pub(crate) fn is_intended(&self, unit: u64) -> bool {
         self.map.get(&self.sums.region(unit)).is_some_and(|region| region.intended)
     }
 
-    /// The marks of a region have changed: its page is to have them.
+    /// Called when marks of a region have changed: its page is due.
     pub(crate) fn mark_changed(&mut self, region: u64) {
         self.map.entry(region).or_default().write = true;
         self.active.insert(region);
     }
 
-    /// The pool has been upgraded: the next checkpoint has the marks of these regions.
+    /// Called by an upgrade: pages may have marks from now on, and those of `marked` regions are due.
     pub(crate) fn learn_marks(&mut self, marked: &[u64]) {
         self.knows_marks = true;
         marked.iter().for_each(|region| self.mark_changed(*region));
@@ -171,14 +171,14 @@ impl Regions {
         self.knows_marks
     }
 
-    /// Recovery: the page of a region.
+    /// Recovery: sets the page of a region.
     pub(crate) fn loaded(&mut self, region: u64, page: PageRef, open: bool) {
         let entry = self.map.entry(region).or_default();
         (entry.page, entry.open_page) = (page, open);
         self.open_pages += usize::from(open);
     }
 
-    /// Recovery: an index page.
+    /// Recovery: adds an index page.
     pub(crate) fn loaded_index(&mut self, level: u16, index: u64, page: PageRef) {
         if level == 1 {
             self.first.insert(index, page);
@@ -191,7 +191,6 @@ impl Regions {
         self.root = (page, level);
     }
 
-    /// Recovery: an `INTENT` record.
     pub(crate) fn replay_intent(&mut self, regions: std::ops::Range<u64>) -> Result<(), Status> {
         for region in regions {
             let entry = self.map.entry(region).or_default();
@@ -202,19 +201,20 @@ impl Regions {
         Ok(())
     }
 
-    /// Recovery: a `SET` or `RUN` record. Programs that did not know marks copied units to regions that were not open.
+    /// Recovery: notes a unit of a `SET` or `RUN` record, in a pool without marks: the programs that do not support
+    /// marks copied units to regions that were not open.
     pub(crate) fn replay_unit(&mut self, unit: u64) {
         if !self.knows_marks {
             self.replayed.push(unit);
         }
     }
 
-    /// Recovery: a `MARK` or `UNMARK` record, about blocks of the pool.
+    /// Recovery: applies a `MARK` or `UNMARK` record for a range of pool blocks.
     pub(crate) fn replay_marks(&mut self, blocks: std::ops::Range<u64>, bad: bool) -> Result<(), Status> {
         let mut at = blocks.start;
         while at < blocks.end {
             let (region, count) = self.sums.run_in_unit(at, blocks.end - at);
-            // A journal may have many: nearly all are about regions that others were about.
+            // Skips `make` for most records: nearly all are about regions that are due already.
             if !self.map.get(&region).is_some_and(|region| region.write) {
                 self.make(region)?;
                 self.mark_changed(region);
@@ -225,30 +225,30 @@ impl Regions {
         Ok(())
     }
 
-    /// Recovery: the journal has been replayed, and speaks of no more units.
+    /// Recovery: called after replay; sorts the noted units for `Regions::is_replayed`.
     pub(crate) fn units_replayed(&mut self) {
         self.replayed.sort();
     }
 
-    /// Recovery: whether the checkpoint has all checksums of a region, but for those of [replayed](Self::is_replayed)
-    /// units.
+    /// Recovery: returns whether the checkpoint has the checksums of a region, except those of
+    /// [replayed](Self::is_replayed) units.
     pub(crate) fn is_exact(&self, region: u64) -> bool {
         self.map.get(&region).is_some_and(|region| !region.page.is_none() && !region.open_page)
     }
 
-    /// Recovery: the units, of a pool of `total`, of regions to which writes may have been under way.
+    /// Recovery: units below `total` in regions to which writes may have been in flight at the crash.
     pub(crate) fn open_units(&self, total: u64) -> Vec<u64> {
         let per_region = self.sums.region_units;
         let open = self.map.iter().filter(|(_, region)| region.open_page).map(|(id, _)| *id);
         open.flat_map(|id| id * per_region..((id + 1) * per_region).min(total)).collect()
     }
 
-    /// Recovery: whether the journal speaks of a unit, in a pool of a program that did not know marks.
+    /// Recovery: returns whether the journal names the unit. Always false in pools with marks.
     pub(crate) fn is_replayed(&self, unit: u64) -> bool {
         self.replayed.contains(unit)
     }
 
-    /// Recovery: everything has been computed; what changed is to be written.
+    /// Recovery: called when all checksums have been computed; marks the pages of open regions as due.
     pub(crate) fn settle(&mut self) {
         let opened: Vec<u64> = self.map.iter().filter(|(_, region)| region.open_page).map(|(id, _)| *id).collect();
         for region in opened {
@@ -260,26 +260,28 @@ impl Regions {
         self.replayed = Replayed::default();
     }
 
-    /// Recovery: a region stays open, as the device has it, for some of its blocks could not be read.
+    /// Recovery: keeps a region open, as some of its blocks could not be read (N1 of `unknown`).
     pub(crate) fn hold_open(&mut self, region: u64) {
         let Some(region) = self.map.get_mut(&region) else { return };
         self.intended += usize::from(!region.intended);
-        // The page may not say so: an `INTENT` record that is gone with the first checkpoint may (G1).
+        // `open_page` may come from an `INTENT` record, which the first checkpoint discards. False makes that
+        // checkpoint write the page with `SUMS_OPEN` (G1).
         (region.intended, region.durable, region.open_page) = (true, true, false);
     }
 
-    /// Pages to keep free for a checkpoint, for a pool of so many regions.
+    /// Returns the pages to reserve for the checkpoint of a pool with this many regions.
     pub(crate) fn reserve_pages(regions: u64) -> u64 {
         regions.min(20_000) * 9 / 8 + 8
     }
 
-    /// The regions that are opened together with this one.
+    /// Returns the aligned group of regions that one intent opens.
     pub(crate) fn together(region: u64, end: u64) -> std::ops::Range<u64> {
         let first = region & !(TOGETHER - 1);
         first..(first + TOGETHER).min(end)
     }
 
-    /// Opens a region whose intent is durable, and those of `all` that are as far; false when it is not.
+    /// Opens `wanted`, and the other regions of `all` whose intent is durable. Returns false if the intent of `wanted`
+    /// is not.
     pub(crate) fn open(&mut self, wanted: u64, all: std::ops::Range<u64>) -> bool {
         if !self.map.get(&wanted).is_some_and(|region| region.durable) {
             return false;
@@ -293,21 +295,20 @@ impl Regions {
         true
     }
 
-    /// From now on regions of at most so many bytes are intended, a region having `region_bytes`: as far as the format
-    /// allows, and not fewer than writes need.
+    /// Limits the intended regions to `bytes` of data, within the bounds of the format and of concurrent writes.
     pub(crate) fn bound(&mut self, bytes: u64, region_bytes: u64) {
         let regions = usize::try_from(bytes / region_bytes.max(1)).unwrap_or(usize::MAX);
         self.most = regions.clamp(MIN_INTENDED, MAX_INTENDED);
     }
 
-    /// Whether some must close before others are intended. As many as are opened together are intended at once, and
-    /// those do not count that cannot close, for some of their blocks cannot be read.
+    /// Returns whether regions must close before another group is intended. Regions held open by unreadable blocks do
+    /// not count, as far as `MAX_INTENDED` allows.
     pub(crate) fn is_crowded(&self) -> bool {
         let then = self.intended + TOGETHER as usize;
         then > self.most && then > MAX_INTENDED.min(self.most + self.sums.unknown_regions().len())
     }
 
-    /// These are intended; their record goes into the next commit. The number of the intent.
+    /// Marks the regions as intended; the caller records the intent. Returns the number of the intent.
     pub(crate) fn intend(&mut self, all: std::ops::Range<u64>) -> Result<u64, Status> {
         self.intents += 1;
         for id in all {
@@ -321,21 +322,23 @@ impl Regions {
         Ok(self.intents)
     }
 
-    /// The records of all intents of these are durable up to this one. A region may have closed since, and another
-    /// intent of it may wait for its commit: that one is not durable.
+    /// Called when the records of all intents of these regions up to number `intent` are durable. A region may have
+    /// closed since, and may have a later intent, which is not durable yet.
     pub(crate) fn intent_is_durable(&mut self, all: std::ops::Range<u64>, intent: u64) {
         for (_, region) in self.map.range_mut(all) {
             region.durable |= region.intended && region.intent <= intent;
         }
     }
 
-    /// Decides what the checkpoint that begins does with each region (G1, G2). `all`: nobody can be writing.
+    /// Called when a checkpoint begins: closes regions and chooses the pages that it writes (G1, G2). `all`: no write
+    /// can be in flight, so every region without unreadable blocks closes.
     pub(crate) fn age(&mut self, everyone: impl FnMut() -> Everyone, all: bool) {
         let crowded = self.intended > self.most / 2;
         let over = self.visit(everyone, crowded, all);
         for id in over {
             self.sums.set_open(id, false);
             let Some(region) = self.map.get_mut(&id) else { continue };
+            // The page without `SUMS_OPEN` closes the region on the device (G2).
             *region = Region { page: region.page, open_page: region.open_page, write: true, ..Region::default() };
             self.intended -= 1;
         }
@@ -343,21 +346,22 @@ impl Regions {
         self.active.retain(|id| map.get(id).is_some_and(|region| region.intended || region.write));
     }
 
-    /// A look without a checkpoint: regions to which nobody has written since the last begin to close. Whether a
-    /// checkpoint would close any now.
+    /// Called between checkpoints: begins to close regions without writes since the last call. Returns whether a
+    /// checkpoint would close any region now.
     pub(crate) fn look(&mut self, everyone: impl FnMut() -> Everyone) -> bool {
         !self.visit(everyone, false, false).is_empty()
     }
 
-    /// Whether any region is open.
+    /// Returns whether any region is intended.
     pub(crate) fn any_is_open(&self) -> bool {
         self.intended > 0
     }
 
-    /// Looks at every region in use. Those that are idle, or all if there are too many, begin to close; the result is
-    /// those that have begun before and to which no write is under way, or all if nobody can be writing.
+    /// Scans `active` and begins to close idle regions, or all if `crowded`. Returns the regions that may become
+    /// closed: those that were closing and have no write in flight, or every one if `all`. Regions with unreadable
+    /// blocks stay open.
     fn visit(&mut self, mut everyone: impl FnMut() -> Everyone, crowded: bool, all: bool) -> Vec<u64> {
-        // Those that were closed together look at the same graces, once.
+        // Regions that began to close together share one `Everyone`, which is queried once per scan.
         let mut looked: Vec<(Arc<Everyone>, bool)> = Vec::new();
         let mut is_over = |closing: &Arc<Everyone>| {
             if let Some((_, over)) = looked.iter().find(|(seen, _)| Arc::ptr_eq(seen, closing)) {
@@ -375,7 +379,8 @@ impl Regions {
             if !region.intended {
                 continue;
             }
-            // In this order: the last writes to the region may leave blocks that nobody knows.
+            // `is_over` before `has_unknown`: the last writes to the region may leave unreadable blocks, so they must
+            // have ended.
             let over = all || region.closing.as_ref().is_some_and(&mut is_over);
             let held = self.sums.has_unknown(id);
             if !held && over {
@@ -386,11 +391,12 @@ impl Regions {
                 self.sums.set_open(id, false);
                 idle.push(id);
             }
-            // What it is now does not matter: recovery computes it. That it is open must be there.
+            // The checksums in an open page have no effect, because recovery computes them anew. But `SUMS_OPEN` must
+            // be on the device.
             region.write |= !region.open_page;
         }
         if !idle.is_empty() {
-            // After all of them are shut: who begins later finds them so.
+            // The graces start after all idle regions were closed, so every later writer finds them closed.
             let now = Arc::new(everyone());
             for id in idle {
                 self.map.entry(id).and_modify(|region| region.closing = Some(Arc::clone(&now)));
@@ -399,17 +405,16 @@ impl Regions {
         may_close
     }
 
-    /// The regions whose pages are to be written.
     fn to_write(&self) -> impl Iterator<Item = u64> + '_ {
         self.active.iter().copied().filter(|id| self.map.get(id).is_some_and(|region| region.write))
     }
 
-    /// Pages that [`Regions::draft`] writes at most, whatever becomes of the regions that are in use.
+    /// Upper bound of the pages that [`Regions::draft`] writes, whatever happens to the active regions until then.
     pub(crate) fn pages_due(&self) -> u64 {
         Self::pages_of(self.active.len() as u64, self.first_pages())
     }
 
-    /// What regions that become active add to [`Regions::pages_due`].
+    /// Growth of [`Regions::pages_due`] when `regions` become active.
     pub(crate) fn cost_of(&self, regions: std::ops::Range<u64>) -> u64 {
         let first = self.first_pages().max(regions.end.div_ceil(INDEX_CHILDREN as u64));
         let more = regions.filter(|region| !self.active.contains(region)).count() as u64;
@@ -419,7 +424,7 @@ impl Regions {
         Self::pages_of(self.active.len() as u64 + more, first) - self.pages_due()
     }
 
-    /// Index pages of level 1, at most. A pool that somebody made up may have some without regions.
+    /// Upper bound of the index pages of level 1. A crafted pool may have index pages without regions.
     fn first_pages(&self) -> u64 {
         let regions = self.map.keys().next_back().map(|last| last / INDEX_CHILDREN as u64);
         regions.max(self.first.keys().next_back().copied()).map_or(0, |last| last + 1)
@@ -429,7 +434,8 @@ impl Regions {
         if pages == 0 { 0 } else { pages + first.min(pages) + upper_pages(first, first) + 1 }
     }
 
-    /// Puts the pages into the sink; the root and its level. `give_up` hears of the pages that they replace.
+    /// Writes the due pages, with their index pages, to `sink`. Calls `give_up` for each page that these replace.
+    /// Returns the root and its level.
     pub(crate) fn draft(
         &mut self,
         geometry: &Geometry,
@@ -486,13 +492,14 @@ impl Regions {
         self.upper = noting.written;
     }
 
-    /// Memory that they take.
+    /// Estimated memory of the regions: 4096 bytes of checksums and 80 of bookkeeping each, and the set of replayed
+    /// units.
     pub(crate) fn memory_bytes(&self) -> u64 {
         (self.map.len() * (4096 + 80)) as u64 + (1 << 19)
     }
 }
 
-/// A sink that notes the addresses.
+/// A sink that records the addresses of its pages.
 struct Noting<'a> {
     sink: &'a mut dyn index::Sink,
     written: Vec<u64>,

@@ -1,16 +1,16 @@
-//! Stripes: which blocks are being written just now, told well enough.
+//! Stripes: approximate tracking of blocks with writes in flight.
 //!
-//! Owns a word for each of many stripes; a block belongs to one of them by its number. A word has the writes under way
-//! (bits 0..16), whether two were at once since there was none ([`CLASH`]), and a version that each begin and end
-//! changes. Blocks that share a stripe by chance look as if they were written at once: that costs time, no more.
+//! Owns one word per stripe; the number of a block gives its stripe. A word has the number of writes in flight (bits
+//! 0..16), a flag that two writes overlapped since that number was last 0 ([`CLASH`]), and a version that each begin
+//! and end changes. Unrelated blocks of one stripe look like overlapping writes to one block; that costs only time.
 //!
-//! - T1: of writes to one block at once, the last to end sees the clash: the flag is set when the later of two begins,
-//!   and stays until nothing is under way.
-//! - T2: when a word is the same twice, with no write under way, no write to its blocks was under way in between.
+//! - T1: of overlapping writes to one block, the last to end finds the clash: the later begin sets `CLASH`, which stays
+//!   set until no write is in flight.
+//! - T2: if two loads return the same word without writes in flight, no write to its blocks was in flight between them.
 
 use sheave_base::sync::atomic::{AtomicU64, Ordering};
 
-/// Few under a model checker, which makes them anew for each schedule.
+/// Number of stripes. Few under a model checker, which allocates them anew for each schedule.
 const STRIPES: usize = if cfg!(shuttle) { 1 << 4 } else { 1 << 16 };
 const WRITES: u64 = (1 << 16) - 1;
 const CLASH: u64 = 1 << 16;
@@ -27,35 +27,38 @@ impl Stripes {
     }
 
     fn word(&self, block: u64) -> &AtomicU64 {
-        // Neighbours have stripes of their own: writes of a run of blocks do not clash with themselves.
+        // Neighbouring blocks have different stripes, so a write of several blocks does not clash with itself.
         &self.words[block as usize & (STRIPES - 1)]
     }
 
-    /// A write to the block begins: before its data is sent.
+    /// Called before the data of a write to the block is sent.
     pub(crate) fn begin(&self, block: u64) {
         let change = |word: u64| {
             let clash = if word & WRITES != 0 { CLASH } else { 0 };
             Some((word | clash).wrapping_add(VERSION + 1))
         };
-        // SeqCst pairs with all others of this file: the words stand between the checksums and what the device does.
+        // SeqCst pairs with all others of this file: the words order the checksums against the device's reads and
+        // writes.
         let _ = self.word(block).fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
     }
 
-    /// It has ended, and the block's checksum is that of what lies on the device.
+    /// Ends a write to the block. The stored checksum is that of the data on the device now.
     pub(crate) fn end(&self, block: u64) {
         // SeqCst pairs with the one in `begin`.
         let _ = self.word(block).fetch_update(Ordering::SeqCst, Ordering::SeqCst, |word| Some(ended(word)));
     }
 
-    /// It has ended, and the checksum of what it wrote is stored; false if it was not alone: it is under way still.
+    /// Ends a write to the block whose checksum has been stored. If the write was not alone, leaves it in flight and
+    /// returns false.
     pub(crate) fn end_alone(&self, block: u64) -> bool {
         let change = |word: u64| (word & CLASH == 0).then(|| ended(word));
         // SeqCst pairs with the one in `begin`.
         self.word(block).fetch_update(Ordering::SeqCst, Ordering::SeqCst, change).is_ok()
     }
 
-    /// All blocks of one write have ended, each as by [`Stripes::end_alone`]; false if any was not alone: then all of
-    /// them are under way still, or again, as if written anew, for the write reads all of them back.
+    /// Ends all blocks of one write, each as [`Stripes::end_alone`]. Returns false if the write was not alone on some
+    /// block: then all blocks are in flight again, with a new version as if rewritten, because the write reads all of
+    /// them back.
     pub(crate) fn end_all_alone(&self, blocks: impl Iterator<Item = u64> + Clone) -> bool {
         let alone = blocks.clone().take_while(|&block| self.end_alone(block)).count();
         if alone == blocks.clone().count() {
@@ -65,12 +68,12 @@ impl Stripes {
         false
     }
 
-    /// Whether a write that is under way is not alone.
+    /// Returns whether writes in flight to the block have overlapped.
     pub(crate) fn clashes(&self, block: u64) -> bool {
         self.word(block).load(Ordering::SeqCst) & CLASH != 0 // SeqCst pairs with the one in `begin`
     }
 
-    /// The word, if no write is under way: compare it later (T2).
+    /// Returns the word if no write is in flight, for a later comparison (T2).
     pub(crate) fn quiet(&self, block: u64) -> Option<u64> {
         // SeqCst pairs with those in `begin` and `end`.
         let word = self.word(block).load(Ordering::SeqCst);
@@ -78,7 +81,7 @@ impl Stripes {
     }
 }
 
-/// The word with one write less.
+/// Returns the word with one write less.
 fn ended(word: u64) -> u64 {
     debug_assert!(word & WRITES != 0, "as many ends as begins");
     let left = word.wrapping_add(VERSION).wrapping_sub(1);
@@ -112,7 +115,7 @@ mod tests {
         assert!(stripes.clashes(5), "they share a stripe");
     }
 
-    /// A read between the end of the earlier blocks and their being read back must not find them quiet.
+    /// A read must not find the earlier blocks quiet between their end and their being read back.
     #[test]
     fn a_write_that_meets_another_in_a_later_block_has_all_its_blocks_under_way_again() {
         let stripes = Stripes::new();

@@ -1,4 +1,4 @@
-//! The checksums in memory: places, flags, the algorithm.
+//! Checksums in memory: places, flags, the algorithm.
 
 use super::*;
 

@@ -1,17 +1,17 @@
-//! Blocks whose checksum is not known, because the device did not read them when it was to be computed.
+//! Blocks of unknown checksum: the device failed to read them when their checksum was due.
 //!
-//! Owns which those are, and what is kept of each: the checksum that it had. Opening computes the checksums of regions
-//! that were open at a crash from the data; a write that failed, or was not alone, computes those of its blocks. A
-//! block that the device does not read then may hold what the old checksum says, or what was written since: so what is
-//! read of it later is believed, once.
+//! Owns the set of these blocks, each with its old checksum. Recovery computes the checksums of regions that were open
+//! at a crash from the data. So does a write that failed or overlapped another one, for its own blocks. If a block
+//! cannot be read then, it may contain the data of the old checksum, or data written since. So the data of its first
+//! later read is accepted as correct.
 //!
-//! - N1: a region with such a block stays open, on the device too, so that the next opening looks again. It may close
-//!   when the block has been written, or read.
-//! - N2: a checksum is learned by exchange for the one that the block had: that of a write is never replaced.
-//!   Of several who read the block at once one learns it, and nobody takes it for bad.
-//! - N3: there are at most as many as opening may fail to read: `MAX_UNREADABLE`. Of a device that fails to read more
-//!   of them back, the others keep the checksum that they have. Only in a pool that is open read-only there may be any
-//!   number, as nothing looks through them there.
+//! - N1: a region with such a block stays open, on the device too, so that the next opening reads the block again. The
+//!   region may close when the block has been written or read.
+//! - N2: a checksum is accepted by a compare-and-exchange with the old one, so it never replaces the checksum of a
+//!   later write. Of several concurrent readers one stores it, and the others do not report the block as bad.
+//! - N3: there are at most `MAX_UNREADABLE` such blocks, as many as recovery may fail to read. Beyond that, a block
+//!   that a write fails to read back keeps its present checksum. Only a read-only pool may have more, because nothing
+//!   scans the set there.
 
 use std::collections::BTreeMap;
 
@@ -25,18 +25,19 @@ impl Sums {
         self.unknown.0.lock().expect("invariant: no panic under this lock")
     }
 
-    /// Opening could not read the block.
+    /// Recovery: notes a block that could not be read.
     pub(crate) fn set_unknown(&self, block: u64) {
         if let Some(had) = self.get(block) {
             self.unknown().insert((self.region_of(block), block), had);
         }
     }
 
-    /// The end of a write could not read the block back, which is still counted as being written: its region cannot
-    /// close before this. No more than `most` (N3).
+    /// Adds a block that the completion of a write could not read back. The write must still be in flight for the
+    /// stripes, so that the region cannot close before this. Adds no block beyond `most` (N3).
     pub(crate) fn doubt(&self, block: u64, most: usize) {
         let Some(had) = self.get(block) else { return };
         let mut unknown = self.unknown();
+        // Makes room by forgetting blocks that have been written since.
         if unknown.len() >= most {
             unknown.retain(|&(_, block), had| self.get(block) == Some(*had));
         }
@@ -46,7 +47,7 @@ impl Sums {
         }
     }
 
-    /// The end of a write has read the block back, and this is the checksum of what it holds.
+    /// Stores the checksum of a block that the completion of a write has read back.
     pub(crate) fn set_read(&self, block: u64, sum: u32) {
         self.unknown().remove(&(self.region_of(block), block));
         self.set(block, sum);
@@ -57,14 +58,14 @@ impl Sums {
         self.unknown().len()
     }
 
-    /// The regions with blocks that could not be read.
+    /// Regions with such blocks.
     pub(crate) fn unknown_regions(&self) -> Vec<u64> {
         let mut regions: Vec<u64> = self.unknown().keys().map(|key| key.0).collect();
         regions.dedup();
         regions
     }
 
-    /// Whether a region must stay open (N1). Forgets the blocks of it that have been written.
+    /// Returns whether a region must stay open (N1). Removes blocks of the region that have been written since.
     pub(crate) fn has_unknown(&self, region: u64) -> bool {
         let mut unknown = self.unknown();
         if unknown.is_empty() {
@@ -74,15 +75,15 @@ impl Sums {
         unknown.range((region, 0)..=(region, u64::MAX)).next().is_some()
     }
 
-    /// The block was read, and this is the checksum of what it holds. Whether that is its checksum: it is what was read
-    /// first since the pool was opened, or what was read then.
+    /// Compares `sum`, the checksum of a block that was read, with the stored one. If the block's checksum is unknown,
+    /// stores the first one computed. Returns whether `sum` is correct.
     pub(crate) fn learn(&self, block: u64, sum: u32) -> bool {
-        // Held until the checksum is there: of several who read the block at once one learns it, the others find it.
+        // Held until the checksum is stored: of several concurrent readers one stores it, and the others then find it.
         let mut unknown = self.unknown();
         let Some(had) = unknown.remove(&(self.region_of(block), block)) else {
             return self.get(block) == Some(sum);
         };
-        // Release: pairs with the Acquire load in `get`. Relaxed: what is there instead is not looked at (N2).
+        // Release: pairs with the Acquire load in `get`. Relaxed: a value found instead is not used (N2).
         let exchange = |slot: &sheave_base::sync::atomic::AtomicU32| {
             slot.compare_exchange(had, sum, Ordering::Release, Ordering::Relaxed).is_ok()
         };

@@ -1,21 +1,20 @@
-//! Volumes by their numbers, in order.
+//! Ordered map from volume number to volume.
 //!
-//! Owns where a volume is found, and knows nothing of it. Numbers follow each other, with gaps where volumes were
-//! deleted, so they are kept in pages of neighbours: among ten thousand volumes one is found by few steps, where a tree
-//! of single volumes takes four times as many. A replay does that for millions of records.
+//! Owns the lookup structure only. Numbers are dense, with gaps where volumes were deleted, so neighbours share a page:
+//! among ten thousand volumes a lookup takes a quarter of the steps of a tree with one volume per node. Replay looks
+//! volumes up for millions of records.
 //!
-//! - N1: a page has at least one volume. Numbers as far apart as they can be take a page each: 256 bytes a volume.
+//! - N1: a page has at least one volume. In the worst case, numbers far apart, each volume takes a page of 256 bytes.
 //!
 //! Called by the table of volumes.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-/// Numbers of a page, as a power of two.
 const PAGE_SHIFT: u32 = 5;
 const PAGE: usize = 1 << PAGE_SHIFT;
 
-/// Neighbours, and how many of them there are. Boxed, so that pages are small.
+/// A page of neighbouring numbers. Volumes are boxed to keep pages small.
 #[derive(Debug)]
 struct Page<T> {
     vols: [Option<Box<T>>; PAGE],
@@ -28,7 +27,6 @@ impl<T> Default for Page<T> {
     }
 }
 
-/// All volumes.
 #[derive(Debug)]
 pub(super) struct Numbers<T> {
     pages: BTreeMap<u32, Box<Page<T>>>,
@@ -45,7 +43,6 @@ fn place(id: u32) -> (u32, usize) {
     (id >> PAGE_SHIFT, id as usize % PAGE)
 }
 
-/// The numbers of a page.
 fn ids(page: u32) -> std::ops::RangeInclusive<u32> {
     page << PAGE_SHIFT..=(page << PAGE_SHIFT | (PAGE as u32 - 1))
 }
@@ -67,7 +64,7 @@ impl<T> Numbers<T> {
         self.pages.get_mut(&page)?.vols[at].as_deref_mut()
     }
 
-    /// Adds a volume, in the place of one of its number.
+    /// Adds a volume, replacing one of the same number.
     pub(super) fn insert(&mut self, id: u32, vol: T) {
         let (page, at) = place(id);
         let page = self.pages.entry(page).or_default();
@@ -89,20 +86,20 @@ impl<T> Numbers<T> {
         Some(*vol)
     }
 
-    /// All of them.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &T> {
         self.pages.values().flat_map(|page| page.vols.iter().filter_map(Option::as_deref))
     }
 
-    /// Those of these numbers, the last not included.
+    /// Volumes with numbers in `first..end`.
     pub(super) fn range(&self, first: u32, end: u32) -> impl Iterator<Item = &T> {
+        // `BTreeMap::range` panics if the end lies before the start.
         let pages = self.pages.range(place(first).0..=place(end.max(first)).0);
         let all = pages.flat_map(|(page, vols)| vols.vols.iter().zip(ids(*page)));
         all.filter(move |(_, id)| (first..end).contains(id)).filter_map(|(vol, _)| vol.as_deref())
     }
 
-    /// As [`Numbers::range`], to be changed.
     pub(super) fn range_mut(&mut self, first: u32, end: u32) -> impl Iterator<Item = &mut T> {
+        // `BTreeMap::range_mut` panics if the end lies before the start.
         let pages = self.pages.range_mut(place(first).0..=place(end.max(first)).0);
         let all = pages.flat_map(|(page, vols)| vols.vols.iter_mut().zip(ids(*page)));
         all.filter(move |(_, id)| (first..end).contains(id)).filter_map(|(vol, _)| vol.as_deref_mut())

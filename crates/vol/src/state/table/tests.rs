@@ -1,4 +1,4 @@
-//! Names and numbers.
+//! Names, numbers and origins of volumes.
 
 use super::*;
 
@@ -47,7 +47,7 @@ fn origins_are_known_from_both_sides() {
     assert!(table.by_origin.is_empty(), "and nothing is left behind: {:?}", table.by_origin);
 }
 
-/// The volumes of a table are those of a plain map, found one by one, in order, and by ranges.
+/// The volumes of a table against a plain map: found singly, in order, and by ranges.
 #[test]
 fn volumes_are_found_by_their_numbers_and_in_order() {
     let mut rng = sheave_base::rng::Rng::new(11);

@@ -1,4 +1,4 @@
-//! The rule by itself: both ways, without flapping, with marks of every kind; and the window of an allocation.
+//! The rule of the space state: both directions, no flapping, all kinds of marks; and the calm range of an allocation.
 
 use super::*;
 use SpaceState::{Full, Low, Ok};
@@ -7,7 +7,7 @@ fn marks(low: LowWater, total: u64) -> Marks {
     Marks::new(low, total, 4096, total - 10)
 }
 
-/// The states that these numbers of free units lead through, from `state` on.
+/// Returns the states that these counts of free units lead through, beginning with `state`.
 fn states(state: SpaceState, marks: &Marks, free: impl IntoIterator<Item = u64>) -> Vec<SpaceState> {
     let step = |state: &mut SpaceState, free| {
         *state = next(*state, free, marks);
@@ -36,10 +36,10 @@ fn marks_at_the_edges() {
     assert_eq!(states(Ok, &off, [990, 1, 0, 0, 1]), [Ok, Ok, Full, Full, Ok]);
     let bytes = marks(LowWater::Bytes(4097), 1000);
     assert_eq!((bytes.low, bytes.ok_again), (2, 3), "part of a unit is a unit");
-    // More than the pool can ever have free: it stays low.
+    // The mark is above the free space of an empty pool: the state stays low.
     let beyond = marks(LowWater::Bytes(1 << 40), 1000);
     assert_eq!(states(Ok, &beyond, [990, 990]), [Low, Low]);
-    // Between the mark and what is above it there is no room: it is ok when all is free.
+    // There is no room above the mark for the hysteresis: the state is ok when everything is free.
     let high = marks(LowWater::Percent(98), 1000);
     assert_eq!((high.low, high.ok_again), (980, 990));
     let tiny = Marks::new(LowWater::Percent(10), 3, 4096, 1);
@@ -56,7 +56,8 @@ fn the_window_of_an_allocation_is_where_nothing_changes() {
                 let calm = free >= from && free - from < count;
                 let same = next(state, free, &marks) == state;
                 assert!(!calm || same, "{low} {state:?} {free}: a change would be missed");
-                // Who is low without a mark, or ok below it, was so under another mark; it is looked at anyway.
+                // The state may be low without a mark, or ok below it, if it was reached under another mark. Such
+                // counts are not calm, so the state is updated.
                 assert!(calm || !same || state == Low, "{low} {state:?} {free}");
             }
         }

@@ -1,4 +1,4 @@
-//! Which pages of the volume table a checkpoint writes, and that they hold what the table says.
+//! The pages of the volume table that a checkpoint writes, and their content.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,8 @@ fn pages(pool: &Pool) -> Vec<u64> {
     pool.inner.lock().table.pages.leaves.iter().map(|leaf| leaf.page.address).collect()
 }
 
-/// How many pages of level 0, and how many in all, the checkpoint writes that comes after this.
+/// Makes `change`, then a checkpoint. Returns the number of table pages of level 0 that it writes, and the number of
+/// pages that the account expected in all.
 fn writes(pool: &Pool, change: impl FnOnce(&Pool)) -> (usize, u64) {
     change(pool);
     let (before, due) = (pages(pool), pool.inner.lock().pages_due());
@@ -56,7 +57,7 @@ fn a_checkpoint_writes_the_pages_whose_volumes_changed() {
     assert_eq!(writes(&pool, |pool| pool.delete(&name(0)).unwrap()).0, 1);
     assert_eq!(writes(&pool, |pool| drop(pool.create_volume("new", 1 << 20).unwrap())).0, 1, "the last one");
     assert_eq!(writes(&pool, |pool| [3, 990].iter().for_each(|n| pool.delete(&name(*n)).unwrap())).0, 2);
-    // The source is the origin, which is gone then.
+    // The copy names its source as origin, so a delete of the source changes the entry of the copy too.
     pool.snapshot(&name(700), "copy").unwrap();
     assert_eq!(writes(&pool, |_| ()).0, 1);
     assert_eq!(writes(&pool, |pool| pool.delete(&name(700)).unwrap()).0, 2);
@@ -83,7 +84,7 @@ fn a_name_that_has_no_room_moves_what_comes_behind() {
     assert_eq!(open(&device).info().volumes, 1000);
 }
 
-/// Many volumes go, from one end, from the other, and everywhere: the pages become fewer.
+/// Many volumes are deleted at one end, at the other, and everywhere: the table gets fewer pages.
 #[test]
 fn a_table_of_which_much_has_gone_is_packed() {
     let parts: [fn(u64) -> bool; 4] = [|n| n >= 40, |n| n < 960, |n| !n.is_multiple_of(25), |_| true];
@@ -102,7 +103,7 @@ fn a_table_of_which_much_has_gone_is_packed() {
     }
 }
 
-/// Any changes, with checkpoints and openings in between, against a map of names and sizes.
+/// Random changes, with checkpoints and openings in between, against a model of names and sizes.
 #[test]
 fn what_is_loaded_is_what_was_there() {
     for seed in 0..8 {

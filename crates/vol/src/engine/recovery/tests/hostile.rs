@@ -1,7 +1,7 @@
-//! Journals that no pool has written: the work that replaying one takes is bounded by its bytes.
+//! Journals that no pool has written: the work of replaying one is bounded by its bytes.
 //!
-//! Owns the counts: entries and words of nodes that were looked at or zeroed, and walks to leaves. `benches/hostile.rs`
-//! has the times, `tests/hostile.rs` what is refused.
+//! Owns the counts: entries and words of nodes that were read or zeroed, and walks to leaves. `benches/hostile.rs`
+//! measures the times, `tests/hostile.rs` checks what is refused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,14 +16,14 @@ use crate::state::State;
 
 /// Bytes of the largest journal.
 const BYTES: u64 = 64 << 20;
-/// Most looks at entries for each byte of a journal: it opens, or is refused, within a fraction of a second.
+/// Most entries read per byte of a journal: it opens, or is refused, within a fraction of a second.
 const LOOKS: u64 = 6;
 
 /// Most walks from the number of a volume to a leaf: each takes a microsecond when nothing of it is in a cache.
 const MOST_WALKS: u64 = 50_000;
 
-/// A pool that was cut off, with a journal of these records, as many as there is room for; its superblock, and the
-/// blocks of the journal.
+/// Makes a pool that was cut off, with as many of these records in its journal as fit. Returns its superblock, and the
+/// number of journal blocks.
 fn cut_off(checksum: Checksum, records: impl Iterator<Item = Record>) -> (Device, Superblock, u64) {
     let device = open_device("ram:size=1G").unwrap();
     let options = CreateOptions { journal_bytes: Some(BYTES), checksum, ..CreateOptions::default() };
@@ -110,7 +110,7 @@ fn copies_of_maps_over_and_over() {
     check("copies", dense.chain(copies));
 }
 
-/// Units of many leaves in turn, and of many volumes: each leaf is looked for once, and not for each record.
+/// Records that name many leaves, and many volumes, in turn: each leaf is looked up once, and not once per record.
 #[test]
 fn records_of_many_leaves_in_turn() {
     let of = |at: u64| (at * 7919 % 10_000) as u32 + 1;
@@ -153,7 +153,7 @@ impl BlockIo for Counted {
     }
 }
 
-/// A record of 32 bytes names 64 KiB of data, which opening reads if its region was open: each block of it once.
+/// A record of 32 bytes names 64 KiB of data, which opening reads if its region was open: each block once.
 #[test]
 fn data_that_many_entries_share_is_read_once() {
     let unit =

@@ -1,4 +1,4 @@
-//! Rescues of pools of which pages of the volume table are damaged or cannot be read.
+//! Rescues of pools with pages of the volume table that are damaged or cannot be read.
 
 use super::super::loader::leaves_of;
 use super::*;
@@ -6,13 +6,13 @@ use crate::format::INDEX_CHILDREN;
 
 const VOLUMES: usize = 40;
 
-/// Long, so that the table takes several pages and an index page above them.
+/// Long names, so that the table takes several pages and an index page above them.
 fn name_of(number: usize) -> String {
     format!("{number:0>240}")
 }
 
-/// A closed pool with many volumes, each but a snapshot with a unit at a place of its own. Volume 1 is a snapshot of
-/// volume 0, and volume 39 is a clone of that.
+/// A closed pool with many volumes. Each volume that is no snapshot has one unit, at a place that no other volume uses.
+/// Volume 1 is a snapshot of volume 0, and volume 39 is a clone of volume 1.
 fn many() -> Device {
     let device = open_device("ram:size=16M").unwrap();
     Pool::create(&device, &CreateOptions::default()).unwrap();
@@ -31,14 +31,14 @@ fn many() -> Device {
     device
 }
 
-/// Where the data of a volume lies.
+/// Returns the address of a volume's data.
 fn place(pool: &Pool, number: usize) -> Option<u64> {
     let volume = pool.open_volume(&name_of(number)).unwrap();
     let found = volume.map((number as u64) << 16, 4096, Intent::Read).unwrap();
     (found.kind == MappingKind::Mapped).then_some(found.addr)
 }
 
-/// The pages of the table that the newest checkpoint has, with the volumes of each; the index page has all.
+/// Returns the table pages of the newest checkpoint, with the volumes of each; the index page has all.
 fn table_pages(device: &Device) -> Vec<(u64, Vec<usize>)> {
     let pool = Pool::open(device, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
     let state = pool.inner.lock();
@@ -120,7 +120,7 @@ fn two_damaged_pages_are_told_with_the_numbers_of_both() {
 fn what_the_journal_makes_of_lost_volumes_is_lost_and_all_else_is_there() {
     type Change = fn(&Pool);
     let clone: &str = &name_of(39);
-    // What was done after the checkpoint; the volumes whose maps are lost with it; those that are missing and named.
+    // Changes after the checkpoint; the volumes whose maps are lost with the page; those that are missing and named.
     let changes: [(Change, &[&str], &[&str]); 9] = [
         (|pool| write(pool, &name_of(0), 0), &[], &[]),
         (|pool| drop(pool.create_volume("new", 1 << 20).unwrap()), &[], &[]),
@@ -194,7 +194,7 @@ fn an_index_page_stands_for_all_leaf_pages_below_it() {
     assert_eq!(leaves_of(9, u64::MAX), (u64::MAX, u64::MAX), "of a level that no pool has");
 }
 
-/// What a rescue passes over when it is damaged, it passes over too when the device cannot read it.
+/// A rescue passes over the same parts when they cannot be read as when they are damaged.
 #[test]
 fn what_cannot_be_read_is_passed_over_as_what_is_damaged() {
     for (kind, says) in [
@@ -216,7 +216,8 @@ fn what_cannot_be_read_is_passed_over_as_what_is_damaged() {
         let sb = pool.inner.lock().sb.clone();
         drop(pool);
         let all = (0..device.size_bytes()).step_by(BLOCK);
-        // Older pages that no superblock refers to lie about, too. Of the journal: the first block to be replayed.
+        // All blocks of this kind are bad, also older pages, to which no superblock refers. Of the journal only the
+        // first block to be replayed is bad.
         let bad: Vec<u64> = match kind {
             kind::JOURNAL => vec![Ring::of(&sb).address(sb.replay_seq)],
             _ => all.filter(|at| kind_at(&device, *at) == Some(kind)).collect(),

@@ -1,4 +1,4 @@
-//! Pools with two copies of their metadata: one of them may be damaged or unreadable, whichever page it is of.
+//! Pools with two copies of their metadata, one of them damaged or unreadable, for pages of any kind.
 
 use super::*;
 use crate::format::page::index;
@@ -10,8 +10,8 @@ fn device() -> Device {
     open_device("linear:over=ram:size=8M+ram:size=8M").unwrap()
 }
 
-/// A closed pool of two members, with two copies for that reason, whose trees have index pages of each level: maps of
-/// two, a volume table of several pages.
+/// A closed pool of two members; pools with several members have two copies. Its trees have index pages of each level:
+/// maps of two levels, and a volume table of several pages.
 fn pool(checksum: Checksum) -> Device {
     let device = device();
     Pool::create(&device, &CreateOptions { checksum, ..CreateOptions::default() }).unwrap();
@@ -37,14 +37,15 @@ fn kind_and_level(device: &Device, at: u64) -> (u16, u16) {
     (head.kind, head.level)
 }
 
-/// Both copies of all pages that the newest checkpoint has.
+/// Returns both copies of each page that the newest checkpoint has.
 fn pages(device: &Device) -> Vec<[u64; 2]> {
     let pool = Pool::open(device, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
     let volume = pool.open_volume("b").unwrap();
     volume.pool().lock().tree.pages.pairs_in_use()
 }
 
-/// Copies that it wrote anew, and what else it found but for data, of which these tests write none.
+/// Scrubs the pool. Returns the number of rewritten copies, and the number of other findings. Findings about data are
+/// not counted, because these tests write no data.
 fn scrub(pool: &Pool) -> (u64, usize) {
     let report = pool.scrub(&ScrubOptions::default(), &mut |_| ControlFlow::Continue(())).unwrap();
     assert!(report.completed);
@@ -58,7 +59,8 @@ fn all_places(pool: &Pool) -> Vec<Vec<Option<u64>>> {
     NAMES.iter().map(|name| places(pool, name)).collect()
 }
 
-/// Opens and is whole; a scrub mends so many copies, and all volumes can be written.
+/// Checks that the pool is undamaged, with `bad_copies` bad copies of pages, and that all volumes have the `wanted`
+/// maps.
 fn is_whole(pool: &Pool, wanted: &[Vec<Option<u64>>], bad_copies: u64) {
     let info = pool.info();
     assert_eq!((info.damaged.len(), info.deletes_only, info.quarantined_bytes), (0, false, 0));
@@ -66,7 +68,7 @@ fn is_whole(pool: &Pool, wanted: &[Vec<Option<u64>>], bad_copies: u64) {
     assert_eq!(all_places(pool), wanted);
 }
 
-/// V33: each page of metadata, each of its copies, damaged or unreadable.
+/// V33: each copy of each page of metadata is damaged or unreadable in turn.
 #[test]
 fn a_damaged_copy_of_any_page_costs_nothing_and_a_scrub_writes_it_anew() {
     for checksum in [Checksum::None, Checksum::Crc32c] {
@@ -84,16 +86,17 @@ fn a_damaged_copy_of_any_page_costs_nothing_and_a_scrub_writes_it_anew() {
                     flip(&device, at);
                 }
                 let pool = open(&device, if unreadable { &pair[which..=which] } else { &[] }).unwrap();
-                // The second copy is read where the first is not good, and by scrubs.
+                // The second copy is read only if the first is bad, and by scrubs.
                 is_whole(&pool, &wanted, u64::from(which == 0));
                 assert_eq!(scrub(&pool), (1, 0), "page {at}");
                 is_whole(&pool, &wanted, 0);
                 assert_eq!(scrub(&pool), (0, 0), "page {at}");
                 pool.close().unwrap();
-                // Now the other may be damaged.
+                // Now the other copy may be damaged.
                 flip(&device, pair[1 - which]);
                 let pool = open(&device, &[]).unwrap();
-                // With checksums the scrub has marked data that nobody wrote: pages of checksums have moved.
+                // With checksums, the scrub has marked blocks as bad that were never written. Their pages of checksums
+                // have moved.
                 let moved = checksum != Checksum::None;
                 is_whole(&pool, &wanted, if moved { pool.info().bad_copies } else { u64::from(which == 1) });
                 for name in ["a", "b"] {
@@ -137,7 +140,7 @@ fn both_copies_damaged_are_what_a_page_is_in_a_pool_with_one() {
                 quarantined += 1;
             }
         }
-        // A repair writes both copies of what is left.
+        // A repair writes both copies of the pages that are left.
         let device = copy_of(&whole);
         pair.iter().for_each(|at| flip(&device, *at));
         assert!(check_device(&device, &CheckOptions::default().repair(true)).unwrap().repaired);
@@ -206,7 +209,7 @@ fn a_check_finds_a_unit_that_has_second_copies_and_other_pages() {
     let whole = pool(Checksum::None);
     let pages = pages(&whole);
     let (sb, _) = crate::engine::recovery::newest_superblock(&DeviceIo::new(&whole).unwrap()).unwrap();
-    // The root of the table says that its second copy is in another unit of pages.
+    // The root of the table names a second copy in another unit of pages.
     let other = pages.iter().map(|pair| pair[0] / UNIT).find(|unit| *unit != sb.table.address / UNIT);
     let second = other.unwrap_or(pages[0][0] / UNIT + 1) as u32;
     let mut wrong = sb.clone();
@@ -233,7 +236,7 @@ fn a_pool_that_grows_keeps_the_number_of_its_copies() {
         drop(pool.create_volume("b", 8 << 30).unwrap());
         pool.sync().unwrap();
         pool.add_member(&open_device("ram:size=8M").unwrap(), &crate::AddOptions::default()).unwrap();
-        // More leaves than the unit of pages that there is has room for.
+        // More leaves than the only unit of pages has room for.
         (0..20).for_each(|leaf| write(&pool, "b", leaf << 24));
         pool.sync().unwrap();
         pool.inner.checkpoint().unwrap();
@@ -247,7 +250,7 @@ fn a_pool_that_grows_keeps_the_number_of_its_copies() {
     }
 }
 
-/// References of both kinds of pools are what they were, through the disk.
+/// References of pools with one and with two copies survive a round trip through the disk format.
 #[test]
 fn a_reference_has_its_second_unit_on_the_disk() {
     let (geometry, place) = (crate::format::block::samples::superblock(65536).geometry(), [7; 16]);
@@ -267,8 +270,8 @@ fn a_reference_has_its_second_unit_on_the_disk() {
     }
 }
 
-/// The reserve is one of pages, each of which takes two: a pool that is full of data has room for what metadata was
-/// promised.
+/// The reserve counts pages, each of which takes space for two: a pool that is full of data still has room for all
+/// pages that are reserved for metadata.
 #[test]
 fn a_pool_with_two_copies_that_is_full_of_data_has_all_pages_of_the_reserve() {
     let device = device();
@@ -287,7 +290,7 @@ fn a_pool_with_two_copies_that_is_full_of_data_has_all_pages_of_the_reserve() {
     let (there, promised) = (state.tree.pages.available(&state.tree.units), state.spare_pages);
     assert!(there + state.pages_due() >= promised, "{there} pages of {promised}");
     drop(state);
-    // Volumes are made as long as half of them is there.
+    // Volumes can be created while half of the reserve is there.
     drop(pool.create_volume("w", 1 << 20).unwrap());
     pool.snapshot("v", "s").unwrap();
     pool.close().unwrap();
@@ -321,7 +324,7 @@ impl BlockIo for Counted {
     }
 }
 
-/// V33: two copies cost writes and no flush, in a commit and in a checkpoint.
+/// V33: two copies cost writes but no flush, in a commit and in a checkpoint.
 #[test]
 fn two_copies_take_no_more_flushes_than_one() {
     for copies in [1, 2] {

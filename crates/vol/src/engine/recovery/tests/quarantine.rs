@@ -1,17 +1,17 @@
-//! A pool with a damaged map goes on: others are written, nothing that the damaged map may have is touched, and
-//! deleting its volumes gives all of it back.
+//! A pool with a damaged map remains in use: other volumes are written, nothing that the damaged map may refer to is
+//! touched, and deleting its volumes frees all of that.
 
 use super::*;
 use crate::format::page::free;
 
-/// A closed pool as [`three_volumes`], in units of this size, with a clone of the snapshot too.
+/// A closed pool as in [`three_volumes`], in units of this size, with a clone of the snapshot too.
 fn four_volumes(unit_bytes: u64) -> Device {
     let device = open_device("ram:size=32M").unwrap();
     Pool::create(&device, &CreateOptions { unit_bytes, ..CreateOptions::default() }).unwrap();
     let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
     fill(&pool);
     pool.clone_volume("s", "c").unwrap();
-    // A leaf of its own, whose units are the snapshot's but for one.
+    // The clone gets a leaf of its own, in which all units but one are the snapshot's.
     write(&pool, "c", PLACES[1] + 7 * unit_bytes);
     pool.close().unwrap();
     device
@@ -23,7 +23,8 @@ fn all_places(pool: &Pool) -> BTreeMap<&'static str, Vec<Option<u64>>> {
     ALL.into_iter().map(|name| (name, places(pool, name))).collect()
 }
 
-/// Writes to all places of the volumes that open, and takes all space there is. The units that these volumes have now.
+/// Writes to all places of the volumes that open, and then until no space is left. Returns the units that these volumes
+/// have now.
 fn use_it(pool: &Pool, lost: &[&str]) -> Vec<u64> {
     let unit = pool.info().unit_bytes;
     let token = MayBlock::on_worker();
@@ -42,7 +43,7 @@ fn use_it(pool: &Pool, lost: &[&str]) -> Vec<u64> {
             assert!(name != "b" || at == PLACES[1] + 7 * unit || written.is_ok(), "its own units are written in place");
         }
     }
-    // There may be no page for one more volume.
+    // There may be no page for another volume.
     let made = pool.create_volume("fill", 1 << 30).is_ok();
     let name = ["fill", "b", "c"].into_iter().find(|name| if *name == "fill" { made } else { !lost.contains(name) });
     let mut at = 0;
@@ -75,7 +76,7 @@ fn nothing_that_a_page_may_refer_to_is_given_to_others_before_its_volumes_are_de
     }
 }
 
-/// The places of the list of free units.
+/// Returns the places of the list of free units.
 fn lists(device: &Device) -> Vec<u64> {
     let (sb, _) = crate::engine::recovery::newest_superblock(&DeviceIo::new(device).unwrap()).unwrap();
     free::places(&sb).into_iter().flatten().collect()
@@ -89,8 +90,8 @@ fn copy_of(device: &Device) -> Device {
     copy
 }
 
-/// A page cannot be read, while the pool is used, and then again; then never more, so that its volumes are deleted.
-/// Whether the pool took deletes alone; none if nobody needs the page.
+/// Lets a page be unreadable while the pool is used, then readable again, then unreadable until the end, so that its
+/// volumes are deleted. Returns true if the pool accepted only deletes, and `None` if no volume needs the page.
 fn unreadable_for_a_while(whole: &Device, unit: u64, at: u64, has_list: bool) -> Option<bool> {
     let device = copy_of(whole);
     let before = all_places(&Pool::open(&device, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap());
@@ -142,7 +143,7 @@ fn unreadable_for_a_while(whole: &Device, unit: u64, at: u64, has_list: bool) ->
     Some(opened.deletes_only)
 }
 
-/// A pool of which no leaf of 'a' alone can be read, with room for a checkpoint.
+/// A pool in which only a leaf that no volume but `a` needs cannot be read, with room for a checkpoint.
 fn without_a_leaf() -> Pool {
     let device = four_volumes(1 << 20);
     let leaf =
@@ -183,7 +184,7 @@ fn a_full_pool_says_that_a_damaged_map_keeps_space() {
     );
 }
 
-/// F2: with either copy of the list a damaged map costs no space that was free; without both, all of it.
+/// F2: with either copy of the list, a damaged map costs no space that was free; without both, it costs all free space.
 #[test]
 fn one_copy_of_the_list_of_free_units_is_enough() {
     let whole = four_volumes(UNIT);
@@ -194,14 +195,14 @@ fn one_copy_of_the_list_of_free_units_is_enough() {
     let at = leaf.unwrap().0;
     for (lost, is_known) in [(&pairs[..2], true), (&pairs[2..], true), (&pairs[..], false)] {
         let device = copy_of(&whole);
-        // Flipped where there is one: the first list of a pool has no other before it.
+        // Skips the places that have no list yet: a new pool has written its list only once.
         lost.iter().filter(|at| kind_at(&device, **at).is_some()).for_each(|at| flip(&device, *at));
         let info = open(&device, &[at]).unwrap().info();
         assert_eq!((info.damaged.len(), info.free_bytes > info.size_bytes / 2), (1, is_known), "{info:?}");
     }
 }
 
-/// A list of another checkpoint, or of another time, says nothing of this one.
+/// A list of another or an older checkpoint does not count for this one.
 #[test]
 fn a_list_of_free_units_counts_for_its_own_checkpoint_alone() {
     let device = four_volumes(UNIT);
@@ -235,15 +236,15 @@ fn a_list_of_free_units_counts_for_its_own_checkpoint_alone() {
     assert!(lists(&device).contains(&at));
 }
 
-/// Where the volume's data of these places lies; none for a hole.
+/// Returns the addresses of the volume's data at these places; `None` for a hole.
 fn map_of(pool: &Pool, name: &str, at: &[u64]) -> Vec<Option<u64>> {
     let volume = pool.open_volume(name).unwrap();
     let map = |at: &u64| volume.map(*at, 4096, Intent::Read).unwrap();
     at.iter().map(map).map(|found| (found.kind == MappingKind::Mapped).then_some(found.addr)).collect()
 }
 
-/// What a crash leaves in the journal of `a` and of a copy of it that was made meanwhile: units that have space now,
-/// units that have none any more, and what was cut off and came back.
+/// Makes changes of `a`, and of a copy of it made in between, that a crash leaves in the journal: units that get space,
+/// units that lose it, and a range that is cut off and comes back.
 fn change_and_crash(device: &Device, cloned: bool) -> Vec<(&'static str, Vec<Option<u64>>)> {
     let at: Vec<u64> = (0..12).flat_map(|unit| PLACES.map(|place| place + unit * UNIT)).collect();
     let pool = Pool::open(device, &OpenOptions::default()).unwrap();
@@ -266,8 +267,8 @@ fn change_and_crash(device: &Device, cloned: bool) -> Vec<(&'static str, Vec<Opt
     names.into_iter().map(|name| (name, map_of(&pool, name, &at))).collect()
 }
 
-/// A pool takes everything but changes of the damaged map, however often it is opened, and whatever the journal has of
-/// that map is there when the page can be read again.
+/// A pool accepts everything but changes of the damaged map, however often it is opened. When the page can be read
+/// again, the changes of that map in the journal are applied.
 #[test]
 fn what_the_journal_has_behind_a_damaged_page_is_kept_until_the_page_can_be_read() {
     let (mut kept, mut waits) = (0, 0);
@@ -294,7 +295,7 @@ fn what_the_journal_has_behind_a_damaged_page_is_kept_until_the_page_can_be_read
                 let lost: Vec<&str> = info.damaged.iter().map(|(name, _)| &name[..]).collect();
                 assert!(lost.contains(&"a") && !lost.contains(&"b"), "page {at}: {lost:?}");
                 if info.deletes_only {
-                    // The page above those that volumes share, which cannot be in two maps.
+                    // A page above shared pages, which cannot be in two maps.
                     assert!(cloned && info.damaged[0].1.range == (0, 8 << 30), "page {at}");
                     break;
                 }
@@ -303,7 +304,7 @@ fn what_the_journal_has_behind_a_damaged_page_is_kept_until_the_page_can_be_read
                 write(&pool, &format!("new{round}"), 0);
                 write(&pool, "b", PLACES[0]);
                 pool.sync().unwrap();
-                // Once it ends as after a crash, once it is closed.
+                // The pool is cut off, except in round 1, where it is closed.
                 if round == 1 {
                     pool.close().unwrap();
                 }
@@ -332,7 +333,7 @@ fn assert_same(pool: &Pool, before: &[(&str, Vec<Option<u64>>)], page: u64) {
     }
 }
 
-/// The place of a page's second copy, if it has one.
+/// Returns the place of a page's second copy, if it has one.
 fn second_of(device: &Device, at: u64) -> Option<u64> {
     let pool = Pool::open(device, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
     let state = pool.inner.lock();
@@ -340,7 +341,7 @@ fn second_of(device: &Device, at: u64) -> Option<u64> {
     Some(crate::format::page::second_address(at, unit, u64::from(state.sb.unit_bytes)))
 }
 
-/// Deleting the damaged volumes, or rolling them back, ends what is kept of them; a repair takes it with what it keeps.
+/// Deleting the damaged volumes, or rolling them back, drops the records kept for them; a repair applies these.
 #[test]
 fn what_is_kept_of_a_damaged_map_goes_with_it() {
     for how in 0..3 {
@@ -362,7 +363,7 @@ fn what_is_kept_of_a_damaged_map_goes_with_it() {
             flip(&device, at);
             assert!(check_device(&device, &CheckOptions { repair: true }).unwrap().repaired);
         }
-        // The page can be read again, and what was kept of it means nothing any more.
+        // The page can be read again, and its kept records have no effect any more.
         let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
         assert!(pool.inner.lock().sb.kept.is_none());
         match how {
@@ -376,7 +377,7 @@ fn what_is_kept_of_a_damaged_map_goes_with_it() {
     }
 }
 
-/// A page of what is kept that is damaged refuses the pool; a repair goes on without it.
+/// A damaged page of kept records refuses the pool; a repair goes on without it.
 #[test]
 fn a_damaged_page_of_what_is_kept_is_told_and_repaired() {
     let device = four_volumes(UNIT);
@@ -396,7 +397,7 @@ fn a_damaged_page_of_what_is_kept_is_told_and_repaired() {
     Pool::open(&device, &OpenOptions::default()).unwrap().close().unwrap();
 }
 
-/// A pool that was closed has no page for a checkpoint, and two volumes to delete; it crashes between them.
+/// A closed pool has no page for a checkpoint, and two volumes to delete. It crashes between the two deletes.
 #[test]
 fn a_closed_pool_that_takes_deletes_alone_says_that_it_was_opened() {
     let device = four_volumes(UNIT);
@@ -408,7 +409,7 @@ fn a_closed_pool_that_takes_deletes_alone_says_that_it_was_opened() {
     let pool = open(&device, &[at]).unwrap();
     let lost: Vec<String> = pool.info().damaged.into_iter().map(|(name, _)| name).collect();
     assert!(pool.info().deletes_only && lost.len() >= 2, "{lost:?}");
-    // Without the look at the space that the delete has given back.
+    // `Pool::delete` would also check whether the pool has space now.
     pool.inner.delete(&lost[0]).unwrap();
     assert!(pool.info().deletes_only);
     drop(pool);

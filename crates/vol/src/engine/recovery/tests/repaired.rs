@@ -1,5 +1,5 @@
-//! Pools with checksums after a repair: what was told bad stays bad, what has rotted is told, and nothing is called bad
-//! that was written (contract V16).
+//! Pools with checksums after a repair: marked blocks stay bad, rot is reported, and written data is never taken for
+//! bad (contract V16).
 
 use sheave_base::status::Status;
 use sheave_blk::Device;
@@ -17,7 +17,7 @@ use crate::{BlockIo, CheckOptions, CheckReport, Checksum, CreateOptions, OpenOpt
 
 const BYTES: u64 = BLOCK as u64;
 const POOL_BYTES: u64 = 128 << 20;
-/// Units of the volume of which a block is written: more than the regions have that are opened together.
+/// Units of the volume in which a block is written: more than fit the regions that one intent opens.
 const UNITS: u64 = 600;
 
 /// The first block of a unit.
@@ -27,11 +27,11 @@ const fn block(unit: u64) -> u64 {
 
 const BAD: Result<u8, Status> = Err(Status::Protection);
 
-/// A pool of two members and what it should hold.
+/// A pool of two members, and its expected content.
 struct Made {
     device: Device,
     pool: Option<Pool>,
-    /// What a read of the first block of each unit gives.
+    /// The expected result of reading the first block of each unit.
     wanted: Vec<Result<u8, Status>>,
 }
 
@@ -60,7 +60,7 @@ impl Made {
         self.pool.as_ref().unwrap().open_volume("v").unwrap()
     }
 
-    /// Enough for every region to close to which nobody writes.
+    /// Makes as many checkpoints as it takes to close every region without writes.
     fn checkpoints(&self) {
         (0..6).for_each(|_| self.volume().pool().checkpoint().unwrap());
     }
@@ -78,7 +78,7 @@ impl Made {
         self.volume().pool().lock().sums.as_ref().unwrap().is_intended(place >> 16)
     }
 
-    /// Its block rots, is told bad, and is as it was when somebody reads it again.
+    /// The block rots, a read reports it as bad, and then it has its old content again.
     fn tell_bad(&mut self, unit: u64) {
         let place = self.place(unit);
         self.io().write(place, &[9; BLOCK]).unwrap();
@@ -92,7 +92,7 @@ impl Made {
         self.wanted[unit as usize] = Ok(tag);
     }
 
-    /// The pool is closed, or cut off; then these units rot.
+    /// Closes the pool, or cuts it off; then these units rot.
     fn end(&mut self, close: bool, rotten: &[u64]) {
         let places: Vec<u64> = rotten.iter().map(|unit| self.place(*unit)).collect();
         let pool = self.pool.take().unwrap();
@@ -105,7 +105,7 @@ impl Made {
         rotten.iter().for_each(|unit| self.wanted[*unit as usize] = BAD);
     }
 
-    /// Flips a bit of all metadata of this kind.
+    /// Flips a bit of all blocks of metadata that `which` selects.
     fn damage(&self, which: impl Fn(&Head) -> bool) {
         let mut bytes = vec![0; POOL_BYTES as usize];
         self.io().read(0, &mut bytes).unwrap();
@@ -125,7 +125,7 @@ impl Made {
         report
     }
 
-    /// The pool opens; how many checksums were computed anew, and were others before.
+    /// Opens the pool and checks its content. Returns the number of checksums that were computed anew and changed.
     fn holds_what_it_should(&self) -> u64 {
         let pool = Pool::open(&self.device, &OpenOptions::default()).unwrap();
         let volume = pool.open_volume("v").unwrap();
@@ -148,7 +148,7 @@ fn a_repair_of_something_else_forgets_no_checksum_and_no_mark() {
     }
 }
 
-/// Regions and marks of which only the journal speaks.
+/// Regions and marks that only the journal names.
 #[test]
 fn a_repair_of_a_pool_that_was_cut_off_knows_what_may_have_been_written() {
     let mut made = Made::new();
@@ -178,24 +178,25 @@ fn a_damaged_page_of_checksums_costs_those_of_its_region() {
     made.damage(|head| (head.kind, head.index) == (kind::SUMS, region));
     let report = made.repair();
     assert_eq!(report.findings.len(), 1, "{:?}", report.findings);
-    // Nothing tells any more that these are not what was written.
+    // Without that page, these blocks are accepted as the disk has them.
     (made.wanted[300], made.wanted[301]) = (Ok(1), Ok(9));
     made.holds_what_it_should();
-    // With all pages gone marks are left that the journal has: those of 10 and 550, which were read just now.
+    // With all pages gone, only marks in the journal are left: those of 10 and 550, which were read just now.
     made.damage(|head| (head.kind, head.owner) == (kind::INDEX, 0));
     made.repair();
     made.wanted[3] = Ok(1);
     made.holds_what_it_should();
 }
 
-/// A block of the journal may have said that a region was opened: what was written there is not to be called rotten.
+/// A damaged block of the journal may have said that a region was opened: data written there must not be taken for
+/// rotten.
 #[test]
 fn a_repair_of_a_damaged_journal_believes_all_but_what_was_told_bad() {
     let mut made = Made::new();
     made.tell_bad(4);
     made.checkpoints();
     let (sb, _) = newest_superblock(&made.io()).unwrap();
-    // Its record is in the first commit since.
+    // The intent of this write is recorded in the first commit after that checkpoint.
     made.write(5, 2);
     made.pool.as_ref().unwrap().sync().unwrap();
     made.tell_bad(590);

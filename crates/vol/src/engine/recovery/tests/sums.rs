@@ -1,5 +1,5 @@
-//! Pools with checksums when data that was being written cannot be read, by an opening or by the end of a write: it is
-//! as good afterwards as before.
+//! Pools with checksums, where an opening or the end of a write cannot read data that was in flight: the data is as
+//! good afterwards as before.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub fn write(volume: &Volume, block: u64, tag: u8) {
     end(volume, mapping, tag).unwrap();
 }
 
-/// A write of so many blocks up to where its data is sent.
+/// Begins a write of `blocks` blocks, up to the moment at which its data is sent.
 fn begin(volume: &Volume, block: u64, blocks: u64) -> Mapping {
     let (pos, len, token) = (block * BYTES, blocks * BYTES, MayBlock::on_worker());
     let mapping = loop {
@@ -39,7 +39,7 @@ fn begin(volume: &Volume, block: u64, blocks: u64) -> Mapping {
     mapping
 }
 
-/// Its data reaches the disk.
+/// Lets the data of the write reach the disk.
 fn land(volume: &Volume, mapping: &Mapping, tag: u8) {
     volume.pool().io.write(mapping.addr, &vec![tag; mapping.len as usize]).unwrap();
 }
@@ -69,8 +69,8 @@ pub fn read(volume: &Volume, block: u64) -> Result<u8, Status> {
     Ok(data[0])
 }
 
-/// A pool that was cut off while block 0 was 1 in the newest of so many checkpoints and 2 on the disk; and where that
-/// lies. After one checkpoint the page of the region says that it is open; after six a record of the journal does.
+/// Makes a pool that was cut off while block 0 was 1 in the newest checkpoint and 2 on the disk. Returns the address of
+/// the block. After one checkpoint the page of the region says that it is open; after six a record of the journal does.
 fn cut_off(blocks: u64, checkpoints: u32) -> (Device, u64) {
     let device = open_device("ram:size=64M").unwrap();
     let options = CreateOptions { checksum: Checksum::Crc32c, ..CreateOptions::default() };
@@ -117,7 +117,7 @@ fn data_that_could_not_be_read_at_opening_is_good_when_it_can() {
     assert_eq!(pool.info().bad_blocks, 1);
 }
 
-/// The region stays open, on the disk too, however often the pool is closed, or cut off, in between.
+/// The region stays open, on the disk too, however often the pool is closed or cut off in between.
 #[test]
 fn data_that_could_not_be_read_stays_undecided_until_it_can() {
     for (closes, checkpoints) in [(true, 1), (false, 1), (true, 6), (false, 6)] {
@@ -138,7 +138,7 @@ fn data_that_could_not_be_read_stays_undecided_until_it_can() {
     }
 }
 
-/// A write settles what the block is: what rots after it is told.
+/// A write replaces the content of the unreadable block: later rot in it is reported.
 #[test]
 fn data_that_was_written_since_is_believed_no_more() {
     let (device, at) = cut_off(3, 1);
@@ -146,7 +146,7 @@ fn data_that_was_written_since_is_believed_no_more() {
     let volume = pool.open_volume("v").unwrap();
     write(&volume, 0, 4);
     assert_eq!(read(&volume, 0), Ok(4));
-    // Nothing holds the region open any more.
+    // The region is no longer held open, and closes.
     let is_held = || volume.pool().lock().sums.as_ref().is_some_and(|regions| regions.is_intended(at >> 16));
     assert!(is_held());
     (0..5).for_each(|_| volume.pool().checkpoint().unwrap());
@@ -155,7 +155,7 @@ fn data_that_was_written_since_is_believed_no_more() {
     assert_eq!(read(&volume, 0), Err(Status::Protection));
 }
 
-/// A pool that was cut off after so many blocks of its volume were written, and where each of them lies.
+/// Makes a pool that was cut off after `blocks` blocks of its volume were written. Returns the address of each.
 fn cut_off_at(blocks: u64) -> (Device, Vec<u64>) {
     let (device, _) = cut_off(blocks, 1);
     let pool = Pool::open(&device, &OpenOptions::default().read_only(true)).unwrap();
@@ -172,11 +172,11 @@ fn a_disk_that_reads_next_to_no_data_does_not_open_for_writing() {
     assert!(open(&device, &places[1..]).is_ok());
 }
 
-/// Nothing is written, so nothing needs to be decided: a bad spot of any size costs what lies there, and nothing else.
+/// A read-only opening writes nothing, so blocks remain unknown: a bad spot of any size costs only the data in it.
 #[test]
 fn whatever_a_disk_cannot_read_all_else_can_be_looked_at() {
     let (device, places) = cut_off_at(1000);
-    // One block in three of the first 900: each unit has some that can be read.
+    // One block in three of the first 900: some blocks of each unit can be read.
     let bad: Vec<u64> = places[..900].iter().copied().step_by(3).collect();
     assert!(bad.len() > MAX_UNREADABLE);
     for options in [OpenOptions::default().read_only(true), OpenOptions::default().rescue(true)] {
@@ -195,8 +195,8 @@ fn whatever_a_disk_cannot_read_all_else_can_be_looked_at() {
     }
 }
 
-/// A pool in whose volume two writes of blocks 0 to `blocks` were under way at once. The data of the first, 4, is what
-/// lies there in the end, and it has ended well; the second, 5, could not read it back.
+/// A pool with a volume in which two writes of blocks 0 to `blocks` overlapped. The first write, of 4, succeeded, and
+/// its data is on the disk in the end. The second, of 5, could not read the blocks back.
 fn met(blocks: u64) -> (Device, Pool, Arc<Unreadable>, Vec<u64>) {
     let (device, at) = cut_off(blocks, 1);
     let (pool, disk) = open(&device, &[]).unwrap();
@@ -213,7 +213,7 @@ fn met(blocks: u64) -> (Device, Pool, Arc<Unreadable>, Vec<u64>) {
     (device, pool, disk, places)
 }
 
-/// V16: what was acknowledged is never told bad because the end of another write could not read it.
+/// V16: acknowledged data is never taken for bad because the end of another write could not read it.
 #[test]
 fn writes_that_met_and_could_not_be_read_back_leave_nothing_that_is_bad() {
     let (_device, pool, disk, places) = met(3);
@@ -225,7 +225,7 @@ fn writes_that_met_and_could_not_be_read_back_leave_nothing_that_is_bad() {
     disk.bad.lock().unwrap().clear();
     assert_eq!(read(&volume, 0), Ok(4));
     is_sound(&pool);
-    // From here on its checksum is known, and nothing holds the region open any more.
+    // From here on its checksum is known, and the region is no longer held open.
     assert!(volume.pool().lock().sums.as_ref().is_some_and(|regions| regions.is_intended(places[0] >> 16)));
     (0..5).for_each(|_| volume.pool().checkpoint().unwrap());
     assert!(!volume.pool().lock().sums.as_ref().is_some_and(|regions| regions.is_intended(places[0] >> 16)));
@@ -233,7 +233,7 @@ fn writes_that_met_and_could_not_be_read_back_leave_nothing_that_is_bad() {
     assert_eq!(read(&volume, 0), Err(Status::Protection), "it rots");
 }
 
-/// One that the disk reads on its own has its checksum at once.
+/// A block that the disk can read on its own gets its checksum at once.
 #[test]
 fn of_what_could_not_be_read_back_each_block_is_read_alone() {
     let (_device, pool, disk, places) = met(3);
@@ -249,7 +249,7 @@ fn of_what_could_not_be_read_back_each_block_is_read_alone() {
     assert_eq!((read(&volume, 0), read(&volume, 1)), (Err(Status::Protection), Ok(6)));
 }
 
-/// The next opening looks again, whether the pool was closed or not.
+/// The next opening reads the blocks again, whether the pool was closed or not.
 #[test]
 fn what_could_not_be_read_back_is_undecided_for_the_next_opening() {
     for closes in [true, false] {
@@ -266,7 +266,7 @@ fn what_could_not_be_read_back_is_undecided_for_the_next_opening() {
     }
 }
 
-/// Memory has a bound: a disk that reads nothing back leaves no more blocks undecided than an opening would.
+/// Memory is bounded: a disk that reads nothing back leaves no more blocks unknown than an opening may have.
 #[test]
 fn no_more_blocks_are_undecided_than_an_opening_may_meet() {
     let device = open_device("ram:size=64M").unwrap();
@@ -282,7 +282,7 @@ fn no_more_blocks_are_undecided_than_an_opening_may_meet() {
     }
     let sums = volume.pool().sums.as_ref().unwrap();
     assert_eq!(sums.unknown_blocks(), MAX_UNREADABLE);
-    // A write settles what its blocks are, and leaves room for others.
+    // A write replaces the content of its blocks, and so makes room for other unknown blocks.
     (0..128).for_each(|block| write(&volume, block, 2));
     let (first, second) = (begin(&volume, 1024, 2), begin(&volume, 1024, 2));
     land(&volume, &first, 3);
@@ -292,14 +292,14 @@ fn no_more_blocks_are_undecided_than_an_opening_may_meet() {
     assert_eq!(sums.unknown_blocks(), MAX_UNREADABLE - 128 + 1);
 }
 
-/// The first checkpoint of an opening needs room for the pages that it writes, not for all that there are.
+/// The first checkpoint of an opening needs room only for the pages that it writes, not for all pages.
 #[test]
 fn pages_that_were_loaded_want_no_room_in_a_checkpoint() {
     let device = open_device("ram:size=1G").unwrap();
     Pool::create(&device, &CreateOptions::default().checksum(Checksum::Crc32c)).unwrap();
     let pool = Pool::open(&device, &OpenOptions::default()).unwrap();
     let volume = pool.create_volume("v", 1 << 30).unwrap();
-    // A write each 16 MiB, which no two regions of 1,000 blocks share.
+    // One write per 16 MiB: no two share a region of 1,000 blocks.
     (0..40).for_each(|number| write(&volume, number * 4096, 1));
     drop(volume);
     pool.close().unwrap();

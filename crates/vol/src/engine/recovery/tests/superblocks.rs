@@ -1,5 +1,5 @@
-//! Opening pools of which one superblock cannot be read, once, a while, or ever: what was acknowledged is there, then
-//! and when it can be read again.
+//! Opens pools of which one superblock cannot be read, once, for a while, or ever again. All acknowledged changes are
+//! there, also after the superblock can be read again.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,17 +19,17 @@ use crate::{BlockIo, CheckOptions, CreateOptions, OpenOptions, Pool, PoolError, 
 const SIZE: usize = 4 << 20;
 const EVER: u64 = u64::MAX;
 
-/// A disk that cannot read one block, loses its power, and forgets what no flush has made durable.
+/// A disk that cannot read one block. When it loses its power, it loses everything that was not flushed.
 struct Disk {
     io: DeviceIo,
-    /// Block that cannot be read, and reads of it that fail.
+    /// The block that cannot be read, and the number of reads of it that fail.
     bad: u64,
     fails: AtomicU64,
     /// Writing the block mends it.
     mends: bool,
     /// Writes and flushes until the power goes.
     left: AtomicU64,
-    /// What was written since the last flush, as it was before.
+    /// Ranges written since the last flush, with their former content.
     undo: Mutex<Vec<(u64, Vec<u8>)>>,
 }
 
@@ -48,7 +48,7 @@ impl Disk {
         self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).map(drop).map_err(|_| Status::IoErr)
     }
 
-    /// What no flush has made durable is gone.
+    /// Undoes everything that was not flushed.
     fn forget(&self) {
         self.undo.lock().unwrap().drain(..).rev().for_each(|(at, bytes)| self.io.write(at, &bytes).unwrap());
     }
@@ -115,14 +115,14 @@ fn names(pool: &Pool) -> BTreeSet<String> {
     pool.volumes().into_iter().map(|vol| vol.name).collect()
 }
 
-/// Makes a volume in a commit that is a checkpoint: no block of the journal has it.
+/// Makes a volume in a commit that is a checkpoint: no journal block has it.
 fn create(pool: &Pool, name: &str) -> Result<(), PoolError> {
     pool.inner.lock().next.require();
     pool.create_volume(name, 1 << 20).map(drop)
 }
 
-/// Pools whose power goes at each write of three checkpoints, with and without what was not flushed; and the volumes
-/// that were acknowledged.
+/// Returns pools whose power went at each write of three checkpoints, with and without the writes that were not
+/// flushed; and the volumes that were acknowledged.
 fn cut_off() -> Vec<(Device, BTreeSet<String>)> {
     let (mut pools, mut all) = (Vec::new(), false);
     for left in 0.. {
@@ -148,7 +148,7 @@ fn cut_off() -> Vec<(Device, BTreeSet<String>)> {
     unreachable!()
 }
 
-/// The pool has these volumes, and perhaps one more that nobody was told of; it goes on, and is whole.
+/// Checks that the pool has these volumes, and at most one more that was not acknowledged, that it works, and is clean.
 fn holds(device: &Device, disk: Arc<Disk>, names: &BTreeSet<String>, what: &str) {
     let pool = open(device, disk).unwrap_or_else(|error| panic!("{what}: {error}"));
     let found = self::names(&pool);
@@ -178,7 +178,7 @@ fn what_was_acknowledged_is_there_without_either_superblock() {
     assert_eq!(newest.len(), 2, "either slot was the newest");
 }
 
-/// Those of the pools whose superblocks do not say the same, and one of the others.
+/// Returns the pools of `cut_off` whose superblocks differ in content, and one of those whose superblocks do not.
 fn between_superblocks() -> impl Iterator<Item = (Device, BTreeSet<String>)> {
     let mut others = 0;
     cut_off().into_iter().filter(move |(device, _)| match slots(device) {
@@ -191,7 +191,7 @@ fn between_superblocks() -> impl Iterator<Item = (Device, BTreeSet<String>)> {
 }
 
 /// The newest superblock cannot be read when the pool is opened, and that opening is cut off at each of its writes.
-/// Then the superblock can be read, and nothing that it needs may be gone.
+/// Then the superblock can be read, and everything that it needs must be there.
 #[test]
 fn a_superblock_that_can_be_read_again_finds_what_it_needs() {
     for (at, (device, names)) in between_superblocks().enumerate() {
@@ -219,7 +219,7 @@ fn slots(device: &Device) -> [Option<Superblock>; 2] {
     })
 }
 
-/// Programs before this rule acknowledged what only one superblock had. They carry `compat` along as it is.
+/// Older programs acknowledged changes that only one superblock had. They copy `compat` as it is.
 fn by_an_older_program(device: &Device, clean: bool) {
     let io = DeviceIo::new(device).unwrap();
     for sb in slots(device).into_iter().flatten() {
@@ -259,7 +259,7 @@ fn a_superblock_of_an_older_program_that_cannot_be_read_refuses_what_was_not_clo
     }
 }
 
-/// A repair that is cut off anywhere leaves a pool for whoever can read the superblock again.
+/// A repair that is cut off anywhere leaves a pool that opens when the superblock can be read again.
 #[test]
 fn a_repair_that_is_cut_off_takes_nothing_with_it() {
     for (at, (device, names)) in between_superblocks().enumerate() {
@@ -283,7 +283,7 @@ fn a_repair_that_is_cut_off_takes_nothing_with_it() {
     }
 }
 
-/// Each opening has a number of its own, and says under it that both superblocks have what is acknowledged.
+/// Each opening has an incarnation of its own, and its superblocks state that both have all acknowledged changes.
 #[test]
 fn a_pool_in_use_that_crashed_opens_with_one_superblock_alone() {
     let device = formatted();
@@ -301,8 +301,7 @@ fn a_pool_in_use_that_crashed_opens_with_one_superblock_alone() {
     }
 }
 
-/// A superblock that is not intact is written anew, and made durable, before anything else is written: a crash right
-/// after that finds two.
+/// A damaged superblock is rewritten and flushed before any other write: a crash right after that finds two good ones.
 #[test]
 fn a_damaged_superblock_is_mended_before_anything_else_is_written() {
     let device = formatted();
@@ -325,7 +324,7 @@ fn a_damaged_superblock_is_mended_before_anything_else_is_written() {
     }
 }
 
-/// Whoever comes next may write at once.
+/// The mended superblock is durable, so the next write may follow at once.
 #[test]
 fn a_superblock_that_was_mended_is_durable() {
     let device = formatted();

@@ -1,4 +1,4 @@
-//! Blocks that were found bad, and written before they are marked.
+//! Blocks that are found bad, and written before they are marked.
 
 use sheave_drivers::open_device;
 use sheave_iomap::File;
@@ -9,7 +9,8 @@ use super::*;
 use crate::format::BLOCK_SHIFT;
 use crate::{Checksum, CreateOptions, OpenOptions, Pool};
 
-/// A write between the look that found the block bad and the mark: its reader looks again, and nobody is told anything.
+/// A write comes after the look that found the block bad and before the mark: the reader looks again, and gets no
+/// error.
 #[test]
 fn a_block_that_was_written_since_it_was_found_bad_is_not_marked() {
     let device = open_device("ram:size=16M").unwrap();
@@ -33,7 +34,7 @@ fn a_block_that_was_written_since_it_was_found_bad_is_not_marked() {
     assert_eq!((inner.mark(before), marks()), (Ok(false), (false, 0)), "it was written");
     assert_eq!((inner.mark(found()), marks()), (Ok(true), (true, 1)));
     assert_eq!((inner.mark(found()), marks()), (Ok(true), (true, 1)), "once");
-    // One that is marked stays so, until the write that is under way takes the mark off.
+    // A marked block stays marked until the write under way takes the mark off.
     sums.stripes.begin(block);
     assert_eq!((inner.mark(before), marks()), (Ok(false), (true, 1)));
     sums.stripes.end(block);

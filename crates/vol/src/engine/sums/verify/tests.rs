@@ -1,4 +1,4 @@
-//! Reads that find another block than its checksum says, and writes that come in between.
+//! Reads of blocks that do not match their checksums, and writes that come in between.
 
 use std::sync::Mutex;
 
@@ -7,11 +7,11 @@ use crate::format::superblock::Geometry;
 
 const NUMBER: u64 = 5;
 
-/// A device of one block, with a write to it under way while it is read.
+/// A device of one block, which is written while it is read.
 struct Written<'a> {
     sums: &'a Sums,
     block: Mutex<[u8; BLOCK]>,
-    /// What is written during the next reads, the last first.
+    /// Content of the writes that come during the next reads, in reverse order.
     next: Mutex<Vec<u8>>,
 }
 
@@ -46,7 +46,7 @@ impl BlockIo for Written<'_> {
     }
 }
 
-/// What a block is found to be that holds 1, has the checksum of `sum`, and is written with `next` while it is read.
+/// Settles a block that holds 1, has the checksum of `sum`, and is written with each of `next` while it is read.
 fn settled(sum: u8, next: &[u8]) -> (Look, u8) {
     let sums = Sums::new(&Geometry::new(1 << 16, 1 << 20, 16));
     assert!(sums.arena.make(0));
@@ -58,7 +58,7 @@ fn settled(sum: u8, next: &[u8]) -> (Look, u8) {
     (look, good[9])
 }
 
-/// S4. The write ends between the read and the second look: what was read is of before, its checksum of after.
+/// S4. The write ends between the read and the second look: the data read is from before, the checksum from after.
 #[test]
 fn a_block_that_was_written_while_it_was_read_is_no_mismatch() {
     assert!(matches!(settled(1, &[]), (Look::Good, 1)));

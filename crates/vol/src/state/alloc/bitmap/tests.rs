@@ -1,4 +1,4 @@
-//! Against a plain set.
+//! The bitmap against a plain set.
 
 use std::collections::BTreeSet;
 

@@ -1,13 +1,13 @@
-//! Pages and their units.
+//! Pages and their units, with one copy and with two.
 
 use super::*;
 
-/// A reference to the page of a pool with one copy.
+/// Reference to a page of a pool with one copy.
 fn at(address: u64) -> PageRef {
     PageRef { address, checksum: 1, second: 0 }
 }
 
-/// Pages of a pool of units of 64 KiB with two copies, whose members begin at these units.
+/// Pages of a pool with two copies and units of 64 KiB. The members begin at these units.
 fn paired(members: &[u64]) -> Pages {
     Pages { partners: Some(BTreeMap::new()), members: members.to_vec(), ..Pages::new(16) }
 }
@@ -40,7 +40,7 @@ fn on_one_device_the_second_copy_is_half_of_it_away() {
 fn a_pool_has_as_many_pages_as_pairs_of_units() {
     for free in [7, 8] {
         let mut units = Units::new(free);
-        // The last units are all on one member: a pair there is better than no page.
+        // The last free units are all on one member: a pair there is better than no page.
         let mut pages = paired(&[0, 2]);
         assert_eq!(pages.available(&units), free / 2 * 16);
         assert!(pages.take(free / 2 * 16 + 1, &mut units).is_none());
@@ -101,7 +101,7 @@ fn recovery_claims_each_page_once() {
     }
 }
 
-/// What metadata was given space for stays metadata, up to a bound.
+/// Units that were written for metadata stay metadata, up to a bound.
 #[test]
 fn pages_with_space_stay_pages() {
     let mut units = Units::new(64);

@@ -1,4 +1,4 @@
-//! Numbers and places of nodes.
+//! Numbers, places and words of nodes.
 
 use sheave_base::sync::atomic::Ordering;
 

@@ -1,4 +1,4 @@
-//! Bits and sizes.
+//! Bits of entries and sizes of leaves.
 
 use super::*;
 

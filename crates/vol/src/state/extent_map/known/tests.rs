@@ -1,4 +1,4 @@
-//! A replay that knows leaves does what one does that knows none.
+//! A replay with the leaf cache gives the same maps as one without it.
 
 use sheave_base::rng::Rng;
 
@@ -8,11 +8,11 @@ use crate::format::record::Record;
 use crate::format::superblock::Superblock;
 use crate::state::State;
 
-/// Units that records are about: those of three leaves of one slot, and of one leaf of another.
+/// First units of the leaves that records name: three leaves of one slot, and one leaf of another.
 const PLACES: [u64; 4] = [0, 256, 512, 65_536];
 const VOLUMES: u64 = 5;
 
-/// A record like those that a journal has, about few volumes and leaves, so that they meet.
+/// Makes a random journal record. Volumes and leaves are few, so that records meet.
 fn record(rng: &mut Rng, made: &mut u64) -> Record {
     let volume = 1 + rng.below(VOLUMES) as u32;
     let leaf = PLACES[rng.below(4) as usize];
@@ -45,7 +45,7 @@ fn superblock() -> Superblock {
     sb
 }
 
-/// What the maps say of the units that records are about.
+/// Entries and written blocks of the units that records name; `None` without the volume.
 fn says(state: &State, volume: u32) -> Option<Vec<(u64, bool, u64)>> {
     let vol = state.table.get(volume)?;
     let of_leaf = |leaf: u64| (leaf..leaf + 16).chain([leaf + 255]);
@@ -61,7 +61,7 @@ fn a_replay_that_knows_leaves_makes_the_maps_of_one_that_walks() {
         [&mut walks, &mut knows].into_iter().for_each(|state| state.tree.counts_later = true);
         knows.tree.begin_to_know();
         let mut made = 0;
-        // As recovery does: the places of a few records are asked for together.
+        // Prefetches a few records at a time, as recovery does.
         let mut together = 0;
         let mut chunk: Vec<Record> = Vec::new();
         let mut asked = knows.tree.ask_for(&chunk);

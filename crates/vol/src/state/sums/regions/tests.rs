@@ -1,4 +1,4 @@
-//! When a region closes: never under a write, and soon after the last.
+//! Closing of regions: never during a write, and soon after the last one.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,8 @@ struct Writer {
 
 impl Writer {
     fn new() -> (Device, Pool, Writer) {
-        // Without the thread that looks: a write finds the pool's lock free, and need not block for that.
+        // Disables the thread that closes regions, so that a write always finds the pool's lock free and does not block
+        // for that.
         Writer::with(&OpenOptions { longest_idle: Duration::MAX, ..OpenOptions::default() })
     }
 
@@ -36,7 +37,7 @@ impl Writer {
         (device, pool, Writer { volume, seat })
     }
 
-    /// A write up to where its data is sent; how often it had to block.
+    /// Begins a write, up to the point where its data would be sent. Also returns how often the write had to block.
     fn begin(&self) -> (Mapping, Phase, u32) {
         let mut blocked = 0;
         loop {
@@ -81,7 +82,7 @@ impl Writer {
         self.volume.pool().lock().sb.generation
     }
 
-    /// Whether the region of the block is intended, and whether its page on the device says that.
+    /// Returns whether the region of the block is intended, and whether its page on the device has `SUMS_OPEN`.
     fn region(&self, mapping: &Mapping) -> (bool, bool) {
         let state = self.volume.pool().lock();
         let regions = state.sums.as_ref().expect("the pool has checksums");
@@ -146,7 +147,7 @@ fn a_region_that_closes_opens_for_the_next_write_without_a_commit() {
     let mapping = first.0;
     writer.end(first, 1);
     let long = writer.begin();
-    // It is idle as far as checkpoints see, and begins to close.
+    // Checkpoints find the region idle, so it begins to close.
     writer.checkpoints(3);
     let sums = writer.volume.pool().sums.as_ref().expect("has");
     assert!(!sums.is_open(mapping.addr));
@@ -158,7 +159,7 @@ fn a_region_that_closes_opens_for_the_next_write_without_a_commit() {
     let pieces = [long.0];
     pieces.iter().for_each(|piece| writer.volume.abort_write(piece));
     writer.seat.uncount(long.1);
-    // The first was there when the second began: the second reads back what is on the device.
+    // The first write was in flight when the second began, so the second reads back the data on the device.
     let mut data = vec![7; BYTES];
     writer.volume.pool().io.write(second.0.addr, &data).expect("it writes");
     IoMemory::over(&mut data, |memory| {
@@ -176,7 +177,7 @@ fn a_write_that_failed_leaves_the_checksum_of_what_is_there() {
     let (_device, _pool, writer) = Writer::new();
     let (mapping, phase, _) = writer.begin();
     let mut data = vec![5; BYTES];
-    // The device has taken it all and says that it has not.
+    // The device has stored all data but reports a failure.
     writer.volume.pool().io.write(mapping.addr, &data).expect("it writes");
     data.fill(6);
     IoMemory::over(&mut data, |memory| {
@@ -193,7 +194,7 @@ fn a_write_that_failed_leaves_the_checksum_of_what_is_there() {
     writer.end(next, 7);
 }
 
-/// Looks alone write nothing; the checkpoint that closes a region comes when there is one to close.
+/// `look` itself writes nothing. A checkpoint follows only when it can close a region.
 #[test]
 fn looks_close_what_nobody_writes_to_and_nothing_else() {
     let (_device, pool, writer) = Writer::new();
@@ -203,14 +204,15 @@ fn looks_close_what_nobody_writes_to_and_nothing_else() {
         writer.end(writer.begin(), tag);
         look()
     };
-    // Those that were opened together with it, and that nobody writes to, close.
+    // The regions that were opened together with it and have no writes close.
     (0..3).for_each(|tag| assert!(write_and_look(tag).0));
     let begun = writer.generation();
     (3..10).for_each(|tag| assert_eq!(write_and_look(tag), (true, begun), "it is written to between all looks"));
-    // The last of them took the mark of the last write off. The next finds none, the one after it closes the region.
+    // The last `look` cleared the dirty flag of the last write. The next one finds the region idle, the one after it
+    // closes it.
     assert_eq!([look(), look()], [(true, begun), (false, begun + 2)]);
     assert_eq!(look(), (false, begun + 2), "and there is nothing left to do");
-    // A write that is under way keeps it open, however many look.
+    // A write in flight keeps the region open for any number of looks.
     let long = writer.begin();
     assert!(long.2 > 0, "it was closed");
     let (mapping, begun) = (long.0, writer.generation());
@@ -220,7 +222,7 @@ fn looks_close_what_nobody_writes_to_and_nothing_else() {
     assert_eq!(writer.region(&mapping), (false, false));
 }
 
-/// V16: who writes no more leaves nothing open for long, and nobody has to do anything for that.
+/// V16: the regions of an idle writer close soon, without any call.
 #[test]
 fn the_pool_closes_what_has_been_idle_for_long_by_itself() {
     let options = OpenOptions { longest_idle: Duration::from_millis(60), ..OpenOptions::default() };
@@ -240,7 +242,7 @@ fn the_pool_closes_what_has_been_idle_for_long_by_itself() {
     drop((pool, writer));
 }
 
-/// B1 of the pool's threads: who has dropped the pool finds its device free, also in the middle of a look.
+/// B1 of the pool's threads: after the pool is dropped its device is free, even if a look was in progress.
 #[test]
 fn the_thread_that_closes_regions_ends_with_the_pool() {
     let device = open_device("ram:size=64M").expect("opens");
@@ -257,7 +259,7 @@ fn the_thread_that_closes_regions_ends_with_the_pool() {
     }
 }
 
-/// A journal opens no more regions than twice what a pool has open: each takes memory, and is read when the pool opens.
+/// A journal may open at most twice as many regions as an open pool: each takes memory and is read at the next opening.
 #[test]
 fn more_regions_than_a_pool_opens_are_not_replayed() {
     let (_, pool, _) = Writer::new();
@@ -268,8 +270,8 @@ fn more_regions_than_a_pool_opens_are_not_replayed() {
     assert_eq!(regions.replay_intent(4090..8192), Err(Status::Invalid));
 }
 
-/// Somebody whose intent is durable comes to it late: the regions have closed since, and another intent of them waits
-/// for its commit. Nobody may write before that is durable.
+/// A writer returns late from the commit of its intent: the regions have closed since, and another intent of them waits
+/// for its commit. Writes may begin only when that second intent is durable.
 #[test]
 fn an_intent_that_waits_is_not_durable_by_one_before_it() {
     let (_device, pool, writer) = Writer::new();
@@ -311,7 +313,7 @@ impl index::Sink for Counting {
     }
 }
 
-/// Index pages may have nothing below them, in a pool that somebody made up: they are written as all others.
+/// A crafted pool may have index pages with nothing below them. They are counted and written as all others.
 #[test]
 fn a_checkpoint_has_an_address_for_each_page_whatever_index_pages_there_are() {
     let geometry = Geometry::new(1 << 16, 1 << 30, 16);
@@ -329,7 +331,7 @@ fn a_checkpoint_has_an_address_for_each_page_whatever_index_pages_there_are() {
     }
 }
 
-/// Units come in any order and over and over: each is found, no other is, and memory is that of the different ones.
+/// Units come in any order and repeatedly: exactly these are found, and memory is proportional to the distinct ones.
 #[test]
 fn units_of_a_journal_are_kept_once() {
     let mut rng = sheave_base::rng::Rng::new(7);
@@ -346,7 +348,7 @@ fn units_of_a_journal_are_kept_once() {
     }
 }
 
-/// The bound is kept by who writes here and there, and recovery reads no more than it.
+/// Scattered writes respect the bound of open regions, so recovery reads no more than that.
 #[test]
 fn no_more_regions_are_open_than_the_pool_was_opened_with() {
     let device = open_device("ram:size=1G").expect("opens");
@@ -357,7 +359,7 @@ fn no_more_regions_are_open_than_the_pool_was_opened_with() {
         let name = format!("v{most}");
         let volume = pool.create_volume(&name, 1 << 30).expect("creates");
         let token = MayBlock::on_worker();
-        // The space of a volume lies in one piece: that of 130 regions.
+        // The units of a volume are contiguous, in 130 regions.
         for unit in 0..8000 {
             volume.map_blocking(unit << 16, BYTES as u64, Intent::Write, &token).expect("it can be written");
             let intended = volume.pool().lock().sums.as_ref().map_or(0, |regions| regions.intended);
