@@ -1,27 +1,28 @@
-//! The bio: one I/O towards one device, with its vectors.
+//! The bio: one I/O to one device, with its vectors.
 //!
-//! Owns the shape of a bio, its operation and its flags. Does not own where bios live or when they are recycled
-//! ([`bio_set`](crate::bio_set)), nor how they become requests ([`hctx`](crate::hctx)).
+//! Owns the layout of a bio, its operation and its flags. Does not own the storage and recycling of bios
+//! ([`bio_set`](crate::bio_set)), nor their conversion to requests ([`hctx`](crate::hctx)).
 //!
-//! A bio is two cache lines: a header, and four inline vectors. More vectors than [`BIO_INLINE_VECS`] live in a table
-//! on the heap; such a bio is never cached.
+//! A bio is two cache lines: a header and four inline vectors. If it has more than [`BIO_INLINE_VECS`], they are in a
+//! table on the heap, and the bio is never cached.
 //!
 //! Invariants:
-//! - I1: the memory that `vecs` describe stays valid and unaliased until `end_io` was called for the bio. Whoever
-//!   submits promises this; the ring keeps owned buffers for it.
-//! - I2: `bytes` is the sum of the lengths of the vectors for reads and writes; discards and flushes carry none.
+//! - I1: the memory that `vecs` describe stays valid and unaliased until `end_io` was called for the bio. The submitter
+//!   promises this; the ring keeps owned buffers for it.
+//! - I2: for reads and writes `bytes` is the sum of the lengths of the vectors; discards and flushes have no vectors.
 //! - I3: a bio with `remaining > 0` has that many children in flight and has not ended.
 
 use sheave_base::clock::CoarseTs;
 use sheave_base::status::Status;
 
-/// How many vectors a bio holds without a table of its own.
+/// Number of vectors that a bio holds without a table.
 pub const BIO_INLINE_VECS: usize = 4;
 
-/// Bytes in a sector, the unit of all device addresses.
+/// log2 of the bytes in a sector, the unit of all device addresses.
 pub const SECTOR_SHIFT: u32 = 9;
 
-/// What a request does. The values index statistics. A driver answers `NotSupp` to one that it does not know.
+/// Operation of a request. The values index statistics. A driver fails an operation that it does not support with
+/// `NotSupp`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 #[non_exhaustive]
@@ -31,27 +32,27 @@ pub enum Op {
     Read = 0,
     /// Memory to device.
     Write = 1,
-    /// Make every completed write durable.
+    /// Makes every completed write durable.
     Flush = 2,
-    /// The range's content is no longer needed; reading it gives anything (or zeroes, see limits).
+    /// Declares the range's content as unneeded. Later reads of the range may return anything.
     Discard = 3,
-    /// The range reads as zeroes afterwards.
+    /// Makes the range read as zeroes.
     WriteZeroes = 4,
 }
 
-/// How many operations there are.
+/// Number of operations.
 pub const NR_OPS: usize = 5;
 
 impl Op {
-    /// Every operation, in the order of its value.
+    /// All operations, in the order of their values.
     pub const ALL: [Op; NR_OPS] = [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes];
 
-    /// The operation with this value.
+    /// Returns the operation with this value.
     pub fn from_u8(value: u8) -> Op {
         Self::ALL[usize::from(value) % NR_OPS]
     }
 
-    /// Lower-case name for reports.
+    /// Returns the lower-case name for reports.
     pub fn name(self) -> &'static str {
         match self {
             Op::Read => "read",
@@ -62,53 +63,53 @@ impl Op {
         }
     }
 
-    /// Whether the operation moves data between memory and device.
+    /// Returns true if the operation moves data between memory and device.
     #[inline]
     pub fn has_data(self) -> bool {
         matches!(self, Op::Read | Op::Write)
     }
 }
 
-/// Durable on completion, even across power loss.
+/// The write is durable when it completes, even across power loss.
 pub const BIO_FUA: u16 = 1 << 0;
-/// Flush the device's cache before this write.
+/// The device's cache is flushed before this write.
 pub const BIO_PREFLUSH: u16 = 1 << 1;
-/// May go back to the owner's cache; only bios with inline vectors from outside the reserve.
+/// The bio may return to the owner's cache. Set only on bios with inline vectors that are not from the reserve.
 pub const BIO_CACHEABLE: u16 = 1 << 3;
-/// Came from the reserve and returns there.
+/// The bio is from the reserve and returns there.
 pub const BIO_RESERVE: u16 = 1 << 4;
-/// Has waited for a request since its `waited_from`.
+/// The bio waits or has waited for a request, since `waited_from`.
 pub(crate) const BIO_WAITED: u16 = 1 << 2;
-/// Must not be merged with neighbours.
+/// The bio must not be merged with neighbours.
 pub const BIO_NOMERGE: u16 = 1 << 5;
-/// Has a parent whose `remaining` counts it.
+/// The bio is counted in `remaining` of its parent.
 pub const BIO_CHILD: u16 = 1 << 6;
-/// Ended itself and waits for `remaining` children.
+/// The bio itself has ended, and waits for `remaining` children.
 pub const BIO_WAITS: u16 = 1 << 7;
-/// A flush on its way to several queues: `sector` is the mask of those that still get one.
+/// The bio is a flush that was not sent to all hardware contexts yet. `sector` is the mask of those left.
 pub const BIO_SPREADING: u16 = 1 << 8;
 
-/// Has or had children, or an error of its own: ends the slow way.
+/// The bio has or had children, or an error of its own, so it ends on the slow path.
 pub const BIO_SLOW: u16 = 1 << 10;
-/// A flush of the owner of the device, who hears what the device says of it even when its
-/// [alarm](crate::flush_alarm) rings.
+/// The bio is a flush by the owner of the device. It ends with the device's own result, even after the owner's
+/// [alarm](crate::flush_alarm) was triggered.
 pub const BIO_OWNER: u16 = 1 << 11;
-/// Carries a plain record that could not stay one: its owner hears of its end by `EndIo::end_plain`.
+/// The bio was given to a plain record that could not do without one. Its end is reported by `EndIo::end_plain`.
 pub(crate) const BIO_PLAIN: u16 = 1 << 12;
-/// A stacked driver's I/O to a device below, or a piece of it: `owner` has the driver's hardware context and its level,
-/// and `cookie` the driver's token.
+/// The bio is I/O of a stacked driver to a device below, or a piece of such I/O. `owner` holds the driver's hardware
+/// context and its level, `cookie` the driver's token.
 pub(crate) const BIO_STACKED: u16 = 1 << 13;
-/// The flags that a submitter may set.
+/// Flags that a submitter may set.
 pub(crate) const BIO_USER: u16 = BIO_FUA | BIO_PREFLUSH | BIO_NOMERGE | BIO_OWNER;
 
-/// Bits that send a bio down the slow way on completion.
+/// A bio with any of these flags ends on the slow path.
 pub(crate) const BIO_SLOW_END: u16 = BIO_CHILD | BIO_WAITS | BIO_SLOW | BIO_PLAIN | BIO_STACKED;
 
-/// A piece of memory that an I/O may use: what [`IoCtx::submit`](crate::ctx::IoCtx::submit) takes.
+/// A piece of memory for I/O, as passed to [`IoCtx::submit`](crate::ctx::IoCtx::submit).
 ///
-/// Whoever makes one promises that the memory may be used for I/O, and until when only its maker knows. So it goes down
-/// to the block layer and no further: drivers and files are shown a [`Segment`] in its place, which says where the
-/// memory is and cannot be submitted.
+/// The maker promises that the memory may be used for I/O, and only the maker can say until when. A `BVec` is therefore
+/// not passed beyond the block layer: drivers and files get a [`Segment`], which has the same address and length and
+/// cannot be submitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct BVec {
@@ -116,14 +117,14 @@ pub struct BVec {
     pub(crate) len: usize,
 }
 
-/// Where a piece of memory of an I/O is, for who moves its bytes; the layout is that of `iovec`, so that a driver can
-/// hand a bio's pieces on as they are. It promises nothing: the memory is valid until the I/O has ended, whoever keeps
-/// this longer.
+/// Address and length of a piece of memory of an I/O, for code that moves its bytes. The layout is that of `iovec`, so
+/// that a driver can pass a bio's segments to the kernel unchanged. A segment does not keep the memory valid: it is
+/// valid only until the I/O has ended.
 ///
 /// ```compile_fail,E0308
 /// # use sheave_blk::{ctx::{BioSpec, IoCtx}, request::RqTable};
 /// # fn again(ctx: &mut IoCtx, spec: &BioSpec, rqs: &RqTable<'_>) {
-/// // A driver cannot send I/O on memory that it has seen: that may be freed by then.
+/// // A driver cannot submit I/O on memory that it was shown, because that may be freed by then.
 /// let seen: Vec<_> = rqs.segments(0).collect();
 /// ctx.submit(spec, &seen, sheave_blk::bio::NO_FIXED_BUF);
 /// # }
@@ -156,19 +157,19 @@ impl Segment {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Returns true if the length is 0.
     #[inline(always)]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Keeps the first `len` bytes at most.
+    /// Keeps at most the first `len` bytes.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// Takes the first `len` bytes off, or all when it has fewer.
+    /// Removes and returns the first `len` bytes, or all if there are fewer.
     #[inline]
     pub fn take_front(&mut self, len: usize) -> Segment {
         let front = Segment { base: self.base, len: self.len.min(len) };
@@ -185,7 +186,7 @@ impl PartialEq<BVec> for Segment {
 }
 
 impl BVec {
-    /// `len` bytes from the address `base`.
+    /// Makes a vector of `len` bytes at the address `base`.
     ///
     /// # Safety
     /// While any I/O has this vector, a copy or a part of it, the memory must stay valid for reads and writes, and
@@ -196,15 +197,15 @@ impl BVec {
         BVec { base, len }
     }
 
-    /// Where it is.
+    /// Returns the vector's address and length.
     #[inline(always)]
     pub const fn segment(&self) -> Segment {
         Segment { base: self.base, len: self.len }
     }
 
-    /// Where each of these is.
+    /// Returns the address and length of each vector.
     #[inline(always)]
-    #[allow(unsafe_code)] // Looks at the bytes of vectors as at those of segments, which have the same layout.
+    #[allow(unsafe_code)] // Casts vectors to segments, which have the same layout.
     pub const fn segments(vecs: &[BVec]) -> &[Segment] {
         // SAFETY: both have the same two fields in the same places (asserted above), and any value is valid.
         unsafe { std::slice::from_raw_parts(vecs.as_ptr().cast::<Segment>(), vecs.len()) }
@@ -222,19 +223,19 @@ impl BVec {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Returns true if the length is 0.
     #[inline(always)]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Keeps the first `len` bytes at most.
+    /// Keeps at most the first `len` bytes.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// Takes the first `len` bytes off, or all when it has fewer.
+    /// Removes and returns the first `len` bytes, or all if there are fewer.
     #[inline]
     pub fn take_front(&mut self, len: usize) -> BVec {
         let front = BVec { base: self.base, len: self.len.min(len) };
@@ -244,55 +245,54 @@ impl BVec {
     }
 }
 
-/// Names a bio of one [`BioSet`](crate::bio_set::BioSet). Only the block layer makes one, or takes one from a set: a
-/// set trusts the number.
+/// Index of a bio in its [`BioSet`](crate::bio_set::BioSet). Made only by the block layer, because a set uses the
+/// number without a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(transparent)]
 pub struct BioId(pub(crate) u32);
 
 impl BioId {
-    /// No bio.
     pub(crate) const NONE: BioId = BioId(u32::MAX);
-    /// Stands where a plain record has no bio: the record itself names its memory and its submitter.
+    /// Marks a plain record without a bio. The record itself contains its memory and its owner.
     pub(crate) const PLAIN: BioId = BioId(u32::MAX - 1);
 
-    /// Whether this is not [`BioId::NONE`].
+    /// Returns true unless this is [`BioId::NONE`].
     #[inline]
     pub fn is_some(self) -> bool {
         self.0 != u32::MAX
     }
 }
 
-/// The vectors of a bio that do not fit inline.
-// A box of a vector: one word in the bio instead of three keeps it at two cache lines.
+/// Vectors of a bio that do not fit inline.
+// A boxed vector is one word in the bio and not three, which keeps the bio at two cache lines.
 #[allow(clippy::box_collection)]
 pub(crate) type VecTable = Box<Vec<BVec>>;
 
-/// No registered buffer.
+/// Buffer index of an I/O whose memory is in no registered buffer.
 pub const NO_FIXED_BUF: u16 = u16::MAX;
 
-/// The fields of a bio that are the same for every I/O of a kind: copied in one store. A bio has them as its own.
+/// Fields of a bio that are the same for every I/O of a kind, so that one store copies them.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(16))]
 pub struct BioAttrs {
     pub(crate) op: Op,
     pub(crate) status: Status,
     pub(crate) flags: u16,
-    /// The device it was sent to (index in the ring's table).
+    /// Attached device that the bio was sent to: an index in the ring's table.
     pub(crate) bdev: u16,
-    /// Partition it is accounted to; 0 is the whole device.
+    /// Partition that the bio is accounted to; 0 is the whole device.
     pub(crate) part: u16,
     pub(crate) nr_vecs: u16,
-    /// Registered buffer that holds the only vector, or [`NO_FIXED_BUF`].
+    /// Index of the registered buffer that contains the only vector, or [`NO_FIXED_BUF`].
     pub(crate) fixed_buf: u16,
-    /// Children still in flight.
+    /// Number of children in flight.
     pub(crate) remaining: u16,
-    /// It is in use, and in none of the places of free ones.
+    /// True while the bio is in use, and so in no list of free bios.
     pub(crate) live: bool,
 }
 
 impl BioAttrs {
-    /// A bio that was just taken.
+    /// Returns the attributes of a bio that was just taken.
     pub(crate) const fn new(flags: u16) -> BioAttrs {
         BioAttrs {
             op: Op::Read,
@@ -308,27 +308,24 @@ impl BioAttrs {
     }
 }
 
-/// One I/O towards one device. Fields are public inside the block layer; callers fill a bio through
-/// [`IoCtx`](crate::ctx::IoCtx).
+/// One I/O to one device. Callers fill a bio through [`IoCtx`](crate::ctx::IoCtx).
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Bio {
-    /// Link in whatever list holds the bio.
+    /// Next bio of the list that holds this one.
     pub(crate) next: BioId,
-    /// The submitter's own number, given back on completion.
+    /// Number chosen by the submitter, passed back on completion.
     pub(crate) owner: u32,
-    /// First sector on the device.
     pub(crate) sector: u64,
     pub(crate) attrs: BioAttrs,
-    /// Length in bytes.
     pub(crate) bytes: u32,
     pub(crate) parent: BioId,
-    /// The table of a bio with more than [`BIO_INLINE_VECS`] vectors.
+    /// Vectors of a bio with more than [`BIO_INLINE_VECS`].
     pub(crate) table: Option<VecTable>,
     pub(crate) inline: [BVec; BIO_INLINE_VECS],
-    /// The submitter's user data, of a plain record (`BIO_PLAIN`) and of a stacked driver's I/O (`BIO_STACKED`) alone.
+    /// The submitter's user data. Valid for a plain record (`BIO_PLAIN`) and a stacked driver's I/O (`BIO_STACKED`).
     pub(crate) cookie: u64,
-    /// When it began to wait, of one with `BIO_WAITED` alone.
+    /// Start of the wait. Valid with `BIO_WAITED`.
     pub(crate) waited_from: CoarseTs,
 }
 
@@ -364,8 +361,8 @@ impl Bio {
         }
     }
 
-    /// Resets the fields one by one, for that beats clearing both lines. The inline vectors need it not: `nr_vecs` says
-    /// how many count; nor do the cookie and `waited_from`, which flags say that a bio has.
+    /// Sets the fields one by one, which is faster than clearing both cache lines. Leaves out the inline vectors, which
+    /// count only up to `nr_vecs`, and `cookie` and `waited_from`, which are valid only with certain flags.
     #[inline(always)]
     pub(crate) fn init(&mut self, attrs: &BioAttrs, owner: u32, sector: u64, bytes: u32) {
         self.next = BioId::NONE;
@@ -376,13 +373,13 @@ impl Bio {
         self.parent = BioId::NONE;
     }
 
-    /// Where the memory of the bio is.
+    /// Returns the segments of the bio's memory.
     #[inline]
     pub fn segments(&self) -> &[Segment] {
         BVec::segments(self.vecs())
     }
 
-    /// The memory of the bio.
+    /// Returns the vectors of the bio's memory.
     #[inline]
     pub(crate) fn vecs(&self) -> &[BVec] {
         match &self.table {
@@ -391,28 +388,28 @@ impl Bio {
         }
     }
 
-    /// The registered buffer that holds the only vector.
+    /// Returns the index of the registered buffer that contains the only vector.
     #[inline]
     pub fn fixed_buf(&self) -> Option<u16> {
         (self.fixed_buf != NO_FIXED_BUF && self.nr_vecs == 1).then_some(self.fixed_buf)
     }
 
-    /// How many bytes the bio covers on the device.
+    /// Returns the length on the device in bytes.
     #[inline]
     pub fn bytes(&self) -> u32 {
         self.bytes
     }
 
-    /// What it does.
+    /// Returns the operation.
     #[inline]
     pub fn op(&self) -> Op {
         self.op
     }
 
-    /// The first sector after the bio.
+    /// Returns the first sector after the bio.
     #[inline]
     pub(crate) fn end_sector(&self) -> u64 {
-        // Saturating: a submitter may name any sector, and one that wrapped would be inside the device again.
+        // Saturating: a submitter may pass any sector, and a sum that wrapped would lie within the device.
         self.sector.saturating_add(u64::from(self.bytes >> SECTOR_SHIFT))
     }
 }

@@ -1,27 +1,27 @@
-//! The bio set: where a ring's bios live, and the owner's cache that recycles them.
+//! The bio set: storage of a ring's bios, and the owner's cache that recycles them.
 //!
-//! Owns the memory of the bios and three places a free one may be: the owner's **cache** (a LIFO list, so the bio
-//! taken next is the one whose cache lines are warmest), the **pool** behind it, and the **reserve** that guarantees
-//! progress. Owns the lists of bios too ([`BioList`]), whose links are in the bios. Does not know what a bio is for.
-//! Built for the lab (`--cfg sheave_lab`), it can have a smaller cache and a `BioStore` behind it.
+//! Owns the memory of the bios and the three places of free ones: the owner's **cache** (a LIFO list, so that the next
+//! bio taken has the warmest cache lines), the **pool** behind it, and the **reserve** that guarantees progress. Also
+//! owns the lists of bios ([`BioList`]), which are linked through the bios. Does not depend on the purpose of a bio. In
+//! builds for the lab (`--cfg sheave_lab`) the cache can be made smaller, and a `BioStore` can stand behind it.
 //!
 //! Invariants:
-//! - I1: a bio is live, or in exactly one of cache, pool, reserve; never two of them.
-//! - I2: at most `max_cached + CACHE_SLACK` bios are cached; above that [`CACHE_SLACK`] of them go to the pool. With
+//! - I1: a bio is live, or in exactly one of cache, pool, reserve.
+//! - I2: at most `max_cached + CACHE_SLACK` bios are cached; above that [`CACHE_SLACK`] of them move to the pool. With
 //!   `max_cached` 0 there is no cache: no bio is marked as cacheable.
 //! - I3: a bio from the reserve returns to the reserve and never enters the cache.
-//! - I4: a bio with a vector table is never cached with it: on the last put the table goes to the spare ones, of which
-//!   there are at most [`SPARE_TABLES`], or is dropped.
-//! - I5: a bio is put once for each time that it was taken: nobody shares one.
-//! - I6: only the owner's thread touches the bios: a driver that completes elsewhere has requests there, and no bio.
-//! - I7: a [`BioId`] that is not `NONE` is below the number of bios of the set it came from; only this module makes
+//! - I4: a bio with a vector table is never cached with it. When the bio is put, its table joins the spare tables, of
+//!   which there are at most [`SPARE_TABLES`], or is dropped.
+//! - I5: a bio is put once for each time that it was taken; bios are not shared.
+//! - I6: only the owner's thread accesses the bios. A driver that completes on another thread accesses only requests
+//!   there.
+//! - I7: a [`BioId`] that is not `NONE` is below the number of bios of the set it came from. Only this module makes
 //!   them, and a ring has one set.
-//! - I8: a store is asked for each bio that leaves the pool for another place than the reserve, and told of each that
-//!   returns to the pool; so what it keeps for a bio stays with the bio for as long as that is live or cached.
-//! - I9: of the bios that could be taken, as many are *promised* as there are plain records in flight: each of those
-//!   gets one if it cannot stay a record (its queue is frozen, a neighbour merges with it). So nobody else takes the
-//!   last promised ones. Where the lab looks at bios (a bound on the cache, a store), none is promised, and each I/O
-//!   takes its bio.
+//! - I8: `BioStore::get` is called for each bio that leaves the pool for another place than the reserve, and `put` for
+//!   each that returns to the pool. Data that a store keeps for a bio stays with it while it is live or cached.
+//! - I9: for each plain record in flight one free bio is *promised*: the record gets it if it needs a bio after all
+//!   (its queue is frozen, a neighbour merges with it). Other I/O leaves that number of bios free. While the lab
+//!   observes bios (a cache limit, a store), none is promised, and each I/O takes a bio at once.
 //!
 //! Called by [`ctx`](crate::ctx).
 #![allow(unsafe_code)] // The bio arena: a bounds check at every hop of every list costs more than the hops.
@@ -35,26 +35,26 @@ use crate::bio::{
 };
 use crate::stack::MAX_LEVELS;
 
-/// Bound of the owner's cache.
+/// Default size of the owner's cache.
 pub const CACHE_MAX: u32 = 512;
-/// How many bios leave an overfull cache at once.
+/// Number of bios that leave an overfull cache at once.
 pub const CACHE_SLACK: u32 = 64;
-/// How many bios move from the pool to the cache at once.
+/// Number of bios that move from the pool to the cache at once.
 const REFILL: usize = 32;
-/// Bios that only a starved submitter gets.
+/// Number of bios in the reserve, for I/O that cannot go on without a bio while no other is free.
 pub const RESERVE: u32 = 4;
 
-/// Bios of each level of stacked devices that only their I/O to the devices below gets.
+/// Number of bios per level of stacked devices that only I/O to the devices below can take.
 const STACK_BIOS: u32 = 8;
-/// Of these, those that are left to pieces when the I/O is cut.
+/// Number of these bios that are left for pieces, into which such I/O may have to be cut.
 const STACK_PIECES: usize = 4;
 
 /// Vector tables kept for the next bio that needs one, so that long vectors do not allocate each time.
 pub const SPARE_TABLES: usize = 64;
-/// A longer table is not kept.
+/// Largest capacity of a table that is kept, in vectors.
 const SPARE_TABLE_VECS: usize = 1024;
 
-/// A ring's bios.
+/// Bios of one ring.
 #[derive(Debug)]
 pub struct BioSet {
     bios: Box<[Bio]>,
@@ -62,24 +62,24 @@ pub struct BioSet {
     cache: Vec<u32>,
     pool: Vec<u32>,
     reserve: Vec<u32>,
-    /// The reserve of each level of stacked devices, whose bios follow each other from `stack_base` on.
+    /// Reserve of each level of stacked devices. The bios of all levels follow each other from `stack_base` on.
     stacks: [Vec<u32>; MAX_LEVELS as usize],
     stack_base: u32,
     max_cached: u32,
-    /// Bios that plain records may still ask for (I9).
+    /// Number of bios promised to plain records (I9).
     promised: u32,
-    /// Whether bios are promised at all (I9).
+    /// False if no bios are promised at all (I9).
     #[cfg(sheave_lab)]
     promises: bool,
     #[cfg(sheave_lab)]
     store: Option<Box<dyn BioStore>>,
-    /// How often the cache was empty and the pool had to serve.
+    /// Number of times that the cache was empty and was refilled from the pool.
     refills: u64,
 }
 
 impl BioSet {
-    /// A set of `capacity` bios, and some more for those that cannot go on otherwise. At most `max_cached` stay in the
-    /// owner's cache; with 0 every take and put goes to the pool.
+    /// Makes a set of `capacity` bios, plus the reserves. At most `max_cached` stay in the owner's cache; with 0 every
+    /// take and put uses the pool.
     pub fn new(capacity: u32, max_cached: u32) -> BioSet {
         let stack_base = capacity + RESERVE;
         let total = stack_base + u32::from(MAX_LEVELS) * STACK_BIOS;
@@ -89,6 +89,7 @@ impl BioSet {
             bios: (0..total).map(|_| Bio::unused()).collect(),
             tables: Vec::with_capacity(SPARE_TABLES),
             cache: Vec::with_capacity((max_cached + CACHE_SLACK) as usize + 1),
+            // Reversed, so that the lowest numbers are taken first.
             pool: (0..capacity).rev().collect(),
             reserve: (capacity..stack_base).collect(),
             stacks: std::array::from_fn(|level| (first_of(level)..first_of(level + 1)).collect()),
@@ -103,7 +104,7 @@ impl BioSet {
         }
     }
 
-    /// How many bios may be promised to plain records (I9).
+    /// Returns the number of bios that may be promised to plain records (I9).
     #[inline(always)]
     pub(crate) fn promisable(&self) -> u32 {
         #[cfg(sheave_lab)]
@@ -113,33 +114,34 @@ impl BioSet {
         self.available()
     }
 
-    /// Promises bios to so many records, at most [`BioSet::promisable`] of them.
+    /// Promises bios to `records` records, at most [`BioSet::promisable`].
     #[inline(always)]
     pub(crate) fn promise(&mut self, records: u32) {
         debug_assert!(records <= self.promisable(), "I9: a promise that cannot be kept");
         self.promised += records;
     }
 
-    /// So many records have ended, and want no bio any more.
+    /// Withdraws the promises of `records` records, which have ended.
     #[inline(always)]
     pub(crate) fn release(&mut self, records: u32) {
         debug_assert!(records <= self.promised, "I9: what was not promised is not released");
         self.promised -= records;
     }
 
-    /// Bios promised to plain records in flight.
+    /// Returns the number of bios promised to plain records in flight.
     pub fn promised(&self) -> u32 {
         self.promised
     }
 
-    /// Takes the bio that was promised to a record, for one piece of memory; the attributes' flags have
+    /// Takes the bio that was promised to a record, with one piece of memory. Flags of `attrs` include
     /// [`BioSet::cacheable`].
     pub(crate) fn take_promised(&mut self, attrs: &BioAttrs, owner: u32, sector: u64, bytes: u32, vec: BVec) -> BioId {
         self.release(1);
         self.take_plain(attrs, owner, sector, bytes, vec).expect("I9: a promised bio is there")
     }
 
-    /// Takes a bio for up to [`BIO_INLINE_VECS`] vectors; `None` when all are live or promised but the reserve.
+    /// Takes a bio for up to [`BIO_INLINE_VECS`] vectors. Returns `None` if all outside of the reserve are live or
+    /// promised.
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Option<BioId> {
         if self.available() == 0 {
@@ -150,7 +152,7 @@ impl BioSet {
         Some(BioId(raw))
     }
 
-    /// Takes a bio for an I/O of one piece of memory and fills it; the attributes' flags have [`BioSet::cacheable`].
+    /// Takes a bio for an I/O with one piece of memory and fills it. Flags of `attrs` include [`BioSet::cacheable`].
     #[inline(always)]
     pub(crate) fn take_plain(
         &mut self,
@@ -173,16 +175,17 @@ impl BioSet {
         Some(BioId(raw))
     }
 
-    /// Takes a bio from the reserve, for a submitter that cannot go on otherwise; `None` when the reserve is out too,
-    /// and then a bio of the reserve is live and will come back.
+    /// Takes a bio from the reserve, for a submitter that cannot go on otherwise. Returns `None` if the reserve is
+    /// empty; its bios are then live and will come back.
     pub(crate) fn take_reserve(&mut self) -> Option<BioId> {
         let raw = self.reserve.pop()?;
         self[BioId(raw)].init(&BioAttrs::new(BIO_RESERVE), 0, 0, 0);
         Some(BioId(raw))
     }
 
-    /// Takes a bio for I/O of a stacked driver on this level, or with `piece` for a piece of it that was cut: one that
-    /// anybody may take, else one of the level's own. `None` when those are out; then they are live and come back.
+    /// Takes a bio for I/O of a stacked driver on `level`, or (`piece`) for a piece cut from such I/O: an ordinary one
+    /// if available, else one of the level's reserve. Returns `None` if that is empty; its bios are then live and will
+    /// come back.
     #[cold]
     pub(crate) fn take_stacked(&mut self, level: u8, piece: bool) -> Option<BioId> {
         if let Some(id) = self.take() {
@@ -197,13 +200,13 @@ impl BioSet {
         Some(id)
     }
 
-    /// The mark of a bio that may be cached, or none when there is no cache (I2): whoever gives [`BioSet::take_plain`]
-    /// its attributes asks here.
+    /// Returns the flag of bios that may be cached, or 0 if there is no cache (I2). Callers of [`BioSet::take_plain`]
+    /// put it in the attributes.
     pub(crate) fn cacheable(&self) -> u16 {
         if self.max_cached == 0 { 0 } else { BIO_CACHEABLE }
     }
 
-    /// Takes a bio when the cache is empty: there may be none.
+    /// Takes a bio when the cache is empty, from the pool. Returns `None` if there is none.
     #[cold]
     fn take_behind(&mut self) -> Option<BioId> {
         let id = BioId(self.refill()?);
@@ -233,7 +236,7 @@ impl BioSet {
         self.cache.pop()
     }
 
-    /// One bio from the pool, with what a store has for it (I8).
+    /// Takes one bio from the pool. Returns `None` if the pool is empty, or if the store has nothing for the bio (I8).
     fn take_one(&mut self) -> Option<u32> {
         let raw = self.pool.pop()?;
         #[cfg(sheave_lab)]
@@ -246,7 +249,7 @@ impl BioSet {
         Some(raw)
     }
 
-    /// A bio returns to the pool (I8).
+    /// Returns a bio to the pool (I8).
     fn put_one(&mut self, raw: u32) {
         #[cfg(sheave_lab)]
         if let Some(store) = &mut self.store {
@@ -255,7 +258,7 @@ impl BioSet {
         self.pool.push(raw);
     }
 
-    /// Gives the bio these vectors; in a table when they do not fit inline.
+    /// Sets the bio's vectors, in a table if they do not fit inline.
     #[inline]
     pub fn set_vecs(&mut self, id: BioId, vecs: &[BVec]) {
         let bio = &mut self[id];
@@ -270,7 +273,7 @@ impl BioSet {
         }
     }
 
-    /// An empty table: a spare one when there is one.
+    /// Returns an empty table, a spare one if possible.
     #[cold]
     pub(crate) fn take_table(&mut self) -> VecTable {
         self.tables.pop().unwrap_or_default()
@@ -291,7 +294,7 @@ impl BioSet {
         debug_assert!(bio.live, "put of a bio that is not live");
         bio.live = false;
         if bio.flags & BIO_CACHEABLE != 0 {
-            // The room was made in `new` and `prune` keeps it, so this never grows.
+            // Never reallocates: `new` reserves the room, and `prune` keeps the length below it.
             self.cache.push(id.0);
             if self.cache.len() > (self.max_cached + CACHE_SLACK) as usize {
                 self.prune(CACHE_SLACK as usize);
@@ -317,7 +320,7 @@ impl BioSet {
         }
     }
 
-    /// Moves the `count` bios that were cached longest to the pool.
+    /// Moves to the pool the `count` bios that have been in the cache longest.
     #[cold]
     fn prune(&mut self, count: usize) {
         let count = count.min(self.cache.len());
@@ -328,46 +331,46 @@ impl BioSet {
         self.pool.extend(self.cache.drain(..count));
     }
 
-    /// Bios in use.
+    /// Returns the number of bios in use.
     pub fn live(&self) -> u32 {
         let stacks: usize = self.stacks.iter().map(Vec::len).sum();
         (self.bios.len() - self.cache.len() - self.pool.len() - self.reserve.len() - stacks) as u32
     }
 
-    /// Bios that could be taken without the reserve, by who was promised none.
+    /// Returns the number of bios that can be taken without the reserve and without breaking a promise.
     #[inline]
     pub fn available(&self) -> u32 {
         (self.cache.len() + self.pool.len()) as u32 - self.promised
     }
 
-    /// The bios in use that carry records, which could not stay plain.
+    /// Returns the bios in use that belong to plain records.
     pub(crate) fn iter_plain(&self) -> impl Iterator<Item = &Bio> {
         self.bios.iter().filter(|bio| bio.live && bio.flags & BIO_PLAIN != 0)
     }
 
-    /// Bios in this registered buffer name it no more; those that nobody uses say nothing anyway.
+    /// Removes the registered buffer `index` from all bios. Those not in use are changed too, which does no harm.
     pub(crate) fn forget_fixed_buf(&mut self, index: u16) {
         let of_it = |bio: &&mut Bio| bio.fixed_buf == index;
         self.bios.iter_mut().filter(of_it).for_each(|bio| bio.fixed_buf = NO_FIXED_BUF);
     }
 
-    /// Bios in the owner's cache.
+    /// Returns the number of bios in the owner's cache.
     pub fn cached(&self) -> u32 {
         self.cache.len() as u32
     }
 
-    /// Bios in the reserve.
+    /// Returns the number of bios in the reserve.
     pub fn reserved(&self) -> u32 {
         self.reserve.len() as u32
     }
 
-    /// How often the cache was empty and the pool had to serve.
+    /// Returns the number of times that the cache was empty and was refilled from the pool.
     pub fn refills(&self) -> u64 {
         self.refills
     }
 }
 
-/// A first-in first-out list of bios of one set, linked through the bios themselves.
+/// First-in first-out list of bios of one set, linked through the bios.
 #[derive(Debug)]
 pub(crate) struct BioList {
     head: BioId,
@@ -381,7 +384,7 @@ impl Default for BioList {
 }
 
 impl BioList {
-    /// Moves all of another list behind this one's.
+    /// Moves all bios of `other` to the end of this list.
     pub(crate) fn append(&mut self, bios: &mut BioSet, other: &mut BioList) {
         while let Some(id) = other.pop(bios) {
             self.push_back(bios, id);
@@ -429,27 +432,29 @@ impl BioList {
     }
 }
 
-/// What stands behind the cache of a ring's bios, in place of the ring's own pool alone: an allocator, a pool that
-/// rings share, a limit. It hears of bios by number, below the set's capacity (I8), on the slow ways only: with a cache
-/// that is large enough a few times, without one twice an I/O. Dropped with the set; it frees what it keeps then.
+/// Storage behind the cache of a ring's bios, beside the ring's own pool: an allocator, a pool that rings share, a
+/// limit. Its methods receive numbers of bios below the set's capacity (I8). They are called only on the slow paths: a
+/// few times in all with a large enough cache, twice per I/O without one. The store is dropped with the set, and then
+/// frees all that it holds.
 #[cfg(sheave_lab)]
 pub trait BioStore: Debug + Send {
-    /// A bio leaves the pool; false when there is nothing for it, and then the I/O waits as if no bio were free.
+    /// Called when a bio leaves the pool. Returns false if there is nothing for it; the I/O then waits as if no bio
+    /// were free.
     fn get(&mut self, bio: u32) -> bool;
 
-    /// A bio that a `get` gave has returned to the pool.
+    /// Called when a bio for which `get` returned true returns to the pool.
     fn put(&mut self, bio: u32);
 }
 
-/// What the lab changes, to show what the cache is worth: a smaller cache, and a store behind it.
+/// Settings of the lab that show the effect of the cache: a smaller cache, and a store behind it.
 #[cfg(sheave_lab)]
 impl BioSet {
-    /// Whether plain I/O may go without a bio: not where the lab looks at bios (I9).
+    /// Returns true if plain I/O may go without a bio, which is false while the lab observes bios (I9).
     pub fn promises(&self) -> bool {
         self.promises
     }
 
-    /// Another bound of the cache; from now on no bio is promised (I9). False, and nothing has changed, while a bio is
+    /// Sets another cache size. No bio is promised from now on (I9). Returns false, without any effect, while a bio is
     /// live or promised.
     pub(crate) fn set_max_cached(&mut self, max_cached: u32) -> bool {
         if self.live() + self.promised != 0 {
@@ -462,8 +467,8 @@ impl BioSet {
         true
     }
 
-    /// Puts a store behind the cache, in place of the one before; from now on no bio is promised (I9). False, and
-    /// nothing has changed, while a bio is live or promised.
+    /// Replaces the store behind the cache. No bio is promised from now on (I9). Returns false, without any effect,
+    /// while a bio is live or promised.
     pub(crate) fn set_store(&mut self, store: Box<dyn BioStore>) -> bool {
         if self.live() + self.promised != 0 {
             return false;

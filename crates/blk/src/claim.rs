@@ -1,16 +1,16 @@
-//! Claims: one owner holds a device, and nobody else who asks gets it.
+//! Claims: one owner holds a device, and further claims are refused.
 //!
-//! Owns what a claim is, and the table of who holds which part of a queue in this process; the lock that other
-//! processes see is the driver's ([`Driver::claim`](crate::driver::Driver::claim)). I/O asks no claim: who writes to a
-//! device without one is not stopped. Pools claim what they live on, for as long as they are open.
+//! Owns the claim, and the table of holders of the parts of a queue in this process. The lock that other processes see
+//! is the driver's ([`Driver::claim`](crate::driver::Driver::claim)). I/O does not check claims: a writer without one
+//! is not stopped. Pools claim their devices for as long as they are open.
 //!
 //! Invariants:
-//! - I1: parts of a queue that overlap are held by one owner, or by several that only read.
-//! - I2: the driver is claimed while any part of its queue is, as strictly as the strictest of them asked.
-//! - I3: a claim ends when it is dropped, whatever rings are still attached to the device; and not before, though the
-//!   device may be gone.
+//! - I1: overlapping parts of a queue are held by one owner, or by several that only read.
+//! - I2: the driver is claimed while any part of its queue is, as strictly as the strictest of the claims.
+//! - I3: a claim ends when it is dropped, even if rings are still attached to the device, and not before, even if the
+//!   device is gone.
 //!
-//! Called by [`Device::claim`](crate::Device::claim), through the queues under the device.
+//! Called by [`Device::claim`](crate::Device::claim) through the queues under the device.
 
 use std::any::Any;
 use std::fmt;
@@ -20,34 +20,34 @@ use sheave_base::sync::{Arc, Mutex};
 
 use crate::error::DeviceError;
 
-/// With whom an owner shares.
+/// Kind of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Sharing {
-    /// With nobody.
+    /// Exclusive.
     Alone,
-    /// With others that change nothing either.
+    /// Shared with others that do not write either.
     WithReaders,
 }
 
-/// A held device, or a driver's own lock; dropping it lets go.
+/// A held device, or a driver's own lock. Dropping it releases the hold.
 #[derive(Default)]
 pub struct Claim {
     holds: Vec<Box<dyn Any + Send + Sync>>,
 }
 
 impl Claim {
-    /// Of a driver that has nothing to lock.
+    /// Returns the claim of a driver that has nothing to lock.
     pub fn nothing() -> Claim {
         Claim::default()
     }
 
-    /// Several claims as one.
+    /// Joins several claims to one.
     pub fn all(claims: Vec<Claim>) -> Claim {
         Claim { holds: claims.into_iter().flat_map(|claim| claim.holds).collect() }
     }
 
-    /// A claim that lasts as long as `hold`.
+    /// Makes a claim that keeps `hold` until the claim is dropped.
     pub fn of(hold: impl Any + Send + Sync) -> Claim {
         Claim { holds: vec![Box::new(hold)] }
     }
@@ -59,7 +59,7 @@ impl fmt::Debug for Claim {
     }
 }
 
-/// Who holds what of a queue, within this process.
+/// Claims on parts of a queue within this process.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     table: Mutex<Table>,
@@ -69,17 +69,17 @@ pub(crate) struct Claims {
 struct Table {
     next: u64,
     held: Vec<(u64, Range<u64>, Sharing)>,
-    /// The driver's own, with how strict it is (I2).
+    /// The driver's own claim, and its kind (I2).
     driver: Option<(Claim, Sharing)>,
 }
 
-/// A part of a queue that somebody holds.
+/// A held part of a queue.
 struct Hold {
     claims: Arc<Claims>,
     number: u64,
 }
 
-/// The error of who asks for what this process holds already.
+/// Returns the error of a second claim in the same process.
 pub fn claimed_here(what: &str) -> DeviceError {
     DeviceError::Claimed {
         what: what.to_string(),
@@ -89,7 +89,8 @@ pub fn claimed_here(what: &str) -> DeviceError {
 }
 
 impl Claims {
-    /// Claims sectors of the queue with this name; `lock` claims its driver, and is called if nobody has yet (I2).
+    /// Claims sectors of the queue with this name. `lock` claims its driver, and is called if the driver is not claimed
+    /// yet (I2).
     pub(crate) fn hold(
         self: &Arc<Self>,
         name: &str,
@@ -105,7 +106,7 @@ impl Claims {
         }
         match &table.driver {
             None => table.driver = Some((lock()?, sharing)),
-            // The lock is for the whole of the driver, and cannot be made stricter under those who have it.
+            // The lock covers the whole driver, and cannot be made stricter while others hold it.
             Some((_, Sharing::WithReaders)) if sharing == Sharing::Alone => return Err(claimed_here(name)),
             Some(_) => {}
         }

@@ -1,16 +1,16 @@
-//! What a ring owns of the block layer: its bios, its plug, its hardware contexts, its kernel ring.
+//! The block layer of one ring: its bios, its plug, its hardware contexts, its kernel ring.
 //!
-//! Owns the way in ([`IoCtx::submit`]), the batch ([`IoCtx::start_plug`], [`IoCtx::finish_plug`]), the way out
-//! ([`IoCtx::poll`]); waiting is in `wait`, the kernel ring in `kernel`; what the hardware contexts have of the ring is
-//! in `ring_core`, below them. Belongs to one thread; nothing here is shared but what
-//! [`HctxShared`](crate::hctx_shared::HctxShared) and the devices' queues show to readers.
+//! Owns submission ([`IoCtx::submit`]), batches ([`IoCtx::start_plug`], [`IoCtx::finish_plug`]) and completion
+//! ([`IoCtx::poll`]). Waiting is in `wait`, the kernel ring in `kernel`, the state that hardware contexts use in
+//! `ring_core`. Used by one thread. Only [`HctxShared`](crate::hctx_shared::HctxShared) and the devices' queues are
+//! shared with other threads.
 //!
 //! Invariants:
 //! - I1: every submitted bio ends exactly once, by a call of [`EndIo::end_io`] with its owner's number in
-//!   [`IoCtx::poll`] or [`IoCtx::shutdown`], never inside [`IoCtx::submit`]. Of what is sent alone
-//!   ([`IoCtx::send_alone`]) its owner may hear in that call.
+//!   [`IoCtx::poll`] or [`IoCtx::shutdown`], never inside [`IoCtx::submit`]. An I/O sent by [`IoCtx::send_alone`] may
+//!   end within that call.
 //! - I2: a ring has at most 64 hardware contexts (the plug's mask) and at most one kernel ring.
-//! - I3: before sleeping, the plug is flushed and its time forgotten.
+//! - I3: before the ring sleeps, the plug is flushed and its cached time discarded.
 
 mod kernel;
 pub mod lane;
@@ -52,20 +52,20 @@ use crate::ring_core::Core;
 use crate::stats::Split;
 use crate::timeout::NextLook;
 
-/// Most hardware contexts of one ring (I2).
+/// Largest number of hardware contexts of one ring (I2).
 pub const MAX_HCTXS: usize = 64;
-/// Most devices attached to one ring at a time: what a bio can name.
+/// Largest number of devices attached to one ring at a time, limited by the width of a bio's device number.
 pub const MAX_BDEVS: usize = 1 << 15;
-/// Most pieces of memory of one I/O: what a bio can count.
+/// Largest number of pieces of memory of one I/O, limited by the width of a bio's count.
 pub const MAX_VECS: usize = u16::MAX as usize;
 
 #[derive(Debug)]
 struct Bdev {
     device: Device,
     legs: Vec<BdevLeg>,
-    /// Of the device's legs, when these were made of them.
+    /// Version of the device's legs that `legs` was made from.
     version: u32,
-    /// A stacked driver has it attached, and nobody else detaches it.
+    /// True for a device attached by a stacked driver, which only the end of that driver's context detaches.
     below: bool,
 }
 
@@ -78,39 +78,39 @@ struct BdevLeg {
     hctx: u16,
 }
 
-/// What to build an [`IoCtx`] with.
+/// Parameters of `IoCtx::new`.
 #[derive(Clone, Debug)]
 pub struct IoCtxOptions {
-    /// Bios, preallocated.
+    /// Number of bios; all are allocated at once.
     pub bios: u32,
-    /// Entries of the kernel ring, should a device need one.
+    /// Entries of the kernel ring, if a device needs one.
     pub kring_entries: u32,
-    /// The kernel ring polls the device (IOPOLL).
+    /// True to make the kernel ring poll the device (IOPOLL).
     pub iopoll: bool,
-    /// Keep statistics.
+    /// True to keep statistics.
     pub stats: bool,
-    /// Where time comes from.
+    /// Clock of all time stamps.
     pub clock: Clock,
 }
 
-/// A bio to submit: what, where, and whose.
+/// Parameters of a bio to submit.
 #[derive(Clone, Copy, Debug)]
 pub struct BioSpec {
-    /// The attached device.
+    /// Number of the attached device.
     pub bdev: u16,
-    /// What to do.
+    /// Operation.
     pub op: Op,
     /// `BIO_FUA`, `BIO_PREFLUSH`, `BIO_NOMERGE`, `BIO_OWNER`.
     pub flags: u16,
-    /// First sector.
+    /// First sector on the device.
     pub sector: u64,
-    /// Bytes, a multiple of the logical block.
+    /// Length, a multiple of the logical block size.
     pub bytes: u32,
-    /// Given back when the bio ends.
+    /// Number passed back when the bio ends.
     pub owner: u32,
 }
 
-/// A ring's block layer. It belongs to the thread that made it; not even an empty one can be moved:
+/// Block layer of one ring. It belongs to the thread that made it; not even an unused one can move to another thread:
 ///
 /// ```compile_fail,E0277
 /// use sheave_base::clock::Clock;
@@ -127,45 +127,45 @@ pub struct IoCtx {
     hctxs: Vec<Option<Box<Hctx>>>,
     bdevs: Vec<Option<Bdev>>,
     parker: Parker,
-    /// How much earlier a sleep with a time limit is asked to end than it is to: the thread's timer slack, by which the
-    /// kernel ends it later than it was asked to.
+    /// A timed sleep is requested to end this much earlier, because the kernel ends it late by up to the thread's timer
+    /// slack.
     wake_early: Duration,
-    /// For how many completions of other threads the ring sleeps.
+    /// Number of completions by other threads that the ring sleeps for.
     wanted: Arc<WakeCount>,
-    /// How others wait for this ring.
+    /// Descriptor by which an event loop outside of the ring waits for it.
     outside: Outside,
     next_look: NextLook,
-    /// The kernel ring waits on the parker's descriptor.
+    /// True while the kernel ring polls the parker's descriptor.
     bell_armed: bool,
-    /// When the kernel ring's alarm rings, if it is armed.
+    /// Expiry of the kernel ring's timer, if armed.
     alarm_at: Option<PreciseTs>,
-    /// What the kernel ring has just completed; only used within a poll.
+    /// Buffer for completions of the kernel ring; used only within a poll.
     events: Vec<Completed>,
-    /// Completions of operations on sockets that nobody took yet.
+    /// Completions of socket operations that were not collected yet.
     socket_events: Vec<Completed>,
-    /// Operations on sockets that the kernel ring has not ended.
+    /// Socket operations that the kernel ring has not ended.
     socket_ops: u32,
-    /// The last poll left operations prepared.
+    /// True if the last poll ended with operations prepared and not sent.
     forgotten: bool,
-    /// Hardware contexts whose drivers have asked for the kernel ring, as a mask.
+    /// Mask of hardware contexts whose drivers use the kernel ring.
     kernel_users: u64,
-    /// Since when the kernel has had no memory for what is prepared, and when it last said so.
+    /// Start of the current period in which the kernel has no memory for prepared operations, and the last refusal in
+    /// it.
     shortage: Option<(PreciseTs, PreciseTs)>,
-    /// Neither `Send` nor `Sync`, whatever the fields become.
+    /// Makes the type neither `Send` nor `Sync`, whatever the fields become.
     thread: PhantomData<*const ()>,
 }
 
-/// Most timer slack that is made up for. A thread with more wants to be late, to save power.
+/// Largest timer slack that is compensated. A thread with more wants late wake-ups, to save power.
 const MOST_SLACK: Duration = Duration::from_millis(1);
 
-/// The timer slack of this thread: how late the kernel may end a sleep that is not a kernel ring's. 50 us unless
-/// somebody has set it.
+/// Returns this thread's timer slack: how late the kernel may end a sleep outside of a kernel ring. 50 us by default.
 fn timer_slack() -> Duration {
     Duration::from_nanos(rustix::thread::current_timer_slack().unwrap_or(0)).min(MOST_SLACK)
 }
 
 impl IoCtx {
-    /// An empty block layer.
+    /// Makes a block layer without devices.
     pub fn new(options: IoCtxOptions) -> Result<IoCtx, DeviceError> {
         let parker = Parker::new().map_err(|source| DeviceError::Host {
             what: "making the ring's wake-up descriptor".into(),
@@ -212,10 +212,10 @@ impl IoCtx {
         })
     }
 
-    /// Opens this ring's way into the device; the number is the device's in this ring.
+    /// Attaches a device: opens hardware contexts for its legs. Returns the device's number in this ring.
     pub fn attach(&mut self, device: &Device) -> Result<u16, DeviceError> {
         let bdev = self.open_legs(device)?;
-        // After that, for devices below a stacked one get their numbers first.
+        // After `open_legs`, because devices below a stacked one take their numbers there.
         let free = self.bdevs.iter().position(Option::is_none).unwrap_or(self.bdevs.len());
         if free >= MAX_BDEVS {
             bdev.legs.iter().for_each(|leg| self.close_idle_hctx(leg.hctx));
@@ -232,7 +232,7 @@ impl IoCtx {
         Ok(free as u16)
     }
 
-    /// Ways to all legs of a device as it is now.
+    /// Opens hardware contexts for all legs that the device has now.
     fn open_legs(&mut self, device: &Device) -> Result<Bdev, DeviceError> {
         let version = device.version();
         let mut legs = Vec::with_capacity(device.legs().len());
@@ -244,6 +244,7 @@ impl IoCtx {
                     failed.unwrap_or_else(|panic| resume_unwind(panic))?
                 }
             };
+            // A whole device may grow, so that only its queue checks the end of the range (`Queue::check_range`).
             let end = if device.is_whole() { u64::MAX } else { leg.start + leg.sectors };
             legs.push(BdevLeg { start: leg.start, end, offset: leg.offset, part: leg.part, hctx });
         }
@@ -267,7 +268,7 @@ impl IoCtx {
                 }
                 let waker = Waker { unparker: self.parker.unparker(), wanted: self.wanted.clone() };
                 let asked = self.core.kring.asked;
-                // The driver's own code: it may panic, and then what it stands on is let go as when it fails.
+                // Runs the driver's code, which may panic. The devices below are then detached, as after an error.
                 let hctx = catch_unwind(AssertUnwindSafe(|| {
                     Hctx::open(leg.queue.clone(), index as u16, &mut self.core, waker, lower.clone())
                 }));
@@ -287,7 +288,7 @@ impl IoCtx {
                 self.hctxs[index] = Some(Box::new(hctx));
                 self.core.active |= 1 << index;
                 self.next_look.add(&self.core.clock, leg.queue.timeout());
-                // All that its completion queue can hold.
+                // Room for all completions that the kernel ring's completion queue can hold.
                 let most = self.core.kring.ring.as_ref().map_or(0, |kring| kring.features().cq_entries);
                 self.events.reserve(most as usize);
                 index
@@ -308,20 +309,20 @@ impl IoCtx {
         }
     }
 
-    /// Lets go a hardware context through which this user has sent nothing, or which other users keep: no I/O ends by
-    /// this, so nobody has to hear of an end.
+    /// Closes a hardware context to which the caller has sent nothing, or which other users keep open. Ends no I/O.
     fn close_idle_hctx(&mut self, index: u16) {
         self.close_hctx(index, &mut |_, _| {
             debug_assert!(false, "no I/O goes through what nobody uses yet, or any more")
         });
     }
 
-    /// Closes this ring's way into a device. I/O that is on its way there ends first: it is waited for, or cancelled if
-    /// the driver does not have it yet, and `end` hears of it, as in a poll.
+    /// Detaches a device. Its I/O ends first: this function waits for it, or cancels it if the driver does not have it
+    /// yet. `end` is called as in a poll.
     pub fn detach(&mut self, bdev: u16, end: &mut impl EndIo) {
         let Some(slot) = self.bdevs.get_mut(usize::from(bdev)) else { return };
+        // A device attached by a stacked driver stays (T1 of `stacked`).
         if let Some(gone) = slot.take_if(|bdev| !bdev.below) {
-            // Before the number is another device's.
+            // Before the number can be reused for another device.
             if self.drop_starved(|bio| bio.bdev == bdev) {
                 self.core.end_ended(end);
             }
@@ -330,16 +331,16 @@ impl IoCtx {
         end.end_poll();
     }
 
-    /// The device behind a number that [`IoCtx::attach`] gave.
+    /// Returns the device with the number that [`IoCtx::attach`] returned.
     pub fn device(&self, bdev: u16) -> Option<&Device> {
         self.bdevs.get(usize::from(bdev))?.as_ref().map(|bdev| &bdev.device)
     }
 
-    /// Submits an I/O whose memory is `vecs` (none for operations without data); false when no bio is free, and then
-    /// nothing happened. `fixed_buf` names the registered buffer that holds the only vector.
+    /// Submits an I/O on the memory `vecs` (empty for operations without data). Returns false, without any effect, if
+    /// no bio is free. `fixed_buf` is the index of the registered buffer that contains the only vector.
     ///
-    /// Ends as invalid when the memory is not as long as the I/O, or is in more than [`MAX_VECS`] pieces. Of the flags
-    /// those count that a submitter may set.
+    /// The I/O ends as invalid if the length of the memory differs from its own, or if it has more than [`MAX_VECS`]
+    /// pieces. Flags that a submitter may not set are ignored.
     ///
     /// The memory must stay valid until the bio has ended; see the invariants of [`bio`](crate::bio).
     pub fn submit(&mut self, spec: &BioSpec, vecs: &[BVec], fixed_buf: u16) -> bool {
@@ -363,7 +364,7 @@ impl IoCtx {
         true
     }
 
-    /// Finds the queue for the bio and gives it to the hardware context.
+    /// Translates the bio's sector to the queue below, and passes it to the hardware context.
     fn remap(&mut self, id: BioId) {
         let bio = &mut self.core.bios[id];
         let Some(Some(bdev)) = self.bdevs.get(usize::from(bio.bdev)) else {
@@ -394,13 +395,13 @@ impl IoCtx {
         }
     }
 
-    /// Opens the plug: what is submitted until [`IoCtx::finish_plug`] goes to the drivers in batches.
+    /// Opens the plug. I/O submitted until [`IoCtx::finish_plug`] goes to the drivers in batches.
     #[inline]
     pub fn start_plug(&mut self, hint: u32) {
         self.core.plug.start(hint);
     }
 
-    /// Closes the plug and hands everything gathered to the drivers.
+    /// Closes the plug and passes all gathered requests to the drivers.
     #[inline]
     pub fn finish_plug(&mut self) {
         if self.core.plug.finish() {
@@ -425,7 +426,7 @@ impl IoCtx {
         }
     }
 
-    /// Ends what is ready: calls `end` for every bio that ended; returns how many requests did.
+    /// Collects completions and calls `end` for each bio that ended. Returns the number of requests ended.
     #[inline]
     pub fn poll(&mut self, end: &mut impl EndIo) -> u32 {
         if self.core.kring.ring.is_some() {
@@ -443,7 +444,7 @@ impl IoCtx {
                 self.core.active &= !(1 << index);
             }
         }
-        // After the polls: what they have ended is not overdue.
+        // After the polls, so that a request that they have ended is not found overdue.
         let stamp = self.core.batch_time.take();
         let cycles = if was_active && stamp.is_none() { self.core.clock.cycles() } else { 0 };
         self.core.has_looked(stamp, cycles);
@@ -467,48 +468,48 @@ impl IoCtx {
         count
     }
 
-    /// Whether a plain record on its way is one that is asked for: its owner, its registered buffer (or
-    /// [`NO_FIXED_BUF`]), where its memory begins. Looks at every request and bio there is.
+    /// Returns true if `is` accepts a plain record or a plain bio in flight. Its arguments are the owner, the index of
+    /// the registered buffer (or [`NO_FIXED_BUF`]) and the address of the memory. Looks at every request and bio.
     pub fn any_plain(&self, mut is: impl FnMut(u32, u16, usize) -> bool) -> bool {
         let memory = |bio: &crate::bio::Bio| bio.vecs().first().map_or(0, |vec| vec.base);
         self.hctxs.iter().flatten().any(|hctx| hctx.any_plain(&mut is))
             || self.core.bios.iter_plain().any(|bio| is(bio.owner, bio.fixed_buf, memory(bio)))
     }
 
-    /// The registered buffer of this number is another one from now on: I/O on its way that is not in the kernel goes
-    /// there as I/O of ordinary memory. Looks at every request and bio there is.
+    /// Called when the registered buffer `index` is replaced. I/O in flight that is not in the kernel yet then goes
+    /// there as I/O of ordinary memory. Looks at every request and bio.
     pub fn forget_fixed_buf(&mut self, index: u16) {
         self.hctxs.iter_mut().flatten().for_each(|hctx| hctx.forget_fixed_buf(index));
         self.core.bios.forget_fixed_buf(index);
     }
 
-    /// A handle that wakes this ring from another thread.
+    /// Returns a handle that wakes this ring from another thread.
     pub fn unparker(&self) -> Unparker {
         self.parker.unparker()
     }
 
-    /// Whether a poll would find nothing to look at.
+    /// Returns true if a poll would find nothing to do.
     #[inline(always)]
     pub fn has_nothing_to_poll(&self) -> bool {
         let core = &self.core;
         core.active == 0 && core.kring.ring.is_none() && core.starved.is_empty() && core.ended.is_empty()
     }
 
-    /// Whether any I/O is on its way.
+    /// Returns true if no I/O is in flight.
     pub fn is_idle(&self) -> bool {
         self.core.ended.is_empty()
             && self.core.starved.is_empty()
             && self.hctxs.iter().flatten().all(|hctx| !hctx.has_work())
     }
 
-    /// Turns statistics on or off, also in the middle of I/O: what is in flight then counts from now.
+    /// Turns statistics on or off. I/O in flight when they are turned on counts from that moment.
     pub fn set_stats(&mut self, on: bool) {
         self.hctxs.iter_mut().flatten().for_each(|hctx| hctx.set_ring_counts(&self.core, on));
         self.core.stats = on;
     }
 
-    /// Bounds the cache of bios: at most so many, in the place of [`CACHE_MAX`], and with 0 none is kept. False, and
-    /// nothing has changed, while I/O is on its way.
+    /// Sets the size of the bio cache, by default [`CACHE_MAX`]; 0 disables it. Returns false, without any effect,
+    /// while I/O is in flight.
     #[cfg(sheave_lab)]
     #[must_use]
     pub fn set_bio_cache(&mut self, max: u32) -> bool {
@@ -518,48 +519,48 @@ impl IoCtx {
         done
     }
 
-    /// Puts a store behind the cache of bios, in place of the one before or of the ring's own pool. False, and nothing
-    /// has changed, while I/O is on its way.
+    /// Replaces the store behind the bio cache, which is the ring's own pool at first. Returns false, without any
+    /// effect, while I/O is in flight.
     #[cfg(sheave_lab)]
     #[must_use]
     pub fn set_bio_store(&mut self, store: Box<dyn BioStore>) -> bool {
         self.core.bios.set_store(store)
     }
 
-    /// What is read beside that for each request that shares a stamp.
+    /// Sets an extra clock read for each request that shares a stamp.
     #[cfg(sheave_lab)]
     pub fn set_each_read(&mut self, each: EachRead) {
         self.core.plug.each = each;
     }
 
-    /// How old a time stamp may be that the requests of a batch share; see [`Plug::set_max_age`].
+    /// Sets the largest age of a time stamp that requests of a batch share; see [`Plug::set_max_age`].
     pub fn set_stamp_age(&mut self, max_age: Duration) {
         self.core.plug.set_max_age(&self.core.clock, max_age);
     }
 
-    /// Writes the requests that end to a trace from now on; `None` ends that. Only with statistics, which have the
-    /// stamps. Gives back the trace before it.
+    /// Writes the requests that end to `trace` from now on; `None` stops it. Needs statistics, which provide the
+    /// stamps. Returns the previous trace.
     pub fn trace_to(&mut self, trace: Option<TraceWriter>) -> Option<TraceWriter> {
         let trace = trace.filter(|_| self.core.stats).map(Box::new);
         std::mem::replace(&mut self.core.trace, trace).map(|before| *before)
     }
 
-    /// The ring's clock.
+    /// Returns the ring's clock.
     pub fn clock(&self) -> &Clock {
         &self.core.clock
     }
 
-    /// The bios, for tests and reports.
+    /// Returns the bios, for tests and reports.
     pub fn bios(&self) -> &BioSet {
         &self.core.bios
     }
 
-    /// The slot of the kernel ring, to register buffers with it.
+    /// Returns the slot of the kernel ring, for registering buffers.
     pub fn kring_slot(&mut self) -> &mut KringSlot {
         &mut self.core.kring
     }
 
-    /// Ends everything: cancels what never reached a driver, waits for what a device may still touch.
+    /// Ends all I/O: cancels requests that no driver has, and waits for those whose memory a device may still access.
     pub fn shutdown(&mut self, end: &mut impl EndIo) {
         self.core.plug.invalidate();
         while let Some(id) = self.core.starved.pop(&mut self.core.bios) {

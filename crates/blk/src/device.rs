@@ -1,15 +1,15 @@
 //! A device as users see it: made from a driver, cheap to clone, attached to rings.
 //!
-//! Owns the map from a device's addresses to request queues. A driver's device is one queue from end to end;
-//! partitions and concatenations ([`driver::linear`](crate::linear)) are legs on other devices' queues. Legs are
-//! resolved when the device is made, so an I/O is remapped once however deep the stack.
+//! Owns the map from a device's sectors to request queues. A device of a driver is one queue from end to end.
+//! Partitions and concatenations ([`driver::linear`](crate::linear)) are legs on the queues of other devices. Legs are
+//! resolved when the device is made, so that an I/O is remapped once at any depth of the stack.
 //!
-//! A device may become longer by another while rings use it ([`Device::extend`]). Who looked at its legs before then
-//! has an old list: a ring looks again when its own is not the newest.
+//! A device may be extended by another one while rings use it ([`Device::extend`]). A ring that read the legs before
+//! has an old list, and reads them again when its version is not the newest.
 //!
 //! Invariants:
 //! - I1: legs are sorted, adjacent and cover the device; their sizes are whole logical blocks.
-//! - I2: what an address was before an extension it is after it, below where that begins.
+//! - I2: an extension does not change the mapping of sectors below its start.
 
 mod extend;
 
@@ -32,20 +32,20 @@ use crate::queue::{DEFAULT_TIMEOUT, GateGuard, Queue};
 use crate::stats::{Faults, Stats};
 use crate::tag_set::InFlight;
 
-/// A piece of a device: sectors `start..start + sectors` are `offset..` of the queue.
+/// A piece of a device: sectors `start..start + sectors` are at `offset..` of the queue.
 #[derive(Clone, Debug)]
 pub struct Leg {
-    /// First sector of the device that the leg serves.
+    /// First sector of the device in this leg.
     pub start: u64,
-    /// Length.
+    /// Length in sectors.
     pub sectors: u64,
-    /// Where that is on the queue.
+    /// First sector on the queue.
     pub offset: u64,
-    /// The partition it is accounted to on the queue; 0 is the whole device.
+    /// Partition of the queue to which the leg is accounted; 0 is the whole device.
     pub part: u16,
-    /// The queue.
+    /// Queue that carries out its I/O.
     pub queue: Arc<Queue>,
-    /// The devices that the queue's driver stands on, for a stacked one.
+    /// Devices below the queue's driver, if that is a stacked one.
     pub lower: Option<Arc<Vec<Device>>>,
 }
 
@@ -53,19 +53,19 @@ pub struct Leg {
 struct Inner {
     name: String,
     legs: Vec<Leg>,
-    /// One queue from end to end, whose size may change.
+    /// True if one queue is the device from end to end, so that its size may change.
     whole: bool,
     limits: Limits,
     capabilities: Capabilities,
-    /// What it has become.
+    /// First extension, which links to the next.
     longer: OnceLock<Box<Longer>>,
 }
 
-/// A device that was extended.
+/// One extension of a device: its legs from then on.
 #[derive(Debug)]
 struct Longer {
     legs: Vec<Leg>,
-    /// How often it was extended.
+    /// Number of extensions up to this one.
     version: u32,
     longer: OnceLock<Box<Longer>>,
 }
@@ -77,25 +77,25 @@ pub struct Device {
 }
 
 impl Device {
-    /// A device of your own driver.
+    /// Makes a device of a driver.
     #[doc(hidden)]
     pub fn from_driver(name: &str, driver: Box<dyn Driver>) -> Device {
         Device::with_timeout(name, driver, DEFAULT_TIMEOUT)
     }
 
-    /// A device of your own driver, which is asked about a request that takes longer than `timeout`.
+    /// Makes a device of a driver, which is called for requests that take longer than `timeout`.
     #[doc(hidden)]
     pub fn with_timeout(name: &str, driver: Box<dyn Driver>, timeout: Duration) -> Device {
         Device::from_queue(name, Queue::new(name, driver, timeout))
     }
 
-    /// A device that is one queue from end to end.
+    /// Makes a device that is one queue from end to end.
     #[doc(hidden)]
     pub fn from_queue(name: &str, queue: Arc<Queue>) -> Device {
         Device::of_queue(name, queue, None)
     }
 
-    /// A device of your own driver that stands on others: its hardware queues get the way to them by
+    /// Makes a device of a driver that stands on the devices `lower`. Its hardware queues access them through
     /// [`HctxOpen::lower`](crate::driver::HctxOpen::lower).
     #[doc(hidden)]
     pub fn stacked(name: &str, driver: Box<dyn Driver>, timeout: Duration, lower: Vec<Device>) -> Device {
@@ -116,11 +116,13 @@ impl Device {
         Device { inner: Arc::new(inner) }
     }
 
-    /// A device made of legs of others, at least one; I1 is the caller's.
+    /// Makes a device of at least one leg of others. The caller ensures I1.
     #[doc(hidden)]
     pub fn from_legs(name: &str, legs: Vec<Leg>) -> Device {
         let mut limits = legs[0].queue.limits().clone();
         let mut capabilities = legs[0].queue.capabilities();
+        // The weakest leg decides: a feature needs the support of all legs, and a restriction of one applies to all.
+        // The length of reads and writes is not combined, because each queue cuts to its own limits.
         for leg in &legs[1..] {
             let (l, c) = (leg.queue.limits(), leg.queue.capabilities());
             limits.logical_block = limits.logical_block.max(l.logical_block);
@@ -145,12 +147,12 @@ impl Device {
         Device { inner: Arc::new(inner) }
     }
 
-    /// The spec the device was opened with.
+    /// Returns the spec that the device was opened with.
     pub fn name(&self) -> &str {
         &self.inner.name
     }
 
-    /// Size in bytes, now.
+    /// Returns the current size in bytes.
     #[inline]
     pub fn size_bytes(&self) -> u64 {
         if self.is_whole() {
@@ -159,35 +161,35 @@ impl Device {
         self.legs().last().map_or(0, |leg| (leg.start + leg.sectors) << SECTOR_SHIFT)
     }
 
-    /// What one I/O may look like; larger ones are cut.
+    /// Returns the limits of one I/O; larger ones are cut.
     pub fn limits(&self) -> &Limits {
         &self.inner.limits
     }
 
-    /// What the device can do.
+    /// Returns the features of the device.
     pub fn capabilities(&self) -> Capabilities {
         self.inner.capabilities
     }
 
-    /// The driver of a device that is one queue from end to end, if it is a `D`: for what only that driver can tell.
+    /// Returns the driver as a `D`, if it is one and the device is one queue from end to end.
     #[doc(hidden)]
     pub fn driver_as<D: Driver>(&self) -> Option<&D> {
         let driver: &dyn Any = self.whole_queue()?.driver();
         driver.downcast_ref()
     }
 
-    /// What is known of the content from this byte on: extents that follow one another. None when nothing is known, as
-    /// of most kinds of devices: read it then. It may block for as long as a request may take; a ring's thread calls
-    /// it between its I/O, when it copies the device.
+    /// Returns what is known of the content as consecutive extents from byte `from` on. Empty if nothing is known, as
+    /// for most kinds of devices; the caller then has to read. May block for as long as a request may take. A ring's
+    /// thread calls it between its I/O when it copies the device.
     ///
     /// # Errors
     ///
-    /// What the device says of its content cannot be right.
+    /// The device's description of its content is inconsistent.
     pub fn extents(&self, from: u64) -> Result<Vec<Extent>, DeviceError> {
         self.whole_queue().map_or_else(|| Ok(Vec::new()), |queue| queue.driver().extents(from))
     }
 
-    /// What the user should know about the device, in plain words.
+    /// Returns messages about the device for its user.
     pub fn notices(&self) -> Vec<String> {
         let mut all = Vec::new();
         for leg in self.legs() {
@@ -200,27 +202,28 @@ impl Device {
         all
     }
 
-    /// What was done since then that may have made I/O wait on it.
+    /// Returns activities since `since` that may have delayed I/O on the device.
     pub fn beside(&self, since: CoarseTs) -> Beside {
         self.legs().iter().fold(Beside::default(), |all, leg| all.and(leg.queue.beside().since(since)))
     }
 
-    /// Statistics of the device over all rings. Of a partition those of its own requests and of the partitions within
-    /// it; of a concatenation those of the devices that it is made of. Flushes and faults are the whole device's.
+    /// Returns statistics of the device over all rings. For a partition: of its own requests and those of partitions
+    /// within it. For a concatenation: of the devices that it consists of. Flushes and faults are those of the whole
+    /// device.
     pub fn stats(&self) -> Stats {
         let mut sum = Stats::default();
         self.each_queue(|queue, is| sum.add(&queue.stats_of(is)));
         sum
     }
 
-    /// Keeps statistics of the queues under the device from now on, or no more; they are kept at first. For all rings
-    /// that keep some: each learns of it with the next I/O that it sends there, also in the middle of others.
+    /// Turns statistics of the queues under the device on or off. They are on at first. Applies to all rings that keep
+    /// statistics; each follows with the next I/O that it sends to the device, even within a batch.
     ///
-    /// What is counted stays. While it is off no clock is read for the I/O of the device, no latency, time in a stage
-    /// or busy time is counted, for its files and volumes neither, and nothing of it is slow or traced. What is in
-    /// flight when it is turned off counts nowhere if it ends after that; what is when it is turned on counts from
-    /// that moment. What is in flight, and faults that a health check looks at, are known in any case but for the
-    /// number of faults.
+    /// Existing counts stay. While statistics are off, no clock is read for I/O of the device, none of its I/O is
+    /// traced or counts as slow, and no latency, stage time or busy time is counted, not even for files and volumes on
+    /// the device. I/O in flight when statistics are turned off is not counted if it ends later; I/O in flight when
+    /// they are turned on counts from that moment. Requests in flight and the number of faults, which health checks
+    /// read, are always counted.
     pub fn set_stats(&self, on: bool) {
         self.each_queue(|queue, _| queue.set_stats(on));
     }
@@ -232,15 +235,15 @@ impl Device {
         all
     }
 
-    /// The faults of the queues under the device.
+    /// Returns the faults of the queues under the device.
     pub fn faults(&self) -> Faults {
         let mut sum = Faults::default();
         self.each_queue(|queue, _| sum.add(queue.faults()));
         sum
     }
 
-    /// Calls `with` for each queue under the device, once, with what tells which of the queue's partitions the device
-    /// is made of.
+    /// Calls `with` once for each queue under the device, with a test for the queue's partitions that belong to the
+    /// device.
     fn each_queue(&self, mut with: impl FnMut(&Arc<Queue>, &dyn Fn(u16) -> bool)) {
         let legs = self.legs();
         if let [leg] = legs {
@@ -254,14 +257,14 @@ impl Device {
         }
     }
 
-    /// Requests of this device that are *in the drivers' hands*. For a partition only its own and those of the
-    /// partitions within it; for a concatenation those of the devices that it is made of.
+    /// Counts the requests of this device that are with the drivers. For a partition: its own and those of partitions
+    /// within it. For a concatenation: those of the devices that it consists of.
     pub fn in_flight(&self) -> InFlight {
         self.count(false)
     }
 
-    /// Requests of this device that are *accounted*: those in the drivers' hands, and those that a driver refused or a
-    /// quiesced queue holds back. Statistics count a request when it leaves this number.
+    /// Counts the requests of this device that are *accounted*: those with the drivers, and those that a driver refused
+    /// or a quiesced queue holds back. Statistics count a request when it leaves this number.
     pub fn accounted(&self) -> InFlight {
         self.count(true)
     }
@@ -277,68 +280,68 @@ impl Device {
         sum
     }
 
-    /// Holds the device against everybody who asks for it too, in this process and, where the driver can, in others.
+    /// Claims the device against other users in this process and, if the driver supports it, in other processes.
     ///
     /// # Errors
     ///
-    /// [`DeviceError::Claimed`] names who has it.
+    /// [`DeviceError::Claimed`] names the holder.
     #[doc(hidden)]
     pub fn claim(&self, sharing: Sharing) -> Result<Claim, DeviceError> {
-        // One queue from end to end is held as a whole, also what it grows by.
+        // A whole device is claimed without an upper end, so that the claim covers its growth.
         let range = |leg: &Leg| if self.is_whole() { 0..u64::MAX } else { leg.offset..leg.offset + leg.sectors };
         let claims = self.legs().iter().map(|leg| leg.queue.claim(range(leg), sharing));
         Ok(Claim::all(claims.collect::<Result<_, _>>()?))
     }
 
-    /// Asks what the device stands on whether who has claimed it has it still. May block for as long as a request may
-    /// take. See [`Driver::still_owns`](crate::driver::Driver::still_owns).
+    /// Checks with the storage behind the device that this process still holds its claim. May block for as long as a
+    /// request may take. See [`Driver::still_owns`](crate::driver::Driver::still_owns).
     ///
     /// # Errors
     ///
-    /// It was taken away, or nobody answers.
+    /// The claim was lost, or the storage does not answer.
     #[doc(hidden)]
     pub fn still_owns(&self) -> Result<(), Status> {
         self.legs().iter().try_for_each(|leg| leg.queue.driver().still_owns())
     }
 
-    /// Has `alarm` ring when a flush fails of what the device is now. What it is extended by later is to be watched
-    /// too, before anything is written there.
+    /// Triggers `alarm` when a flush of any current part of the device fails. Extensions must be watched separately,
+    /// before anything is written to them.
     #[doc(hidden)]
     pub fn watch_flushes(&self, alarm: &Arc<FlushAlarm>) -> FlushWatch {
         let parts = self.legs().iter().map(|leg| (leg.part, Arc::clone(leg.queue.watches())));
         FlushWatch::new(alarm, parts.collect())
     }
 
-    /// Lets no I/O enter until the guards are dropped; returns when nothing is in flight. See [`Queue::freeze`].
+    /// Keeps I/O from entering until the guards are dropped. Returns when nothing is in flight. See [`Queue::freeze`].
     #[doc(hidden)]
     pub fn freeze(&self, timeout: Duration) -> Result<Vec<GateGuard>, DeviceError> {
         self.legs().iter().map(|leg| leg.queue.freeze(timeout)).collect()
     }
 
-    /// Lets no request go to a driver until the guards are dropped. See [`Queue::quiesce`].
+    /// Keeps requests from the drivers until the guards are dropped. See [`Queue::quiesce`].
     #[doc(hidden)]
     pub fn quiesce(&self, timeout: Duration) -> Result<Vec<GateGuard>, DeviceError> {
         self.legs().iter().map(|leg| leg.queue.quiesce(timeout)).collect()
     }
 
-    /// The pieces of the device, now.
+    /// Returns the current pieces of the device.
     #[doc(hidden)]
     pub fn legs(&self) -> &[Leg] {
         self.newest().map_or(&self.inner.legs, |longer| &longer.legs)
     }
 
-    /// Whether two handles name the same device.
+    /// Returns true if both handles are of the same device.
     pub fn same(&self, other: &Device) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// The queue whose size is the device's, when one queue is the device from end to end.
+    /// Returns the queue if it is the device from end to end, so that its size is the device's.
     #[doc(hidden)]
     pub fn whole_queue(&self) -> Option<&Arc<Queue>> {
         if self.is_whole() { self.inner.legs.first().map(|leg| &leg.queue) } else { None }
     }
 
-    /// Whether one queue is the device from end to end: a device without pieces, which was not extended.
+    /// Returns true if one queue is the device from end to end: a device without pieces that was not extended.
     #[doc(hidden)]
     pub fn is_whole(&self) -> bool {
         self.inner.whole && !self.is_extended()

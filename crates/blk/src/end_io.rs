@@ -1,8 +1,8 @@
-//! How the owner of I/O hears of its end.
+//! Calls that report the end of I/O to its owner.
 //!
-//! Owns the calls and no order of them: [`hctx`](crate::hctx) and [`ctx`](crate::ctx) make them, in a poll, at the
-//! shutdown of a ring, and where a driver ends in its call what was sent alone. A ring's state is the owner in
-//! `sheave-uring`.
+//! Owns the trait, not the order of the calls. [`hctx`](crate::hctx) and [`ctx`](crate::ctx) make the calls: in a poll,
+//! at the shutdown of a ring, and for an I/O that was sent alone and ended within the driver's call. The owner is a
+//! ring's state in `sheave-uring`.
 
 use sheave_base::clock::CoarseTs;
 use sheave_base::status::Status;
@@ -10,13 +10,14 @@ use sheave_base::status::Status;
 use crate::bio::Op;
 use crate::stats::{RecordStats, Split};
 
-/// Who is told that bios and plain records ended: their owner.
+/// Owner of bios and plain records, called at their end.
 pub trait EndIo {
-    /// The bio that was submitted with this owner's number has ended with this status.
+    /// Called when the bio with this owner's number has ended.
     fn end_io(&mut self, owner: u32, status: Status);
 
-    /// Plain records with this owner's number have ended with success, `most` at most. Asks `end_at` for each, from
-    /// number 0 on, until it gives none or there is no room; what was not asked for comes by [`EndIo::end_plain`].
+    /// Called when up to `most` plain records with this owner's number have ended with success. The owner calls
+    /// `end_at` from 0 on until it returns `None` or the owner has no room. Records that it did not call for are passed
+    /// to [`EndIo::end_plain`].
     #[inline(always)]
     fn end_run(&mut self, owner: u32, most: usize, end_at: impl FnMut(usize) -> Option<PlainEnd>)
     where
@@ -25,59 +26,59 @@ pub trait EndIo {
         let _ = (owner, most, end_at);
     }
 
-    /// A plain I/O has ended with success in the call that [sent it alone](crate::ctx::IoCtx::send_alone). False when
-    /// there is no room for it; then it comes by [`EndIo::end_plain`] in the next poll.
+    /// Called when a plain I/O has ended with success in the call that [sent it alone](crate::ctx::IoCtx::send_alone).
+    /// Returns false if the owner has no room; the next poll then passes it to [`EndIo::end_plain`].
     #[inline(always)]
     fn end_one(&mut self, end: PlainEnd) -> bool {
         let _ = end;
         false
     }
 
-    /// One plain record with this owner's number has ended with this status.
+    /// Called when one plain record with this owner's number has ended.
     fn end_plain(&mut self, owner: u32, end: PlainEnd, status: Status);
 
-    /// Where the plain records of this owner count, if it has counts of its own that are a part of the hardware
-    /// context's ([`IoCtx::record_seat`](crate::ctx::IoCtx::record_seat)).
+    /// Returns this owner's own counts of its plain records, if it has any. The hardware context's statistics contain
+    /// them ([`IoCtx::record_seat`](crate::ctx::IoCtx::record_seat)).
     #[inline(always)]
     fn records(&self, owner: u32) -> Option<&RecordStats> {
         let _ = owner;
         None
     }
 
-    /// The file of this owner's plain records, by its number in the ring, for a trace.
+    /// Returns the file of this owner's plain records, by its number in the ring, for a trace.
     #[inline(always)]
     fn file_of(&self, owner: u32) -> Option<u16> {
         let _ = owner;
         None
     }
 
-    /// Where the time went of plain records that have become bios, and have ended, after [`EndIo::end_plain`] or
-    /// [`EndIo::end_run`] has told of them. They count with their request, and not in [`EndIo::records`].
-    /// Only with statistics.
+    /// Called with statistics on, after [`EndIo::end_plain`] or [`EndIo::end_run`], for plain records that have become
+    /// bios. Such records are counted with their request, and not in [`EndIo::records`].
     fn timed_plain(&mut self, owner: u32, run: &RunEnd) {
         let _ = (owner, run);
     }
 
-    /// Plain records of an owner have ended that [count as slow](crate::stats::IoTally::note).
+    /// Called when plain records have ended that [count as slow](crate::stats::IoTally::note).
     #[cold]
     fn slow_run(&mut self, owner: u32, run: &RunEnd) {
         let _ = (owner, run);
     }
 
-    /// Where the time went of a bio of which [`EndIo::end_io`] tells next. Only with statistics.
+    /// Called with statistics on, before [`EndIo::end_io`], with the split of the same bio.
     #[inline(always)]
     fn timed(&mut self, owner: u32, split: &Split) {
         let _ = (owner, split);
     }
 
-    /// A look at what is usual is due, about once a second while there is I/O: when the next one is.
+    /// Called about once a second while there is I/O, so that the owner can update its measure of usual latencies.
+    /// Returns the time of the next call.
     #[cold]
     fn look(&mut self, now: CoarseTs) -> CoarseTs {
         let _ = now;
         CoarseTs(u64::MAX)
     }
 
-    /// That was all for now: the end of each [`IoCtx::poll`](crate::ctx::IoCtx::poll), and of
+    /// Called at the end of each [`IoCtx::poll`](crate::ctx::IoCtx::poll) and of
     /// [`IoCtx::shutdown`](crate::ctx::IoCtx::shutdown).
     #[inline(always)]
     fn end_poll(&mut self) {}
@@ -86,28 +87,28 @@ pub trait EndIo {
 /// Plain records of one owner that ended together.
 #[derive(Clone, Copy, Debug)]
 pub struct RunEnd {
-    /// What they did.
+    /// Operation.
     pub op: Op,
-    /// Where their time went.
+    /// Time by stages.
     pub split: Split,
-    /// When they ended.
+    /// Time of the end.
     pub ended: CoarseTs,
-    /// How many they were.
+    /// Number of records.
     pub ios: u64,
-    /// Where the first of them lies on the device of its hardware context.
+    /// First sector of the first record, on the device of its hardware context.
     pub sector: u64,
-    /// The length of the first, in bytes.
+    /// Length of the first record in bytes.
     pub bytes: u32,
-    /// The length of all of them.
+    /// Length of all records together.
     pub bytes_all: u64,
 }
 
 /// A plain record that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlainEnd {
-    /// The submitter's user data.
+    /// User data of the submitter.
     pub cookie: u64,
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u32,
 }
 

@@ -2,77 +2,77 @@
 
 use thiserror::Error;
 
-/// Why a device could not be opened, attached or frozen. Every message names the cause and the fix.
+/// Error of opening, attaching or freezing a device. Every message names the cause and the fix.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// The spec is not understood.
+    /// The spec is not valid.
     #[error("device spec '{spec}': {why}")]
     Spec {
-        /// As given by the user.
+        /// Spec as given by the user.
         spec: String,
-        /// What is wrong with it and what would be right.
+        /// The mistake, and a valid form.
         why: String,
     },
-    /// The host refused something.
+    /// The host refused an operation.
     #[error("{what}: {source}. {fix}")]
     Host {
-        /// What was tried, on what.
+        /// Operation and its object.
         what: String,
-        /// How to mend it.
+        /// Fix.
         fix: String,
-        /// The host's answer.
+        /// The host's error.
         #[source]
         source: std::io::Error,
     },
-    /// A bound was reached.
+    /// A limit was reached.
     #[error("{what}: the limit is {limit}. {fix}")]
     Limit {
-        /// What there are too many of.
+        /// Operation, and the objects of which there are too many.
         what: String,
-        /// The bound.
+        /// Value of the limit.
         limit: u64,
-        /// How to mend it.
+        /// Fix.
         fix: String,
     },
-    /// Somebody holds the device for himself.
+    /// Another owner holds the device.
     #[error("{what} is in use: {who}. {fix}")]
     Claimed {
-        /// The device.
+        /// Name of the device.
         what: String,
-        /// Who has it.
+        /// The holder.
         who: String,
-        /// How to mend it.
+        /// Fix.
         fix: String,
     },
-    /// The device does not answer.
+    /// The device did not become idle in time.
     #[error(
         "{what} did not become idle within {ms} ms: {in_flight} requests are in flight. Let the rings that use it \
              poll or drain, or give it more time"
     )]
     Busy {
-        /// The device.
+        /// Name of the device.
         what: String,
-        /// How long was waited.
+        /// Length of the wait.
         ms: u64,
-        /// What it still holds.
+        /// Requests that are still in flight.
         in_flight: u32,
     },
-    /// There is no kernel ring for a device that needs one.
+    /// A device needs a kernel ring, and there is none.
     #[error("{what}: {source}")]
     Kring {
-        /// What was tried, on what.
+        /// Operation and its object.
         what: String,
         /// The cause, with its fix.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// What a driver says about itself: an error of its own, whose text names the cause and the fix.
+    /// A driver's own error, whose text names the cause and the fix.
     #[error(transparent)]
     Driver(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl DeviceError {
-    /// A spec error.
+    /// Makes a spec error.
     pub fn spec(spec: impl Into<String>, why: impl Into<String>) -> DeviceError {
         DeviceError::Spec { spec: spec.into(), why: why.into() }
     }

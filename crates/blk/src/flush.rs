@@ -1,12 +1,12 @@
-//! Who waits for a flush of one hardware context: for the one in flight, or for the next.
+//! Bios that wait for a flush of one hardware context: for the one in flight, or for the next.
 //!
-//! Owns the bios that wait. What a sequence of flushes and data consists of is in `hctx::sequence`.
+//! Owns the waiting bios. The steps of a sequence of flushes and data are in `hctx::sequence`.
 //!
 //! Conditions:
-//! - C1: at most one flush is in flight on a hardware context; bios that want one meanwhile wait for the next, which
+//! - C1: at most one flush is in flight on a hardware context. Bios that need one meanwhile wait for the next, which
 //!   serves them all.
-//! - C2: a flush that is issued at T covers every write that completed before T. A bio joins `pending`, never the
-//!   running flush.
+//! - C2: a flush issued at T covers every write that completed before T. A bio joins `pending`, never the running
+//!   flush.
 //!
 //! The flush request has a tag of its own, so that a flush never waits for a data request.
 
@@ -19,20 +19,20 @@ use crate::ring_core::Core;
 /// Bios that wait for a flush of one hardware context.
 #[derive(Debug, Default)]
 pub(crate) struct FlushQueue {
-    /// Wait for the next flush.
+    /// Bios that wait for the next flush.
     pending: BioList,
-    /// Wait for the flush that is in flight.
+    /// Bios that wait for the flush in flight.
     running: BioList,
     in_flight: bool,
 }
 
 impl FlushQueue {
-    /// The bio waits for the next flush (C2).
+    /// Makes the bio wait for the next flush (C2).
     pub(crate) fn join(&mut self, bios: &mut BioSet, id: BioId) {
         self.pending.push_back(bios, id);
     }
 
-    /// Whether a flush is to be issued now, for all who wait (C1); it is in flight from here on.
+    /// Returns true if a flush must be issued now, for all waiting bios (C1). It counts as in flight from then on.
     pub(crate) fn issue(&mut self) -> bool {
         if self.in_flight || self.pending.is_empty() {
             return false;
@@ -42,7 +42,7 @@ impl FlushQueue {
         true
     }
 
-    /// The flush in flight has ended; those who waited for it.
+    /// Ends the flush in flight. Returns the bios that waited for it.
     pub(crate) fn end(&mut self) -> BioList {
         self.in_flight = false;
         self.running.take()
@@ -56,7 +56,8 @@ impl FlushQueue {
         !self.pending.is_empty()
     }
 
-    /// The flush was not given to the driver after all: its bios wait again, before those that came later.
+    /// Takes back a flush that was not passed to the driver after all. Its bios wait again, before those that came
+    /// later.
     pub(crate) fn unissue(&mut self, bios: &mut BioSet) {
         self.in_flight = false;
         let mut later = self.pending.take();
@@ -66,7 +67,7 @@ impl FlushQueue {
         }
     }
 
-    /// Ends the bios that wait for a flush that will not come.
+    /// Cancels the bios that wait for a flush which will not be issued.
     pub(crate) fn cancel_pending(&mut self, core: &mut Core) {
         while let Some(id) = self.pending.pop(&mut core.bios) {
             core.end_later(id, Status::Canceled);

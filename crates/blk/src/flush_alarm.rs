@@ -1,20 +1,21 @@
-//! Flush alarms: the owner of a device hears that a flush of it failed, whoever sent that flush.
+//! Flush alarms: report every failed flush of a device to its owner, including flushes that other users sent.
 //!
-//! A flush that fails may have lost whatever it was to make durable, and the next one knows nothing of that: the kernel
-//! tells a writeback error once, a disk forgets its cache. So an owner that must not report a loss as durable gives its
-//! device a [`FlushAlarm`]. Owns the alarm, and who watches which part of a queue. Does not own what an owner does
-//! about it.
+//! A failed flush may have lost the data that it was to make durable, and the next flush does not report that: the
+//! kernel reports a writeback error once, and a disk may have dropped its cache. An owner that must not report lost
+//! data as durable therefore gives its device a [`FlushAlarm`]. Owns the alarm, and the table of watched parts of a
+//! queue. Does not own the owner's reaction.
 //!
 //! Invariants:
-//! - A1: the alarm rings for every flush that failed on a queue under the device: of any ring, of any partition, and
-//!   the flush that stands for FUA on a device without FUA. A write with the device's own FUA counts as a flush too,
-//!   for to `file:` it is one. What was canceled was not tried, and does not count.
-//! - A2: once it rings it does not stop, and no flush of the watched part ends well any more, even if the device says
-//!   so; but for those of the owner ([`BIO_OWNER`](crate::bio::BIO_OWNER)), which hear what the device says.
-//! - A3: it rings before the poll returns in which the flush that failed has ended: whoever learns of the failure finds
-//!   the alarm ringing.
+//! - A1: every failed flush on a queue under the device triggers the alarm: of any ring, of any partition, and also the
+//!   flush that replaces FUA on a device without it. A write with native FUA counts as a flush, because on `file:` it
+//!   is one. A canceled flush was not tried, and does not count.
+//! - A2: a triggered alarm stays triggered, and from then on every flush of the watched part fails, even if the device
+//!   reports success. Exception: flushes of the owner ([`BIO_OWNER`](crate::bio::BIO_OWNER)) end with the device's own
+//!   result.
+//! - A3: the alarm is triggered before the poll returns in which the failed flush ends, so every caller that sees the
+//!   failure finds the alarm triggered.
 //!
-//! Called by the [hardware contexts](crate::hctx) when flushes end; by owners of devices, through
+//! Called by the [hardware contexts](crate::hctx) when flushes end, and by owners of devices through
 //! [`Device::watch_flushes`](crate::Device::watch_flushes).
 
 use std::fmt;
@@ -23,9 +24,10 @@ use sheave_base::status::Status;
 use sheave_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use sheave_base::sync::{Arc, Mutex};
 
-/// What an owner hears with: a count of its own (its *epoch*), which turns into [`FlushAlarm::RINGING`] for good.
+/// Alarm of an owner: a count that the owner increments (its *epoch*), which becomes [`FlushAlarm::RINGING`] for good
+/// when a flush fails.
 ///
-/// One load tells both whether something that the owner did in an epoch still holds, and whether a flush has failed.
+/// One load shows both if an action of an earlier epoch is still valid, and if a flush has failed.
 #[derive(Debug)]
 pub struct FlushAlarm {
     epoch: AtomicU64,
@@ -39,22 +41,22 @@ impl Default for FlushAlarm {
 }
 
 impl FlushAlarm {
-    /// The epoch of an alarm that rings.
+    /// Epoch of a triggered alarm.
     pub const RINGING: u64 = u64::MAX;
 
-    /// The epoch, from 1 on; for a look that some later look makes good.
+    /// Returns the epoch, from 1 on. Not ordered with other memory, so a later ordered load must confirm it.
     #[inline(always)]
     pub fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// The epoch, in one order with all who change it and with the owner's own stores of that order.
+    /// Returns the epoch, in one total order with its changes and with the owner's own SeqCst stores.
     pub fn epoch_now(&self) -> u64 {
         // SeqCst: pairs with the exchanges in `ring` and `next_epoch`.
         self.epoch.load(Ordering::SeqCst)
     }
 
-    /// Begins another epoch, unless the alarm rings; the one that has ended.
+    /// Begins another epoch unless the alarm is triggered. Returns the epoch that has ended.
     pub fn next_epoch(&self) -> u64 {
         let next = |epoch| (epoch != Self::RINGING).then(|| epoch + 1);
         // SeqCst: pairs with the load in `epoch_now`.
@@ -62,14 +64,14 @@ impl FlushAlarm {
         before.unwrap_or(Self::RINGING)
     }
 
-    /// How the first flush that failed ended; none while all went well.
+    /// Returns the status of the first failed flush, if one has failed.
     pub fn failed(&self) -> Option<Status> {
         // SeqCst, by `epoch_now`: pairs with `ring`, whose status is stored before.
         let ringing = self.epoch_now() == Self::RINGING;
         ringing.then(|| Status::from_u8(self.status.load(Ordering::Relaxed)))
     }
 
-    /// A flush has failed.
+    /// Triggers the alarm because of a failed flush.
     pub fn ring(&self, status: Status) {
         // Relaxed, both ways: published by the exchange below. The first failure is the cause of the rest.
         let _ = self.status.compare_exchange(0, status as u8, Ordering::Relaxed, Ordering::Relaxed);
@@ -78,11 +80,11 @@ impl FlushAlarm {
     }
 }
 
-/// Who watches the flushes of a queue.
+/// Watchers of the flushes of a queue.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
     table: Mutex<Vec<(u16, Arc<FlushAlarm>)>>,
-    /// Some alarm of the table rings: so that flushes that end well look at one word.
+    /// True if an alarm of the table is triggered, so that successful flushes read only one word.
     ringing: AtomicBool,
 }
 
@@ -91,7 +93,7 @@ impl Watches {
         self.table.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// A flush of the queue has failed (A1).
+    /// Reports a failed flush of the queue to all watchers (A1).
     #[cold]
     pub(crate) fn failed(&self, status: Status) {
         if matches!(status, Status::Ok | Status::Canceled) {
@@ -103,7 +105,7 @@ impl Watches {
         self.ringing.store(!table.is_empty(), Ordering::Relaxed);
     }
 
-    /// Whether a flush of this part cannot be believed (A2).
+    /// Returns true if a successful flush of this part must be reported as failed (A2).
     #[inline]
     pub(crate) fn distrusts(&self, part: u16) -> bool {
         // Relaxed: as in `failed`.
@@ -112,7 +114,7 @@ impl Watches {
     }
 }
 
-/// The alarm of an owner watches a device while this lives.
+/// Registration of an owner's alarm with a device. Dropping it ends the watch.
 pub struct FlushWatch {
     alarm: Arc<FlushAlarm>,
     parts: Vec<(u16, Arc<Watches>)>,
@@ -125,7 +127,7 @@ impl fmt::Debug for FlushWatch {
 }
 
 impl FlushWatch {
-    /// Has the alarm ring for each of these parts of queues.
+    /// Registers the alarm for each of these parts of queues.
     pub(crate) fn new(alarm: &Arc<FlushAlarm>, parts: Vec<(u16, Arc<Watches>)>) -> FlushWatch {
         for (part, watches) in &parts {
             watches.table().push((*part, Arc::clone(alarm)));

@@ -1,13 +1,13 @@
-//! The hardware context: one ring's way into one device.
+//! The hardware context (hctx): the submission and completion path between one ring and one device.
 //!
-//! Owns the preallocated requests, their tags, the gathered, refused and waiting work, and the driver's
-//! [`HwQueue`](crate::driver::HwQueue). Belongs to its ring's thread; what other threads may touch is in
-//! [`HctxShared`].
+//! Owns the preallocated requests, their tags, the gathered and refused requests, the waiting bios, and the driver's
+//! [`HwQueue`](crate::driver::HwQueue). Used by its ring's thread alone, except [`HctxShared`], which other threads
+//! access.
 //!
-//! The way of a bio: [`Hctx::add`] merges it or gives it a request, which is *gathered* under the plug;
-//! [`Hctx::flush`] hands the gathered to the driver; what the driver cannot take is *refused* and goes first the next
-//! time. A bio that cannot have a request now (no tag, gate closed, to be cut) is *waiting*, first in first out.
-//! [`Hctx::complete`] ends requests in batches.
+//! Path of a bio: [`Hctx::add`] merges it into a request or gives it one, which is *gathered* under the plug.
+//! [`Hctx::flush`] passes the gathered requests to the driver. A request that the driver does not take is *refused* and
+//! goes first the next time. A bio that cannot have a request now (no tag, gate closed, must be cut) is *waiting*, in a
+//! first-in first-out list. [`Hctx::complete`] ends requests in batches.
 //!
 //! Invariants:
 //! - I1: order: refused before gathered, waiting before new. While bios wait, new ones queue behind them.
@@ -60,39 +60,39 @@ use self::contained::Contained;
 use self::parts::Parts;
 use self::stamps::Stamps;
 
-/// One ring's way into one device.
+/// The hardware context of one ring for one device.
 #[derive(Debug)]
 pub(crate) struct Hctx {
     pub(crate) queue: Arc<Queue>,
-    /// The queue's, one step nearer.
+    /// Copy of the queue's handle, so that the fast path follows one pointer less.
     pub(crate) capacity: Capacity,
     pub(crate) shared: Arc<HctxShared>,
-    /// No other hardware context of the process has or had it.
+    /// Unique in the process and never reused: a stale [`Route`](crate::ctx::lane::Route) must not match a newer
+    /// context.
     key: u64,
     index: u16,
-    /// `1 << index`, its place in the plug's mask.
+    /// `1 << index`: this context's bit in `Core::active`, `Core::broken` and the plug's dirty mask.
     bit: u64,
-    /// Requests that hold a tag and are not gathered: in the driver's hands or refused.
+    /// Requests that hold a tag and are not gathered: with the driver, or refused.
     in_driver: u32,
     busy_edge: BusyEdge,
-    /// Statistics are kept: by the ring, and of the device.
+    /// True if both the ring and the device keep statistics.
     counts: bool,
-    /// The gate as it is when it is open, for a device that is counted or not.
+    /// Value of the gate when it was last seen open. It contains the flag for statistics, so one compare checks both.
     open_gate: Gate,
     parts: Parts,
-    /// Longest plain read or write that surely needs no cut; 0 when a boundary makes that depend on the place.
+    /// Longest plain read or write that never needs a cut; 0 if the device has chunk boundaries, for then it depends on
+    /// the sector.
     plain_bytes: u32,
-    /// Attached devices that lead here.
+    /// Number of attached devices that lead to this context.
     pub(crate) users: u32,
     stalled: bool,
-    /// What marks a plain bio that may be cached.
+    /// Flag given to each plain bio that the cache of bios may keep.
     cacheable: u16,
     tags: Tags,
     rqs: Requests,
     hw: Contained,
-    /// The driver's [`HwQueue::ends_in_call`](crate::driver::HwQueue::ends_in_call).
     ends_in_call: bool,
-    /// The driver's [`HwQueue::works_alone`](crate::driver::HwQueue::works_alone).
     works_alone: bool,
     gathered: RqList,
     lane: OpenLane,
@@ -104,10 +104,11 @@ pub(crate) struct Hctx {
     freed: Freed,
     remote: Consumer,
     timeouts: TimeoutWalk,
-    /// Grows with every batch that frees tags: no tag is used twice in one, so it tells the uses of a tag apart.
+    /// Incremented by every batch that frees tags. No tag is used twice within a batch, so (tag, epoch) identifies one
+    /// use of a tag.
     epoch: u32,
-    /// The way to the devices below a stacked driver. Such a context is always stalled, so that each kick sends what
-    /// the driver wants of them, and no other context is asked for it.
+    /// Access of a stacked driver to the devices below it. Such a context is always `stalled`, so that every kick also
+    /// sends the driver's I/O to the devices below, and the fast path of other contexts needs no check.
     pub(crate) lower: Option<Lower>,
 }
 
@@ -121,6 +122,7 @@ impl Hctx {
     ) -> Result<Hctx, DeviceError> {
         let tag_set = queue.host_tags().cloned().unwrap_or_else(|| TagSet::owned(queue.limits().queue_depth));
         let depth = tag_set.depth();
+        // One more than the depth, for the flush request.
         let (remote_queue, remote) = MpscQueue::new(u32::from(depth) + 1);
         let shared = Arc::new(HctxShared {
             stats: HctxStats::new(core.clock.clone()),
@@ -181,7 +183,7 @@ impl Hctx {
         })
     }
 
-    /// By what a [`Route`](crate::ctx::lane::Route) knows it.
+    /// Returns the key that a valid [`Route`](crate::ctx::lane::Route) to this context has.
     #[inline(always)]
     pub(crate) fn key(&self) -> u64 {
         self.key
@@ -191,18 +193,19 @@ impl Hctx {
         self.shared.tags.depth()
     }
 
-    /// Requests that hold a tag, the flush request included.
+    /// Returns the number of requests that hold a tag, including the flush request.
     #[inline]
     pub(crate) fn live(&self) -> u32 {
         self.in_driver + self.gathered.len() as u32
     }
 
-    /// Whether anything is to be ended or sent on.
+    /// Returns true if a request has not ended, or a bio waits for a request or a flush.
     pub(crate) fn has_work(&self) -> bool {
         self.live() != 0 || !self.waiting.is_empty() || self.flush.has_pending()
     }
 
-    /// Takes a bio whose sector is an address of this queue.
+    /// Adds a bio whose sector counts from the start of this queue's device. Ends it with an error if it is out of
+    /// range.
     pub(crate) fn add(&mut self, core: &mut Core, id: BioId) {
         let bio = &core.bios[id];
         match self.queue.check_range(bio) {
@@ -211,7 +214,7 @@ impl Hctx {
         }
     }
 
-    /// Takes a bio that surely lies within the device.
+    /// Adds a bio whose range was checked.
     fn add_checked(&mut self, core: &mut Core, id: BioId) {
         let bio = &core.bios[id];
         let special = bio.flags & (BIO_FUA | BIO_PREFLUSH) != 0 || !bio.op.has_data();
@@ -224,7 +227,8 @@ impl Hctx {
         }
     }
 
-    /// Whether the bio rides along in the last gathered request.
+    /// Appends or prepends the bio to the last gathered request. Returns false if they are not adjacent or do not fit
+    /// in one.
     #[inline(never)]
     fn try_merge(&mut self, core: &mut Core, id: BioId, sector: u64, bytes: u32) -> bool {
         match self.gathered.last() {
@@ -242,14 +246,15 @@ impl Hctx {
         }
     }
 
-    /// Whether nothing may be gathered behind the request that was gathered last ([`PLUG_LONG`]).
+    /// Returns true if the last gathered request is so long ([`PLUG_LONG`]) that the next one must not be gathered
+    /// behind it.
     #[inline(always)]
     fn is_last_long(&self) -> bool {
         self.gathered.last().is_some_and(|last| self.rqs[last].bytes >= PLUG_LONG)
     }
 
-    /// Hands on what was gathered if its last request is long; false when something holds it back, and so whatever
-    /// comes behind it.
+    /// Flushes the gathered requests if the last one is long. Returns false if any of them was held back, for then a
+    /// later bio must not overtake it.
     #[inline(always)]
     fn send_long(&mut self, core: &mut Core) -> bool {
         if !self.is_last_long() {
@@ -259,8 +264,8 @@ impl Hctx {
         !self.stalled
     }
 
-    /// Merges the bio into the last gathered request or gives it one of its own; false when it must wait: there is no
-    /// tag, or what was gathered before it is held back.
+    /// Merges the bio into the last gathered request, or gives it a request of its own. Returns false if the bio must
+    /// wait: no tag is free, or requests gathered before it were held back.
     pub(crate) fn gather(&mut self, core: &mut Core, id: BioId, flags: u8) -> bool {
         let bio = &core.bios[id];
         let (sector, bytes, op, part, nr_vecs) = (bio.sector, bio.bytes, bio.op, bio.part, bio.nr_vecs);
@@ -294,19 +299,19 @@ impl Hctx {
         }
     }
 
-    /// Prepares the flush request and gathers it.
+    /// Prepares the one flush request and gathers it.
     pub(crate) fn gather_flush(&mut self, core: &mut Core) {
         let tag = self.flush_tag();
         let start = if self.counts { core.plug.now(&core.clock) } else { CoarseTs::default() };
         let generation = self.rqs[tag].generation.wrapping_add(1);
         let head = RqHead { op: Op::Flush, flags: RQ_FLUSH_SEQ, start, generation, ..RqHead::default() };
         self.rqs[tag] = Request { head, ..Request::unused() };
-        // Its own mark is set with the batch, by `publish_batch`.
+        // `publish_batch` sets `HctxShared::flushing`, which stands for the tag of the flush request.
         self.tags.publish_by_words();
         self.push_gathered(core, tag);
     }
 
-    /// As [`Hctx::flush`], and asks the driver nothing when there is nothing new.
+    /// Calls [`Hctx::flush`] if a request is gathered. Refused requests alone are left to `kick`.
     #[inline]
     fn flush_gathered(&mut self, core: &mut Core) {
         if !self.gathered.is_empty() {
@@ -314,7 +319,7 @@ impl Hctx {
         }
     }
 
-    /// Hands what was gathered (and what was refused before) to the driver.
+    /// Passes the gathered requests to the driver. Requests refused before go first (I1).
     #[inline(never)]
     pub(crate) fn flush(&mut self, core: &mut Core) {
         core.active |= self.bit;
@@ -349,7 +354,7 @@ impl Hctx {
         self.gathered.reset();
     }
 
-    /// One call into the driver with a list of its own; true when it took everything.
+    /// Calls the driver with `list` in place of the gathered requests. Returns true if the driver took all of them.
     fn dispatch(&mut self, core: &mut Core, list: &mut RqList) -> bool {
         list.tags().iter().for_each(|&tag| self.set_held(tag, false));
         if let Err(gate) = self.start_dispatch(core, 0) {
@@ -371,13 +376,15 @@ impl Hctx {
         took_all
     }
 
-    /// Asks the driver and the other threads for completions and ends them; returns how many requests ended.
+    /// Collects completions from the driver and from other threads, and ends them. Returns the number of requests
+    /// ended.
     #[inline]
     pub(crate) fn poll(&mut self, core: &mut Core, end: &mut impl EndIo) -> u32 {
         if !self.ends_in_call && (self.live() != 0 || self.works_alone) {
             self.poll_driver(core);
         }
         let ended = if self.done.is_empty() { 0 } else { self.complete(core, end) };
+        // After the completions, which have freed tags for the waiting bios.
         self.kick(core);
         ended
     }
@@ -404,7 +411,7 @@ impl Hctx {
         }
     }
 
-    /// Hands completions of the kernel ring, which are this hardware context's own, to the driver.
+    /// Passes to the driver the completions of the kernel ring that belong to this context.
     #[inline]
     pub(crate) fn kernel_done(&mut self, core: &mut Core, events: KernelEvents<'_>) {
         let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
@@ -414,14 +421,15 @@ impl Hctx {
         }
     }
 
-    /// The request's flags for a write that the driver makes durable itself.
+    /// Returns the request flags of a write with FUA: those of native FUA, or, if the device lacks it, those of a flush
+    /// sequence, so that a POSTFLUSH follows.
     pub(crate) fn fua_flags(&self) -> u8 {
         if self.queue.capabilities().fua { RQ_FUA } else { RQ_FLUSH_SEQ }
     }
 
-    /// Walks the tags for requests that take too long, when a walk is due.
+    /// Calls `HwQueue::timed_out` for each overdue request, if a walk over the tags is due.
     pub(crate) fn walk_timeouts(&mut self, core: &mut Core, now: PreciseTs) {
-        // What has ended already must not be asked about; the poll that takes it is next.
+        // A request in `done` has ended already and must not time out. The next poll empties `done`.
         if !self.timeouts.is_due(now) || !self.done.is_empty() {
             return;
         }
@@ -432,21 +440,21 @@ impl Hctx {
             }
             let mut env = HwEnv { kring: core.kring.ring.as_mut(), clock: &core.clock, hctx: self.index };
             let mut table = RqTable { rqs: self.rqs.all(), bios: &core.bios };
-            // Either way the request ends once: by the driver now, or by its completion later.
+            // Either way the request ends once: by the driver in this call, or by its completion later.
             if self.hw.call(|hw| hw.timed_out(tag, &mut table, &mut env, &mut self.done)).is_none() {
                 core.broken |= self.bit;
             }
         }
     }
 
-    /// Whether a plain record on its way here is one that is asked for: its owner, its registered buffer, where its
-    /// memory begins.
+    /// Returns true if `is` accepts a plain record in flight. Its arguments are the owner, the index of the registered
+    /// buffer and the address of the memory.
     pub(crate) fn any_plain(&self, is: &mut dyn FnMut(u32, u16, usize) -> bool) -> bool {
         let is = |rq: &Request| rq.is_plain() && is(rq.tail_or_owner, rq.merged_or_buf, rq.base);
         self.rqs.iter().any(is)
     }
 
-    /// Plain records in this registered buffer name it no more.
+    /// Removes the registered buffer `index` from the plain records in flight that use it.
     pub(crate) fn forget_fixed_buf(&mut self, index: u16) {
         let of_it = |rq: &&mut Request| rq.is_plain() && rq.merged_or_buf == index;
         self.rqs.all().iter_mut().filter(of_it).for_each(|rq| rq.merged_or_buf = NO_FIXED_BUF);
@@ -456,25 +464,27 @@ impl Hctx {
         self.timeouts.next_walk()
     }
 
-    /// Whether all there is to wait for is in the kernel ring: everything that came is sent on, and nothing has ended.
+    /// Returns true if only a completion in the kernel ring can make progress: all requests are with the driver, and
+    /// none has ended.
     #[inline]
     pub(crate) fn waits_for_kernel(&self) -> bool {
         let sent = !self.stalled && self.gathered.is_empty() && self.refused.is_empty() && !self.tags.is_shared();
         sent && !self.works_alone && self.next_event() == NextEvent::Kernel
     }
 
-    /// The most I/Os that end with one request of this hardware context, where each of its requests is in the hands of
-    /// another thread and nothing waits for one of them to end; else `None`.
+    /// Returns the largest number of I/Os that end with one request of this context, if other threads hold all its
+    /// requests and no bio waits for one of them to end; else `None`.
     pub(crate) fn ends_remotely(&self) -> Option<u32> {
         let sent = !self.stalled && self.gathered.is_empty() && !self.has_waiting();
         if !sent || self.tags.is_shared() || self.next_event() != NextEvent::Remote {
             return None;
         }
+        // A request of a flush sequence may end any number of bios, so it counts as without limit.
         let in_flight = self.rqs.iter().filter(|rq| rq.bio_head.is_some());
         in_flight.map(|rq| if rq.flags & RQ_FLUSH_SEQ == 0 { 1 + u32::from(rq.merged()) } else { u32::MAX }).max()
     }
 
-    /// Whether another thread has completed a request, or is about to.
+    /// Returns true if another thread has completed a request, or is about to.
     pub(crate) fn has_remote(&self) -> bool {
         !self.remote.is_empty()
     }
@@ -487,27 +497,30 @@ impl Hctx {
         if self.live() == 0 && !self.works_alone { NextEvent::Idle } else { self.hw.next_event() }
     }
 
-    /// Whether the driver may have something to do without a request.
+    /// Returns [`HwQueue::works_alone`](crate::driver::HwQueue::works_alone): the driver may need polls although no
+    /// request is in flight.
     pub(crate) fn works_alone(&self) -> bool {
         self.works_alone
     }
 
-    /// The plug has ended: unused tags of a shared set go back.
+    /// Called when the plug ends. Returns unused tags of a shared tag set to it.
     #[inline]
     pub(crate) fn end_plug(&mut self) {
         self.tags.return_unused();
     }
 
-    /// Whether the driver has panicked, and [`Hctx::close`] was not called since.
+    /// Returns true if the driver has panicked and [`Hctx::close`] was not called since.
     pub(crate) fn wants_close(&self) -> bool {
         self.hw.wants_close()
     }
 
-    /// One step towards the end: cancels what never reached the driver, ends what the driver gives back. False while
-    /// the device may still touch memory: then the caller waits for it, hands over what comes, and calls again. Bios
-    /// that never had a request end later, through the core's list. After a panic of the driver all end as failed.
+    /// Runs one step of the shutdown: cancels requests that the driver never got, and ends those that it gives back.
+    /// Returns false while the device may still access memory; the caller then waits, passes on completions, and calls
+    /// again.
+    /// Bios without a request end later, through the core's list of ended bios. After a panic of the driver all
+    /// requests fail with `IoErr`.
     ///
-    /// `of_others` operations of the kernel ring are known to be those of other drivers.
+    /// `of_others` is the number of operations in the kernel ring that are known to belong to other drivers.
     pub(crate) fn shut_down_step(&mut self, core: &mut Core, of_others: u32, end: &mut impl EndIo) -> bool {
         let status = if self.hw.has_panicked() { Status::IoErr } else { Status::Canceled };
         self.in_driver += self.gathered.len() as u32;
@@ -530,7 +543,7 @@ impl Hctx {
         if self.hw.has_panicked() && in_kernel <= of_others && !self.has_below() {
             self.end_held(Status::IoErr);
         } else if core.kring.ring.is_none() && self.hw.next_event() == NextEvent::Kernel {
-            // The kernel ring is gone: what the driver had in it touches no memory any more, and will not come back.
+            // The kernel ring is closed: its operations no longer access memory, and no completion will come.
             self.end_held(Status::Canceled);
         }
         self.complete(core, end);
@@ -540,12 +553,13 @@ impl Hctx {
         !self.has_work() && !in_kernel && !self.has_below()
     }
 
-    /// See [`HwQueue::lasting_in_kernel`](crate::driver::HwQueue::lasting_in_kernel).
+    /// Returns [`HwQueue::lasting_in_kernel`](crate::driver::HwQueue::lasting_in_kernel).
     pub(crate) fn lasting_in_kernel(&self) -> u32 {
         self.hw.lasting_in_kernel()
     }
 
-    /// Whether devices below have I/O of a stacked driver. One that has panicked does not ask for the ends of its I/O.
+    /// Returns true if I/O of a stacked driver has not ended on the devices below. After a panic the driver does not
+    /// collect the ends of its I/O, so this function discards them.
     fn has_below(&self) -> bool {
         let Some(lower) = &self.lower else { return false };
         if self.hw.has_panicked() {
@@ -555,14 +569,15 @@ impl Hctx {
         lower.unfinished() > 0
     }
 
-    /// Requests that somebody has, the flush request included, by a look at each.
+    /// Counts the requests in use, including the flush request, by looking at every tag. Used to check `in_driver`.
     fn owned(&self) -> u32 {
         let flush_tag = self.flush_tag();
         let live = self.rqs.iter().zip(0..flush_tag).filter(|(rq, _)| rq.bio_head.is_some()).count() as u32;
         live + u32::from(self.flush.is_running())
     }
 
-    /// Ends whatever the driver has and will not give back, and whose memory nobody touches any more (D6).
+    /// Ends every request that the driver holds and will not give back. Called when the device no longer accesses their
+    /// memory (D6).
     #[cold]
     fn end_held(&mut self, status: Status) {
         let flush_tag = self.flush_tag();
@@ -574,17 +589,19 @@ impl Hctx {
         }
     }
 
-    /// After the last [`Hctx::shut_down_step`] of a driver that has panicked: its queue goes, and what comes fails.
+    /// Drops the driver's queue after the last [`Hctx::shut_down_step`] that follows a panic. Later requests fail.
     #[cold]
     pub(crate) fn close(&mut self) {
         self.hw.close();
-        // Nor is anything heard of what the driver had sent to other threads: it has ended.
+        // Completions by other threads are not collected any more: the requests that the driver had sent there have
+        // ended.
         (self.ends_in_call, self.works_alone) = (true, false);
     }
 
-    /// Leaves the queue's lists, after the last [`Hctx::shut_down_step`].
+    /// Removes this context from the queue's list. Called after the last [`Hctx::shut_down_step`].
     pub(crate) fn retire(&mut self) {
-        // What one that has panicked has of tokens is of requests that have ended, and says so when it is dropped.
+        // After a panic the driver's queue may still own tokens. Dropping one reports to `remote`, which nobody reads
+        // any more; its request has ended already.
         self.hw.close();
         debug_assert_eq!((self.owned(), self.in_driver), (0, 0), "what counts as ended has ended, and nothing else");
         self.tags.return_unused();

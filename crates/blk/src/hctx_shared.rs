@@ -1,8 +1,9 @@
-//! The part of a hardware context that other threads may touch: statistics, tags, completions from elsewhere.
+//! The part of a hardware context that other threads may access: statistics, tags, completions by other threads.
 //!
-//! Owns the way in for remote completions and the marks that readers and the gate look at. Does not own any request.
+//! Owns the queue of remote completions and the marks that readers and the freezer of the gate read. Does not own
+//! requests.
 //!
-//! Called by the owner ([`hctx`](crate::hctx)), by completion threads, and by readers through the queue's list.
+//! Called by the owner ([`hctx`](crate::hctx)), by completing threads, and by readers through the queue's list.
 
 use crossbeam_utils::CachePadded;
 use sheave_base::asymmetric::Mark;
@@ -22,23 +23,23 @@ pub(crate) const FLUSH_IN_DRIVER: u32 = 1;
 /// The block layer holds the flush request back.
 pub(crate) const FLUSH_HELD: u32 = 2;
 
-/// The part of a hardware context that other threads may touch.
+/// Part of a hardware context that other threads may access.
 #[derive(Debug)]
 pub struct HctxShared {
     pub(crate) stats: HctxStats,
     pub(crate) tags: Arc<TagSet>,
-    /// Whether the flush request is accounted, and who has it: 0, [`FLUSH_IN_DRIVER`] or [`FLUSH_HELD`].
+    /// State of the flush request: 0 if it is not accounted, else [`FLUSH_IN_DRIVER`] or [`FLUSH_HELD`].
     pub(crate) flushing: AtomicU32,
-    /// Whether the owner is inside the driver's `queue_rqs`, or about to read the gate.
+    /// Set while the owner is inside the driver's `queue_rqs`, or about to read the gate.
     pub(crate) dispatching: CachePadded<Mark>,
-    /// Tags that other threads completed; the status of each is beside it.
+    /// Tags that other threads completed. Their status is in `remote_status`, by tag.
     pub(crate) remote: MpscQueue,
     pub(crate) remote_status: Box<[AtomicU8]>,
     pub(crate) waker: Waker,
 }
 
-/// An owner's own counts of its plain records on one hardware context. They are in the context's statistics, too, while
-/// the seat is there and afterwards.
+/// An owner's own counts of its plain records on one hardware context. They are part of the context's statistics, also
+/// after the seat was dropped.
 #[derive(Debug)]
 pub struct RecordSeat {
     records: Arc<RecordStats>,
@@ -46,12 +47,12 @@ pub struct RecordSeat {
 }
 
 impl RecordSeat {
-    /// A seat for an owner whose records are those of this partition.
+    /// Makes a seat for an owner whose records belong to this partition.
     pub(crate) fn new(shared: Arc<HctxShared>, part: u16) -> RecordSeat {
         RecordSeat { records: shared.stats.owners.come(part), shared }
     }
 
-    /// The counts.
+    /// Returns the counts.
     #[inline(always)]
     pub fn records(&self) -> &Arc<RecordStats> {
         &self.records
@@ -64,16 +65,18 @@ impl Drop for RecordSeat {
     }
 }
 
-/// How other threads wake the ring of a hardware context.
+/// Handle by which other threads wake the ring of a hardware context.
 #[derive(Clone, Debug)]
 pub(crate) struct Waker {
     pub(crate) unparker: Unparker,
-    /// Completions for which the ring, if it sleeps, need not be woken; of all its hardware contexts together.
+    /// Number of completions, over all hardware contexts of the ring, for which a sleeping ring waits. Fewer need not
+    /// wake it.
     pub(crate) wanted: Arc<WakeCount>,
 }
 
 impl HctxShared {
-    /// Tells of the flush request, if it is accounted, as `TagSet::for_each` of the others. It is the whole device's.
+    /// Calls `tell` for the flush request if it is accounted, as `TagSet::for_each` does for other requests. A flush
+    /// belongs to the whole device, which is partition 0.
     pub(crate) fn tell_of_flush(&self, tell: &mut dyn FnMut(Op, u16, bool)) {
         // Relaxed: like a busy tag, ordered by `is_dispatching` where it matters, see `Queue::freeze`.
         let mark = self.flushing.load(Ordering::Relaxed);
@@ -82,7 +85,7 @@ impl HctxShared {
         }
     }
 
-    /// The owner is about to read the gate, and to go to the driver if it is open.
+    /// Called before the owner reads the gate and, if that is open, calls the driver.
     #[inline(always)]
     pub(crate) fn start_dispatch(&self) {
         self.dispatching.enter();
@@ -93,9 +96,9 @@ impl HctxShared {
         self.dispatching.leave();
     }
 
-    /// Whether the owner is inside the driver. After the gate was closed and a
-    /// [barrier](sheave_base::asymmetric::barrier), a false means that the owner will see it closed, and that its tags
-    /// are visible.
+    /// Returns true if the owner is inside the driver. False, after the gate was closed and a
+    /// [barrier](sheave_base::asymmetric::barrier), means that the owner will see the gate closed and that its tags are
+    /// visible.
     pub(crate) fn is_dispatching(&self) -> bool {
         self.dispatching.is_set()
     }

@@ -1,44 +1,46 @@
-//! The place of a ring's kernel ring: at most one, made when the first device asks for it.
+//! Slot for a ring's kernel ring: at most one, made when the first device needs it.
 //!
-//! Owns the list of the buffers that the ring has registered, so that a kernel ring that is made later gets them, too.
-//! Does not own their memory: whoever registers a buffer keeps it.
+//! Owns the list of the buffers that the ring has registered, so that a kernel ring made later gets them too. Does not
+//! own their memory, which the owner of a registered buffer keeps.
 //!
 //! Invariants:
-//! - I1: the kernel has of `buffers` what it accepted; the rest goes as ordinary memory, and one notice says why.
+//! - I1: the kernel has those of `buffers` that it accepted. I/O on the others goes as I/O of ordinary memory, and one
+//!   notice gives the reason.
 //! - I2: a kernel ring that polls (IOPOLL) serves only devices that can be polled.
-//! - I3: a kernel ring that has failed is not replaced: whoever asks from then on is told why.
+//! - I3: a kernel ring that has failed is not replaced; later calls of [`KringSlot::get`] return its error.
 //!
 //! Called by the ring (buffers) and by drivers when they open a hardware queue ([`KringSlot::get`]).
 #![allow(unsafe_code)] // registering memory with the kernel
 
 use sheave_kring::{KernelRing, KringError, KringOpts};
 
-/// The place of a ring's kernel ring: at most one, made when the first device asks.
+/// Slot for a ring's kernel ring: at most one, made when the first device needs it.
 #[derive(Debug, Default)]
 pub struct KringSlot {
     pub(crate) ring: Option<KernelRing>,
     pub(crate) entries: u32,
     pub(crate) iopoll: bool,
-    /// Why the kernel ring takes nothing any more (I3).
+    /// Error with which the kernel ring has failed (I3).
     pub(crate) failed: Option<KringError>,
-    /// How often a driver has asked for the kernel ring.
+    /// Number of calls of [`KringSlot::get`]. It grows if a driver uses the kernel ring.
     pub(crate) asked: u64,
     may_block: bool,
-    /// Address and length of the buffers the ring has registered, by index.
+    /// Address and length of the ring's registered buffers, by index.
     buffers: Vec<Option<(usize, usize)>>,
 }
 
 impl KringSlot {
-    /// A place for a kernel ring of this many entries, which polls if `iopoll` and the first device can be polled.
+    /// Makes a slot for a kernel ring with this many entries. It polls if `iopoll` is set and the first device can be
+    /// polled.
     pub(crate) fn new(entries: u32, iopoll: bool) -> KringSlot {
         KringSlot { entries, iopoll, ..KringSlot::default() }
     }
 
-    /// The kernel ring, made now if there is none; `polls` says whether the device that asks can be polled.
+    /// Returns the kernel ring, and makes it if there is none. `polls` is true if the caller's device can be polled.
     ///
     /// # Errors
     ///
-    /// Why there can be no kernel ring here, or none for this device (I2).
+    /// The kernel ring is not available, or not for this device (I2).
     pub fn get(&mut self, polls: bool) -> Result<&mut KernelRing, KringError> {
         if let Some(failed) = &self.failed {
             return Err(failed.clone());
@@ -53,12 +55,12 @@ impl KringSlot {
         if refused { Err(KringError::Polls) } else { Ok(ring) }
     }
 
-    /// From now on drivers that attach may block the ring's thread in their calls: it is a worker's.
+    /// Allows drivers attached from now on to block the ring's thread in their calls. Set for a worker's ring.
     pub fn set_may_block(&mut self) {
         self.may_block = true;
     }
 
-    /// Whether a driver may block the ring's thread.
+    /// Returns true if a driver may block the ring's thread.
     pub fn may_block(&self) -> bool {
         self.may_block
     }
@@ -75,13 +77,13 @@ impl KringSlot {
         Ok(ring)
     }
 
-    /// Registers `len` bytes at `addr` as the ring's buffer `index`, in place of what was there. When the kernel does
-    /// not take it (too little lockable memory, say), its I/O goes as that of ordinary memory.
+    /// Registers `len` bytes at `addr` as the ring's buffer `index`, replacing the one before. If the kernel refuses it
+    /// (because of too little lockable memory, for example), its I/O goes as that of ordinary memory.
     ///
     /// # Safety
     ///
-    /// The memory must stay mapped until the buffer is unregistered or replaced, or the [`KringSlot`] is dropped: the
-    /// kernel keeps reaching the pages that were there.
+    /// The memory must stay mapped until the buffer is unregistered or replaced, or the [`KringSlot`] is dropped,
+    /// because the kernel keeps using the pages that it found there.
     pub unsafe fn register_buffer(&mut self, index: u16, addr: usize, len: usize) {
         let at = usize::from(index);
         if at >= self.buffers.len() {
@@ -89,14 +91,14 @@ impl KringSlot {
         }
         self.buffers[at] = Some((addr, len));
         if let Some(ring) = &mut self.ring {
-            // A buffer that the kernel refuses must not leave the one before it in the kernel's table.
+            // Before the new buffer: if the kernel refuses it, the old one must not stay in the kernel's table.
             ring.unregister_buffer(u32::from(index));
             // SAFETY: promised by the caller. A refusal is in the ring's notices (I1).
             let _ = unsafe { ring.register_buffer(u32::from(index), addr as *mut u8, len) };
         }
     }
 
-    /// Forgets the ring's buffer `index`; operations in flight with it end as they would have.
+    /// Unregisters the ring's buffer `index`. Operations in flight with it end normally.
     pub fn unregister_buffer(&mut self, index: u16) {
         if let Some(buffer) = self.buffers.get_mut(usize::from(index)) {
             *buffer = None;
@@ -106,7 +108,8 @@ impl KringSlot {
         }
     }
 
-    /// Plain words about what the kernel ring does not have and what that costs; none while there is no such ring.
+    /// Returns messages for the user about features that the kernel ring lacks and their cost; none without a kernel
+    /// ring.
     pub fn notices(&self) -> &[String] {
         self.ring.as_ref().map_or(&[], KernelRing::notices)
     }

@@ -1,28 +1,28 @@
-//! Sheave floor 2: the block layer. Bios in, requests to the drivers, completions out.
+//! Sheave floor 2: the block layer. Turns bios into requests for the drivers, and completions into ends of bios.
 //!
-//! No part of what the crate `sheave` promises: what is public here may change with any version.
+//! Not part of the stable interface of the crate `sheave`: public items here may change with any version.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`ctx`] | what a ring owns of the block layer: the way in, the way out, waiting |
-//! | [`bio`], [`bio_set`] | one I/O with its memory; where bios live and are recycled |
-//! | `plain_io`, `end_io` | what a submitter says of plain I/O; how it hears of the end of I/O |
+//! | [`ctx`] | the block layer of one ring: submission, completion, waiting |
+//! | [`bio`], [`bio_set`] | one I/O with its memory; storage and recycling of bios |
+//! | `plain_io`, `end_io` | parameters of plain I/O; calls that report the end of I/O to its owner |
 //! | [`plug`] | the batch and its cached time |
-//! | `ring_core` | what all hardware contexts of a ring share; how a bio ends |
-//! | [`hctx`] | one ring's way into one device: gather, dispatch, complete |
+//! | `ring_core` | state that all hardware contexts of a ring share; the end of a bio |
+//! | [`hctx`] | the hardware context of one ring for one device: gather, dispatch, complete |
 //! | [`request`], [`tag_set`] | preallocated requests and the tags that are their indices |
-//! | [`merge`], [`split`], [`limits`] | what fits together, and what must be cut |
-//! | [`flush`], [`timeout`] | who waits for a flush; requests that take too long |
-//! | [`queue`], [`device`] | what rings share: limits, gate, statistics; a device and its legs |
-//! | [`claim`], [`flush_alarm`] | one owner of a device at a time; how an owner hears of flushes that fail |
+//! | [`merge`], [`split`], [`limits`] | merging adjacent bios, cutting large ones, limits of a request |
+//! | [`flush`], [`timeout`] | bios that wait for a flush; overdue requests |
+//! | [`queue`], [`device`] | state that rings share: limits, gate, statistics; a device and its legs |
+//! | [`claim`], [`flush_alarm`] | one owner of a device at a time; reports of failed flushes to an owner |
 //! | [`stats`] | counters and latency histograms, one writer, many readers |
-//! | [`linear`] | a piece of a device, and devices end to end |
+//! | [`linear`] | partitions and concatenations of devices |
 //! | [`stack`] | I/O that a driver sends to the devices below it |
-//! | [`driver`] | the seam to the drivers, which are crates above this one |
+//! | [`driver`] | the interface to the drivers, which are crates above this one |
 //!
 //! Shapes: a [`Device`] is made from a driver and shared by all threads. Each thread has one [`ctx::IoCtx`], attaches
-//! devices to it, submits bios (operation, first sector, bytes, pieces of memory), and polls. Every bio that was
-//! submitted ends exactly once, in a poll, with the number that its owner gave:
+//! devices to it, submits bios (operation, first sector, bytes, pieces of memory), and polls. Every submitted bio ends
+//! exactly once, in a poll, with the number that its owner gave:
 //!
 //! ```
 //! use sheave_base::clock::Clock;
@@ -37,7 +37,7 @@
 //! #[derive(Debug)]
 //! struct Nothing;
 //!
-//! // SAFETY: D7: its queues take whatever it says that they take.
+//! // SAFETY: D7: its queues take every request within the limits that it reports.
 //! unsafe impl Driver for Nothing {
 //!     fn limits(&self) -> Limits {
 //!         Limits::default().max_discard_sectors(2048)
@@ -61,7 +61,7 @@
 //!     fn next_event(&self) -> NextEvent {
 //!         NextEvent::Idle
 //!     }
-//!     // What holds no request is never asked to finish, end or give back one.
+//!     // This queue never holds a request, so the calls below have nothing to end.
 //!     fn poll(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {}
 //!     fn timed_out(&mut self, _: u16, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) -> TimedOut {
 //!         TimedOut::Waiting
@@ -83,8 +83,8 @@
 //! # Ok::<(), sheave_blk::DeviceError>(())
 //! ```
 //!
-//! Units: sectors of 512 bytes for places on a device, bytes for lengths. Errors: opening, attaching and freezing give
-//! a [`DeviceError`], whose text names the cause and the fix; an I/O ends with a
+//! Units: sectors of 512 bytes for places on a device, bytes for lengths. Errors: opening, attaching and freezing
+//! return a [`DeviceError`], whose text names the cause and the fix; an I/O ends with a
 //! [`Status`](sheave_base::status::Status).
 //!
 //! Data flows `ctx` -> `hctx` -> `driver` and back; `docs/life-of-an-io.md` follows one read through it.
@@ -122,7 +122,7 @@ pub use error::DeviceError;
 
 #[cfg(all(test, shuttle))]
 mod model;
-// The unit tests use the driver and the ring of the scenario tests, which name this crate as any other program does.
+// The unit tests use the driver and the ring of the scenario tests, which import this crate by its name.
 #[cfg(test)]
 extern crate self as sheave_blk;
 #[cfg(test)]

@@ -1,8 +1,7 @@
-//! Queue limits: what one request may look like, and where a bio that is larger is cut; and the capacity of a device.
+//! Queue limits: the shape of one request, and the places where a larger bio is cut. Also the capacity of a device.
 //!
 //! Owns the limits of a device and the arithmetic of splitting; the cutting itself is in [`split`](crate::split). Owns
-//! the size that a device has now, for all who must agree on it: its queue, the rings, and a driver that finds out that
-//! it has changed.
+//! the current size of a device, which is shared by its queue, the rings, and a driver that finds it changed.
 //!
 //! Invariants:
 //! - I1: `logical_block` is a power of two of at least 512; every size limit is a multiple of it.
@@ -13,13 +12,13 @@ use sheave_base::sync::atomic::{AtomicU64, Ordering};
 
 use crate::bio::{Op, SECTOR_SHIFT};
 
-/// Most requests in flight on one hardware context, or on all of them with host-wide tags: what the masks of a
-/// [`tag_set`](crate::tag_set) can name.
+/// Largest number of requests in flight on one hardware context, or on all of them with host-wide tags. Limited by the
+/// masks of a [`tag_set`](crate::tag_set).
 pub const MAX_DEPTH: u16 = 4096;
 
-/// What one request to a device may look like. Sizes in bytes unless the name says sectors (512 B).
+/// Limits of one request to a device. Sizes are in bytes unless the name contains `sectors` (512 B).
 ///
-/// A driver says what differs from the default: 512 B blocks, 1.25 MiB a request, no discards, 256 at a time.
+/// A driver sets the values that differ from the default: 512 B blocks, 1.25 MiB per request, no discards, depth 256.
 ///
 /// ```
 /// use sheave_blk::limits::Limits;
@@ -32,21 +31,21 @@ pub const MAX_DEPTH: u16 = 4096;
 pub struct Limits {
     /// Smallest addressable unit.
     pub logical_block: u32,
-    /// Unit the device writes without reading first.
+    /// Unit that the device writes without reading first.
     pub physical_block: u32,
     /// Longest read or write.
     pub max_sectors: u32,
-    /// Most pieces of memory in one request.
+    /// Largest number of pieces of memory in one request.
     pub max_segments: u16,
-    /// A request must not cross a multiple of this many sectors; 0 is no boundary.
+    /// A request must not cross a multiple of this many sectors; 0 means no boundary.
     pub chunk_sectors: u32,
-    /// Alignment of memory addresses and of the length of every piece but the last.
+    /// Alignment of memory addresses and of the length of every piece except the last.
     pub dma_alignment: u32,
-    /// Longest discard; 0 is no discard.
+    /// Longest discard; 0 if the device supports none.
     pub max_discard_sectors: u32,
-    /// Longest write-zeroes; 0 is none.
+    /// Longest write-zeroes; 0 if the device supports none.
     pub max_write_zeroes_sectors: u32,
-    /// Most requests in flight on one hardware context.
+    /// Largest number of requests in flight on one hardware context.
     pub queue_depth: u16,
 }
 
@@ -79,7 +78,7 @@ sheave_base::setters!(Limits {
 });
 
 impl Limits {
-    /// Brings every limit into a state in which I1 and I2 hold, whatever a device said of itself.
+    /// Corrects every limit so that I1 and I2 hold, whatever values the device has reported.
     pub fn normalized(mut self) -> Limits {
         self.logical_block = self.logical_block.clamp(512, 1 << 16).next_power_of_two();
         self.physical_block = self.physical_block.max(self.logical_block);
@@ -96,7 +95,7 @@ impl Limits {
         self
     }
 
-    /// Longest request of this kind, in bytes; 0 when the device has no such operation.
+    /// Returns the longest request with this operation in bytes; 0 if the device does not support it.
     pub fn max_bytes(&self, op: Op) -> u32 {
         let sectors = match op {
             Op::Read | Op::Write => self.max_sectors,
@@ -107,7 +106,7 @@ impl Limits {
         sectors << SECTOR_SHIFT
     }
 
-    /// How many bytes a request that starts at `sector` may cover, the boundary included.
+    /// Returns the length in bytes of the longest request that may start at `sector`, up to the next chunk boundary.
     pub fn max_bytes_at(&self, op: Op, sector: u64) -> u32 {
         let max = self.max_bytes(op);
         if self.chunk_sectors == 0 {
@@ -119,7 +118,7 @@ impl Limits {
     }
 }
 
-/// The size of a device now. Clones are the same one.
+/// Current size of a device. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Capacity(Arc<AtomicU64>);
 
@@ -128,14 +127,14 @@ impl Capacity {
         Capacity(Arc::new(AtomicU64::new(bytes >> SECTOR_SHIFT)))
     }
 
-    /// In sectors of 512 bytes.
+    /// Returns the size in sectors of 512 bytes.
     #[inline(always)]
     pub fn sectors(&self) -> u64 {
         // Relaxed: a size that changes is seen by the next I/O or the one after.
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Sets a new size. I/O beyond it fails from now on; what is in flight ends as the driver says.
+    /// Sets a new size. New I/O beyond it fails; I/O in flight ends as the driver decides.
     pub fn set_bytes(&self, bytes: u64) {
         // Relaxed: as in `sectors`.
         self.0.store(bytes >> SECTOR_SHIFT, Ordering::Relaxed);

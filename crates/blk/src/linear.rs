@@ -1,24 +1,26 @@
-//! A piece of a device, and devices end to end: what the specs `partition:` and `linear:` open.
+//! Partitions and concatenations of devices: opened by the specs `partition:` and `linear:`.
 //!
-//! Neither has requests of its own. A stack of them is resolved to legs on the queues of drivers when it is opened
-//! ([`Device`]), so an I/O is remapped once however deep the stack, and a whole device and its partitions share tags,
-//! limits and statistics. I/O that crosses from one leg to the next is cut there; a flush goes to every leg.
+//! Such a device has no requests of its own. When it is opened it is resolved to legs on the queues of drivers
+//! ([`Device`]), through any number of partitions and concatenations, so that an I/O is remapped once, and a whole
+//! device and its partitions share tags, limits and statistics. I/O that crosses from one leg to the next is cut there.
+//! A flush goes to every leg.
 //!
-//! A partition has a number on its queue: [`Device::in_flight`] of the partition counts its own requests, that of the
-//! device all of them, in one pass over the tags. A partition of a partition has a number of its own, and is counted in
-//! both. A concatenation has no number: it counts what is in flight on the devices that it is made of.
+//! A partition has a number on its queue. [`Device::in_flight`] counts the requests of the partition only, or, for the
+//! device, those of all partitions, in one pass over the tags. A partition of a partition has a number of its own, and
+//! its requests count for both. A concatenation has no number: it counts the requests in flight on the devices that it
+//! consists of.
 
 use crate::bio::SECTOR_SHIFT;
 use crate::device::{Device, Leg};
 use crate::error::DeviceError;
 
-/// Most legs of one device: each may need a hardware context of every ring.
+/// Largest number of legs of one device. Each may need a hardware context of every ring.
 pub(crate) const MAX_LEGS: usize = 64;
 
-/// The sectors `start..start + sectors` of a device, which has as many, as legs that begin at 0.
+/// Returns the sectors `start..start + sectors` of a device, which contains them, as legs that begin at 0.
 fn slice(device: &Device, start: u64, sectors: u64) -> Vec<Leg> {
     let end = start + sectors;
-    // The only leg of a whole device has the length that its queue had at first; the device ends where that does now.
+    // The leg of a whole device has the length that its queue had at first; the device ends where the queue ends now.
     let end_of = |leg: &Leg| if device.is_whole() { end } else { leg.start + leg.sectors };
     let overlapping = device.legs().iter().filter(|leg| leg.start < end && end_of(leg) > start);
     overlapping
@@ -37,7 +39,7 @@ fn slice(device: &Device, start: u64, sectors: u64) -> Vec<Leg> {
         .collect()
 }
 
-/// A piece of a device, with an accounting number of its own.
+/// Makes a device of a range of another one, with an accounting number of its own.
 pub fn partition(name: &str, device: &Device, start_bytes: u64, len_bytes: u64) -> Result<Device, DeviceError> {
     let block = u64::from(device.limits().logical_block);
     let size = device.size_bytes();
@@ -66,13 +68,13 @@ pub fn partition(name: &str, device: &Device, start_bytes: u64, len_bytes: u64) 
     Ok(Device::from_legs(name, legs))
 }
 
-/// Devices end to end.
+/// Makes a device of several devices in sequence.
 pub fn concatenate(name: &str, devices: &[Device]) -> Result<Device, DeviceError> {
     let mut legs = Vec::new();
     let block = devices.iter().map(|device| u64::from(device.limits().logical_block)).max().unwrap_or(512);
     let mut start = 0;
     for device in devices {
-        // A device that is no multiple of the largest block loses its tail, so that no block crosses two devices.
+        // A device that is not a multiple of the largest block loses its tail, so that no block crosses two devices.
         let sectors = (device.size_bytes() / block * block) >> SECTOR_SHIFT;
         for mut leg in slice(device, 0, sectors) {
             leg.start += start;

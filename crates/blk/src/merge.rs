@@ -1,24 +1,24 @@
-//! Merging: a bio that is adjacent to a gathered request rides along in it.
+//! Merging: a bio that is adjacent to a gathered request joins it.
 //!
-//! Owns the rule and the linking. As in the kernel's plug, only the last gathered request is looked at: sequential
-//! I/O hits it, random I/O pays two comparisons.
+//! Owns the rule and the linking. As in the kernel's plug, only the last gathered request is checked: sequential I/O
+//! matches it, and random I/O pays two comparisons.
 //!
 //! Invariants:
 //! - I1: a merged request stays within the limits and never crosses a boundary or a partition.
-//! - I2: only plain reads and plain writes merge; what carries FUA, a flush or a sequence does not.
+//! - I2: only plain reads and plain writes merge; FUA, flushes and steps of a sequence do not.
 
 use crate::bio::{BIO_FUA, BIO_NOMERGE, BIO_PREFLUSH, BioAttrs, BioId, SECTOR_SHIFT};
 use crate::bio_set::BioSet;
 use crate::limits::Limits;
 use crate::request::{RQ_FLUSH_SEQ, RQ_FUA, RQ_NOMERGE, Request};
 
-/// Whether an I/O touches the request at its back or front.
+/// Returns true if an I/O is directly behind or before the request.
 #[inline(always)]
 pub(crate) fn is_adjacent(rq: &Request, sector: u64, bytes: u32) -> bool {
     rq.end_sector() == sector || sector + u64::from(bytes >> SECTOR_SHIFT) == rq.sector
 }
 
-/// Whether the rules allow an adjacent I/O in the request: one with these attributes, sector and length.
+/// Returns true if an adjacent I/O with these attributes, sector and length may join the request.
 #[inline]
 pub(crate) fn fits(rq: &Request, bio: &BioAttrs, sector: u64, bytes: u32, limits: &Limits) -> bool {
     let Some(all) = rq.bytes.checked_add(bytes) else { return false };
@@ -29,7 +29,7 @@ pub(crate) fn fits(rq: &Request, bio: &BioAttrs, sector: u64, bytes: u32, limits
         && segs <= limits.max_segments
 }
 
-/// How many I/Os with these attributes, of this length each, the rules allow behind the request, one behind the other.
+/// Returns the number of consecutive I/Os of `bytes` each that may join the request at its end.
 #[inline]
 pub(crate) fn room_behind(rq: &Request, bio: &BioAttrs, bytes: u32, limits: &Limits) -> u32 {
     if bytes == 0 || bio.nr_vecs == 0 || !may_merge(rq, bio) {
@@ -40,7 +40,7 @@ pub(crate) fn room_behind(rq: &Request, bio: &BioAttrs, bytes: u32, limits: &Lim
     by_bytes.min(by_segs.into()).min((u16::MAX - rq.merged()).into())
 }
 
-/// Whether requests and bios of these kinds merge, wherever they are and however long (I2).
+/// Returns true if a request and a bio of these kinds may merge, regardless of place and length (I2).
 #[inline]
 fn may_merge(rq: &Request, bio: &BioAttrs) -> bool {
     bio.op == rq.op
@@ -51,14 +51,14 @@ fn may_merge(rq: &Request, bio: &BioAttrs) -> bool {
         && rq.merged() < u16::MAX
 }
 
-/// The longest that the request may be when it begins at this sector.
+/// Returns the largest length in bytes that the request may have if it begins at `start`.
 #[inline]
 fn max_bytes(rq: &Request, start: u64, limits: &Limits) -> u32 {
     let by_sectors = u64::from(limits.max_sectors) << SECTOR_SHIFT;
     limits.max_bytes_at(rq.op, start).min(u32::try_from(by_sectors).unwrap_or(u32::MAX))
 }
 
-/// Puts an adjacent bio that [`fits`] into a request that has bios.
+/// Adds an adjacent bio that [`fits`] to a request that has bios.
 #[inline]
 pub(crate) fn link(rq: &mut Request, bios: &mut BioSet, id: BioId) {
     let bio = &bios[id];

@@ -1,12 +1,13 @@
-//! The block layer under a model checker: what rings, freezers, readers and completion threads may do to each other.
+//! The block layer under a model checker: races between rings, freezers, readers and completing threads.
 //!
-//! Owns the bounds of the exploration and the ring's loop of the models. The primitives below (bitmap, queue, parker)
-//! have models of their own in the base floor, under weak memory too; here whole rings run, sequentially consistent.
+//! Owns the limits of the exploration and the loop of the models' rings. The primitives below (bitmap, queue, parker)
+//! have models of their own in the base floor, also under weak memory; here whole rings run, sequentially consistent.
 //!
-//! * I1: a model is deterministic but for the schedule: a virtual clock, no real time, no real randomness.
-//! * I2: a loop that waits for another thread yields, or a schedule by priorities would never let that one run.
+//! * I1: only the schedule makes a model nondeterministic: it uses a virtual clock, no real time, no real randomness.
+//! * I2: a loop that waits for another thread yields, because a schedule by priorities would otherwise never run that
+//!   one.
 //!
-//! Only in builds with `--cfg shuttle`; `SHEAVE_MODEL_RUNS` sets the number of schedules.
+//! Only in builds with `--cfg shuttle`. `SHEAVE_MODEL_RUNS` sets the number of schedules.
 
 mod gate;
 mod remote;
@@ -17,23 +18,23 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 
 use crate::support::Rig;
 
-/// Random schedules of one model, of each of the two kinds.
+/// Number of random schedules per model, for each of the two kinds.
 const RUNS: usize = 2_000;
 
-/// Priority changes in one schedule of the second kind (PCT, Burckhardt et al. 2010).
+/// Number of priority changes in one schedule of the second kind (PCT, Burckhardt et al. 2010).
 const PCT_DEPTH: usize = 3;
 
-/// The stack of each thread of a model, in bytes: the statistics of a device are made there, and the atomics of a
-/// checker are large.
+/// Stack of each thread of a model, in bytes. A device's statistics are built there, and the checker's atomics are
+/// large.
 const STACK: usize = 256 << 10;
 
-/// Turns of a loop that waits for other threads; more than any schedule needs.
+/// Limit for loops that wait for other threads; more than any schedule needs.
 const TURNS: u32 = 100_000;
 
-/// Runs `body` under many schedules; a failed one prints what repeats it.
+/// Runs `body` under many schedules. A failure prints how to repeat it.
 fn explore(body: impl Fn() + Send + Sync + 'static) {
     let runs = std::env::var("SHEAVE_MODEL_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(RUNS);
-    // Not from `sync`: it outlives the executions.
+    // Not the `Arc` of `sync`, because it outlives the executions.
     let body = std::sync::Arc::new(body);
     let again = std::sync::Arc::clone(&body);
     let mut config = shuttle::Config::new();
@@ -42,7 +43,7 @@ fn explore(body: impl Fn() + Send + Sync + 'static) {
     shuttle::Runner::new(PctScheduler::new(PCT_DEPTH, runs), config).run(move || again());
 }
 
-/// Polls until the ring has nothing on its way.
+/// Polls until the ring has no I/O in flight.
 fn drain(rig: &mut Rig) {
     for _ in 0..TURNS {
         rig.poll();
@@ -54,7 +55,7 @@ fn drain(rig: &mut Rig) {
     panic!("the ring does not become idle: {} ended so far", rig.ended.len());
 }
 
-/// The owners `0..n`, each ended once and well.
+/// Asserts that the owners `0..n` have each ended once, with success.
 fn assert_all_ended(rig: &mut Rig, n: u32) {
     let mut owners = rig.take_ok();
     owners.sort_unstable();

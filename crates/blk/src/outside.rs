@@ -1,8 +1,9 @@
-//! The descriptor by which others wait for a ring.
+//! Descriptor by which an event loop waits for a ring.
 //!
-//! Owns an epoll instance over two eventfds: the parker's bell, which other threads ring, and one that the kernel ring
-//! rings, for a poll of the kernel ring itself does not tell of what only an enter completes. It is made when it is
-//! first asked for: a ring that nobody waits for from outside has none, and makes no system call for it.
+//! Owns an epoll instance over two eventfds: the parker's, which other threads signal, and one that the kernel ring
+//! signals. The latter is needed because a poll of the kernel ring's own descriptor does not show completions that need
+//! an enter. Everything is made on first use: a ring that nobody waits for from outside has no such descriptors and
+//! makes no system calls for them.
 //!
 //! Called by `IoCtx::prepare_wait`.
 
@@ -12,16 +13,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use sheave_kring::KernelRing;
 
-/// What is waited for from outside.
+/// Descriptors for waiting from outside.
 #[derive(Debug, Default)]
 pub(crate) struct Outside {
     set: OnceCell<Option<OwnedFd>>,
-    /// What the kernel ring rings, once it was asked to.
+    /// Eventfd that the kernel ring signals, once registered.
     kernel: Option<OwnedFd>,
 }
 
 impl Outside {
-    /// The set, with the bell in it; `None` when it cannot be had.
+    /// Returns the epoll instance with `bell`, the parker's eventfd, in it; `None` if it cannot be made.
     pub(crate) fn set(&self, bell: BorrowedFd<'_>) -> Option<BorrowedFd<'_>> {
         let make = || {
             let set = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
@@ -30,7 +31,7 @@ impl Outside {
         self.set.get_or_init(make).as_ref().map(AsFd::as_fd)
     }
 
-    /// Has the kernel ring tell the set, if it does not yet; whether it does.
+    /// Makes the kernel ring signal the epoll instance, if it does not yet. Returns true if it does.
     pub(crate) fn watch(&mut self, bell: BorrowedFd<'_>, kring: &KernelRing) -> bool {
         if self.kernel.is_none()
             && let Some(set) = self.set(bell)
@@ -43,10 +44,10 @@ impl Outside {
         self.kernel.is_some()
     }
 
-    /// Takes what the kernel ring has rung so far.
+    /// Consumes the kernel ring's signals so far.
     pub(crate) fn silence(&self) {
         if let Some(kernel) = &self.kernel {
-            // Nothing to read is fine, too: it has not rung.
+            // An error is fine: it means that the kernel ring has not signalled.
             let _ = rustix::io::read(kernel, &mut [0; 8]);
         }
     }

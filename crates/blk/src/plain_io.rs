@@ -1,7 +1,7 @@
-//! Plain I/O: reads and writes of one piece of memory that need nothing but a request.
+//! Plain I/O: reads and writes of one piece of memory that need only a request.
 //!
-//! Owns the data types alone: what a submitter says of a lane, of a run on it and of each I/O of a run; and what a lane
-//! keeps of that while it is open. I/O comes in by [`ctx::lane`](crate::ctx::lane), and `hctx::gather` makes its
+//! Owns only the data types: the submitter's parameters of a lane, of a run on it and of each I/O of a run, and the
+//! state of an open lane. I/O is submitted through [`ctx::lane`](crate::ctx::lane), and `hctx::gather` makes its
 //! requests.
 
 use sheave_base::clock::CoarseTs;
@@ -10,11 +10,11 @@ use crate::bio::{BIO_USER, BioAttrs, Op};
 use crate::request::RqHead;
 use crate::tag_set::TagInfo;
 
-/// What plain I/Os of a lane have in common.
+/// Parameters that all plain I/Os of a lane share.
 ///
 /// ```compile_fail,E0451
 /// # use sheave_blk::{bio::Op, ctx::lane::PlainKind};
-/// // Most flags of a bio are the block layer's own: a bio that says it is a child is looked for at its parent.
+/// // Most flags are reserved for the block layer: with this one, the end of the bio would be counted at a parent.
 /// PlainKind { op: Op::Read, flags: 1 << 6, fixed_buf: 0 };
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,8 +25,8 @@ pub struct PlainKind {
 }
 
 impl PlainKind {
-    /// Writes, or else reads. `flags` may be `BIO_FUA`, `BIO_NOMERGE`: others do not count. `fixed_buf`
-    /// is the registered buffer that all memory is in, or [`NO_FIXED_BUF`](crate::bio::NO_FIXED_BUF).
+    /// Makes the kind of writes or (`write` false) of reads. Flags that a submitter may not set are ignored.
+    /// `fixed_buf` is the registered buffer that contains all memory, or [`NO_FIXED_BUF`](crate::bio::NO_FIXED_BUF).
     #[inline(always)]
     #[must_use]
     pub const fn new(write: bool, flags: u16, fixed_buf: u16) -> PlainKind {
@@ -34,12 +34,12 @@ impl PlainKind {
     }
 }
 
-/// Partition and kind of a lane in one word, to compare lanes of one device by.
+/// Partition and kind of a lane in one word, for comparing lanes of one device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LaneId(u64);
 
 impl LaneId {
-    /// No lane's.
+    /// Differs from the id of every lane.
     pub(crate) const NONE: LaneId = LaneId(u64::MAX);
 
     #[inline(always)]
@@ -49,23 +49,23 @@ impl LaneId {
     }
 }
 
-/// What became of an I/O that was to go alone.
+/// Result of sending an I/O alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Alone {
-    /// It has to go by a lane, and nothing has happened.
+    /// Nothing has happened; the I/O must go through a lane.
     No,
-    /// It is on its way: [`EndIo`](crate::ctx::EndIo) brings it back, in a poll.
+    /// The I/O is in flight. A poll reports its end through [`EndIo`](crate::ctx::EndIo).
     Sent,
-    /// It has ended with success, and [`EndIo::end_one`](crate::ctx::EndIo::end_one) has heard of it.
+    /// The I/O has ended with success and was reported to [`EndIo::end_one`](crate::ctx::EndIo::end_one).
     Ended,
 }
 
-/// What the I/Os of a run have in common beside the lane.
+/// Parameters that the I/Os of a run share, in addition to those of the lane.
 #[derive(Clone, Copy, Debug)]
 pub struct PlainRunOf {
-    /// Given back when they end.
+    /// Number passed back when they end.
     pub owner: u32,
-    /// Length of each; a multiple of the logical block.
+    /// Length of each I/O, a multiple of the logical block size.
     pub bytes: u32,
 }
 
@@ -78,10 +78,10 @@ pub struct PlainIo {
 }
 
 impl PlainIo {
-    /// The I/O from `sector` on with the memory from the address `base` on; `cookie` comes back when it ends.
+    /// Makes an I/O at `sector` with the memory from address `base` on. `cookie` is passed back when it ends.
     ///
     /// # Safety
-    /// As for [`BVec::new`](crate::bio::BVec::new), for as many bytes as the I/Os of the run have that it is given to.
+    /// The same as for [`BVec::new`](crate::bio::BVec::new), for the number of bytes of the run that uses the I/O.
     #[allow(unsafe_code)] // Devices write to where it points.
     #[inline(always)]
     pub const unsafe fn new(cookie: u64, sector: u64, base: usize) -> PlainIo {
@@ -89,21 +89,21 @@ impl PlainIo {
     }
 }
 
-/// One I/O of a run whose memory is in a registered buffer, where not all of the run are in the same. For a lane that
-/// names none. Drivers get to know the buffer unless the I/O shares a request with others.
+/// I/O with a registered buffer of its own, for a run whose memory is in several buffers. The lane itself must have no
+/// registered buffer. The driver gets the buffer unless the I/O shares a request with others.
 #[derive(Clone, Copy, Debug)]
 pub struct BufferedIo {
-    /// The I/O.
+    /// The I/O itself.
     pub io: PlainIo,
-    /// The buffer.
+    /// Index of the registered buffer.
     pub fixed_buf: u16,
 }
 
-/// What a run consists of: [`PlainIo`], or each with its own registered buffer.
+/// Element of a run: a [`PlainIo`], or one with its own registered buffer.
 pub trait RunItem: Copy {
-    /// The I/O.
+    /// Returns the I/O.
     fn io(self) -> PlainIo;
-    /// Its registered buffer, if that is not the lane's.
+    /// Returns its registered buffer if that is not the lane's.
     fn fixed_buf(self) -> Option<u16>;
 }
 
@@ -131,26 +131,25 @@ impl RunItem for BufferedIo {
     }
 }
 
-/// No sector, and none that is beside one.
+/// Larger than any sector, and not adjacent to any.
 const NOWHERE: u64 = 1 << 62;
 
-/// What the plain I/Os of the lane that is open share. It lives in the hardware context and not on the stack: there it
-/// is copied as a whole, in one store, and takes no registers.
+/// State of the open lane. Kept in the hardware context and not on the stack, where its fields would take registers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenLane {
     pub(crate) bio: BioAttrs,
-    /// Of plain records; its times, bytes and owner are those of the run that is open.
+    /// Template of plain records. Times, bytes and owner are those of the open run.
     pub(crate) head: RqHead,
     pub(crate) info: TagInfo,
-    /// Longer ones go the long way; with FUA or PREFLUSH all of them.
+    /// Length of the longest I/O that takes the fast path; 0, so that none does, with FUA or PREFLUSH.
     pub(crate) max_bytes: u32,
-    /// The batch's time stamp.
+    /// Time stamp of the batch.
     pub(crate) time: CoarseTs,
-    /// First sector and end of the request gathered last (or of what merged with it last), or no sectors: a hint where
-    /// to try a merge.
+    /// First sector and end of the request gathered last (or of the bio merged into it last), or `NOWHERE`: a hint for
+    /// merges.
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// What all but the last three was made from.
+    /// Partition and kind from which `bio`, `head`, `info` and `max_bytes` were made.
     pub(crate) id: LaneId,
 }
 

@@ -1,16 +1,16 @@
-//! The plug: what a ring gathers before it hands a batch to the drivers, and the cached time of that batch.
+//! The plug: requests that a ring gathers before it passes a batch to the drivers, and the cached time of that batch.
 //!
-//! Owns the hint, the list of hardware contexts with gathered requests, and the time cache. The requests themselves
-//! wait in their [`hctx`](crate::hctx). A plug belongs to its ring and never leaves the ring's thread (a ring is not
+//! Owns the hint, the mask of hardware contexts with gathered requests, and the time cache. The requests themselves are
+//! in their [`hctx`](crate::hctx). A plug belongs to its ring and never leaves the ring's thread (a ring is not
 //! `Send`), so no other thread can read its cached time.
 //!
 //! Invariants:
-//! - I1: a cached time is never older than its batch: flush and sleep drop it, and so does a cycle-counter delta of
-//!   more than its bound ([`MAX_AGE`] unless [`Plug::set_max_age`] said otherwise), which is looked at for each bio,
-//!   for the first request of each lane, and for every [`CHECK_EVERY`]th request. So a stamp is older than the bound by
-//!   no more than what its ring spends, within one lane, on gathering so many requests.
-//! - I2: the cached time is a [`CoarseTs`]: statistics only. Deadlines take `PreciseTs`, which no plug caches.
-//! - I3: 0 is a valid time; whether one is cached is said by its own flag.
+//! - I1: a cached time is never older than its batch: flush and sleep discard it, and so does a cycle-counter delta
+//!   above the limit ([`MAX_AGE`] unless [`Plug::set_max_age`] changed it). The delta is checked for each bio, for the
+//!   first request of each lane, and for every [`CHECK_EVERY`]th request. A stamp can therefore exceed the limit only
+//!   by the time that its ring takes, within one lane, to gather that many requests.
+//! - I2: the cached time is a [`CoarseTs`], for statistics only. Deadlines use `PreciseTs`, which no plug caches.
+//! - I3: 0 is a valid time; a separate flag says if a time is cached.
 
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -19,17 +19,17 @@ use sheave_base::clock::{Clock, CoarseTs};
 
 use crate::request::PLUG_MAX;
 
-/// A cached time older than this is read anew, unless the owner has set another bound.
+/// Default for the largest age of a cached time.
 pub const MAX_AGE: Duration = Duration::from_micros(50);
-/// At most this many requests share a stamp between two looks at the cycle counter.
+/// Largest number of requests that share a stamp without a check of the cycle counter.
 pub const CHECK_EVERY: usize = 16;
 
-/// What the lab reads for each request of a run that shares a stamp with the one before, and throws away: what a
-/// reading for each would cost, with nothing else changed.
+/// Clock that the lab reads for each request that shares a stamp, to measure the cost of one clock read per request
+/// with everything else unchanged. The value is discarded.
 #[cfg(sheave_lab)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EachRead {
-    /// Nothing: the stamp is shared, and not read again.
+    /// None: the stamp is shared.
     #[default]
     None,
     /// The coarse clock, which stamps are read from.
@@ -38,7 +38,7 @@ pub enum EachRead {
     System,
 }
 
-/// A ring's plug. It stays on its thread, or another one would read a time that is not its own:
+/// A ring's plug. It cannot leave the ring's thread, because its cached time is valid only there:
 ///
 /// ```compile_fail,E0277
 /// let plug = sheave_blk::plug::Plug::new(&sheave_base::clock::Clock::real());
@@ -48,28 +48,28 @@ pub enum EachRead {
 pub struct Plug {
     time: CoarseTs,
     cached: bool,
-    /// The cycle counter when `time` was read.
+    /// Value of the cycle counter when `time` was read.
     cycles: u64,
-    /// The bound on the age of a cached time, in cycles.
+    /// Largest age of a cached time, in cycles.
     max_age: u64,
-    /// Requests gathered, at which a lane asks for the time: those that have none of these bits.
+    /// A lane checks the time when the number of gathered requests has none of these bits set.
     due_mask: u8,
-    /// Nesting: only the outermost `finish` flushes.
+    /// Nesting depth: only the outermost `finish` flushes.
     depth: u32,
-    /// All bits, or none when times are not cached.
+    /// Mask for `depth`: all bits set, or 0 if times are not cached.
     keep: u32,
-    /// How many I/Os the submitter has announced.
+    /// Number of I/Os that the submitter has announced.
     hint: u32,
-    /// Hardware contexts with gathered requests.
+    /// Mask of hardware contexts with gathered requests.
     pub(crate) dirty: u64,
     #[cfg(sheave_lab)]
     pub(crate) each: EachRead,
-    /// Neither `Send` nor `Sync`.
+    /// Makes the type neither `Send` nor `Sync`.
     thread: PhantomData<*const ()>,
 }
 
 impl Plug {
-    /// A closed plug of a ring with this clock.
+    /// Makes a closed plug for a ring with this clock.
     pub fn new(clock: &Clock) -> Plug {
         let mut plug = Plug {
             time: CoarseTs::default(),
@@ -89,12 +89,12 @@ impl Plug {
         plug
     }
 
-    /// Sets how old a cached time may become: zero, and every request reads the clock; [`Duration::MAX`], and one
-    /// reading serves until the plug is flushed, however long that takes.
+    /// Sets the largest age of a cached time. With zero every request reads the clock; with [`Duration::MAX`] one
+    /// reading serves until the plug is flushed.
     pub fn set_max_age(&mut self, clock: &Clock, max_age: Duration) {
         (self.due_mask, self.keep) = match max_age {
             Duration::ZERO => (0, 0),
-            // The first of a batch has the only reading.
+            // Only the first request of a batch reads the clock.
             Duration::MAX => (u8::MAX, u32::MAX),
             _ => (CHECK_EVERY as u8 - 1, u32::MAX),
         };
@@ -102,7 +102,7 @@ impl Plug {
         self.invalidate();
     }
 
-    /// Opens the plug for about `hint` I/Os. Plugs nest; the outermost counts.
+    /// Opens the plug for about `hint` I/Os. Plugs nest, and only the outermost counts.
     #[inline]
     pub fn start(&mut self, hint: u32) {
         if self.depth == 0 {
@@ -112,7 +112,7 @@ impl Plug {
         self.depth += 1;
     }
 
-    /// Closes the plug; true when it was the outermost, whose gathered requests must be flushed now.
+    /// Closes the plug. Returns true if it was the outermost, whose gathered requests must then be flushed.
     #[inline]
     pub fn finish(&mut self) -> bool {
         debug_assert!(self.depth > 0, "finish pairs with start");
@@ -120,37 +120,38 @@ impl Plug {
         if self.depth > 0 {
             return false;
         }
-        // What was announced and did not come must not take tags ahead.
+        // Announced I/Os that did not come must not reserve tags.
         self.hint = 0;
         true
     }
 
-    /// Whether a plug is open.
+    /// Returns true if a plug is open.
     #[inline]
     pub fn is_open(&self) -> bool {
         self.depth > 0
     }
 
-    /// How many I/Os the submitter announced.
+    /// Returns the number of I/Os that the submitter announced, at least 1.
     #[inline]
     pub(crate) fn hint(&self) -> u32 {
         self.hint.max(1)
     }
 
-    /// Whether a submitter that has gathered so many requests asks for the time again: for each of them without a cache
-    /// of times, for every [`CHECK_EVERY`]th with one, for the first with one that has no bound.
+    /// Returns true if a submitter that has gathered `gathered` requests must call `now` again: for each request if
+    /// times are not cached, for every [`CHECK_EVERY`]th if they are, and only for the first if their age is not
+    /// limited.
     #[inline(always)]
     pub(crate) fn is_time_due(&self, gathered: usize) -> bool {
         gathered as u8 & self.due_mask == 0
     }
 
-    /// How many requests a submitter that has gathered so many may gather until the time is due again.
+    /// Returns the number of requests that may still be gathered, after `gathered` ones, until the time is due again.
     #[inline(always)]
     pub(crate) fn until_due(&self, gathered: usize) -> usize {
         usize::from(self.due_mask) + 1 - (gathered & usize::from(self.due_mask))
     }
 
-    /// Reads for a request that shares its stamp.
+    /// Reads the lab's clock for a request that shares its stamp.
     #[cfg(sheave_lab)]
     #[inline(always)]
     pub(crate) fn read_for_one(&self, clock: &Clock) {
@@ -161,8 +162,8 @@ impl Plug {
         }
     }
 
-    /// The time of the batch: cached while the plug is open, else read. Callers that gather many requests ask when
-    /// [`Plug::is_time_due`], for even a look at the cycle counter is not free.
+    /// Returns the time of the batch: cached while the plug is open, else read. Callers that gather many requests call
+    /// this when [`Plug::is_time_due`], because even a check of the cycle counter has a cost.
     #[inline]
     pub fn now(&mut self, clock: &Clock) -> CoarseTs {
         let unbounded = self.due_mask == u8::MAX;
@@ -174,7 +175,7 @@ impl Plug {
         self.time
     }
 
-    /// Forgets the cached time: after a flush, before sleeping, and wherever the owner may have lost time.
+    /// Discards the cached time. Called after a flush, before sleeping, and wherever the owner may have spent time.
     #[inline]
     pub fn invalidate(&mut self) {
         self.cached = false;

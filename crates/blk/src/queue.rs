@@ -1,18 +1,18 @@
-//! The request queue of a device: what all its rings share.
+//! The request queue of a device: the state that all its rings share.
 //!
-//! Owns the driver, the limits, the size, the gate (freeze, quiesce) and the list of hardware contexts that readers
-//! of statistics and in-flight counts walk. Does not own requests: those belong to the hardware contexts.
+//! Owns the driver, the limits, the size, the gate (freeze, quiesce) and the list of hardware contexts that readers of
+//! statistics and in-flight counts walk. Does not own requests: those belong to the hardware contexts.
 //!
-//! The gate. *Frozen*: no bio enters; what entered completes; [`Queue::freeze`] returns when nothing is in flight.
-//! *Quiesced*: requests stay, but none goes to the driver; [`Queue::quiesce`] returns when no ring is inside the
-//! driver. Both nest; bios and requests that arrive wait in their ring and go on when the gate opens.
+//! The gate. *Frozen*: no bio enters, and those that have entered complete; [`Queue::freeze`] returns when nothing is
+//! in flight. *Quiesced*: requests stay, but none goes to the driver; [`Queue::quiesce`] returns when no ring is inside
+//! the driver. Both nest. Bios and requests that arrive wait in their ring and go on when the gate opens.
 //!
 //! Invariants:
-//! - I1 (freeze): a ring publishes its tags and marks itself as dispatching before it reads the gate; the freezer
-//!   closes the gate, has every processor run a barrier ([`asymmetric`](sheave_base::asymmetric)), and looks at that
-//!   mark before it reads the tags. So either the ring sees the gate closed, or the freezer sees the mark or the tags.
-//! - I2 (quiesce): either the ring sees the gate closed, or who quiesces sees the ring's mark until its call has ended.
-//! - I3: a hardware context that goes away leaves its statistics here.
+//! - I1 (freeze): a ring publishes its tags and marks itself as dispatching before it reads the gate. The freezer
+//!   closes the gate, makes every processor run a barrier ([`asymmetric`](sheave_base::asymmetric)), and reads that
+//!   mark before it reads the tags. Either the ring sees the gate closed, or the freezer sees the mark or the tags.
+//! - I2 (quiesce): either the ring sees the gate closed, or the quiescer sees the ring's mark until its call has ended.
+//! - I3: the statistics of a closed hardware context are kept in its queue.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -35,13 +35,13 @@ use crate::tag_set::{InFlight, TagSet, TagWalk};
 
 const QUIESCE: u32 = 1 << 16;
 const FREEZE: u32 = 1;
-/// No statistics are kept of the device: rings read the gate before each call of its driver, and so learn of it there.
+/// Set while the device keeps no statistics. In the gate, because rings read it before each call of the driver anyway.
 const NO_STATS: u32 = 1 << 31;
 
-/// How long a request may take before the timeout walk asks its driver, unless the device says otherwise.
+/// Default time that a request may take before the timeout walk calls the driver for it.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A device's request queue.
+/// Request queue of a device.
 #[derive(Debug)]
 pub struct Queue {
     name: String,
@@ -52,26 +52,26 @@ pub struct Queue {
     gate: AtomicU32,
     timeout: Duration,
     host_tags: Option<Arc<TagSet>>,
-    /// What each partition is a piece of; that of number n is at n - 1.
+    /// Parent of each partition; that of number n is at n - 1.
     partitions: Mutex<Vec<u16>>,
-    /// By seat: a context that goes leaves its seat to the next one that comes.
+    /// By seat. A closed context leaves its seat to the next one that is opened.
     hctxs: Mutex<Vec<Option<Seat>>>,
     retired: Mutex<Retired>,
     claims: Arc<Claims>,
     watches: Arc<Watches>,
-    /// When it was frozen or quiesced.
+    /// Times at which the queue was frozen or quiesced.
     beside: Activities,
 }
 
 impl Queue {
-    /// A queue for this driver.
+    /// Makes a queue for this driver.
     pub fn new(name: impl Into<String>, driver: Box<dyn Driver>, timeout: Duration) -> Arc<Queue> {
         let host_tags = driver.host_wide_depth().map(|depth| TagSet::shared(depth.clamp(1, MAX_DEPTH)));
         Self::with_host_tags(name.into(), driver, timeout, host_tags)
     }
 
-    /// A queue for a driver that hands its requests on to the driver of `lower`, under their tags: if those are
-    /// host-wide, the two queues share them.
+    /// Makes a queue for a driver that passes its requests on to the driver of `lower`, with the same tags. If those
+    /// are host-wide, the two queues share them.
     pub fn over(lower: &Queue, name: &str, driver: Box<dyn Driver>, timeout: Duration) -> Arc<Queue> {
         Self::with_host_tags(name.to_string(), driver, timeout, lower.host_tags.as_ref().map(|tags| tags.beside()))
     }
@@ -100,49 +100,49 @@ impl Queue {
         })
     }
 
-    /// The spec the device was opened with.
+    /// Returns the spec that the device was opened with.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What a request may look like.
+    /// Returns the limits of a request.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// What the device can do.
+    /// Returns the features of the device.
     pub fn capabilities(&self) -> Capabilities {
         self.capabilities
     }
 
-    /// The driver.
+    /// Returns the driver.
     pub fn driver(&self) -> &dyn Driver {
         &*self.driver
     }
 
-    /// Size in sectors of 512 bytes.
+    /// Returns the size in sectors of 512 bytes.
     #[inline]
     pub fn sectors(&self) -> u64 {
         self.capacity.sectors()
     }
 
-    /// Sets a new size: see [`Capacity::set_bytes`].
+    /// Sets a new size; see [`Capacity::set_bytes`].
     pub fn set_capacity(&self, bytes: u64) {
         self.capacity.set_bytes(bytes);
     }
 
-    /// The size, for who must see it change.
+    /// Returns the handle of the size, for holders that must see it change.
     pub(crate) fn capacity(&self) -> &Capacity {
         &self.capacity
     }
 
-    /// How long a request may take before the driver is asked about it.
+    /// Returns the time that a request may take before the driver is called for it.
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// A number for a new partition, from 1 on, for accounting; `parent` is the number of what it is a piece of, 0 for
-    /// the device. After 65,535 partitions it is its parent's number: the piece is accounted as what it is a piece of.
+    /// Returns a number for a new partition, from 1 on, for accounting. `parent` is the number of the partition that
+    /// contains it, 0 for the device. After 65,535 partitions the result is `parent`: the new one is accounted to it.
     pub fn new_partition(&self, parent: u16) -> u16 {
         let mut parents = self.parents();
         let Ok(number) = u16::try_from(parents.len() + 1) else { return parent };
@@ -151,17 +151,17 @@ impl Queue {
         number
     }
 
-    /// Claims a range of its sectors, and its driver with them: for a driver that stands in front of another one. Users
+    /// Claims a range of the queue's sectors, and the driver with it. For a driver that stacks on this queue; users
     /// claim a [`Device`](crate::Device).
     ///
     /// # Errors
     ///
-    /// [`DeviceError::Claimed`] names who has it.
+    /// [`DeviceError::Claimed`] names the holder.
     pub fn claim(&self, range: Range<u64>, sharing: Sharing) -> Result<Claim, DeviceError> {
         self.claims.hold(&self.name, range, sharing, || self.driver.claim(sharing))
     }
 
-    /// Who hears of flushes that fail.
+    /// Returns the flush alarms of this queue's users.
     pub(crate) fn watches(&self) -> &Arc<Watches> {
         &self.watches
     }
@@ -193,13 +193,13 @@ impl Queue {
         }
     }
 
-    /// Statistics of the device, over all rings, since it was opened.
+    /// Returns statistics of the device over all rings since it was opened.
     pub fn stats(&self) -> Stats {
         self.stats_of(|part| part == 0)
     }
 
-    /// Statistics of the partitions that `is` names, with those within them, over all rings, since the device was
-    /// opened. The faults are those of the device.
+    /// Returns statistics of the partitions that `is` accepts and of those within them, over all rings since the device
+    /// was opened. The faults are those of the whole device.
     pub(crate) fn stats_of(&self, is: impl Fn(u16) -> bool) -> Stats {
         let within = self.within(is);
         let within = |part| within.contains(part);
@@ -213,7 +213,7 @@ impl Queue {
         sum
     }
 
-    /// The faults of the device since it was opened, over all rings, without a reading of all statistics.
+    /// Returns the faults of the device over all rings since it was opened, without reading all statistics.
     pub fn faults(&self) -> Faults {
         let hctxs = self.hctxs();
         let mut sum = self.retired.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).faults();
@@ -221,8 +221,8 @@ impl Queue {
         sum
     }
 
-    /// Requests in the driver's hands: of the whole device, and of one partition with those within it, in one pass over
-    /// the tags.
+    /// Counts the requests that the driver has: of the whole device, and of one partition with those within it, in one
+    /// pass over the tags.
     pub fn in_flight(&self, part: u16) -> (InFlight, InFlight) {
         let (mut whole, mut of_part) = (InFlight::default(), InFlight::default());
         let within = self.within(|have| have == part);
@@ -237,8 +237,8 @@ impl Queue {
         (whole, of_part)
     }
 
-    /// Requests of the partitions that `is` names and of those within them, each counted once: all that are accounted,
-    /// or those alone that are in the driver's hands.
+    /// Counts the requests of the partitions that `is` accepts and of those within them, each once: all accounted ones
+    /// (`held_too`), or only those that the driver has.
     pub(crate) fn count(&self, is: impl Fn(u16) -> bool, held_too: bool) -> InFlight {
         let mut count = InFlight::default();
         let within = self.within(is);
@@ -250,7 +250,8 @@ impl Queue {
         count
     }
 
-    /// Tells of each accounted request its operation, its partition, and whether the block layer holds it back.
+    /// Calls `tell` for each accounted request with its operation, its partition, and true if the block layer holds it
+    /// back.
     fn for_each_request(&self, mut tell: impl FnMut(Op, u16, bool)) {
         let hctxs = self.hctxs();
         if let Some(tags) = &self.host_tags {
@@ -262,8 +263,8 @@ impl Queue {
         }
     }
 
-    /// The partitions that `is` names, and those within them. A reading that names the device needs no list of
-    /// partitions; any other holds the list until it ends.
+    /// Returns the set of the partitions that `is` accepts and those within them. A set that includes the device needs
+    /// no list of partitions. Any other locks the list until it is dropped.
     fn within<F: Fn(u16) -> bool>(&self, is: F) -> Within<'_, F> {
         let parents = if is(0) { None } else { Some(self.parents()) };
         Within { is, parents }
@@ -273,16 +274,16 @@ impl Queue {
         self.partitions.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Whether bios may enter and requests may go to the driver.
+    /// Returns the current state of the gate.
     #[inline]
     pub(crate) fn gate(&self) -> Gate {
         // SeqCst: read behind the mark of `HctxShared::start_dispatch` (I1, I2); pairs with `freeze` and `quiesce`.
         Gate(self.gate.load(Ordering::SeqCst))
     }
 
-    /// Keeps statistics of the device from now on, or no more: see [`Device::set_stats`](crate::Device::set_stats).
+    /// Turns statistics of the device on or off; see [`Device::set_stats`](crate::Device::set_stats).
     pub fn set_stats(&self, on: bool) {
-        // Relaxed, both: a ring learns of it with its next call of the driver, and nothing is ordered by it.
+        // Relaxed, both: a ring reads it with its next call of the driver, and nothing is ordered by it.
         if on {
             self.gate.fetch_and(!NO_STATS, Ordering::Relaxed);
         } else {
@@ -290,12 +291,12 @@ impl Queue {
         }
     }
 
-    /// Whether statistics are kept of the device.
+    /// Returns true if the device keeps statistics.
     pub fn keeps_stats(&self) -> bool {
         self.gate().keeps_stats()
     }
 
-    /// What may have made I/O wait here.
+    /// Returns activities that may have delayed I/O here.
     pub fn beside(&self) -> &Activities {
         &self.beside
     }
@@ -313,20 +314,20 @@ impl Queue {
         }
     }
 
-    /// Lets no bio enter until the guard is dropped, and waits until nothing is in flight. The rings that use the
-    /// device must poll meanwhile; a ring of the calling thread must be drained before.
+    /// Keeps bios from entering until the guard is dropped, and waits until nothing is in flight. The rings that use
+    /// the device must poll meanwhile; a ring of the calling thread must have nothing in flight before the call.
     pub fn freeze(self: &Arc<Self>, timeout: Duration) -> Result<GateGuard, DeviceError> {
         // SeqCst: before the barrier of `wait_for` (I1); pairs with the load in `gate`.
         self.gate.fetch_add(FREEZE, Ordering::SeqCst);
         self.beside.start(Activity::FrozenQueue);
         let guard = GateGuard { queue: self.clone(), unit: FREEZE };
-        // A ring may sleep with requests that were refused or held back; it must take them apart.
+        // A ring may sleep with requests that were refused or held back, and must wake up to take them apart.
         self.wake_rings();
         self.wait_for(timeout, || self.dispatching() + self.count(|part| part == 0, true).total())?;
         Ok(guard)
     }
 
-    /// Lets no request go to the driver until the guard is dropped, and waits until no ring is inside the driver.
+    /// Keeps requests from the driver until the guard is dropped, and waits until no ring is inside the driver.
     pub fn quiesce(self: &Arc<Self>, timeout: Duration) -> Result<GateGuard, DeviceError> {
         // SeqCst: before the barrier of `wait_for` (I2); pairs with the load in `gate`.
         self.gate.fetch_add(QUIESCE, Ordering::SeqCst);
@@ -336,19 +337,19 @@ impl Queue {
         Ok(guard)
     }
 
-    /// Rings that are inside the driver or about to read the gate.
+    /// Returns the number of rings that are inside the driver or about to read the gate.
     fn dispatching(&self) -> u32 {
         self.hctxs().iter().flatten().filter(|hctx| hctx.shared.is_dispatching()).count() as u32
     }
 
-    /// Waits until nothing is `busy` of what saw the gate open.
+    /// Waits until `busy` is 0: no ring that saw the gate open still acts on it.
     fn wait_for(&self, timeout: Duration, busy: impl Fn() -> u32) -> Result<(), DeviceError> {
         let start = Instant::now();
         let mut pause = Duration::from_micros(5);
         let mut ordered = false;
         loop {
-            // Between the closing of the gate and the first look at the rings' marks (I1, I2). Without it nobody can
-            // tell that no ring is in its driver.
+            // Between closing the gate and the first read of the rings' marks (I1, I2). If the barrier fails, a mark
+            // that is not set does not prove that the ring is outside of its driver.
             ordered = ordered || barrier();
             let in_flight = if ordered { busy() } else { 1 };
             if in_flight == 0 {
@@ -363,8 +364,8 @@ impl Queue {
         }
     }
 
-    /// Whether the bio may enter; the status it must end with otherwise. A flush has no range: it means the whole
-    /// device, also when the piece that it came through lies beyond the end of a device that has shrunk.
+    /// Returns the status that the bio must end with if it is out of range. A flush has no range: it covers the whole
+    /// device, even if it came through a piece beyond the end of a device that has shrunk.
     #[inline]
     pub(crate) fn check_range(&self, bio: &Bio) -> Result<(), Status> {
         let end = bio.end_sector();
@@ -373,22 +374,22 @@ impl Queue {
     }
 }
 
-/// The place of a hardware context: what readers want of it, and its tags one step nearer.
+/// A hardware context in the list, with its tags cached beside it for readers.
 #[derive(Debug)]
 struct Seat {
     shared: Arc<HctxShared>,
     tags: TagWalk,
 }
 
-/// Some partitions of a queue, and those within them.
+/// Set of partitions of a queue, including those within them.
 struct Within<'a, F> {
     is: F,
-    /// What each partition is a piece of, as [`Queue::partitions`]; `None` when the device itself is named.
+    /// Parents as in [`Queue::partitions`]; `None` if the set includes the device itself.
     parents: Option<MutexGuard<'a, Vec<u16>>>,
 }
 
 impl<F: Fn(u16) -> bool> Within<'_, F> {
-    /// Goes up from the partition: each has a higher number than what it is a piece of.
+    /// Returns true if the set contains the partition. Walks up through its parents, whose numbers are ever smaller.
     #[inline]
     fn contains(&self, mut part: u16) -> bool {
         let Some(parents) = &self.parents else { return true };
@@ -402,7 +403,7 @@ impl<F: Fn(u16) -> bool> Within<'_, F> {
     }
 }
 
-/// A reading of the gate.
+/// Value of the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gate(u32);
 
@@ -412,12 +413,12 @@ impl Gate {
         self.0 & !NO_STATS == 0
     }
 
-    /// The same gate when nobody closes it.
+    /// Returns the value that the gate has when it is open.
     pub(crate) fn opened(self) -> Gate {
         Gate(self.0 & NO_STATS)
     }
 
-    /// Whether statistics are kept of the device.
+    /// Returns true if the device keeps statistics.
     pub(crate) fn keeps_stats(self) -> bool {
         self.0 & NO_STATS == 0
     }
@@ -427,7 +428,7 @@ impl Gate {
     }
 }
 
-/// Keeps the gate closed; dropping it opens the gate and wakes the rings that wait at it.
+/// Keeps the gate closed. Dropping it opens the gate and wakes the rings that wait at it.
 #[derive(Debug)]
 #[must_use = "the gate opens when the guard is dropped"]
 pub struct GateGuard {

@@ -1,19 +1,19 @@
-//! The block request: what a driver gets. A request is preallocated; its index is its tag.
+//! The block request, which a driver receives. A request is preallocated; its index is its tag.
 //!
 //! Owns the request, the lists in which requests go to a driver and wait there, and a driver's view of them. The token
-//! that stands for a request while a driver has it, [`Rq`], is in `token`, with the list in which it ends.
+//! of a request in a driver, [`Rq`], is in `token`, with the list in which it ends.
 //!
-//! A request carries bios, or it is a **plain record**: one I/O of one piece of memory, which the request names itself,
-//! with its submitter's user data. A record needs no bio from its submission to its completion.
+//! A request carries bios, or it is a **plain record**: one I/O with one piece of memory, whose address and user data
+//! are in the request itself. A record needs no bio from its submission to its completion.
 //!
 //! Invariants:
-//! - I1: a request belongs to whoever has its [`Rq`]: the plug, the dispatch list, the driver, then the completion.
-//! - I2: an [`Rq`] ends by being given to [`DoneList::push`] (T1 of `token`).
-//! - I3: `bio_head` to `bio_tail` are the bios it carries, adjacent on the device and in this order.
-//! - I4: a tag is at most the depth of its hardware context: tags come from its tag set, and [`Rq`]s are made from them
-//!   alone.
-//! - I5: `bio_head` is [`BioId::PLAIN`] in plain records alone, and [`BioId::NONE`] in requests that nobody uses. Which
-//!   requests are plain records, and whose, is found by a walk over them; nothing else counts them.
+//! - I1: a request belongs to the holder of its [`Rq`]: the plug, the dispatch list, the driver, then the completion.
+//! - I2: an [`Rq`] ends by [`DoneList::push`] (T1 of `token`).
+//! - I3: the bios from `bio_head` to `bio_tail` are adjacent on the device and in this order.
+//! - I4: a tag is at most the depth of its hardware context: tags come from its tag set, and [`Rq`]s are made only from
+//!   them.
+//! - I5: `bio_head` is [`BioId::PLAIN`] only in plain records, and [`BioId::NONE`] only in unused requests. Plain
+//!   records and their owners are found by a walk over the requests; they are counted nowhere else.
 #![allow(unsafe_code)] // Requests are an arena like the bios: indexed at every step of every I/O.
 
 mod head;
@@ -30,19 +30,19 @@ use crate::bio_set::BioSet;
 pub use head::RqHead;
 pub use token::{DoneList, Rq};
 
-/// Most requests that one plug gathers for one hardware context before it is flushed.
+/// Largest number of requests that one plug gathers for one hardware context before it is flushed.
 pub const PLUG_MAX: usize = 32;
-/// Nothing is gathered behind a request of so many bytes: the driver gets it, so that the device works while the rest
-/// of the batch is still being gathered. One system call of a kernel ring still sends the whole batch.
+/// A request of at least this length is the last one of its batch: the driver receives it, so that the device works
+/// while the rest of the plug is still being gathered. The kernel ring still sends everything in one system call.
 pub const PLUG_LONG: u32 = 128 << 10;
 
-/// Request must be durable on completion and the driver can do that itself.
+/// The write must be durable when it completes, and the driver has native FUA.
 pub const RQ_FUA: u8 = 1 << 0;
-/// Belongs to a flush sequence: completion goes through [`flush`](crate::flush).
+/// The request belongs to a flush sequence: its completion goes through [`flush`](crate::flush).
 pub(crate) const RQ_FLUSH_SEQ: u8 = 1 << 1;
-/// Takes no more bios.
+/// The request takes no more bios.
 pub(crate) const RQ_NOMERGE: u8 = BIO_NOMERGE as u8;
-/// The block layer has held it back, or its bio before it: its split is its own.
+/// The block layer has held back the request, or its bio before. Its split is not shared.
 pub(crate) const RQ_DELAYED: u8 = 1 << 2;
 
 const _: () = {
@@ -55,51 +55,51 @@ const _: () = {
     }
 };
 
-/// One request. A driver may change its own `private` and nothing else: completion accounts by the other fields. (A
-/// driver that stacks on another may change `sector`, or lower `bytes`, for as long as the other one has the request.)
+/// One request. A driver may change only `private`, because completion accounts by the other fields. (A driver that
+/// stacks on another one may change `sector`, or lower `bytes`, for as long as the other one has the request.)
 ///
-/// Not `Default`: a driver could put one without bios in the place of one that has them.
+/// Not `Default`, for a driver could replace a request that has bios by one without.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Request {
     pub(crate) head: RqHead,
     /// First sector on the device.
     pub sector: u64,
-    /// Where the memory of a plain record begins.
+    /// Address of the memory of a plain record.
     pub(crate) base: usize,
-    /// The submitter's user data, of a plain record.
+    /// User data of a plain record's submitter.
     pub(crate) cookie: u64,
-    /// For the driver's own bookkeeping while it has the request.
+    /// Free for the driver's own use while it has the request.
     pub private: u64,
 }
 
 impl Request {
-    /// When it was issued, as statistics have it: a stamp that it may share with others of its batch.
+    /// Returns the time of issue for statistics: a stamp that other requests of the batch may share.
     #[inline]
     pub fn issued_at(&self) -> CoarseTs {
         self.start
     }
 
-    /// Where the one piece of memory of a plain record is.
+    /// Returns the segment of a plain record.
     #[inline(always)]
     pub fn plain_segment(&self) -> Option<Segment> {
         self.plain_vec().map(|vec| vec.segment())
     }
 
-    /// The one piece of memory of a plain record.
+    /// Returns the vector of a plain record.
     #[inline(always)]
     pub(crate) fn plain_vec(&self) -> Option<BVec> {
         self.is_plain().then_some(BVec { base: self.base, len: self.bytes as usize })
     }
 
-    /// Where the one piece of memory of a plain record is, and the registered buffer that holds it.
+    /// Returns the segment of a plain record, and the registered buffer that contains it.
     #[inline(always)]
     pub fn plain_memory(&self) -> Option<(Segment, Option<u16>)> {
         let buf = self.merged_or_buf;
         self.plain_segment().map(|vec| (vec, (buf != NO_FIXED_BUF).then_some(buf)))
     }
 
-    /// Bios beyond the first.
+    /// Returns the number of bios beyond the first.
     #[inline(always)]
     pub(crate) fn merged(&self) -> u16 {
         if self.is_plain() { 0 } else { self.merged_or_buf }
@@ -128,7 +128,7 @@ impl std::ops::DerefMut for Request {
     }
 }
 
-/// The requests of one hardware context, by tag; the last is the flush request.
+/// Requests of one hardware context by tag. The last is the flush request.
 #[derive(Debug)]
 pub(crate) struct Requests(Box<[Request]>);
 
@@ -145,7 +145,7 @@ impl Requests {
         self.0.iter()
     }
 
-    /// Those whose tags follow each other from `first` on, so many; none when there are not so many.
+    /// Returns the `many` requests whose tags follow each other from `first` on; empty if there are fewer.
     #[inline(always)]
     pub(crate) fn row(&mut self, first: u16, many: usize) -> &mut [Request] {
         self.0.get_mut(usize::from(first)..usize::from(first) + many).unwrap_or_default()
@@ -172,7 +172,7 @@ impl std::ops::IndexMut<u16> for Requests {
     }
 }
 
-/// Requests in order, at most [`PLUG_MAX`] of them: what a plug gathers and a driver takes from.
+/// Up to [`PLUG_MAX`] requests in order: gathered by a plug, and taken by a driver.
 #[derive(Debug)]
 pub struct RqList {
     tags: [u16; PLUG_MAX],
@@ -187,7 +187,7 @@ impl Default for RqList {
 }
 
 impl RqList {
-    /// A list of one.
+    /// Makes a list of one request.
     #[cold]
     pub(crate) fn of(tag: u16) -> RqList {
         let mut list = RqList::default();
@@ -195,19 +195,19 @@ impl RqList {
         list
     }
 
-    /// Requests left.
+    /// Returns the number of requests left.
     #[inline]
     pub fn len(&self) -> usize {
         usize::from(self.len - self.head)
     }
 
-    /// Whether none is left.
+    /// Returns true if no request is left.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == self.head
     }
 
-    /// Takes the first.
+    /// Takes the first request.
     #[inline]
     pub fn pop(&mut self) -> Option<Rq> {
         if self.is_empty() {
@@ -218,39 +218,40 @@ impl RqList {
         Some(Rq::new(tag))
     }
 
-    /// Gives back what [`RqList::pop`] gave last, because the driver cannot take it now.
+    /// Returns the request that [`RqList::pop`] returned last, because the driver cannot take it now.
     pub fn unpop(&mut self, rq: Rq) {
         debug_assert!(self.head > 0, "unpop gives back what pop gave");
         self.head = self.head.saturating_sub(1);
         self.tags[usize::from(self.head) % PLUG_MAX] = rq.into_tag();
     }
 
-    /// Puts a request behind the others, for a driver that stacks on another and hands requests down.
+    /// Appends a request. For a driver that stacks on another one and passes requests down.
     #[inline]
     pub fn add(&mut self, rq: Rq) {
         debug_assert!(!self.is_full(), "a list that is handed down is no longer than the one that came");
         self.push(rq.into_tag());
     }
 
-    /// Gives back what a list that was handed down still holds, in its order, as [`RqList::unpop`] does it for one.
+    /// Returns to this list the requests left in a list that was passed down, in their order, as [`RqList::unpop`] does
+    /// for one.
     pub fn unpop_all(&mut self, from: &mut RqList) {
         from.tags().iter().rev().for_each(|&tag| self.unpop(Rq::new(tag)));
         *from = RqList::default();
     }
 
-    /// Tags that are left, in order, to look at without taking.
+    /// Returns the tags that are left, in order, without taking them.
     #[inline]
     pub fn tags(&self) -> &[u16] {
         &self.tags[usize::from(self.head)..usize::from(self.len)]
     }
 
-    /// The tag of the one that is left, if no others are, to look at without taking.
+    /// Returns the tag of the only request left, if there is exactly one, without taking it.
     #[inline(always)]
     pub fn only(&self) -> Option<u16> {
         (self.len.wrapping_sub(self.head) == 1).then(|| self.tags[usize::from(self.head) % PLUG_MAX])
     }
 
-    /// Completes all with success: for a driver that has nothing else to say.
+    /// Completes all requests with success.
     #[inline]
     pub fn complete_all(&mut self, done: &mut DoneList) {
         done.succeeded(self.tags());
@@ -258,15 +259,15 @@ impl RqList {
         self.len = 0;
     }
 
-    /// Completes all, each with the status that `carry_out` has for it: for a driver that carries requests out as they
-    /// come. `carry_out` is shown the tags that come behind, too.
+    /// Completes each request with the status that `carry_out` returns. For a driver that carries requests out as they
+    /// come. `carry_out` also receives the tags behind the request.
     #[inline(always)]
     pub fn carry_out_all(&mut self, done: &mut DoneList, mut carry_out: impl FnMut(&Rq, &[u16]) -> Status) {
         let mut tags = self.tags();
         while let [tag, behind @ ..] = tags {
             let rq = Rq::new(*tag);
             let status = carry_out(&rq, behind);
-            // Completed below, with all of them.
+            // `complete_all` below completes it with the others.
             let tag = rq.into_tag();
             if !status.is_ok() {
                 done.set_status(tag, status);
@@ -276,14 +277,14 @@ impl RqList {
         self.complete_all(done);
     }
 
-    /// Takes the first `many`: their tags were seen, and each is completed as an [`Rq`] of its tag.
+    /// Takes the first `many` requests, whose tags the caller has read. Each must be completed as an [`Rq`] of its tag.
     #[inline]
     pub fn took(&mut self, many: u32) {
         debug_assert!(many as usize <= self.len(), "no more than there are");
         self.head = self.head.saturating_add(many as u8).min(self.len);
     }
 
-    /// Takes all at once: hands the tags to `take`, whose owner must complete each as an [`Rq`] of that tag.
+    /// Moves all requests to the end of `queue`.
     #[inline]
     pub fn take_all(&mut self, queue: &mut RqQueue) {
         queue.0.extend(self.tags[usize::from(self.head)..usize::from(self.len)].iter().copied());
@@ -297,26 +298,26 @@ impl RqList {
         self.len += 1;
     }
 
-    /// How many were pushed since the list was empty.
+    /// Returns the number of requests pushed since the list was empty.
     #[inline(always)]
     pub(crate) fn end(&self) -> usize {
         usize::from(self.len)
     }
 
-    /// Places behind the last tag, to be filled from the first on; [`RqList::pushed`] says how many were.
+    /// Returns the free places of the list, to be filled from the first on and announced by [`RqList::pushed`].
     #[inline(always)]
     pub(crate) fn room(&mut self) -> &mut [u16] {
         &mut self.tags[usize::from(self.len).min(PLUG_MAX)..]
     }
 
-    /// So many of the places that [`RqList::room`] gave hold tags now.
+    /// Declares that the first `many` places of [`RqList::room`] hold tags.
     #[inline(always)]
     pub(crate) fn pushed(&mut self, many: usize) {
         debug_assert!(usize::from(self.len) + many <= PLUG_MAX, "no more than there was room for");
         self.len += many as u8;
     }
 
-    /// Whether there is room for no more.
+    /// Returns true if the list has no more room.
     #[inline(always)]
     pub fn is_full(&self) -> bool {
         usize::from(self.len) == PLUG_MAX
@@ -335,56 +336,56 @@ impl RqList {
     }
 }
 
-/// Requests that a driver holds, first in first out. Preallocate it with the queue's depth.
+/// First-in first-out queue of requests that a driver holds. Preallocate it with the queue's depth.
 #[derive(Debug, Default)]
 pub struct RqQueue(VecDeque<u16>);
 
 impl RqQueue {
-    /// Room for `depth` requests and the flush request.
+    /// Makes a queue with room for `depth` requests and the flush request.
     pub fn with_depth(depth: u16) -> RqQueue {
         RqQueue(VecDeque::with_capacity(usize::from(depth) + 1))
     }
 
-    /// Adds one at the end.
+    /// Appends a request.
     pub fn push(&mut self, rq: Rq) {
         self.0.push_back(rq.into_tag());
     }
 
-    /// Takes the first.
+    /// Takes the first request.
     #[inline]
     pub fn pop(&mut self) -> Option<Rq> {
         self.0.pop_front().map(Rq::new)
     }
 
-    /// Puts what is left of the list before all others, in its order: it was offered first and comes first again.
+    /// Puts the requests left in `list` before all others, in their order, because they were offered first.
     pub fn put_back(&mut self, list: &mut RqList) {
         list.tags().iter().rev().for_each(|&tag| self.0.push_front(tag));
         *list = RqList::default();
     }
 
-    /// Where in the queue the request with this tag is.
+    /// Returns the position of the request with this tag.
     pub fn position(&self, tag: u16) -> Option<usize> {
         self.0.iter().position(|&have| have == tag)
     }
 
-    /// Takes the request with this tag out of the queue.
+    /// Removes the request with this tag from the queue.
     pub fn remove(&mut self, tag: u16) -> Option<Rq> {
         self.0.remove(self.position(tag)?).map(Rq::new)
     }
 
-    /// Requests held.
+    /// Returns the number of requests.
     #[inline]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether none is held.
+    /// Returns true if there are no requests.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Completes all with success: at once, for a driver that has nothing else to say.
+    /// Completes all requests with success.
     #[inline]
     pub fn complete_all(&mut self, done: &mut DoneList) {
         let (a, b) = self.0.as_slices();
@@ -410,31 +411,31 @@ pub struct RqTable<'a> {
 }
 
 impl RqTable<'_> {
-    /// The request behind a token.
+    /// Returns the request of a token.
     #[inline]
     pub fn get(&self, rq: &Rq) -> &Request {
         &self.rqs[usize::from(rq.tag())]
     }
 
-    /// The request behind a token, to change.
+    /// Returns the request of a token, mutable.
     #[inline]
     pub fn get_mut(&mut self, rq: &Rq) -> &mut Request {
         &mut self.rqs[usize::from(rq.tag())]
     }
 
-    /// The request with this tag, while the driver holds its token elsewhere.
+    /// Returns the request with this tag. For a driver that keeps its token elsewhere.
     #[inline]
     pub fn by_tag(&self, tag: u16) -> &Request {
         &self.rqs[usize::from(tag)]
     }
 
-    /// The request with this tag, to change.
+    /// Returns the request with this tag, mutable.
     #[inline]
     pub fn by_tag_mut(&mut self, tag: u16) -> &mut Request {
         &mut self.rqs[usize::from(tag)]
     }
 
-    /// The pieces of memory of a request, in order; together they are its `bytes`.
+    /// Returns the segments of a request's memory, in order. Together they have `bytes` bytes.
     pub fn segments(&self, tag: u16) -> Segments<'_> {
         let rq = &self.rqs[usize::from(tag)];
         let own = rq.plain_segment();
@@ -442,13 +443,13 @@ impl RqTable<'_> {
         Segments { bios: self.bios, bio, own, at: 0, left: rq.bytes as usize }
     }
 
-    /// Whether somebody uses the request with this tag.
+    /// Returns true if the request with this tag is in use.
     pub fn is_live(&self, tag: u16) -> bool {
         self.rqs[usize::from(tag)].bio_head.is_some()
     }
 
-    /// The only bio of a request, all of which is the request's; `None` when there are several, or none (a flush, a
-    /// plain record). It stays where it is, and so do its vectors, until the request has ended.
+    /// Returns the only bio of a request if it covers the whole request; `None` if there are several, or none (a flush,
+    /// a plain record). The bio and its vectors do not move until the request has ended.
     #[inline]
     pub fn single_bio(&self, tag: u16) -> Option<&Bio> {
         let rq = &self.rqs[usize::from(tag)];
@@ -464,7 +465,7 @@ impl Request {
         Request { head: RqHead::default(), sector: 0, base: 0, cookie: 0, private: 0 }
     }
 
-    /// Makes it the request of one bio; `head` has the rest.
+    /// Makes this the request of one bio. `head` has the other fields.
     #[inline(always)]
     pub(crate) fn fill(&mut self, bio: BioId, sector: u64, head: &RqHead) {
         self.head = *head;
@@ -472,14 +473,14 @@ impl Request {
         self.sector = sector;
     }
 
-    /// Makes it the request of this bio alone.
+    /// Makes `bio` the only bio of the request.
     #[inline(always)]
     pub(crate) fn set_bio(&mut self, bio: BioId) {
         self.bio_head = bio;
         self.tail_or_owner = bio.0;
     }
 
-    /// Counts so many bios of this length that were linked behind its own, up to `tail`.
+    /// Accounts for `many` bios of `bytes` each that were linked behind the request's own; `tail` is the last.
     #[inline]
     pub(crate) fn grew_behind(&mut self, tail: BioId, many: u32, bytes: u32) {
         self.bytes += many * bytes;
@@ -488,7 +489,7 @@ impl Request {
         self.tail_or_owner = tail.0;
     }
 
-    /// Makes it a plain record; `head` has what it shares with its run.
+    /// Makes this a plain record. `head` has the fields that its run shares.
     #[inline(always)]
     pub(crate) fn fill_plain(&mut self, head: &RqHead, sector: u64, base: usize, cookie: u64) {
         self.head = *head;
@@ -497,23 +498,23 @@ impl Request {
         self.cookie = cookie;
     }
 
-    /// The first sector after the request.
+    /// Returns the first sector after the request.
     #[inline]
     pub fn end_sector(&self) -> u64 {
         self.sector + u64::from(self.bytes >> SECTOR_SHIFT)
     }
 }
 
-/// Iterator over the pieces of memory of a request, whether it is a plain record or carries bios. Made by
-/// [`RqTable::segments`] for drivers that put the pieces together.
+/// Iterator over the segments of a request, which is a plain record or carries bios. Made by [`RqTable::segments`] for
+/// drivers.
 #[derive(Debug)]
 pub struct Segments<'a> {
     bios: &'a BioSet,
     bio: Option<&'a Bio>,
-    /// The memory of a plain record.
+    /// Segment of a plain record.
     own: Option<Segment>,
     at: usize,
-    /// Bytes to come: fewer than the bios have when the request was made shorter on its way to the driver.
+    /// Bytes left. Fewer than the bios have if a driver above has made the request shorter.
     left: usize,
 }
 

@@ -1,10 +1,11 @@
-//! What all hardware contexts of one ring share: its bios, its plug, its clock, its kernel ring, and the lists of bios
-//! that are in none of them.
+//! State that all hardware contexts of one ring share: its bios, its plug, its clock, its kernel ring, and the lists of
+//! bios that are in none of the contexts.
 //!
-//! Owns how a bio ends: it is recycled, then its owner is told, or its parent is counted down. Does not own when: a
-//! hardware context ends what its driver has finished, and [`ctx`](crate::ctx) what never came to one.
+//! Owns the steps at the end of a bio: it is recycled, then its owner is called, or the count of its parent is lowered.
+//! Does not decide when a bio ends: a hardware context ends bios of requests that its driver has ended, and
+//! [`ctx`](crate::ctx) ends bios that never reached a hardware context.
 //!
-//! - I1: a bio with children ends when it and all of them have ended, with the first error of all.
+//! - I1: a bio with children ends after it and all of them have ended, with the first error of all.
 //!
 //! Owned by [`ctx::IoCtx`](crate::ctx::IoCtx), which lends it to one hardware context at a time.
 
@@ -20,52 +21,53 @@ use crate::plug::Plug;
 use crate::stack::Lower;
 use crate::stats::Split;
 
-/// What the hardware contexts of a ring share.
+/// State that the hardware contexts of a ring share.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) bios: BioSet,
     pub(crate) plug: Plug,
     pub(crate) clock: Clock,
     pub(crate) kring: KringSlot,
-    /// Bios that ended without a driver; `poll` ends them (I1).
+    /// Bios that ended without a driver. `poll` ends them (I1).
     pub(crate) ended: BioList,
-    /// Hardware contexts that may have work, as a mask.
+    /// Mask of hardware contexts that may have work.
     pub(crate) active: u64,
-    /// Hardware contexts whose driver has panicked since the last poll, as a mask.
+    /// Mask of hardware contexts whose driver has panicked since the last poll.
     pub(crate) broken: u64,
-    /// Bios of devices with several legs for whose pieces there were no bios.
+    /// Bios of devices with several legs for whose pieces no bios were free.
     pub(crate) starved: BioList,
-    /// The ways of stacked drivers to the devices below, by the number of their hardware context.
+    /// By number of hardware context: access of stacked drivers to the devices below.
     pub(crate) lowers: Vec<Option<Lower>>,
-    /// The hardware contexts of stacked drivers, as a mask.
+    /// Mask of hardware contexts of stacked drivers.
     pub(crate) stacked: u64,
-    /// Whether statistics are kept.
+    /// True if the ring keeps statistics.
     pub(crate) stats: bool,
-    /// When the last batch was completed that this poll has ended.
+    /// Completion time of the last batch that the current poll has ended.
     pub(crate) batch_time: Option<CoarseTs>,
-    /// When the ring last looked for completions, before the look that goes on: what it finds had not ended before. Of
-    /// one that has looked all the time, the end of time.
+    /// Time of the previous poll for completions: those found by the current one had not ended before it.
+    /// `ALL_THE_TIME` if the ring has been polling, or sleeping for completions, since.
     pub(crate) looked: CoarseTs,
-    /// When its owner is to [look](EndIo::look) next.
+    /// Time at which `EndIo::look` is due.
     pub(crate) look_at: CoarseTs,
-    /// Where the time went of the request whose bios are being ended; none, of a bio that had no request.
+    /// Split of the request whose bios are being ended; zero for a bio that had no request.
     pub(crate) split: Split,
-    /// Where each request goes that ends, while the ring is traced.
+    /// Trace for the requests that end, while the ring is traced.
     pub(crate) trace: Option<Box<TraceWriter>>,
 }
 
-/// Of a ring that has looked for completions all the time until now.
+/// Value of `Core::looked` for a ring that has polled without a break until now.
 pub(crate) const ALL_THE_TIME: CoarseTs = CoarseTs(u64::MAX);
 
 impl Core {
-    /// A look for completions is over, which has ended its last batch at this time. If there was none, the cycle
-    /// counter says when it was; with nothing in flight it does not matter, for what comes is issued later.
+    /// Called at the end of a poll. `ended` is the time of its last batch. Without a batch the time is computed from
+    /// `cycles`, which is 0 if nothing was in flight; the time does not matter then, because every later request is
+    /// issued after it.
     #[inline(always)]
     pub(crate) fn has_looked(&mut self, ended: Option<CoarseTs>, cycles: u64) {
         self.looked = ended.unwrap_or_else(|| self.clock.coarse_of(cycles));
     }
 
-    /// Has the owner look at what is usual, if that is due.
+    /// Calls `EndIo::look` if it is due.
     #[inline(always)]
     pub(crate) fn look_if_due(&mut self, now: CoarseTs, end: &mut impl EndIo) {
         if now >= self.look_at {
@@ -73,7 +75,8 @@ impl Core {
         }
     }
 
-    /// An I/O that cannot be, whatever the device: the next poll ends it as invalid. False when no bio is free.
+    /// Ends an I/O as invalid in the next poll, for an error that does not depend on the device. Returns false if no
+    /// bio is free.
     #[cold]
     pub(crate) fn refuse(&mut self, owner: u32) -> bool {
         let Some(id) = self.bios.take() else { return false };
@@ -82,7 +85,7 @@ impl Core {
         true
     }
 
-    /// Marks the bio as ended; [`IoCtx::poll`](crate::ctx::IoCtx::poll) tells its owner.
+    /// Marks the bio as ended. [`IoCtx::poll`](crate::ctx::IoCtx::poll) calls its owner.
     #[cold]
     pub(crate) fn end_later(&mut self, id: BioId, status: Status) {
         let bio = &mut self.bios[id];
@@ -104,7 +107,7 @@ impl Core {
         count
     }
 
-    /// A stacked driver's I/O to a device below has ended: the driver hears of it when it is polled.
+    /// Reports the end of an I/O on a device below to the stacked driver, which collects it when polled.
     fn end_lower(&self, owner: u32, token: u64, status: Status) {
         let lower = self.lowers.get(usize::from(owner as u16)).and_then(Option::as_ref);
         debug_assert!(lower.is_some(), "S2: a hardware context outlives its children");
@@ -113,13 +116,13 @@ impl Core {
         }
     }
 
-    /// A plain record that has become this bio, as a run of one.
+    /// Returns the end of a plain record that has become this bio, as a run of one.
     pub(crate) fn run_of(&self, id: BioId) -> RunEnd {
         let bio = &self.bios[id];
         RunEnd {
             op: bio.op,
             split: self.split,
-            // One that ended without a driver has no batch, and no time either.
+            // A bio that ended without a driver belongs to no batch and has no time.
             ended: self.batch_time.unwrap_or_default(),
             ios: 1,
             sector: bio.sector,
@@ -128,7 +131,7 @@ impl Core {
         }
     }
 
-    /// Ends a bio: recycles it and tells its owner, unless it waits for children or is one.
+    /// Ends a bio: recycles it and calls its owner, unless it waits for children or is one.
     #[inline(always)]
     pub(crate) fn end_bio(&mut self, id: BioId, status: Status, end: &mut impl EndIo) {
         let bio = &self.bios[id];

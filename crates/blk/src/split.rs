@@ -1,10 +1,10 @@
 //! Cutting bios to a queue's limits.
 //!
-//! Owns the arithmetic on vectors. The front is cut off into a child; what is left stays in the bio, which ends after
-//! all its children.
+//! Owns the arithmetic on vectors. The front is cut off into a child. The rest stays in the bio, which ends after all
+//! its children.
 //!
 //! Invariants:
-//! - I1: every piece is a multiple of the logical block, so that no cut tears a block.
+//! - I1: every piece is a multiple of the logical block, so that no cut splits a block.
 //! - I2: pieces are cut in ascending order and cover the bio exactly.
 
 use sheave_base::status::Status;
@@ -16,8 +16,8 @@ use crate::bio::{
 use crate::bio_set::BioSet;
 use crate::limits::Limits;
 
-/// How many bytes must be cut off the front so that they fit in one request; `None` when the whole bio fits.
-/// `Status::Invalid` when the memory is in pieces so small that not even one block fits.
+/// Returns the length of the front that must be cut off to fit in one request; `None` if the whole bio fits. Returns
+/// `Status::Invalid` if the pieces of memory are so small that not even one block fits.
 pub(crate) fn front(bio: &Bio, limits: &Limits) -> Result<Option<u32>, Status> {
     let max_bytes = limits.max_bytes_at(bio.op, bio.sector);
     if !bio.op.has_data() {
@@ -34,14 +34,15 @@ pub(crate) fn front(bio: &Bio, limits: &Limits) -> Result<Option<u32>, Status> {
     if bytes == 0 { Err(Status::Invalid) } else { Ok(Some(bytes)) }
 }
 
-/// A bio for a piece of `parent`, unless that has as many as it can count; leaves `leave` bios in the reserve.
+/// Takes a bio for a piece of `parent`, unless `parent` already has the largest number of children that it can count.
+/// Leaves `leave` bios in the reserve.
 pub(crate) fn take_child(bios: &mut BioSet, parent: BioId, leave: u32) -> Option<BioId> {
     if bios[parent].remaining == u16::MAX {
         return None;
     }
-    // The reserve serves only a bio that has no child in flight: so the child comes back and the next cut goes on.
+    // The reserve serves only a bio that has no child in flight. The child then comes back and the next cut goes on.
     match bios.take() {
-        // The levels of stacked devices have bios of their own, which wait for lower levels alone.
+        // I/O of stacked devices has bios of its own for each level, which wait only for lower levels.
         None if bios[parent].flags & BIO_STACKED != 0 => match bios[parent].remaining {
             0 => bios.take_stacked((bios[parent].owner >> 16) as u8, true),
             _ => None,
@@ -51,7 +52,7 @@ pub(crate) fn take_child(bios: &mut BioSet, parent: BioId, leave: u32) -> Option
     }
 }
 
-/// Cuts `bytes` off the front of the bio into a child; `None` when there is no bio for it.
+/// Cuts `bytes` off the front of the bio into a child. Returns `None` if there is no bio for it.
 pub(crate) fn cut(bios: &mut BioSet, id: BioId, bytes: u32, leave: u32) -> Option<BioId> {
     let child = take_child(bios, id, leave)?;
     let mut inline = [BVec::default(); BIO_INLINE_VECS];
@@ -95,7 +96,8 @@ pub(crate) fn cut(bios: &mut BioSet, id: BioId, bytes: u32, leave: u32) -> Optio
     Some(child)
 }
 
-/// Copies the vectors that cover the first `bytes`; all of them into `table` when they do not fit inline.
+/// Copies the vectors that cover the first `bytes`; all of them to `table` if they do not fit inline. Returns their
+/// number.
 fn copy_front(
     vecs: &[BVec],
     bytes: u32,
@@ -121,7 +123,7 @@ fn copy_front(
     count
 }
 
-/// Drops the first `bytes` of the bio's memory.
+/// Removes the first `bytes` of the bio's memory.
 fn advance(bio: &mut Bio, bytes: u32) {
     let mut left = bytes as usize;
     let skip_in = |vecs: &mut [BVec]| {

@@ -1,17 +1,18 @@
 //! I/O that a driver sends to the devices below it: a mirror writes to several, a cache reads from one of two.
 //!
-//! Owns the mailbox between a stacked driver's hardware queue and the ring that both the queue and the devices below
-//! it belong to: children that are wanted, and children that have ended. Children are ordinary bios of the ring, so the
-//! ring waits for them, polls for them and counts them as any other I/O, in the one kernel ring that it has. Does not
-//! own the bios: `hctx` takes them and [`ctx`](crate::ctx) sends them.
+//! Owns the mailbox between a stacked driver's hardware queue and the ring that the queue and the devices below both
+//! belong to: children to be sent, and children that have ended. Children are ordinary bios of the ring. The ring
+//! therefore waits for them, polls for them and counts them as any other I/O, in its one kernel ring. Does not own the
+//! bios: `hctx` takes them and [`ctx`](crate::ctx) sends them.
 //!
 //! Invariants:
 //! - S1: each child that was submitted ends exactly once, by [`Lower::take_ended`].
-//! - S2: while a child is unfinished its hardware queue is not dropped.
-//! - S3 (progress): each level of stacked devices has bios of its own ([`bio_set`](crate::bio_set)), and what is on a
-//!   level waits for lower levels alone; so a ring whose bios are all taken by I/O from above still ends its children.
+//! - S2: a hardware queue is not dropped while it has an unfinished child.
+//! - S3 (progress): each level of stacked devices has bios of its own ([`bio_set`](crate::bio_set)), and I/O on a level
+//!   waits only for lower levels. A ring whose bios are all taken by I/O from above can therefore still end its
+//!   children.
 //!
-//! Called by drivers, by the ring that sends children, and where bios end.
+//! Called by drivers, by the ring that sends children, and at the end of bios.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -21,40 +22,40 @@ use sheave_base::status::Status;
 
 use crate::bio::{BVec, Op};
 
-/// Most stacked devices on top of each other.
+/// Largest number of stacked devices on top of each other.
 pub const MAX_LEVELS: u8 = 4;
 
-/// An I/O for a device below a driver. It may be larger than that device's limits, and is cut then.
+/// I/O to a device below a driver. It is cut if it is larger than that device's limits.
 #[derive(Clone, Debug)]
 pub struct LowerIo {
-    /// Number of the device among those that the driver stands on.
+    /// Index of the device among those below the driver.
     pub lower: usize,
-    /// What to do.
+    /// Operation.
     pub op: Op,
-    /// The write is to be durable when it has ended.
+    /// True if the write must be durable when it has ended.
     pub fua: bool,
     /// First sector on that device.
     pub sector: u64,
-    /// Length; for reads and writes that of the memory.
+    /// Length in bytes. For reads and writes it equals the length of the memory.
     pub bytes: u32,
-    /// The memory of a read or write; no more than [`MAX_VECS`](crate::ctx::MAX_VECS) pieces.
+    /// Memory of a read or write, in at most [`MAX_VECS`](crate::ctx::MAX_VECS) pieces.
     pub vecs: Vec<BVec>,
-    /// Given back when it has ended.
+    /// Number passed back at the end.
     pub token: u64,
 }
 
-/// A hardware queue's way to the devices below its driver. It belongs to the ring's thread, as the queue does.
+/// A hardware queue's access to the devices below its driver. It belongs to the ring's thread, as the queue does.
 #[derive(Clone, Debug)]
 pub struct Lower(Rc<RefCell<Mailbox>>);
 
 #[derive(Debug)]
 struct Mailbox {
-    /// The devices below as the ring numbers them.
+    /// Numbers of the devices below, in the ring.
     bdevs: Vec<u16>,
-    /// 0 for a driver that stands on devices that stand on none.
+    /// Level of the driver: 0 if no device below is stacked.
     level: u8,
     wanted: VecDeque<LowerIo>,
-    /// Sent and not ended.
+    /// Number of children sent and not ended.
     sent: u32,
     ended: VecDeque<(u64, Status)>,
 }
@@ -65,16 +66,16 @@ impl Lower {
         Lower(Rc::new(RefCell::new(Mailbox { bdevs, level, wanted, sent: 0, ended })))
     }
 
-    /// How many devices there are below.
+    /// Returns the number of devices below.
     pub fn count(&self) -> usize {
         self.0.borrow().bdevs.len()
     }
 
-    /// Submits a child: it is on its way when the ring's current call has done with this queue, or with the next poll
-    /// or wait, and ends by [`Lower::take_ended`] (S1). A device below that there is not, and memory that is not as
-    /// long as the I/O, end it as invalid.
+    /// Submits a child. It is sent when the ring's current call has finished with this queue, or with the next poll or
+    /// wait, and ends by [`Lower::take_ended`] (S1). It ends as invalid if the device does not exist, or the length of
+    /// the memory differs from that of the I/O.
     ///
-    /// The memory must stay valid until the child has ended; who made the [`BVec`]s has promised it.
+    /// The memory must stay valid until the child has ended, as promised by the maker of the [`BVec`]s.
     pub fn submit(&self, io: LowerIo) {
         let mut mailbox = self.0.borrow_mut();
         let len = io.vecs.iter().fold(0usize, |sum, vec| sum.saturating_add(vec.len()));
@@ -85,23 +86,23 @@ impl Lower {
         mailbox.wanted.push_back(io);
     }
 
-    /// A child that has ended, in the order in which they did: its token and how it ended.
+    /// Returns the token and status of the next child that has ended, in the order of their ends.
     pub fn take_ended(&self) -> Option<(u64, Status)> {
         self.0.borrow_mut().ended.pop_front()
     }
 
-    /// Whether [`Lower::take_ended`] would give a child.
+    /// Returns true if [`Lower::take_ended`] has a child to return.
     pub fn has_ended(&self) -> bool {
         !self.0.borrow().ended.is_empty()
     }
 
-    /// Children submitted that [`Lower::take_ended`] has not given yet.
+    /// Returns the number of submitted children that [`Lower::take_ended`] has not returned yet.
     pub fn unfinished(&self) -> usize {
         let mailbox = self.0.borrow();
         mailbox.wanted.len() + mailbox.sent as usize + mailbox.ended.len()
     }
 
-    /// Ends children that no device below has seen yet, as cancelled: for a queue that shuts down.
+    /// Cancels children that were not sent yet. For a queue that shuts down.
     pub fn cancel_unsent(&self) {
         let mailbox = &mut *self.0.borrow_mut();
         mailbox.ended.extend(mailbox.wanted.drain(..).map(|io| (io.token, Status::Canceled)));
@@ -111,7 +112,7 @@ impl Lower {
         self.0.borrow().level
     }
 
-    /// The next child to be sent, with the number of its device in the ring, if `take` says that there is a bio.
+    /// Returns the next child to be sent, with the number of its device in the ring. The caller has a bio for it.
     pub(crate) fn next_wanted(&self) -> Option<(u16, LowerIo)> {
         let mut mailbox = self.0.borrow_mut();
         let io = mailbox.wanted.pop_front()?;
@@ -123,14 +124,14 @@ impl Lower {
         !self.0.borrow().wanted.is_empty()
     }
 
-    /// A child that was sent has ended.
+    /// Records the end of a child that was sent.
     pub(crate) fn ended(&self, token: u64, status: Status) {
         let mut mailbox = self.0.borrow_mut();
         mailbox.sent -= 1;
         mailbox.ended.push_back((token, status));
     }
 
-    /// The devices below are closed: nothing is sent any more.
+    /// Returns the devices below, for detaching them, and stops sending.
     pub(crate) fn take_bdevs(&self) -> Vec<u16> {
         self.cancel_unsent();
         std::mem::take(&mut self.0.borrow_mut().bdevs)

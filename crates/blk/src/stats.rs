@@ -1,14 +1,14 @@
-//! Statistics of one hardware context: one writer, read at any time from any thread.
+//! Statistics of one hardware context: one writer, readable at any time from any thread.
 //!
 //! Owns the counters of each operation, with a histogram of latencies and one for each stage of a request's life
-//! (`split`). Does not read the clock: the batches bring the time stamps that all their requests share. Only who reads
-//! in the middle of a busy period reads it.
+//! (`split`). Does not read the clock: each batch brings the time stamps that its requests share. Only a reading within
+//! a busy period reads the clock.
 //!
 //! Invariants:
 //! - I1: only the owner of the hardware context writes, with a plain load and store: no read-modify-write, no lock.
 //!   A reader may see one counter of a batch before another; each counter only grows.
-//! - I2: requests of one batch that were issued together have the same latency, so that a batch costs the
-//!   updates of a few histograms per distinct (operation, start), not per request.
+//! - I2: requests of one batch that were issued together have the same latency, so that a batch costs the updates of a
+//!   few histograms per distinct (operation, start), not per request.
 
 mod busy;
 mod part;
@@ -38,16 +38,17 @@ pub use self::split::{
 /// Statistics of one hardware context.
 #[derive(Debug)]
 pub struct HctxStats {
-    /// Requests of the device itself with bios, and records of owners without counts of their own.
+    /// Counts of requests with bios that came through no partition, and of records whose owners have no counts of their
+    /// own.
     pub(crate) own: OpTallies,
-    /// The same of each partition that the ring has attached.
+    /// Counts of requests and records that came through a partition, for each partition that the ring has attached.
     parts: Mutex<Vec<Arc<PartStats>>>,
-    /// Of the errors, those that are faults of the device.
+    /// Errors that are faults of the device.
     faults: AtomicU64,
-    /// The newest of them: a [`Status`] as a number.
+    /// The newest fault: a [`Status`] as a number.
     last_fault: AtomicU64,
     pub(crate) busy: BusyTime,
-    /// The owner's, for readers.
+    /// Clock of the ring, for readers.
     clock: Clock,
     pub(crate) owners: Owners,
 }
@@ -69,15 +70,15 @@ impl HctxStats {
         self.parts.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The counts of another partition.
+    /// Adds counts for another partition.
     pub(crate) fn open_part(&self, part: u16) -> Arc<PartStats> {
         let stats = Arc::new(PartStats::new(part));
         self.parts().push(Arc::clone(&stats));
         stats
     }
 
-    /// Counts an error: in these tallies of this context if its request is counted there, and a fault of the device in
-    /// any case.
+    /// Counts an error: in `tallies` if the request is counted there, and in any case as a fault of the device if it is
+    /// one.
     #[cold]
     pub(crate) fn note_error(&self, tallies: Option<&OpTallies>, op: Op, status: Status) {
         if let Some(tallies) = tallies {
@@ -90,16 +91,16 @@ impl HctxStats {
         }
     }
 
-    /// The faults of the device that this hardware context has seen.
+    /// Returns the faults of the device that this hardware context has seen.
     pub(crate) fn faults(&self) -> Faults {
         // Relaxed: see `add`.
         let last = Status::from_u8(self.last_fault.load(Ordering::Relaxed) as u8);
         Faults { count: self.faults.load(Ordering::Relaxed), last }
     }
 
-    /// Adds what this hardware context has counted for the partitions that `within` names (0 is the device with all
-    /// its partitions) to `into`, a reading of its queue alone, in which it has this seat: no other context of the
-    /// queue has it at the same time. The faults are those of the device.
+    /// Adds to `into` the counts for the partitions that `within` accepts (0 is the device with all its partitions) and
+    /// the faults of the whole device. `into` is a reading of this queue alone. `seat` is the context's place on the
+    /// queue; no other one has it at the same time.
     pub(crate) fn read(&self, seat: usize, within: &impl Fn(u16) -> bool, into: &mut Stats) {
         let whole = within(0);
         if whole {
@@ -108,7 +109,8 @@ impl HctxStats {
         }
         for part in self.parts().iter().filter(|part| whole || within(part.part)) {
             part.tallies.read(&mut into.ops);
-            // The device is busy whenever one of its partitions is.
+            // Not if the whole device is read: it is busy whenever a partition is, so its own busy time contains this
+            // one.
             if !whole {
                 into.read_busy((seat, part.part), &part.busy, &self.clock);
             }
@@ -117,7 +119,8 @@ impl HctxStats {
         into.faults.add(self.faults());
     }
 
-    /// Adds the same to a reading of each partition, and to that of number 0, which is of what came through none.
+    /// Adds the counts of this context, which is being closed, to one sum per partition. Sum 0 gets the I/O that came
+    /// through no partition.
     pub(crate) fn retire(&self, seat: usize, into: &mut Retired) {
         let own = into.of(0);
         self.own.read(&mut own.ops);
@@ -133,15 +136,15 @@ impl HctxStats {
     }
 }
 
-/// Partitions of which it is known by itself what rings that are gone have done there.
+/// Largest number of partitions with a sum of their own for hardware contexts that were closed.
 const RETIRED_PARTS: usize = 1024;
 
-/// What the hardware contexts of a queue have done that are gone: by partition, 0 for what came through none.
+/// Sums of a queue's closed hardware contexts, by partition; 0 for I/O that came through none.
 #[derive(Debug, Default)]
 pub(crate) struct Retired(Vec<(u16, Stats)>);
 
 impl Retired {
-    /// The reading of a partition; that of number 0 for those beyond [`RETIRED_PARTS`].
+    /// Returns the sum of a partition, or sum 0 for partitions beyond [`RETIRED_PARTS`].
     fn of(&mut self, part: u16) -> &mut Stats {
         let part = if self.0.len() < RETIRED_PARTS || self.has(part) { part } else { 0 };
         let at = self.0.iter().position(|(have, _)| *have == part).unwrap_or_else(|| {
@@ -155,7 +158,7 @@ impl Retired {
         self.0.iter().any(|(have, _)| *have == part)
     }
 
-    /// The sum of the partitions that `within` names, and the faults of the device.
+    /// Returns the sum over the partitions that `within` accepts, and the faults of the whole device.
     pub(crate) fn read(&self, within: &impl Fn(u16) -> bool) -> Stats {
         let whole = within(0);
         let mut sum = Stats::default();
@@ -168,7 +171,7 @@ impl Retired {
         sum
     }
 
-    /// The faults of the device.
+    /// Returns the faults of the device that closed contexts have seen.
     pub(crate) fn faults(&self) -> Faults {
         self.0.iter().find(|(part, _)| *part == 0).map_or_else(Faults::default, |(_, stats)| stats.faults)
     }
@@ -178,9 +181,9 @@ impl Retired {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Faults {
-    /// How many, since the device was opened.
+    /// Number of faults since the device was opened.
     pub count: u64,
-    /// The status of one of the newest; `Ok` without any.
+    /// Status of one of the newest faults; `Ok` if there was none.
     pub last: Status,
 }
 
@@ -194,13 +197,13 @@ impl Faults {
     }
 }
 
-/// The busy time of one hardware context in a reading.
+/// Busy time of one hardware context in a reading.
 #[derive(Clone, Copy, Debug)]
 struct BusyOf {
     queue: usize,
-    /// Of the context, on its queue.
+    /// Place of the context on its queue.
     seat: usize,
-    /// The partition; 0 is the device with all its partitions.
+    /// Partition; 0 is the device with all its partitions.
     part: u16,
     ns: u64,
 }
@@ -216,26 +219,26 @@ impl BusyOf {
 pub struct Stats {
     ops: [OpCounts; NR_OPS],
     faults: Faults,
-    /// By queue, seat and partition.
+    /// One entry per queue, seat and partition.
     busy: Vec<BusyOf>,
-    /// When some context was busy.
+    /// Ticks in which some context was busy.
     calendar: Calendar,
-    /// The moment of the reading, or at which the last context went that it knows of; 0 where no ring was there yet.
+    /// Time of the reading, or of the close of the last context that it contains; 0 if there was no ring yet.
     at: CoarseTs,
 }
 
 impl Stats {
-    /// The counts of one operation.
+    /// Returns the counts of one operation.
     pub fn op(&self, op: Op) -> &OpCounts {
         &self.ops[op as usize]
     }
 
-    /// The faults of the device.
+    /// Returns the faults of the device.
     pub fn faults(&self) -> Faults {
         self.faults
     }
 
-    /// Adds another reading to this one, of other queues.
+    /// Adds a reading of other queues to this one.
     pub fn add(&mut self, other: &Stats) {
         let queues = self.busy.iter().map(|busy| busy.queue + 1).max().unwrap_or(0);
         self.busy.extend(other.busy.iter().map(|busy| BusyOf { queue: queues + busy.queue, ..*busy }));
@@ -264,22 +267,22 @@ impl Stats {
         self.add_busy(BusyOf { queue: 0, seat, part, ns });
     }
 
-    /// The busy times of the device's hardware contexts, in ns, or of a partition there: for how long each had at
-    /// least one request of which the issue was counted and the end was not, now included. A context that a ring opens
-    /// where another has gone goes on with its figure.
+    /// Returns the busy time of each hardware context of the device or partition, in ns, up to the reading: the time in
+    /// which it had at least one request whose issue was counted and whose end was not. A context that a ring opens in
+    /// the place of a closed one continues its busy time.
     ///
-    /// The times of several contexts overlap, so that their sum may be more than the time that has passed.
+    /// The times of several contexts overlap, so their sum may exceed the time that has passed.
     pub fn busy_ns(&self) -> impl Iterator<Item = u64> {
         self.busy.iter().map(|busy| busy.ns)
     }
 
-    /// For how long the device was busy since an `earlier` reading of it, in ns. If one ring alone used it meanwhile,
-    /// that is exact; only an I/O that its driver ends within the call is seen when the call has ended.
+    /// Returns the time in ns for which the device was busy since the `earlier` reading. Exact if one ring alone used
+    /// the device in that time, except that an I/O that its driver ends within the call is seen only after the call.
     ///
-    /// If several did, their busy times are put together by ticks of some 0.5 ms, as Linux does it by ticks of 1 to 4
-    /// ms: the device counts as busy in each tick that an I/O of any of them has touched, but for no longer than all
-    /// of them together, and for no less time than the busiest. Ticks are known of the last 17 s; what was before is
-    /// taken to have been alike.
+    /// If several rings used it, their busy times are combined by ticks of about 0.5 ms (Linux uses ticks of 1 to 4
+    /// ms). The device counts as busy in each tick that an I/O of any ring has touched, limited to at most the sum of
+    /// all rings and at least the busiest one. Ticks of the last 17 s are kept; the time before is assumed to have been
+    /// alike.
     pub fn busy_ns_since(&self, earlier: &Stats) -> u64 {
         let before = |of: &BusyOf| earlier.busy.iter().find(|have| have.is_like(of));
         let (mut longest, mut sum) = (0, 0_u64);
@@ -295,20 +298,20 @@ impl Stats {
         busy_ns.clamp(longest, sum.min(self.at.ns_since(earlier.at)).max(longest))
     }
 
-    /// [`Stats::busy_ns_since`] as a share of the time between the two readings, 0 to 1: `%util` of iostat. Whoever
-    /// measured that time read another clock than statistics do; what is over 1 for that reason counts as 1.
+    /// Returns [`Stats::busy_ns_since`] as a share (0 to 1) of the time between the two readings: `%util` of iostat.
+    /// `elapsed` comes from another clock than the statistics, so a share above 1 is cut to 1.
     pub fn utilization_since(&self, earlier: &Stats, elapsed: Duration) -> f64 {
         let elapsed_ns = elapsed.as_nanos().max(1) as f64;
         (self.busy_ns_since(earlier) as f64 / elapsed_ns).min(1.0)
     }
 
-    /// Requests completed, all operations.
+    /// Returns the number of requests completed, over all operations.
     pub fn ios(&self) -> u64 {
         self.ops.iter().map(|op| op.ios).sum()
     }
 }
 
-/// Gathers the requests of one completion batch and writes them down with few stores (I2).
+/// Collects the requests of one completion batch, and counts them with few stores (I2).
 #[derive(Debug)]
 pub(crate) struct BatchAccount<'a> {
     stats: &'a HctxStats,
@@ -325,7 +328,6 @@ impl<'a> BatchAccount<'a> {
         BatchAccount { stats, op: Op::Read, split: Split::default(), ios: 0, bytes: 0, merges: 0 }
     }
 
-    /// Counts one completed request.
     #[inline(always)]
     pub(crate) fn request(&mut self, op: Op, split: &Split, bytes: u32, merged: u16) {
         if op != self.op || *split != self.split {
@@ -340,7 +342,7 @@ impl<'a> BatchAccount<'a> {
         self.merges += u64::from(merged);
     }
 
-    /// Writes down what was gathered since the last change of operation or split.
+    /// Counts the requests collected since the operation or the split last changed.
     #[inline(never)]
     pub(crate) fn write(&mut self) {
         if self.ios == 0 {

@@ -1,27 +1,27 @@
-//! Tags: which requests of a hardware context are in use, and the in-flight count that follows from it.
+//! Tags: they show which requests of a hardware context are in use, and the in-flight count is computed from them.
 //!
 //! Owns the allocation of tags and their visibility to readers. A tag is the index of a preallocated request; the
 //! requests themselves are in [`hctx`](crate::hctx).
 //!
 //! Two kinds of set. An **owned** set belongs to one hardware context: its owner allocates from a private word and
-//! publishes the busy word once per batch, with no read-modify-write. A **shared** (host-wide) set serves all
-//! hardware contexts of a driver that has one limit for the whole host, through an
-//! [`Sbitmap`](sheave_base::sbitmap::Sbitmap). Queues that are stacked on such a driver share its tags, but each has a
-//! set of its own, which knows its own requests alone.
+//! publishes the busy word once per batch, with no read-modify-write. A **shared** (host-wide) set serves all hardware
+//! contexts of a driver that has one limit for the whole host, through an [`Sbitmap`](sheave_base::sbitmap::Sbitmap).
+//! Queues that are stacked on such a driver share its tags, but each has a set of its own that describes only its own
+//! requests.
 //!
-//! Two counts follow from the tags. A request is **accounted** from the flush of its batch until it has ended. It is
-//! **in the driver** (*in flight*) while it is accounted and the block layer does not hold it back, because the driver
-//! refused it or the queue is quiesced.
+//! Two counts are computed from the tags. A request is **accounted** from the flush of its batch until it has ended. It
+//! is **in the driver** (*in flight*) while it is accounted and the block layer does not hold it back because the
+//! driver refused it or the queue is quiesced.
 //!
 //! Invariants:
-//! - I1: a tag has one owner from `take` to `free`; a batch takes the lowest free bits and never a busy one.
-//! - I2: `info[tag]` is written before the tag's busy bit is published, so whoever sees the bit sees what it stands
-//!   for. A bit without info (taken ahead, not used yet, or another queue's) counts as nothing.
-//! - I3: nothing is counted when an I/O starts or ends: [`TagSet::for_each`] walks the busy bits. Every tag is
-//!   looked at once, so a count is never negative and never above the depth.
-//! - I4: one more tag than the depth exists, `depth`: the flush request's. It is never allocated here.
-//! - I5: what is only gathered counts as nothing. Its bit is not set yet in an owned set, and its info is not live
-//!   yet in a shared one.
+//! - I1: a tag has one owner from `take` to `free`. A batch takes the lowest free bits.
+//! - I2: `info[tag]` is written before the tag's busy bit is published, so a reader that sees the bit sees the info of
+//!   its request. A bit without info (taken ahead and not used yet, or another queue's) is not counted.
+//! - I3: no counter is updated when an I/O starts or ends: [`TagSet::for_each`] walks the busy bits. It reads each tag
+//!   once, so a count is never negative and never above the depth.
+//! - I4: one tag beyond the depth exists: `depth` itself, for the flush request. It is never allocated here.
+//! - I5: requests that are only gathered are not counted. In an owned set their bit is not set yet, in a shared one
+//!   their info is not live yet.
 
 mod in_flight;
 mod shared;
@@ -38,7 +38,7 @@ use shared::SharedTags;
 pub use in_flight::InFlight;
 pub(crate) use in_flight::TagWalk;
 
-/// What a busy tag stands for.
+/// Description of a busy tag's request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TagInfo(u32);
 
@@ -48,30 +48,30 @@ enum Kind {
     Shared(Arc<SharedTags>),
 }
 
-/// The part of a tag set that any thread may read.
+/// Part of a tag set that any thread may read.
 #[derive(Debug)]
 pub struct TagSet {
     depth: u16,
     kind: Kind,
-    /// By tag, for all bits of the words.
+    /// Info word of each tag. Has an entry for each bit of the busy words, also for those beyond `depth`.
     info: Arc<[AtomicU32]>,
 }
 
 impl TagSet {
-    /// A set for one hardware context.
+    /// Makes a set for one hardware context.
     pub fn owned(depth: u16) -> Arc<TagSet> {
         let words = usize::from(depth).div_ceil(64);
         let busy = (0..words).map(|_| CachePadded::new(AtomicU64::new(0))).collect();
         Self::with(depth, Kind::Owned(busy))
     }
 
-    /// A host-wide set.
+    /// Makes a host-wide set.
     pub fn shared(depth: u16) -> Arc<TagSet> {
         Self::with(depth, Kind::Shared(Arc::new(SharedTags::new(u32::from(depth)))))
     }
 
-    /// A set for another queue on the tags of this one: each knows its own requests alone. Only a host-wide set can be
-    /// shared so; beside one that is owned stands another owned one.
+    /// Makes a set for another queue that uses the same tags; each describes only its own requests. Only host-wide tags
+    /// can be shared. For an owned set this is another owned set.
     pub(crate) fn beside(&self) -> Arc<TagSet> {
         match &self.kind {
             Kind::Owned(_) => Self::owned(self.depth),
@@ -84,7 +84,7 @@ impl TagSet {
         Arc::new(TagSet { depth, kind, info: (0..bits).map(|_| AtomicU32::new(0)).collect() })
     }
 
-    /// Tags in the set.
+    /// Returns the number of tags in the set.
     pub fn depth(&self) -> u16 {
         self.depth
     }
@@ -101,16 +101,16 @@ impl TagSet {
         }
     }
 
-    /// Walks the busy tags once: tells of each accounted request its operation, its partition, and whether the block
-    /// layer holds it back.
+    /// Walks the busy tags once. Calls `tell` for each accounted request with its operation, its partition, and true if
+    /// the block layer holds it back.
     pub(crate) fn for_each(&self, mut tell: impl FnMut(Op, u16, bool)) {
         for word in 0..self.words() {
             tell_of_word(&self.info, word as usize, self.busy(word), &mut tell);
         }
     }
 
-    /// What a walk over an owned set needs, without a look at the set; of a shared set, which is walked once for all
-    /// its hardware contexts, nothing.
+    /// Returns the data of a walk over an owned set, without a pointer to the set. Empty for a shared set, which is
+    /// walked once for all its hardware contexts.
     pub(crate) fn walk(&self) -> TagWalk {
         match &self.kind {
             Kind::Owned(busy) => TagWalk::new(busy.clone(), self.info.clone()),
@@ -119,30 +119,30 @@ impl TagSet {
     }
 }
 
-/// The owner's half of a tag set.
+/// Owner's half of a tag set.
 #[derive(Debug)]
 pub(crate) struct Tags {
     set: Arc<TagSet>,
-    /// The set's, one step nearer: what is said of each tag, and the busy words of an owned set; a shared one has none.
+    /// `info` and the busy words of `set`, cached to save a pointer. A shared set has no busy words.
     info: Arc<[AtomicU32]>,
     busy: Arc<[CachePadded<AtomicU64>]>,
-    /// Free bits of the word that tags are taken from; its own entry of `free` is out of date.
+    /// Free bits of `word`. The entry of `free` for that word is out of date.
     current: u64,
-    /// That word.
+    /// Word that tags are taken from.
     word: usize,
-    /// Owned set: the free bits of each word. Shared set: bits taken ahead.
+    /// Owned set: free bits of each word. Shared set: bits taken ahead.
     free: Box<[u64]>,
-    /// The bits of each word that are tags.
+    /// Mask of the bits in each word that stand for tags. The last word may have bits beyond the depth.
     all: Box<[u64]>,
-    /// Other words whose busy bits changed since they were published.
+    /// Mask of words other than `word` whose busy bits changed since they were published.
     dirty: u64,
     shared: bool,
     /// The ring's number in a shared set.
     id: u32,
     word_hint: u32,
-    /// Tags of a shared set that this ring has taken and not freed.
+    /// Number of tags of a shared set that this ring has taken and not freed.
     held: u32,
-    /// The ring wanted one of them the last time, and got none.
+    /// True if the ring's last attempt to take a tag of a shared set failed.
     hungry: bool,
 }
 
@@ -175,7 +175,7 @@ impl Tags {
         }
     }
 
-    /// Takes the lowest free tag; `ahead` is how many more the batch is expected to want.
+    /// Takes the lowest free tag. `ahead` is the number of tags that the batch is expected to need.
     #[inline(always)]
     pub(crate) fn take(&mut self, ahead: u32) -> Option<u16> {
         if self.current == 0 && !self.next_word(ahead) {
@@ -186,14 +186,14 @@ impl Tags {
         Some((self.word as u32 * 64 + bit) as u16)
     }
 
-    /// Whether the next `take` gives a tag; a shared set is asked for up to `ahead` of them.
+    /// Returns true if the next `take` succeeds. Takes up to `ahead` tags of a shared set to achieve that.
     #[inline]
     pub(crate) fn ensure(&mut self, ahead: u32) -> bool {
         self.current != 0 || self.next_word(ahead)
     }
 
-    /// Goes to the lowest word with free bits; a shared set without any is asked for up to `ahead`. False when there is
-    /// none.
+    /// Switches to the lowest word with free bits. Without any, takes up to `ahead` tags of a shared set. Returns false
+    /// if there are none.
     #[cold]
     fn next_word(&mut self, ahead: u32) -> bool {
         self.switch_to(self.free.len());
@@ -216,7 +216,7 @@ impl Tags {
         found.is_some()
     }
 
-    /// Makes `word` the one that tags are taken from; the number of words stands for none.
+    /// Makes `word` the one that tags are taken from. The number of words stands for no word.
     fn switch_to(&mut self, word: usize) {
         if let Some(entry) = self.free.get_mut(self.word) {
             *entry = self.current;
@@ -226,14 +226,14 @@ impl Tags {
         self.current = self.free.get(word).copied().unwrap_or(0);
     }
 
-    /// What is to be said of a request that is gathered (I5).
+    /// Returns the info word of a newly gathered request: op, partition, and LIVE for an owned set (I5).
     #[inline]
     pub(crate) fn info_of(&self, op: Op, part: u16) -> TagInfo {
         let live = if self.shared { 0 } else { LIVE };
         TagInfo(live | op as u32 | u32::from(part) << PART_SHIFT)
     }
 
-    /// The tag's request is accounted: the driver has it, or the block layer holds it back.
+    /// Marks the tag's request as accounted, with the block layer (`held`) or the driver.
     #[cold]
     pub(crate) fn set_held(&self, tag: u16, held: bool) {
         let info = &self.info[usize::from(tag)];
@@ -242,7 +242,7 @@ impl Tags {
         info.store(info.load(Ordering::Relaxed) & !(LIVE | HELD) | state, Ordering::Relaxed);
     }
 
-    /// Says what the tag's request is (I2).
+    /// Stores the info of the tag's request (I2).
     #[inline(always)]
     pub(crate) fn set_info(&self, tag: u16, info: TagInfo) {
         // Relaxed: published by `publish`; for a shared set, whose bit is set already, by `publish_words`, before the
@@ -250,8 +250,8 @@ impl Tags {
         self.info[usize::from(tag)].store(info.0, Ordering::Relaxed);
     }
 
-    /// Takes the lowest free tag and shows to readers what it stands for, for a request that goes to the driver now.
-    /// `None` unless it is an owned set where only the word that tags are taken from has changed, and has a free one.
+    /// Takes the lowest free tag and publishes its info at once, for a request that goes to the driver now. Returns
+    /// `None` unless the set is owned, no other word has changed since it was published, and `word` has a free bit.
     #[inline(always)]
     pub(crate) fn take_alone(&mut self, info: TagInfo) -> Option<u16> {
         let (word, current) = (self.word, self.current);
@@ -269,7 +269,7 @@ impl Tags {
         Some(tag as u16)
     }
 
-    /// Frees the tag that [`Tags::take_alone`] gave last, when none was taken or freed since.
+    /// Frees the tag that [`Tags::take_alone`] returned last. No tag was taken or freed since.
     #[inline(always)]
     pub(crate) fn free_alone(&mut self, tag: u16) {
         let bit = 1 << (tag & 63);
@@ -281,8 +281,8 @@ impl Tags {
         }
     }
 
-    /// The lowest free tags that follow each other, `most` at most; none when the word that tags are taken from has
-    /// none. They stay free until [`Tags::took`].
+    /// Returns at most `most` of the lowest free tags that are consecutive. Empty if `word` has no free bit. They stay
+    /// free until [`Tags::took`].
     #[inline(always)]
     pub(crate) fn row(&self, most: usize) -> TagRow<'_> {
         let first = self.current.trailing_zeros();
@@ -291,7 +291,7 @@ impl Tags {
         TagRow { first: first as u16, info: self.info.get(first..first + many as usize).unwrap_or_default() }
     }
 
-    /// Takes so many of the tags of the row that was asked for last, from the first on.
+    /// Takes the first `many` tags of the row that was returned last.
     #[inline(always)]
     pub(crate) fn took(&mut self, many: u32) {
         debug_assert!(many <= 64 && many <= self.current.count_ones(), "no more than were free");
@@ -299,12 +299,12 @@ impl Tags {
         self.current &= !(low_bits(many) << first);
     }
 
-    /// Makes what was taken visible to readers, before the requests go to the driver. False, and nothing is done, when
-    /// [`Tags::publish_words`] must.
+    /// Publishes the taken tags to readers, before the requests go to the driver. Returns false, without any effect, if
+    /// [`Tags::publish_words`] is needed.
     #[inline(always)]
     pub(crate) fn publish(&mut self) -> bool {
         match self.busy.get(self.word) {
-            // As it is for small batches: one word has changed.
+            // The usual case for small batches: one word has changed.
             Some(busy) if self.dirty == 0 => {
                 // Release: as in `publish_words`.
                 busy.store(!self.current & self.all[self.word], Ordering::Release);
@@ -314,12 +314,12 @@ impl Tags {
         }
     }
 
-    /// Has the next [`Tags::publish`] leave it to [`Tags::publish_words`].
+    /// Makes the next [`Tags::publish`] return false.
     pub(crate) fn publish_by_words(&mut self) {
         self.dirty |= 1 << self.word;
     }
 
-    /// Makes visible all that was taken; those are the tags of `batch`, but for one at most, the flush request's.
+    /// Publishes all taken tags. `batch` contains them, and possibly the flush request's.
     #[inline(never)]
     pub(crate) fn publish_words(&mut self, batch: &[u16]) {
         let mut dirty = std::mem::take(&mut self.dirty) | 1 << self.word;
@@ -338,11 +338,11 @@ impl Tags {
         }
     }
 
-    /// Frees the tags of one word.
+    /// Frees tags of one word.
     #[inline(always)]
     pub(crate) fn free_batch(&mut self, word: usize, mask: u64) {
         match self.busy.get(word) {
-            // As it is for small batches: tags are taken from this word.
+            // The usual case for small batches: tags are taken from the same word.
             Some(busy) if self.word == word => {
                 debug_assert_eq!(self.current & mask, 0, "a tag is freed once");
                 self.current |= mask;
@@ -353,7 +353,7 @@ impl Tags {
         }
     }
 
-    /// Frees tags of another word than tags are taken from, or of a shared set.
+    /// Frees tags of a word other than `word`, or of a shared set.
     #[inline(never)]
     fn free_other(&mut self, word: usize, mask: u64) {
         match &self.set.kind {
@@ -362,12 +362,12 @@ impl Tags {
                 self.dirty |= 1 << self.word;
                 debug_assert_eq!(self.free[word] & mask, 0, "a tag is freed once");
                 self.free[word] |= mask;
-                // Low tags first: few requests then stay in few cache lines.
+                // Low tags first, so that few requests stay within few cache lines.
                 self.word = self.word.min(word);
                 self.current = self.free[self.word];
-                // Relaxed, the load: an owned word has one writer. What is only gathered stays invisible (I5).
+                // Relaxed, the load: an owned word has one writer. Requests that are only gathered stay invisible (I5).
                 let left = busy[word].load(Ordering::Relaxed) & !mask;
-                // Release: what the requests did happened before they left; pairs with the load in `TagSet::busy`.
+                // Release: the effects of the requests come before their end; pairs with the load in `TagSet::busy`.
                 busy[word].store(left, Ordering::Release);
             }
             Kind::Shared(shared) => {
@@ -411,13 +411,13 @@ impl Tags {
         }
     }
 
-    /// Whether other rings take their tags from the same set.
+    /// Returns true if other rings take their tags from the same set.
     #[inline]
     pub(crate) fn is_shared(&self) -> bool {
         self.shared
     }
 
-    /// Gives back what a shared set granted ahead and nobody used; at the end of a plug.
+    /// Returns tags of a shared set that were taken ahead and not used. Called at the end of a plug.
     #[inline]
     pub(crate) fn return_unused(&mut self) {
         if self.shared {
@@ -438,8 +438,8 @@ impl Tags {
         }
     }
 
-    /// Asks to be woken when another ring frees a tag of a shared set. True: asked, now try once more before sleeping.
-    /// False for an owned set, whose tags only the owner frees.
+    /// Requests a wake-up when another ring frees a tag of a shared set. Returns true if so; the caller then retries
+    /// once before it sleeps. Returns false for an owned set, whose tags only the owner frees.
     pub(crate) fn ask_for_wake_up(&self, unparker: &Unparker) -> bool {
         let Kind::Shared(shared) = &self.set.kind else {
             return false;
@@ -460,16 +460,16 @@ impl Drop for Tags {
     }
 }
 
-/// Words of tags at most: the depth that `Limits::normalized` allows.
+/// Largest number of words of tags, which follows from the depth that `Limits::normalized` allows.
 const MAX_WORDS: usize = 64;
 
-/// The tags that a batch frees.
+/// Tags that a batch frees.
 #[derive(Debug)]
 pub(crate) struct Freed {
-    /// The word that is being gathered, and its tags.
+    /// Word whose tags are being collected in `mask`.
     word: u16,
     pub(crate) mask: u64,
-    /// A bit for each other word that has some.
+    /// Mask of other words with tags to free.
     words: u64,
     by_word: [u64; MAX_WORDS],
 }
@@ -487,7 +487,7 @@ impl Freed {
         self.mask |= 1 << (tag % 64);
     }
 
-    /// Makes the tag's word the one that is gathered.
+    /// Makes the tag's word the one that is collected.
     #[inline(always)]
     pub(crate) fn go_to(&mut self, tag: u16) {
         if tag / 64 != self.word {
@@ -506,10 +506,9 @@ impl Freed {
     }
 }
 
-/// Free tags that follow each other.
+/// Consecutive free tags.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TagRow<'a> {
-    /// The first of them.
     pub(crate) first: u16,
     info: &'a [AtomicU32],
 }
@@ -519,19 +518,19 @@ impl<'a> TagRow<'a> {
         self.info.len()
     }
 
-    /// What says of each of them what its request is.
+    /// Returns the info cell of each tag.
     #[inline(always)]
     pub(crate) fn infos(&self) -> impl Iterator<Item = InfoOf<'a>> {
         self.info.iter().map(InfoOf)
     }
 }
 
-/// What says of one tag what its request is.
+/// Info cell of one tag.
 #[derive(Debug)]
 pub(crate) struct InfoOf<'a>(&'a AtomicU32);
 
 impl InfoOf<'_> {
-    /// Says it, before the tag is [taken](Tags::took) (I2).
+    /// Stores the info of the tag's request before the tag is [taken](Tags::took) (I2).
     #[inline(always)]
     pub(crate) fn set(&self, info: TagInfo) {
         // Relaxed: as in `Tags::set_info`.

@@ -1,15 +1,15 @@
-//! Request timeouts, found by walking the tags: no timer per request, nothing stored when an I/O starts.
+//! Request timeouts, found by walking the tags: no timer per request, and nothing stored when an I/O starts.
 //!
-//! Owns the walk. Each walk looks at every request that has bios. The first walk that meets a request (a tag and its
-//! generation) notes the time; a later walk that meets the same request `timeout` after the note calls it overdue,
-//! again every `timeout`. So a request is overdue between one and one and a quarter timeouts after its start, never
-//! earlier. Who calls for a walk later than it is due makes that later: a ring that sleeps wakes for it, and one that
-//! only polls looks every [`LOOKS`]th of the time between two walks ([`NextLook`]).
+//! Owns the walk, which looks at every request in use. The first walk that finds a request (a tag and its generation)
+//! stores the time. A walk that finds the same request at least `timeout` later reports it as overdue, and again after
+//! every `timeout`. A request is therefore overdue between one and one and a quarter timeouts after its start, never
+//! earlier. A walk that runs late makes that later: a ring that sleeps wakes up for it, and one that only polls checks
+//! every [`LOOKS`]th of the time between two walks ([`NextLook`]).
 //!
 //! Invariants:
 //! - I1: deadlines compare `PreciseTs` that were read in the walk itself; no cached time is involved.
-//! - I2: the walk runs on the ring's thread like every completion, so a request either completes or is overdue.
-//! - I3: the driver is asked only about requests that it has: not about those that are gathered or that it refused.
+//! - I2: the walk runs on the ring's thread, as every completion does, so a request either completes or is overdue.
+//! - I3: the driver is called only for requests that it has: not for those that are gathered or that it refused.
 
 use std::time::Duration;
 
@@ -17,39 +17,39 @@ use sheave_base::clock::{Clock, CoarseTs, PreciseTs};
 
 use crate::request::Request;
 
-/// Looks at the precise clock, for each walk, of a ring that polls.
+/// Number of times per walk period that a polling ring checks the precise clock.
 const LOOKS: u32 = 16;
 
-/// Time between two walks.
+/// Returns the time between two walks.
 fn period(timeout: Duration) -> Duration {
     (timeout / 4).max(Duration::from_millis(1))
 }
 
-/// When a ring that polls, and need not ever wait, asks the precise clock whether a walk is due. A poll that ended
-/// requests compares the stamp that it has of them, any other the cycle counter: neither reads a clock for it. What
-/// they say is a hint; I1 holds for the walk.
+/// Time at which a ring that polls and never waits next checks with the precise clock if a walk is due. A poll that
+/// ended requests compares their stamp, any other the cycle counter, so neither reads a clock for this. Both are hints;
+/// I1 holds for the walk.
 #[derive(Debug)]
 pub(crate) struct NextLook {
     at: CoarseTs,
-    /// The cycle counter at the last look.
+    /// Value of the cycle counter at the last check.
     cycles: u64,
     every: Duration,
     every_cycles: u64,
 }
 
 impl NextLook {
-    /// For a ring without devices.
+    /// Makes the value for a ring without devices.
     pub(crate) fn never() -> NextLook {
         NextLook { at: CoarseTs(u64::MAX), cycles: 0, every: Duration::MAX, every_cycles: u64::MAX }
     }
 
-    /// One more device, with this timeout.
+    /// Adds a device with this timeout.
     pub(crate) fn add(&mut self, clock: &Clock, timeout: Duration) {
         self.every = self.every.min(period(timeout) / LOOKS);
         self.restart(clock);
     }
 
-    /// The ring has looked.
+    /// Called after each check: computes the time of the next.
     pub(crate) fn restart(&mut self, clock: &Clock) {
         let every_ns = u64::try_from(self.every.as_nanos()).unwrap_or(u64::MAX);
         let (now, cycles) = clock.coarse_with_cycles();
@@ -57,7 +57,8 @@ impl NextLook {
         self.every_cycles = clock.ns_to_cycles(every_ns);
     }
 
-    /// `stamp` is of the requests that this poll has ended; if there are none, `cycles` is of the poll.
+    /// Returns true if a check is due. `stamp` is that of the requests that the poll has ended. Without any, `cycles`
+    /// is the cycle counter at the poll.
     #[inline(always)]
     pub(crate) fn is_due(&self, stamp: Option<CoarseTs>, cycles: u64) -> bool {
         match stamp {
@@ -74,7 +75,7 @@ struct Seen {
     live: bool,
 }
 
-/// The walk over the tags of one hardware context.
+/// Walk over the tags of one hardware context.
 #[derive(Debug)]
 pub(crate) struct TimeoutWalk {
     timeout: Duration,
@@ -104,7 +105,7 @@ impl TimeoutWalk {
         self.next
     }
 
-    /// Walks once; the tags that are overdue.
+    /// Runs one walk. Returns the tags of overdue requests.
     pub(crate) fn walk(&mut self, now: PreciseTs, rqs: &[Request], flush_running: bool) -> Vec<u16> {
         self.next = now.after(self.period);
         self.overdue.clear();

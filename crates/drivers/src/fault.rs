@@ -1,19 +1,19 @@
 //! `fault`: a layer over any other device that makes it fail, at random from a seed.
 //!
 //! Spec: `fault:seed=1,error=0.01,short=0.01,torn=0.01,delay=0.05,delay_time=1ms,dropped_flush=0.5,stuck=0.001,`
-//! `misdirect=0.001,ops=read|write|all,timeout=2s,over=SPEC`; docs/drivers/fault.md says what the keys mean.
+//! `misdirect=0.001,ops=read|write|all,timeout=2s,over=SPEC`; docs/drivers/fault.md explains the keys.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `plan` | the kinds of faults, their rates, the draw that decides about a request; how many there were |
-//! | `hw` | one ring's way into the device: what a decision does to a request |
+//! | `plan` | the kinds of faults, their rates, the draw that decides about a request, and the counts of faults |
+//! | `hw` | the hardware queue of one ring: applies decisions to requests |
 //!
 //! A [`Faulty`] lies over the driver of another queue and has a queue of its own. Requests, tags and statistics are
 //! those of its own queue; limits, capabilities and hardware queues are those of the lower driver. Requests without a
 //! fault pass unchanged. A device of several legs gets one such queue for each queue below.
 //!
-//! Invariant I1: a fault never makes a request end twice or not at all (D1 of [`driver`](sheave_blk::driver)): a stuck
-//! one is ended by the timeout walk or by the shutdown of its ring.
+//! Invariant I1: a request with a fault ends exactly once, as any other (D1 of [`driver`](sheave_blk::driver)): a stuck
+//! request is ended by the timeout walk or by the shutdown of its ring.
 
 mod hw;
 mod plan;
@@ -41,7 +41,7 @@ pub struct Faulty {
     lower: Arc<Queue>,
     plan: FaultPlan,
     faults: Faults,
-    /// Number of its queue among those of the device, which selects its random stream.
+    /// Number of this driver's queue among the queues of the device. Selects the random stream.
     number: u16,
 }
 
@@ -103,8 +103,8 @@ fn reach_on(queue: &Arc<Queue>, device: &Device) -> Vec<Range<u64>> {
     legs.map(|leg| leg.offset..leg.offset + leg.sectors).collect()
 }
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
-// SAFETY: D7: limits, size and queues are those of the device below; what is cut off is less than that.
+#[allow(unsafe_code)] // A driver vouches for the memory of its requests.
+// SAFETY: D7: limits, size and queues are those of the device below, and a cut request is shorter than the original.
 unsafe impl Driver for Faulty {
     fn limits(&self) -> Limits {
         self.lower.limits().clone()

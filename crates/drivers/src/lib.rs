@@ -11,8 +11,8 @@
 //! | `linear` | the specs of partitions and concatenations, which the block layer makes itself |
 //! | [`safe`] | drivers without unsafe code, and the adapter that makes them drivers |
 //! | [`spec`] | the grammar of specs |
-//! | [`registry`] | which kind of device is opened by which function |
-//! | [`reach`] | what a device opens by the names in its spec |
+//! | [`registry`] | the functions that open each kind of device |
+//! | [`reach`] | files, sockets and servers that a device opens by the names in its spec |
 //!
 //! [`open_device`] opens a device; a program with its own drivers adds them to a [`Registry`]. The block layer below
 //! depends on none of this: a driver of another crate has the same abilities as these. `docs/drivers/README.md` shows

@@ -10,7 +10,7 @@ use crate::partition_table::{self, Disk, Wanted};
 use crate::spec::Params;
 use crate::whole_read;
 
-/// How a partition is named.
+/// Forms of a spec that name a partition, for errors.
 const FORMS: &str = "Write partition:2,over=SPEC or partition:name=boot,over=SPEC for one of a partition table, and \
                      partition:start=1M,size=10M,over=SPEC for any other";
 

@@ -3,11 +3,11 @@
 //! Spec: `null:size=1T,latency=10us,complete=poll|timer|thread,depth=256,bs=512,timeout=30s`; `host_depth=N` sets one
 //! limit of N requests for all rings together; `keep=SIZE` keeps the first bytes (`keep`).
 //!
-//! | `complete` | who finishes a request, and when |
+//! | `complete` | end of a request |
 //! |---|---|
-//! | `poll` (default without latency) | the owner's next poll |
-//! | `timer` (default with latency) | the owner, when the latency has passed; a sleeping ring wakes for it |
-//! | `thread` | another thread, as an interrupt would: immediately, or when the latency has passed |
+//! | `poll` (default without latency) | at the next poll of its ring |
+//! | `timer` (default with latency) | by its ring, when the latency has passed; a sleeping ring wakes up for it |
+//! | `thread` | by another thread, as by an interrupt: immediately, or when the latency has passed |
 //!
 //! Reads leave the memory as it is (outside of the part that `keep` covers). Writes, flushes, discards and write-zeroes
 //! succeed.
@@ -62,7 +62,7 @@ pub struct Null {
     pub host_depth: Option<u16>,
 }
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+#[allow(unsafe_code)] // A driver vouches for the memory of its requests.
 // SAFETY: D7: there is no memory that a request could miss.
 unsafe impl Driver for Null {
     fn limits(&self) -> Limits {
@@ -106,11 +106,11 @@ unsafe impl Driver for Null {
     }
 }
 
-/// Queue whose requests are done when they arrive; the ring learns that by polling.
+/// Queue whose requests end in the call that passes them.
 #[derive(Debug)]
 struct Polled;
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+#[allow(unsafe_code)] // A driver vouches for the memory of its requests.
 // SAFETY: D1 to D6: no memory is touched; each token ends once, in the queue or on the thread that it was sent to.
 unsafe impl HwQueue for Polled {
     #[inline]
@@ -149,7 +149,7 @@ struct Timed {
     latency: Duration,
 }
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+#[allow(unsafe_code)] // A driver vouches for the memory of its requests.
 // SAFETY: D1 to D6: no memory is touched; each token ends once, in the queue or on the thread that it was sent to.
 unsafe impl HwQueue for Timed {
     fn queue_rqs(&mut self, list: &mut RqList, _: &mut RqTable<'_>, env: &mut HwEnv<'_>, _: &mut DoneList) {
@@ -226,7 +226,7 @@ fn complete_in_order(receive: &Receiver<(Instant, RemoteRq)>) {
     }
 }
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+#[allow(unsafe_code)] // A driver vouches for the memory of its requests.
 // SAFETY: D1 to D6: no memory is touched; each token ends once, in the queue or on the thread that it was sent to.
 unsafe impl HwQueue for Threaded {
     fn queue_rqs(&mut self, list: &mut RqList, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {

@@ -1,15 +1,15 @@
-//! Partition tables: GPT and MBR, as whoever had the disk before has left them.
+//! Partition tables of a disk: GPT and MBR.
 //!
-//! Owns the decoding: from a number or a name to a range of bytes. Does not read: it is given a function that does, so
-//! a fuzzer can be the disk. A table says what it likes, so everything is checked before it counts:
+//! Owns the decoding, from a number or a name to a range of bytes. Does not read the disk itself but calls a function
+//! of its caller, so that a fuzzer can stand in for the disk. The content of a table is not trusted:
 //!
-//! - T1: a range is in the device, and behind the table. Partitions of one table do not overlap; if two do, none is
-//!   given out, for nobody can say which is right.
+//! - T1: the range of a partition lies within the device and outside the table. If two partitions of a table overlap,
+//!   none is returned, because nothing shows which is right.
 //! - T2: every loop is bounded: [`MAX_ENTRIES`] entries of a GPT, [`MAX_LOGICAL`] logical partitions, whose chain must
-//!   not come to one place twice.
-//! - T3: a GPT counts if the checksums of its header and its entries are right. If those at the beginning are not, the
-//!   backup counts that the header names, or the one in the last block.
-//! - T4: numbers of blocks become bytes by checked arithmetic alone.
+//!   not lead to a block twice.
+//! - T3: a GPT is accepted if the checksums of its header and its entries are right. If those at the start of the disk
+//!   are wrong, the backup is used: the one that the header names, or else the one in the last block.
+//! - T4: block numbers are converted to bytes by checked arithmetic only.
 //!
 //! Addresses in a table are in logical blocks of the device, 512 to 4,096 bytes and more.
 
@@ -21,12 +21,12 @@ use std::fmt;
 
 pub use disk::{Disk, MAX_ENTRIES, MAX_ENTRY_BYTES, MAX_LOGICAL, Partition};
 
-/// The partition that is asked for.
+/// Number or name of the partition to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted<'a> {
-    /// By its number in the table, from 1 on; logical partitions of an MBR from 5 on, as Linux counts them.
+    /// Number in the table, from 1 on. Logical partitions of an MBR are numbered from 5 on, as in Linux.
     Number(u32),
-    /// By its name, which only a GPT has.
+    /// Name of the partition, which only a GPT has.
     Name(&'a str),
 }
 
@@ -39,11 +39,11 @@ impl fmt::Display for Wanted<'_> {
     }
 }
 
-/// All partitions of the table, in the order of their numbers.
+/// Returns all partitions of the table, in the order of their numbers.
 ///
 /// # Errors
 ///
-/// There is no table, the device cannot be read, or the table is damaged or contradicts itself: in words.
+/// The cause in words: there is no table, the device cannot be read, or the table is damaged or contradicts itself.
 pub fn partitions(disk: &mut Disk<'_>) -> Result<Vec<Partition>, String> {
     let first = disk.blocks(0, 512)?;
     let found = match mbr::Sector::new(&first) {
@@ -55,11 +55,11 @@ pub fn partitions(disk: &mut Disk<'_>) -> Result<Vec<Partition>, String> {
     Ok(found)
 }
 
-/// The partition that is asked for.
+/// Returns the partition with this number or name.
 ///
 /// # Errors
 ///
-/// As of [`partitions`]; or the table has no such partition, or several of that name.
+/// Those of [`partitions`]; the table has no such partition, or several of that name.
 pub fn find(disk: &mut Disk<'_>, wanted: Wanted<'_>) -> Result<Partition, String> {
     let all = partitions(disk)?;
     let is_it = |have: &&Partition| match wanted {

@@ -6,7 +6,7 @@
 //! without locks.
 //!
 //! Invariants:
-//! - I1: a request is done when [`HwQueue::queue_rqs`] returns; the ring learns that by polling.
+//! - I1: a request has ended when [`HwQueue::queue_rqs`] returns.
 //! - I2: the device has no cache of its own: a write that has ended is visible to the next read of any ring, so flush
 //!   and FUA do nothing. Nothing outlives the process.
 
@@ -27,8 +27,8 @@ use region::Region;
 /// File of the kernel that shows whether huge pages are enabled.
 const HUGE_PAGES_SWITCH: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
-/// Bytes on the device that are prefetched before the first request of a batch is executed, at most. Then each executed
-/// request prefetches the bytes of a later one, so that memory is read while the processor copies.
+/// Largest number of bytes of the device that are prefetched before the first request of a batch is executed. Each
+/// executed request then prefetches the bytes of a later one, so that memory is read while the processor copies.
 const AHEAD_BYTES: usize = 8 << 10;
 
 /// [`AHEAD_BYTES`] of an Intel processor: a batch of 32 sectors. Accesses to its second-level cache, such as the bytes
@@ -68,7 +68,7 @@ impl RamMemory {
     }
 }
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+#[allow(unsafe_code)] // A driver vouches for the memory of its requests.
 // SAFETY: D7: the size is that of the region that its queues reach.
 unsafe impl Driver for Ram {
     fn limits(&self) -> Limits {
@@ -98,7 +98,6 @@ unsafe impl Driver for Ram {
     }
 }
 
-/// Hardware queue of one ring.
 #[derive(Debug)]
 struct RamQueue {
     region: Arc<Region>,
@@ -106,7 +105,7 @@ struct RamQueue {
     ahead_bytes: usize,
 }
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+#[allow(unsafe_code)] // A driver vouches for the memory of its requests.
 // SAFETY: D1 to D6: bytes are moved in the call, by `Region`, which looks at the range itself; then the token ends.
 unsafe impl HwQueue for RamQueue {
     #[inline]

@@ -12,7 +12,7 @@
 //!
 //! let mut registry = Registry::standard();
 //! registry.register("tiny", |params| {
-//!     params.finish()?; // the kind knows no keys
+//!     params.finish()?; // the kind has no keys
 //!     open_device("ram:size=4k")
 //! })?;
 //! assert_eq!(registry.open("partition:start=512,over=tiny:")?.size_bytes(), 4096 - 512);

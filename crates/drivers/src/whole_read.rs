@@ -1,8 +1,7 @@
-//! A read of a device that is about to be opened, by whoever opens what stands on it.
+//! A blocking read of a device, while another device that stands on it is being opened.
 //!
-//! Owns the ring for it, which is there for that read alone. Blocks the caller until the device has answered: opening
-//! may.
-#![allow(unsafe_code)] // The memory of an I/O is vouched for by whoever sends it.
+//! Owns a ring for this read alone. Blocks the caller until the read has ended, which opening a device may do.
+#![allow(unsafe_code)] // The sender of an I/O vouches for its memory.
 
 use sheave_base::buf::Buf;
 use sheave_base::clock::Clock;
@@ -11,7 +10,7 @@ use sheave_blk::bio::{BVec, NO_FIXED_BUF, Op, SECTOR_SHIFT};
 use sheave_blk::ctx::{BioSpec, IoCtx, IoCtxOptions};
 use sheave_blk::{Device, DeviceError};
 
-/// The bytes from `start` on; both are in whole blocks.
+/// Reads `len` bytes from byte `start` on. Both are multiples of the logical block.
 pub(crate) fn read(device: &Device, start: u64, len: usize) -> Result<Vec<u8>, String> {
     let fail = |error: DeviceError| error.to_string();
     let bytes = u32::try_from(len).map_err(|_| format!("{len} bytes are too many for one read"))?;

@@ -57,18 +57,18 @@ pub(crate) const EARLY: &str = "the server answered a write before it had taken 
 
 #[cfg(test)]
 thread_local! {
-    /// Pieces that one send takes: kernels before 5.19 stop at any place when the socket is full.
+    /// Largest number of pieces that one send takes. Lowered to simulate kernels before 5.19, which stop at any place
+    /// when the socket is full.
     pub(crate) static MOST_PIECES: std::cell::Cell<usize> = const { std::cell::Cell::new(MAX_SEND) };
 }
 
-/// The phase of a connection.
 #[derive(Debug)]
 pub(crate) enum Phase {
     Empty,
     Connecting,
     Shaking(Box<Negotiation>),
     Up,
-    /// Given up, and operations on it have not ended.
+    /// Given up, while operations on the connection have not ended.
     Closing,
 }
 
@@ -80,11 +80,11 @@ pub(crate) struct Inbound {
     // `from..to`: the range of the request that is missing.
     pub(crate) from: usize,
     pub(crate) to: usize,
-    /// The read ends with this data.
+    /// True if the read ends with this data.
     pub(crate) done: bool,
 }
 
-/// The kind of an operation.
+/// Kind of an operation that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     Connect,
@@ -480,7 +480,7 @@ impl Conn {
         Ok(())
     }
 
-    /// Gives the connection away, if nothing is under way on it.
+    /// Gives up the connection to another owner, if nothing is under way on it.
     pub(crate) fn leave(&mut self) -> Option<First> {
         let quiet = self.is_up() && self.load == 0 && self.pieces.is_empty() && self.inbound.is_none();
         let fd = self.fd.take_if(|_| quiet && self.start == self.end)?;

@@ -30,7 +30,7 @@ use crate::socket::Stream;
 use crate::spec::{Place, Target};
 use crate::tls::Secure;
 
-/// Most extents that are kept at a time. The caller asks again from where they end.
+/// Largest number of extents that are kept at a time. The caller queries again from the end of the last one.
 const MAX_EXTENTS: usize = 1 << 16;
 /// Most queries for one list of extents.
 const MAX_ASKED: u32 = 64;
@@ -161,8 +161,8 @@ impl Control {
         }
     }
 
-    /// Finds the cause of an end during TLS. With TLS 1.3 a server checks its client's certificate after the client has
-    /// gone on, so its alert may be readable only after the error of a write.
+    /// Returns the cause for which a connection with TLS ended. With TLS 1.3 a server checks its client's certificate
+    /// after the client has gone on, so the server's alert may be readable only after the error of a write.
     fn why_it_ended(&mut self, ended: Ended, until: Instant) -> Ended {
         let error = match ended {
             Ended::Io(error) if self.secure.is_some() && error.kind() != io::ErrorKind::TimedOut => error,
@@ -180,7 +180,7 @@ impl Control {
         ))
     }
 
-    /// Uses the first connection, which no ring has taken.
+    /// Makes a control connection of the first connection, which no ring has taken.
     ///
     /// # Errors
     ///

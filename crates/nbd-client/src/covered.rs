@@ -15,7 +15,8 @@ impl Covered {
     pub(crate) fn add(&mut self, from: u32, to: u32) -> Result<(), &'static str> {
         let ranges = &mut self.0;
         let at = ranges.partition_point(|range| range.1 < from);
-        // The first range that ends at `from` or later. All that begin at `to` or before touch the new one.
+        // `at` is the first range that ends at `from` or later. From there on, the ranges that begin at `to` or before
+        // touch the new one.
         let touches = ranges[at..].iter().take_while(|range| range.0 <= to).count();
         let mut whole = (from, to);
         for &(start, end) in &ranges[at..at + touches] {

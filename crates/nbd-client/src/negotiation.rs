@@ -55,7 +55,7 @@ pub struct Export {
     pub name: Option<String>,
     /// The number of the metadata context for holes on this connection, if it was requested and exists.
     pub allocation: Option<u32>,
-    /// The connection uses TLS.
+    /// True if the connection uses TLS.
     pub secure: bool,
 }
 
@@ -106,18 +106,18 @@ enum Asked {
 pub struct Negotiation {
     wanted: String,
     tls: Wish,
-    /// The metadata context for holes is wanted.
+    /// True if the metadata context for holes is wanted.
     contexts: bool,
     asked: Asked,
     zeroes: bool,
     replies: u32,
     export: Export,
-    /// The server has sent size and flags.
+    /// True if the server has sent size and flags.
     told: bool,
 }
 
 impl Negotiation {
-    /// Returns a handshake for the export `wanted`. `contexts`: request the metadata context for holes too.
+    /// Makes a handshake for the export `wanted`. `contexts` is true to request the metadata context for holes too.
     pub fn new(wanted: &str, tls: Wish, contexts: bool) -> Negotiation {
         let export = Export {
             size: 0,

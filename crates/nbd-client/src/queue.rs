@@ -83,7 +83,7 @@ pub(crate) struct NbdQueue {
     cookies: u64,
     pause: Duration,
     overdue: bool,
-    /// The export is not what it was (C4).
+    /// True if the server has another export than the one that the device was opened on (C4).
     gone: bool,
 }
 
@@ -146,7 +146,8 @@ impl NbdQueue {
         }
     }
 
-    /// Handles a connection that could not be made. The first is tried again; others are done without.
+    /// Handles a connection that could not be made. The first connection is retried; without another one the ring goes
+    /// on.
     fn failed(&mut self, at: usize, why: &str, rqs: &mut Polled<'_>) {
         let words = self.shared.target.words();
         if at > 0 {
@@ -454,7 +455,8 @@ impl NbdQueue {
         if item.done { self.answered(slot, marked, rqs) } else { Ok(()) }
     }
 
-    /// Ends a request whose answer is complete. `marked`: a write of this batch has counted in `acked` already.
+    /// Ends a request whose answer is complete. `marked` is true if a write of this batch has counted in `acked`
+    /// already.
     fn answered(&mut self, slot: usize, marked: &mut bool, rqs: &mut Polled<'_>) -> Result<(), &'static str> {
         let Some(entry) = self.entries[slot] else { return Err(UNASKED) };
         let mut status = entry.failed.unwrap_or_default();
@@ -570,7 +572,7 @@ impl SafeQueue for NbdQueue {
     }
 
     /// Ends an overdue request. If it was sent, its late answer would have no owner, so the connections are given up.
-    /// The same if a connection is stuck in a send, behind which the request may have waited.
+    /// They are also given up if a connection is stuck in a send, behind which the request may have waited.
     fn timed_out(&mut self, rq: &mut Request<'_>) -> Step {
         let id = rq.id();
         if let Some(entry) = self.entries[id.slot()].take_if(|entry| entry.id == id) {

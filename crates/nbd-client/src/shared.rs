@@ -10,15 +10,15 @@
 //!
 //! Invariants:
 //! - S1: `acked` grows before the first write of a batch of replies ends; `clean` is a value that `acked` had when a
-//!   flush was sent that succeeded. Where they differ, there are writes that a server may lose.
+//!   flush was sent that succeeded. While they differ, there are writes that a server may lose.
 //! - S2: a ring that loses a connection of the present *epoch* begins the next. Replies to writes and flushes on a
 //!   connection of an earlier epoch are void: their ring reconnects and sends the requests again. Otherwise a write
 //!   could end, by bytes that the old server had still sent, after another ring has checked for lost writes.
 //! - S3: when an epoch ends with `acked` and `clean` apart, `losses` grows. Each ring's next flush fails once for it; a
 //!   ring that joins later fails one only if no flush has failed for it yet.
-//! - S4: all connections of an epoch are with one life of the server. A connection that comes up checks whether any
-//!   earlier one has ended, of whichever ring, and then ends the epoch: the ring of that one may not have seen it yet.
-//!   A server that ends closes its connections before it can be started again.
+//! - S4: all connections of an epoch are with one run of the server: a server that ends closes its connections before
+//!   it can be started again. A connection that comes up checks whether the server has closed any earlier connection of
+//!   the epoch, and if so ends the epoch, because the ring of the closed connection may not have seen that yet.
 //! - S5: while `acked` and `clean` are apart, some connection of the epoch is open: a ring that leaves hands over one
 //!   of its own, unless another is open or the epoch ends. A ring that joins takes it over, since some servers serve
 //!   one client at a time.
@@ -99,7 +99,7 @@ impl Shared {
         self.target.read_only || self.export.has(tflag::READ_ONLY)
     }
 
-    /// Admits a ring. Returns the losses that it need not report, since some flush has failed for them (S3).
+    /// Admits a ring. Returns the value of `losses` up to which some flush has failed, so that this ring need not (S3).
     pub(crate) fn join(&self) -> Result<u64, OnlyOne> {
         let multi = self.is_multi();
         let mut state = self.lock();
@@ -218,7 +218,7 @@ impl Shared {
         true
     }
 
-    /// Ends the epoch, unless it has ended: a connection of it is lost (S2).
+    /// Ends the epoch, unless it has ended already. Called when a connection of the epoch is lost (S2).
     pub(crate) fn lost(&self, epoch: u64, why: &str) {
         let mut state = self.lock();
         if state.epoch != epoch {

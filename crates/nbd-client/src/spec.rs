@@ -80,9 +80,9 @@ pub(crate) struct Target {
     pub(crate) timeout: Duration,
     pub(crate) connect: Duration,
     pub(crate) read_only: bool,
-    /// Use several connections although the server does not announce multi-conn.
+    /// True to use several connections although the server does not announce multi-conn.
     pub(crate) assume_multi: bool,
-    /// Copies query the block status, to skip holes.
+    /// True if copies query the block status, to skip holes.
     pub(crate) block_status: bool,
     pub(crate) tls: Option<Tls>,
 }

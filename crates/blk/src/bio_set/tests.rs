@@ -1,4 +1,4 @@
-//! The bio set against a plain model of it, operation by operation, and the cases that a review would ask about.
+//! The bio set against a plain model of it, operation by operation, and single cases.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,8 @@ use crate::bio::{BIO_CHILD, BIO_NOMERGE, BIO_WAITS, NO_FIXED_BUF, Op};
 
 const VEC: BVec = BVec { base: 0x1000, len: 512 };
 
-/// Sets every field to what no fresh bio has. Names them all, so that a new field does not compile until it is here.
+/// Sets every field to a value that no fresh bio has. Names all fields, so that a new one does not compile until it is
+/// added.
 fn poison(bio: &mut Bio) {
     let Bio { next, owner, sector, attrs, bytes, parent, table: _, inline, cookie: _, waited_from: _ } = bio;
     (*next, *owner, *sector, *bytes) = (BioId(77), 77, 77, 77);
@@ -23,7 +24,7 @@ fn poison(bio: &mut Bio) {
     (*bdev, *part, *nr_vecs, *fixed_buf, *remaining) = (77, 77, 3, 77, 77);
 }
 
-/// The bio is as new.
+/// Asserts that the bio is as new.
 fn assert_fresh(bio: &Bio, flags: u16) {
     let Bio { next, owner, sector, bytes, parent, .. } = bio;
     assert_eq!((*next, *owner, *sector, *bytes, *parent), (BioId::NONE, 0, 0, 0, BioId::NONE));
@@ -37,7 +38,7 @@ fn assert_fresh(bio: &Bio, flags: u16) {
 enum Step {
     Take,
     TakeReserve,
-    /// Gives the n-th live bio so many vectors.
+    /// Gives the n-th live bio this number of vectors.
     SetVecs(usize, usize),
     Put(usize),
 }
@@ -57,7 +58,7 @@ struct Live {
     vecs: usize,
 }
 
-/// A store that knows which bios it serves, and serves only so many at once.
+/// A store that tracks the bios it serves, and serves a limited number at once.
 #[cfg(sheave_lab)]
 #[derive(Debug)]
 struct Counted {
@@ -81,10 +82,10 @@ impl BioStore for Counted {
     }
 }
 
-/// What must be true of the set, whatever was done.
+/// Asserts the set's invariants after any sequence of operations.
 struct Model {
     set: BioSet,
-    /// What the store behind it has given, and how much that may be.
+    /// Bios that the store behind the set has given out, and their largest number.
     store: Option<(Arc<Mutex<BTreeSet<u32>>>, usize)>,
     capacity: u32,
     live: BTreeMap<u32, Live>,
@@ -178,7 +179,7 @@ proptest! {
         steps in prop::collection::vec(step(), 1..400),
     ) {
         let set = BioSet::new(capacity, max_cached);
-        // Only the lab's build has stores.
+        // Only builds for the lab have stores.
         let store = most.filter(|_| cfg!(sheave_lab)).map(|most| (Arc::new(Mutex::new(BTreeSet::new())), most));
         let mut model = Model { set, store, capacity, live: BTreeMap::new() };
         #[cfg(sheave_lab)]

@@ -1,10 +1,10 @@
-//! One owner, or several readers; in this process, whatever the driver.
+//! Claims: one owner, or several readers, within this process, with any driver.
 
 use super::*;
 use crate::Device;
 use crate::support::Puppet;
 
-/// A device of 1 MiB.
+/// Makes a device of 1 MiB.
 fn disk() -> Device {
     let mut puppet = Puppet::new();
     puppet.size = 1 << 20;

@@ -1,17 +1,18 @@
-//! The ring's side of its kernel ring: sending what drivers prepared, sleeping in it, and handing out what it
-//! completed. Also the end of a hardware context, which may have to wait for the kernel.
+//! The ring's use of its kernel ring: sends the operations that drivers prepared, sleeps in it, and passes on its
+//! completions. Also ends hardware contexts, which may have to wait for the kernel.
 //!
-//! Owns the order of these steps, not the kernel ring ([`KringSlot`](crate::kring_slot::KringSlot)).
+//! Owns the order of these steps, not the kernel ring itself ([`KringSlot`](crate::kring_slot::KringSlot)).
 //!
 //! Invariants:
-//! - K1: one system call a batch: `commit` or the wait sends what was prepared; polling enters only when the kernel
-//!   has completions to run, or when what was prepared waited through a whole poll and nobody sent it.
-//! - K2: whatever is waited for, a completion goes to the hardware context that it names, so that ending one context
-//!   loses nothing of the others.
-//! - K3: a hardware context goes away only after the kernel has given back all its memory.
-//! - K4: a kernel ring that refuses an enter for good has failed: the hardware contexts that use it are shut down like
-//!   those of a driver that has panicked, their I/O ends with an error once the kernel touches none of its memory (K3),
-//!   and what comes fails. A shortage of memory is no failure before it has lasted for [`LONGEST_SHORTAGE`].
+//! - K1: one system call per batch: `commit` or the wait sends the prepared operations. A poll enters the kernel only
+//!   if it has completions to run, or if prepared operations were left unsent through a whole poll.
+//! - K2: during any wait, each completion goes to the hardware context that it names, so that ending one context loses
+//!   no completion of the others.
+//! - K3: a hardware context is dropped only after the kernel has given back all its memory.
+//! - K4: a kernel ring that refuses an enter permanently has failed. The hardware contexts that use it are shut down
+//!   like those of a driver that has panicked: their I/O ends with an error once the kernel accesses none of its memory
+//!   (K3), and later I/O fails. A shortage of memory counts as failure only after it has lasted for
+//!   [`LONGEST_SHORTAGE`].
 
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -24,25 +25,25 @@ use crate::end_io::EndIo;
 use crate::ring_core::ALL_THE_TIME;
 use sheave_kring::{Completed, KernelRing, KringError};
 
-/// How long a ring that ends a hardware context sleeps at a time.
+/// Length of one sleep while a hardware context is being ended.
 const SHUTDOWN_ROUND: Duration = Duration::from_millis(100);
-/// How long a ring sleeps that cannot be woken by other threads (no wake-up armed).
+/// Length of one sleep when other threads cannot wake the ring, because its wake-up is not armed.
 const DEAF_ROUND: Duration = Duration::from_millis(1);
-/// How long a wait for several completions lets them gather before one is enough: so long is another thread not
-/// heard. Shorter than the scheduler's tick, the timer for it would cost more than the wake-ups that it saves.
+/// Time after which a wait for several completions is content with one. Bounds the delay of a wake-up by another
+/// thread. If it were shorter than the scheduler's tick, its timer would cost more than the wake-ups that it saves.
 pub(super) const GATHER: Duration = Duration::from_millis(10);
 
-/// The longest time for which the kernel may refuse requests for want of memory before the ring fails (K4).
+/// Time for which the kernel may refuse requests for lack of memory before the ring fails (K4).
 const LONGEST_SHORTAGE: Duration = Duration::from_secs(30);
-/// Refusals that are so far apart are of two shortages: between them the kernel took something.
+/// Refusals further apart than this belong to two shortages: the kernel accepted something between them.
 const SHORTAGE_GAP: Duration = Duration::from_secs(1);
 
-/// The ring's own operations on the kernel ring.
+/// User data of the ring's own operations on the kernel ring.
 const BELL: u64 = kernel_user_data(0, 0, KIND_RING);
 const ALARM: u64 = kernel_user_data(0, 1, KIND_RING);
 
 impl IoCtx {
-    /// Sends what the drivers prepared on the kernel ring, without waiting: one system call, if anything is there.
+    /// Sends the operations that drivers prepared on the kernel ring, without waiting. At most one system call.
     #[inline]
     pub fn commit(&mut self) {
         self.forgotten = false;
@@ -54,8 +55,8 @@ impl IoCtx {
         }
     }
 
-    /// The kernel refused an enter. What was prepared stays so, and the next enter tries again; unless that cannot help
-    /// (K4): then the next poll ends everything.
+    /// Handles a refused enter. The operations stay prepared and the next enter retries them, unless the failure is
+    /// permanent (K4); the next poll then ends everything.
     #[cold]
     #[inline(never)]
     fn enter_failed(&mut self, error: KringError) {
@@ -74,7 +75,7 @@ impl IoCtx {
         self.kernel_failed(error);
     }
 
-    /// From now on the kernel ring takes nothing (K4).
+    /// Marks the kernel ring as failed and stops all contexts that use it (K4).
     #[cold]
     fn kernel_failed(&mut self, error: KringError) {
         self.core.kring.failed.get_or_insert(error);
@@ -86,14 +87,14 @@ impl IoCtx {
         }
     }
 
-    /// Why the kernel ring takes nothing any more, if it has failed (K4).
+    /// Returns the error with which the kernel ring has failed, if it has (K4).
     #[inline]
     pub fn kernel_failure(&self) -> Option<&KringError> {
         self.core.kring.failed.as_ref()
     }
 
-    /// Gives a kernel ring up that has failed, when the kernel touches no memory for it any more (K3). What it has
-    /// completed is handed out before. False when nobody can tell when that is: then everything waits.
+    /// Closes a failed kernel ring once the kernel accesses no memory for it any more (K3). Passes on its completions
+    /// before. Returns false if it cannot be known that the kernel is done; the caller then has to wait.
     #[cold]
     fn give_up_kernel(&mut self) -> bool {
         self.poll_many();
@@ -106,19 +107,19 @@ impl IoCtx {
         true
     }
 
-    /// Whether drivers have prepared operations on the kernel ring that nobody has sent: a wait sends them.
+    /// Returns true if drivers have prepared operations on the kernel ring that are not sent yet. A wait sends them.
     #[inline]
     pub fn has_unsent(&self) -> bool {
         self.core.kring.ring.as_ref().is_some_and(|kring| kring.pending() > 0)
     }
 
-    /// Whether the next wait is for the kernel ring: there is nothing to spin for.
+    /// Returns true if the next wait sleeps in the kernel ring, so that spinning before it gains nothing.
     #[inline]
     pub fn waits_for_kernel(&self) -> bool {
         self.core.kring.ring.as_ref().is_some_and(|kring| kring.outstanding() > 0)
     }
 
-    /// Arms the alarm for `at`; false when it cannot be, or is armed for later.
+    /// Arms the kernel ring's timer for `at`. Returns false if that is not possible, or it is armed already.
     pub(super) fn arm_alarm(&mut self, at: PreciseTs, now: PreciseTs) -> bool {
         let Some(kring) = &mut self.core.kring.ring else { return false };
         if self.alarm_at.is_some() || kring.features().iopoll {
@@ -133,7 +134,7 @@ impl IoCtx {
     /// Waits in the kernel ring for I/O and for the parker's descriptor.
     pub(super) fn wait_kernel(&mut self, wanted: u32, timeout: Option<Duration>) {
         let Some(kring) = &mut self.core.kring.ring else { return };
-        // A ring that polls the device cannot wait for a descriptor, but nor does it sleep: it returns soon.
+        // A ring with IOPOLL cannot poll a descriptor. It does not sleep either, but returns soon.
         if !self.bell_armed && !kring.features().iopoll {
             make_room(kring);
             self.bell_armed = kring.prep_poll_fd(self.parker.fd().as_raw_fd(), BELL).is_ok();
@@ -142,7 +143,8 @@ impl IoCtx {
         self.sleep_in_kernel(wanted, timeout);
     }
 
-    /// Sleeps in the kernel ring until so much I/O has ended, or another thread rings; sends what was prepared.
+    /// Sends prepared operations and sleeps in the kernel ring until `wanted` operations have ended, or another thread
+    /// wakes the ring.
     #[inline]
     pub(super) fn sleep_in_kernel(&mut self, wanted: u32, timeout: Option<Duration>) {
         let Some(kring) = &mut self.core.kring.ring else { return };
@@ -158,14 +160,14 @@ impl IoCtx {
         } else {
             kring.enter_gather(wanted, GATHER, timeout)
         };
-        // Woken by another thread or not: the poll that follows looks everywhere anyway.
+        // The result is not needed: the poll that follows looks everywhere, woken by another thread or not.
         let _ = self.parker.cancel_sleep();
         if let Err(error) = entered {
             self.enter_failed(error);
         }
     }
 
-    /// Takes what the kernel ring has completed to the hardware contexts, and runs what it has to run.
+    /// Passes completions of the kernel ring to the hardware contexts, and runs pending kernel work.
     pub(super) fn poll_kernel(&mut self) {
         let Some(kring) = &mut self.core.kring.ring else { return };
         // No system call unless there is something to run (K1).
@@ -179,15 +181,15 @@ impl IoCtx {
         self.poll_many();
     }
 
-    /// Takes the only completion of the kernel ring to its hardware context; false, and nothing has changed, when there
-    /// are others, or none.
+    /// Passes the only completion of the kernel ring to its hardware context. Returns false, without any effect, if
+    /// there are several or none.
     #[inline(always)]
     pub(super) fn take_only(&mut self) -> bool {
         let only = self.core.kring.ring.as_mut().and_then(KernelRing::reap_only);
         only.inspect(|only| self.hand_out_row(&[*only])).is_some()
     }
 
-    /// Takes what the kernel ring has completed, several operations or none, to the hardware contexts.
+    /// Passes any number of completions of the kernel ring to the hardware contexts.
     #[inline(never)]
     fn poll_many(&mut self) {
         let Some(kring) = &mut self.core.kring.ring else { return };
@@ -198,13 +200,13 @@ impl IoCtx {
         self.events = events;
     }
 
-    /// Takes completions to the hardware contexts (K2), those of one in a row at once.
+    /// Passes completions to the hardware contexts (K2), in one call for consecutive ones of one context.
     #[inline]
     fn hand_out(&mut self, events: &[Completed]) {
         let mut rest = events;
         while let [first, ..] = rest {
             let first = first.user_data;
-            // All of one, nearly always: found without a branch for each.
+            // Nearly always all belong to one context. The fold finds that out without a branch for each.
             let others = rest.iter().fold(0, |others, event| others | (event.user_data ^ first));
             let many = if whose(others) == 0 {
                 rest.len()
@@ -217,7 +219,7 @@ impl IoCtx {
         }
     }
 
-    /// Takes completions to the hardware context that all of them name.
+    /// Passes completions that all name the same hardware context to it.
     #[inline(always)]
     fn hand_out_row(&mut self, row: &[Completed]) {
         let [first, ..] = row else { return };
@@ -236,7 +238,7 @@ impl IoCtx {
         }
     }
 
-    /// The bell or the alarm has rung.
+    /// Handles a completion of the ring's own wake-up poll or timer.
     #[cold]
     fn own_events(&mut self, events: &[Completed]) {
         for event in events {
@@ -250,7 +252,7 @@ impl IoCtx {
         }
     }
 
-    /// Sends what was left prepared by two polls in a row (K1).
+    /// Sends operations that were left prepared by two polls in a row (K1).
     #[inline]
     pub(super) fn send_forgotten(&mut self) {
         let Some(kring) = &self.core.kring.ring else { return };
@@ -261,7 +263,8 @@ impl IoCtx {
         }
     }
 
-    /// Ends a hardware context: cancels what never reached the driver, waits for what the device may still touch.
+    /// Ends a hardware context: cancels requests that the driver never got, and waits for those whose memory the device
+    /// may still access.
     pub(super) fn end_hctx(&mut self, index: usize, end: &mut impl EndIo) {
         loop {
             let of_others = self.lasting_beside(index);
@@ -281,15 +284,16 @@ impl IoCtx {
         }
     }
 
-    /// Operations of the kernel ring that other hardware contexts have, and those on sockets, as far as they need not
-    /// end by themselves. What has come of them was handed out, so they are as many as the kernel ring counts of them.
+    /// Returns the number of operations on the kernel ring that may never end by themselves and belong to other
+    /// hardware contexts or to sockets. All their completions were passed on before, so the kernel ring counts the same
+    /// operations.
     fn lasting_beside(&self, index: usize) -> u32 {
         let others = self.hctxs.iter().enumerate().filter(|(other, _)| *other != index);
         let lasting = others.filter_map(|(_, hctx)| hctx.as_ref()).map(|hctx| hctx.lasting_in_kernel());
         self.socket_ops + lasting.sum::<u32>()
     }
 
-    /// Waits for what a hardware context that ends has elsewhere.
+    /// Waits until I/O of an ending hardware context, on the devices below or in the kernel, has made progress.
     fn wait_ended(&mut self, index: usize, end: &mut impl EndIo) {
         if self.core.stacked & 1 << index != 0 {
             self.end_lower_io(index, end);
@@ -298,8 +302,8 @@ impl IoCtx {
         }
     }
 
-    /// Shuts the queues down whose drivers have panicked, and fails all that they had; waits for what the kernel ring
-    /// has of them. Their hardware contexts stay, and fail what comes.
+    /// Shuts down the queues of drivers that have panicked, and fails all their requests. Waits for their operations on
+    /// the kernel ring. The hardware contexts stay, and fail later requests.
     #[cold]
     #[inline(never)]
     pub(super) fn close_broken(&mut self, end: &mut impl EndIo) {
@@ -329,7 +333,8 @@ impl IoCtx {
                 let has_nothing = kring.in_flight_io() == 0;
                 self.poll_kernel();
                 if let Err(error) = entered {
-                    // With nothing in the kernel there is nothing to wait for.
+                    // Without I/O in the kernel there is nothing to wait for, so the failure counts as permanent at
+                    // once.
                     if has_nothing {
                         self.kernel_failed(error)
                     } else {
@@ -345,16 +350,16 @@ impl IoCtx {
     }
 }
 
-/// The hardware context and the kind that a completion names: its user data without tag and generation.
+/// Returns the hardware context and the kind in a completion's user data, without tag and generation.
 #[inline(always)]
 const fn whose(user_data: u64) -> u64 {
     user_data << GENERATION_BITS >> (GENERATION_BITS + 16)
 }
 
-/// Has room for one operation of the ring's own, in a queue that a batch may have filled.
+/// Makes room in the submission queue for one of the ring's own operations, since a batch may have filled it.
 pub(super) fn make_room(kring: &mut KernelRing) {
     if kring.space() == 0 {
-        // A refusal leaves it full, which is what the caller then finds.
+        // A refused enter leaves the queue full. The caller then gets an error when it prepares its operation.
         let _ = kring.enter(0, None);
     }
 }

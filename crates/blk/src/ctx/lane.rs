@@ -1,8 +1,8 @@
-//! Lanes: plain I/O of one kind to one device, one after the other, with what they share looked up once.
+//! Lanes: a series of plain I/Os of one kind to one device, for which their common values are looked up once.
 //!
-//! Owns the shortcut from a checked read or write of one piece of memory to its request, past the mapping of devices
-//! to legs. What is not plain goes through [`IoCtx::submit`]; both end in the same hardware context. What a submitter
-//! says of plain I/O is in `plain_io`.
+//! Owns the shortcut from a checked read or write of one piece of memory to its request, without the mapping of devices
+//! to legs. I/O that is not plain goes through [`IoCtx::submit`]; both end in the same hardware context. The data types
+//! are in `plain_io`.
 
 use sheave_base::sync::Arc;
 
@@ -15,11 +15,11 @@ use crate::ring_core::Core;
 
 pub use crate::plain_io::{Alone, BufferedIo, LaneId, PlainIo, PlainKind, PlainRunOf, RunItem};
 
-/// The way of bios to a device that is one leg. For one ring, as long as the device is attached there: afterwards, and
-/// with any other ring, it leads nowhere.
+/// Target of plain I/O: the hardware context of a device with one leg. Valid for the ring that made it, while the
+/// device is attached there; rejected otherwise.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
-    /// Of the hardware context that it leads to.
+    /// Key of the hardware context (`Hctx::key`).
     key: u64,
     hctx: u16,
     part: u16,
@@ -27,20 +27,20 @@ pub struct Route {
 }
 
 impl Route {
-    /// Where the device begins on its queue, in sectors.
+    /// Returns the first sector of the device on its queue.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// What [`IoCtx::send_alone`] knows the lanes of this way and kind by.
+    /// Returns the id of the lane for this route and `kind`, for [`IoCtx::send_alone`].
     #[must_use]
     pub fn lane_id(&self, kind: PlainKind) -> LaneId {
         LaneId::new(self.part, kind)
     }
 }
 
-/// Plain I/O to one device; see [`IoCtx::lane`]. Its end, or its drop, hands on what it gathered.
+/// Lane opened by [`IoCtx::lane`]. Finishing or dropping it passes on the gathered requests.
 #[derive(Debug)]
 pub struct Lane<'a> {
     hctx: &'a mut Hctx,
@@ -49,16 +49,16 @@ pub struct Lane<'a> {
 }
 
 impl Lane<'_> {
-    /// Submits a read or write of one piece of memory, to a range that the caller has checked against the device's
-    /// size; false when no bio is free. Otherwise as [`IoCtx::submit`].
+    /// Submits a read or write of one piece of memory. The caller has checked its range against the device's size.
+    /// Returns false if no bio is free. Otherwise like [`IoCtx::submit`].
     #[inline(always)]
     pub fn submit(&mut self, owner: u32, sector: u64, vec: BVec) -> bool {
         self.hctx.add_plain(self.core, owner, sector + self.offset, vec)
     }
 
-    /// Submits I/Os as plain records, `most` at most, each of which [`EndIo`] brings back once: as many
-    /// as can start now without waiting; how many. `from` gives them in order, from that number on; it may be asked
-    /// for one twice. Their ranges and their memory are as in [`Lane::submit`].
+    /// Submits at most `most` I/Os as plain records, as long as they can start without waiting. Returns the number
+    /// submitted. Each ends once through [`EndIo`]. `from(n)` returns an iterator over the I/Os from number `n` on; it
+    /// may produce the same one twice. Ranges and memory are as in [`Lane::submit`].
     #[inline(always)]
     pub fn submit_run<I>(&mut self, run: PlainRunOf, most: usize, from: impl Fn(usize) -> I + Copy) -> usize
     where
@@ -67,13 +67,13 @@ impl Lane<'_> {
         self.hctx.add_run(self.core, run, self.offset, most, from)
     }
 
-    /// Size of the device in sectors, now.
+    /// Returns the current size of the device in sectors.
     #[inline(always)]
     pub fn sectors(&self) -> u64 {
         self.hctx.capacity.sectors()
     }
 
-    /// Ends the lane: what it gathered goes to the driver with the plug, or now when none is open.
+    /// Ends the lane. Its requests go to the driver with the plug, or now if none is open.
     #[inline(always)]
     pub fn finish(self) {}
 }
@@ -86,7 +86,7 @@ impl Drop for Lane<'_> {
 }
 
 impl IoCtx {
-    /// The way of bios to a device that is one leg, for [`IoCtx::lane`].
+    /// Returns the route to a device with one leg, for [`IoCtx::lane`]; `None` for devices with several.
     pub fn route(&self, bdev: u16) -> Option<Route> {
         match self.bdevs.get(usize::from(bdev))?.as_ref()?.legs.as_slice() {
             [leg] => {
@@ -97,15 +97,15 @@ impl IoCtx {
         }
     }
 
-    /// A place to count plain records of one owner that go this way; none when it leads nowhere.
+    /// Returns a slot in the statistics for one owner's plain records on this route; `None` if the route is not valid.
     pub fn record_seat(&self, route: Route) -> Option<RecordSeat> {
         let hctx = self.hctxs.get(usize::from(route.hctx))?.as_ref()?;
         (hctx.key() == route.key).then(|| RecordSeat::new(Arc::clone(&hctx.shared), hctx.known_part(route.part)))
     }
 
-    /// Sends one I/O alone to its driver, as a plain record. Its range and its memory are as in [`Lane::submit`]. It
-    /// has to go by a lane in a plug where one is open already, where the lane before was of another kind, and where
-    /// the device has not so many sectors now.
+    /// Sends one I/O to its driver at once, as a plain record. Its range and memory are as in [`Lane::submit`]. Returns
+    /// `Alone::No` if it must go through a lane in a plug: a plug is open, the last lane was of another kind, or the
+    /// device's size is not `sectors` any more.
     #[inline(always)]
     pub fn send_alone(
         &mut self,
@@ -125,7 +125,7 @@ impl IoCtx {
         hctx.send_alone(&mut self.core, run, route.offset, io, end)
     }
 
-    /// A lane: plain I/O of one kind to one device, one after the other, with what they share looked up once.
+    /// Opens a lane. Returns `None` if the route is not valid any more.
     #[inline(always)]
     pub fn lane(&mut self, route: Route, kind: PlainKind) -> Option<Lane<'_>> {
         let hctx = self.hctxs.get_mut(usize::from(route.hctx))?.as_deref_mut()?;

@@ -1,14 +1,14 @@
-//! Devices of several legs: a bio is cut where it crosses from one leg to the next, a flush goes to all.
+//! Devices with several legs: a bio that crosses from one leg to the next is cut there, and a flush goes to all.
 //!
-//! Owns the bios for which no bio was left to cut them: they are *starved* and go on with the next poll or wait, in
-//! order. Invariants of the parent; and
+//! Owns the *starved* bios, for whose pieces no bio was free. They go on in order with the next poll or wait.
+//! Invariants of the parent, and
 //!
-//! - L2: a list of legs is refreshed before anything is sent by it, so what is beyond an extension never goes to the
-//!   leg that was last before it, and a flush goes to all.
-//! - L1 (progress): a piece may have to be cut again by its queue, so cutting here leaves [`LEAVE`] bios in the
-//!   reserve. What takes those is in a driver's hands and comes back without needing another bio.
+//! - L2: the list of legs is refreshed before a bio is sent by it, so that sectors of an extension never go to the leg
+//!   that was last before, and a flush reaches all legs.
+//! - L1 (progress): the queue of a piece may have to cut it again, so cutting here leaves [`LEAVE`] bios in the
+//!   reserve. A bio taken from those is in a driver and comes back without needing another one.
 //!
-//! Called by `IoCtx::submit` for what is not a single leg, by `poll` and by `wait`.
+//! Called by `IoCtx::submit` for devices that are not a single leg, by `poll` and by `wait`.
 
 use sheave_base::status::Status;
 
@@ -22,7 +22,7 @@ use crate::stack::MAX_LEVELS;
 const LEAVE: u32 = crate::bio_set::RESERVE / 2;
 
 impl IoCtx {
-    /// A bio beyond the only leg of its device, or of one that is more than that leg by now.
+    /// Handles a bio beyond the end of the only leg, or for a device that was extended since.
     #[cold]
     pub(super) fn remap_extended(&mut self, id: BioId) {
         let bdev = self.bdevs.get(usize::from(self.core.bios[id].bdev));
@@ -32,7 +32,7 @@ impl IoCtx {
         }
     }
 
-    /// Sends the bio to its legs, now or when there are bios for it.
+    /// Sends the bio to its legs, now or when bios are free for its pieces.
     #[cold]
     pub(super) fn remap_legs(&mut self, id: BioId) {
         let bdev = self.core.bios[id].bdev;
@@ -44,8 +44,8 @@ impl IoCtx {
         }
     }
 
-    /// Looks at the legs of a device again if it was extended since the last look. Those that stay keep their hardware
-    /// contexts: one is open as long as any leg is on its queue.
+    /// Reopens the legs of a device if it was extended since the last call. Legs that stay keep their hardware
+    /// contexts, because the new list uses them before the old one gives them up.
     fn refresh_legs(&mut self, number: u16) -> Result<(), DeviceError> {
         let Some(Some(bdev)) = self.bdevs.get(usize::from(number)) else { return Ok(()) };
         if bdev.version == bdev.device.version() {
@@ -58,10 +58,10 @@ impl IoCtx {
         Ok(())
     }
 
-    /// Tries again to send what had no bios for its pieces.
+    /// Retries bios that had no free bios for their pieces.
     #[cold]
     pub(super) fn retry_starved(&mut self) {
-        // What was sent may make a driver want something of the devices below it: a round for each level.
+        // The I/O just sent may make a driver send more to the devices below it, so one round per level.
         for _ in 0..=MAX_LEVELS {
             if !self.retry_once() {
                 break;
@@ -69,7 +69,7 @@ impl IoCtx {
         }
     }
 
-    /// Whether stacked drivers want more now.
+    /// Sends starved bios. Returns true if stacked drivers have more to send now.
     fn retry_once(&mut self) -> bool {
         let mut starved = self.core.starved.take();
         while let Some(id) = starved.pop(&mut self.core.bios) {
@@ -83,13 +83,14 @@ impl IoCtx {
                 break;
             }
         }
-        // What drivers want of devices below goes first.
+        // I/O of stacked drivers to the devices below goes first, because bios above wait for it.
         let more = !self.core.starved.is_empty();
         self.core.starved.append(&mut self.core.bios, &mut starved);
         more
     }
 
-    /// False when the bios ran out, with what is left still in the bio.
+    /// Sends the bio, cut into pieces at the ends of legs. Returns false if no bios are free, with the rest still in
+    /// it.
     fn send_pieces(&mut self, id: BioId) -> bool {
         loop {
             let bio = &self.core.bios[id];
@@ -129,8 +130,8 @@ impl IoCtx {
         }
     }
 
-    /// A child for every hardware context under the device; the flush ends when they have. Its `sector`, which a flush
-    /// has no use for, is the mask of those that still get one.
+    /// Sends a child flush to every hardware context under the device; the flush ends when all of them have. If bios
+    /// run out, its `sector`, which a flush does not use, holds the mask of contexts that still need one.
     fn send_flushes(&mut self, id: BioId) -> bool {
         let bio = &self.core.bios[id];
         let mut left = bio.sector;

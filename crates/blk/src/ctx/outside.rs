@@ -1,16 +1,16 @@
-//! Waiting from outside: an event loop that is not the ring's own waits for a descriptor, and then calls the ring.
+//! Waiting from outside: an event loop that is not the ring's own polls a descriptor and then calls the ring.
 //!
-//! Owns the order of the steps; the descriptor is of [`outside`](crate::outside).
+//! Owns the order of the steps. The descriptor is in [`outside`](crate::outside).
 //!
-//! The protocol is the parker's event count (`sheave_base::parker`): announce the sleep, look once more, then wait.
-//! The announcement stays until the next [`IoCtx::prepare_wait`] or until the ring itself sleeps, each of which takes
-//! the rings that came meanwhile: so the descriptor is readable from the first ring on until then.
+//! The protocol is the parker's event count (`sheave_base::parker`): announce the sleep, check once more, then wait.
+//! The announcement stays until the next [`IoCtx::prepare_wait`], or until the ring itself sleeps. Both consume the
+//! wake-ups that came meanwhile, so the descriptor is readable from the first wake-up until then.
 //!
 //! Invariants:
-//! - O1: between an announcement and the next call of the ring, whatever may give the ring something to do makes the
-//!   descriptor readable, or has a time that the announcement told.
-//! - O2: where the descriptor cannot have all of them (no memory, too many open files, a kernel ring that polls its
-//!   device and so tells nobody), that time is [`DEAF_ROUND`]: slower, and never for ever.
+//! - O1: between an announcement and the next call of the ring, every event that may give the ring something to do
+//!   makes the descriptor readable, or has a time within the limit that the announcement returned.
+//! - O2: if the descriptor cannot cover all events (no memory, too many open files, a kernel ring with IOPOLL, which
+//!   signals nothing), the limit is [`DEAF_ROUND`]: slower, but no event is lost for good.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -18,25 +18,25 @@ use std::time::Duration;
 use super::IoCtx;
 use crate::ring_core::ALL_THE_TIME;
 
-/// How long to wait at a time where the descriptor does not tell of everything (O2).
+/// Length of one wait if the descriptor does not cover all events (O2).
 const DEAF_ROUND: Duration = Duration::from_millis(1);
 
 impl IoCtx {
-    /// A descriptor that is readable when the ring may have something to do, after [`IoCtx::prepare_wait`] said that
-    /// it has nothing now. For polling only; it stays the same.
+    /// Returns a descriptor that becomes readable when the ring may have something to do, after [`IoCtx::prepare_wait`]
+    /// returned that it has nothing now. For polling only. Always the same descriptor.
     pub fn wait_fd(&self) -> BorrowedFd<'_> {
         let bell = self.parker.fd();
         self.outside.set(bell).unwrap_or(bell)
     }
 
-    /// Sends on what is prepared and announces a wait for [`IoCtx::wait_fd`]. `None`: there is something to do now, a
-    /// poll finds it. Otherwise how long the wait may last: `Some(None)` for as long as nothing happens.
+    /// Sends prepared operations and announces a wait for [`IoCtx::wait_fd`]. Returns `None` if a poll finds something
+    /// to do now, else the longest time that the wait may last: `Some(None)` without a limit.
     pub fn prepare_wait(&mut self) -> Option<Option<Duration>> {
-        // Takes the rings since the last announcement; the look for what they told of is below, behind the next one.
+        // Consumes the wake-ups since the last announcement. Their events are found by the checks below.
         let _ = self.parker.cancel_sleep();
         let deaf = !self.watches_kernel();
         self.outside.silence();
-        // What has rung until here was completed before, so the look finds it.
+        // Every event that made the descriptor readable so far completed before, so this poll finds it.
         if self.core.kring.ring.is_some() {
             self.poll_kernel();
         }
@@ -44,7 +44,7 @@ impl IoCtx {
         if ready || !self.parker.prepare_sleep() {
             return None;
         }
-        // Once more: what came before the announcement rang nobody.
+        // Check again: an event before the announcement woke nobody.
         if self.ready_or_limit().0 {
             let _ = self.parker.cancel_sleep();
             return None;
@@ -54,12 +54,12 @@ impl IoCtx {
         Some(if deaf { Some(limit.map_or(DEAF_ROUND, |limit| limit.min(DEAF_ROUND))) } else { limit })
     }
 
-    /// Takes the announcement back: the owner of the ring has found something to do.
+    /// Withdraws the announcement. Called if the owner of the ring has found something to do.
     pub fn cancel_wait(&mut self) {
         let _ = self.parker.cancel_sleep();
     }
 
-    /// Whether the descriptor tells of all that the kernel ring completes.
+    /// Returns true if the descriptor becomes readable at every completion of the kernel ring.
     fn watches_kernel(&mut self) -> bool {
         let bell = self.parker.fd();
         if self.outside.set(bell).is_none() {

@@ -1,14 +1,14 @@
-//! Sockets on the kernel ring of a ring: who serves a network waits for it and for its disks in one system call.
+//! Sockets on the ring's kernel ring: a network server waits for sockets and for disks in one system call.
 //!
-//! Owns the way of their completions: a poll collects them ([`IoCtx::take_socket_events`]), and they have nothing to do
-//! with I/O. What they mean is for the ring's owner, who names each operation by a number.
+//! Owns the path of the completions of socket operations: a poll collects them for [`IoCtx::take_socket_events`].
+//! Socket operations are unrelated to block I/O. The ring's owner gives each a number and interprets its completion.
 //!
-//! An operation on a socket counts as something that the kernel ring will complete: a ring with one sleeps in the
-//! kernel, and does not spin.
+//! A socket operation in flight counts as pending in the kernel ring, so the ring sleeps in the kernel and does not
+//! spin.
 //!
-//! - N1: `socket_ops` counts the operations that the kernel ring has or is to be sent, exactly: each that was prepared,
-//!   until its last completion is handed out. A driver that has panicked is not waited for by these, which may last for
-//!   as long as a client says nothing.
+//! - N1: `socket_ops` is the exact number of socket operations in flight: each counts from when it is prepared until
+//!   its last completion is passed on. The shutdown of a driver that has panicked must not wait for them, because they
+//!   may last as long as a client sends nothing.
 #![allow(unsafe_code)] // the memory of sends and receives
 
 use std::os::fd::RawFd;
@@ -18,26 +18,26 @@ use super::kernel::make_room;
 use crate::driver::{KIND_SOCKET, kernel_user_data};
 use sheave_kring::{Completed, Full, IoVec, KernelRing, KringError, Message};
 
-/// The group of receive buffers of the ring's owner; those of drivers have the numbers behind it.
+/// Buffer group of the ring's owner for receives. Drivers use the numbers after it.
 const GROUP: u16 = 0;
 
-/// An operation on a socket has ended.
+/// Completion of a socket operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketEvent {
-    /// As its operation was given.
+    /// Number given to the operation.
     pub token: u32,
-    /// Its result, `-errno` on failure.
+    /// Result; `-errno` on failure.
     pub res: i32,
-    /// Its flags, for [`Sockets::received`].
+    /// Flags of the completion, for [`Sockets::received`].
     pub flags: u32,
 }
 
-/// The kernel ring, for operations on sockets. Each prepares an operation that a commit or a wait sends, and that gives
-/// one [`SocketEvent`] with its `token`.
+/// Access to the kernel ring for socket operations. Each method prepares an operation that the next commit or wait
+/// sends, and that produces one [`SocketEvent`] with its `token`.
 #[derive(Debug)]
 pub struct Sockets<'a> {
     kring: &'a mut KernelRing,
-    /// The ring's count (N1).
+    /// The ring's `socket_ops` (N1).
     live: &'a mut u32,
 }
 
@@ -49,30 +49,30 @@ fn user_data(token: u32) -> u64 {
 }
 
 impl IoCtx {
-    /// The kernel ring for operations on sockets, made now if there is none.
+    /// Returns access to the kernel ring for socket operations, and makes the kernel ring if there is none.
     ///
     /// # Errors
     ///
-    /// Why there can be none here.
+    /// The error of making the kernel ring, if it is not available here.
     pub fn sockets(&mut self) -> Result<Sockets<'_>, KringError> {
         let kring = self.core.kring.get(false)?;
         Ok(Sockets { kring, live: &mut self.socket_ops })
     }
 
-    /// Keeps what operations on sockets have completed until somebody takes it.
+    /// Stores completions of socket operations until they are collected.
     pub(super) fn keep_socket_events(&mut self, events: &[Completed]) {
         let last = events.iter().filter(|event| event.flags & MORE == 0).count();
         self.socket_ops = self.socket_ops.saturating_sub(last as u32);
         self.socket_events.extend_from_slice(events);
     }
 
-    /// Whether operations on sockets have ended that [`IoCtx::take_socket_events`] would give.
+    /// Returns true if [`IoCtx::take_socket_events`] has events to return.
     #[inline]
     pub fn has_socket_events(&self) -> bool {
         !self.socket_events.is_empty()
     }
 
-    /// Moves the operations on sockets that have ended, as far as polls have found them, to the end of a list.
+    /// Appends to `to` the completions of socket operations that polls have found.
     pub fn take_socket_events(&mut self, to: &mut Vec<SocketEvent>) {
         let event =
             |&Completed { user_data, res, flags }: &Completed| SocketEvent { token: user_data as u32, res, flags };
@@ -94,7 +94,7 @@ impl Sockets<'_> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// The same as for [`KernelRing::register_recv_buffers`].
     pub fn register_recv_buffers(&mut self, count: u16, each: u32) -> Result<(), KringError> {
         self.kring.register_recv_buffers(GROUP, count, each)
     }
@@ -103,7 +103,7 @@ impl Sockets<'_> {
     ///
     /// # Errors
     ///
-    /// [`Full`]: the kernel takes nothing at the moment.
+    /// [`Full`]: the kernel accepts nothing at the moment.
     pub fn accept(&mut self, fd: RawFd, token: u32) -> Result<(), Full> {
         self.prepare(|kring| kring.prep_accept(fd, user_data(token)))
     }
@@ -125,7 +125,7 @@ impl Sockets<'_> {
     ///
     /// # Safety
     ///
-    /// As there.
+    /// The same as for [`KernelRing::prep_recv_into`].
     pub unsafe fn recv_into(&mut self, fd: RawFd, memory: IoVec, token: u32) -> Result<(), Full> {
         // SAFETY: promised by the caller.
         self.prepare(|kring| unsafe { kring.prep_recv_into(fd, memory, user_data(token)) })
@@ -139,14 +139,14 @@ impl Sockets<'_> {
     ///
     /// # Safety
     ///
-    /// As there.
+    /// The same as for [`KernelRing::prep_send`].
     pub unsafe fn send(&mut self, fd: RawFd, message: &mut Message, token: u32) -> Result<(), Full> {
         // SAFETY: promised by the caller.
         self.prepare(|kring| unsafe { kring.prep_send(fd, message, user_data(token)) })
     }
 
-    /// Asks for the end of the operation with the number `victim`, which then gives its event; it may end otherwise
-    /// first.
+    /// Requests cancellation of the operation with the number `victim`, which then produces its event. The operation
+    /// may end by itself first.
     ///
     /// # Errors
     ///
@@ -161,7 +161,7 @@ impl Sockets<'_> {
     ///
     /// # Safety
     ///
-    /// The event must be one of [`Sockets::recv`] on this ring, and each may be asked about once.
+    /// The event must come from [`Sockets::recv`] on this ring, and must not have been passed before.
     #[must_use]
     pub unsafe fn received(&mut self, event: &SocketEvent) -> Option<(u16, &[u8])> {
         // SAFETY: promised by the caller.

@@ -1,12 +1,12 @@
-//! Stacked devices: a hardware context whose driver has devices of the same ring below it.
+//! Stacked devices: a hardware context whose driver sends I/O to devices below it on the same ring.
 //!
-//! Owns when those are attached and detached, and the order in which stacked contexts end: from above, so that what a
-//! driver has sent down comes back to it. How children travel is in [`stack`](crate::stack).
+//! Owns the attaching and detaching of those devices, and the order in which stacked contexts end: from the top, so
+//! that the I/O that a driver has sent down comes back to it. The path of that I/O is in [`stack`](crate::stack).
 //!
 //! Invariants:
-//! - T1: what a stacked driver has attached nobody else detaches.
-//! - T2: a stacked context ends before those below it, unless nobody else uses these: then they end first, by which
-//!   their drivers give back what they would keep for ever.
+//! - T1: a device attached by a stacked driver is detached by nobody else.
+//! - T2: a stacked context ends before those below it. Exception: contexts below that nobody else uses end first,
+//!   because that makes their drivers give back requests that they would otherwise keep forever.
 
 use super::IoCtx;
 use crate::bio::{BIO_STACKED, Bio};
@@ -16,7 +16,7 @@ use crate::error::DeviceError;
 use crate::stack::{Lower, MAX_LEVELS};
 
 impl IoCtx {
-    /// Attaches the devices that the driver of this leg stands on, if it does.
+    /// Attaches the devices below the driver of this leg, if it is stacked.
     pub(super) fn attach_lower(&mut self, leg: &Leg) -> Result<Option<Lower>, DeviceError> {
         let Some(devices) = &leg.lower else { return Ok(None) };
         let mut bdevs = Vec::with_capacity(devices.len());
@@ -50,7 +50,7 @@ impl IoCtx {
         Ok(Some(lower))
     }
 
-    /// The hardware context of this number has this way to the devices below.
+    /// Registers the access of hardware context `index` to the devices below.
     pub(super) fn know_lower(&mut self, index: usize, lower: Option<Lower>) {
         if self.core.lowers.len() <= index {
             self.core.lowers.resize(index + 1, None);
@@ -59,7 +59,7 @@ impl IoCtx {
         self.core.lowers[index] = lower;
     }
 
-    /// The hardware context of this number has ended.
+    /// Unregisters the access of hardware context `index`, which has ended, and detaches the devices below.
     pub(super) fn forget_lower(&mut self, index: usize, lower: Option<Lower>, end: &mut impl EndIo) {
         self.know_lower(index, None);
         self.core.stacked &= !(1 << index);
@@ -76,7 +76,7 @@ impl IoCtx {
         }
     }
 
-    /// Sends what stacked drivers want of the devices below.
+    /// Sends I/O of stacked drivers to the devices below.
     #[cold]
     pub(super) fn send_lower(&mut self) {
         let mut stacked = self.core.stacked;
@@ -90,7 +90,8 @@ impl IoCtx {
         self.retry_starved();
     }
 
-    /// Before sleeping: sends what stacked drivers want, level by level, for nobody would wake the ring to do it.
+    /// Called before the ring sleeps: sends I/O of stacked drivers level by level, because nothing would wake the ring
+    /// for it.
     #[cold]
     pub(super) fn send_off_lower(&mut self) {
         for _ in 0..=MAX_LEVELS {
@@ -99,8 +100,8 @@ impl IoCtx {
         }
     }
 
-    /// Brings back what a stacked context that ends has below: closes the devices there (T2), and ends I/O of others
-    /// that they have.
+    /// Called while a stacked context ends: closes the devices below it (T2) so that its I/O comes back, and ends I/O
+    /// of others on them.
     pub(super) fn end_lower_io(&mut self, index: usize, end: &mut impl EndIo) {
         let lower = self.core.lowers.get(index).cloned().flatten();
         self.drop_starved(|bio| bio.flags & BIO_STACKED != 0 && usize::from(bio.owner as u16) == index);
@@ -117,7 +118,7 @@ impl IoCtx {
         self.wait_shutdown();
     }
 
-    /// Ends those of these bios for whose pieces there were no bios; whether there were some.
+    /// Cancels the starved bios that `is_one` accepts. Returns true if there were any.
     pub(super) fn drop_starved(&mut self, is_one: impl Fn(&Bio) -> bool) -> bool {
         let mut some = false;
         let mut starved = self.core.starved.take();
@@ -134,8 +135,8 @@ impl IoCtx {
         some
     }
 
-    /// Detaches everything, what stands on nothing first: then a stacked context that ends is the last user of those
-    /// below it, and closes them (T2).
+    /// Detaches all devices, those without devices below first. A stacked context that ends later is then the last user
+    /// of the contexts below it, and closes them (T2).
     pub(super) fn detach_by_levels(&mut self, end: &mut impl EndIo) {
         for level in 0..=u16::from(MAX_LEVELS) {
             for number in 0..self.bdevs.len() {

@@ -1,6 +1,6 @@
-//! Waiting: what a ring does when a poll finds nothing and the caller has nothing else to do.
+//! Waiting: called when a poll finds nothing and the caller has nothing else to do.
 //!
-//! Owns the decision how to sleep (parker, kernel ring) and for how long. Invariant I3 of the parent is kept here.
+//! Owns the decision how (parker or kernel ring) and how long to sleep. Keeps invariant I3 of the parent.
 
 use std::time::Duration;
 
@@ -14,26 +14,25 @@ use crate::end_io::EndIo;
 use crate::hctx::Hctx;
 use crate::ring_core::{ALL_THE_TIME, Core};
 
-/// How long a ring sleeps before it asks a driver again that refuses requests though it holds none.
+/// Retry delay for a driver that refuses requests while it holds none.
 const RETRY_REFUSED: Duration = Duration::from_millis(1);
 
-/// The shortest sleep. The kernel ends it within the timer slack of the thread.
+/// Shortest sleep that can be requested. The kernel ends it within the thread's timer slack.
 const AT_ONCE: Duration = Duration::from_nanos(1);
 
-/// What the hardware contexts wait for, together.
+/// Events that the hardware contexts wait for, together.
 #[derive(Default)]
 struct Waits {
-    /// Something is ready: do not sleep.
+    /// True if a poll finds something, so that the ring must not sleep.
     ready: bool,
-    /// Another thread will wake the ring.
     remote: bool,
-    /// When a driver has something to do.
+    /// Earliest time at which a driver has something to do.
     at: Option<PreciseTs>,
-    /// Something waits for the end of another request.
+    /// True if a bio or request waits for the end of another request.
     next: bool,
-    /// A driver refuses though it holds nothing.
+    /// True if a driver refuses requests while it holds none.
     retry: bool,
-    /// When the timeouts want to be looked at.
+    /// Earliest time of a timeout walk.
     walk: Option<PreciseTs>,
 }
 
@@ -42,14 +41,14 @@ fn earlier(a: Option<PreciseTs>, b: PreciseTs) -> Option<PreciseTs> {
 }
 
 impl IoCtx {
-    /// Waits until a poll may find something, at most `timeout`; `wanted` is how many completions the caller needs
-    /// before it has use for waking up. Sends prepared kernel operations in the same system call.
+    /// Waits until a poll may find something, at most `timeout`. `wanted` is the number of completions that the caller
+    /// needs before waking up is of use. Sends prepared kernel operations in the same system call.
     pub fn wait(&mut self, wanted: u32, timeout: Option<Duration>) {
         self.wait_for(wanted, wanted, timeout);
     }
 
-    /// As [`IoCtx::wait`], for a caller that wants to hear of `remote` completions of other threads: of each, where
-    /// more than the wait is for may depend on it.
+    /// [`IoCtx::wait`] with a separate number, `remote`, of completions by other threads. `remote` is 1 if the caller
+    /// must see each of them because other work may depend on it.
     pub fn wait_for(&mut self, wanted: u32, remote: u32, timeout: Option<Duration>) {
         let timeout = self.limit_by_trace(timeout);
         if let Some((outstanding, hctx)) = self.only_kernel() {
@@ -60,12 +59,12 @@ impl IoCtx {
         self.wait_for_all(wanted, remote, timeout);
     }
 
-    /// Waits for one of the ring's requests, where all are plain records in the kernel ring, and ends it: for a caller
-    /// that wants no more than one, as everybody does at depth 1. False when more has ended, or something else, or
-    /// there is more to do; then a poll and [`IoCtx::wait`] do it.
+    /// Waits for one request and ends it, if all requests are plain records in the kernel ring. For a caller that wants
+    /// only one completion, as at queue depth 1. Returns false if several requests or something else has ended, or if
+    /// other work is pending; the caller then polls and calls [`IoCtx::wait`].
     ///
-    /// The driver is not polled, nor are other threads' completions looked for: it says that it waits for the kernel
-    /// ring alone, so neither could end a request.
+    /// Neither polls the driver nor looks for completions by other threads: the driver waits only for the kernel ring,
+    /// so neither could end a request.
     pub fn wait_for_one(&mut self, end: &mut impl EndIo) -> bool {
         if self.only_kernel().is_none() || self.core.trace.is_some() {
             return false;
@@ -87,8 +86,8 @@ impl IoCtx {
         ended
     }
 
-    /// How long the ring may sleep at most before entries of its trace want to be written, which were to be before a
-    /// sleep of that time.
+    /// Returns the largest time that the ring may sleep before entries of its trace must be written, at most `timeout`.
+    /// Writes those that have waited long enough.
     #[inline]
     pub(super) fn limit_by_trace(&mut self, timeout: Option<Duration>) -> Option<Duration> {
         let Core { trace: Some(trace), clock, .. } = &mut self.core else { return timeout };
@@ -96,9 +95,9 @@ impl IoCtx {
         timeout.into_iter().chain(most).min()
     }
 
-    /// How many operations of the kernel ring this ring waits for, and the hardware context that has sent them, if it
-    /// waits for nothing else: this one has sent on all it had, the bell is armed, and an alarm rings in time for the
-    /// timeout walk. Then [`IoCtx::wait_for_all`] would find nothing to do but sleep.
+    /// Returns the number of operations in the kernel ring, and the hardware context that has sent them, if the ring
+    /// waits for nothing else: this context has sent all its requests, the wake-up poll is armed, and the timer expires
+    /// in time for the timeout walk. [`IoCtx::wait_for_all`] would then only sleep.
     #[inline(always)]
     fn only_kernel(&self) -> Option<(u32, &Hctx)> {
         let Core { kring, active, starved, ended, plug, .. } = &self.core;
@@ -109,12 +108,12 @@ impl IoCtx {
         (outstanding > 0 && self.bell_armed && one && alarmed && hctx.waits_for_kernel()).then_some((outstanding, hctx))
     }
 
-    /// Sleeps with a time limit end so much before it from now on, and the caller polls for the rest.
+    /// Ends timed sleeps early by `rest` from now on. The caller polls for the remaining time.
     pub fn set_polled_rest(&mut self, rest: Duration) {
         self.wake_early = super::timer_slack() + rest;
     }
 
-    /// Whether a driver will have something to do within this time.
+    /// Returns true if a driver has something to do within `time`.
     pub fn is_due_within(&self, time: Duration) -> bool {
         let mut now = None;
         self.hctxs.iter().flatten().filter(|hctx| hctx.live() != 0).any(|hctx| match hctx.next_event() {
@@ -123,13 +122,13 @@ impl IoCtx {
         })
     }
 
-    /// Waits for whatever there is to wait for.
+    /// General case of the wait: sends all that can go, collects the events to wait for, and sleeps.
     #[inline(never)]
     fn wait_for_all(&mut self, wanted: u32, remote: u32, timeout: Option<Duration>) {
         self.send_off();
         let outstanding = self.core.kring.ring.as_ref().map_or(0, |kring| kring.outstanding());
         let mut waits = self.what_for();
-        // An alarm that rings in time spares each of these waits a timer, and a look at the clock.
+        // If the timer is armed and expires in time for the walk, this wait needs neither a timer nor a clock read.
         let alarmed = outstanding > 0 && self.alarm_at.is_some_and(|at| waits.walk.is_none_or(|walk| walk >= at));
         let mut now = PreciseTs::default();
         if !alarmed || waits.at.is_some() {
@@ -159,8 +158,8 @@ impl IoCtx {
         }
     }
 
-    /// Sleeps until another thread wakes the ring. Where other threads have all of its I/O, that is when they have
-    /// completed as much as the caller needs; after [`GATHER`] one completion is enough.
+    /// Sleeps until another thread wakes the ring. If other threads have all of the ring's I/O, they wake it when
+    /// `wanted` I/Os may have ended, or, once [`GATHER`] has passed, at the first completion.
     fn park(&mut self, wanted: u32, mut timeout: Option<Duration>) {
         if !self.has_remote() {
             self.core.looked = ALL_THE_TIME;
@@ -171,7 +170,7 @@ impl IoCtx {
             let patience = timeout.map_or(GATHER, |timeout| timeout.min(GATHER));
             let woken =
                 if self.has_remote() { self.take_wake() } else { self.parker.park(Some(patience)) == Wake::Notified };
-            // Before the look at what has rung nobody.
+            // Before `has_remote` is read again: a completion that came earlier woke nobody.
             self.wanted.sleep_until(1);
             if woken || self.has_remote() {
                 return self.wanted.awake();
@@ -182,14 +181,14 @@ impl IoCtx {
         self.wanted.awake();
     }
 
-    /// The time that a sleep is to be asked for that is to last so long. No sleep where it is over: the kernel would
-    /// still take the slack.
+    /// Returns the time to request for a sleep of `timeout`. Zero stays zero: any real sleep would still take the timer
+    /// slack.
     fn time_to_ask_for(&self, timeout: Duration) -> Duration {
         if timeout.is_zero() { timeout } else { timeout.saturating_sub(self.wake_early).max(AT_ONCE) }
     }
 
-    /// After how many completions of other threads `wanted` I/Os may have ended, at the earliest; 1 where anything else
-    /// is on its way, or waits for one of them.
+    /// Returns the smallest number of completions by other threads with which `wanted` I/Os may have ended. Returns 1
+    /// if I/O that other threads do not complete is in flight, or a bio waits for the end of a request.
     fn remote_ends(&self, wanted: u32) -> u32 {
         if !self.core.starved.is_empty() || self.core.stacked != 0 {
             return 1;
@@ -202,7 +201,7 @@ impl IoCtx {
         wanted.div_ceil(most).min(live)
     }
 
-    /// Takes a wake-up that has come, so that it does not end the next sleep.
+    /// Consumes a wake-up that has come, so that it does not end the next sleep.
     fn take_wake(&mut self) -> bool {
         if self.parker.prepare_sleep() {
             self.parker.cancel_sleep();
@@ -214,8 +213,8 @@ impl IoCtx {
         self.hctxs.iter().flatten().any(|hctx| hctx.has_remote())
     }
 
-    /// Sends off what can go. Whether a poll would find something now, and else how long nothing needs to be looked at
-    /// that nobody wakes the ring for.
+    /// Sends all that can go. Returns true if a poll would find something now, and the longest time that the ring may
+    /// sleep before it must act without a wake-up.
     pub(super) fn ready_or_limit(&mut self) -> (bool, Option<Duration>) {
         self.send_off();
         self.commit();
@@ -237,7 +236,7 @@ impl IoCtx {
             }
             waits.next |= hctx.has_waiting();
             waits.retry |= hctx.must_retry();
-            // One completion of the kernel ring may end all that the driver has.
+            // One completion of the kernel ring may end all requests of such a driver.
             waits.remote |= hctx.works_alone() && hctx.live() != 0;
             match hctx.next_event() {
                 NextEvent::Ready => waits.ready = true,
@@ -245,7 +244,7 @@ impl IoCtx {
                 NextEvent::Remote | NextEvent::Stuck => waits.remote = true,
                 NextEvent::Kernel | NextEvent::Lower | NextEvent::Idle => {}
             }
-            // Of a panic of the driver in this very question nobody else hears.
+            // A panic of the driver in `next_event` is reported nowhere else.
             if hctx.wants_close() {
                 self.core.broken |= 1 << index;
             }
@@ -253,7 +252,7 @@ impl IoCtx {
         waits
     }
 
-    /// A ring that polls looks for requests that take too long, where a walk is due.
+    /// Runs the timeout walks that are due. Called by a ring that polls and does not sleep.
     #[cold]
     pub(super) fn look_for_overdue(&mut self) {
         let now = self.core.clock.precise();
@@ -261,15 +260,15 @@ impl IoCtx {
         self.next_look.restart(&self.core.clock);
     }
 
-    /// Walks the tags where that is due.
+    /// Runs the timeout walks of all hardware contexts with requests.
     fn walk_timeouts(&mut self, now: PreciseTs) {
         for hctx in self.hctxs.iter_mut().flatten().filter(|hctx| hctx.live() != 0) {
             hctx.walk_timeouts(&mut self.core, now);
         }
     }
 
-    /// Before sleeping: the plug's batch goes to the drivers (I3), and what waits is tried once more, for what it waits
-    /// for (bios, tags) may have come back where this ring's polls do not look.
+    /// Called before the ring sleeps: sends the plug's batch to the drivers (I3), and retries waiting bios once more,
+    /// because the bios or tags that they need may have come back where this ring's polls do not look.
     fn send_off(&mut self) {
         if !self.core.starved.is_empty() {
             self.retry_starved();

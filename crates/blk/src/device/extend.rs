@@ -1,7 +1,7 @@
-//! A device that becomes longer while rings use it.
+//! Extension of a device while rings use it.
 //!
-//! Owns the chain of its lists of legs: each extension is a new list, none is ever changed or given back, so readers
-//! need no lock and keep what they have. What is extended is the device as all its handles name it.
+//! Owns the chain of lists of legs. Each extension appends a new list, and none is ever changed or freed, so that
+//! readers need no lock and may keep references. An extension applies to all handles of the device.
 //!
 //! Called by pools that get another member.
 
@@ -13,15 +13,15 @@ use crate::error::DeviceError;
 use crate::linear::MAX_LEGS;
 
 impl Device {
-    /// Puts another device behind this one: byte `at` and all that follow are `other`, as it is now. What this device
-    /// has beyond `at` cannot be reached any more.
+    /// Extends this device by `other`, as it is now, from byte `at` on. The rest of this device beyond `at` becomes
+    /// unreachable.
     ///
-    /// Rings that have it attached notice with their next I/O; the other device must do all that this one does, for
-    /// they rely on what they were told when they attached it.
+    /// Rings that have this device attached notice with their next I/O. `other` must support all features of this one,
+    /// because the rings rely on those that they saw when they attached it.
     ///
     /// # Errors
     ///
-    /// [`DeviceError::Spec`] names what the other device lacks, or what does not fit.
+    /// [`DeviceError::Spec`] names the feature that `other` lacks, or the parameter that does not fit.
     #[doc(hidden)]
     pub fn extend(&self, at: u64, other: &Device) -> Result<(), DeviceError> {
         let legs = self.joined(at, other)?;
@@ -34,13 +34,13 @@ impl Device {
         last.set(longer).map_err(|_| self.unfit("it is being extended by somebody else", "Do it once"))
     }
 
-    /// Whether [`Device::extend`] would do it.
+    /// Returns Ok if [`Device::extend`] would succeed, else the error with which it would fail.
     #[doc(hidden)]
     pub fn can_extend(&self, at: u64, other: &Device) -> Result<(), DeviceError> {
         self.joined(at, other).map(drop)
     }
 
-    /// Its legs below `at`, then those of the other.
+    /// Returns the legs of this device below `at`, followed by those of `other`.
     fn joined(&self, at: u64, other: &Device) -> Result<Vec<Leg>, DeviceError> {
         let block = u64::from(self.limits().logical_block);
         if at == 0 || !at.is_multiple_of(block) || at > self.size_bytes() {
@@ -64,7 +64,7 @@ impl Device {
         Ok(legs)
     }
 
-    /// Whether the other does what this one promised to its rings.
+    /// Returns an error if `other` lacks a feature that this device promised to its rings.
     fn check_stands_for(&self, other: &Device) -> Result<(), DeviceError> {
         let (ours, theirs) = (self.limits(), other.limits());
         let (can, could) = (self.capabilities(), other.capabilities());
@@ -90,13 +90,13 @@ impl Device {
         DeviceError::spec(self.name(), format!("cannot be extended: {why}. {fix}"))
     }
 
-    /// Whether it was extended since it was opened.
+    /// Returns true if the device was extended since it was opened.
     #[inline]
     pub(crate) fn is_extended(&self) -> bool {
         self.inner.longer.get().is_some()
     }
 
-    /// How often it was extended.
+    /// Returns the number of extensions.
     pub(crate) fn version(&self) -> u32 {
         self.newest().map_or(0, |longer| longer.version)
     }
@@ -109,7 +109,8 @@ impl Device {
         Some(newest)
     }
 
-    /// Bytes from its beginning that a ring which attached it before it was extended reaches as one leg.
+    /// Returns the number of bytes from the start of the device that a ring which attached it before its extension
+    /// reaches as one leg.
     #[doc(hidden)]
     #[inline]
     pub fn first_leg_bytes(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! Devices made of legs: where an I/O goes, that it stays inside, and that flushes reach every queue.
+//! Devices made of legs: I/O goes to the right leg and stays inside, and flushes reach every queue.
 
 use super::*;
 use crate::bio::{BIO_FUA, BIO_PREFLUSH, Op};
@@ -41,7 +41,7 @@ fn nothing_gets_past_the_end_of_a_whole_device() {
     assert!(rig.take_ended().iter().all(|(_, status)| *status == Status::IoErr));
 }
 
-/// Three puppets of 100 sectors each, one after the other.
+/// Makes a device of 100 sectors of each of three puppets.
 fn concatenated(puppets: &[Puppet; 3]) -> Device {
     let legs = puppets.iter().enumerate().map(|(at, puppet)| leg(&puppet.device(), at as u64 * 100, 100, 10)).collect();
     Device::from_legs("linear", legs)
@@ -71,7 +71,7 @@ fn a_bio_is_cut_where_it_crosses_legs() {
 fn a_flush_goes_to_every_queue_once_and_ends_once() {
     let puppets = puppets();
     let devices = puppets.each_ref().map(Puppet::device);
-    // Two legs on one queue: one flush for both.
+    // Two legs are on one queue, which gets one flush for both.
     let legs = vec![
         leg(&devices[0], 0, 100, 10),
         leg(&devices[1], 100, 100, 10),

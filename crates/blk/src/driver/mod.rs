@@ -1,40 +1,42 @@
-//! The seam between the block layer and the drivers.
+//! Interface between the block layer and the drivers.
 //!
 //! ```text
-//!   IoCtx (one a ring) ── Hctx ── Box<dyn HwQueue>     one ring's way into a device, on the ring's thread
+//!   IoCtx (per ring) ──── Hctx ── Box<dyn HwQueue>     one ring's queue of a device, on the ring's thread
 //!                          │
 //!   Device ── Queue ── Box<dyn Driver>                 the device, shared by all rings
 //! ```
 //!
-//! A [`Driver`] is the device: limits, size, abilities. For every ring that attaches it opens a [`HwQueue`], which
-//! gets requests in batches and finishes them into a [`DoneList`]. All calls of a `HwQueue` come from the ring's
-//! thread; a driver that completes elsewhere sends the request out with [`Remote::send_out`] and ends it with
-//! [`RemoteRq::complete`] on any thread.
+//! A [`Driver`] is the device: limits, size, capabilities. For every ring that attaches the device it opens a
+//! [`HwQueue`], which receives requests in batches and ends them into a [`DoneList`]. All calls of a `HwQueue` come
+//! from the ring's thread. A driver that completes on another thread passes the request there with [`Remote::send_out`]
+//! and ends it with [`RemoteRq::complete`].
 //!
-//! A driver moves bytes to and from memory that the block layer knows by its address, and tags index without a check
-//! on the way of every I/O. So both traits are `unsafe` to implement: code that cannot be wrong about memory cannot be
-//! a driver. What a driver promises, D1 to D7; whoever writes `unsafe impl` vouches for those marked with a star:
-//! - D1 *: every request it takes ends at most once, in a list of the hardware queue that it came to (or remotely, by
-//!   its own [`RemoteRq`]), never in that of another; and at least once, whatever happens, or its ring waits for ever.
-//! - D2 *: once a request is in the `DoneList` (or completed remotely), neither the driver nor its device touches the
-//!   memory; before, as many bytes of it as the request has, in the direction of its operation.
-//! - D3 *: of a request it changes `private` alone. One that stacks on another may change `sector` and lower `bytes`
-//!   for as long as that one has the request.
-//! - D4: what it cannot take now it leaves in the list (or gives back with `unpop`), in order; it gets it again.
-//! - D5: no call blocks, but [`HwQueue::shutdown`], and the one system call of a kernel ring that is full.
-//! - D6 *: when [`HwQueue::shutdown`] has returned, or panicked, and the kernel ring has given back what the queue had
-//!   there, the device touches no memory of its requests any more.
-//! - D7 *: [`Driver::open_hctx`] gives queues that take every request within [`Driver::limits`],
+//! A driver moves bytes to and from memory that the block layer knows only by address, and tags are used as indices
+//! without a check in the path of every I/O. Both traits are therefore `unsafe` to implement: a driver can break memory
+//! safety. A driver promises D1 to D7. `unsafe impl` vouches for those marked with a star:
+//! - D1 *: every request that it takes ends at most once, in a list of the hardware queue that received it (or
+//!   remotely, by its own [`RemoteRq`]), never in that of another queue; and at least once in any case, or its ring
+//!   waits forever.
+//! - D2 *: once a request is in the `DoneList` (or completed remotely), neither the driver nor its device accesses the
+//!   memory. Before, they access at most as many bytes of it as the request has, in the direction of its operation.
+//! - D3 *: of a request it changes only `private`. A driver that stacks on another one may change `sector` and lower
+//!   `bytes` for as long as that one has the request.
+//! - D4: requests that it cannot take now stay in the list, in order (or are returned with `unpop`), and it receives
+//!   them again.
+//! - D5: no call blocks, except [`HwQueue::shutdown`], and the one system call that a full kernel ring needs.
+//! - D6 *: when [`HwQueue::shutdown`] has returned or panicked, and the kernel ring has given back the queue's
+//!   operations, the device no longer accesses memory of its requests.
+//! - D7 *: [`Driver::open_hctx`] returns queues that accept every request within [`Driver::limits`],
 //!   [`Driver::capabilities`] and [`Driver::size_bytes`].
 //!
-//! A call that panics is a bug of the driver, but not the end of the ring: the hardware queue is shut down, what it
-//! does not give back ends with an I/O error, and every request that comes later fails. The panic ends at the block
-//! layer; one of [`HwQueue::queue_rq`] may go on to the caller of the ring first.
+//! A call that panics is a bug of the driver, but the ring goes on: the hardware queue is shut down, requests that it
+//! does not give back end with an I/O error, and every later request fails. The block layer catches the panic; one in
+//! [`HwQueue::queue_rq`] may reach the caller of the ring first.
 //!
 //! ```compile_fail,E0200
 //! # #[derive(Debug)] struct Disk;
 //! # use sheave_blk::{DeviceError, driver::{Capabilities, Driver, HctxOpen, HwQueue}, limits::Limits};
-//! // With `forbid(unsafe_code)` there is no driver: one could end a request of another queue, whose tag indexes here.
+//! // With `forbid(unsafe_code)` a driver cannot be written: it could end a request of another queue by its tag.
 //! impl Driver for Disk {
 //!     # fn limits(&self) -> Limits { Limits::default() }
 //!     # fn capabilities(&self) -> Capabilities { Capabilities::default() }
@@ -59,18 +61,18 @@ use crate::request::{DoneList, Rq, RqList, RqTable};
 use crate::stack::Lower;
 use sheave_kring::{Completed, KernelRing};
 
-/// How a driver reaches the kernel of the host with I/O.
+/// Interface of the host's kernel that a driver sends its I/O through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Engine {
-    /// By the kernel ring (io_uring) of the ring that the I/O comes from.
+    /// The kernel ring (io_uring) of the ring that the I/O comes from.
     IoUring,
-    /// By system calls that wait, on threads.
+    /// Blocking system calls on threads.
     Sync,
 }
 
 impl std::fmt::Display for Engine {
-    /// As the spec of `file:` has it.
+    /// Writes the name that a spec of `file:` uses.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Engine::IoUring => "uring",
@@ -79,38 +81,38 @@ impl std::fmt::Display for Engine {
     }
 }
 
-/// What a device can do; by default nothing but reads and writes.
+/// Features of a device. By default it supports only reads and writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// A write can be made durable by itself.
+    /// A single write can be made durable.
     pub fua: bool,
-    /// Completed writes may sit in a cache that a flush empties.
+    /// Completed writes may be in a cache that a flush empties.
     pub volatile_cache: bool,
-    /// Discards give space back.
+    /// Discards are supported: they free the space of a range.
     pub discard: bool,
     /// Ranges can be zeroed without sending zeroes.
     pub write_zeroes: bool,
     /// Completions can be polled for.
     pub polled: bool,
-    /// I/O goes past the page cache of the host.
+    /// I/O bypasses the page cache of the host.
     pub direct_io: bool,
-    /// Writes are refused.
+    /// The device refuses writes.
     pub read_only: bool,
-    /// What was never written may have no space under it: a write there fails with `NoSpc` when the file system that
-    /// the device lies in is full.
+    /// Ranges that were never written may have no space allocated: a write there fails with `NoSpc` if the file system
+    /// that contains the device is full.
     pub sparse: bool,
-    /// When another client takes over what this process has claimed, the storage itself refuses all that this process
-    /// sends from then on.
+    /// When another client takes over a claim of this process, the storage itself refuses all later I/O of this
+    /// process.
     pub fences: bool,
-    /// When what was written and had ended may be lost, the next flush of each ring fails for it, once. So a ring sends
-    /// all of its flushes itself: one that a worker sent would be the worker's.
+    /// If completed writes may be lost, the next flush of each ring fails for it, once. A ring therefore sends all of
+    /// its flushes itself: a flush by a worker would use up the worker's error and not the ring's.
     pub flush_per_ring: bool,
-    /// Its hardware queues begin an I/O and leave: the device, the host's kernel or a thread of the driver moves the
-    /// data later, and taking a request costs its ring's thread little. So no worker waits for it: rings issue reads
-    /// and writes with `IOSQE_ASYNC` themselves. Of other devices, as by default, workers do these whole.
+    /// Hardware queues start an I/O and return: the device, the host's kernel or a thread of the driver moves the data
+    /// later, and taking a request costs the ring's thread little. Rings therefore issue reads and writes with
+    /// `IOSQE_ASYNC` themselves. For other devices, the default, workers carry these out.
     pub asynchronous: bool,
-    /// How I/O reaches the kernel of the host; `None` for a device that has no use for it, or several ways.
+    /// Interface through which I/O reaches the host's kernel; `None` if the device uses none, or several.
     pub engine: Option<Engine>,
 }
 
@@ -129,18 +131,18 @@ sheave_base::setters!(Capabilities {
     engine: Option<Engine>,
 });
 
-/// A part of a device, and what is known of its content.
+/// Part of a device with its content, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Extent {
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// All of it reads as zeroes; otherwise nothing is known.
+    /// True if all of it reads as zeroes. False if its content is not known.
     pub zero: bool,
 }
 
 impl Extent {
-    /// So many bytes, which are zeroes or may be anything.
+    /// Makes an extent of `len` bytes.
     pub fn new(len: u64, zero: bool) -> Extent {
         Extent { len, zero }
     }
@@ -150,166 +152,167 @@ impl Extent {
 ///
 /// # Safety
 /// D7 of the [module](self).
-#[allow(unsafe_code)] // Whoever implements it vouches for memory.
+#[allow(unsafe_code)] // The implementor vouches for memory.
 pub unsafe trait Driver: Any + Debug + Send + Sync {
-    /// What a request may look like.
+    /// Returns the limits of a request.
     fn limits(&self) -> Limits;
 
-    /// What the device can do.
+    /// Returns the features of the device.
     fn capabilities(&self) -> Capabilities;
 
-    /// Size in bytes when the device was opened; later changes go through [`HctxOpen::capacity`].
+    /// Returns the size in bytes when the device was opened. Later changes go through [`HctxOpen::capacity`].
     fn size_bytes(&self) -> u64;
 
-    /// Requests that all rings together may have in flight, for a device with one limit for the host; `None` when
-    /// every ring has a queue of its own.
+    /// Returns the number of requests that all rings together may have in flight, for a device with one limit for the
+    /// host; `None` if every ring has a queue of its own.
     fn host_wide_depth(&self) -> Option<u16> {
         None
     }
 
-    /// Opens one ring's way into the device, on the ring's thread.
+    /// Opens the hardware queue of one ring, on the ring's thread.
     fn open_hctx(&self, open: &mut HctxOpen<'_>) -> Result<Box<dyn HwQueue>, DeviceError>;
 
-    /// Locks what the device stands on against other processes, until the claim is dropped. For
-    /// [`Device::claim`](crate::Device::claim), which keeps apart those within this process.
+    /// Locks the storage behind the device against other processes until the claim is dropped. Called by
+    /// [`Device::claim`](crate::Device::claim), which separates users within this process.
     fn claim(&self, _: Sharing) -> Result<Claim, DeviceError> {
         Ok(Claim::nothing())
     }
 
-    /// Asks what the device stands on whether who has [claimed](Driver::claim) it has it still: an error when it was
-    /// taken away, or nobody answers. Nothing is known of a device that takes nothing away. No cache may answer it; it
-    /// may block for as long as a request may take.
+    /// Checks with the storage behind the device that this process still holds its [claim](Driver::claim). Returns an
+    /// error if the claim was lost or the storage does not answer, and Ok for a device that takes no claims away. The
+    /// answer must not come from a cache. May block for as long as a request may take.
     ///
     /// # Errors
     ///
-    /// [`Status::Conflict`] when another has it or nobody, [`Status::Offline`] when all I/O is refused by now.
+    /// [`Status::Conflict`] if another client or nobody holds the claim, [`Status::Offline`] if the storage now refuses
+    /// all I/O.
     fn still_owns(&self) -> Result<(), Status> {
         Ok(())
     }
 
-    /// What is known of the content from this byte on: extents that follow one another, some thousands at most. None
-    /// when nothing is known: whoever copies the device reads the rest of it. For copies, not for I/O: it may block for
-    /// as long as a request may take.
+    /// Returns consecutive extents from byte `_from` on, at most some thousands. Empty if nothing is known; a copy of
+    /// the device then reads the rest. For copies, not for I/O: may block for as long as a request may take.
     ///
     /// # Errors
     ///
-    /// What the device says of itself cannot be right.
+    /// The device's description of its content is inconsistent.
     fn extents(&self, _from: u64) -> Result<Vec<Extent>, DeviceError> {
         Ok(Vec::new())
     }
 
-    /// What the user should know, in plain words, once.
+    /// Returns messages for the user, which are shown once.
     fn notices(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// What a driver gets to open a hardware queue.
+/// Parameters of [`Driver::open_hctx`].
 #[derive(Debug)]
 pub struct HctxOpen<'a> {
-    /// The ring's kernel ring; made when first asked for.
+    /// Slot of the ring's kernel ring, which is made on first use.
     pub kring: &'a mut KringSlot,
-    /// Requests in flight at most; tags are below it, the flush request's tag equals it.
+    /// Largest number of requests in flight. Tags are smaller; the flush request's tag equals it.
     pub depth: u16,
-    /// To complete from other threads.
+    /// Handle for completing requests from other threads.
     pub remote: Remote,
-    /// What requests may look like: the driver's own limits, with what was wrong with them put right.
+    /// Limits of a request: the driver's own, with invalid values corrected.
     pub limits: &'a Limits,
-    /// The size of the device, for a driver that finds out that it has changed.
+    /// Size of the device, for a driver that finds it changed.
     pub capacity: &'a Capacity,
-    /// The number of this hardware context within its ring.
+    /// Number of this hardware context within its ring.
     pub hctx: u16,
-    /// The ring's clock.
+    /// Clock of the ring.
     pub clock: &'a Clock,
-    /// The way to the devices that the driver stands on, for one that was [made so](crate::Device::stacked).
+    /// Access to the devices below, for a [stacked](crate::Device::stacked) one.
     pub lower: Option<Lower>,
 }
 
-/// What a driver may use during a call.
+/// Resources that a driver may use during a call.
 #[derive(Debug)]
 pub struct HwEnv<'a> {
-    /// The ring's kernel ring, if any device asked for one.
+    /// The ring's kernel ring, if a device asked for one.
     pub kring: Option<&'a mut KernelRing>,
-    /// The ring's clock.
+    /// Clock of the ring.
     pub clock: &'a Clock,
-    /// The number of this hardware context within its ring.
+    /// Number of this hardware context within its ring.
     pub hctx: u16,
 }
 
-/// What a hardware queue waits for.
+/// Event that a hardware queue waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextEvent {
-    /// It holds nothing.
+    /// None: it holds no request.
     Idle,
-    /// A poll would find completions now.
+    /// A poll finds completions now.
     Ready,
-    /// A poll will find something at this time.
+    /// A poll finds something at this time.
     At(PreciseTs),
-    /// The ring's kernel ring will complete something.
+    /// A completion of the ring's kernel ring.
     Kernel,
-    /// Another thread will complete something and wake the ring.
+    /// A completion by another thread, which wakes the ring.
     Remote,
-    /// A device below will end something.
+    /// The end of an I/O on a device below.
     Lower,
-    /// Only the timeout walk will end what it holds.
+    /// None: only the timeout walk can end its requests.
     Stuck,
 }
 
-/// A driver's answer to a request that takes too long.
+/// Result of `HwQueue::timed_out`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimedOut {
-    /// The driver has ended it, into the `DoneList`.
+    /// The driver has ended the request, into the `DoneList`.
     Ended,
-    /// The device still has it and may touch its memory; the driver has tried to cancel it, and asks for more time.
+    /// The device still has the request and may access its memory. The driver has tried to cancel it and needs more
+    /// time.
     Waiting,
 }
 
-/// A driver's answer to a request that came alone.
+/// Result of [`HwQueue::queue_rq`].
 #[derive(Debug)]
 #[must_use = "a request must be completed"]
 pub enum Started {
-    /// It has the request, or has put it into the `DoneList`.
+    /// The driver has the request, or has put it into the `DoneList`.
     Taken,
-    /// The request has ended at once.
+    /// The request has ended within the call.
     Ended(Rq, Status),
-    /// It cannot take the request now (D4).
+    /// The driver cannot take the request now (D4).
     Refused(Rq),
 }
 
-/// One ring's way into a device. All calls come from the ring's thread.
+/// Hardware queue of one ring. All calls come from the ring's thread.
 ///
 /// # Safety
 /// D1, D2, D3 and D6 of the [module](self).
-#[allow(unsafe_code)] // Whoever implements it vouches for memory.
+#[allow(unsafe_code)] // The implementor vouches for memory.
 pub unsafe trait HwQueue: Debug {
-    /// Starts requests: takes from the front of `list` what it can, leaves the rest (D4).
+    /// Starts requests: takes as many as it can from the front of `list` and leaves the rest (D4).
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList);
 
-    /// Starts one request that comes alone.
+    /// Starts a single request.
     fn queue_rq(&mut self, rq: Rq, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) -> Started {
         let mut list = RqList::of(rq.into_tag());
         self.queue_rqs(&mut list, rqs, env, done);
         list.pop().map_or(Started::Taken, Started::Refused)
     }
 
-    /// Whether every request that it takes has ended, into `done`, when the call returns that it came with. Then it
-    /// is never polled. Asked once, when the queue is opened.
+    /// Returns true if every request has ended, into `done`, when the call that passed it returns. Such a queue is
+    /// never polled. Called once, when the queue is opened.
     fn ends_in_call(&self) -> bool {
         false
     }
 
-    /// Whether it may have something to do while it has no request: operations on the kernel ring that are no
-    /// request's. Then it is polled, and asked what it waits for, at any time, and one completion of the kernel ring
-    /// may end any number of its requests. Asked once, when the queue is opened.
+    /// Returns true if the queue may have work while it holds no request: operations on the kernel ring that belong to
+    /// no request. It is then polled, and `next_event` called, at any time, and one completion of the kernel ring may
+    /// end any number of its requests. Called once, when the queue is opened.
     fn works_alone(&self) -> bool {
         false
     }
 
-    /// Finishes what is ready, without waiting.
+    /// Ends requests that have completed, without waiting.
     fn poll(&mut self, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList);
 
-    /// The kernel ring completed operations that were prepared with the user data of this hardware context
-    /// (see [`kernel_user_data`]).
+    /// Handles completions of kernel ring operations that were prepared with this hardware context's user data (see
+    /// [`kernel_user_data`]).
     fn kernel_done(
         &mut self,
         events: KernelEvents<'_>,
@@ -320,59 +323,61 @@ pub unsafe trait HwQueue: Debug {
         let _ = (events, rqs, env, done);
     }
 
-    /// Another thread has ended a request; the status it ends with here. For a driver that stacks on others and looks
-    /// at what they end.
+    /// Called when another thread has ended a request. Returns the status with which it ends here. For a driver that
+    /// stacks on others and inspects their completions.
     fn ended_remotely(&mut self, tag: u16, status: Status, rqs: &mut RqTable<'_>) -> Status {
         let _ = (tag, rqs);
         status
     }
 
-    /// What it waits for; asked before the ring sleeps.
+    /// Returns the event that the queue waits for. Called before the ring sleeps.
     fn next_event(&self) -> NextEvent;
 
-    /// Operations of its own that the kernel ring has, counted exactly, where some of them do not end by themselves
-    /// (watches, timers). Beside them the ring tells when the kernel has nothing more of a driver that has panicked.
+    /// Returns the exact number of this queue's operations in the kernel ring, if some of them may never end by
+    /// themselves (watches, timers). The shutdown of another driver that has panicked subtracts this number, to find
+    /// out when the kernel has no more operations of the other driver.
     fn lasting_in_kernel(&self) -> u32 {
         0
     }
 
-    /// A request exceeded the device's time limit.
+    /// Called when a request exceeded the device's time limit.
     fn timed_out(&mut self, tag: u16, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) -> TimedOut;
 
-    /// Ends everything it holds. What only the kernel ring can give back it cancels, leaves as it is, and ends when
-    /// [`kernel_done`](HwQueue::kernel_done) brings it: the ring waits for that and calls again, until nothing is
-    /// held. So it is with children that the devices below have. Everything else is waited for here. A queue that says
-    /// [`NextEvent::Kernel`] is waited for even when it has no request. Afterwards the queue is dropped.
+    /// Ends all requests that the queue holds. Those that only the kernel ring can give back are cancelled here and
+    /// end when [`kernel_done`](HwQueue::kernel_done) brings their completion: the ring waits for that and calls again
+    /// until the queue holds nothing. The same applies to I/O on devices below. For everything else this call waits.
+    /// The ring also waits for a queue without requests that returns [`NextEvent::Kernel`]. Afterwards the queue is
+    /// dropped.
     fn shutdown(&mut self, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList);
 }
 
-/// A completion of the kernel ring, for the hardware context that asked for it.
+/// Completion of the kernel ring for one hardware context.
 #[derive(Clone, Copy, Debug)]
 pub struct KernelEvent {
     /// Tag of the request.
     pub tag: u16,
-    /// The driver's own kind, as given to [`kernel_user_data`].
+    /// Kind passed to [`kernel_user_data`] by the driver.
     pub kind: u8,
-    /// Result, `-errno` on failure.
+    /// Result; `-errno` on failure.
     pub res: i32,
     /// `IORING_CQE_F_*`.
     pub flags: u32,
-    /// As given to [`with_generation`]; 0 without.
+    /// Generation passed to [`with_generation`]; 0 without.
     pub generation: u32,
 }
 
-/// Completions of the kernel ring for one hardware context, in the order in which they came.
+/// Completions of the kernel ring for one hardware context, in order of arrival.
 #[derive(Clone, Copy, Debug)]
 pub struct KernelEvents<'a>(pub(crate) &'a [Completed]);
 
 impl<'a> KernelEvents<'a> {
-    /// The one that there is, if there are no others.
+    /// Returns the completion if there is exactly one.
     #[inline]
     pub fn only(self) -> Option<KernelEvent> {
         if self.0.len() == 1 { self.iter().next() } else { None }
     }
 
-    /// Each of them.
+    /// Returns an iterator over the completions.
     #[inline]
     pub fn iter(self) -> impl ExactSizeIterator<Item = KernelEvent> + Clone + 'a {
         self.0.iter().map(|&Completed { user_data, res, flags }| {
@@ -382,52 +387,53 @@ impl<'a> KernelEvents<'a> {
     }
 }
 
-/// User data for an operation on the kernel ring, so that its completion finds the hardware context.
-/// `kind` is the driver's; 255 is the ring's own, 253 that of sockets, 254 asks for the completion to be ignored.
+/// Returns user data for an operation on the kernel ring, by which its completion finds the hardware context. `kind` is
+/// up to the driver, except 253 (sockets), 254 (ignore the completion) and 255 (the ring's own operations).
 #[inline]
 pub const fn kernel_user_data(hctx: u16, tag: u16, kind: u8) -> u64 {
     (kind as u64) << 32 | (hctx as u64) << 16 | tag as u64
 }
 
-/// The number of bits that [`with_generation`] has room for.
+/// Number of bits that [`with_generation`] stores.
 pub const GENERATION_BITS: u32 = 24;
 
-/// User data of [`kernel_user_data`] for one use of a tag: for a driver whose operations are not ended by the end of
-/// a request, so that neither a completion nor a cancellation of one use finds the next.
+/// Returns `user_data` with a generation, which identifies one use of the tag. For a driver whose operations may
+/// outlive their request: a completion or cancellation of one use then never matches the next.
 #[inline]
 pub const fn with_generation(user_data: u64, generation: u32) -> u64 {
     user_data | (generation as u64) << (u64::BITS - GENERATION_BITS)
 }
 
-/// The `kind` of the ring's own operations on the kernel ring.
+/// `kind` of the ring's own operations on the kernel ring.
 pub(crate) const KIND_RING: u8 = 255;
-/// The `kind` of operations on sockets, whose completions the ring's owner takes ([`IoCtx::sockets`]).
+/// `kind` of socket operations, whose completions the ring's owner collects ([`IoCtx::sockets`]).
 ///
 /// [`IoCtx::sockets`]: crate::ctx::IoCtx::sockets
 pub(crate) const KIND_SOCKET: u8 = 253;
-/// The `kind` of operations whose completion nobody wants, such as a cancellation (its victim's says enough).
+/// `kind` of operations whose completion is ignored, such as a cancellation, whose victim has a completion of its own.
 pub const KIND_IGNORED: u8 = 254;
 
-/// Lets another thread complete requests of one hardware context.
+/// Handle by which other threads complete requests of one hardware context.
 #[derive(Clone, Debug)]
 pub struct Remote {
     pub(crate) shared: Arc<HctxShared>,
 }
 
 impl Remote {
-    /// Has the ring poll soon, also when it sleeps: for a driver that takes from another thread what is not a request.
+    /// Makes the ring poll soon, and wakes it if it sleeps. For a driver that receives something other than completions
+    /// from another thread.
     pub fn wake(&self) {
         self.shared.unpark();
     }
 
-    /// Turns the token into one that another thread may hold.
+    /// Turns the token into one that another thread may own.
     pub fn send_out(&self, rq: Rq) -> RemoteRq {
         RemoteRq { tag: Some(rq.into_tag()), shared: self.shared.clone() }
     }
 }
 
-/// A request in the hands of another thread. Like [`Rq`], dropping it is a bug: in release builds the request then
-/// ends with an I/O error, so that nothing hangs.
+/// Token of a request that another thread owns. As with [`Rq`], dropping it is a bug; in release builds the request
+/// then ends with an I/O error, so that nothing waits forever.
 #[derive(Debug)]
 #[must_use = "a request must be completed"]
 pub struct RemoteRq {
@@ -436,14 +442,14 @@ pub struct RemoteRq {
 }
 
 impl RemoteRq {
-    /// Ends the request and wakes its ring if that sleeps.
+    /// Ends the request, and wakes its ring if that sleeps.
     pub fn complete(mut self, status: Status) {
         if let Some(tag) = self.tag.take() {
             self.shared.complete_remotely(tag, status);
         }
     }
 
-    /// The request's tag.
+    /// Returns the request's tag.
     pub fn tag(&self) -> Option<u16> {
         self.tag
     }

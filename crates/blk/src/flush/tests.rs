@@ -1,4 +1,4 @@
-//! Who is served by which flush; what a flush is for is tested with the sequences.
+//! The flush that serves each bio. The steps of sequences are tested in `hctx::sequence`.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Which flushes ring an alarm, and which are believed afterwards.
+//! Flushes that trigger an alarm, and flushes that fail because of it.
 
 use super::*;
 use crate::bio::{BIO_FUA, BIO_OWNER, NO_FIXED_BUF, Op};
@@ -14,7 +14,7 @@ fn alarm() -> Arc<FlushAlarm> {
     Arc::new(FlushAlarm::default())
 }
 
-/// Sends one flush with these flags to a device of the rig; how it ended.
+/// Sends one flush with these flags to a device of the rig. Returns its status.
 fn flush(rig: &mut Rig, device: usize, flags: u16) -> Status {
     let bdev = rig.devices[device].0;
     let spec = BioSpec { bdev, op: Op::Flush, flags, sector: 0, bytes: 0, owner: 9 };
@@ -25,7 +25,7 @@ fn flush(rig: &mut Rig, device: usize, flags: u16) -> Status {
     ended[0].1
 }
 
-/// V3: a later flush says nothing of what an earlier one lost.
+/// V3: a later flush proves nothing about data that an earlier one lost.
 #[test]
 fn after_a_failed_flush_none_ends_well_but_the_owners() {
     let puppet = puppet(true);
@@ -91,7 +91,7 @@ fn what_never_reached_the_driver_does_not_ring_it() {
     assert_eq!(alarm.failed(), None);
 }
 
-/// A cache is the whole disk's: a flush that fails for one partition may have lost what another wrote.
+/// The cache belongs to the whole disk: a flush that fails for one partition may have lost data of another.
 #[test]
 fn all_who_watch_a_queue_hear_and_each_is_distrusted_alone() {
     let puppet = puppet(true);

@@ -1,11 +1,13 @@
-//! The end of a batch: one time stamp, the end of every record and bio, then the tags with one mask a word.
+//! Completion of a batch: one time stamp, then the end of every record and bio, then the tags, freed with one mask per
+//! word.
 //!
-//! Owns the loop over what the driver has finished. Plain records that are alike, as those of one run are, end
-//! together: their owner gets them in a row, and statistics count them at once. Requests with bios end one by one.
+//! Owns the loop over the requests that the driver has ended. Consecutive plain records that are alike (as those of one
+//! run are) end together: their owner receives them in one call, and statistics count them at once. Requests with bios
+//! end one by one.
 //!
 //! Invariants: I2 of the parent, and
-//! - C1: a request is nobody's (`bio_head` is `NONE`) before its tag is freed.
-//! - C2: a record is told of once: by [`EndIo::end_run`] if that takes it, else by [`EndIo::end_plain`].
+//! - C1: `bio_head` of a request is `NONE` before its tag is freed.
+//! - C2: each record is reported once: by [`EndIo::end_run`] if the owner takes it, else by [`EndIo::end_plain`].
 
 use sheave_base::clock::CoarseTs;
 use sheave_base::status::Status;
@@ -21,7 +23,7 @@ use crate::ring_core::Core;
 use crate::stats::{BatchAccount, Split};
 
 impl Hctx {
-    /// Ends what is done; how many requests that was.
+    /// Ends all requests in `done`. Returns their number.
     #[inline]
     pub(super) fn complete(&mut self, core: &mut Core, end: &mut impl EndIo) -> u32 {
         self.epoch = self.epoch.wrapping_add(1);
@@ -42,8 +44,8 @@ impl Hctx {
         many as u32
     }
 
-    /// Ends what is done, where that is one plain record which has succeeded, and its owner has room; false, and
-    /// nothing has changed, where it is not. For an I/O alone: all that [`Hctx::complete`] does for it, without its
+    /// Fast path of [`Hctx::complete`] for a single I/O: ends the batch if it is one plain record that succeeded and
+    /// its owner has room. Otherwise changes nothing and returns false. Has all effects of `complete`, without its
     /// loops.
     #[inline(always)]
     pub(crate) fn end_only(&mut self, core: &mut Core, end: &mut impl EndIo) -> bool {
@@ -88,8 +90,8 @@ impl Hctx {
         true
     }
 
-    /// Ends plain records that succeeded, from number `at` of the batch on, as far as they are alike and their owner
-    /// has room; how many.
+    /// Ends plain records that succeeded, from index `at` of the batch on, while they are alike and their owner has
+    /// room. Returns their number.
     #[inline(never)]
     fn end_records(&mut self, core: &mut Core, at: usize, now: Option<CoarseTs>, end: &mut impl EndIo) -> usize {
         let Some(&tag) = self.done.tags().get(at) else { return 0 };
@@ -111,7 +113,7 @@ impl Hctx {
         counts.0 as usize
     }
 
-    /// As [`Hctx::end_records`], of one that was held back: it is alone with its stamps.
+    /// [`Hctx::end_records`] for a record that was held back. It ends alone, because no other record shares its stamps.
     #[cold]
     fn end_delayed(
         &mut self,
@@ -131,8 +133,8 @@ impl Hctx {
         counts.0 as usize
     }
 
-    /// Ends plain records that succeeded, from one number of the batch to another at most, as far as they are like the
-    /// `first` and their owner has room; how many, and their bytes.
+    /// Ends plain records that succeeded, in the range `at..until` of the batch, while they are like `first` and their
+    /// owner has room. Returns their number and their bytes.
     #[inline(always)]
     fn end_alike(
         &mut self,
@@ -152,7 +154,7 @@ impl Hctx {
         (many.into(), bytes)
     }
 
-    /// Counts records that have ended together: so many, with so many bytes, the first of which had this tag.
+    /// Counts `many` records of `bytes` in all that ended together. `tag` and `first` are those of the first of them.
     #[inline(always)]
     pub(super) fn count_run(
         &self,
@@ -185,7 +187,7 @@ impl Hctx {
         (ios, bytes_all): (u64, u64),
         end: &mut impl EndIo,
     ) {
-        // Its owner had room for none, and hears of the first otherwise.
+        // The owner had room for none of them; `end_record` reports the first one.
         if ios == 0 {
             return;
         }
@@ -193,7 +195,7 @@ impl Hctx {
         end.slow_run(first.tail_or_owner, &RunEnd { op, split: *split, ended: now, ios, sector, bytes, bytes_all });
     }
 
-    /// Ends what comes behind the first `many`.
+    /// Ends the rest of the batch behind the first `many`.
     #[inline(never)]
     fn complete_rest(&mut self, core: &mut Core, many: usize, now: Option<CoarseTs>, end: &mut impl EndIo) -> u32 {
         let mut seq = false;
@@ -230,7 +232,7 @@ impl Hctx {
         ended
     }
 
-    /// Ends one record: it has failed, or its owner has no place for it in a row.
+    /// Ends one record that has failed, or for which its owner has no room in a run.
     #[cold]
     fn end_record(&mut self, core: &mut Core, at: usize, status: Status, now: Option<CoarseTs>, end: &mut impl EndIo) {
         let tag = self.done.tags()[at];
@@ -251,8 +253,9 @@ impl Hctx {
         self.freed.add(tag);
     }
 
-    /// Ends requests with bios, from number `at` of the batch on, until the next record; its number. Those that belong
-    /// to flush sequences are left, and said so, as are writes with FUA that failed.
+    /// Ends requests with bios from index `at` of the batch up to the next record, and returns its index. Leaves
+    /// requests of flush sequences to `complete_sequences` and sets `seq`; sets `seq` also for a write with FUA that
+    /// failed.
     #[inline(never)]
     fn end_requests(
         &mut self,
@@ -311,7 +314,8 @@ impl Hctx {
         at
     }
 
-    /// The requests of the batch that belong to flush sequences, and writes with FUA that failed.
+    /// Ends the requests of the batch that belong to flush sequences, and reports writes with FUA that failed to the
+    /// watches.
     #[cold]
     fn complete_sequences(&mut self, core: &mut Core, now: Option<CoarseTs>, end: &mut dyn EndIo) {
         let flush_tag = self.flush_tag();
@@ -320,14 +324,14 @@ impl Hctx {
             let tag = self.done.tags()[at];
             let status = self.done.status(tag);
             let rq = &mut self.rqs[tag];
-            // What has no space was refused before anything was flushed.
+            // A write refused for lack of space reached no cache, so it does not show that earlier writes were lost.
             if rq.flags & RQ_FUA != 0 && status != Status::NoSpc {
                 self.queue.watches().failed(status);
             }
             if rq.flags & RQ_FLUSH_SEQ == 0 {
                 continue;
             }
-            // The split of this step alone; `end_sequence` adds what its bios have waited before it.
+            // The split of this step alone. `end_sequence` adds the time that its bios have waited before it.
             let split = now.map(|now| self.stamps.split_of(at, tag, rq, core.looked, now)).unwrap_or_default();
             if tag == flush_tag {
                 // Release: like a tag that is freed.
@@ -347,8 +351,8 @@ impl Hctx {
     }
 }
 
-/// Ends records that succeeded and are like the first one, as far as their owner has room; how many, and their bytes.
-/// By itself, since its loop wants all registers.
+/// Ends records that succeeded and are like `first`, while their owner has room. Returns their number and bytes. Not
+/// inlined, since its loop needs all registers.
 #[inline(never)]
 fn end_alike(rqs: &mut Requests, tags: &[u16], first: &RqHead, mask: &mut u64, end: &mut impl EndIo) -> (u32, u64) {
     let (mut many, mut bytes, mut ended) = (0, 0, *mask);
@@ -368,11 +372,11 @@ fn end_alike(rqs: &mut Requests, tags: &[u16], first: &RqHead, mask: &mut u64, e
     (many, bytes)
 }
 
-/// The first of the tags that lie in one word of a set.
+/// Returns the prefix of `tags` that lies in one word of the tag set.
 #[inline(always)]
 fn in_one_word(tags: &[u16]) -> &[u16] {
     let first = tags.first().copied().unwrap_or_default();
-    // All at once, without a branch for each.
+    // One test over all tags, without a branch for each, because nearly all batches lie in one word.
     if tags.iter().fold(0, |apart, tag| apart | (tag ^ first)) < 64 {
         return tags;
     }
@@ -380,14 +384,14 @@ fn in_one_word(tags: &[u16]) -> &[u16] {
     &tags[..many]
 }
 
-/// The first of the tags whose requests have not failed.
+/// Returns the prefix of `tags` whose requests have not failed.
 #[cold]
 fn that_succeeded<'a>(done: &DoneList, tags: &'a [u16]) -> &'a [u16] {
     let many = tags.iter().take_while(|&&tag| done.status(tag).is_ok()).count();
     &tags[..many]
 }
 
-/// Ends the bios of a request, which are linked.
+/// Ends the linked bios of a request.
 #[inline(always)]
 fn end_bios(core: &mut Core, mut id: BioId, status: Status, timed: bool, end: &mut impl EndIo) {
     while id.is_some() {

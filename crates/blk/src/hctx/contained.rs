@@ -1,16 +1,16 @@
-//! A driver's queue whose panics end here: the ring goes on, and no request waits for ever.
+//! Containment of driver panics: the ring goes on, and every request still ends.
 //!
-//! Owns the driver's [`HwQueue`] and every call of it. A call that panics is the last one that brings the driver
-//! anything new: its hardware context says so to the ring ([`Core::broken`](crate::ring_core::Core)), whose next poll
-//! shuts the queue down as a detach would, ends with an I/O error what the driver does not give back, and from then on
-//! fails every request that comes. Attaching the device again, after the last detach, opens another queue.
+//! Owns the driver's [`HwQueue`] and makes all calls of it. After a call that panicked the driver gets no new request.
+//! Its hardware context sets its bit in [`Core::broken`](crate::ring_core::Core); the ring's next poll shuts the queue
+//! down as a detach would, ends with an I/O error the requests that the driver does not give back, and from then on
+//! fails every new one. Attaching the device again after the last detach opens a new queue.
 //!
 //! Invariants:
-//! - P1: no panic of a driver leaves [`Contained::call`] or [`Contained::next_event`]. One of
-//!   [`Hctx::send_alone`](super::Hctx::send_alone) passes on to the ring's caller, and has the same effect here.
-//! - P2: after a panic the driver gets no request, only what ends those that it has (`kernel_done`, `ended_remotely`,
-//!   `shutdown`); after [`Contained::close`] it is gone.
-#![allow(unsafe_code)] // What stands in for a driver's queue is one.
+//! - P1: no panic of a driver leaves [`Contained::call`] or [`Contained::next_event`]. A panic in
+//!   [`Hctx::send_alone`](super::Hctx::send_alone) reaches the ring's caller, and has the same effect here.
+//! - P2: after a panic the driver gets no request, only calls that end those it has (`kernel_done`, `ended_remotely`,
+//!   `shutdown`). [`Contained::close`] drops it.
+#![allow(unsafe_code)] // `Stopped` implements the unsafe trait `HwQueue`.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -21,23 +21,22 @@ use sheave_base::status::Status;
 use crate::driver::{HwEnv, HwQueue, KernelEvents, NextEvent, TimedOut};
 use crate::request::{DoneList, RqList, RqTable};
 
-/// What became of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DriverState {
-    /// No call of it has panicked.
+    /// No call of the driver has panicked.
     Runs,
-    /// A call has panicked; it may still have requests.
+    /// A call has panicked. The driver may still hold requests.
     Panicked,
-    /// A call has panicked, and it has no requests any more.
+    /// A call has panicked, and the driver holds no requests any more.
     Closed,
 }
 
-/// A driver's queue whose panics end here.
+/// A driver's queue behind `catch_unwind`.
 #[derive(Debug)]
 pub(super) struct Contained {
     hw: Box<dyn HwQueue>,
     state: Cell<DriverState>,
-    /// A [`Stopped`] stands before the driver's queue, or in its place.
+    /// True if `hw` is a [`Stopped`], which wraps the driver's queue or replaces it.
     stopped: bool,
 }
 
@@ -46,7 +45,7 @@ impl Contained {
         Contained { hw, state: Cell::new(DriverState::Runs), stopped: false }
     }
 
-    /// Calls the driver; `None` when it panicked.
+    /// Calls the driver. Returns `None` if it panicked.
     #[inline(always)]
     pub(super) fn call<R>(&mut self, call: impl FnOnce(&mut dyn HwQueue) -> R) -> Option<R> {
         match caught(|| call(&mut *self.hw)) {
@@ -59,13 +58,14 @@ impl Contained {
         }
     }
 
-    /// The driver's queue, for one call by who lets its panic pass and [stops](Contained::stop) it then.
+    /// Returns the driver's queue, for a caller that lets a panic pass and then calls [`stop`](Contained::stop).
     #[inline(always)]
     pub(super) fn queue_mut(&mut self) -> &mut dyn HwQueue {
         &mut *self.hw
     }
 
-    /// What the driver waits for; after a panic the ring has something to do.
+    /// Returns the event that the driver waits for. After a panic that is `Ready`, so that the ring polls and shuts the
+    /// queue down.
     #[inline(always)]
     pub(super) fn next_event(&self) -> NextEvent {
         caught(|| self.hw.next_event()).unwrap_or_else(|panic| {
@@ -75,28 +75,28 @@ impl Contained {
         })
     }
 
-    /// What the driver has in the kernel ring that need not end by itself; one that has panicked is not believed.
+    /// Returns the number of operations of the driver in the kernel ring that may never end by themselves. 0 after a
+    /// panic, because the driver's answer is not reliable then.
     pub(super) fn lasting_in_kernel(&self) -> u32 {
         if self.has_panicked() { 0 } else { caught(|| self.hw.lasting_in_kernel()).unwrap_or(0) }
     }
 
-    /// Whether a call of the driver has panicked.
     pub(super) fn has_panicked(&self) -> bool {
         self.state.get() != DriverState::Runs
     }
 
-    /// Whether it has, and the queue was not [closed](Contained::close) since.
+    /// Returns true if a call has panicked and [`close`](Contained::close) was not called since.
     pub(super) fn wants_close(&self) -> bool {
         self.state.get() == DriverState::Panicked
     }
 
-    /// Whether the queue was [closed](Contained::close). What other threads end from then on, tokens that the queue had
-    /// dropped among it, is of requests that have ended.
+    /// Returns true after [`close`](Contained::close). Completions that other threads report from then on (among them
+    /// dropped tokens of the queue) belong to requests that have ended.
     pub(super) fn is_closed(&self) -> bool {
         self.state.get() == DriverState::Closed
     }
 
-    /// From now on the driver gets nothing new (P2).
+    /// Keeps new requests from the driver (P2).
     #[cold]
     pub(super) fn stop(&mut self) {
         self.state.set(DriverState::Panicked);
@@ -106,7 +106,7 @@ impl Contained {
         }
     }
 
-    /// Drops the driver's queue, which has nothing any more; every request fails from now on.
+    /// Drops the driver's queue, which holds no requests any more. Every later request fails.
     #[cold]
     pub(super) fn close(&mut self) {
         (self.stopped, self.state) = (true, Cell::new(DriverState::Closed));
@@ -117,28 +117,28 @@ impl Contained {
     }
 }
 
-/// What a call gives, or what its panic carries.
+/// Returns the result of `call`, or the payload of its panic.
 #[cfg(not(shuttle))]
 #[inline(always)]
 fn caught<R>(call: impl FnOnce() -> R) -> Result<R, Box<dyn Any + Send>> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(call))
 }
 
-/// The model checker speaks through panics.
+/// The model checker reports failures through panics, so none is caught under it.
 #[cfg(shuttle)]
 fn caught<R>(call: impl FnOnce() -> R) -> Result<R, Box<dyn Any + Send>> {
     Ok(call())
 }
 
-/// What stands in the place of a queue whose driver has panicked.
+/// Replacement for a queue whose driver has panicked.
 #[derive(Debug)]
 struct Stopped {
-    /// The driver's queue, until all that it has is back.
+    /// The driver's queue until it has given all requests back.
     hw: Option<Box<dyn HwQueue>>,
 }
 
-// SAFETY: D1 to D3: of itself it ends requests that came to it, at once, and changes none. D6: nothing of it touches
-// memory; for the driver that it stands for its author vouches, as for a queue without it.
+// SAFETY: D1 to D3: without `hw` it ends each request that it receives at once, and changes none. D6: it accesses no
+// memory itself. With `hw`, the author of that driver vouches for the calls passed on, as without `Stopped`.
 unsafe impl HwQueue for Stopped {
     fn queue_rqs(&mut self, list: &mut RqList, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
         while self.hw.is_none()

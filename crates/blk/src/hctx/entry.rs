@@ -1,16 +1,16 @@
-//! The way into the driver: what comes before every call, and what a ring learns of its device there.
+//! Entry into the driver: the steps before every call, and the gate's changes that the ring notices there.
 //!
-//! Owns the order in which the gate is looked at. Invariants I1 and I2 of [`queue`](crate::queue) rely on it.
+//! Owns the order of those steps. Invariants I1 and I2 of [`queue`](crate::queue) rely on it.
 
 use super::Hctx;
 use crate::queue::Gate;
 use crate::ring_core::Core;
 
 impl Hctx {
-    /// The order of every call into the driver: the batch's tags are visible, its time ends, then the gate is looked
-    /// at. `Err` when it is closed.
+    /// Runs the steps before every call into the driver, in this order: publishes the batch's tags, ends the plug's
+    /// cached time, then reads the gate. Returns `Err` if the gate is closed.
     ///
-    /// `new` requests are in the count of `in_driver`, and of no busy period yet.
+    /// `new` requests are counted in `in_driver` already, but belong to no busy period yet.
     #[inline(always)]
     pub(super) fn start_dispatch(&mut self, core: &mut Core, new: usize) -> Result<(), Gate> {
         core.plug.invalidate();

@@ -1,16 +1,15 @@
-//! The straight way of plain reads and writes: from values to a request, with nothing looked up twice.
+//! Fast path of plain reads and writes: fills requests from parameters that were looked up once per lane.
 //!
-//! Owns the making of requests on a lane, whose I/Os share an [`OpenLane`]. An I/O of a run
-//! becomes a plain record: its request and nothing else ([`request`](crate::request)). One that a neighbour merges
-//! with, or whose request is taken apart, gets the bio that was promised to it then. A single I/O of a submitter that
-//! wants a bio gets one here when it surely fits in one request; what turns out otherwise goes the way of all bios, by
-//! `Hctx::add`.
+//! Owns the making of requests on a lane, whose I/Os share an [`OpenLane`]. An I/O of a run becomes a plain record: a
+//! request without a bio ([`request`](crate::request)). It gets the bio that was promised to it when a neighbour merges
+//! with it, or when its request is taken apart. A single I/O of a submitter that wants a bio gets one here if it surely
+//! fits in one request. All other I/Os go through `Hctx::add`.
 //!
 //! Invariants: I1 to I3 of the parent, and
 //! - G1: the bio of every plain record in flight is promised ([`BioSet`](crate::bio_set::BioSet), I9) from
-//!   [`Hctx::add_run`] until the record ends, or has its bio.
-//! - G2: no request has a stamp that was older than the plug allows when its run began, or its chunk of at most
-//!   [`CHECK_EVERY`](crate::plug::CHECK_EVERY) requests: the time is due before each.
+//!   [`Hctx::add_run`] until the record ends or gets its bio.
+//! - G2: when a run begins, and before each chunk of at most [`CHECK_EVERY`](crate::plug::CHECK_EVERY) requests, the
+//!   age of the stamp is checked, so that it is within the plug's limit there. It may exceed the limit within a chunk.
 
 use sheave_base::clock::CoarseTs;
 use sheave_base::status::Status;
@@ -26,7 +25,7 @@ use crate::ring_core::Core;
 use crate::stats::Split;
 
 impl Hctx {
-    /// Begins a lane of I/Os of this kind.
+    /// Begins a lane for I/Os of `kind`.
     #[inline]
     pub(crate) fn start_lane(&mut self, core: &mut Core, part: u16, kind: PlainKind) {
         if self.lane.id != LaneId::new(part, kind) {
@@ -35,8 +34,9 @@ impl Hctx {
         self.restart_lane(core);
     }
 
-    /// Begins anew the lane that was open last. Where it finds requests gathered it looks at the cycle counter, for
-    /// nobody knows what went on since the last of them (G2); where it finds none, its first request reads the clock.
+    /// Reopens the lane that was open last. If requests are gathered it checks the age of the stamp with the cycle
+    /// counter, because any time may have passed since the last of them (G2). If none are, the first request reads the
+    /// clock.
     #[inline(always)]
     pub(crate) fn restart_lane(&mut self, core: &mut Core) {
         self.lane.forget_place();
@@ -45,7 +45,7 @@ impl Hctx {
         }
     }
 
-    /// The cache of bios has changed: this is the mark of its bios from now on.
+    /// Sets the flag of bios that may be cached. Called when the bio cache is replaced.
     #[cfg(sheave_lab)]
     pub(crate) fn set_cacheable(&mut self, cacheable: u16) {
         self.cacheable = cacheable;
@@ -73,7 +73,7 @@ impl Hctx {
         };
     }
 
-    /// Takes a plain I/O, whose bio it makes; false when no bio is free.
+    /// Makes a bio of a plain I/O and adds it. Returns false if no bio is free.
     #[inline(always)]
     pub(crate) fn add_plain(&mut self, core: &mut Core, owner: u32, sector: u64, vec: BVec) -> bool {
         let Ok(bytes) = u32::try_from(vec.len) else { return core.refuse(owner) };
@@ -118,18 +118,18 @@ impl Hctx {
         }
     }
 
-    /// What the lane that is open, or was open last, was made from.
+    /// Returns the partition and kind of the lane that is or was last open.
     #[inline(always)]
     pub(crate) fn lane_id(&self) -> LaneId {
         self.lane.id
     }
 
-    /// Sends one plain I/O alone, as a record, to the driver at once: as a run of one does that goes through a plug,
-    /// and with a time of its own. For who has no plug open, on a lane that was open last.
+    /// Sends one plain I/O to the driver at once, as a record with a time stamp of its own. The caller has no plug
+    /// open, and the lane is the one that was open last.
     ///
-    /// The driver may end it in the call, and then it never was in a list: it counts as in flight for the time of the
-    /// call alone, and its busy time is seen after it. A panic of the driver passes through; the I/O is in flight then,
-    /// and the next poll fails it.
+    /// The driver may end it within the call. The record then was in no list: it counts as in flight only for the time
+    /// of the call, and its busy time is added afterwards. A panic of the driver reaches the caller; the I/O is then in
+    /// flight, and the next poll fails it.
     #[inline(always)]
     pub(crate) fn send_alone(
         &mut self,
@@ -150,8 +150,8 @@ impl Hctx {
         let start = if self.counts { core.clock.coarse() } else { CoarseTs::default() };
         let rq = &mut self.rqs[tag];
         rq.fill_plain(&self.lane.head, io.sector + shift, io.base, io.cookie);
-        // In the record, and not in the lane's head before it is copied: a copy that is wider than the stores before it
-        // waits until they have left the processor.
+        // Stored in the record, and not in the lane's head before the copy: a copy with loads wider than the stores
+        // just before it must wait until those have left the store buffer.
         (rq.bytes, rq.tail_or_owner, rq.generation, rq.start) = (run.bytes, run.owner, self.epoch, start);
         if let Err(gate) = self.start_dispatch(core, 0) {
             self.count_alone(core, tag, start);
@@ -200,14 +200,14 @@ impl Hctx {
         }
     }
 
-    /// What was sent alone is in flight from now on, as what a plug has flushed.
+    /// Counts a request that was sent alone as in flight, as a flush of the plug does.
     #[inline(always)]
     fn count_alone(&mut self, core: &mut Core, tag: u16, start: CoarseTs) {
         self.stamps.send_one(tag, start);
         self.count_sent(core);
     }
 
-    /// As [`Hctx::count_alone`], where nobody knows of which.
+    /// [`Hctx::count_alone`] without the stamp, for a caller that no longer has the tag.
     #[inline(always)]
     fn count_sent(&mut self, core: &mut Core) {
         core.bios.promise(1);
@@ -215,7 +215,7 @@ impl Hctx {
         self.in_driver += 1;
     }
 
-    /// What was sent alone has failed, or its owner has no room: the next poll tells of it.
+    /// Leaves to the next poll a request that was sent alone and has failed, or whose owner has no room.
     #[cold]
     fn end_later(&mut self, core: &mut Core, rq: Rq, status: Status, start: CoarseTs) -> Alone {
         self.count_alone(core, rq.tag(), start);
@@ -224,8 +224,8 @@ impl Hctx {
         Alone::Sent
     }
 
-    /// Takes plain I/Os as records, `most` at most, as far as there are tags, and bios to promise; how many. `from`
-    /// gives them in order, from that number on, and may be asked for one twice.
+    /// Adds at most `most` plain I/Os as records, while there are tags, and bios to promise. Returns the number added.
+    /// `from(n)` returns an iterator over the I/Os from number `n` on; it may produce the same one twice.
     #[inline(always)]
     pub(crate) fn add_run<I>(
         &mut self,
@@ -245,7 +245,8 @@ impl Hctx {
         self.lane.head.bytes = run.bytes;
         self.lane.head.tail_or_owner = run.owner;
         self.lane.head.generation = self.epoch;
-        // Where a neighbour behind the request gathered last looks for it.
+        // `add_row` compares each sector with the start of the I/O before it, here the last one of the gathered
+        // request.
         self.lane.start = self.lane.end.wrapping_sub(u64::from(run.bytes >> SECTOR_SHIFT));
         let mut taken = 0;
         loop {
@@ -272,8 +273,8 @@ impl Hctx {
         }
     }
 
-    /// The request gathered last is long: whether a run goes on, with an I/O beside that request, or because the
-    /// request has gone to the driver.
+    /// Called if the last gathered request is long. Returns true if the run can go on: its next I/O is adjacent to that
+    /// request, or the request was passed to the driver.
     #[cold]
     fn goes_on(
         &mut self,
@@ -287,8 +288,8 @@ impl Hctx {
         ios.next().is_some_and(|item| is_beside(item.io().sector + shift)) || self.send_long(core)
     }
 
-    /// Takes I/Os of a run, as far as they share a stamp and their tags follow each other, `most` at most; how many,
-    /// and whether the next one may go in the request before it.
+    /// Adds at most `most` I/Os of a run that share a stamp and have consecutive tags. Returns the number added, and
+    /// true if the next I/O is adjacent to the one before it.
     #[inline(always)]
     fn add_row(
         &mut self,
@@ -301,7 +302,9 @@ impl Hctx {
         lane.head.start = lane.time;
         let (head, tag_info) = (&lane.head, lane.info);
         let sectors = u64::from(head.bytes >> SECTOR_SHIFT);
-        // A neighbour behind the last one is as far from it as they are long, and one before it as far as that below.
+        // The sectors of two adjacent I/Os differ by `sectors`, up or down. With `sectors` added the difference is 0 or
+        // `2 * sectors`, so one mask tests both. If `sectors` is not a power of two, the mask accepts further values,
+        // which `add_neighbours` rejects.
         let apart = !(2 * sectors);
         let most = most.min(core.plug.until_due(gathered.end()));
         #[cfg(sheave_lab)]
@@ -338,8 +341,8 @@ impl Hctx {
         (many, neighbour)
     }
 
-    /// Takes plain I/Os of a run that may go in the request gathered last: as many as follow each other behind it, or
-    /// one before it; how many. None: the first is to go as if it lay elsewhere.
+    /// Merges I/Os of a run with the last gathered request: all that follow it in sequence, or one before it. Returns
+    /// their number. If 0, the first I/O is treated as not adjacent.
     #[inline(never)]
     fn add_neighbours(
         &mut self,
@@ -372,7 +375,7 @@ impl Hctx {
         many
     }
 
-    /// Takes plain I/Os that follow each other behind the request gathered last, as far as there are bios; how many.
+    /// Appends consecutive I/Os to the last gathered request while bios are free. Returns the number appended.
     #[inline(never)]
     fn add_behind(
         &mut self,
@@ -407,11 +410,12 @@ impl Hctx {
         many
     }
 
-    /// Gives a plain record the bio that was promised to it (G1); other requests have theirs.
+    /// Gives a plain record the bio that was promised to it (G1). Requests with a bio are left alone.
     pub(super) fn make_bio(&mut self, core: &mut Core, tag: u16) {
         let rq = &mut self.rqs[tag];
         let Some(vec) = rq.plain_vec() else { return };
-        // Of a record's flags this one alone is a bio's, too: how long it has been held, the bio counts anew.
+        // `RQ_NOMERGE` is the only request flag that is also a bio flag. The time that the record was held back is not
+        // passed on: `stamp_waiting` measures the bio's wait anew.
         let flags = self.cacheable | u16::from(rq.flags & RQ_NOMERGE) | BIO_PLAIN;
         let (op, part, fixed_buf) = (rq.op, rq.part, rq.merged_or_buf);
         let attrs = BioAttrs { op, part, fixed_buf, nr_vecs: 1, ..BioAttrs::new(flags) };
@@ -421,7 +425,7 @@ impl Hctx {
         rq.set_bio(id);
     }
 
-    /// Ends a lane: what it gathered goes to the driver with the plug, or now when none is open.
+    /// Ends the lane. Its requests go to the driver with the plug, or now if none is open.
     #[inline]
     pub(crate) fn end_lane(&mut self, core: &mut Core) {
         core.plug.dirty |= self.bit;
@@ -432,8 +436,8 @@ impl Hctx {
     }
 }
 
-/// The time of a call with one request, whose driver may panic. To stop the panic costs an I/O alone more than it may;
-/// so it goes on to the caller of the ring, and its request and the driver are seen to on the way.
+/// Guard for the call of `Hctx::send_alone`. Catching a panic there costs too much for a single I/O. A panic therefore
+/// reaches the ring's caller, and this guard's drop stops the driver and counts the request as in flight.
 struct Sending<'a> {
     hctx: &'a mut Hctx,
     core: &'a mut Core,
@@ -450,7 +454,7 @@ impl Drop for Sending<'_> {
     }
 }
 
-/// A bio of a plain I/O that goes in a request with others.
+/// Takes a bio for a plain I/O that shares a request with others.
 #[inline(always)]
 fn take_plain_bio(core: &mut Core, attrs: &BioAttrs, run: PlainRunOf, io: PlainIo) -> Option<BioId> {
     let vec = BVec { base: io.base, len: run.bytes as usize };

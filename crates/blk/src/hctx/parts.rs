@@ -1,7 +1,7 @@
-//! The partitions that a hardware context serves: what each has in flight, so that it is known for how long it is busy.
+//! Partitions that a hardware context serves: the requests in flight of each, from which its busy time follows.
 //!
-//! Owns a slot for each partition that the ring has attached, sorted by number. A context without partitions pays for a
-//! look at an empty list in each batch, and for no more.
+//! Owns a slot for each partition that the ring has attached, sorted by number. A context without partitions only tests
+//! for an empty list in each batch.
 //!
 //! - A1: `in_driver` of a slot is the number of its partition's requests among those that `Hctx::in_driver` counts.
 
@@ -10,11 +10,10 @@ use sheave_base::sync::Arc;
 
 use crate::stats::{BusyEdge, HctxStats, PartStats};
 
-/// Partitions of one hardware context that are counted by themselves; what comes through others counts as the device's
-/// own.
+/// Largest number of partitions per hardware context with statistics of their own. I/O through further ones counts as
+/// the whole device's.
 const MAX_PARTS: usize = 256;
 
-/// One partition.
 #[derive(Debug)]
 pub(super) struct PartSlot {
     part: u16,
@@ -23,7 +22,6 @@ pub(super) struct PartSlot {
     pub(super) stats: Arc<PartStats>,
 }
 
-/// The partitions of a hardware context.
 #[derive(Debug, Default)]
 pub(super) struct Parts(Vec<PartSlot>);
 
@@ -38,7 +36,7 @@ impl Parts {
         self.0.binary_search_by_key(&part, |slot| slot.part)
     }
 
-    /// Counts what comes through this partition by itself from now on.
+    /// Gives partition `part` statistics of its own.
     pub(super) fn open(&mut self, part: u16, stats: &HctxStats) {
         if part == 0 || self.0.len() == MAX_PARTS {
             return;
@@ -49,13 +47,13 @@ impl Parts {
         }
     }
 
-    /// The slot of a partition that is counted by itself.
+    /// Returns the slot of `part`, if the partition has statistics of its own.
     #[inline]
     pub(super) fn get(&self, part: u16) -> Option<&PartSlot> {
         if self.is_empty() { None } else { self.0.get(self.at(part).ok()?) }
     }
 
-    /// A request of this partition is accounted that was issued at `start`; `None` without statistics.
+    /// Accounts a request of `part` that was issued at `start`, which is `None` without statistics.
     #[cold]
     pub(super) fn begin(&mut self, part: u16, start: Option<CoarseTs>) {
         let Ok(at) = self.at(part) else { return };
@@ -68,7 +66,7 @@ impl Parts {
         slot.in_driver += 1;
     }
 
-    /// A request of this partition is accounted no more, since `now`; `None` without statistics.
+    /// Ends the accounting of a request of `part` at `now`, which is `None` without statistics.
     #[cold]
     pub(super) fn end(&mut self, part: u16, now: Option<CoarseTs>) {
         let Ok(at) = self.at(part) else { return };
@@ -82,7 +80,7 @@ impl Parts {
         }
     }
 
-    /// A request of this partition was accounted for the time of a call alone.
+    /// Adds the period of a request of `part` that ended in its own call, if the partition was idle otherwise.
     #[cold]
     pub(super) fn add_period(&mut self, part: u16, start: CoarseTs, now: CoarseTs) {
         let Ok(at) = self.at(part) else { return };
@@ -92,7 +90,7 @@ impl Parts {
         }
     }
 
-    /// Statistics were turned on, or off, at this moment.
+    /// Begins or ends the busy periods when statistics are turned on or off.
     #[cold]
     pub(super) fn turn(&mut self, on: bool, now: CoarseTs) {
         for slot in self.0.iter_mut().filter(|slot| slot.in_driver > 0) {

@@ -1,14 +1,13 @@
 //! Flush and FUA sequences, for devices with and without volatile caches.
 //!
-//! Owns the steps. A device without a volatile cache needs nothing: flushes end at once, FUA is dropped. With a cache,
-//! a bio runs through up to three steps: PREFLUSH, DATA, POSTFLUSH; a device with FUA of its own does the last two in
-//! one. Which bios wait for a flush is known by the [`FlushQueue`](crate::flush), whose conditions C1 and C2 hold here
-//! too.
+//! Owns the steps. Without a volatile cache flushes end at once and FUA is dropped. With one, a bio runs through up to
+//! three steps: PREFLUSH, DATA, POSTFLUSH; a device with native FUA does the last two in one. The
+//! [`FlushQueue`](crate::flush) holds the bios that wait for a flush; its conditions C1 and C2 hold here too.
 //!
 //! Conditions:
 //! - C3: a bio ends when its last step has ended; the first error ends the sequence.
-//! - C4: a flush that fails rings the [alarms](crate::flush_alarm) of those who watch the device, before any bio ends
-//!   with it; from then on no flush ends well that they rely on.
+//! - C4: a failed flush triggers the [alarms](crate::flush_alarm) of the device's watchers before any bio ends with it.
+//!   From then on every flush that a watcher relies on fails.
 
 use sheave_base::clock::CoarseTs;
 use sheave_base::status::Status;
@@ -21,7 +20,7 @@ use crate::ring_core::Core;
 use crate::stats::Split;
 
 impl Hctx {
-    /// Takes on a bio without data, or with FUA or PREFLUSH; false when it must wait for tags or bios.
+    /// Admits a bio that has no data, or has FUA or PREFLUSH set. Returns false if it must wait for tags or bios.
     pub(crate) fn admit_special(&mut self, core: &mut Core, id: BioId) -> bool {
         let caps = self.queue.capabilities();
         let bio = &mut core.bios[id];
@@ -48,21 +47,21 @@ impl Hctx {
         true
     }
 
-    /// The DATA step.
+    /// Starts the DATA step. Returns false if the bio must wait for tags or bios.
     fn admit_data(&mut self, core: &mut Core, id: BioId) -> bool {
         let fua = core.bios[id].flags & BIO_FUA != 0 && core.bios[id].op != Op::Read;
         let flags = if fua { self.fua_flags() | RQ_NOMERGE } else { 0 };
         self.cut_and_gather(core, id, flags)
     }
 
-    /// Issues a flush when bios wait for one and none is in flight (C1).
+    /// Issues a flush if bios wait for one and none is in flight (C1).
     pub(crate) fn kick_flush(&mut self, core: &mut Core) {
         if self.flush.issue() {
             self.gather_flush(core);
         }
     }
 
-    /// The flush in flight has ended: its bios go on to DATA, or end.
+    /// Ends the flush in flight. Each of its bios goes on to DATA, or ends.
     pub(super) fn flush_done(&mut self, core: &mut Core, status: Status, step: LastStep, end: &mut dyn EndIo) {
         if !status.is_ok() {
             self.queue.watches().failed(status);
@@ -70,6 +69,8 @@ impl Hctx {
         let mut running = self.flush.end();
         while let Some(id) = running.pop(&mut core.bios) {
             let bio = &mut core.bios[id];
+            // Once an alarm was triggered, no flush of the watched part may succeed, even if the device says so (A2 of
+            // `flush_alarm`). Flushes of the owner itself get the device's own result.
             let believed = bio.flags & BIO_OWNER != 0 || !self.queue.watches().distrusts(bio.part);
             let status = if status.is_ok() && !believed { Status::IoErr } else { status };
             if status.is_ok() && bio.flags & BIO_PREFLUSH != 0 && bio.op != Op::Flush {
@@ -81,7 +82,7 @@ impl Hctx {
         }
     }
 
-    /// DATA of a write without native FUA has ended: POSTFLUSH follows.
+    /// Called when DATA of a write without native FUA has ended. POSTFLUSH follows.
     pub(super) fn data_done(
         &mut self,
         core: &mut Core,
@@ -98,11 +99,10 @@ impl Hctx {
     }
 }
 
-/// Where the time of the last step of a sequence went, and when it was reaped, with statistics.
+/// Split of a sequence's last step, and the time it was reaped, which is `None` without statistics.
 type LastStep = (Split, Option<CoarseTs>);
 
-/// Ends a bio whose last step has ended. What it waited before that, also for steps of its own, counts as waiting to be
-/// let in.
+/// Ends a bio after its last step. All time before that step counts as waiting for a tag, including the earlier steps.
 fn end_sequence(core: &mut Core, id: BioId, status: Status, (mut split, now): LastStep, end: &mut dyn EndIo) {
     let bio = &core.bios[id];
     if let Some(now) = now

@@ -1,12 +1,13 @@
-//! When a request passed from one stage of its life to the next: the moments that its split is made from.
+//! Times at which a request passes from one stage of its life to the next. Its split is computed from them.
 //!
-//! Owns the moments at which the clock is read between the issue of a request (whose stamp it carries itself) and its
-//! end; what was read is in `stamps`. A batch has one reading for each stage: its issue, its call, the return of the
-//! call where something ended in it, and its completion.
+//! Owns the places where the clock is read between the issue of a request (whose stamp is in the request) and its end;
+//! `stamps` stores the values. A batch has one reading per stage: issue, call, return of a call in which something
+//! ended, and completion.
 //!
-//! When a device ended a request is known of drivers that end it in their call. Of all others the ring knows between
-//! which two of its looks that was: the time from the look that did not find it to the one that did counts as *waiting
-//! to be reaped*. A ring that sleeps for completions looks all the time, unless some were there before it slept.
+//! The time at which the device ended a request is known only for drivers that end it within their call. For all others
+//! the ring knows between which two of its polls that was: the time from the poll that did not find the completion to
+//! the one that did counts as *waiting to be reaped*. A ring that sleeps for completions counts as polling all the
+//! time, unless completions were there before it slept.
 
 use sheave_base::clock::CoarseTs;
 
@@ -16,21 +17,21 @@ use crate::request::RQ_DELAYED;
 use crate::ring_core::Core;
 
 impl Hctx {
-    /// What was gathered goes to the driver now; when that is.
+    /// Stamps the gathered requests, which go to the driver now. Returns the time.
     #[inline(always)]
     pub(super) fn stamp_sent(&mut self, core: &Core) -> CoarseTs {
         if !self.counts {
             return CoarseTs::default();
         }
         let now = core.clock.coarse();
-        // What ends in the call is found by the call.
+        // Requests that end within the call are stamped by `stamp_call`.
         if !self.ends_in_call {
             self.stamps.send(self.gathered.tags(), now);
         }
         now
     }
 
-    /// The driver has returned from a call that began at `sent`, with so many requests ended before it.
+    /// Called when the driver returns from a call that began at `sent`. `before` is the length of `done` at that time.
     #[inline(always)]
     pub(super) fn stamp_call(&mut self, core: &Core, before: usize, sent: CoarseTs) {
         if self.counts && self.done.len() != before {
@@ -38,7 +39,7 @@ impl Hctx {
         }
     }
 
-    /// The block layer holds this request back from now on.
+    /// Stamps a request that the block layer holds back from now on.
     #[cold]
     pub(super) fn stamp_held(&mut self, tag: u16, now: CoarseTs) {
         let rq = &mut self.rqs[tag];
@@ -46,7 +47,7 @@ impl Hctx {
         rq.flags |= RQ_DELAYED;
     }
 
-    /// What was held back goes to the driver now; when that is.
+    /// Stamps requests that were held back and go to the driver now. Returns the time.
     #[cold]
     pub(super) fn stamp_sent_again(&mut self, core: &Core, tags: &[u16]) -> CoarseTs {
         if !self.counts {
@@ -57,7 +58,7 @@ impl Hctx {
         now
     }
 
-    /// The bio waits from now on, or `since` then, if it did not before.
+    /// Marks the bio as waiting, from `since` or from now on, unless it waited already.
     #[cold]
     pub(super) fn stamp_waiting(&self, core: &mut Core, id: BioId, since: Option<CoarseTs>) {
         if !self.counts || core.bios[id].flags & BIO_WAITED != 0 {
@@ -69,14 +70,14 @@ impl Hctx {
         bio.waited_from = now;
     }
 
-    /// A bio that has waited has a request, since `start`.
+    /// Passes the waiting time of a bio to its request, which it got at `start`.
     #[cold]
     pub(super) fn stamp_waited(&mut self, waited_from: CoarseTs, tag: u16, start: CoarseTs) {
         self.rqs[tag].flags |= RQ_DELAYED;
         self.stamps.waited(tag, start.ns_since(waited_from));
     }
 
-    /// Statistics were turned on: nothing is known of what is in flight but that it is.
+    /// Called when statistics are turned on: requests in flight count as sent at `now`.
     #[cold]
     pub(super) fn restart_stamps(&mut self, now: CoarseTs) {
         self.rqs.all().iter_mut().for_each(|rq| rq.flags &= !RQ_DELAYED);

@@ -1,7 +1,7 @@
-//! What does not go straight through: bios that wait, requests that the driver or the gate held back.
+//! Slow path: waiting bios, and requests that the driver or the gate held back.
 //!
-//! Owns the second chances of [`hctx`](super): admitting waiting bios in order, cutting them, retrying refused
-//! requests, taking requests apart when the queue is frozen. Invariants I1 to I3 of the parent hold here too.
+//! Owns the retries of [`hctx`](super): admits waiting bios in order, cuts them, retries refused requests, and takes
+//! requests apart while the queue is frozen. Invariants I1 to I3 of the parent hold here too.
 
 use sheave_base::sync::atomic::Ordering;
 
@@ -15,7 +15,7 @@ use crate::request::{PLUG_MAX, Rq, RqList};
 use crate::ring_core::Core;
 
 impl Hctx {
-    /// The driver gets nothing new, as after a panic: what it lives on has gone.
+    /// Stops new requests to the driver, as after a panic. Called when a resource that the driver needs is gone.
     #[cold]
     pub(crate) fn stop(&mut self) {
         self.hw.stop();
@@ -34,7 +34,7 @@ impl Hctx {
         }
     }
 
-    /// The driver left these in the list: they go first the next time.
+    /// Moves to `refused` the requests that the driver left in `list`. They go first the next time.
     #[cold]
     pub(super) fn refuse(&mut self, core: &Core, list: &mut RqList) {
         self.stalled = true;
@@ -48,7 +48,8 @@ impl Hctx {
         self.refused.put_back(list);
     }
 
-    /// Shows to readers what was gathered, where that is more than one word of an owned set.
+    /// Publishes a batch that spans several words of an owned set, belongs to a shared set, or includes the flush
+    /// request.
     #[cold]
     pub(super) fn publish_batch(&mut self) {
         self.tags.publish_words(self.gathered.tags());
@@ -58,7 +59,8 @@ impl Hctx {
         }
     }
 
-    /// Whether the block layer holds a request back that is accounted, or the driver has it.
+    /// Records whether the block layer (`held`) or the driver has an accounted request. Readers of requests in flight
+    /// show it.
     pub(super) fn set_held(&self, tag: u16, held: bool) {
         if tag == self.flush_tag() {
             let mark = if held { FLUSH_HELD } else { FLUSH_IN_DRIVER };
@@ -68,7 +70,7 @@ impl Hctx {
         self.tags.set_held(tag, held);
     }
 
-    /// What was gathered queues behind what was refused.
+    /// Moves the gathered requests behind the refused ones (I1), and retries.
     #[cold]
     pub(super) fn flush_behind_refused(&mut self, core: &mut Core) {
         self.publish_batch();
@@ -85,8 +87,8 @@ impl Hctx {
         self.retry_refused(core);
     }
 
-    /// The gate is closed: a quiesced queue keeps its requests, a frozen one takes them apart, for their tags must
-    /// not be seen in flight.
+    /// Called if the gate is closed. A quiesced queue keeps its requests. A frozen one takes them apart into bios,
+    /// because their tags must not be seen in flight.
     #[cold]
     pub(super) fn hold_back(&mut self, core: &mut Core, list: &mut RqList, gate: Gate) {
         self.stalled = true;
@@ -101,6 +103,7 @@ impl Hctx {
             self.take_apart(core, rq, &mut back);
         }
         self.end_busy_if_apart(core);
+        // Bios taken apart were added before those that wait already, so they go first (I1).
         let mut behind = self.waiting.take();
         while let Some(id) = behind.pop(&mut core.bios) {
             back.push_back(&mut core.bios, id);
@@ -120,7 +123,7 @@ impl Hctx {
         let now = self.counts.then(|| core.clock.coarse());
         self.parts.end(self.rqs[tag].part, now);
         self.make_bio(core, tag);
-        // Its tag may be used again before a batch is completed.
+        // The tag may be used again before a batch completes, so the epoch must change here.
         self.epoch = self.epoch.wrapping_add(1);
         let start = self.rqs[tag].start;
         let mut id = std::mem::replace(&mut self.rqs[tag].bio_head, BioId::NONE);
@@ -133,24 +136,24 @@ impl Hctx {
         self.tags.free_batch(usize::from(tag) / 64, 1 << (tag % 64));
     }
 
-    /// The bio waits: there is no tag for it now, or others wait before it.
+    /// Queues a bio for which there is no tag now, or behind other waiting bios.
     #[cold]
     pub(super) fn wait(&mut self, core: &mut Core, id: BioId) {
-        // Nothing may be in flight, so that only this bio makes the ring poll here.
+        // This bio alone must make the ring poll this context, for nothing else may be in flight.
         core.active |= self.bit;
         self.stalled = true;
         self.stamp_waiting(core, id, None);
         self.waiting.push_back(&mut core.bios, id);
     }
 
-    /// Everything that is not a plain read or write that fits, or that has to wait.
+    /// Adds a bio that is not a plain read or write that fits in one request, or that has to wait.
     #[cold]
     pub(super) fn add_slow(&mut self, core: &mut Core, id: BioId) {
         self.wait(core, id);
         self.kick(core);
     }
 
-    /// Sends on what waits, as far as tags, bios and the gate allow.
+    /// Retries refused requests and admits waiting bios, as far as tags, bios and the gate allow.
     #[inline]
     pub(crate) fn kick(&mut self, core: &mut Core) {
         if self.stalled {
@@ -167,8 +170,8 @@ impl Hctx {
         }
     }
 
-    /// Makes bios of what a stacked driver wants of the devices below. They go before all that waits for bios, for what
-    /// is above them may wait for them.
+    /// Makes bios of the I/O that a stacked driver wants to send below. They go ahead of all starved bios, because bios
+    /// of the device above may wait for them.
     fn send_lower(&mut self, core: &mut Core) {
         let Some(lower) = &self.lower else { return };
         let mut behind = core.starved.take();
@@ -192,7 +195,7 @@ impl Hctx {
     fn kick_through(&mut self, core: &mut Core) {
         let gate = self.queue.gate();
         if !gate.is_open() {
-            // Requests that were refused before the queue was frozen would keep it from becoming idle.
+            // Requests that were refused before the freeze would keep the queue from becoming idle.
             if gate.is_frozen() && !self.refused.is_empty() {
                 self.hold_back(core, &mut RqList::default(), gate);
             }
@@ -217,7 +220,8 @@ impl Hctx {
         self.stalled |= !self.waiting.is_empty() || !self.refused.is_empty();
     }
 
-    /// Before the ring sleeps: hands on what can go, and asks for a wake-up where only another ring can help.
+    /// Called before the ring sleeps: sends all that can be sent. If bios wait for tags of a shared set, requests a
+    /// wake-up from the ring that frees one.
     pub(crate) fn send_off(&mut self, core: &mut Core) {
         self.kick(core);
         self.flush_gathered(core);
@@ -228,18 +232,18 @@ impl Hctx {
         self.end_plug();
     }
 
-    /// Whether a bio or a request waits here for the end of another: for its tag, or for a flush.
+    /// Returns true if a bio or a request here waits for another one to end: for its tag, or for a flush.
     pub(crate) fn has_waiting(&self) -> bool {
         let sent = self.waiting.is_empty() && self.refused.is_empty();
         !sent || self.flush.has_pending() || self.flush.is_running()
     }
 
-    /// Whether the driver refuses though it holds nothing, so that only asking again will help.
+    /// Returns true if the driver refuses requests while it holds none: no completion will come, so only a retry helps.
     pub(crate) fn must_retry(&self) -> bool {
         !self.refused.is_empty() && self.hw.next_event() == NextEvent::Idle && self.queue.gate().is_open()
     }
 
-    /// Takes one waiting bio on, cutting it if need be; false when it must wait on.
+    /// Admits one waiting bio, and cuts it if it is too large. Returns false if it must keep waiting.
     fn admit(&mut self, core: &mut Core, id: BioId) -> bool {
         let bio = &core.bios[id];
         if let Err(status) = self.queue.check_range(bio) {
@@ -252,12 +256,12 @@ impl Hctx {
         self.cut_and_gather(core, id, 0)
     }
 
-    /// Cuts the bio to the limits and gathers all pieces; false when tags or bios ran out, or what was gathered is held
-    /// back, with the rest still in it.
+    /// Cuts the bio to the limits and gathers all pieces. Returns false if tags or bios ran out, or gathered requests
+    /// were held back; the rest is then still in the bio.
     pub(crate) fn cut_and_gather(&mut self, core: &mut Core, id: BioId, flags: u8) -> bool {
         loop {
             let front = crate::split::front(&core.bios[id], self.queue.limits());
-            // Before the look for a tag, which is for the piece.
+            // Before the cut, because `gather` would refuse the piece if the requests before it were held back.
             let cuts = matches!(front, Ok(Some(_)));
             if (cuts && !self.send_long(core)) || !self.tags.ensure(core.plug.hint()) {
                 return false;

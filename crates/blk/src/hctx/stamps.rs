@@ -1,14 +1,14 @@
-//! The stamps of a hardware context's requests, beside those that they carry themselves, and the split that comes of
+//! Stamps of a hardware context's requests, other than those in the requests themselves, and the split computed from
 //! them.
 //!
-//! Owns when the driver got each request, when a call ended some, and how long the block layer held a request back.
-//! Does not read the clock: `stages` does, and says when.
+//! Owns the times at which the driver got each request, the times at which a driver's call ended requests, and the time
+//! for which the block layer held a request back. Does not read the clock; `stages` does.
 //!
 //! Invariants:
-//! - P1: what is in a stamp by tag is of the tag's request now: it is written when the driver gets the request, and
-//!   before that for one that is held back.
-//! - P2: requests of one batch that were not held back share all stamps; one that was has [`RQ_DELAYED`], and is
-//!   counted by itself.
+//! - P1: a stamp by tag belongs to the tag's current request: it is written when the driver gets the request, and
+//!   before that if the request is held back.
+//! - P2: requests of one batch that were not held back share all stamps. A request that was held back has
+//!   [`RQ_DELAYED`] set and is counted by itself.
 
 use sheave_base::clock::CoarseTs;
 
@@ -16,46 +16,44 @@ use crate::request::{RQ_DELAYED, RqHead};
 use crate::ring_core::ALL_THE_TIME;
 use crate::stats::Split;
 
-/// Calls that are told apart between two completion batches; those beyond count as one with the last.
+/// Number of calls recorded separately between two completion batches. Later calls are added to the last record.
 const CALLS_MAX: usize = 64;
 
-/// A call in which the driver ended requests.
 #[derive(Debug)]
 struct Call {
-    /// The requests' numbers in the list of what has ended.
+    /// Range in the done list.
     first: u32,
     end: u32,
     sent: CoarseTs,
     ended: CoarseTs,
 }
 
-/// How long the block layer held a request back.
+/// Time for which the block layer held a request back.
 #[derive(Clone, Copy, Debug, Default)]
 struct Delay {
-    /// Before it was a request: its bio waited.
+    /// Time for which its bio waited, before there was a request.
     waited_ns: u64,
-    /// As a request.
+    /// Time after the request was made.
     held_ns: u64,
 }
 
-/// When a request passed from stage to stage.
+/// Stamps of a request, and the part of the batch that shares them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Passed {
     pub(super) sent: CoarseTs,
     pub(super) ended: CoarseTs,
-    /// The first number of the list of what has ended whose request does not share that.
+    /// First index in the done list whose request does not share these stamps.
     pub(super) until: usize,
 }
 
-/// The stamps of a hardware context.
 #[derive(Debug)]
 pub(super) struct Stamps {
-    /// By tag: when the driver got the request, or since when it is held back.
+    /// By tag: the time at which the driver got the request, or from which on the request is held back.
     sent: Box<[CoarseTs]>,
-    /// By tag, of requests with [`RQ_DELAYED`].
+    /// By tag. Valid for requests with [`RQ_DELAYED`].
     delays: Box<[Delay]>,
     calls: Vec<Call>,
-    /// The first call that a completion batch has not passed.
+    /// Index of the first call that the current completion batch has not passed.
     next: usize,
 }
 
@@ -70,20 +68,19 @@ impl Stamps {
         }
     }
 
-    /// The driver gets this one request.
     #[inline(always)]
     pub(super) fn send_one(&mut self, tag: u16, now: CoarseTs) {
         self.sent[usize::from(tag)] = now;
     }
 
-    /// The driver gets these requests.
     #[inline(always)]
     pub(super) fn send(&mut self, tags: &[u16], now: CoarseTs) {
         tags.iter().for_each(|&tag| self.send_one(tag, now));
     }
 
-    /// When the request numbered `at` of the list of what has ended was sent, and when it ended; and up to which number
-    /// of that list requests of one batch that were not held back share that. Asked with numbers that grow.
+    /// Returns the stamps of the request at index `at` of the done list, and the index up to which requests that were
+    /// not held back share them. `at` must grow from call to call; `look_again` resets it. A request that did not end
+    /// within a call of the driver counts as ended at `looked`.
     #[inline(always)]
     pub(super) fn of_run(&mut self, at: usize, tag: u16, looked: CoarseTs) -> Passed {
         let mut until = usize::MAX;
@@ -100,16 +97,16 @@ impl Stamps {
         Passed { sent: self.sent[usize::from(tag)], ended: looked, until }
     }
 
-    /// Where the time of a request went that was held back: `split` is that of one that was not.
+    /// Returns the split of a request that was held back. `split` is the one that it would have otherwise.
     #[cold]
     pub(super) fn add_delay(&self, tag: u16, split: Split) -> Split {
         let Delay { waited_ns, held_ns } = self.delays[usize::from(tag)];
-        // As a request it was held back before the driver had it.
+        // Time held back passed before the driver had the request, so it is contained in the plugged time.
         let held_ns = held_ns.min(split.plugged_ns);
         Split { tag_ns: waited_ns + held_ns, plugged_ns: split.plugged_ns - held_ns, ..split }
     }
 
-    /// Where the time of a request went that is numbered `at` in the list of what has ended.
+    /// Returns the split of the request at index `at` of the done list.
     #[inline(always)]
     pub(super) fn split_of(&mut self, at: usize, tag: u16, head: &RqHead, looked: CoarseTs, now: CoarseTs) -> Split {
         let Passed { sent, ended, .. } = self.of_run(at, tag, looked);
@@ -117,8 +114,8 @@ impl Stamps {
         if head.flags & RQ_DELAYED != 0 { self.add_delay(tag, split) } else { split }
     }
 
-    /// As [`Stamps::split_of`], of the only request in that list, which was not held back. Quick for one that was sent
-    /// alone, by a ring that then slept until it ended.
+    /// [`Stamps::split_of`] for the only request of the done list, which was not held back. Has a shortcut for a
+    /// request that was sent alone, by a ring that then slept until it ended.
     #[inline(always)]
     pub(super) fn split_of_only(&mut self, tag: u16, head: &RqHead, looked: CoarseTs, now: CoarseTs) -> Split {
         if looked == ALL_THE_TIME && self.calls.is_empty() && self.sent[usize::from(tag)] == head.start {
@@ -127,20 +124,20 @@ impl Stamps {
         self.split_of(0, tag, head, looked, now)
     }
 
-    /// Asks for numbers of the list of what has ended from the first on again.
+    /// Resets `at` of `of_run` to the start of the done list.
     #[cold]
     pub(super) fn look_again(&mut self) {
         self.next = 0;
     }
 
-    /// The list of what has ended was emptied.
+    /// Called when the done list was emptied.
     #[inline(always)]
     pub(super) fn clear_calls(&mut self) {
         self.calls.clear();
         self.next = 0;
     }
 
-    /// The block layer holds this request back from now on; `first`: it has not before.
+    /// Begins a period in which the block layer holds the request back. `first` is true if there was none before.
     #[cold]
     pub(super) fn hold(&mut self, tag: u16, first: bool, now: CoarseTs) {
         if first {
@@ -149,20 +146,20 @@ impl Stamps {
         self.send_one(tag, now);
     }
 
-    /// The driver gets a request now that was held back.
+    /// Ends the period that `hold` began: the driver gets the request now.
     #[cold]
     pub(super) fn send_again(&mut self, tag: u16, now: CoarseTs) {
         self.delays[usize::from(tag)].held_ns += now.ns_since(self.sent[usize::from(tag)]);
         self.send_one(tag, now);
     }
 
-    /// This request's bio has waited so long for it.
+    /// Sets the time for which the bio waited for this request.
     #[cold]
     pub(super) fn waited(&mut self, tag: u16, waited_ns: u64) {
         self.delays[usize::from(tag)] = Delay { waited_ns, held_ns: 0 };
     }
 
-    /// A call of the driver has ended the requests with these numbers of the list of what has ended.
+    /// Records a call of the driver that has ended the requests `first..end` of the done list.
     #[inline(always)]
     pub(super) fn push_call(&mut self, (first, end): (usize, usize), sent: CoarseTs, ended: CoarseTs) {
         let call = Call { first: first as u32, end: end as u32, sent, ended };
@@ -173,7 +170,7 @@ impl Stamps {
         }
     }
 
-    /// Nothing is known of what is in flight but that it is.
+    /// Treats all requests in flight as sent at `now`.
     #[cold]
     pub(super) fn restart(&mut self, now: CoarseTs) {
         self.sent.fill(now);

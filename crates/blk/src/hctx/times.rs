@@ -1,10 +1,10 @@
-//! When a hardware context is busy: from the issue of a request that finds it idle to the end of the last one.
+//! Busy time of a hardware context: from the issue of a request that finds it idle to the end of the last one.
 //!
-//! Owns the moments at which the [statistics](crate::stats) hear of it. A request counts from when it is accounted: the
-//! driver has it, refused it, or a quiesced queue holds it back. What is gathered, and what a frozen queue takes apart
-//! before it has come to the driver, does not.
+//! Owns the points at which the [statistics](crate::stats) are updated. A request counts from when it is accounted: the
+//! driver has it or refused it, or a quiesced queue holds it back. Gathered requests do not count, nor do those that a
+//! frozen queue takes apart before the driver got them.
 //!
-//! - T1: with statistics on, a busy period is open exactly while `in_driver` is not 0, but inside of calls.
+//! - T1: with statistics on, a busy period is open exactly while `in_driver` is not 0, except within calls.
 
 use sheave_base::clock::CoarseTs;
 
@@ -14,7 +14,7 @@ use crate::ring_core::Core;
 use crate::stats::OpTallies;
 
 impl Hctx {
-    /// What was gathered is accounted from now on.
+    /// Begins a busy period with the gathered requests if no other request is accounted.
     #[inline(always)]
     pub(super) fn begin_busy(&mut self) {
         if self.counts
@@ -35,7 +35,8 @@ impl Hctx {
         self.gathered = gathered;
     }
 
-    /// What was gathered, or sent alone at `start`, is accounted, and may not go to the driver.
+    /// Accounts requests that the closed gate keeps from the driver: the gathered ones, or one that was sent alone at
+    /// `start`.
     #[cold]
     pub(super) fn begin_held(&mut self, core: &Core, gate: Gate, tags: &[u16], start: CoarseTs) {
         let now = gate.is_frozen().then(|| core.clock.coarse());
@@ -45,7 +46,7 @@ impl Hctx {
         self.begin_parts(tags, now);
     }
 
-    /// One request was sent alone, and counts as in the driver.
+    /// Accounts a request that was sent alone and is with the driver.
     #[inline(always)]
     pub(super) fn begin_alone(&mut self, start: CoarseTs) {
         if self.in_driver == 1 && self.counts {
@@ -56,7 +57,7 @@ impl Hctx {
         }
     }
 
-    /// So many requests have ended: if no other is accounted, the busy period is over.
+    /// Ends the busy period if `ended` requests have ended and no other is accounted.
     #[inline(always)]
     pub(super) fn end_busy_if_idle(&mut self, ended: u32, now: Option<CoarseTs>) {
         if self.in_driver == 0
@@ -67,16 +68,16 @@ impl Hctx {
         }
     }
 
-    /// Requests were taken apart: if no other is accounted, the busy period is over.
+    /// Ends the busy period if all accounted requests were taken apart.
     #[cold]
     pub(super) fn end_busy_if_apart(&mut self, core: &Core) {
         let now = self.counts.then(|| core.clock.coarse());
         self.end_busy_if_idle(1, now);
     }
 
-    /// Keeps statistics from now on, or no more. What is in flight counts from the moment at which they were turned on;
-    /// what ends while they are off is counted nowhere. `new` requests of those that count as in the driver are of no
-    /// busy period yet.
+    /// Turns statistics on or off. Requests in flight count from the moment at which they are turned on; requests that
+    /// end while they are off are not counted. `new` requests are counted in `in_driver` already, but belong to no busy
+    /// period yet.
     #[cold]
     pub(crate) fn set_counts(&mut self, core: &Core, on: bool, new: u32) {
         if on == self.counts {
@@ -96,12 +97,12 @@ impl Hctx {
         self.parts.turn(on, now);
     }
 
-    /// The ring keeps statistics from now on, or no more.
+    /// Follows the ring's setting for statistics, if the device keeps them too.
     pub(crate) fn set_ring_counts(&mut self, core: &Core, on: bool) {
         self.set_counts(core, on && self.open_gate.keeps_stats(), 0);
     }
 
-    /// One I/O was sent alone, and ended in its call.
+    /// Adds the busy time of an I/O that was sent alone and ended in its call.
     #[inline(always)]
     pub(super) fn add_alone(&mut self, start: CoarseTs, now: CoarseTs) {
         if self.in_driver == 0 {
@@ -112,23 +113,23 @@ impl Hctx {
         }
     }
 
-    /// Counts what comes through this partition by itself from now on.
+    /// Gives partition `part` statistics of its own.
     pub(crate) fn open_part(&mut self, part: u16) {
         self.parts.open(part, &self.shared.stats);
     }
 
-    /// The number under which records of a partition are counted: its own, or the device's.
+    /// Returns the partition under which records of `part` are counted: its own, or 0 for the whole device.
     pub(crate) fn known_part(&self, part: u16) -> u16 {
         if self.parts.get(part).is_some() { part } else { 0 }
     }
 
-    /// Where requests of this partition are counted.
+    /// Returns the tallies of the partition, or of the whole device if the partition has none.
     #[inline]
     pub(super) fn tallies_of(&self, part: u16) -> &OpTallies {
         self.parts.get(part).map_or(&self.shared.stats.own, |slot| &slot.stats.tallies)
     }
 
-    /// Requests with these tags are accounted, since their issue or since `start`.
+    /// Accounts requests for their partitions, from `start` or from their issue.
     #[cold]
     pub(super) fn begin_parts(&mut self, tags: &[u16], start: Option<CoarseTs>) {
         for &tag in tags {
@@ -137,7 +138,7 @@ impl Hctx {
         }
     }
 
-    /// What is done is accounted no more.
+    /// Ends the accounting of all requests in `done` for their partitions.
     #[cold]
     pub(super) fn end_parts(&mut self, now: Option<CoarseTs>) {
         let Hctx { parts, done, rqs, .. } = self;

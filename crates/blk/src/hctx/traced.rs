@@ -1,7 +1,7 @@
-//! What a hardware context writes to the trace of its ring: an entry for each request that ends.
+//! Entries that a hardware context writes to the trace of its ring: one for each request that ends.
 //!
-//! Owns how a request becomes an entry. Does nothing, and is not called, while the ring has no trace; the file is in
-//! [`sheave_base::trace`]. Records that ended together share all but their place and length.
+//! Owns the conversion of a request to an entry. Not called while the ring has no trace. The file format is in
+//! [`sheave_base::trace`]. Entries of records that ended together differ only in sector and length.
 
 use sheave_base::clock::CoarseTs;
 use sheave_base::status::Status;
@@ -16,10 +16,10 @@ use crate::request::{Request, RqHead};
 use crate::ring_core::Core;
 use crate::stats::Split;
 
-/// Of a request with bios: whose they are, nobody knows here.
+/// File number of a request with bios, whose owners are not known here.
 const NO_FILE: u16 = u16::MAX;
 
-/// The hardware context that a request ends in.
+/// The hardware context in which a request ends.
 pub(super) struct Whence<'a> {
     pub(super) queue: &'a Queue,
     pub(super) index: u16,
@@ -51,7 +51,7 @@ fn traced(op: Op) -> TraceOp {
     }
 }
 
-/// A request with bios has ended.
+/// Writes the entry of a request with bios.
 #[cold]
 pub(super) fn put(
     trace: &mut TraceWriter,
@@ -66,7 +66,8 @@ pub(super) fn put(
 }
 
 impl Hctx {
-    /// Plain records have ended together: from number `at` of the batch on so `many`, the first with this head.
+    /// Writes the entries of `many` plain records that ended together, from index `at` of the batch on. `first` is the
+    /// head of the first one.
     #[inline(never)]
     pub(super) fn trace_run(
         &self,
@@ -78,11 +79,11 @@ impl Hctx {
     ) {
         let (Some(trace), Some(tags)) = (&mut core.trace, self.done.tags().get(at..at + many)) else { return };
         let Some(&tag) = tags.first() else { return };
-        // Of several all have succeeded.
+        // Several records end together only if all have succeeded, so one status serves for all.
         self.trace_records(trace, tags, self.done.status(tag), first, times, end);
     }
 
-    /// A plain record has ended with success in the call that sent it alone.
+    /// Writes the entry of a plain record that succeeded in the call that sent it alone.
     #[inline(always)]
     pub(super) fn trace_alone(&self, core: &mut Core, tag: u16, times: (u64, CoarseTs), end: &impl EndIo) {
         if let Some(trace) = &mut core.trace {
@@ -90,7 +91,7 @@ impl Hctx {
         }
     }
 
-    /// What it was is read from its request, so that a call which is not traced keeps nothing in memory for it.
+    /// Reads the operation from the request, so that a call without a trace keeps no values in memory for it.
     #[cold]
     #[inline(never)]
     fn trace_one(&self, trace: &mut TraceWriter, tag: u16, (latency_ns, now): (u64, CoarseTs), end: &impl EndIo) {
@@ -108,7 +109,7 @@ impl Hctx {
         (split, now): (&Split, CoarseTs),
         end: &impl EndIo,
     ) {
-        // Of one that was alone it is not counted any more, or was not yet.
+        // A record that was sent alone is not in the count any more, or is not yet.
         let in_driver = self.in_driver.max(tags.len() as u32);
         let whence = Whence { queue: &self.queue, index: self.index, in_driver };
         let file = end.file_of(first.tail_or_owner).unwrap_or(NO_FILE);

@@ -1,4 +1,4 @@
-//! Limits as devices claim them, and the arithmetic of boundaries.
+//! Limits as devices report them, and the arithmetic of boundaries.
 
 use proptest::prelude::*;
 

@@ -1,5 +1,5 @@
-//! Partitions and concatenations of a disk that changes below them; `crates/drivers/tests/linear.rs` has what needs a
-//! disk with memory.
+//! Partitions and concatenations of a disk whose size changes below them. Tests that need a disk with memory are in
+//! `crates/drivers/tests/linear.rs`.
 
 use crate::bio::Op;
 use crate::linear::{concatenate, partition};
@@ -27,7 +27,7 @@ fn a_flush_through_a_partition_reaches_a_disk_that_shrank_below_it() {
     assert_eq!(puppet.script().seen.iter().map(|seen| seen.op).collect::<Vec<_>>(), [Op::Flush]);
 }
 
-/// A disk that was made larger while it was open is larger for whatever is put on it afterwards.
+/// Devices made of a disk that has grown while it was open cover the disk's new size.
 #[test]
 fn what_is_put_on_a_disk_that_has_grown_covers_all_of_it() {
     let (grown, second) = (Puppet::new(), Puppet::new());
@@ -38,7 +38,7 @@ fn what_is_put_on_a_disk_that_has_grown_covers_all_of_it() {
     let new_half = partition("new", &disk, 1 << 30, 1 << 30).unwrap();
     assert_eq!(new_half.size_bytes(), 1 << 30);
     let mut rig = Rig::new(&[&both, &new_half]);
-    // The last block of each GiB of the concatenation, then the last of the partition.
+    // The last block of each GiB of the concatenation, then the last block of the partition.
     let last = (1 << 21) - 8;
     for gib in 0..3 {
         assert!(rig.io(Op::Read, (gib << 21) + last, BLOCK, gib as u32));

@@ -1,4 +1,4 @@
-//! The rule by itself: numbers at their ends. What comes of it under a plug is in the scenario `merges`.
+//! The merge rule by itself: numbers at their limits. Its effect under a plug is in the scenario `merges`.
 
 use super::*;
 use crate::bio::{BVec, Bio, Op};
@@ -6,7 +6,7 @@ use crate::request::RqHead;
 
 const BLOCK: u32 = 4096;
 
-/// Makes a request or the bio that follows it special.
+/// Gives a special property to a request, or to the bio behind it.
 type Change = fn(&mut Request, &mut Bio);
 
 fn bio(bios: &mut BioSet, sector: u64, blocks: u32, vecs: u16) -> BioId {
@@ -27,7 +27,7 @@ fn request(bios: &mut BioSet, sector: u64, blocks: u32, vecs: u16) -> Request {
     rq
 }
 
-/// What `Hctx::try_merge` does.
+/// Merges as `Hctx::try_merge` does.
 fn try_merge(rq: &mut Request, bios: &mut BioSet, id: BioId, limits: &Limits) -> bool {
     let bio = &bios[id];
     let may = is_adjacent(rq, bio.sector, bio.bytes) && fits(rq, &bio.attrs, bio.sector, bio.bytes, limits);
@@ -57,7 +57,8 @@ fn chains_in_the_order_of_the_device() {
 
 #[test]
 fn numbers_do_not_wrap() {
-    // The bio follows each of the requests; what is full is its count of bios, of segments, of bytes.
+    // The bio is directly behind each request. The request's number of bios, of segments or of bytes is at its limit,
+    // in this order; in the last case none is.
     let most = u32::MAX - 511;
     let at = 1 + u64::from(most >> SECTOR_SHIFT);
     for (merged, nr_segs, bytes) in [(u16::MAX, 1, BLOCK), (0, u16::MAX, BLOCK), (0, 1, most), (0, 1, BLOCK)] {
@@ -103,7 +104,7 @@ fn flags_partitions_and_operations_decide() {
 }
 
 proptest::proptest! {
-    /// The room behind a request is as many as merge one after the other.
+    /// `room_behind` returns the number of bios that merge one after the other.
     #[test]
     fn room_behind_is_what_merges_one_by_one(
         max_sectors in 8u32..400,

@@ -1,4 +1,4 @@
-//! Freeze and quiesce against rings that run: what their guards promise holds in every schedule.
+//! Freeze and quiesce against running rings: the promises of their guards hold in every schedule.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,21 +10,21 @@ use crate::Device;
 use crate::queue::{GateGuard, Queue};
 use crate::support::{Puppet, Rig};
 
-/// One look; no model waits for real time.
+/// A single check; no model waits for real time.
 const NOW: Duration = Duration::ZERO;
-/// Bios of a ring.
+/// Bios of each ring.
 const BIOS: u32 = 3;
-/// More than all rings' requests; the driver counts down from here as it finishes them.
+/// More than all rings' requests. The driver counts down from here for each request that it ends.
 const FINISH: u32 = 1_000;
 
-/// Requests that the driver has. Tags are no measure of it: a ring takes them before it looks at the gate, and gives
-/// them back when it finds that frozen.
+/// Returns the number of requests that the driver has. Tags do not show it: a ring takes them before it reads the gate,
+/// and returns them if that is frozen.
 fn held(puppet: &Puppet) -> u32 {
     let script = puppet.script();
     script.seen.len() as u32 - (FINISH - script.finish)
 }
 
-/// A ring that reads, a bio at a time, while the gate opens and closes.
+/// Starts a ring that reads one bio at a time while the gate opens and closes.
 fn ring(device: &Device) -> thread::JoinHandle<()> {
     let device = device.clone();
     thread::spawn(move || {
@@ -38,7 +38,7 @@ fn ring(device: &Device) -> thread::JoinHandle<()> {
     })
 }
 
-/// Tries to close the gate some times, and has `closed` look whenever that succeeds. Returns how often it did.
+/// Tries to close the gate several times, and calls `closed` whenever that succeeds. Returns the number of successes.
 fn close_and_look(
     device: &Device,
     puppet: &Puppet,
@@ -63,9 +63,9 @@ fn close_and_look(
     successes
 }
 
-/// Explores one kind of closing, and proves that the model saw it succeed while requests were still to come.
+/// Explores one kind of closing, and asserts that some execution closed the gate while requests were still to come.
 fn explore_closing(rings: usize, close: fn(&Arc<Queue>) -> Option<GateGuard>, closed: fn(&Puppet)) {
-    // Not from `sync`: counts from outside of the executions.
+    // Not the `Arc` of `sync`, because it counts from outside of the executions.
     let in_the_middle = std::sync::Arc::new(AtomicU64::new(0));
     let counter = in_the_middle.clone();
     explore(move || {

@@ -1,4 +1,5 @@
-//! Requests that another thread completes while the ring submits, polls, sleeps, looks for overdue ones and goes away.
+//! Requests completed by another thread while the ring submits, polls, sleeps, walks for overdue requests, and is
+//! dropped.
 
 use std::time::Duration;
 
@@ -14,14 +15,15 @@ use crate::{Device, DeviceError};
 
 /// Bios of the ring.
 const BIOS: u32 = 3;
-/// How they end, each in its own way: tags go round, so one that is told of too early ends as another did.
+/// Status of each bio. All differ, so that a completion reported too early under a reused tag shows as another's
+/// status.
 const STATUSES: [Status; BIOS as usize] = [Status::Medium, Status::Ok, Status::Transport];
 /// Sectors from one bio to the next, so that they do not merge.
 const FAR: u64 = 16;
-/// More than any timeout.
+/// Longer than any timeout.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// What the driver hands to the completing thread.
+/// Requests that the driver passes to the completing thread.
 #[derive(Debug, Default)]
 struct Inbox {
     waiting: Mutex<(Vec<(RemoteRq, Status)>, bool)>,
@@ -29,7 +31,7 @@ struct Inbox {
 }
 
 impl Inbox {
-    /// Completes what comes, the newest first, until there will be no more.
+    /// Completes requests, the newest first, until the inbox is closed.
     fn complete_all(&self) {
         loop {
             let mut waiting = self.waiting.lock().expect("inbox");
@@ -51,8 +53,8 @@ impl Inbox {
 #[derive(Debug)]
 struct Elsewhere(Arc<Inbox>);
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
-// SAFETY: D7: its queues take whatever it says that they take.
+#[allow(unsafe_code)] // A driver vouches for the memory of its requests.
+// SAFETY: D7: its queues take every request within the limits that it reports.
 unsafe impl Driver for Elsewhere {
     fn limits(&self) -> Limits {
         Limits { queue_depth: 2, ..Limits::default() }
@@ -77,7 +79,7 @@ struct ElsewhereQueue {
     remote: Remote,
 }
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+#[allow(unsafe_code)] // A driver vouches for the memory of its requests.
 // SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
 unsafe impl HwQueue for ElsewhereQueue {
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
@@ -95,7 +97,7 @@ unsafe impl HwQueue for ElsewhereQueue {
         NextEvent::Remote
     }
 
-    /// What the other thread has not begun with is taken from it; else that one ends it.
+    /// Completes the request if the other thread has not taken it yet.
     fn timed_out(&mut self, tag: u16, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) -> TimedOut {
         let mut waiting = self.inbox.waiting.lock().expect("inbox");
         let at = waiting.0.iter().position(|(rq, _)| rq.tag() == Some(tag));
@@ -108,12 +110,12 @@ unsafe impl HwQueue for ElsewhereQueue {
     }
 
     fn shutdown(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
-        // What is left is ended by the completing thread; its tokens keep what they need.
+        // The completing thread ends the rest; its tokens keep alive all that they need.
     }
 }
 
-/// Reads through a driver whose requests another thread completes, by waits for `wanted`; `hurry` is called before each
-/// poll. How they ended.
+/// Reads through a driver whose requests another thread completes, with waits for `wanted`. Calls `hurry` before each
+/// poll. Returns the status of each owner.
 fn read_all(wanted: u32, hurry: impl Fn(&Rig)) -> Vec<(u32, Status)> {
     let inbox = Arc::new(Inbox::default());
     let completer = thread::spawn({
@@ -133,7 +135,7 @@ fn read_all(wanted: u32, hurry: impl Fn(&Rig)) -> Vec<(u32, Status)> {
             break;
         }
         rig.ctx.wait(wanted, None);
-        // A wait with a deadline may give up at once, whenever the checker likes (I2 of `model`).
+        // A wait with a deadline may return at once in any schedule (I2 of `model`).
         thread::yield_now();
     }
     let mut ended = rig.take_ended();

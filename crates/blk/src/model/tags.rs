@@ -1,4 +1,4 @@
-//! What readers see of in-flight I/O while it comes and goes, and rings that compete for host-wide tags.
+//! Readers of the in-flight count while I/O comes and goes, and rings that compete for host-wide tags.
 
 use sheave_base::sync::thread;
 
@@ -6,10 +6,10 @@ use super::{TURNS, assert_all_ended, explore};
 use crate::Device;
 use crate::support::{Puppet, Rig};
 
-/// Bios of a ring.
+/// Bios of each ring.
 const BIOS: u32 = 3;
 
-/// A ring that reads in batches, and sleeps when it has nothing to do: a wake-up that is lost is a deadlock.
+/// Starts a ring that reads in batches and sleeps when it has nothing to do, so that a lost wake-up is a deadlock.
 fn ring(device: &Device) -> thread::JoinHandle<()> {
     let device = device.clone();
     thread::spawn(move || {
@@ -30,7 +30,7 @@ fn ring(device: &Device) -> thread::JoinHandle<()> {
     })
 }
 
-/// Reads the count while the rings run: it is never above the limit, and 0 when all is quiet.
+/// Reads the count while the rings run. It is never above the limit, and 0 at the end.
 fn count_and_join(device: &Device, rings: Vec<thread::JoinHandle<()>>, limit: u32) {
     for _ in 0..4 {
         let count = device.in_flight();

@@ -1,4 +1,4 @@
-//! The cached time of the plug, on a virtual clock: when it is read anew, and what it may be used for.
+//! Cached time of the plug on a virtual clock: when the clock is read, and where the cached value may be used.
 
 use super::*;
 use sheave_base::clock::VirtualClock;
@@ -7,7 +7,7 @@ fn clock() -> (Clock, VirtualClock) {
     Clock::virtual_clock()
 }
 
-/// The plug's time after `ns` more have passed.
+/// Returns the plug's time after another `ns`.
 fn after(plug: &mut Plug, clock: &Clock, time: &VirtualClock, ns: u64) -> u64 {
     time.advance(Duration::from_nanos(ns));
     plug.now(clock).0
@@ -57,15 +57,15 @@ fn bounded_in_age() {
     let mut plug = Plug::new(&clock);
     plug.start(100);
     plug.now(&clock);
-    // Within the bound it stays, however many requests there are.
+    // Within the age limit the cached time stays, for any number of requests.
     time.advance(Duration::from_nanos(MAX_AGE.as_nanos() as u64));
     (0..100).for_each(|_| assert_eq!(plug.now(&clock).0, 0));
-    // Beyond it, the next look at the cycle counter finds out.
+    // Beyond the limit the next check of the cycle counter discards it.
     time.advance(Duration::from_nanos(1));
     let fresh = (0..CHECK_EVERY).position(|_| plug.now(&clock).0 == MAX_AGE.as_nanos() as u64 + 1);
     assert!(fresh.is_some(), "after at most {CHECK_EVERY} requests");
     assert_eq!(time.reads(), 2);
-    // And the bound counts from there.
+    // The age counts from that reading.
     time.advance(Duration::from_nanos(MAX_AGE.as_nanos() as u64));
     (0..100).for_each(|_| assert_eq!(plug.now(&clock).0, MAX_AGE.as_nanos() as u64 + 1));
 }
@@ -96,7 +96,7 @@ fn another_bound_holds_from_the_next_reading_on() {
     plug.now(&clock);
     assert_eq!(after(&mut plug, &clock, &time, 20_000), 0);
     assert_eq!(after(&mut plug, &clock, &time, 1), 20_001);
-    // What was read under the old bound is dropped.
+    // A time cached under the old limit is discarded.
     time.advance(Duration::from_nanos(9));
     plug.set_max_age(&clock, Duration::from_micros(50));
     assert_eq!(plug.now(&clock).0, 20_010);
@@ -154,13 +154,13 @@ fn time_that_goes_back_does_not_harm() {
     plug.start(100);
     plug.now(&clock);
     time.set(10);
-    // The difference of the counters is huge then: read anew at the next look, and cached again.
+    // The difference of the counters is huge then, so the next check reads the clock and caches the time again.
     let stamps: Vec<u64> = (0..100).map(|_| plug.now(&clock).0).collect();
     assert_eq!(stamps.last(), Some(&10));
     assert!(time.reads() <= 3);
 }
 
-/// Two candidates for a type that is `Send`, so that naming one is ambiguous; one for a type that is not.
+/// Has two candidates for a type that is `Send`, so that naming one is ambiguous, and one candidate for other types.
 trait AmbiguousIfSend<Candidate> {
     fn is_not_send() {}
 }
@@ -170,7 +170,7 @@ impl<T: ?Sized + Send> AmbiguousIfSend<Sendable> for T {}
 
 #[test]
 fn neither_plug_nor_ring_leaves_its_thread() {
-    // Does not compile when one of them is `Send`.
+    // Does not compile if one of them is `Send`.
     <Plug as AmbiguousIfSend<_>>::is_not_send();
     <crate::ctx::IoCtx as AmbiguousIfSend<_>>::is_not_send();
     <crate::bio_set::BioSet as AmbiguousIfSend<Sendable>>::is_not_send();

@@ -1,5 +1,5 @@
-//! In-flight, derived from the tags: exact when all is quiet, per partition and whole in one pass, whatever happens to
-//! the requests. What readers see while it changes is in `model::tags`.
+//! In-flight counts, computed from the tags: exact when nothing changes, per partition and whole in one pass, after any
+//! sequence of events. Readers during changes are in `model::tags`.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::bio::{BIO_FUA, Op};
 use crate::device::Leg;
 use crate::support::{BLOCK, Puppet, Rig};
 
-/// A device, and two partitions of 1,000 sectors on it.
+/// Makes a device, and two partitions of 1,000 sectors on it.
 fn partitioned(puppet: &Puppet) -> [Device; 3] {
     let whole = puppet.device();
     let queue = whole.legs()[0].queue.clone();
@@ -24,7 +24,7 @@ fn partitioned(puppet: &Puppet) -> [Device; 3] {
     [whole, one, two]
 }
 
-/// The counts by partition (0 is direct), checked against the whole of each pass.
+/// Returns the counts by partition (0 is the device), checked against the whole count of each pass.
 fn by_part(rig: &Rig) -> [u32; 3] {
     let counts = [0, 1, 2].map(|part| rig.queue().in_flight(part));
     let whole = counts[0].0;
@@ -62,7 +62,7 @@ fn partitions_and_directions_in_one_pass() {
         rig.poll();
         assert_eq!(by_part(&rig), [1, 2, 3]);
         assert_eq!(rig.device().in_flight(), InFlight { reads: 1, writes: 2, other: 3 });
-        // A flush is the device's own, also when it comes through a partition.
+        // A flush counts for the device, even if it came through a partition.
         rig.io_to(2, Op::Flush, 0, 0, 0, 6);
         rig.poll();
         assert_eq!(by_part(&rig), [2, 2, 3]);
@@ -80,7 +80,7 @@ fn partitions_and_directions_in_one_pass() {
 fn merges_do_not_cross_partitions() {
     for (puppet, mut rig) in rigs() {
         rig.ctx.start_plug(4);
-        // The last blocks of one and the first of two are neighbours on the device.
+        // The last blocks of partition one and the first of two are adjacent on the device.
         rig.io_to(1, Op::Read, 0, 984, BLOCK, 0);
         rig.io_to(1, Op::Read, 0, 992, BLOCK, 1);
         rig.io_to(2, Op::Read, 0, 0, BLOCK, 2);
@@ -104,7 +104,7 @@ fn equal_to_the_weight_of_the_tags_whatever_happens() {
         }
         puppet.script().accept = 10;
         rig.ctx.finish_plug();
-        // 32 went when the plug was full; requests that were refused keep their tags, and are accounted once.
+        // 32 went when the plug was full. Refused requests keep their tags, and are accounted once.
         for _ in 0..3 {
             rig.poll();
             assert_eq!(rig.device().accounted().total(), 50);

@@ -1,34 +1,34 @@
-//! The head of a request: the fields that all plain records of a run have in common.
+//! Head of a request: the fields that all plain records of a run share.
 //!
-//! Owns what they mean, and when two records end alike. A head is half of a request's cache line; it is copied as a
-//! whole, in two stores. Invariant I5 of the parent is about it.
+//! Owns the meaning of the fields, and the test for records that end alike. A head is half of a request's cache line,
+//! copied as a whole in two stores. Invariant I5 of the parent applies to it.
 
 use sheave_base::clock::CoarseTs;
 
 use crate::bio::{BioId, Op};
 
-/// The half of a request that is the same for all plain records of a run: copied in two stores. A request has the
-/// fields as its own.
+/// Half of a request that is the same for all plain records of a run, copied in two stores. `Request` dereferences to
+/// it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(16))]
 pub struct RqHead {
-    /// What to do.
+    /// Operation.
     pub op: Op,
     /// `RQ_*` bits.
     pub flags: u8,
-    /// Pieces of memory.
+    /// Number of pieces of memory.
     pub nr_segs: u16,
-    /// Bios beyond the first; of a plain record, which has none, the registered buffer that holds its memory.
+    /// Number of bios beyond the first; for a plain record the index of the registered buffer that contains its memory.
     pub(crate) merged_or_buf: u16,
     pub(crate) part: u16,
     /// Length in bytes.
     pub bytes: u32,
-    /// Another one with every use of the tag.
+    /// Different for every use of the tag.
     pub(crate) generation: u32,
-    /// The last bio; of a plain record, the number of its owner.
+    /// Last bio; for a plain record the number of its owner.
     pub(crate) tail_or_owner: u32,
     pub(crate) bio_head: BioId,
-    /// When it was issued (cached time of the batch).
+    /// Time of issue: the cached time of the batch.
     pub(crate) start: CoarseTs,
 }
 
@@ -50,7 +50,7 @@ impl Default for RqHead {
 }
 
 impl RqHead {
-    /// Tells apart the requests that have had a tag one after the other.
+    /// Returns a number that distinguishes successive requests with the same tag.
     pub fn generation(&self) -> u32 {
         self.generation
     }
@@ -60,21 +60,22 @@ impl RqHead {
         self.bio_head == BioId::PLAIN
     }
 
-    /// Whether both are plain records with one operation and one registered buffer, for which a driver does alike.
+    /// Returns true if both are plain records with the same operation and registered buffer, which a driver treats
+    /// alike.
     #[inline(always)]
     pub fn goes_like(&self, other: &RqHead) -> bool {
         self.first_word() == other.first_word() && self.is_plain() && other.is_plain()
     }
 
-    /// As [`goes_like`](Self::goes_like), but for the registered buffer, which may be another one, or none.
+    /// [`goes_like`](Self::goes_like), except that the registered buffers may differ.
     #[inline(always)]
     pub fn goes_like_in_any_buffer(&self, other: &RqHead) -> bool {
-        // What lies before the buffer, and what lies behind it.
+        // The fields before the buffer, and the one behind it.
         let rest = |head: &RqHead| (head.first_word() as u32, head.part);
         rest(self) == rest(other) && self.is_plain() && other.is_plain()
     }
 
-    /// The operation, the registered buffer and what lies beside them, which is compared in one go.
+    /// Returns the operation, the registered buffer and the fields beside them as one word, for a single comparison.
     #[inline(always)]
     fn first_word(&self) -> u64 {
         let (op, flags) = (u64::from(self.op as u8), u64::from(self.flags) << 8);
@@ -82,7 +83,7 @@ impl RqHead {
         op | flags | segs | buf | u64::from(self.part) << 48
     }
 
-    /// Whether both are plain records of one owner, with one operation and flags, issued at one time.
+    /// Returns true if both are plain records with the same owner, operation and flags, issued at the same time.
     #[inline(always)]
     pub(crate) fn ends_like(&self, other: &RqHead) -> bool {
         let whose = |head: &RqHead| u64::from(head.bio_head.0) << 32 | u64::from(head.tail_or_owner);

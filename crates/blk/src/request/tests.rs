@@ -112,13 +112,13 @@ fn only_what_failed_has_a_status_and_only_while_it_is_in_the_list() {
     done.push(Rq::new(0), Status::Ok);
     let all = [(3, Status::Ok), (5, Status::Ok), (4, Status::IoErr), (8, Status::Timeout), (0, Status::Ok)];
     assert!(done.iter().eq(all) && done.any_failed());
-    // A driver that stacks on another mends one, and spoils one.
+    // A driver that stacks on another one changes one failure to success, and another to a different failure.
     done.set_status(4, Status::Ok);
     done.set_status(8, Status::Medium);
     assert_eq!((done.status(4), done.status(8), done.any_failed()), (Status::Ok, Status::Medium, true));
     done.clear();
     assert!(done.is_empty() && !done.any_failed());
-    // Beside one that fails now, for without any nobody looks at the statuses.
+    // Together with a failed request, because statuses are not read unless one has failed.
     done.succeeded(&[4, 8]);
     done.push(Rq::new(5), Status::IoErr);
     let all = [(4, Status::Ok), (8, Status::Ok), (5, Status::IoErr)];

@@ -1,18 +1,18 @@
-//! The token that stands for a request while a driver has it, and the list in which it ends.
+//! Token of a request that a driver has, and the list in which the request ends.
 //!
-//! Owns the obligation that a token is, and what a driver has finished: the tags in the order in which their requests
-//! ended, and the status of those that failed. Almost none fails, so success is the absence of a status: a driver that
-//! ends a batch well copies its tags and writes nothing else. Does not own the requests.
+//! Owns the obligation that a token stands for, and the requests that a driver has ended: the tags in the order in
+//! which they ended, and the status of those that failed. Almost none fails, so success is the absence of a status: a
+//! driver that ends a batch with success copies its tags and writes nothing else. Does not own the requests.
 //!
 //! Invariants:
-//! - T1: an [`Rq`] ends by being given to [`DoneList::push`]; one that is dropped otherwise panics in debug builds, for
-//!   its bios would never end.
-//! - T2: a status other than `Ok` stands in `statuses` for the tags of this list alone, and `failed` says how many.
+//! - T1: an [`Rq`] ends by [`DoneList::push`]. Dropping one otherwise panics in debug builds, because its bios would
+//!   never end.
+//! - T2: `statuses` has entries other than `Ok` only for tags of this list, and `failed` is their number.
 #![allow(unsafe_code)] // A driver that keeps tags and no tokens vouches for them.
 
 use sheave_base::status::Status;
 
-/// A request on its way; not `Clone`, and a bug when dropped (T1).
+/// Token of a request. Not `Clone`, and a bug when dropped (T1).
 #[derive(Debug)]
 #[must_use = "a request must be completed"]
 pub struct Rq(u16);
@@ -23,26 +23,26 @@ impl Rq {
         Rq(tag)
     }
 
-    /// The token of a request that a driver holds by its tag.
+    /// Makes the token of a request that a driver holds by its tag.
     ///
     /// # Safety
     /// The tag came from [`Rq::into_tag`] (or from a list, by [`RqList::took`](super::RqList::took)) of the same
-    /// hardware queue, and this is the only token that is made of it: a request with two tokens could end while the
-    /// device still uses its memory.
+    /// hardware queue, and this is the only token made from it: a request with two tokens could end while the device
+    /// still uses its memory.
     #[allow(unsafe_code)] // A token vouches for the memory of its request.
     #[inline]
     pub unsafe fn from_tag(tag: u16) -> Rq {
         Rq(tag)
     }
 
-    /// The tag: index of the request in [`RqTable`](super::RqTable), below the queue's depth + 1.
+    /// Returns the tag: the index of the request in [`RqTable`](super::RqTable), below the queue's depth + 1.
     #[inline]
     pub fn tag(&self) -> u16 {
         self.0
     }
 
-    /// Gives the token up: the driver holds the request by its tag from now on, in the kernel's hands say, and makes
-    /// the token anew ([`Rq::from_tag`]) to end it.
+    /// Converts the token to a tag, for example for an operation in the kernel. The driver later makes a token of the
+    /// tag ([`Rq::from_tag`]) to end the request.
     #[inline]
     pub fn into_tag(self) -> u16 {
         let tag = self.0;
@@ -60,7 +60,7 @@ impl Drop for Rq {
     }
 }
 
-/// Requests that a driver has finished, with their status.
+/// Requests that a driver has ended, with their status.
 #[derive(Debug, Default)]
 pub struct DoneList {
     tags: Vec<u16>,
@@ -75,7 +75,7 @@ impl DoneList {
         DoneList { tags: Vec::with_capacity(tags), statuses: vec![Status::Ok; tags], failed: 0 }
     }
 
-    /// Ends a request: the driver touches it and its memory no more.
+    /// Ends a request. The driver no longer accesses it or its memory.
     #[inline]
     pub fn push(&mut self, rq: Rq, status: Status) {
         let tag = rq.into_tag();
@@ -85,29 +85,29 @@ impl DoneList {
         }
     }
 
-    /// Ends the requests with these tags, whose tokens the caller had, with success.
+    /// Ends with success the requests with these tags, whose tokens the caller had.
     #[inline(always)]
     pub(super) fn succeeded(&mut self, tags: &[u16]) {
         match tags {
-            // Alone, as everything is at depth 1.
+            // A single request, as always at depth 1.
             &[tag] => self.tags.push(tag),
             _ => self.tags.extend_from_slice(tags),
         }
     }
 
-    /// Ends those with these tags with success, as [`DoneList::push`] does each as an [`Rq`] of its tag.
+    /// Ends with success the requests with these tags, as [`DoneList::push`] does for one token.
     ///
     /// # Safety
     ///
-    /// As for [`Rq::from_tag`], for each of the tags.
+    /// The same as for [`Rq::from_tag`], for each of the tags.
     #[inline]
     pub unsafe fn push_ok(&mut self, tags: impl ExactSizeIterator<Item = u16>) {
-        // `extend` makes room once and not for each.
+        // `extend` reserves once, not for each tag.
         self.tags.extend(tags);
     }
 
-    /// Gives each request from the one numbered `from` on the status that `mend` has for it and for the status that it
-    /// came with: for a driver that stacks on others and looks at what they end.
+    /// Replaces the status of each request from index `from` on by the result of `mend`, which receives the tag and the
+    /// status. For a driver that stacks on others and inspects their completions.
     pub fn mend_since(&mut self, from: usize, mut mend: impl FnMut(u16, Status) -> Status) {
         for at in from..self.tags.len() {
             let tag = self.tags[at];
@@ -116,18 +116,19 @@ impl DoneList {
         }
     }
 
-    /// Tag and status of each, in order: for a driver that stacks on others and looks at what they end.
+    /// Returns the tag and status of each request, in order. For a driver that stacks on others and inspects their
+    /// completions.
     pub fn iter(&self) -> impl Iterator<Item = (u16, Status)> + '_ {
         self.tags.iter().map(|&tag| (tag, self.status(tag)))
     }
 
-    /// The tags of all, in order.
+    /// Returns the tags, in order.
     #[inline(always)]
     pub(crate) fn tags(&self) -> &[u16] {
         &self.tags
     }
 
-    /// The status of a request of the list.
+    /// Returns the status of a request in the list.
     #[inline]
     pub(crate) fn status(&self, tag: u16) -> Status {
         if self.failed == 0 {
@@ -136,13 +137,13 @@ impl DoneList {
         self.statuses.get(usize::from(tag)).copied().unwrap_or_default()
     }
 
-    /// Whether a request of the list has failed.
+    /// Returns true if a request in the list has failed.
     #[inline(always)]
     pub(crate) fn any_failed(&self) -> bool {
         self.failed != 0
     }
 
-    /// Gives a request of the list another status.
+    /// Sets the status of a request in the list.
     #[cold]
     pub(crate) fn set_status(&mut self, tag: u16, status: Status) {
         let at = usize::from(tag);
@@ -154,7 +155,7 @@ impl DoneList {
         self.statuses[at] = status;
     }
 
-    /// Empties the list: all its requests were seen to.
+    /// Empties the list, whose requests have all been completed.
     #[inline(always)]
     pub(crate) fn clear(&mut self) {
         if self.failed != 0 {
@@ -173,13 +174,13 @@ impl DoneList {
         self.failed = 0;
     }
 
-    /// Requests in the list.
+    /// Returns the number of requests.
     #[inline]
     pub fn len(&self) -> usize {
         self.tags.len()
     }
 
-    /// Whether the list is empty.
+    /// Returns true if the list is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.tags.is_empty()

@@ -1,5 +1,5 @@
-//! Cutting against brute force: pieces that cover memory and device exactly, in order, within the limits. And the same
-//! through a ring: first error, few bios, few tags.
+//! Cutting against brute force: pieces cover memory and device exactly, in order, within the limits. The same through a
+//! ring: first error, few bios, few tags.
 
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ use crate::bio::{BIO_RESERVE, Op};
 use crate::limits::MAX_DEPTH;
 use crate::support::{BLOCK, Puppet, Rig, address};
 
-/// The memory of a list of vectors, byte by byte in runs.
+/// Returns the memory of a list of vectors as maximal runs of bytes.
 fn memory(vecs: &[BVec]) -> Vec<BVec> {
     let mut runs: Vec<BVec> = Vec::new();
     for vec in vecs.iter().filter(|vec| vec.len > 0) {
@@ -33,7 +33,7 @@ fn new_bio(bios: &mut BioSet, op: Op, sector: u64, vecs: &[BVec], bytes: u32) ->
     id
 }
 
-/// Cuts until the rest fits: all pieces as (sector, bytes, vectors), the rest last; or the error.
+/// Cuts until the rest fits. Returns all pieces as (sector, bytes, vectors) with the rest last, or the error.
 fn cut_all(bios: &mut BioSet, id: BioId, limits: &Limits) -> Result<Vec<(u64, u32, Vec<BVec>)>, Status> {
     let mut pieces = Vec::new();
     while let Some(bytes) = front(&bios[id], limits)? {
@@ -47,7 +47,7 @@ fn cut_all(bios: &mut BioSet, id: BioId, limits: &Limits) -> Result<Vec<(u64, u3
     Ok(pieces)
 }
 
-/// How many vectors the memory of one block touches at most.
+/// Returns the largest number of vectors that the memory of one block touches.
 fn most_pieces_of_a_block(vecs: &[BVec], block: usize) -> usize {
     let mut touched = std::collections::BTreeMap::<usize, usize>::new();
     let mut at = 0;
@@ -81,7 +81,7 @@ proptest! {
             base += vec.len + gap * 4096;
             vec
         }).collect();
-        // The last vector is filled up to a whole block.
+        // The last vector is extended to a whole block.
         let total: usize = vecs.iter().map(|vec| vec.len).sum();
         vecs.last_mut().unwrap().len += total.next_multiple_of(block as usize) - total;
         let bytes: u32 = vecs.iter().map(|vec| vec.len as u32).sum();
@@ -139,7 +139,7 @@ fn a_piece_with_a_table_of_vectors_is_not_cached() {
     for (blocks, has_table) in [(BIO_INLINE_VECS as u32, false), (BIO_INLINE_VECS as u32 + 1, true)] {
         let piece = cut(&mut bios, id, blocks * 4096, 0).expect("enough bios");
         assert_eq!(bios[piece].table.is_some(), has_table);
-        // The cache gives bios out as they are: a table would stay with one that needs none.
+        // The cache does not reset bios: a table would stay with a bio that needs none.
         assert_eq!(bios[piece].flags & BIO_CACHEABLE == 0, has_table);
     }
 }
@@ -153,7 +153,7 @@ fn memory_in_crumbs_is_refused() {
     assert_eq!(front(&bios[id], &limits), Err(Status::Invalid), "not one block in three pieces of 128 bytes");
     let mut rig = Rig::new(&[&Puppet::new().limits(|limits| limits.max_segments = 3).device()]);
     rig.vecs(Op::Write, 0, &crumbs, 0);
-    // Two good blocks before the crumbs: they are written, and the bio ends with the error, once.
+    // Two whole blocks stand before the crumbs: they are written, and the bio ends once, with the error.
     let mut mixed = vec![BVec { base: 1 << 20, len: 1024 }];
     mixed.extend(&crumbs);
     rig.vecs(Op::Write, 8, &mixed, 1);

@@ -1,7 +1,7 @@
-//! What a hardware context counts of requests: of those of the device itself, and of each partition by itself.
+//! Request counts of a hardware context: for the device itself, and for each partition.
 //!
-//! Owns the tallies and the list of partitions that readers go through. A request counts in one place: in the tallies
-//! of its partition, or of the device where it came through none. Who reads the device adds the partitions up.
+//! Owns the tallies and the list of partitions that readers walk. A request counts in one place: in the tallies of its
+//! partition, or in the device's if it came through none. A reading of the device adds the partitions up.
 
 use sheave_base::sync::atomic::Ordering;
 use sheave_base::sync::count::AtomicU64;
@@ -11,7 +11,7 @@ use super::records::{IoTally, OpCounts};
 use super::split::{Split, add};
 use crate::bio::{NR_OPS, Op};
 
-/// Counts of requests, by operation: one writer, any readers.
+/// Counts of requests by operation: one writer, any readers.
 #[derive(Debug, Default)]
 pub(crate) struct OpTallies {
     ops: [IoTally; NR_OPS],
@@ -20,20 +20,20 @@ pub(crate) struct OpTallies {
 }
 
 impl OpTallies {
-    /// Counts completed requests that are alike in operation and stamps, none of which had neighbours in it.
+    /// Counts completed requests with the same operation and stamps.
     #[inline(always)]
     pub(crate) fn note(&self, op: Op, split: &Split, ios: u64, bytes: u64) {
         self.ops[op as usize].note(split, ios, bytes);
     }
 
-    /// Counts bios that rode along in requests which are counted beside it.
+    /// Counts merged bios. Their requests are counted by `note`.
     pub(crate) fn note_merges(&self, op: Op, merges: u64) {
         if merges != 0 {
             add(&self.merges[op as usize], merges);
         }
     }
 
-    /// Counts an error of a request that is counted beside it.
+    /// Counts an error. Its request is counted by `note`.
     pub(super) fn note_error(&self, op: Op) {
         add(&self.errors[op as usize], 1);
     }
@@ -48,7 +48,7 @@ impl OpTallies {
     }
 }
 
-/// What one hardware context has done for one partition, but for the records of owners with counts of their own.
+/// Statistics of one partition on one hardware context, without the records of owners with counts of their own.
 #[derive(Debug)]
 pub(crate) struct PartStats {
     pub(crate) part: u16,

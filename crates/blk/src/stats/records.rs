@@ -1,14 +1,14 @@
-//! What plain records have done, counted once for two readers: for their owner, a file of a ring, and for the hardware
-//! context that carried them out.
+//! Counts of plain records, kept once for two readers: their owner, a file of a ring, and the hardware context that
+//! carried them out.
 //!
-//! Owns the counts of one owner on one hardware context ([`RecordStats`]), its place among them
-//! ([`RecordSeat`](crate::hctx_shared::RecordSeat)), and the list that the context's reading goes through. Nobody owns
-//! the counts twice: a context counts by itself what has bios, and the records of owners without a seat.
+//! Owns the counts of one owner on one hardware context ([`RecordStats`]), and the list of owners with a *seat*
+//! ([`RecordSeat`](crate::hctx_shared::RecordSeat)) that a reading of the context walks. No I/O is counted twice: the
+//! context's own tallies hold requests with bios, and records of owners without a seat.
 //!
 //! Invariants:
 //! - R1: one writer, the ring; readers see each count by itself.
-//! - R2: a reading of the hardware context contains what was counted in each seat, those that are gone included; what a
-//!   seat counts is in the reading from then on.
+//! - R2: a reading of the hardware context contains the counts of every seat, including closed ones, from the moment
+//!   they are made.
 
 use crossbeam_utils::CachePadded;
 use sheave_base::sync::atomic::Ordering;
@@ -18,12 +18,12 @@ use sheave_base::sync::{Arc, Mutex};
 use super::split::{Split, SplitCounts, SplitStats, add};
 use crate::bio::{Op, SECTOR_SHIFT};
 
-/// Counts of one kind of I/O; a line of their own is also found with fewer instructions.
+/// Counts of one kind of I/O. Aligned to a cache line, which also takes fewer instructions to index.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct IoTally {
     bytes: AtomicU64,
-    /// What takes longer is slow.
+    /// I/Os with a longer latency are slow.
     slow_above_ns: AtomicU64,
     split: SplitStats,
 }
@@ -35,7 +35,7 @@ impl Default for IoTally {
 }
 
 impl IoTally {
-    /// Counts `ios` I/Os of `bytes` together that share a split; whether they were slow. For the one writer.
+    /// Counts `ios` I/Os with `bytes` in all that share a split. Returns true if they were slow. For the single writer.
     #[inline(always)]
     pub fn note(&self, split: &Split, ios: u64, bytes: u64) -> bool {
         add(&self.bytes, bytes);
@@ -44,24 +44,24 @@ impl IoTally {
         split.total_ns() > self.slow_above_ns.load(Ordering::Relaxed)
     }
 
-    /// What takes longer than this is slow from now on. For the one writer.
+    /// Sets the latency above which I/Os are slow. For the single writer.
     pub fn set_slow_above(&self, ns: u64) {
         // Relaxed: the writer's own.
         self.slow_above_ns.store(ns, Ordering::Relaxed);
     }
 
-    /// What takes longer is slow.
+    /// Returns the latency above which I/Os are slow.
     pub fn slow_above_ns(&self) -> u64 {
         // Relaxed: a value by itself.
         self.slow_above_ns.load(Ordering::Relaxed)
     }
 
-    /// The latencies, by the cells of [`Latencies`](super::Latencies).
+    /// Returns the number of I/Os for each cell of [`Latencies`](super::Latencies).
     pub fn latencies(&self) -> impl Iterator<Item = u64> {
         self.split.latencies()
     }
 
-    /// Adds what was counted to such sums; how many bytes that were.
+    /// Adds the split to `split`. Returns the number of bytes.
     pub fn read(&self, split: &mut SplitCounts) -> u64 {
         self.split.read(split);
         // Relaxed: see `add`.
@@ -69,7 +69,7 @@ impl IoTally {
     }
 }
 
-/// What was counted of one operation.
+/// Counts of one operation.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct OpCounts {
@@ -77,22 +77,23 @@ pub struct OpCounts {
     pub ios: u64,
     /// Sectors (512 B) moved.
     pub sectors: u64,
-    /// Bios that rode along in another bio's request.
+    /// Bios that were merged into another bio's request.
     pub merges: u64,
     /// Requests that ended with an error.
     pub errors: u64,
-    /// Where their time went from submission to completion; the latencies are by the cells of
+    /// Time of the requests from submission to completion, by stage. Latencies are by the cells of
     /// [`Latencies`](super::Latencies).
     pub split: SplitCounts,
 }
 
 impl OpCounts {
-    /// The latency in ns below which the fraction `q` (0 to 1) of the requests lies: the smallest of its cell.
+    /// Returns the latency in ns below which the fraction `q` (0 to 1) of the requests lies, as the lower bound of its
+    /// cell.
     pub fn quantile_ns(&self, q: f64) -> u64 {
         self.split.quantile_ns(q)
     }
 
-    /// Adds what was counted of I/Os that nothing rode along with.
+    /// Adds the counts of a tally, which has neither merges nor errors.
     pub(super) fn read(&mut self, tally: &IoTally) {
         let before = self.split.ios();
         self.sectors += tally.read(&mut self.split) >> SECTOR_SHIFT;
@@ -108,7 +109,7 @@ impl OpCounts {
     }
 }
 
-/// What the plain records of one owner on one hardware context have done.
+/// Counts of the plain records of one owner on one hardware context.
 #[derive(Debug, Default)]
 pub struct RecordStats {
     reads: IoTally,
@@ -116,7 +117,7 @@ pub struct RecordStats {
 }
 
 impl RecordStats {
-    /// Reads, or writes: records are nothing else.
+    /// Returns the counts of reads, or of writes: records have no other operation.
     #[inline(always)]
     pub fn tally(&self, op: Op) -> &IoTally {
         if op == Op::Read { &self.reads } else { &self.writes }
@@ -125,13 +126,14 @@ impl RecordStats {
 
 #[derive(Debug, Default)]
 struct Seats {
-    /// Each with its partition.
+    /// Open seats, each with its partition.
     seats: Vec<(u16, Arc<RecordStats>)>,
-    /// What those of a partition have counted that are gone: reads and writes.
+    /// Sums of closed seats by partition: reads and writes.
     gone: Vec<(u16, Box<[OpCounts; 2]>)>,
 }
 
-/// The owners that count their records themselves, of one hardware context. Not on a line that the ring writes.
+/// Owners of one hardware context that count their records themselves. Padded, because the lock must not share a cache
+/// line with fields that the ring writes.
 #[derive(Debug, Default)]
 pub(crate) struct Owners(CachePadded<Mutex<Seats>>);
 
@@ -160,7 +162,7 @@ impl Owners {
         OPS.iter().zip(gone.iter_mut()).for_each(|(&op, gone)| gone.read(records.tally(op)));
     }
 
-    /// Adds what was counted in the seats of some partitions to these sums of the operations.
+    /// Adds the counts of all seats whose partition `within` accepts to the sums by operation.
     pub(super) fn read(&self, into: &mut [OpCounts], within: impl Fn(u16) -> bool) {
         let seats = self.seats();
         for (at, &op) in OPS.iter().enumerate() {

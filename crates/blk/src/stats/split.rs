@@ -1,50 +1,51 @@
-//! Where the time of an I/O goes: the stages, the split of one I/O, and the counts of many.
+//! Time of an I/O by stages: the stages, the split of one I/O, and the counts of many.
 //!
-//! Owns the arithmetic of a split and the histograms of one kind of I/O. Does not read the clock: the stamps come from
-//! who makes them, a hardware context for what the block layer sees, the owner of the I/O for its workers.
+//! Owns the arithmetic of a split and the histograms of one kind of I/O. Does not read the clock. Stamps come from the
+//! hardware context for the stages in the block layer, and from the owner of the I/O for its workers.
 //!
 //! Invariants:
-//! - S1: the parts of a split add up to the latency, whatever the stamps are: each stamp counts no earlier than the one
-//!   before it.
-//! - S2: one writer, with plain loads and stores; a count costs no more for many I/Os that share a split than for one.
-//! - S3: a stage's histogram counts the I/Os that spent time there.
+//! - S1: the parts of a split add up to the latency for any stamps: a stamp earlier than the one before it counts as
+//!   equal to it.
+//! - S2: one writer, with plain loads and stores. Counting many I/Os with the same split costs no more than counting
+//!   one.
+//! - S3: a stage's histogram counts only the I/Os that spent time in the stage.
 
 use sheave_base::clock::CoarseTs;
 use sheave_base::histogram::{Histogram, cells};
 use sheave_base::sync::atomic::Ordering;
 use sheave_base::sync::count::AtomicU64;
 
-/// Counts, for the only writer.
+/// Adds `n` to a counter. For the single writer.
 #[inline]
 pub(super) fn add(cell: &AtomicU64, n: u64) {
     // Relaxed: single writer (S2); readers want each number by itself.
     cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
 
-/// Where the time of an I/O goes, in the order in which it passes.
+/// Stages of an I/O, in the order in which it passes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Stage {
-    /// With a worker, or waiting for one: work before the data (a mapping, space, a copy), and after it.
+    /// With a worker, or waiting for one: work before the data transfer (a mapping, space, a copy) or after it.
     Worker = 0,
-    /// Waiting to be let in: for a tag, for room in the driver, or for a closed gate to open.
+    /// Waiting for admission: for a tag, for room in the driver, or for a closed gate to open.
     Tag = 1,
-    /// Gathered with others of its batch.
+    /// Gathered with other requests of its batch.
     Plugged = 2,
-    /// In the hands of the driver, or of its device.
+    /// With the driver or its device.
     Driver = 3,
-    /// Ended by the device, while the ring did not look.
+    /// Ended by the device, and not yet found by the ring.
     Reap = 4,
 }
 
-/// How many stages there are.
+/// Number of stages.
 pub const NR_STAGES: usize = 5;
 
 impl Stage {
-    /// Every stage, in the order of its value.
+    /// All stages, in the order of their values.
     pub const ALL: [Stage; NR_STAGES] = [Stage::Worker, Stage::Tag, Stage::Plugged, Stage::Driver, Stage::Reap];
 
-    /// Lower-case name for reports.
+    /// Returns the lower-case name for reports.
     pub fn name(self) -> &'static str {
         match self {
             Stage::Worker => "worker",
@@ -56,7 +57,7 @@ impl Stage {
     }
 }
 
-/// Where the time of an I/O went, in ns.
+/// Time of one I/O by stage, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Split {
     /// See [`Stage::Worker`].
@@ -72,7 +73,8 @@ pub struct Split {
 }
 
 impl Split {
-    /// Of a request that was issued at `start`, `sent` to its driver, `ended` by its device and reaped `now` (S1).
+    /// Returns the split of a request that was issued at `start`, `sent` to its driver, `ended` by its device and
+    /// reaped at `now` (S1).
     #[inline(always)]
     pub(crate) fn between(start: CoarseTs, sent: CoarseTs, ended: CoarseTs, now: CoarseTs) -> Split {
         let now = now.max(start);
@@ -86,13 +88,13 @@ impl Split {
         }
     }
 
-    /// All of it in the driver.
+    /// Returns a split with all time in the driver.
     #[inline(always)]
     pub(crate) fn in_driver(ns: u64) -> Split {
         Split { driver_ns: ns, ..Split::default() }
     }
 
-    /// The time in one stage.
+    /// Returns the time in one stage.
     pub fn ns(&self, stage: Stage) -> u64 {
         match stage {
             Stage::Worker => self.worker_ns,
@@ -103,19 +105,19 @@ impl Split {
         }
     }
 
-    /// The latency: all stages together.
+    /// Returns the latency: the sum over all stages.
     #[inline(always)]
     pub fn total_ns(&self) -> u64 {
         self.around_driver_ns() + self.driver_ns
     }
 
-    /// All stages but the driver.
+    /// Returns the time in all stages except the driver.
     #[inline(always)]
     fn around_driver_ns(&self) -> u64 {
         self.worker_ns + self.tag_ns + self.plugged_ns + self.reap_ns
     }
 
-    /// Goes through these stages, too.
+    /// Adds the times of `other`.
     pub fn add(&mut self, other: &Split) {
         self.worker_ns += other.worker_ns;
         self.tag_ns += other.tag_ns;
@@ -124,7 +126,7 @@ impl Split {
         self.reap_ns += other.reap_ns;
     }
 
-    /// The stage that took longest; of equals the first.
+    /// Returns the stage that took longest, the first one if several did.
     pub fn longest(&self) -> Stage {
         let mut longest = Stage::Worker;
         for stage in Stage::ALL {
@@ -136,36 +138,36 @@ impl Split {
     }
 }
 
-/// Latencies in ns, by cells: eight to a power of two, up to 2^36 ns (69 s). What took longer counts in the last one.
+/// Histogram of latencies in ns: eight cells per power of two, up to 2^36 ns (69 s). Longer ones count in the last
+/// cell.
 pub type Latencies = Histogram<3, { cells(3, 36) }>;
-/// The cells of [`Latencies`].
+/// Number of cells of [`Latencies`].
 pub const LATENCY_CELLS: usize = cells(3, 36);
 
-/// Times in one stage in ns, by cells: two to a power of two, up to 2^36 ns (69 s).
+/// Histogram of times in one stage in ns: two cells per power of two, up to 2^36 ns (69 s).
 pub type StageTimes = Histogram<1, { cells(1, 36) }>;
-/// The cells of [`StageTimes`].
+/// Number of cells of [`StageTimes`].
 pub const STAGE_CELLS: usize = cells(1, 36);
 
-/// The cells of the latencies, then those of each stage.
+/// Cells of the latencies, then those of each stage.
 const CELLS: usize = LATENCY_CELLS + NR_STAGES * STAGE_CELLS;
 
-/// Where the cells of a stage begin.
 const fn first_cell(stage: Stage) -> usize {
     LATENCY_CELLS + stage as usize * STAGE_CELLS
 }
 
-/// The cells, on lines of their own: whoever else has a part of a line would slow their writer.
+/// Aligned to cache lines: data of other writers on the same line would slow this one.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Cells([AtomicU64; CELLS]);
 
-/// The splits of I/Os of one kind: one writer, any readers.
+/// Splits of I/Os of one kind: one writer, any readers.
 #[derive(Debug)]
 pub(super) struct SplitStats {
     time_ns: AtomicU64,
-    /// By stage; the driver's is what is left of `time_ns`.
+    /// By stage. The driver's entry stays 0; its time is `time_ns` minus the others.
     stage_ns: [AtomicU64; NR_STAGES],
-    // One array for all, so that a count looks for one place. Boxed: a model checker's stacks are small.
+    // One array, so that a count computes one address. Boxed because the stacks of a model checker's threads are small.
     cells: Box<Cells>,
 }
 
@@ -217,13 +219,13 @@ impl SplitStats {
         add(&self.cells.0[first_cell(stage) + StageTimes::cell(ns)], ios);
     }
 
-    /// The latencies, by the cells of [`Latencies`].
+    /// Returns the number of I/Os for each cell of [`Latencies`].
     pub fn latencies(&self) -> impl Iterator<Item = u64> {
         // Relaxed: see `add`.
         self.cells.0[..LATENCY_CELLS].iter().map(|cell| cell.load(Ordering::Relaxed))
     }
 
-    /// Adds what was counted to `into`.
+    /// Adds the counts to `into`.
     pub fn read(&self, into: &mut SplitCounts) {
         // Relaxed, all: see `add`.
         let time_ns = self.time_ns.load(Ordering::Relaxed);
@@ -234,7 +236,7 @@ impl SplitStats {
             around_ns += ns;
             *sum += ns;
         }
-        // A reader may see the parts of a batch and not yet its whole.
+        // Saturating: a reader may see the stages of a batch before its total.
         into.stage_ns[Stage::Driver as usize] += time_ns.saturating_sub(around_ns);
         self.latencies().zip(&mut into.latency).for_each(|(n, sum)| *sum += n);
         let stages = &self.cells.0[LATENCY_CELLS..];
@@ -244,17 +246,18 @@ impl SplitStats {
     }
 }
 
-/// A reading of [`SplitStats`], or the sum of several.
+/// Reading of [`SplitStats`], or the sum of several.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SplitCounts {
-    /// Latencies, summed over the I/Os.
+    /// Sum of the latencies of all I/Os.
     pub time_ns: u64,
-    /// I/Os by latency in ns, by the cells of [`Latencies`].
+    /// Number of I/Os by latency in ns, for each cell of [`Latencies`].
     pub latency: Vec<u64>,
-    /// Time in each [`Stage`], summed over the I/Os.
+    /// Sum of the time in each [`Stage`] over all I/Os.
     pub stage_ns: [u64; NR_STAGES],
-    /// For each [`Stage`] the I/Os that spent time there, by the cells of [`StageTimes`]. The others were not there.
+    /// For each [`Stage`] the number of I/Os that spent time in it, by the cells of [`StageTimes`]. Others are not
+    /// counted.
     pub stages: [[u64; STAGE_CELLS]; NR_STAGES],
 }
 
@@ -278,24 +281,25 @@ impl SplitCounts {
         self.stages.iter_mut().flatten().zip(other.stages.iter().flatten()).for_each(|(n, m)| *n += m);
     }
 
-    /// I/Os that were counted.
+    /// Returns the number of I/Os counted.
     pub fn ios(&self) -> u64 {
         self.latency.iter().sum()
     }
 
-    /// The time in a stage.
+    /// Returns the time in a stage.
     pub fn ns(&self, stage: Stage) -> u64 {
         self.stage_ns[stage as usize]
     }
 
-    /// The latency in ns below which the fraction `q` (0 to 1) of the I/Os lies: the smallest of its cell.
+    /// Returns the latency in ns below which the fraction `q` (0 to 1) of the I/Os lies, as the lower bound of its
+    /// cell.
     pub fn quantile_ns(&self, q: f64) -> u64 {
         quantile_ns(&self.latency, q)
     }
 }
 
-/// The latency in ns below which the fraction `q` (0 to 1) of the counts by cells of [`Latencies`] lies: the smallest
-/// of its cell, 0 where nothing was counted.
+/// Returns the latency in ns below which the fraction `q` (0 to 1) of `counts` (by cells of [`Latencies`]) lies, as the
+/// lower bound of its cell; 0 if nothing was counted.
 pub fn quantile_ns(counts: &[u64], q: f64) -> u64 {
     let total: u64 = counts.iter().sum();
     let rank = ((total as f64 * q).ceil() as u64).clamp(1, total.max(1));

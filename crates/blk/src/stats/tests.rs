@@ -1,4 +1,4 @@
-//! Quantiles, and what a batch writes down.
+//! Quantiles, splits, and the counts of a batch.
 
 use super::*;
 use sheave_base::clock::CoarseTs;
@@ -7,7 +7,7 @@ fn stats() -> HctxStats {
     HctxStats::new(Clock::virtual_clock().0)
 }
 
-/// Writes down a batch: (operation, start, bytes, merged, error).
+/// Counts a batch of (operation, start, bytes, merged, error).
 fn account(stats: &HctxStats, now: u64, requests: &[(Op, u64, u32, u16, bool)]) {
     let mut account = BatchAccount::new(stats);
     for &(op, start, bytes, merged, error) in requests {
@@ -97,7 +97,7 @@ fn quantiles_are_the_smallest_of_their_cells() {
 fn the_parts_of_a_split_add_up_whatever_the_stamps_are() {
     let mut rng = sheave_base::rng::Rng::new(7);
     for round in 0..100_000 {
-        // Close together, so that every order comes up.
+        // Close together, so that every order occurs.
         let [start, sent, ended, now] = [0; 4].map(|_: u8| CoarseTs(rng.below(16)));
         let split = Split::between(start, sent, ended, now);
         let parts: u64 = Stage::ALL.iter().map(|&stage| split.ns(stage)).sum();

@@ -1,4 +1,4 @@
-//! The readers' half of a tag set: a walk over the busy tags, and the counts that come of it.
+//! Readers' half of a tag set: a walk over the busy tags, and the counts computed from it.
 //!
 //! Owns no tag. Invariants I2 and I3 of the parent hold for every walk.
 
@@ -10,11 +10,11 @@ use crate::bio::Op;
 
 /// The request is accounted.
 pub(super) const LIVE: u32 = 1 << 31;
-/// The block layer has the request, and not the driver.
+/// The block layer holds the request back.
 pub(super) const HELD: u32 = 1 << 30;
 pub(super) const PART_SHIFT: u32 = 8;
 
-/// Requests in a driver's hands, by direction. Flushes, discards and write-zeroes are `other`.
+/// Number of requests that drivers have, by direction. Flushes, discards and write-zeroes are `other`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InFlight {
@@ -22,12 +22,12 @@ pub struct InFlight {
     pub reads: u32,
     /// Writes.
     pub writes: u32,
-    /// Everything without data.
+    /// Operations without data.
     pub other: u32,
 }
 
 impl InFlight {
-    /// All of them.
+    /// Returns the sum.
     pub fn total(&self) -> u32 {
         self.reads + self.writes + self.other
     }
@@ -41,8 +41,8 @@ impl InFlight {
     }
 }
 
-/// The words of an owned set: what a reader keeps of each of many sets, so that a reading follows no more pointers than
-/// it must.
+/// Words of an owned set. Readers keep them for each of many sets, so that a reading follows as few pointers as
+/// possible.
 #[derive(Debug)]
 pub(crate) struct TagWalk {
     busy: Arc<[CachePadded<AtomicU64>]>,
@@ -54,7 +54,7 @@ impl TagWalk {
         TagWalk { busy, info }
     }
 
-    /// Same as [`TagSet::for_each`](super::TagSet::for_each).
+    /// [`TagSet::for_each`](super::TagSet::for_each) for this set.
     #[inline]
     pub(crate) fn for_each(&self, tell: &mut impl FnMut(Op, u16, bool)) {
         for (word, busy) in self.busy.iter().enumerate() {
@@ -64,7 +64,7 @@ impl TagWalk {
     }
 }
 
-/// Tells of the accounted requests of one word of tags.
+/// Calls `tell` for each accounted request of one word of tags.
 #[inline(always)]
 pub(super) fn tell_of_word(info: &[AtomicU32], word: usize, mut busy: u64, tell: &mut impl FnMut(Op, u16, bool)) {
     while busy != 0 {

@@ -1,14 +1,15 @@
-//! The host-wide tags of a driver with one limit for all its rings, and the rings that sleep until one is free.
+//! Host-wide tags of a driver with one limit for all its rings, and the rings that sleep until one is free.
 //!
-//! Owns the bitmap and the list of sleepers. Does not own what a tag stands for.
+//! Owns the bitmap and the list of sleepers. Does not own the info of tags.
 //!
-//! * I1 (no lost wake-up): a ring that found no tag puts itself on the list, then looks for a tag again, then sleeps;
-//!   who frees a tag first frees it, then looks at the list. A fence on either side makes one of them see the other.
-//! * I2: a ring is on the list at most once; a wake-up takes all of them off. The list has room for all rings, so that
+//! * I1 (no lost wake-up): a ring that found no tag puts itself on the list, then tries to take a tag again, then
+//!   sleeps. A ring that frees a tag first frees it, then reads the list. A fence on either side makes one of them see
+//!   the other.
+//! * I2: a ring is on the list at most once; a wake-up removes all of them. The list has room for all rings, so that
 //!   none allocates when it goes to sleep.
-//! * I3 (shares): while rings go without, no other takes more than the part of all tags that each of them would have. A
-//!   part is one tag at least, so a ring that is refused for its share has requests on their way, whose ends bring it
-//!   back. Among more rings than tags it is chance who gets the next.
+//! * I3 (shares): while some rings find no tag, no other ring takes more than an equal share of all tags. A share is at
+//!   least one tag, so a ring that is refused because of its share has requests in flight, whose ends bring it back.
+//!   With more rings than tags, chance decides which ring gets the next tag.
 //!
 //! Called by `Tags` alone.
 
@@ -20,13 +21,13 @@ use sheave_base::sync::atomic::{AtomicU32, Ordering, fence};
 #[derive(Debug)]
 pub(super) struct SharedTags {
     pub(super) map: Sbitmap,
-    /// Length of `list`: freeing looks no further while it is 0.
+    /// Length of `list`. While it is 0, freeing a tag does not lock the list.
     sleepers: AtomicU32,
     list: Mutex<Vec<(u32, Unparker)>>,
     ids: AtomicU32,
-    /// Rings that wanted a tag and got none.
+    /// Number of rings whose last attempt to take a tag failed.
     hungry: AtomicU32,
-    /// Rings that have a number.
+    /// Number of rings that use the set.
     rings: AtomicU32,
 }
 
@@ -42,9 +43,9 @@ impl SharedTags {
         }
     }
 
-    /// A number for one more ring.
+    /// Registers one more ring. Returns its number.
     pub(super) fn get_id(&self) -> u32 {
-        // Relaxed: a counter; who counts last makes room for all.
+        // Relaxed: a counter. The ring that counts last makes room for all.
         let rings = self.rings.fetch_add(1, Ordering::Relaxed) as usize + 1;
         let mut list = self.list.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let more = rings.saturating_sub(list.len());
@@ -53,7 +54,7 @@ impl SharedTags {
         self.ids.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The ring goes away, and sleeps no more.
+    /// Unregisters a ring, which sleeps no more.
     pub(super) fn put_id(&self, id: u32) {
         let mut list = self.list.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         list.retain(|(have, _)| *have != id);
@@ -61,9 +62,9 @@ impl SharedTags {
         self.rings.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// How many more tags a ring may take that holds so many, and that is hungry itself or not (I3).
+    /// Returns the number of tags that a ring may still take (I3). `held` and `hungry` are those of the ring itself.
     pub(super) fn share_left(&self, held: u32, hungry: bool) -> u32 {
-        // Relaxed: a count that decides who waits a little longer, and nothing else.
+        // Relaxed: a count that only decides which ring waits a little longer.
         let others = self.hungry.load(Ordering::Relaxed).saturating_sub(u32::from(hungry));
         if others == 0 {
             return u32::MAX;
@@ -71,7 +72,7 @@ impl SharedTags {
         (self.map.depth() / (others + 1)).max(1).saturating_sub(held)
     }
 
-    /// A ring got nothing, or it is hungry no more.
+    /// Counts a ring as hungry, or as no longer hungry.
     pub(super) fn set_hungry(&self, hungry: bool) {
         // Relaxed, both: as in `share_left`.
         if hungry {
@@ -81,7 +82,7 @@ impl SharedTags {
         }
     }
 
-    /// Frees the tags `first + n` for each bit n of `mask`, and wakes who waits for one.
+    /// Frees the tags `first + n` for each bit n of `mask`, and wakes the rings that wait for one.
     pub(super) fn free(&self, first: u32, mask: u64) {
         self.map.clear_batch(first, mask);
         // I1: pairs with the fence in `ask`.
@@ -95,14 +96,14 @@ impl SharedTags {
     #[cold]
     fn wake(&self) {
         let mut list = self.list.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        // Relaxed: under the lock; a stale look costs one more turn through here.
+        // Relaxed: under the lock; a stale value costs one more call of this function.
         self.sleepers.store(0, Ordering::Relaxed);
         for (_, unparker) in list.drain(..) {
             unparker.unpark();
         }
     }
 
-    /// Puts a ring on the list. It must look for a tag once more before it sleeps.
+    /// Puts a ring on the list. It must try to take a tag once more before it sleeps.
     pub(super) fn ask(&self, id: u32, unparker: &Unparker) {
         let mut list = self.list.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if !list.iter().any(|(have, _)| *have == id) {

@@ -1,4 +1,4 @@
-//! Tags on one thread, against a model: one owner each, lowest first, and the in-flight count that follows from them.
+//! Tags on one thread against a model: one owner each, lowest first, and the in-flight count computed from them.
 //! Threads are in `model::tags`.
 
 use std::collections::BTreeMap;
@@ -10,11 +10,11 @@ use super::*;
 #[derive(Clone, Debug)]
 enum Step {
     Take(u32),
-    /// As many as follow each other, up to so many.
+    /// Takes consecutive tags, at most this many.
     TakeRow(usize),
-    /// One that goes to the driver at once, and is free again after that.
+    /// Takes a tag that goes to the driver at once, and frees it.
     Alone,
-    /// Frees these (of the live ones).
+    /// Frees the live tags with these indices.
     Free(Vec<usize>),
     Publish,
     EndPlug,
@@ -56,7 +56,7 @@ fn in_flight(set: &TagSet, part: u16) -> (InFlight, InFlight) {
     (whole, of_part)
 }
 
-/// Runs the steps on an owned or shared set; each live tag is a request with an operation and a partition.
+/// Runs the steps on an owned or shared set. Each live tag is a request with an operation and a partition.
 fn run(set: &Arc<TagSet>, steps: &[Step]) {
     let depth = set.depth();
     let mut tags = Tags::new(set.clone());
@@ -164,7 +164,7 @@ fn two_owners_of_a_shared_set_never_have_the_same_tag() {
             assert!(taken.insert(tag));
         }
     }
-    // What one has taken ahead is not the other's to have, until it goes back.
+    // Tags that one owner has taken ahead are not available to the other until they are returned.
     b.return_unused();
     while let Some(tag) = a.take(1) {
         assert!(taken.insert(tag));

@@ -1,4 +1,4 @@
-//! The walk by itself: what it notes, what it forgets, how far it can be trusted with odd times.
+//! The walk by itself: requests that it notes and forgets, and times that go back or overflow.
 
 use super::*;
 use crate::bio::BioId;
@@ -9,7 +9,7 @@ fn at(ms: u64) -> PreciseTs {
     PreciseTs(ms * 1_000_000)
 }
 
-/// Three requests and the flush request; those named have bios.
+/// Makes three requests and the flush request; those named in `live` have bios.
 fn requests(live: &[usize]) -> Vec<Request> {
     let mut rqs: Vec<Request> = (0..4).map(|_| Request::unused()).collect();
     live.iter().for_each(|&tag| rqs[tag].bio_head = BioId(7));
@@ -48,7 +48,7 @@ fn a_new_use_of_the_tag_is_another_request() {
     rqs[0].generation += 1;
     assert_eq!(walk.walk(at(100), &rqs, false), [1]);
     assert_eq!(walk.walk(at(200), &rqs, false), [0, 1]);
-    // Gone and back with the same generation (it wraps): noted anew, for it was seen to be gone.
+    // Gone and back with the same generation (it wraps): noted anew, because a walk saw that it was gone.
     rqs[0].bio_head = BioId::NONE;
     walk.walk(at(250), &rqs, false);
     rqs[0].bio_head = BioId(1);

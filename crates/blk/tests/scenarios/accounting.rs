@@ -1,5 +1,5 @@
-//! Whose an I/O is: queues that share tags, partitions of partitions, devices with several pieces on one queue. Each
-//! request is counted once where it belongs, and nowhere else.
+//! Accounting with queues that share tags, partitions of partitions, and devices with several pieces on one queue. Each
+//! request is counted once in the right place.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::support::{Puppet, Rig};
 
 const MIB: u64 = 1 << 20;
 
-/// A disk with host-wide tags, and another queue over it that shares them.
+/// Makes a disk with host-wide tags, and another queue over it that shares them.
 fn shared_tags(puppet: &Puppet) -> (Device, Device) {
     let disk = puppet.device();
     let lower = &disk.legs()[0].queue;
@@ -134,7 +134,7 @@ fn what_the_driver_refused_is_accounted_and_not_in_the_driver() {
     puppet.script().finish = u32::MAX;
     rig.drain();
     assert_eq!((rig.device().accounted().total(), rig.in_flight()), (0, 0));
-    // A tag that was refused once means nothing for its next use.
+    // A tag that was refused once carries no state to its next use.
     puppet.script().finish = 0;
     (0..6).for_each(|n| assert!(rig.read(n * 2, n as u32)));
     assert_eq!((rig.device().accounted().reads, rig.in_flight()), (6, 6));
@@ -153,7 +153,7 @@ fn what_is_only_gathered_is_in_nobodys_count() {
         (0..4).for_each(|n| assert!(rig.read(n * 2, n as u32)));
         let counts = |rig: &Rig| (rig.device().accounted().total(), rig.in_flight());
         assert_eq!(counts(&rig), (1, 1), "four are gathered");
-        // The completion frees a tag of the word in which the gathered ones are.
+        // The completion frees a tag of the word that also contains the gathered ones.
         puppet.script().finish = 1;
         rig.poll();
         assert_eq!(rig.take_ok(), [9]);
@@ -196,8 +196,8 @@ fn errors_are_a_part_of_what_is_counted() {
     assert_eq!(counts(&device), (5, 5));
 }
 
-/// A deep queue, whose tags are in more than one word of the set: whichever requests end first, the count of those in
-/// flight is right at every moment, and all tags can be had again.
+/// A deep queue has tags in several words of the set. In any order of completion the count of those in flight is right
+/// at every moment, and all tags can be taken again.
 #[test]
 fn the_tags_of_a_deep_queue_come_back_in_whatever_order_its_requests_end() {
     for lifo in [true, false] {

@@ -1,5 +1,5 @@
-//! The time in which a device had something to do, exact on a virtual clock: I/Os that overlap count once, gaps not at
-//! all, and a reader in the middle of an I/O sees what has passed of it.
+//! Busy time of a device, exact on a virtual clock: overlapping I/Os count once, gaps do not count, and a reader within
+//! an I/O sees the part that has passed.
 
 use std::time::Duration;
 
@@ -13,19 +13,19 @@ use crate::support::{BLOCK, BLOCK_SECTORS, Puppet, Rig, address};
 
 const MIB: u64 = 1 << 20;
 
-/// Busy times of the hardware contexts.
+/// Returns the busy times of the hardware contexts.
 fn busy(device: &Device) -> Vec<u64> {
     device.stats().busy_ns().collect()
 }
 
-/// A ring whose clock is past 0, as every real one is.
+/// Makes a ring whose clock is past 0, as every real one is.
 fn started(devices: &[&Device]) -> Rig {
     let rig = Rig::new(devices);
     rig.time.set(1_000);
     rig
 }
 
-/// A device that holds what it gets, and a ring on it.
+/// Makes a device that holds its requests, and a ring on it.
 fn holding() -> (Puppet, Rig) {
     let puppet = Puppet::new().holding();
     let rig = started(&[&puppet.device()]);
@@ -42,7 +42,7 @@ fn finish(puppet: &Puppet, rig: &mut Rig, count: u32) {
     puppet.script().finish = 0;
 }
 
-/// Has room for whatever ends.
+/// Owner that has room for every record.
 struct Roomy;
 
 impl EndIo for Roomy {
@@ -56,7 +56,7 @@ impl EndIo for Roomy {
     }
 }
 
-/// Reads one block by the way of an I/O alone.
+/// Reads one block by sending it alone.
 #[allow(unsafe_code)]
 fn alone(rig: &mut Rig, block: u64) -> Alone {
     let kind = PlainKind::new(false, 0, NO_FIXED_BUF);
@@ -164,7 +164,7 @@ fn an_io_alone_counts_whether_it_ends_in_its_call_or_later() {
         assert_eq!(busy(rig.device()), [40 * at]);
         pass(&rig, 1_000);
     }
-    // Held by the driver while another one ends in its call.
+    // The driver holds one I/O while another one ends in its call.
     puppet.script().in_call = false;
     assert!(matches!(alone(&mut rig, 20), Alone::Sent));
     assert_eq!(busy(rig.device()), [160]);
@@ -176,7 +176,7 @@ fn an_io_alone_counts_whether_it_ends_in_its_call_or_later() {
     rig.ctx.poll(&mut Roomy);
     pass(&rig, 1_000);
     assert_eq!(busy(rig.device()), [300]);
-    // Refused, or failed in the call: until the poll that ends it.
+    // An I/O that is refused, or fails in the call, counts until the poll that ends it.
     puppet.script().accept = 0;
     assert!(matches!(alone(&mut rig, 24), Alone::Sent));
     pass(&rig, 100);
@@ -216,7 +216,7 @@ fn merged_cut_and_flush_requests_do_not_count_twice() {
         assert_eq!((rig.in_flight(), busy(rig.device())), (left, vec![140 - 10 * u64::from(left)]));
     }
     pass(&rig, 1_000);
-    // Its data, then its flush.
+    // The write first, then its flush.
     rig.io_flags(Op::Write, BIO_FUA, 0, BLOCK, 6);
     pass(&rig, 20);
     finish(&puppet, &mut rig, 1);
@@ -292,10 +292,10 @@ fn what_is_refused_or_held_back_counts_once_and_until_it_has_ended() {
     finish(&puppet, &mut rig, 1);
     pass(&rig, 1_000);
     assert_eq!(busy(rig.device()), [300]);
-    // Held back before the driver has seen it.
+    // Held back before the driver got it.
     let gate = rig.queue().quiesce(Duration::ZERO).unwrap();
     rig.read(0, 1);
-    // The gate is seen when it is to go to the driver.
+    // The ring reads the gate only when the request is to go to the driver.
     pass(&rig, 10);
     drop(gate);
     rig.poll();
@@ -323,7 +323,7 @@ fn a_queue_that_is_frozen_is_not_busy() {
     pass(&rig, 10);
     finish(&puppet, &mut rig, 1);
     assert_eq!(busy(rig.device()), [10]);
-    // Refused, and taken apart then.
+    // Refused, and then taken apart.
     puppet.script().accept = 0;
     rig.read(4, 2);
     pass(&rig, 100);
@@ -356,13 +356,13 @@ fn a_stamp_from_before_the_end_of_a_period_counts_from_that_end() {
     pass(&rig, 30_000);
     finish(&puppet, &mut rig, 1);
     assert_eq!(busy(rig.device()), [40_000]);
-    // Its stamp is of 30 us ago, when the device was busy with the other one.
+    // Its stamp is 30 us old, from a time when the device was busy with the other request.
     rig.ctx.finish_plug();
     assert_eq!(busy(rig.device()), [40_000]);
     pass(&rig, 5);
     finish(&puppet, &mut rig, 1);
     assert_eq!(busy(rig.device()), [40_005]);
-    // A device that is idle is busy from the stamp on, as latencies are.
+    // An idle device counts as busy from the stamp on, as latencies do.
     rig.ctx.start_plug(2);
     rig.read(4, 2);
     pass(&rig, 100);
@@ -407,7 +407,7 @@ fn several_rings_are_told_apart_and_no_device_is_busy_for_longer_than_time_has_p
     assert_eq!(now.utilization_since(&start, second / 4), 1.0, "by another clock");
     assert_eq!(now.utilization_since(&start, Duration::ZERO), 1.0);
     assert_eq!(start.utilization_since(&start, Duration::ZERO), 0.0);
-    // A ring goes in the middle of an I/O, and leaves its seat and its figure to the one that comes.
+    // A ring is dropped during an I/O, and leaves its seat and its busy time to the next ring.
     rigs[0].shutdown();
     rigs.remove(0);
     let mut third = started(&[&device]);
@@ -424,7 +424,7 @@ fn several_rings_are_told_apart_and_no_device_is_busy_for_longer_than_time_has_p
 
 const MS: u64 = 1_000_000;
 
-/// Two rings on one device, whose clocks stand at 1 ms.
+/// Makes two rings on one device, with their clocks at 1 ms.
 fn two_rings() -> (Puppet, Device, [Rig; 2]) {
     let puppet = Puppet::new().holding();
     let device = puppet.device();
@@ -437,7 +437,7 @@ fn pass_both(rigs: &[Rig; 2], ns: u64) {
     rigs.iter().for_each(|rig| pass(rig, ns));
 }
 
-/// One read of so long by this ring, while the clock of the other goes on, too.
+/// Keeps a read of this ring in flight for `ns`, while the clock of the other goes on too.
 fn read_for(puppet: &Puppet, rigs: &mut [Rig; 2], ring: usize, ns: u64) {
     assert!(rigs[ring].read(0, 0));
     pass_both(rigs, ns);
@@ -455,10 +455,10 @@ fn a_device_that_rings_keep_busy_in_turns_is_busy_all_the_time() {
         let now = device.stats();
         assert_eq!(busy(&device), [100 * io_ns; 2]);
         assert_eq!(now.busy_ns_since(&before), 200 * io_ns, "I/Os of {io_ns} ns");
-        // An interval in which nobody did anything.
+        // An interval without I/O.
         pass_both(&rigs, 50 * MS);
         assert_eq!(device.stats().busy_ns_since(&now), 0);
-        // In turns, and one in flight when the reading is made.
+        // In turns, with one I/O in flight during the reading.
         let before = device.stats();
         read_for(&puppet, &mut rigs, 0, 10 * MS);
         assert!(rigs[1].read(0, 0));
@@ -480,7 +480,7 @@ fn what_several_rings_do_at_the_same_time_counts_once() {
     }
     let exact = 160 * MS;
     let shown = device.stats().busy_ns_since(&before);
-    // Each I/O may touch two ticks of 0.53 ms more than it fills.
+    // Each I/O may touch two ticks of 0.53 ms beyond those that it fills.
     assert!((exact..exact * 115 / 100).contains(&shown), "{shown} of {exact}");
     assert_eq!(busy(&device), [exact; 2]);
 }
@@ -508,7 +508,7 @@ fn a_ring_that_goes_leaves_its_busy_ticks_and_a_long_interval_is_judged_by_its_e
     pass(&other, 100 * MS);
     finish(&puppet, &mut other, 1);
     assert_eq!(device.stats().busy_ns_since(&before), 200 * MS);
-    // More than the calendar holds: half a second of each second for a minute, by two rings in turns.
+    // Longer than the calendar: half of each second for a minute, by two rings in turns.
     let rigs = &mut [other, Rig::new(&[&device])];
     let now = rigs[0].ctx.clock().coarse().0;
     rigs[1].time.set(now);

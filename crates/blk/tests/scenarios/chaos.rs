@@ -1,5 +1,6 @@
-//! Every bio ends exactly once, whatever the driver, other threads and the gate do, and the statistics equal what was
-//! done. The driver refuses, finishes in any order, at once, later or on another thread, well or not.
+//! Every bio ends exactly once, whatever the driver, other threads and the gate do, and the statistics equal the I/O
+//! that was done. The driver refuses requests, and ends them in any order, at once, later or on another thread, with
+//! success or not.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -36,13 +37,13 @@ struct ChaosQueue {
     held: Vec<Rq>,
     counts: Arc<Mutex<Counts>>,
     remote: Remote,
-    /// To the thread that finishes what is sent out, with the status it is to end with.
+    /// Channel to the thread that ends requests sent out, with the status of each.
     out: Option<Sender<(RemoteRq, Status)>>,
     outside: Arc<AtomicU32>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
-/// A thread that gathers what it gets and finishes it in odd order.
+/// Collects the requests that it receives and ends them in random order. Runs on its own thread.
 fn finish_elsewhere(receive: &Receiver<(RemoteRq, Status)>, outside: &AtomicU32, mut rng: Rng) {
     let mut have = Vec::new();
     while let Ok(one) = receive.recv() {
@@ -60,8 +61,8 @@ fn finish_elsewhere(receive: &Receiver<(RemoteRq, Status)>, outside: &AtomicU32,
     }
 }
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
-// SAFETY: D7: its queues take whatever it says that they take.
+#[allow(unsafe_code)] // A driver vouches for the memory of its requests.
+// SAFETY: D7: its queues take every request within the limits that it reports.
 unsafe impl Driver for Chaos {
     fn limits(&self) -> Limits {
         Limits::default()
@@ -105,7 +106,7 @@ unsafe impl Driver for Chaos {
 }
 
 impl ChaosQueue {
-    /// Decides how the request ends, and counts it.
+    /// Decides the status of the request, and counts it.
     fn end(&mut self, rq: &Rq, rqs: &RqTable<'_>) -> Status {
         let request = rqs.get(rq);
         let bad = self.rng.percent(10);
@@ -128,7 +129,7 @@ impl ChaosQueue {
     }
 }
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+#[allow(unsafe_code)] // A driver vouches for the memory of its requests.
 // SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
 unsafe impl HwQueue for ChaosQueue {
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
@@ -168,7 +169,7 @@ unsafe impl HwQueue for ChaosQueue {
     }
 
     fn timed_out(&mut self, tag: u16, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) -> TimedOut {
-        // What is with the other thread ends there; one of the two wins, and that is decided here.
+        // A request with the other thread ends there. If both could end it, this lookup decides which one does.
         let Some(at) = self.held.iter().position(|rq| rq.tag() == tag) else { return TimedOut::Waiting };
         let rq = self.held.swap_remove(at);
         let request = rqs.get(&rq);
@@ -189,7 +190,7 @@ unsafe impl HwQueue for ChaosQueue {
     }
 }
 
-/// Closes and opens the gate, and reads what may be read, until told to stop.
+/// Closes and opens the gate, and reads counts, until told to stop.
 fn disturb(queue: &Arc<Queue>, stop: &AtomicBool, most: u32) {
     let mut ios = 0;
     // Relaxed: stops a little later if need be.
@@ -226,7 +227,7 @@ impl Program {
             3 => BIO_NOMERGE,
             _ => 0,
         };
-        // Some lie past the end.
+        // Some are beyond the end of the device.
         let sector = rng.below((1 << 21) + 500);
         let base = address(self.owner);
         let vecs: Vec<BVec> = match op {

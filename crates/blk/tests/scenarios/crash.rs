@@ -1,7 +1,9 @@
-//! Flush and FUA against a device that may lose power at any moment: what was acknowledged as durable is on the medium.
+//! Flush and FUA against a device that may lose power at any moment: writes that were acknowledged as durable are on
+//! the medium.
 //!
-//! The device is as unhelpful as it may be: it finishes in any order, a flush covers only what had completed when it
-//! arrived, and cached blocks go to the medium whenever the device likes. A write's version is the number of its bio.
+//! The device does the worst that it may: it ends requests in any order, a flush covers only writes that had completed
+//! when it arrived, and cached blocks reach the medium at random times. The version of a write is the number of its
+//! bio.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -44,12 +46,12 @@ struct Disk {
     host_depth: Option<u16>,
     state: Arc<Mutex<State>>,
     seed: u64,
-    /// Requests that fail, in percent.
+    /// Share of requests that fail, in percent.
     errors: u64,
 }
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
-// SAFETY: D7: its queues take whatever it says that they take.
+#[allow(unsafe_code)] // A driver vouches for the memory of its requests.
+// SAFETY: D7: its queues take every request within the limits that it reports.
 unsafe impl Driver for Disk {
     fn limits(&self) -> Limits {
         Limits::default().queue_depth(self.depth).max_sectors(2 * BLOCK_SECTORS as u32)
@@ -78,7 +80,7 @@ struct Held {
     rq: Rq,
     op: Op,
     fua: bool,
-    /// Of a write: what it writes. Of a flush: what was in the cache when it came.
+    /// Of a write: the blocks that it writes. Of a flush: the content of the cache when it came.
     blocks: Image,
 }
 
@@ -97,7 +99,7 @@ impl DiskQueue {
         for (&block, &version) in &held.blocks {
             let durable = held.op == Op::Flush || held.fua || !self.disk.caps.volatile_cache;
             match (failed, durable) {
-                // A write that failed may have happened, or not.
+                // A write that failed may have reached the cache or not.
                 (true, _) if held.op == Op::Flush || self.rng.percent(50) => {}
                 (_, true) => state.settle(block, version),
                 (_, false) => drop(state.cache.insert(block, version)),
@@ -107,7 +109,7 @@ impl DiskQueue {
     }
 }
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+#[allow(unsafe_code)] // A driver vouches for the memory of its requests.
 // SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
 unsafe impl HwQueue for DiskQueue {
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
@@ -142,7 +144,7 @@ unsafe impl HwQueue for DiskQueue {
     }
 
     fn poll(&mut self, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
-        // A cached block goes to the medium when the device likes.
+        // A cached block reaches the medium at a random time.
         if self.rng.percent(20) {
             let mut state = self.disk.state.lock().unwrap();
             let at = self.rng.below(BLOCKS);
@@ -171,17 +173,17 @@ unsafe impl HwQueue for DiskQueue {
     }
 }
 
-/// A bio on its way.
+/// A bio in flight.
 #[derive(Debug)]
 struct Sent {
     op: Op,
     flags: u16,
     blocks: std::ops::Range<u64>,
-    /// What had completed when it was submitted.
+    /// Writes that had completed when it was submitted.
     before: Image,
 }
 
-/// Two rings on one disk, and what their programs may rely on.
+/// Two rings on one disk, and the durability that their programs may rely on.
 struct Run {
     rigs: [Rig; 2],
     state: Arc<Mutex<State>>,
@@ -196,7 +198,7 @@ struct Run {
 impl Run {
     fn new(disk: &Disk, name: String) -> Run {
         let device = Device::from_driver("disk", Box::new(disk.clone()));
-        // A few bios, so that the sequences run short of them.
+        // Few bios, so that the sequences run out of them.
         let rigs = [Rig::with(24, true, &[&device]), Rig::with(6, true, &[&device])];
         let (state, rng) = (disk.state.clone(), Rng::new(disk.seed.wrapping_mul(77)));
         let (sent, busy, completed) = (BTreeMap::new(), BTreeSet::new(), Image::new());
@@ -248,7 +250,7 @@ impl Run {
         self.check_order();
     }
 
-    /// `what` survives a crash at this moment.
+    /// Asserts that `what` would survive a crash at this moment.
     fn check_durable(&self, what: &Image, owner: u32) {
         let medium = &self.state.lock().unwrap().medium;
         for (block, version) in what {
@@ -257,7 +259,7 @@ impl Run {
         }
     }
 
-    /// Nothing of a write with PREFLUSH is on the medium before what it flushes.
+    /// Asserts that no write with PREFLUSH is on the medium before the data that it must flush.
     fn check_order(&self) {
         for (owner, sent) in self.sent.iter().filter(|(_, sent)| sent.flags & BIO_PREFLUSH != 0) {
             let medium = self.state.lock().unwrap().medium.clone();
@@ -286,7 +288,7 @@ impl Run {
         self.rigs[ring].ctx.finish_plug();
     }
 
-    /// Freezes when nothing is in flight, with requests gathered: they are taken apart, and begin again.
+    /// Freezes while requests are only gathered: they are taken apart and start again.
     fn freeze_gathered(&mut self, ring: usize) {
         self.drain();
         self.rigs[ring].ctx.start_plug(4);

@@ -1,4 +1,4 @@
-//! Freeze and quiesce, seen from one thread: what waits, what goes on, in which order. The races are in `model::gate`.
+//! Freeze and quiesce on one thread: which bios wait, which go on, and in which order. The races are in `model::gate`.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use sheave_blk::bio::{BIO_FUA, Op};
 use crate::support::{Puppet, Rig};
 
 const NOW: Duration = Duration::ZERO;
-/// Longer than any test; a test that hits it fails by what it then finds.
+/// Longer than any test. A test that reaches it fails by its later assertions.
 const LONG: Duration = Duration::from_secs(60);
 
 #[test]
@@ -42,7 +42,7 @@ fn frozen_bios_wait_without_tags_and_keep_their_order() {
     puppet.script().accept = 0;
     rig.ctx.start_plug(60);
     (1..40).for_each(|n| assert!(rig.read(n * 2, n as u32)));
-    // 32 were refused, 7 are gathered: both are in flight until the ring sees the gate.
+    // 32 were refused, 7 are gathered. All count as in flight until the ring sees the gate.
     let error = rig.queue().freeze(NOW).expect_err("requests are in flight");
     assert!(error.to_string().contains("in flight"), "{error}");
     let again = rig.queue().freeze(NOW).expect_err("the failed freeze has opened the gate again");
@@ -50,7 +50,7 @@ fn frozen_bios_wait_without_tags_and_keep_their_order() {
     puppet.script().accept = 0;
     let queue = rig.queue().clone();
     let freezer = std::thread::spawn(move || queue.freeze(LONG).expect("the ring polls"));
-    // The ring goes on as rings do; its requests are taken apart when it sees the gate.
+    // The ring goes on as rings do. Its requests are taken apart when it sees the gate.
     while !freezer.is_finished() {
         rig.ctx.finish_plug();
         rig.poll();
@@ -73,8 +73,8 @@ fn frozen_bios_wait_without_tags_and_keep_their_order() {
     assert_eq!(puppet.sectors_seen(), (0..60).map(|n| n * 16).collect::<Vec<_>>());
 }
 
-/// A deep queue is frozen while its driver has 64 requests and refuses more: the tags of those, which lie in another
-/// word of the set, come back, and all go out again.
+/// A deep queue is frozen while its driver has 64 requests and refuses more. The tags of the refused ones, which are in
+/// another word of the set, are freed, and all requests are sent again.
 #[test]
 fn a_freeze_takes_a_deep_queue_apart() {
     let puppet = Puppet::new().depth(128).holding();
@@ -198,7 +198,7 @@ fn opening_the_gate_wakes_a_ring_that_sleeps() {
 #[test]
 fn a_freeze_wakes_a_ring_that_sleeps_with_quiesced_requests() {
     let puppet = Puppet::new();
-    // The walk for what is overdue would wake it as well, so that is far away.
+    // The timeout walk would wake the ring too, so it is far away.
     let device = puppet.device_with_timeout(Duration::from_secs(3600));
     let queue = device.legs()[0].queue.clone();
     let (send, receive) = std::sync::mpsc::channel();
@@ -222,7 +222,7 @@ fn a_freeze_wakes_a_ring_that_sleeps_with_quiesced_requests() {
     let quiesce = queue.quiesce(LONG).unwrap();
     quiesced.send(()).unwrap();
     receive.recv().unwrap();
-    // Long enough for the ring to fall asleep, as a rule; one that is still awake sees the gate without being woken.
+    // Usually long enough for the ring to fall asleep. A ring that is still awake sees the gate without a wake-up.
     std::thread::sleep(Duration::from_millis(200));
     let start = std::time::Instant::now();
     let freeze = queue.freeze(LONG).expect("the ring gives its tags back");

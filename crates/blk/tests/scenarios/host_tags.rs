@@ -1,11 +1,11 @@
-//! One limit for all rings of a device: no ring keeps tags that it does not use, and nobody starves.
+//! One limit for all rings of a device: no ring keeps tags that it does not use, and none starves.
 
 use sheave_base::status::Status;
 use sheave_blk::bio::Op;
 
 use crate::support::{BLOCK, Puppet, Rig};
 
-/// How many of `count` reads the ring gets into the driver's hands at once.
+/// Submits `count` reads. Returns the number of them that have reached the driver when the last was submitted.
 fn gets(rig: &mut Rig, puppet: &Puppet, count: u32) -> usize {
     let before = puppet.sectors_seen().len();
     (0..count).for_each(|n| assert!(rig.read(u64::from(n) * 2, n)));
@@ -36,7 +36,7 @@ fn also_after_a_batch_that_was_full() {
     assert_eq!(gets(&mut b, &puppet, 64), 32);
 }
 
-/// Keeps `depth` reads of the ring on their way.
+/// Keeps `depth` reads of the ring in flight.
 fn keep_busy(rig: &mut Rig, depth: u32, next: &mut u32) {
     while rig.ctx.bios().live() < depth {
         assert!(rig.read(u64::from(*next) * 2 % 10_000, *next));
@@ -63,7 +63,7 @@ fn a_ring_that_comes_late_gets_its_share() {
             assert!(rounds < 10, "{rings} rings, 4 tags: the first one leaves some to the others");
         }
         assert!(busy.ended.len() as u32 >= rounds, "and goes on meanwhile");
-        // Alone again it has them all.
+        // Alone again, the ring can have all tags.
         late.clear();
         busy.drain();
         puppet.script().finish = 0;

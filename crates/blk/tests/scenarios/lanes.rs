@@ -1,4 +1,4 @@
-//! Lanes, the short way of plain I/O: whatever a lane does, submitting bio by bio would have done.
+//! Lanes, the fast path of plain I/O, have the same effect as submitting bio by bio.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::support::{BLOCK, BLOCK_SECTORS, Puppet, Rig, address, vec_at};
 /// One I/O of a lane: owner, block, blocks.
 type Io = (u32, u64, u32);
 
-/// Submits these through one lane; how many found a bio.
+/// Submits these through one lane. Returns the number that found a bio.
 fn lane(rig: &mut Rig, op: Op, flags: u16, ios: &[Io]) -> usize {
     let route = rig.ctx.route(rig.devices[0].0).expect("one leg");
     let mut lane = rig.ctx.lane(route, PlainKind::new(op == Op::Write, flags, NO_FIXED_BUF)).expect("attached");
@@ -28,7 +28,7 @@ fn lane(rig: &mut Rig, op: Op, flags: u16, ios: &[Io]) -> usize {
     taken
 }
 
-/// Submits these bio by bio, and by no lane; how many found a bio.
+/// Submits these bio by bio, without a lane. Returns the number that found a bio.
 fn one_by_one(rig: &mut Rig, op: Op, flags: u16, ios: &[Io]) -> usize {
     ios.iter()
         .filter(|&&(owner, block, blocks)| rig.io_flags(op, flags, block * BLOCK_SECTORS, blocks * BLOCK, owner))
@@ -39,7 +39,7 @@ fn singles(owners: std::ops::Range<u32>) -> Vec<Io> {
     owners.map(|owner| (owner, u64::from(owner) * 2, 1)).collect()
 }
 
-/// How a submitter hands its I/Os to a lane.
+/// Way in which a submitter passes its I/Os to a lane.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     /// One after the other, each with a bio.
@@ -48,13 +48,13 @@ enum Way {
     AsARun,
 }
 
-/// When each of `count` reads of one lane was issued, in microseconds, where the submitter takes 1 us for each; and how
-/// often the clock was read for that.
+/// Returns the issue times in microseconds of `count` reads of one lane, for a submitter that takes 1 us for each, and
+/// the number of clock reads.
 #[allow(unsafe_code)]
 fn stamps(way: Way, age: Duration, count: u32) -> (Vec<u64>, u64) {
     let puppet = Puppet::new();
     let mut rig = Rig::with(256, true, &[&puppet.device()]);
-    // Past its first I/O the context takes the short way.
+    // After its first I/O the context takes the fast path.
     rig.read(999, 999);
     rig.drain();
     puppet.script().seen.clear();
@@ -92,7 +92,7 @@ fn stamps(way: Way, age: Duration, count: u32) -> (Vec<u64>, u64) {
     (puppet.script().seen.iter().map(|seen| seen.issued_at / 1000).collect(), reads)
 }
 
-/// A plain read of one block.
+/// Returns a plain read of one block.
 #[allow(unsafe_code)]
 fn record(owner: u32) -> PlainIo {
     // SAFETY: the driver of these tests touches no memory.
@@ -102,7 +102,7 @@ fn record(owner: u32) -> PlainIo {
 const READS: PlainKind = PlainKind::new(false, 0, NO_FIXED_BUF);
 const RUN: PlainRunOf = PlainRunOf { owner: 5, bytes: BLOCK };
 
-/// An owner that takes its records in rows, as a ring does.
+/// Owner that takes its records in runs, as a ring does.
 #[derive(Default)]
 struct Rows(Vec<u64>);
 
@@ -120,7 +120,7 @@ impl EndIo for Rows {
     }
 }
 
-/// Submits so many reads as one run, in a plug of their own.
+/// Submits `count` reads as one run, in a plug of their own.
 fn plugged_run(rig: &mut Rig, count: u32) {
     rig.ctx.start_plug(count);
     let route = rig.ctx.route(rig.devices[0].0).expect("one leg");
@@ -155,7 +155,7 @@ fn what_is_sent_alone_counts_once_however_it_ends() {
         let puppet = Puppet::new();
         let mut rig = Rig::with(64, true, &[&puppet.device()]);
         let route = rig.ctx.route(rig.devices[0].0).expect("one leg");
-        // The lane that was open last is one of the same kind.
+        // The lane that was open last is of the same kind.
         lane(&mut rig, Op::Read, 0, &singles(0..1));
         rig.drain();
         rig.take_ok();
@@ -165,7 +165,7 @@ fn what_is_sent_alone_counts_once_however_it_ends() {
         let sent = rig.ctx.send_alone((route, route.lane_id(READS), sectors), RUN, record(7), &mut |owner, status| {
             ended.push((owner, status));
         });
-        // An owner that has no room for it now hears of it in the next poll, as of one that the driver holds.
+        // An owner without room gets the end in the next poll, as for an I/O that the driver holds.
         assert_eq!(sent, Alone::Sent);
         assert!(!rig.ctx.is_idle());
         puppet.script().accept = u32::MAX;
@@ -175,7 +175,7 @@ fn what_is_sent_alone_counts_once_however_it_ends() {
     }
 }
 
-/// So many requests from each of these times on.
+/// Returns each time repeated by its number of requests.
 fn in_rows(rows: &[(u64, usize)]) -> Vec<u64> {
     rows.iter().flat_map(|&(us, many)| std::iter::repeat_n(us, many)).collect()
 }
@@ -184,7 +184,8 @@ fn in_rows(rows: &[(u64, usize)]) -> Vec<u64> {
 fn the_requests_of_a_lane_share_stamps_as_the_bound_on_their_age_says() {
     let us = Duration::from_micros;
     for way in [Way::BioByBio, Way::AsARun] {
-        // The longest that may be gathered is 32; then the batch goes, and with it its time. Each call reads once more.
+        // A batch has at most 32 requests. It is then sent, and its time discarded. Each call of the driver reads the
+        // clock once more.
         assert_eq!(stamps(way, us(50), 48), (in_rows(&[(0, 32), (32, 16)]), 2 + 2), "{way:?}");
         assert_eq!(stamps(way, us(16), 32), (in_rows(&[(0, 32)]), 1 + 1), "{way:?}: within the bound when looked at");
         assert_eq!(stamps(way, us(15), 32), (in_rows(&[(0, 16), (16, 16)]), 2 + 1), "{way:?}: beyond it, at the 17th");
@@ -224,7 +225,7 @@ fn a_lane_in_an_open_plug_has_no_older_time_than_the_plug_allows() {
     lane(&mut rig, Op::Read, 0, &singles(0..1));
     rig.time.advance(Duration::from_secs(10));
     lane(&mut rig, Op::Read, 0, &singles(1..8));
-    // Another lane, within the bound: it takes the time of the one before.
+    // Another lane, within the age limit, takes the time of the one before.
     rig.time.advance(Duration::from_micros(50));
     let reads = rig.time.reads();
     lane(&mut rig, Op::Read, BIO_NOMERGE, &singles(8..15));
@@ -240,7 +241,7 @@ fn a_plug_of_one_lane_looks_at_the_cycle_counter_every_16_requests() {
     let mut rig = Rig::with(256, true, &[&puppet.device()]);
     rig.read(999, 999);
     rig.drain();
-    // One for the batch, and one for the call that brings it to the driver.
+    // One read for the batch, and one for the call that passes it to the driver.
     for (batch, reads, looks) in [(1, 2, 0), (16, 2, 0), (32, 2, 1)] {
         let before = (rig.time.reads(), rig.time.looks());
         rig.ctx.start_plug(batch);
@@ -253,7 +254,7 @@ fn a_plug_of_one_lane_looks_at_the_cycle_counter_every_16_requests() {
 
 #[test]
 fn what_a_lane_leaves_waiting_goes_on_with_polls_alone() {
-    // The gate.
+    // Held up by the gate.
     let puppet = Puppet::new();
     let mut rig = Rig::new(&[&puppet.device()]);
     rig.read(0, 0);
@@ -270,7 +271,7 @@ fn what_a_lane_leaves_waiting_goes_on_with_polls_alone() {
         rig.drain();
         assert_eq!(rig.take_ok(), (0..6).collect::<Vec<u32>>());
     }
-    // Tags of a host-wide set that another ring has.
+    // Held up because another ring has the tags of a host-wide set.
     let puppet = Puppet::new().host_depth(2).holding();
     let device = puppet.device();
     let (mut rig, mut other) = (Rig::new(&[&device]), Rig::new(&[&device]));
@@ -290,7 +291,7 @@ fn flags_are_heeded() {
         for (cache, fua) in [(false, false), (true, false), (true, true)] {
             let puppets = [(); 2].map(|()| Puppet::new().caps(|caps| (caps.volatile_cache, caps.fua) = (cache, fua)));
             let [mut by_lane, mut by_bio] = puppets.each_ref().map(|puppet| Rig::new(&[&puppet.device()]));
-            // Past its first I/O the context takes the short way.
+            // After its first I/O the context takes the fast path.
             for rig in [&mut by_lane, &mut by_bio] {
                 rig.read(0, 99);
                 rig.drain();
@@ -339,7 +340,7 @@ fn a_route_to_what_was_detached_is_no_way() {
     assert!(rig.ctx.route(rig.devices[0].0).is_none() && rig.ctx.route(99).is_none());
 }
 
-/// What one way in made of a random program: each bio's end, and what the device saw of it.
+/// Result of a random program: each bio's end, and the requests that the device got.
 type Outcome = (Vec<(u32, Status)>, Vec<(u8, u64, u32, Vec<Segment>)>);
 
 /// Runs a random program, whose plain I/O goes through lanes or bio by bio.
@@ -389,7 +390,7 @@ fn program(seed: u64, through: fn(&mut Rig, Op, u16, &[Io]) -> usize) -> Outcome
     (ended, seen)
 }
 
-/// The bytes that were moved: (operation, sector, memory), one a sector, sorted.
+/// Returns the sectors that were moved, as sorted (operation, sector, memory).
 fn moved(seen: &[(u8, u64, u32, Vec<Segment>)]) -> Vec<(u8, u64, usize)> {
     let mut all = Vec::new();
     for (op, sector, _, vecs) in seen {

@@ -1,4 +1,4 @@
-//! The life of a ring and its devices: attach, detach, toggled statistics, and rings that go away in the middle of I/O.
+//! Life of a ring and its devices: attach, detach, statistics turned on and off, and rings dropped during I/O.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ fn too_many_devices_are_refused_in_plain_words() {
     assert_eq!(rig.ctx.attach(&devices[64]).unwrap(), rig.devices[10].0);
 }
 
-/// A ring with I/O in every state: waiting, gathered, refused, in the driver's hands, in a flush sequence, split.
+/// Makes a ring with I/O in every state: waiting, gathered, refused, with the driver, in a flush sequence, split.
 fn busy_rig(puppet: &Puppet, stats: bool) -> (Rig, u32) {
     let mut rig = Rig::with(64, stats, &[&puppet.device()]);
     let mut owner = 0;
@@ -98,7 +98,7 @@ fn a_ring_that_is_shut_down_ends_every_bio_once() {
             assert_eq!(rig.ctx.bios().reserved(), 4);
             assert_eq!(rig.in_flight(), 0);
             assert!(rig.ctx.is_idle());
-            // It is empty now, and says so to whoever goes on.
+            // The ring has no devices now, and later I/O ends accordingly.
             rig.read(0, 99);
             rig.poll();
             assert_eq!(rig.take_ended(), [(99, Status::Offline)]);

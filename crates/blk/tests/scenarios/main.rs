@@ -1,6 +1,6 @@
-//! Scenarios of the block layer through its public face: a ring, a device, a test driver.
+//! Scenarios of the block layer through its public interface: a ring, a device, a test driver.
 //!
-//! One binary, a module per subject. Nothing here waits for real time to pass.
+//! One binary, with a module per subject. No test depends on real time passing.
 #![cfg(not(shuttle))]
 
 #[path = "../support/mod.rs"]

@@ -1,4 +1,4 @@
-//! Merging under the plug: adjacent bios ride in one request, within the limits, and each still ends by itself.
+//! Merging under the plug: adjacent bios share one request, within the limits, and each still ends by itself.
 
 use std::time::Duration;
 
@@ -9,8 +9,7 @@ use sheave_blk::ctx::lane::{PlainIo, PlainKind, PlainRunOf};
 
 use crate::support::{BLOCK, BLOCK_SECTORS, Puppet, Rig, address, vec_at};
 
-/// Submits reads or writes of these blocks under one plug and gives the requests that came of it, as
-/// (first block, blocks).
+/// Submits reads or writes of these blocks under one plug. Returns the resulting requests as (first block, blocks).
 fn requests(puppet: &Puppet, bios: &[(Op, u16, u64)]) -> Vec<(u64, u64)> {
     let mut rig = Rig::new(&[&puppet.device()]);
     rig.ctx.start_plug(bios.len() as u32);
@@ -133,10 +132,10 @@ fn the_rest_of_a_split_merges_with_what_follows_unless_forbidden() {
     }
 }
 
-/// Nothing is gathered behind a request of this length.
+/// No request is gathered behind one of this length.
 const LONG: u32 = 128 << 10;
 
-/// How reads of one length come to a queue.
+/// Way in which reads of one length are submitted.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Bios,
@@ -144,12 +143,12 @@ enum Way {
     Run,
 }
 
-/// Submits reads of so many bytes at these blocks under one plug. How many requests the driver was offered by each call
-/// until the plug was closed, and in all.
+/// Submits reads of `bytes` each at these blocks under one plug. Returns the number of requests offered by each call of
+/// the driver: first for the calls before the plug was closed, then for all calls.
 fn offers(way: Way, bytes: u32, blocks: &[u64]) -> (Vec<usize>, Vec<usize>) {
     let puppet = Puppet::new();
     let mut rig = Rig::new(&[&puppet.device()]);
-    // A queue that has not been used yet is looked at for a closed gate first.
+    // The first I/O of a queue takes the slow path, because the gate was not read before.
     rig.read(100_000, 99);
     rig.drain();
     rig.take_ok();
@@ -217,7 +216,7 @@ fn each_piece_of_a_long_bio_goes_before_the_next_is_cut() {
     rig.ctx.finish_plug();
     rig.drain();
     assert_eq!(rig.take_ok(), [0]);
-    // Where a piece is held back, the rest waits uncut.
+    // If a piece is held back, the rest waits uncut.
     puppet.script().accept = 1;
     rig.ctx.start_plug(1);
     rig.io(Op::Read, 0, 4 * LONG, 1);

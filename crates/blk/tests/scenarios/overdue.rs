@@ -1,5 +1,5 @@
-//! Requests that take too long, on a virtual clock: found in time, never early, asked of the driver that has them, and
-//! ended once.
+//! Overdue requests on a virtual clock: found in time, never early, reported to the driver that has them, and ended
+//! once.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn rig(puppet: &Puppet) -> Rig {
     Rig::new(&[&puppet.device_with_timeout(TIMEOUT)])
 }
 
-/// Lets `steps` pass, with a wait (that does not sleep) and a poll each.
+/// Lets `steps` pass, with a wait (that does not sleep) and a poll in each.
 fn pass(rig: &mut Rig, steps: u32) {
     for _ in 0..steps {
         rig.time.advance(STEP);
@@ -24,7 +24,7 @@ fn pass(rig: &mut Rig, steps: u32) {
     }
 }
 
-/// As a busy ring does, without ever waiting.
+/// Polls as a busy ring does, without ever waiting.
 fn poll_often(rig: &mut Rig) {
     for _ in 0..300 {
         rig.poll();
@@ -150,7 +150,7 @@ fn a_reused_tag_starts_anew() {
 
 #[test]
 fn what_the_driver_does_not_have_it_is_not_asked_about() {
-    // The puppet panics when it is asked about a request that it does not hold.
+    // The puppet panics if it is called for a request that it does not hold.
     let puppet = Puppet::new();
     let mut rig = rig(&puppet);
     rig.read(0, 0);
@@ -174,7 +174,7 @@ fn what_the_driver_does_not_have_it_is_not_asked_about() {
 
 #[test]
 fn what_is_gathered_in_an_open_plug_is_not_asked_about() {
-    // As above, with nothing that was refused before it.
+    // The same as above, without a request that was refused before.
     let puppet = Puppet::new();
     let mut rig = rig(&puppet);
     rig.ctx.start_plug(2);
@@ -188,11 +188,11 @@ fn what_is_gathered_in_an_open_plug_is_not_asked_about() {
     assert_eq!(rig.take_ok(), [0]);
 }
 
-/// A device that was busy for longer than a timeout does at last what it was asked for, at once; the ring finds out
-/// when it is about to sleep.
+/// A device that was busy for longer than a timeout ends its requests all at once. The ring notices when it is about to
+/// sleep.
 #[test]
 fn what_the_driver_has_just_ended_it_is_not_asked_about() {
-    // The puppet panics when it is asked about a request that it does not hold.
+    // The puppet panics if it is called for a request that it does not hold.
     let puppet = Puppet::new();
     let mut rig = rig(&puppet);
     puppet.script().accept = 0;
@@ -208,8 +208,8 @@ fn what_the_driver_has_just_ended_it_is_not_asked_about() {
     assert_eq!(rig.take_ok(), [0, 1, 2]);
 }
 
-/// A device is frozen for a moment, to be resized say, while it refuses work. What goes to it afterwards has a whole
-/// timeout, though its tag is that of a request which had waited for long.
+/// A device is frozen for a moment (for a resize, for example) while it refuses requests. Requests sent afterwards have
+/// a whole timeout, although their tags are those of requests that had waited for long.
 #[test]
 fn what_a_freeze_took_apart_has_its_time_anew() {
     let puppet = Puppet::new().depth(1);

@@ -1,5 +1,5 @@
-//! What is counted of partitions: each has its own requests, sectors, ticks and busy time, and the device has all of
-//! them. And statistics that are turned off and on for a device while it is used.
+//! Statistics of partitions: each has its own requests, sectors, ticks and busy time, and the device has the sum. Also
+//! statistics that are turned off and on while the device is used.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::support::{BLOCK, BLOCK_SECTORS, Puppet, Rig, address};
 
 const MIB: u64 = 1 << 20;
 
-/// A device, two partitions, one within the second, and both partitions end to end.
+/// Makes a device, two partitions, one within the second, and a concatenation of both.
 fn devices(puppet: &Puppet) -> [Device; 5] {
     let disk = puppet.device();
     let a = linear::partition("a", &disk, MIB, MIB).unwrap();
@@ -41,7 +41,7 @@ fn finish(puppet: &Puppet, rig: &mut Rig, count: u32) {
     puppet.script().finish = 0;
 }
 
-/// Reads and writes of a reading, their sectors, and their time.
+/// Returns reads and writes of a reading, their sectors, and their time.
 fn counts(stats: &Stats) -> [u64; 6] {
     let of = |op| {
         let op = stats.op(op);
@@ -64,7 +64,7 @@ fn each_partition_counts_what_came_through_it_and_what_it_is_a_piece_of_counts_i
     let puppet = Puppet::new().holding();
     let (mut rig, devices) = rig(&puppet);
     let before = devices.each_ref().map(Device::stats);
-    // To the device, to a, to the partition within b, and to both where a is.
+    // One I/O each: to the device, to a, to the partition within b, and to the concatenation where it is a.
     rig.io_to(0, Op::Read, 0, 0, BLOCK, 0);
     pass(&rig, 100);
     rig.io_to(1, Op::Write, 0, 0, BLOCK, 1);
@@ -147,7 +147,7 @@ fn what_is_refused_taken_apart_or_ended_in_its_call_is_busy_time_of_its_partitio
     pass(&rig, 20);
     finish(&puppet, &mut rig, u32::MAX);
     assert_eq!(busy(&devices, &before)[..3], [120, 120, 0]);
-    // Alone, and ended in its call.
+    // Sent alone, and ended in its call.
     {
         let mut script = puppet.script();
         (script.in_call, script.takes) = (true, Some((rig.time.clone(), Duration::from_nanos(40))));
@@ -164,7 +164,7 @@ fn what_is_refused_taken_apart_or_ended_in_its_call_is_busy_time_of_its_partitio
     assert_eq!(counts(&devices[1].stats())[0], 4);
 }
 
-/// Has room for whatever ends.
+/// Owner that has room for every record.
 struct Roomy;
 
 impl EndIo for Roomy {
@@ -178,7 +178,7 @@ impl EndIo for Roomy {
     }
 }
 
-/// Reads one block of a device by the way of an I/O alone.
+/// Reads one block of a device by sending it alone.
 #[allow(unsafe_code)]
 fn alone(rig: &mut Rig, device: usize) -> Alone {
     let kind = PlainKind::new(false, 0, NO_FIXED_BUF);
@@ -236,7 +236,7 @@ fn a_device_that_keeps_no_statistics_counts_nothing_from_the_next_io_on() {
     pass(&rig, 100);
     devices[1].set_stats(false);
     assert!(!devices[0].keeps_stats() && !devices[4].keeps_stats());
-    // The ring learns of it with what it sends next; the one in flight counts nowhere.
+    // The ring notices with the next request that it sends. The one in flight is not counted.
     rig.io_to(2, Op::Read, 0, 0, BLOCK, 1);
     pass(&rig, 1_000);
     let (_, looks) = (rig.time.reads(), rig.time.reads());
@@ -246,13 +246,13 @@ fn a_device_that_keeps_no_statistics_counts_nothing_from_the_next_io_on() {
     assert_eq!(all(&devices), [[0; 6]; 5]);
     assert_eq!(busy(&devices, &before), [100, 100, 0, 0, 100]);
     assert_eq!(devices[0].in_flight().reads, 2, "that is known nevertheless");
-    // A fault is one whether it is counted or not.
+    // A fault counts even without statistics.
     puppet.script().fail.push((Op::Write, Status::IoErr));
     rig.io_to(2, Op::Write, 0, 100, BLOCK, 3);
     finish(&puppet, &mut rig, 1);
     finish(&puppet, &mut rig, 2);
     assert_eq!((devices[0].faults().count, devices[0].stats().op(Op::Write).errors), (1, 0));
-    // Two are in flight when it is turned on: they count from that moment.
+    // Two are in flight when statistics are turned on. They count from that moment.
     rig.io_to(1, Op::Read, 0, 0, BLOCK, 4);
     pass(&rig, 5_000);
     devices[0].set_stats(true);
@@ -285,7 +285,7 @@ fn the_switch_of_a_device_closes_no_gate_and_opens_none() {
     drop(quiesced);
     rig.drain();
     assert_eq!((rig.take_ok().len(), devices[0].stats().ios()), (1, 1));
-    // A ring that keeps none is not made to.
+    // Turning on the device's statistics does not turn on those of a ring that keeps none.
     rig.ctx.set_stats(false);
     devices[0].set_stats(false);
     devices[0].set_stats(true);

@@ -1,4 +1,4 @@
-//! A driver that refuses: what it leaves is offered again, in order, before anything newer, and counts once.
+//! A driver that refuses requests: they are offered again, in order, before newer ones, and count once.
 
 use sheave_blk::bio::Op;
 
@@ -33,7 +33,7 @@ fn refused_come_before_waiting_and_new_ones() {
     rig.ctx.start_plug(60);
     (0..60).for_each(|n| assert!(rig.read(n * 2, n as u32)));
     rig.ctx.finish_plug();
-    // 40 have tags and were refused, 20 wait. One at a time from now on.
+    // 40 have tags and were refused, 20 wait. The driver accepts one at a time from now on.
     for n in 0..60 {
         puppet.script().accept = 1;
         rig.poll();
@@ -52,7 +52,7 @@ fn refused_come_before_waiting_and_new_ones() {
 fn a_ring_does_not_sleep_for_long_on_a_driver_that_refuses_and_holds_nothing() {
     let puppet = Puppet::new();
     puppet.script().accept = 0;
-    // The walk for what is overdue would wake it as well, so that is far away.
+    // The timeout walk would wake the ring too, so it is far away.
     let timeout = std::time::Duration::from_secs(3600);
     let mut rig = Rig::new(&[&puppet.device_with_timeout(timeout)]);
     rig.read(0, 0);

@@ -1,5 +1,5 @@
-//! Where the time of a request goes, on a virtual clock, with a delay put in at each stage: the split names that stage,
-//! and its parts add up to the latency exactly.
+//! Time of requests by stage, on a virtual clock with a delay inserted at each stage: the split shows that stage, and
+//! its parts add up to the latency exactly.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ fn reads(rig: &Rig) -> SplitCounts {
     rig.device().stats().op(Op::Read).split.clone()
 }
 
-/// The time of all reads in each stage, which must add up to their latencies.
+/// Returns the time of all reads in each stage. Asserts that it adds up to their latencies.
 fn stage_ns(rig: &Rig) -> [u64; 5] {
     let split = reads(rig);
     assert_eq!(split.stage_ns.iter().sum::<u64>(), split.time_ns, "{split:?}");
     split.stage_ns
 }
 
-/// Of each stage, how long reads were there, when that was all.
+/// Returns the times of reads that spent `ns` in one stage and none elsewhere.
 fn only(stage: Stage, ns: u64) -> [u64; 5] {
     let mut all = [0; 5];
     all[stage as usize] = ns;
@@ -40,7 +40,7 @@ fn plugged_reads(rig: &mut Rig, count: u64, pause: impl FnOnce(&VirtualClock)) {
 
 #[test]
 fn plugged() {
-    // Of 32 the batch would be full, and go.
+    // Not 32, because a full batch is sent at once.
     for (in_call, count) in [(false, 1), (false, 31), (true, 1), (true, 31)] {
         let puppet = Puppet::new();
         puppet.script().in_call = in_call;
@@ -68,7 +68,7 @@ fn waiting_for_a_tag() {
     assert_eq!(rig.take_ok().len(), 6);
     let mut after = stage_ns(&rig);
     after.iter_mut().zip(before).for_each(|(after, before)| *after -= before);
-    // The look that gave them their tags was the last before the one that found them ended.
+    // The poll that gave them their tags was the last before the one that found them ended.
     assert_eq!(after, [0, 2 * DELAY_NS, 0, 0, 2 * 1000]);
     assert_eq!(before[Stage::Tag as usize], 0, "those before them waited for none");
 }
@@ -191,7 +191,7 @@ fn all_stages_one_after_the_other() {
     puppet.script().finish = u32::MAX;
     rig.drain();
     let split = stage_ns(&rig);
-    // The first: until the ring looked again 3 us later.
+    // The first: until the next poll 3 us later.
     assert_eq!(split, [0, 3000, 5000, 7000, 11_000 + 3000]);
 }
 

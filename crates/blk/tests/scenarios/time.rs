@@ -1,5 +1,5 @@
-//! Time on the issue side and on the completion side, on a virtual clock: how often it is read, and that no latency is
-//! older or younger than what was done.
+//! Clock reads at issue and completion, on a virtual clock: their number, and that latencies are neither too long nor
+//! too short.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use sheave_blk::stats::Stage;
 
 use crate::support::{BLOCK, Puppet, Rig};
 
-/// Total latency of all reads so far.
+/// Returns the total latency of all reads so far.
 fn time_ns(device: &Device) -> u64 {
     device.stats().op(Op::Read).split.time_ns
 }
@@ -70,12 +70,12 @@ fn fresh_after_every_kind_of_flush() {
     rig.read(999, 999);
     rig.poll();
 
-    // A full batch goes by itself: the 33rd request has a time of its own.
+    // A full batch is sent at once, so the 33rd request has a time of its own.
     rig.ctx.start_plug(40);
     (0..32).for_each(|n| assert!(rig.read(n * 2, n as u32)));
     time.advance(tick);
     rig.read(100, 32);
-    // Waiting flushes: the 34th too.
+    // Waiting flushes, so the 34th has one too.
     rig.ctx.wait(1, Some(Duration::ZERO));
     time.advance(tick);
     rig.read(102, 33);
@@ -85,7 +85,7 @@ fn fresh_after_every_kind_of_flush() {
     rig.ctx.start_plug(1);
     rig.read(104, 34);
     rig.ctx.finish_plug();
-    // No plug.
+    // Without a plug.
     time.advance(tick);
     rig.read(106, 35);
     time.advance(tick);

@@ -1,5 +1,5 @@
-//! What a submitter says wrongly, and what it does at the wrong time: each I/O ends, once, and nobody is believed who
-//! could be wrong about memory.
+//! Wrong parameters of submitters, and calls at the wrong time: each I/O ends once, and no value is trusted that could
+//! break memory safety.
 
 use sheave_base::status::Status;
 use sheave_blk::bio::{BIO_CHILD, BIO_FUA, BIO_WAITS, NO_FIXED_BUF, Op};
@@ -53,7 +53,7 @@ fn more_pieces_than_a_bio_can_count_are_refused_and_all_that_it_can_count_arrive
 fn flags_that_are_the_block_layers_own_do_not_count() {
     let puppet = Puppet::new();
     let mut rig = Rig::new(&[&puppet.device()]);
-    // A bio that says it is a child, or waits for some, would be looked for at a parent that it has not.
+    // A bio with the flag of a child or a parent would refer to a parent or children that do not exist.
     let own = !BIO_FUA & (BIO_CHILD | BIO_WAITS | 1 << 4 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 12 | 7 << 13);
     for (owner, op) in [Op::Read, Op::Write, Op::Flush, Op::Discard].into_iter().enumerate() {
         let bytes = if op == Op::Flush { 0 } else { BLOCK };
@@ -111,8 +111,8 @@ fn a_device_gets_nothing_of_the_one_whose_number_it_has() {
     let mut rig = Rig::with(8, true, &[&both]);
     let bdev = rig.devices[0].0;
     let border = (devices[0].size_bytes() >> 9) - 4;
-    // As many as there are bios; then one by one ends, and one across the border of the two devices begins in its
-    // place, until there is no bio for the pieces of one.
+    // First as many reads as there are bios. Then one after the other ends, and a read across the border of the two
+    // devices takes its place, until there is no bio for the pieces of one.
     let first = (0..).take_while(|owner| rig.read(u64::from(*owner) * 2, *owner)).count() as u32;
     let mut crossing = 0;
     let seen = || below.iter().map(|puppet| puppet.script().seen.len() as u32).sum::<u32>();

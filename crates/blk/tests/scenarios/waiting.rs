@@ -1,4 +1,5 @@
-//! Waiting: nothing that could go on is left lying when a ring goes to sleep, and what it waits for wakes it.
+//! Waiting: a ring that goes to sleep leaves nothing unsent that could go on, and is woken by the event that it waits
+//! for.
 
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -15,10 +16,10 @@ use sheave_blk::{Device, DeviceError};
 use crate::support::{BLOCK, Puppet, Rig};
 
 const NOW: Option<Duration> = Some(Duration::ZERO);
-/// Longer than any test; a sleep of this length is a wake-up that was lost.
+/// Longer than any test. A sleep of this length is a lost wake-up.
 const LONG: Duration = Duration::from_secs(5);
 
-/// Waits and polls until the ring is idle, as a program would.
+/// Waits and polls until the ring is idle, as a program does.
 fn run_asleep(rig: &mut Rig) -> Vec<(u32, Status)> {
     let start = Instant::now();
     while !rig.ctx.is_idle() {
@@ -87,7 +88,7 @@ fn bios_that_another_device_gave_back_are_used_before_sleeping() {
     for at in 0..5 {
         assert!(rig.io_to(at, Op::Read, 0, 0, 2 * BLOCK, at as u32));
     }
-    // The last four split a bio of the reserve off each; then the first finds none.
+    // The last four split off a bio of the reserve each; the first then finds none.
     gates.drain(1..);
     rig.poll();
     gates.clear();
@@ -121,12 +122,12 @@ fn a_driver_that_refuses_with_empty_hands_is_asked_again() {
 /// Requests that [`Elsewhere`] takes.
 const DEPTH: u32 = 32;
 
-/// A driver whose requests are completed by whoever takes them out of its list.
+/// A driver whose requests are completed by whichever thread removes them from its list.
 #[derive(Clone, Debug, Default)]
 struct Elsewhere(Arc<Mutex<Vec<RemoteRq>>>);
 
 impl Elsewhere {
-    /// Another thread completes so many, one every `pause`.
+    /// Completes `many` requests on another thread, one every `pause`.
     fn complete(&self, many: usize, pause: Duration) -> thread::JoinHandle<()> {
         let taken: Vec<RemoteRq> = self.0.lock().unwrap().drain(..many).collect();
         thread::spawn(move || {
@@ -138,8 +139,8 @@ impl Elsewhere {
     }
 }
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
-// SAFETY: D7: its queues take whatever it says that they take.
+#[allow(unsafe_code)] // A driver vouches for the memory of its requests.
+// SAFETY: D7: its queues take every request within the limits that it reports.
 unsafe impl Driver for Elsewhere {
     fn limits(&self) -> Limits {
         Limits::default().queue_depth(DEPTH as u16)
@@ -164,7 +165,7 @@ struct ElsewhereQueue {
     remote: Remote,
 }
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+#[allow(unsafe_code)] // A driver vouches for the memory of its requests.
 // SAFETY: D1 to D6: each request ends once, where it came, and no memory is touched.
 unsafe impl HwQueue for ElsewhereQueue {
     fn queue_rqs(&mut self, list: &mut RqList, _: &mut RqTable<'_>, _: &mut HwEnv<'_>, _: &mut DoneList) {
@@ -189,7 +190,7 @@ unsafe impl HwQueue for ElsewhereQueue {
     }
 }
 
-/// Reads of blocks `apart` from each other, on their way to another thread.
+/// Makes a ring with reads `apart` blocks from each other, which are with another thread.
 fn sent_away(elsewhere: &Elsewhere, reads: u32, apart: u64) -> Rig {
     let mut rig = Rig::new(&[&Device::from_driver("elsewhere", Box::new(elsewhere.clone()))]);
     rig.ctx.start_plug(reads);
@@ -198,21 +199,21 @@ fn sent_away(elsewhere: &Elsewhere, reads: u32, apart: u64) -> Rig {
     rig
 }
 
-/// Half of the time that a wait for several completions lets them gather.
+/// Half of the time after which a wait for several completions is content with one.
 const SOON: Duration = Duration::from_millis(5);
 
-/// Whether this takes less than [`SOON`], in one of several tries: the machine may be busy.
+/// Returns true if `act` takes less than [`SOON`] in one of several tries, because the machine may be busy.
 fn is_soon(mut act: impl FnMut() -> Duration) -> bool {
     (0..50).any(|_| act() < SOON)
 }
 
-/// How long it takes until a wait finds something.
+/// Returns the time until a wait finds something.
 fn time_of_wait(rig: &mut Rig, wanted: u32) -> Duration {
     let start = Instant::now();
     loop {
         rig.ctx.wait(wanted, Some(LONG));
         let took = start.elapsed();
-        // A wake-up may come behind what it is for, which was found without it.
+        // The wake-up may come after the completion that it announces, which a poll then found already.
         if rig.poll() > 0 || took >= LONG {
             return took;
         }
@@ -221,7 +222,7 @@ fn time_of_wait(rig: &mut Rig, wanted: u32) -> Duration {
 
 #[test]
 fn a_ring_that_wants_several_completions_of_another_thread_is_woken_for_the_last() {
-    // Together less than the time for which completions may gather, but on a machine that is busy.
+    // In total less than the time that the wait would allow, except on a busy machine.
     let pause = Duration::from_micros(100);
     let ended_by = |wanted: u32| {
         let elsewhere = Elsewhere::default();

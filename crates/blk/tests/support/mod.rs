@@ -1,9 +1,8 @@
-//! What the scenario and model tests of the block layer share: a driver that does as it is told, and a ring to drive
-//! it.
+//! Shared by the scenario and model tests of the block layer: a scripted driver, and a ring to use it.
 //!
-//! [`Puppet`] takes, holds, refuses and finishes requests as its [`Script`] says and writes down what it saw. [`Rig`]
-//! is a ring with one or more devices, a virtual clock, and the list of what ended. No test driver touches memory: the
-//! address of a vector is only a number here.
+//! [`Puppet`] takes, holds, refuses and ends requests as its [`Script`] says, and records them. [`Rig`] is a ring with
+//! one or more devices, a virtual clock, and the list of bios that ended. No test driver accesses memory: the address
+//! of a vector is only a number here.
 #![allow(dead_code)] // Each test binary uses a part of it.
 
 use std::time::Duration;
@@ -19,20 +18,20 @@ use sheave_blk::queue::Queue;
 use sheave_blk::request::{DoneList, Rq, RqList, RqTable};
 use sheave_blk::{Device, DeviceError};
 
-/// Bytes of the usual test block.
+/// Length of the usual test block in bytes.
 pub const BLOCK: u32 = 4096;
-/// Sectors of the usual test block.
+/// Length of the usual test block in sectors.
 pub const BLOCK_SECTORS: u64 = 8;
 
-/// Memory at an address that need not be any: for drivers that do not touch it.
+/// Makes a vector at any address, for drivers that do not access it.
 #[allow(unsafe_code)]
 pub fn vec_at(base: usize, len: usize) -> BVec {
-    // SAFETY: no driver of these tests accesses the memory of a request, but devices that are given memory that lives
-    // as long as the test.
+    // SAFETY: no driver of these tests accesses the memory of a request, except devices whose memory lives as long as
+    // the test.
     unsafe { BVec::new(base, len) }
 }
 
-/// A request as the driver saw it when it took it.
+/// A request as the driver got it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub op: Op,
@@ -41,32 +40,32 @@ pub struct Seen {
     pub flags: u8,
     pub tag: u16,
     pub vecs: Vec<Segment>,
-    /// The time stamp that statistics have of its issue, in ns.
+    /// Time stamp of the request's issue for statistics, in ns.
     pub issued_at: u64,
 }
 
-/// What a [`Puppet`] is to do, and what it saw. Shared by all its hardware queues.
+/// Instructions for a [`Puppet`], and its records. Shared by all its hardware queues.
 #[derive(Debug)]
 pub struct Script {
-    /// Requests it will still take; then it refuses.
+    /// Number of requests that the driver will still take. It refuses further ones.
     pub accept: u32,
-    /// Requests it will still finish; then it holds them.
+    /// Number of requests that the driver will still end. It holds further ones.
     pub finish: u32,
-    /// Finishes the newest first.
+    /// True if the driver ends the newest request first.
     pub lifo: bool,
-    /// How requests of an operation end, if not well.
+    /// Status of requests by operation, if not success.
     pub fail: Vec<(Op, Status)>,
-    /// Ends requests in the call that they come with.
+    /// True if the driver ends requests in the call that passes them.
     pub in_call: bool,
-    /// How long each call takes that brings it requests.
+    /// Duration of each call that passes requests.
     pub takes: Option<(VirtualClock, Duration)>,
-    /// Whether it ends requests that are overdue.
+    /// True if the driver ends overdue requests.
     pub ends_overdue: bool,
     /// Requests taken, in order.
     pub seen: Vec<Seen>,
-    /// Requests offered by each call of `queue_rqs`.
+    /// Number of requests offered by each call of `queue_rqs`.
     pub offers: Vec<usize>,
-    /// Tags that it was told are overdue.
+    /// Tags for which `timed_out` was called.
     pub overdue: Vec<u16>,
 }
 
@@ -106,7 +105,7 @@ impl Script {
     }
 }
 
-/// A driver that does as it is told.
+/// A driver that follows its script.
 #[derive(Clone, Debug)]
 pub struct Puppet {
     pub limits: Limits,
@@ -117,7 +116,7 @@ pub struct Puppet {
 }
 
 impl Puppet {
-    /// 1 GiB, depth 64, every operation, no volatile cache.
+    /// Makes a driver of 1 GiB, depth 64, with every operation and without a volatile cache.
     pub fn new() -> Puppet {
         let limits = Limits::default().queue_depth(64).max_discard_sectors(1 << 20).max_write_zeroes_sectors(1 << 20);
         let caps = Capabilities::default().discard(true).write_zeroes(true).polled(true);
@@ -144,7 +143,7 @@ impl Puppet {
         self
     }
 
-    /// Takes requests and finishes none until told.
+    /// Makes the driver hold all requests until told to end them.
     pub fn holding(self) -> Puppet {
         self.script().finish = 0;
         self
@@ -154,7 +153,7 @@ impl Puppet {
         self.script.lock().unwrap()
     }
 
-    /// The sectors of the requests taken so far, in order.
+    /// Returns the sectors of the requests taken so far, in order.
     pub fn sectors_seen(&self) -> Vec<u64> {
         self.script().seen.iter().map(|seen| seen.sector).collect()
     }
@@ -168,8 +167,8 @@ impl Puppet {
     }
 }
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
-// SAFETY: D7: its queues take whatever it says that they take.
+#[allow(unsafe_code)] // A driver vouches for the memory of its requests.
+// SAFETY: D7: its queues take every request within the limits that it reports.
 unsafe impl Driver for Puppet {
     fn limits(&self) -> Limits {
         self.limits.clone()
@@ -198,7 +197,7 @@ struct PuppetQueue {
     script: Arc<Mutex<Script>>,
 }
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+#[allow(unsafe_code)] // A driver vouches for the memory of its requests.
 // SAFETY: D1 to D6: each request ends once, where it came, and its memory is not touched afterwards.
 unsafe impl HwQueue for PuppetQueue {
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, _: &mut HwEnv<'_>, done: &mut DoneList) {
@@ -279,7 +278,7 @@ unsafe impl HwQueue for PuppetQueue {
     }
 }
 
-/// A ring under test: bios are submitted with a number of their own, and what ended is written down.
+/// A ring under test. Bios have numbers chosen by the test, and their ends are recorded.
 pub struct Rig {
     pub ctx: IoCtx,
     pub time: VirtualClock,
@@ -289,7 +288,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// A ring of 64 bios with statistics and these devices.
+    /// Makes a ring of 64 bios with statistics and these devices.
     pub fn new(devices: &[&Device]) -> Rig {
         Rig::with(64, true, devices)
     }
@@ -302,7 +301,8 @@ impl Rig {
         Rig { ctx, time, devices, ended: Vec::new() }
     }
 
-    /// One I/O to the first device; reads and writes have one vector, whose address is the owner's number.
+    /// Submits one I/O to the first device. Reads and writes have one vector, whose address is made of the owner's
+    /// number.
     pub fn io(&mut self, op: Op, sector: u64, bytes: u32, owner: u32) -> bool {
         self.io_flags(op, 0, sector, bytes, owner)
     }
@@ -324,12 +324,12 @@ impl Rig {
         self.ctx.submit(&spec, vecs, NO_FIXED_BUF)
     }
 
-    /// A read of one block.
+    /// Submits a read of one block.
     pub fn read(&mut self, block: u64, owner: u32) -> bool {
         self.io(Op::Read, block * BLOCK_SECTORS, BLOCK, owner)
     }
 
-    /// A write of one block.
+    /// Submits a write of one block.
     pub fn write(&mut self, block: u64, owner: u32) -> bool {
         self.io(Op::Write, block * BLOCK_SECTORS, BLOCK, owner)
     }
@@ -348,7 +348,7 @@ impl Rig {
         self.ctx.shutdown(&mut |owner, status| ended.push((owner, status)));
     }
 
-    /// Polls until nothing is on its way; panics when that does not come to an end.
+    /// Polls until nothing is in flight. Panics if that takes too many polls.
     pub fn drain(&mut self) {
         for _ in 0..1_000_000 {
             self.poll();
@@ -359,12 +359,12 @@ impl Rig {
         panic!("the ring does not become idle: {} ended so far", self.ended.len());
     }
 
-    /// What ended since the last call.
+    /// Returns the bios that ended since the last call.
     pub fn take_ended(&mut self) -> Vec<(u32, Status)> {
         std::mem::take(&mut self.ended)
     }
 
-    /// The numbers of what ended since the last call, all of it well.
+    /// Returns the owners of the bios that ended since the last call, all with success.
     pub fn take_ok(&mut self) -> Vec<u32> {
         let ended = self.take_ended();
         assert!(ended.iter().all(|(_, status)| status.is_ok()), "all ends well: {ended:?}");
@@ -379,13 +379,13 @@ impl Rig {
         &self.device().legs()[0].queue
     }
 
-    /// Requests of the first device in flight.
+    /// Returns the number of requests of the first device in flight.
     pub fn in_flight(&self) -> u32 {
         self.device().in_flight().total()
     }
 }
 
-/// An address for the memory of an I/O: a number that says whose it is.
+/// Returns an address for the memory of an I/O that identifies its owner.
 pub fn address(owner: u32) -> usize {
     (owner as usize + 1) << 24
 }

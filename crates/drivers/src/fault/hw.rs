@@ -4,14 +4,15 @@
 //! Owns the requests that it holds back: delayed ones, overdue ones that could not be sent down yet, and stuck ones.
 //! All others are held by the lower hardware queue, under the same tag.
 //!
-//! | fault | what becomes of the request |
+//! | fault | effect on the request |
 //! |---|---|
-//! | error | ended at once |
-//! | short, torn | sent down with fewer bytes (one block: ended at once); at its end: its own bytes, I/O error |
-//! | delay | held in `delayed`, then sent down as it is |
-//! | dropped flush | ended at once, well |
+//! | error | ended at once with an I/O error |
+//! | short, torn | sent down with fewer bytes; then its length is restored and it ends with an I/O error |
+//! | short, torn, of one block | ended at once with an I/O error |
+//! | delay | held in `delayed`, then sent down unchanged |
+//! | dropped flush | ended at once with success |
 //! | stuck | held in `stuck` |
-//! | misdirect | sent down with another sector; at its end: its own sector |
+//! | misdirect | sent down with another sector; then its sector is restored and it ends |
 //!
 //! Invariants:
 //! - H1: a changed request (`Slot::change`) is in the lower queue, and is changed back before it leaves this queue in
@@ -85,7 +86,6 @@ pub(super) struct Faults {
     pub(super) counts: Arc<FaultCounts>,
 }
 
-/// Hardware queue of one ring.
 #[derive(Debug)]
 pub(super) struct FaultQueue {
     lower: Box<dyn HwQueue>,
@@ -281,9 +281,9 @@ impl FaultQueue {
     }
 }
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
-// SAFETY: D1 to D6: a request is held back by its token, or is with the queue below, which keeps the same promise; of a
-// request handed down `sector` and `bytes` change as D3 allows, and are put back.
+#[allow(unsafe_code)] // A driver vouches for the memory of its requests.
+// SAFETY: D1 to D6: a request is held back by its token, or is with the queue below, which keeps the same promise.
+// `sector` and `bytes` of a request handed down are changed as D3 allows, and restored (H1).
 unsafe impl HwQueue for FaultQueue {
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
         let mut down = RqList::default();

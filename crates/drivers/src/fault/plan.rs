@@ -17,19 +17,19 @@ use sheave_blk::bio::{NR_OPS, Op};
 /// Kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// Ends with an I/O error; nothing was done.
+    /// The request ends with an I/O error and has no effect.
     Error = 0,
-    /// Only a first part of a read or write is transferred; it ends with an I/O error.
+    /// Only a first part of a read or write is transferred. The request ends with an I/O error.
     Short = 1,
-    /// Only the first blocks of a write reach the device; it ends with an I/O error.
+    /// Only the first blocks of a write reach the device. The request ends with an I/O error.
     Torn = 2,
-    /// Reaches the device late.
+    /// The request reaches the device late.
     Delay = 3,
     /// A flush is acknowledged and not sent down, as by a device that ignores flushes.
     DroppedFlush = 4,
-    /// Never ends by itself.
+    /// The request never ends by itself.
     Stuck = 5,
-    /// Goes to another place and ends successfully.
+    /// The request goes to another place of the device and ends with success.
     Misdirect = 6,
 }
 
@@ -197,7 +197,7 @@ impl Odds {
     }
 }
 
-/// Returns the random numbers of one hardware context of one queue.
+/// Returns the random number generator of one hardware context of one queue.
 pub(super) fn stream(seed: u64, queue: u16, hctx: u16) -> Rng {
     Rng::new(seed).fork(u64::from(queue) << 16 | u64::from(hctx))
 }

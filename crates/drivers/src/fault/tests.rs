@@ -48,7 +48,7 @@ fn legs_stay_where_they_were_and_share_a_queue_where_they_did() {
     let [one, two, three] = device.legs() else { panic!("three legs") };
     assert!(Arc::ptr_eq(&one.queue, &three.queue) && !Arc::ptr_eq(&one.queue, &two.queue));
     assert!(!Arc::ptr_eq(&one.queue, &a.legs()[0].queue));
-    // What is alone on its queue is all of it; those that share one are told apart.
+    // A leg alone on its queue is accounted as the whole queue; legs that share one are partitions of it.
     assert_eq!((one.part, two.part, three.part), (1, 0, 2));
     assert!(device.whole_queue().is_none());
 }

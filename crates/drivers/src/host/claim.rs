@@ -52,7 +52,8 @@ fn tell_what_is_hidden(shared: &HostShared, sharing: Sharing, around: &Overlaps)
     }
 }
 
-/// Handles that `other`, which shares bytes with the device, may be in use without this process being able to tell.
+/// Handles a node `other` that shares bytes with the device and cannot be locked, so that it may be in use: returns an
+/// error for an owner, and adds a notice for a reader.
 fn undecided(shared: &HostShared, sharing: Sharing, other: &str, source: io::Error) -> Result<(), DeviceError> {
     let path = shared.file.path().display();
     if sharing == Sharing::Alone {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use sheave_base::status::Errno;
 use sheave_blk::DeviceError;
 
-/// Action on a path that does not exist.
+/// Value of `what` in `HostError::from_io` for a file that is to be created.
 pub(super) const CREATE: &str = "create";
 
 /// Kinds of errors, for programs; users read the message.
@@ -20,15 +20,15 @@ pub enum HostErrorKind {
     NotFound,
     /// The permissions forbid it.
     Permission,
-    /// A directory, socket, pipe or character device.
+    /// The path is that of a directory, socket, pipe or character device.
     WrongType,
     /// The file system, device or file is read-only.
     ReadOnly,
     /// The device is mounted, or claimed by another process.
     Busy,
-    /// The size is 0, not a multiple of the block, or more than there is.
+    /// The size is 0, not a multiple of the block, or larger than the device or file system allows.
     BadSize,
-    /// No space, or no quota.
+    /// The file system is full, or the quota is used up.
     NoSpace,
     /// O_DIRECT was demanded, and is not possible.
     NoDirect,

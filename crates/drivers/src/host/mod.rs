@@ -6,14 +6,14 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `open`, `probe` | opening a path, with the words for what is wrong with it; what the opened thing can do |
-//! | `claim`, `holder` | the lock that keeps other processes away; who has it |
-//! | `overlap` | other ways to the same bytes, which the lock covers, too |
-//! | `shared` | what the rings that use the device share: the file, what it turned out not to do, the notices |
-//! | `queue` | one ring's way into it by its kernel ring: requests to operations and back, the fast path |
-//! | `sync` | one ring's way into it without one |
-//! | `workers`, `calls` | the file's threads; what they call |
-//! | `recover` | what is not simply done, for both: short, refused, cancelled, shrunk |
+//! | `open`, `probe` | opening a path, with errors that name the cause; the abilities of the file or device |
+//! | `claim`, `holder` | the lock that excludes other processes; the process that holds it |
+//! | `overlap` | other paths to the same bytes, which the lock covers too |
+//! | `shared` | state that all rings of the device share: the file, operations that it does not support, notices |
+//! | `queue` | hardware queue of a ring that uses the kernel ring: requests to operations and back, the fast path |
+//! | `sync` | hardware queue of a ring that uses system calls |
+//! | `workers`, `calls` | the threads of a file; their system calls |
+//! | `recover` | results other than plain success, for both engines: short, refused, cancelled, shrunk |
 
 mod calls;
 mod claim;
@@ -73,7 +73,7 @@ pub struct Host {
     engine: Option<Engine>,
     block: u32,
     depth: u16,
-    /// Sends flushes, discards and write-zeroes to the threads, as with a kernel ring that polls.
+    /// True to send flushes, discards and write-zeroes to the threads, as with a kernel ring that polls.
     beside: bool,
 }
 
@@ -124,7 +124,7 @@ fn needs_sync(error: &KringError) -> bool {
     }
 }
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+#[allow(unsafe_code)] // A driver vouches for the memory of its requests.
 // SAFETY: D7: the kernel checks every range itself.
 unsafe impl Driver for Host {
     fn limits(&self) -> Limits {
@@ -153,7 +153,7 @@ unsafe impl Driver for Host {
             .polled(caps.iopoll && engine == Engine::IoUring)
             .engine(Some(engine))
             .direct_io(file.is_direct())
-            // Into and out of the page cache the kernel copies, in the call that sends an I/O.
+            // With the page cache, the kernel copies the data within the call that sends an I/O.
             .asynchronous(file.is_direct())
             .read_only(file.is_readonly())
             .sparse(caps.kind == FileKind::Regular)

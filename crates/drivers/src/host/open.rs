@@ -257,8 +257,8 @@ impl AsRawFd for HostFile {
     }
 }
 
-/// Checks the path before it is opened, because opening a pipe would wait for its other end. `None` if there is nothing
-/// yet, and a file may be created.
+/// Checks the path before it is opened, because opening a pipe would wait for its other end. Returns `None` if nothing
+/// is there yet and a file may be created.
 fn look(path: &Path, opts: &HostOpts) -> Result<Option<FileKind>, HostError> {
     match fs::metadata(path) {
         Ok(meta) => kind_or_error(path, &meta).map(Some),

@@ -58,11 +58,12 @@ pub(super) enum Way {
 pub(super) struct Found {
     pub(super) node: Node,
     pub(super) way: Way,
-    /// Path for opening it.
+    /// Path by which the node is opened.
     pub(super) path: PathBuf,
-    /// The kernel does not keep users of the node and of the device apart: without its lock an owner is not safe (O2).
+    /// True if only this lock keeps users of the node away from an owner of the device; the kernel does not (O2).
     pub(super) is_needed: bool,
-    /// O_EXCL shows that the node is not mounted: a block device that the kernel does not itself hold for the device.
+    /// True for a block device that the kernel itself does not hold for the device: opening it with O_EXCL then fails
+    /// only if it is mounted or claimed.
     pub(super) can_be_exclusive: bool,
 }
 
@@ -73,7 +74,7 @@ pub(super) struct Overlaps {
     pub(super) found: Vec<Found>,
     /// Names of nodes that exist for certain, but cannot be opened by name (O2).
     pub(super) hidden: Vec<String>,
-    /// sysfs cannot be read, so that nothing was searched.
+    /// True if sysfs cannot be read, so that nothing was searched.
     pub(super) is_blind: bool,
 }
 
@@ -95,14 +96,16 @@ pub(super) struct Sys {
 struct Loop {
     dev: u64,
     path: PathBuf,
-    /// Path in sysfs.
+    /// Path of the backing file as sysfs shows it.
     backing_path: PathBuf,
-    /// Answer of the device itself: right even if the path means another file by now, or none.
+    /// Backing file that the loop device itself reports. Right even if `backing_path` leads to another file by now, or
+    /// to none.
     backing: Option<Node>,
 }
 
 impl Loop {
-    /// Returns true if it stands on this node. Uses the path only if the device itself gives no answer.
+    /// Returns true if the loop device stands on this node. Uses the path only if the device itself does not report its
+    /// backing file.
     fn stands_on(&self, node: Node) -> bool {
         self.backing.or_else(|| self.at_path()) == Some(node)
     }
@@ -112,7 +115,6 @@ impl Loop {
     }
 }
 
-/// A search in progress.
 struct Search<'a> {
     sys: &'a Sys,
     loops: Vec<Loop>,
@@ -151,7 +153,7 @@ pub(super) fn overlaps(sys: &Sys, own: Node, path: &Path) -> Overlaps {
 }
 
 impl Search<'_> {
-    /// Adds a node; returns false if it is known already.
+    /// Adds a node. Returns false if it is known already, or if there are `MOST_NODES`.
     fn add(&mut self, node: Node, way: Way, path: PathBuf, is_needed: bool, can_be_exclusive: bool) -> bool {
         if self.seen.len() >= MOST_NODES || !self.seen.insert(node) {
             return false;
@@ -323,7 +325,6 @@ impl Sys {
         entries.flatten().filter_map(text_of).filter_map(|text| parse_dev(&text)).collect()
     }
 
-    /// Returns the disk of a partition.
     fn disk_of(&self, dev: u64) -> Option<u64> {
         let own = self.directory(dev);
         let text = own.join("partition").exists().then(|| fs::read_to_string(own.join("../dev")).ok()).flatten()?;

@@ -173,8 +173,8 @@ pub(super) fn physical_block(file: &File, kind: FileKind, meta: &fs::Metadata) -
     if block.is_power_of_two() { block.clamp(MIN_BLOCK, 1 << 16) } else { SAFE_BLOCK }
 }
 
-/// Results by file system: a process that has sandboxed itself can no longer create a scratch file, but still opens
-/// files.
+/// Results of `space_ops` by file system, for a process that has sandboxed itself: it can no longer create a scratch
+/// file, but still opens files.
 static KNOWN: Mutex<BTreeMap<u64, (bool, bool)>> = Mutex::new(BTreeMap::new());
 /// Most file systems that are remembered.
 const MOST_KNOWN: usize = 256;

@@ -53,7 +53,6 @@ const _: () = {
     assert!(std::mem::offset_of!(IoVec, base) == 0 && std::mem::offset_of!(IoVec, len) == size_of::<usize>());
 };
 
-/// Hardware queue of one ring.
 #[derive(Debug)]
 pub(super) struct HostQueue {
     shared: Arc<HostShared>,
@@ -67,9 +66,10 @@ pub(super) struct HostQueue {
     again: RqQueue,
     /// Vectors of requests that are not exactly one bio, by tag; each allocated when first needed.
     vecs: Box<[Vec<IoVec>]>,
-    /// Each request must be checked before it is prepared: the file is read-only, or writes are done on this thread.
+    /// True if each request must be checked before it is prepared, because the file is read-only or writes are done on
+    /// this thread.
     looks: bool,
-    /// Writes are done at once, on this thread (I4).
+    /// True if writes are done at once, on this thread (I4).
     writes_here: bool,
     ending: bool,
     /// For a kernel ring that polls: the threads that do flushes, discards and write-zeroes for it.
@@ -115,7 +115,7 @@ impl HostQueue {
         prepared
     }
 
-    /// Prepares operations as long as there is room.
+    /// Prepares operations for the requests of `list` as long as there is room.
     #[inline(never)]
     fn queue_many(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
         loop {
@@ -404,7 +404,7 @@ impl HostQueue {
     }
 }
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+#[allow(unsafe_code)] // A driver vouches for the memory of its requests.
 // SAFETY: D1 to D6: I1 and I2 of this file: a tag is with the kernel once, and ends when the kernel has given it back.
 unsafe impl HwQueue for HostQueue {
     #[inline]

@@ -5,8 +5,8 @@
 //! | result | what follows |
 //! |---|---|
 //! | fewer bytes than asked, more than 0 | the rest is sent; progress is whole blocks |
-//! | 0 bytes | the file ends before the device: I/O error, and the queue learns the new size |
-//! | a flush that the kernel calls done | an I/O error, if the file has become shorter than the device |
+//! | 0 bytes | the file ends before the device: I/O error, and the capacity is lowered to the new size |
+//! | success of a flush | an I/O error, if the file has become shorter than the device |
 //! | EAGAIN, EINTR | sent again, at most [`MAX_TRIES`] times |
 //! | ECANCELED | a timeout, if the timeout walk asked for it |
 //! | EOPNOTSUPP on write-zeroes | the next way of zeroing |

@@ -22,7 +22,7 @@ use sheave_blk::request::Request;
 
 /// Size of the buffer of zeroes that are written where no better way works.
 pub(super) const ZEROES_BYTES: usize = 64 << 10;
-/// Enough for every alignment of direct I/O.
+/// Alignment of the zeroes, enough for direct I/O on any device.
 const ZEROES_ALIGN: usize = 4096;
 /// Most notices kept: later ones would add nothing new.
 const MAX_NOTICES: usize = 32;

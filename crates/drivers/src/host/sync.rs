@@ -38,7 +38,6 @@ enum Where {
     There(Way),
 }
 
-/// Hardware queue of one ring.
 #[derive(Debug)]
 pub(super) struct SyncQueue {
     shared: Arc<HostShared>,

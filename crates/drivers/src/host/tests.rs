@@ -91,7 +91,7 @@ fn capabilities_are_sane_whatever_the_file_system() {
                 "{caps:?}"
             );
             assert_eq!(host.notices().len(), usize::from(direct == Direct::Auto && !host.is_direct()));
-            // What is promised must hold: one block at that alignment goes both ways.
+            // I/O with the reported alignment must work: one block is written and read back.
             let block = caps.logical_block as usize;
             let mut memory = vec![0u8; 2 * block + 8192];
             let start = memory.as_ptr().align_offset(caps.dma_alignment.max(1) as usize);
@@ -130,7 +130,7 @@ fn sync_writes_need_no_flush() {
 
 #[test]
 fn direct_io_that_was_demanded_is_had_or_refused() {
-    // Whether tmpfs has direct I/O depends on the kernel.
+    // Some kernels have direct I/O on tmpfs, others do not.
     let Ok(dir) = tempfile::tempdir_in("/dev/shm") else { return };
     let opts = HostOpts { direct: Direct::On, ..sized(MIB) };
     match HostFile::open(dir.path().join("disk"), opts) {

@@ -66,7 +66,7 @@ struct State {
     jobs: VecDeque<Job>,
     /// Writes into the page cache, executed one at a time.
     writes: VecDeque<Job>,
-    /// A thread is executing such writes.
+    /// True while a thread executes requests of `writes`.
     writing: bool,
     /// Capacity that the rings need (W4).
     room: usize,

@@ -4,8 +4,8 @@
 //! the kept part, and whose data is discarded. Owns the split between the two. The memory is that of a ram device;
 //! size, limits and capabilities are those of the null device that this one replaces.
 //!
-//! Invariant I1: a request that begins in the kept part is executed there completely; the region is larger than the
-//! kept part by the longest request. A request that begins behind it ends at once.
+//! Invariant I1: a request that begins in the kept part is executed there completely, because the region is larger than
+//! the kept part by the longest request. A request that begins behind the kept part ends at once.
 
 use rustix::io::Errno;
 use sheave_base::status::Status;
@@ -39,7 +39,7 @@ impl Keeping {
     }
 }
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+#[allow(unsafe_code)] // A driver vouches for the memory of its requests.
 // SAFETY: D7: there is no memory that a request could miss.
 unsafe impl Driver for Keeping {
     fn limits(&self) -> Limits {
@@ -75,7 +75,6 @@ unsafe impl Driver for Keeping {
     }
 }
 
-/// Hardware queue of one ring.
 #[derive(Debug)]
 struct KeepingQueue {
     keep_sectors: u64,
@@ -90,7 +89,7 @@ impl KeepingQueue {
     }
 }
 
-#[allow(unsafe_code)] // Whoever makes a driver vouches for the memory of its requests.
+#[allow(unsafe_code)] // A driver vouches for the memory of its requests.
 // SAFETY: D1 to D6: no memory is touched; each token ends once, in the call that it came with or a later one.
 unsafe impl HwQueue for KeepingQueue {
     #[inline]

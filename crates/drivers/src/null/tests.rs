@@ -51,7 +51,7 @@ fn a_sleeping_ring_wakes_for_timer_and_thread() {
             let mut ctx = real_ctx();
             let bdev = ctx.attach(&device).unwrap();
             let start = Instant::now();
-            // More than the depth: in order, in several rounds.
+            // More reads than the depth end in order, in several rounds.
             assert_eq!(run_asleep(&mut ctx, bdev, 40), (0..40).collect::<Vec<_>>());
             assert!(start.elapsed() >= latency * 3, "40 requests at depth 16 take three latencies");
             assert_eq!(device.stats().op(Op::Discard).ios, 40);
@@ -170,7 +170,7 @@ fn what_keep_covers_is_kept_and_the_rest_is_not() {
         }
     };
     let kept = (1 << 20) / 512;
-    // Sector, and whether a read finds what was written: one begins in the kept part and ends behind it.
+    // Sector, and true if a read there finds the written data. The third begins in the kept part and ends behind it.
     for (sector, found) in [(0, true), (kept - 8, true), (kept - 4, true), (kept, false), (1 << 20, false)] {
         memory.fill(7);
         io(Op::Write, sector);

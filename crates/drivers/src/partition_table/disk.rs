@@ -1,26 +1,26 @@
-//! The disk as a decoder of tables sees it, and what a table says of it.
+//! A disk as a decoder of partition tables reads it, and the partitions found there.
 //!
-//! Owns the bounds that hold for every kind of table. Invariants T1, T2 and T4 of the parent.
+//! Owns the bounds that hold for every kind of table, and keeps the invariants T1, T2 and T4 of the parent.
 
 use std::fmt;
 
-/// Entries of a GPT at most; the standard asks for room for 128.
+/// Largest number of entries of a GPT. The standard requires room for at least 128.
 pub const MAX_ENTRIES: u32 = 4096;
-/// Bytes of an entry of a GPT at most; the standard has 128.
+/// Largest size of a GPT entry in bytes. The usual size is 128.
 pub const MAX_ENTRY_BYTES: u32 = 1024;
-/// Logical partitions of an MBR at most.
+/// Largest number of logical partitions of an MBR.
 pub const MAX_LOGICAL: usize = 128;
 
 /// One partition of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partition {
-    /// Its number.
+    /// Number in the table.
     pub number: u32,
     /// First byte on the device.
     pub start: u64,
     /// Length in bytes, not 0.
     pub len: u64,
-    /// Its name, of a GPT.
+    /// Name, for a partition of a GPT.
     pub name: Option<String>,
 }
 
@@ -30,13 +30,13 @@ impl Partition {
     }
 }
 
-/// The disk as a decoder sees it.
+/// Access to a disk, for a decoder.
 pub struct Disk<'a> {
-    /// Reads so many bytes, whole blocks, from this byte on.
+    /// Reads bytes: the arguments are the first byte and the length, both in whole blocks.
     pub read: &'a mut dyn FnMut(u64, usize) -> Result<Vec<u8>, String>,
     /// Bytes of a logical block.
     pub block: u32,
-    /// Bytes of the device.
+    /// Size of the device in bytes.
     pub size: u64,
 }
 
@@ -47,7 +47,7 @@ impl fmt::Debug for Disk<'_> {
 }
 
 impl Disk<'_> {
-    /// The blocks from number `lba` on that hold so many bytes.
+    /// Reads the blocks from number `lba` on, as many as contain `bytes` bytes.
     pub(super) fn blocks(&mut self, lba: u64, bytes: usize) -> Result<Vec<u8>, String> {
         let block = u64::from(self.block);
         let start = self.bytes(lba)?;
@@ -59,14 +59,14 @@ impl Disk<'_> {
         if read.len() as u64 == len { Ok(read) } else { Err(format!("block {lba} was read in part only")) }
     }
 
-    /// A number of blocks in bytes (T4).
+    /// Converts a number of blocks to bytes (T4).
     fn bytes(&self, blocks: u64) -> Result<u64, String> {
         blocks
             .checked_mul(u64::from(self.block))
             .ok_or_else(|| format!("the table leads to block {blocks}, which is not on the device"))
     }
 
-    /// The partition of blocks `first..=last` (T1).
+    /// Makes the partition of the blocks `first..=last`, if they are on the device (T1).
     pub(super) fn range(&self, number: u32, first: u64, last: u64, name: Option<String>) -> Result<Partition, String> {
         let (start, end) = (self.bytes(first)?, self.bytes(last.saturating_add(1))?);
         if first > last || end > self.size {
@@ -76,7 +76,7 @@ impl Disk<'_> {
     }
 }
 
-/// Refuses partitions that overlap (T1).
+/// Returns an error if two partitions overlap (T1).
 pub(super) fn refuse_overlaps(found: &[Partition]) -> Result<(), String> {
     let mut by_start: Vec<&Partition> = found.iter().collect();
     by_start.sort_by_key(|part| part.start);

@@ -1,15 +1,15 @@
-//! The GPT: a header with a checksum, an array of entries with another, and both once more at the end of the disk.
+//! The GPT: a header and an array of entries, each with a checksum, and a backup of both at the end of the disk.
 //!
-//! Owns the layout (UEFI 2.10, chapter 5). Invariants of the parent.
+//! Owns the layout (UEFI 2.10, chapter 5). Keeps the invariants of the parent.
 
 use super::disk::{Disk, MAX_ENTRIES, MAX_ENTRY_BYTES, Partition, le_u32, le_u64, refuse_overlaps};
 
 const SIGNATURE: &[u8] = b"EFI PART";
-/// Bytes of the header that have a meaning; it may be longer.
+/// Bytes of the header that are defined. A header may be longer.
 const HEADER_BYTES: u32 = 92;
-/// Bytes of an entry at least; their number is this times a power of two.
+/// Smallest size of an entry in bytes. Other sizes are this one times a power of two.
 const ENTRY_BYTES: u32 = 128;
-/// Where the name is in an entry, in UTF-16, and its length.
+/// Bytes of an entry that contain the name, in UTF-16.
 const NAME: std::ops::Range<usize> = 56..128;
 
 /// A header whose checksum is right.
@@ -24,7 +24,7 @@ struct Header {
     entries_crc: u32,
 }
 
-/// All partitions, by the table at the beginning, or by the backup (T3).
+/// Returns all partitions of the table at the start of the disk, or of its backup (T3).
 pub(super) fn partitions(disk: &mut Disk<'_>) -> Result<Vec<Partition>, String> {
     let last = (disk.size / u64::from(disk.block)).saturating_sub(1);
     let first = header(disk, 1);
@@ -51,7 +51,7 @@ pub(super) fn partitions(disk: &mut Disk<'_>) -> Result<Vec<Partition>, String> 
     Ok(found)
 }
 
-/// The header in this block.
+/// Reads and checks the header in this block.
 fn header(disk: &mut Disk<'_>, lba: u64) -> Result<Header, String> {
     let block = disk.blocks(lba, HEADER_BYTES as usize)?;
     if !block.starts_with(SIGNATURE) {
@@ -83,7 +83,7 @@ fn header(disk: &mut Disk<'_>, lba: u64) -> Result<Header, String> {
     if entries == 0 || entries > MAX_ENTRIES || !is_size || entry_bytes > MAX_ENTRY_BYTES {
         return Err(format!("the header in block {lba} has {entries} entries of {entry_bytes} bytes"));
     }
-    // The table itself, at either end, is in no partition.
+    // No partition may contain the header or the array of entries.
     let array = (u64::from(entries) * u64::from(entry_bytes)).div_ceil(u64::from(disk.block));
     let array_end = header.entries_at.saturating_add(array);
     let apart = array_end <= header.first_usable || header.entries_at > header.last_usable;
@@ -94,7 +94,7 @@ fn header(disk: &mut Disk<'_>, lba: u64) -> Result<Header, String> {
     Ok(header)
 }
 
-/// The array of entries of a header.
+/// Reads the array of entries of a header, and checks its checksum.
 fn entries(disk: &mut Disk<'_>, header: &Header) -> Result<Vec<u8>, String> {
     let bytes = header.entries as usize * header.entry_bytes as usize;
     let mut array = disk.blocks(header.entries_at, bytes)?;
@@ -107,7 +107,8 @@ fn name(entry: &[u8]) -> String {
     char::decode_utf16(units.take_while(|unit| *unit != 0)).map(|c| c.unwrap_or(char::REPLACEMENT_CHARACTER)).collect()
 }
 
-/// The checksum of Ethernet and zip, as the standard has it. A table has some 16 KiB and is read once: no tables here.
+/// Returns the CRC-32 that the GPT uses, which is that of Ethernet and zip. Computed bit by bit, without lookup tables,
+/// because a partition table has about 16 KiB and is read once.
 pub(super) fn crc32(bytes: &[u8]) -> u32 {
     let byte = |crc: u32, byte: &u8| {
         let step = |crc: u32, _| crc >> 1 ^ if crc & 1 == 1 { 0xedb8_8320 } else { 0 };

@@ -1,15 +1,15 @@
-//! The MBR: four partitions, of which one may be a container for a chain of logical ones.
+//! The MBR: four partitions, of which one may be a container of a chain of logical partitions.
 //!
-//! Owns the layout of its block. Invariants of the parent.
+//! Owns the layout of the block. Keeps the invariants of the parent.
 
 use super::disk::{Disk, MAX_LOGICAL, Partition, le_u32, refuse_overlaps};
 
-/// Where the four entries begin, and their length.
+/// Offset of the four entries in the block.
 const ENTRIES: usize = 446;
 const ENTRY_BYTES: usize = 16;
-/// The type of the one entry of a protective MBR: what follows is a GPT.
+/// Type of the entry of a protective MBR, which announces a GPT.
 const PROTECTIVE: u8 = 0xee;
-/// The types of containers.
+/// Types of containers.
 const EXTENDED: [u8; 3] = [0x05, 0x0f, 0x85];
 
 /// An entry that is used.
@@ -30,30 +30,30 @@ impl Entry {
     }
 }
 
-/// The first block of a disk or of a logical partition, with the mark at its end.
+/// First block of a disk, or the block that describes a logical partition. Ends with the bytes 55 aa.
 #[derive(Debug)]
 pub(super) struct Sector<'a>(&'a [u8]);
 
 impl Sector<'_> {
-    /// `None` when these bytes are none.
+    /// Returns `None` if the bytes do not end with 55 aa.
     pub(super) fn new(bytes: &[u8]) -> Option<Sector<'_>> {
         (bytes.get(510..512)? == [0x55, 0xaa]).then_some(Sector(bytes))
     }
 
-    /// Entry 0 to 3, if it is used.
+    /// Returns entry `at` (0 to 3), if it is used.
     fn entry(&self, at: usize) -> Option<Entry> {
         let entry = self.0.get(ENTRIES + at * ENTRY_BYTES..)?;
         let (kind, first, blocks) = (*entry.get(4)?, le_u32(entry, 8).into(), le_u32(entry, 12).into());
         (kind != 0 && blocks != 0).then_some(Entry { kind, first, blocks })
     }
 
-    /// Whether it stands before a GPT.
+    /// Returns true if the block announces a GPT.
     pub(super) fn is_protective(&self) -> bool {
         (0..4).any(|at| self.entry(at).is_some_and(|entry| entry.kind == PROTECTIVE))
     }
 }
 
-/// All partitions but containers.
+/// Returns all partitions except containers.
 pub(super) fn partitions(disk: &mut Disk<'_>, sector: &Sector<'_>) -> Result<Vec<Partition>, String> {
     let (mut found, mut containers) = (Vec::new(), Vec::new());
     for (number, at) in (1..).zip(0..4) {
@@ -79,7 +79,8 @@ pub(super) fn partitions(disk: &mut Disk<'_>, sector: &Sector<'_>) -> Result<Vec
     Ok(found)
 }
 
-/// The logical partitions of a container: each has a block before it with itself, and with the way to the next.
+/// Returns the logical partitions of a container. Each has a block before it, whose first entry describes the partition
+/// and whose second entry leads to the block of the next one.
 fn logical(disk: &mut Disk<'_>, container: &Entry) -> Result<Vec<Partition>, String> {
     let (mut found, mut seen) = (Vec::new(), Vec::new());
     let mut at = container.first;

@@ -1,4 +1,4 @@
-//! Tables that are right, damaged and made to mislead, in blocks of 512 and of 4,096 bytes.
+//! Tables that are right, damaged or malicious, in blocks of 512 and of 4,096 bytes.
 
 use proptest::prelude::*;
 
@@ -25,7 +25,7 @@ impl Image {
         self.at(lba)[at..at + value.len()].copy_from_slice(value);
     }
 
-    /// An entry of an MBR in this block, and the mark.
+    /// Writes an entry of an MBR in this block, and the bytes 55 aa at its end.
     fn entry(&mut self, lba: usize, at: usize, kind: u8, first: u32, blocks: u32) {
         self.put(lba, 446 + at * 16 + 4, &[kind]);
         self.put(lba, 446 + at * 16 + 8, &first.to_le_bytes());
@@ -37,7 +37,7 @@ impl Image {
         (self.bytes.len() / self.block) as u64
     }
 
-    /// A header in this block for the array in another, with the checksums of what is there.
+    /// Writes a GPT header in block `lba` for the array of entries in block `array`, with the right checksums.
     fn header(&mut self, lba: u64, other: u64, array: u64) {
         let reserved = (128 * 128 / self.block as u64) + 2;
         let usable = (reserved, self.blocks() - reserved);
@@ -53,7 +53,7 @@ impl Image {
         self.put(lba as usize, 0, &header);
     }
 
-    /// A GPT with these partitions (index, first block, last block, name), and its backup.
+    /// Makes a disk with a GPT of these partitions (index, first block, last block, name), and its backup.
     fn gpt(block: usize, parts: &[(usize, u64, u64, &str)]) -> Image {
         let mut image = Image::new(block, 400);
         image.entry(0, 0, 0xee, 1, 399);
@@ -71,7 +71,7 @@ impl Image {
         image
     }
 
-    /// Makes the checksums right.
+    /// Writes both headers again, with the right checksums.
     fn reseal(&mut self) {
         let backup = 399 - (128 * 128 / self.block) as u64;
         self.header(1, 399, 2);
@@ -125,7 +125,7 @@ fn a_damaged_gpt_is_read_by_its_backup_and_refused_without() {
             image.at(399)[70] ^= 4;
             says(image.find(Wanted::Number(1)), "is damaged");
         }
-        // The whole beginning is gone but for the mark.
+        // The whole table at the start is destroyed, except the protective MBR.
         let mut image = Image::gpt(block, &PARTS);
         image.at(1)[..16 * 1024].fill(0xff);
         assert_eq!(image.find(Wanted::Number(2)), Ok((2, 100, 100)));
@@ -168,7 +168,7 @@ fn what_a_gpt_says_of_itself_is_checked() {
     }
 }
 
-/// Two primary partitions and three logical ones.
+/// Makes a disk with two primary and three logical partitions.
 fn dos(block: usize) -> Image {
     let mut image = Image::new(block, 400);
     image.entry(0, 0, 0x83, 10, 20);
@@ -194,7 +194,7 @@ fn an_mbr_has_primary_and_logical_partitions() {
     }
 }
 
-/// Changes a table for the worse.
+/// Makes a table wrong.
 type Lie = fn(&mut Image);
 
 #[test]
@@ -215,7 +215,7 @@ fn what_an_mbr_says_is_checked() {
         lie(&mut image);
         says(image.find(Wanted::Number(1)), words);
     }
-    // As many as there may be, and one more.
+    // The largest number of logical partitions, and one more.
     for many in [MAX_LOGICAL, MAX_LOGICAL + 1] {
         let mut image = Image::new(512, 1000);
         image.entry(0, 0, 0x05, 10, 900);
@@ -245,7 +245,8 @@ fn a_device_that_is_too_small_or_cannot_be_read_has_no_table() {
 }
 
 proptest! {
-    /// Whatever bytes change, also with right checksums: what is given out is on the disk, and nothing overlaps.
+    /// After any change of bytes, also with the checksums made right again, the partitions that are returned lie on the
+    /// disk and do not overlap.
     #[test]
     fn a_table_of_a_hostile_disk_gives_out_only_what_is_there(
         changes in prop::collection::vec((0..9_usize, 0..512_usize, any::<u8>()), 0..12),

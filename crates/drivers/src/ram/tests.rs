@@ -1,4 +1,4 @@
-//! The ram device through a ring: it keeps its data, whatever the shape of the I/O and the ring.
+//! The ram device through a ring: it keeps its data for any shape of I/O and any ring.
 
 use std::sync::Barrier;
 
@@ -209,7 +209,7 @@ fn vectors_of_any_shape_and_merged_bios_carry_the_bytes_in_order() {
     let mut got = vec![0xee; 64 << 10];
     assert_eq!(ring.io(Op::Read, 0, 3, &mut got, &[7, 511, 512, 33_333]), Status::Ok);
     assert!(got == want);
-    // Neighbours in one plug become one request; each bio has its own bytes.
+    // Adjacent bios of one plug become one request, and each reads its own bytes.
     got.fill(0xee);
     let vecs = pieces(&mut got, &(1..16).map(|at| at * 4096).collect::<Vec<_>>());
     ring.ctx.start_plug(16);
@@ -261,7 +261,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Op::WriteZeroes),
         1 => Just(Op::Flush),
     ];
-    // Some are longer than several pages, most are not.
+    // A quarter of the I/Os may be many pages long.
     let sectors = prop_oneof![3 => 1..16u64, 1 => 1..MODEL_SECTORS];
     let cuts = prop::collection::vec(any::<usize>(), 0..12);
     (op, 0..MODEL_SECTORS, sectors, cuts, any::<u64>()).prop_map(|(op, sector, sectors, cuts, seed)| Step {
@@ -306,7 +306,7 @@ fn two_rings_on_two_threads_share_the_bytes() {
                 let mut ring = Ring::on(device);
                 barrier.wait();
                 for round in 0..200u8 {
-                    // Every second block is mine; block 0 of the second half is everybody's.
+                    // Each thread has every second block of the first half; both write block 0 of the second half.
                     let block = u64::from(round) % (BLOCKS / 2) * 2 + u64::from(me);
                     let mine = vec![round.wrapping_mul(2) | me; 4096];
                     ring.write(block * 8, &mine);
@@ -316,7 +316,7 @@ fn two_rings_on_two_threads_share_the_bytes() {
                     assert_eq!(ring.read(block * 8, 4096), mine);
                 }
                 barrier.wait();
-                // What the other one wrote is here too.
+                // The blocks that the other thread has written are visible here.
                 let theirs = u64::from(1 - me);
                 for block in (theirs..BLOCKS).step_by(2) {
                     assert!(ring.read(block * 8, 4096).iter().all(|byte| u64::from(byte & 1) == theirs));

@@ -1,4 +1,4 @@
-//! Opening by spec: the built-in kinds and those that a program adds, and cause and fix in every refusal.
+//! Opening by spec: the built-in kinds and those that a program adds. Every error names the cause and the fix.
 
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ fn paths_in_quotes_are_opened_as_they_are() {
             assert_eq!(device.size_bytes(), 3 << 20);
             assert!(dir.path().join("a,b.img").exists() && dir.path().join("c+d.img").exists());
         }
-        // Where the host's kernel gives no rings: the spec is understood all the same.
+        // A host without kernel rings cannot open the files, but the spec is still parsed without an error.
         Err(error) => assert!(!matches!(error, DeviceError::Spec { .. }), "{error}"),
     }
 }
@@ -137,7 +137,7 @@ fn all_that_a_spec_opens_is_listed_at_any_depth_and_nothing_is_opened() {
     assert!(registry.reaches(&deep).is_err(), "a spec that is never opened");
 }
 
-/// A kind that was not declared makes the list fail, also where it lies below another one.
+/// The list of resources fails for a kind that was not declared, also if a device of that kind is below another one.
 #[test]
 fn a_kind_that_does_not_declare_what_it_opens_is_refused_by_who_asks() {
     let mut registry = Registry::standard();

@@ -88,7 +88,7 @@ pub struct OpEnd<'a> {
     /// Bytes moved, or `-errno`: `-ECANCELED` (-125) after a cancellation, `-ETIME` (-62) when a timer has expired. A
     /// transfer may have moved fewer bytes than requested.
     pub res: i32,
-    /// The operation has not ended: more results will follow.
+    /// True if the operation has not ended and more results will follow.
     pub more: bool,
     /// Data received by [`Polled::receive_any`]; the buffer goes back to the kernel after the call.
     pub data: &'a [u8],

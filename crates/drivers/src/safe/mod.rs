@@ -6,13 +6,13 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `traits` | what a driver implements |
-//! | `request` | what a driver sees of a request: its memory by copies, its children, its end |
-//! | `table` | which requests a driver has, and which children they have |
+//! | `traits` | the traits that a driver implements |
+//! | `request` | a driver's access to a request: its memory by copies, its children, its end |
+//! | `table` | the requests that a driver has, and their children |
 //! | `queue` | the adapter: calls the driver, and ends requests |
-//! | `kernel` | what a driver does on the ring's kernel ring; its unsafe calls are the second tier |
-//! | `ops` | the operations that a driver has there |
-//! | `memory` | the copies |
+//! | `kernel` | a driver's access to the ring's kernel ring; its unsafe calls are the second tier |
+//! | `ops` | the operations of a driver on the kernel ring |
+//! | `memory` | copies to and from the memory of a request |
 //!
 //! The adapter keeps every request. A driver gets a [`Request`] for the time of a call and returns its next step: the
 //! request ends, or it waits, for children that were sent to the devices below or for a later [`SafeQueue::poll`],
@@ -26,8 +26,8 @@
 //! | panics | its requests, and all that come, end as an I/O error; it is not called again |
 //! | ends a request that has children | it ends when they have |
 //! | names memory beyond its request's, or of the wrong direction | [`Refused`], and nothing is copied or sent |
-//! | names a device below that there is not | the child ends as invalid |
-//! | blocks | its ring blocks: the one thing that the adapter cannot mend |
+//! | names a device below that does not exist | the child ends as invalid |
+//! | blocks | its ring blocks, which the adapter cannot prevent |
 //!
 //! ```
 //! use sheave_blk::driver::Capabilities;

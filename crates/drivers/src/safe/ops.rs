@@ -51,7 +51,6 @@ pub(super) enum What {
     Timer,
 }
 
-/// State of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OpState {
     /// Without an operation.
@@ -71,7 +70,7 @@ struct OpSlot {
     state: OpState,
     what: What,
     generation: u32,
-    /// The operation is to be cancelled, and the cancellation is not prepared yet.
+    /// True if the operation is to be cancelled and the cancellation is not prepared yet.
     cancel: bool,
     cancelled: bool,
     fd: Option<Arc<OwnedFd>>,
@@ -160,7 +159,7 @@ impl Ops {
         with_generation(kernel_user_data(self.hctx, slot, KIND_OP), generation)
     }
 
-    /// Begins an operation; `None` if no slot is free (O4).
+    /// Begins an operation. Returns `None` if no slot is free (O4).
     ///
     /// # Safety
     /// The pieces are memory that stays valid until the operation has ended, or until this queue is dropped, which
@@ -263,7 +262,7 @@ impl Ops {
         Ok(())
     }
 
-    /// Assigns a completion to its operation; `None` if the slot has another generation by now (O2).
+    /// Assigns a completion to its operation. Returns `None` if the slot has another generation by now (O2).
     pub(super) fn came(&mut self, event: &KernelEvent) -> Option<Came> {
         let op = self.slots.get_mut(usize::from(event.tag))?;
         if op.state != OpState::InKernel || op.generation != event.generation {
@@ -310,7 +309,6 @@ impl Ops {
         named
     }
 
-    /// Requests the end of all operations.
     pub(super) fn cancel_all(&mut self, kring: &mut KernelRing) {
         if self.free.len() == self.slots.len() {
             return;

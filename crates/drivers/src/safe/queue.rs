@@ -130,7 +130,6 @@ unsafe impl Driver for Adapter {
     }
 }
 
-/// Hardware queue of one ring.
 #[derive(Debug)]
 struct AdapterQueue {
     /// The driver's queue; `None` while it is called, and after its end.
@@ -148,13 +147,13 @@ struct AdapterQueue {
     ops: Option<Ops>,
     /// Once set, the driver is not called any more, and requests end with this status (Q3).
     dead: Cell<Option<Status>>,
-    /// All requests that were held when `dead` was set have a verdict.
+    /// True if all requests that were held when `dead` was set have a verdict.
     ended: bool,
     shut: bool,
 }
 
 impl AdapterQueue {
-    /// Calls the driver; returns `None` if it is not called any more, or panics (Q3).
+    /// Calls the driver. Returns `None` if it is not called any more, or panics (Q3).
     fn call<T>(&mut self, call: impl FnOnce(&mut dyn SafeQueue, &mut AdapterQueue) -> T) -> Option<T> {
         if self.dead.get().is_some() {
             return None;
@@ -353,7 +352,7 @@ unsafe impl HwQueue for AdapterQueue {
 
     fn poll(&mut self, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, done: &mut DoneList) {
         if let Some(status) = self.dead.get() {
-            self.die(status); // It may have panicked when it was asked what it waits for.
+            self.die(status); // After a panic in `waits_for`, held requests have no verdict yet.
         }
         self.take_children(rqs, env);
         self.poll_queue(rqs, env);
@@ -430,7 +429,8 @@ unsafe impl HwQueue for AdapterQueue {
         if !slot.held || slot.children > 0 {
             return TimedOut::Waiting;
         }
-        // With a verdict it waits for an operation only, which the peer of a socket may leave unfinished for ever.
+        // A request with a verdict waits only for an operation, which the peer of a socket may leave unfinished for
+        // ever.
         if slot.verdict.is_none() {
             self.call_for(tag, rqs, env, |queue, rq| queue.timed_out(rq));
         }
@@ -474,7 +474,7 @@ fn open_ops(wants: KernelUse, key: u64, open: &mut HctxOpen<'_>) -> Result<Ops, 
     let kring = open.kring.get(false).map_err(failed)?;
     let mut group = None;
     if let Some((count, bytes)) = wants.buffers {
-        let number = open.hctx + 1; // 0 is of the ring's owner.
+        let number = open.hctx + 1; // Group 0 belongs to the ring's owner.
         kring.register_recv_buffers(number, count, bytes).map_err(failed)?;
         group = Some(number);
     }

@@ -73,7 +73,7 @@ pub const MAX_CHILDREN: u32 = 1024;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Memory {
-    /// None: for flushes, discards and write-zeroes, of this many bytes.
+    /// No memory: a flush, discard or write-zeroes of this many bytes.
     None(u32),
     /// This part of the request's own memory, which must not be copied or used otherwise meanwhile.
     OfRequest(Range<usize>),
@@ -97,7 +97,7 @@ pub struct Child {
     pub lower: usize,
     /// Operation on the device.
     pub op: Op,
-    /// A write must be durable when it ends.
+    /// True if the write must be durable when it ends.
     pub fua: bool,
     /// First sector on that device.
     pub sector: u64,
@@ -187,12 +187,12 @@ impl Request<'_> {
         self.slot.children
     }
 
-    /// Returns the first error of its children so far.
+    /// Returns the first error of the request's children so far.
     pub fn joined(&self) -> Status {
         self.slot.joined
     }
 
-    /// Clears the error of its children, for a driver that has handled it.
+    /// Clears the error of the request's children, for a driver that has handled it.
     pub fn forget_errors(&mut self) {
         self.slot.joined = Status::Ok;
     }

@@ -1,4 +1,4 @@
-//! Mistakes of a driver without unsafe code: whatever it does, its ring gets one end of each request.
+//! Mistakes of a driver without unsafe code: each request ends once at its ring, whatever the driver does.
 
 mod ops;
 
@@ -50,7 +50,7 @@ impl Rig {
         let owner = self.memory.len() as u32;
         self.memory.push(vec![fill; if op.has_data() { bytes } else { 0 }]);
         let memory = self.memory.last_mut().expect("just pushed");
-        // SAFETY: the memory lives as long as the rig, which ends its ring first, and is looked at after its end alone.
+        // SAFETY: the memory lives as long as the rig, which drops its ring first, and is read after the I/O has ended.
         let vec = unsafe { BVec::new(memory.as_mut_ptr().expose_provenance(), memory.len()) };
         let vecs = if op.has_data() { std::slice::from_ref(&vec) } else { &[] };
         let bytes = if op == Op::Flush { 0 } else { bytes as u32 };
@@ -208,7 +208,7 @@ fn bytes_go_in_and_out_and_nowhere_else() {
                 assert_eq!(rq.copy_to(end, &mut one), Err(Refused::OutOfRange));
                 assert_eq!(rq.copy_to(usize::MAX, &mut one), Err(Refused::OutOfRange));
                 assert_eq!(rq.copy_from(0, &one), Err(Refused::Direction));
-                // Over the pieces of memory, from within one of them.
+                // The second copy begins within a piece of memory and goes on into the next.
                 rq.copy_to(0, &mut here[..100]).and_then(|()| rq.copy_to(100, &mut here[100..]))
             }
             Op::Read => {
@@ -226,7 +226,7 @@ fn bytes_go_in_and_out_and_nowhere_else() {
     });
     let mut rig = Rig::new(&device("store", driver));
     rig.ctx.start_plug(2);
-    // Two neighbours that merge into one request of two pieces.
+    // Two adjacent writes, which merge into one request of two pieces.
     rig.send(Op::Write, 8, BLOCK, 1);
     rig.send(Op::Write, 16, BLOCK, 2);
     rig.ctx.finish_plug();
@@ -243,7 +243,7 @@ fn a_request_that_is_never_ended_times_out() {
     let mut rig = Rig::new(&device);
     (0..20).for_each(|at| _ = rig.send(Op::Write, at * 8, BLOCK, 0));
     assert!(rig.wait_all().iter().all(|&status| status == Status::Timeout));
-    // And a ring that is dropped does not wait for it.
+    // The drop of a ring does not wait for the timeout.
     let device = super::device("forgets", does(|_, _| Step::Wait));
     let mut rig = Rig::new(&device);
     (0..20).for_each(|at| _ = rig.send(Op::Write, at * 8, BLOCK, 0));
@@ -346,7 +346,7 @@ fn children_carry_the_memory_of_requests_and_of_drivers() {
     let below = ram();
     let through = stacked("through", sends(0, |bytes| Memory::OfRequest(0..bytes)), vec![below.clone()]);
     let mut rig = Rig::new(&through);
-    // Longer than a request to it, so that it is cut above.
+    // Longer than the limits allow, so that the block layer cuts it.
     assert_eq!(rig.run(Op::Write, 0, 1 << 18, 5).0, Status::Ok);
     assert!(rig.run(Op::Read, 0, 1 << 18, 0).1.iter().all(|&byte| byte == 5));
     assert_eq!(rig.run(Op::Discard, 0, BLOCK, 0).0, Status::Ok);
@@ -417,7 +417,7 @@ fn a_ring_of_few_bios_ends_stacks_of_four_levels() {
     for at in 0..32 {
         rig.send(Op::Write, at * 64, 32 << 10, at as u8);
     }
-    // Across the legs.
+    // The write crosses from the first leg to the second.
     rig.send(Op::Write, 1000, 32 << 10, 77);
     rig.send(Op::Flush, 0, 0, 0);
     assert!(rig.wait_all().iter().all(|status| status.is_ok()));
@@ -498,7 +498,7 @@ fn a_ring_that_sleeps_with_a_plug_open_sends_every_level() {
     rig.send(Op::Write, 0, BLOCK, 1);
     let start = Instant::now();
     while rig.ended.is_empty() {
-        // No poll before the sleep: what is gathered goes by the sleep alone.
+        // No poll before the sleep, so that only the sleep sends the gathered request.
         rig.ctx.wait(1, Some(LONG));
         assert!(start.elapsed() < LONG, "nothing was sent, and nothing woke the ring");
         rig.poll();
@@ -507,7 +507,7 @@ fn a_ring_that_sleeps_with_a_plug_open_sends_every_level() {
     assert_eq!(rig.wait_all(), [Status::Ok]);
 }
 
-/// A driver whose limits are all zeroes, and whose device has all bytes that there are numbers for.
+/// A driver with limits of 0 and the largest possible size.
 #[derive(Debug)]
 struct Endless;
 

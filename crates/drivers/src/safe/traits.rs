@@ -69,9 +69,9 @@ pub trait SafeDriver: Debug + Send + Sync + 'static {
 #[must_use = "a request must end"]
 #[non_exhaustive]
 pub enum Step {
-    /// Ends, at once or when its last child has ended.
+    /// The request ends, at once or when its last child has ended.
     End(Status),
-    /// Waits: for a child, an operation of the kernel ring, or a poll that ends it by its id.
+    /// The request waits for a child, an operation of the kernel ring, or a poll that ends it by its id.
     Wait,
 }
 
@@ -117,7 +117,7 @@ pub trait SafeQueue: Debug {
         let _ = rqs;
     }
 
-    /// Returns the event that a ring must wait for before it sleeps.
+    /// Returns the event that the queue waits for. Called before the ring sleeps.
     fn waits_for(&self) -> WaitsFor {
         WaitsFor::Nothing
     }

@@ -15,7 +15,7 @@ fn a_batch_that_is_sent_in_parts_goes_on_when_some_of_it_was_answered() {
         let device = server.open(",connections=1").expect("opened");
         let Some((mut ring, fd)) = ring(&device) else { return };
         for round in 1..=4u8 {
-            // Two neighbours make a request of two pieces.
+            // Two adjacent writes merge into a request of two pieces.
             for number in 0..64 {
                 let at = number / 2 * 262_144 + number % 2 * 65_536;
                 ring.push(op::write(fd, filled(65_536, round)).offset(at)).expect("room");
@@ -30,7 +30,7 @@ fn a_batch_that_is_sent_in_parts_goes_on_when_some_of_it_was_answered() {
     }
 }
 
-/// Sends enough to keep several connections busy. Returns the number that the server got meanwhile.
+/// Sends enough to keep several connections busy. Returns the number of connections that the server accepted meanwhile.
 fn load(server: &Server, ring: &mut Ring, fd: Fd) -> u64 {
     let before = server.state().connections;
     for number in 0..16 {

@@ -1,4 +1,4 @@
-//! Specs that are accepted, and the errors for others. An accepted spec finds no server.
+//! Specs that are accepted, and the errors for others. For an accepted spec no server is found.
 
 use sheave::drivers::Registry;
 

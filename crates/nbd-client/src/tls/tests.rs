@@ -1,4 +1,4 @@
-//! The files that the keys of TLS must name; and no text contains a key.
+//! The files that the keys of TLS must name, and errors that contain no private key.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Devices that become longer while rings have them attached.
+//! Devices that are extended while rings have them attached.
 
 use super::*;
 use crate::bio::Op;
@@ -24,7 +24,8 @@ fn a_ring_that_had_it_attached_reaches_all_of_it() {
     rig.io(Op::Write, 0, BLOCK, 0);
     rig.drain();
     assert_eq!((rig.take_ok(), ops(&first)), (vec![0], vec![(Op::Write, 0)]));
-    // It goes on at 1 MiB, though the first device is longer; what is there is the second's from now on.
+    // The extension begins at 1 MiB, before the end of the first device; sectors behind that are the second's from now
+    // on.
     device.extend(1 << 20, &second.device()).expect("extends");
     let whole = second.device().size_bytes();
     assert_eq!((device.size_bytes(), device.first_leg_bytes()), ((1 << 20) + whole, 1 << 20));
@@ -40,7 +41,7 @@ fn a_ring_that_had_it_attached_reaches_all_of_it() {
     assert_eq!(ops(&first), [(Op::Write, 2047), (Op::Read, 8), (Op::Flush, 0)]);
     assert_eq!(ops(&second), [(Op::Write, 0), (Op::Write, 80), (Op::Flush, 0)]);
     assert!(route.is_some() && rig.ctx.route(0).is_none(), "a lane is for one leg");
-    // And once more. A flush alone is told of it.
+    // A second extension. Only a flush makes the ring notice it.
     device.extend((1 << 20) + whole, &third.device()).expect("extends");
     rig.flush(5);
     rig.drain();

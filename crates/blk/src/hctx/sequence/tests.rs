@@ -1,5 +1,5 @@
-//! The sequences step by step: what each device is asked for, in which order, and how errors end them. Random
-//! interleavings, checked against a device that loses power, are in the scenario `crash`.
+//! Sequences step by step: the requests that each device gets, their order, and the effect of errors. The scenario
+//! `crash` checks random interleavings against a device that loses power.
 
 use super::*;
 use crate::request::RQ_FUA;
@@ -9,7 +9,7 @@ fn device(volatile_cache: bool, fua: bool) -> Puppet {
     Puppet::new().caps(|caps| (caps.volatile_cache, caps.fua) = (volatile_cache, fua))
 }
 
-/// What the device was asked for, as words.
+/// Returns the requests that the device got, as words.
 fn asked(puppet: &Puppet) -> Vec<&'static str> {
     let name = |op, fua| match (op, fua) {
         (Op::Write, true) => "write-fua",
@@ -111,7 +111,7 @@ fn one_flush_in_flight_and_the_next_serves_all_who_came_meanwhile() {
 
 #[test]
 fn an_error_in_any_step_ends_the_sequence_with_it() {
-    // The n-th request of the sequence fails; so many were asked for.
+    // The n-th request of the sequence fails, and the device gets no later ones.
     for (fail_at, expect) in [(0, &["flush"][..]), (1, &["flush", "write"]), (2, &["flush", "write", "flush"])] {
         let puppet = device(true, false).holding();
         let mut rig = Rig::new(&[&puppet.device()]);
@@ -126,7 +126,7 @@ fn an_error_in_any_step_ends_the_sequence_with_it() {
         assert_eq!(rig.take_ended(), [(0, Status::Medium)]);
         assert_eq!(asked(&puppet), expect);
         assert!(rig.ctx.is_idle());
-        // And the next sequence is none the worse for it.
+        // The next sequence is not affected.
         puppet.script().fail.clear();
         puppet.script().finish = u32::MAX;
         write(&mut rig, BIO_FUA | BIO_PREFLUSH, 1);

@@ -1,4 +1,4 @@
-//! The draw: its rates, the affected operations, repeatability from a seed; and rates that are refused.
+//! The draw: its rates, the affected operations, repeatability from a seed, and rates that are refused.
 
 use super::*;
 
@@ -42,7 +42,7 @@ fn certain_is_always_and_nothing_is_never() {
     assert!(!always.odds().unwrap().is_quiet());
     let never = FaultPlan::new(0).odds().expect("no faults are a plan too");
     assert!(never.is_quiet() && (0..DRAWN).all(|_| never.draw(Op::Write, &mut rng).is_none()));
-    // A tenth ten times is a little more than 1 in a double.
+    // A sum of ten tenths is a little more than 1 in a double.
     let kinds = [FaultKind::Error, FaultKind::Short, FaultKind::Torn, FaultKind::Delay, FaultKind::Stuck];
     let plan = kinds.into_iter().fold(FaultPlan::new(0), |plan, kind| plan.with(kind, 0.1 + 0.1));
     assert!(drawn(&plan, Op::Write, &mut rng).iter().all(Option::is_some));
@@ -67,7 +67,8 @@ fn a_seed_gives_the_same_again_and_each_stream_its_own() {
     let one = of(7, 0, 0);
     assert_eq!(one, of(7, 0, 0));
     for other in [of(8, 0, 0), of(7, 1, 0), of(7, 0, 1)] {
-        // Both without a fault in 0.59 squared of all cases; a shifted stream would show in the next check.
+        // Independent streams agree on "no fault" in 0.59 squared of all cases. A shifted stream would fail the next
+        // check.
         let same = one.iter().zip(&other).filter(|(a, b)| a == b).count();
         assert!(same < DRAWN / 2, "{same} of {DRAWN} decisions are the same");
         assert_ne!(one[1..], other[..DRAWN - 1]);
@@ -79,7 +80,7 @@ fn rates_that_cannot_be_are_told() {
     let plan = FaultPlan::new(0).with(FaultKind::Error, 0.5).with(FaultKind::Torn, 0.6);
     let why = plan.odds().expect_err("1.1 of all writes");
     assert!(why.contains("error=0.5 + torn=0.6 is 1.100 for a write"), "{why}");
-    // Nothing can be torn when only reads are touched.
+    // A read cannot be torn, so the rate for torn writes does not count if only reads have faults.
     assert!(FaultPlan { ops: FaultOps::Read, ..plan }.odds().is_ok());
     for rate in [-0.1, 1.5, f64::NAN, f64::INFINITY] {
         let why = FaultPlan::new(0).with(FaultKind::Stuck, rate).odds().expect_err("no probability");

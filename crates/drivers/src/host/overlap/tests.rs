@@ -113,7 +113,7 @@ fn a_loop_device_and_its_backing_file_are_found_from_each_other() {
     let from_loop = machine.around_block("loop0", "7:0");
     let whole = [("loop0", Way::Itself), ("pool.img", Way::Same), ("loop2", Way::Above)];
     assert_eq!(sort(from_loop.clone()), sorted(whole.into()));
-    // O3: who begins at the file and who begins at the device lock them in one order.
+    // O3: a claim of the file and a claim of the loop device lock the nodes in the same order.
     let only_names = |list: Vec<(String, Way)>| list.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
     assert_eq!(only_names(from_file), only_names(from_loop));
     assert_eq!(machine.around(other, &other_path).len(), 2);
@@ -131,7 +131,7 @@ fn a_backing_file_that_cannot_be_named_is_hidden() {
     // A deleted file cannot be opened.
     machine.put("loop0", "loop/backing_file", "/no/such/place/pool.img (deleted)");
     assert_eq!(machine.around_block("loop0", "7:0"), [("loop0".to_owned(), Way::Itself)]);
-    // The path is another file's in this mount namespace, as the device itself says.
+    // The path leads to another file in this mount namespace: the device itself reports another node.
     fn of_another(_: &Path) -> Option<Node> {
         Some(Node::File(1, 2))
     }
@@ -140,7 +140,7 @@ fn a_backing_file_that_cannot_be_named_is_hidden() {
     let sys = Sys { status: of_another, ..machine.sys.clone() };
     let around = overlaps(&sys, block("7:0"), Path::new("/dev/loop0"));
     assert_eq!((around.found.len(), around.hidden.len()), (1, 1), "{around:?}");
-    // And that device is found from the file that it means.
+    // The search from the file that the device reports finds the device.
     let around = overlaps(&sys, Node::File(1, 2), Path::new("/elsewhere/pool.img"));
     assert_eq!(sort(names(&around)), sorted(vec![("pool.img", Way::Itself), ("loop0", Way::Above)]));
     let machine = Machine::new();
@@ -181,7 +181,7 @@ fn stacks_of_device_mapper_are_followed_to_both_ends() {
     machine.put("dm-2", "dm/uuid", "CRYPT-LUKS2-abc");
     let volume = [("dm-0", Way::Itself), ("dm-2", Way::Above), ("sda1", Way::Below), ("sda", Way::Below)];
     assert_eq!(sort(machine.around_block("dm-0", "253:0")), sorted(volume.into()));
-    // What is encrypted has all of the bytes of what it stands on.
+    // An encrypted device has all of the bytes of the device below it.
     let crypt = [("dm-2", Way::Itself), ("dm-0", Way::Same), ("sda1", Way::Below), ("sda", Way::Below)];
     assert_eq!(sort(machine.around_block("dm-2", "253:2")), sorted(crypt.into()));
     let disk =

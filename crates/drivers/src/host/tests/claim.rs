@@ -30,7 +30,7 @@ fn a_file_opened_twice_has_one_owner() {
     let held = first.claim(Sharing::Alone).expect("free");
     let (what, who, _) = refusal(&second, Sharing::WithReaders);
     assert!(what.ends_with("a.img") && who.contains("this process"), "{what}: {who}");
-    // The device, and with it its file, stays open; the claim ends.
+    // The claim ends while the device and its file stay open.
     drop(held);
     let reader = second.claim(Sharing::WithReaders).expect("free");
     first.claim(Sharing::WithReaders).expect("readers share");
@@ -69,7 +69,7 @@ fn another_process_is_named() {
         eprintln!("SKIPPED: no flock program here: install util-linux");
         return;
     };
-    // The lock was taken by a child of the shell; what counts is that a process is named, or told to be out of sight.
+    // The lock was taken by a child of the shell, so the error may name any process, or report that it cannot be seen.
     assert!(who.starts_with("process ") && who.ends_with("has it open"), "{who}");
     assert!(!fix.is_empty());
     device.claim(Sharing::Alone).expect("the lock went with its process");
@@ -199,7 +199,7 @@ fn each_kind_of_overlap_is_locked_as_strictly_as_it_must() {
     let whole = lock(Way::Above, Sharing::Alone).expect("free");
     lock(Way::Below, Sharing::WithReaders).expect_err("it is written");
     drop(whole);
-    // Another file has the name by now.
+    // Another file takes the name.
     File::create(dir.path().join("new")).and_then(|_| fs::rename(dir.path().join("new"), &path)).expect("renamed");
     let error = lock(Way::Same, Sharing::Alone).expect_err("nobody can tell who uses the first").to_string();
     assert!(error.contains("cannot be opened") && error.contains("by now"), "{error}");
@@ -229,7 +229,7 @@ fn qemu_and_an_owner_keep_each_other_away() {
     assert!(run(true) && !run(false), "QEMU may read beside a reader, and not write");
     drop(held);
     assert!(run(false), "let go");
-    // QEMU is told to do nothing, and to go on when its input ends.
+    // QEMU reads a block, which shows that it has the image open, and keeps it open until its input ends.
     let mut command = Command::new(&qemu);
     command.args(["-f", "raw"]).arg(&path).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut running = command.spawn().expect("it runs");
@@ -285,7 +285,7 @@ fn the_backing_file_that_nobody_can_name_keeps_owners_away_and_is_told_to_reader
     let (backing, hidden) = (dir.path().join("backing"), dir.path().join("hidden"));
     File::create(&backing).expect("made").set_len(4 * MIB).expect("grown");
     let Some(node) = Loop::over(&backing) else { return };
-    // The path of the loop device is another file's by now: the kernel follows a renamed file, so a mount must do.
+    // Makes the path of the loop device lead to another file. By a mount, because the kernel follows a renamed file.
     File::create(&hidden).expect("made").set_len(4 * MIB).expect("grown");
     let mounted = Command::new("mount").arg("--bind").arg(&hidden).arg(&backing).status();
     if !mounted.is_ok_and(|status| status.success()) {

@@ -155,7 +155,7 @@ fn large_and_scattered_requests_are_cut_and_put_together() {
     let mut out = memory(len, 0);
     out.chunks_mut(512).enumerate().for_each(|(n, block)| block.fill(n as u8 ^ (n >> 8) as u8));
     assert_eq!(rig.run(bdev, Op::Write, 0, 1 << 20, &mut out), Status::Ok);
-    // Back in more pieces than one operation takes, none next to the other in memory.
+    // Reads back into more pieces than one operation takes, no two of them adjacent in memory.
     let block = device.limits().logical_block.max(512) as usize;
     let mut back = memory(2 * 3000 * block, 0);
     let vecs: Vec<BVec> = back.chunks_mut(2 * block).map(|piece| vec_of(&mut piece[..block])).collect();
@@ -173,7 +173,7 @@ fn registered_buffers_serve_before_and_after_the_kernel_ring_is_made() {
     let mut rig = Rig::new();
     let mut bufs: Vec<Buf> = (0..3).map(|n| memory(16384, n + 1)).collect();
     let ranges: Vec<(usize, usize)> = bufs.iter_mut().map(|buf| (buf.as_mut_ptr() as usize, buf.len())).collect();
-    // The third goes where the kernel has no slot: as ordinary memory.
+    // The kernel has no slot for the third buffer, whose I/O goes as that of ordinary memory.
     let slots = [0, 1, 2000];
     // SAFETY: `bufs` outlive the ring, which is dropped first below.
     unsafe { rig.ctx.kring_slot().register_buffer(slots[0], ranges[0].0, ranges[0].1) };
@@ -217,7 +217,7 @@ fn every_way_of_zeroing_zeroes() {
             }
             let device = Device::from_driver("zeroed", Box::new(host));
             let Some((mut rig, bdev)) = Rig::over(&device) else { return };
-            // More than one operation can write at once.
+            // More bytes than one operation can write.
             let len = 70 << 20;
             assert_eq!(rig.run_range(bdev, Op::WriteZeroes, BIO_FUA, 4096, len), Status::Ok, "{way:?} {beside}");
             assert_eq!(rig.run_range(bdev, Op::Flush, 0, 0, 0), Status::Ok);

@@ -37,7 +37,7 @@ fn a_ring_that_goes_ends_each_io_once_and_frees_the_memory_after_it() {
         }
         rig.submit(bdev, Op::Flush, 0, 0, 0, &[]);
         rig.ctx.finish_plug();
-        // Ended before anything was sent, after it was sent, and after some has come.
+        // The ring ends before anything is sent, after everything is sent, and after some I/O has ended.
         for _ in 0..polls {
             rig.ctx.commit();
             rig.poll();
@@ -49,7 +49,7 @@ fn a_ring_that_goes_ends_each_io_once_and_frees_the_memory_after_it() {
         rig.each_ended_once();
         assert!(rig.ended.iter().all(|(_, status)| matches!(status, Status::Ok | Status::Canceled)), "{:?}", rig.ended);
         assert_eq!((real.in_flight().total(), mute.in_flight().total()), (0, 0));
-        // Nobody writes to it any more.
+        // The kernel no longer writes to the memory.
         data.fill(0x77);
         (&writer).write_all(&[1; 4096]).expect("written");
         drop(rig);
@@ -73,7 +73,7 @@ fn a_device_that_goes_takes_nothing_of_the_others_with_it() {
         }
         rig.ctx.finish_plug();
         rig.ctx.commit();
-        // The other one is idle, as `detach` asks; what the first has in the kernel goes on.
+        // The second device is idle, as `detach` requires. I/O of the first in the kernel goes on.
         rig.ctx.detach(second, &mut |_: u32, _| unreachable!("nothing is on its way"));
         rig.drain();
     }
@@ -109,7 +109,7 @@ fn a_kernel_ring_that_takes_nothing_more_does_not_hold_up_the_end() {
         let Some((mut rig, bdev)) = Rig::over(&device) else { return };
         let mut data = memory(4096, 1);
         if slept {
-            // So that the wake-up and the alarm are in the kernel.
+            // After a wait the wake-up poll and the timer are in the kernel.
             assert_eq!(rig.run(bdev, Op::Write, 0, 0, &mut data), Status::Ok);
         }
         for _ in 0..20 {
@@ -150,7 +150,7 @@ fn a_kernel_ring_that_is_forbidden_later_fails_with_all_that_it_has() {
             rig.submit(bdev, Op::Flush, 0, 0, 0, &[]);
             rig.drain();
             assert!(rig.ended.iter().all(|(_, status)| *status == Status::IoErr), "{:?}", rig.ended);
-            // And what comes.
+            // Later I/O fails too.
             submit(&mut rig, bdev, Op::Write);
             rig.drain();
             assert_eq!(rig.ended.last().map(|(_, status)| *status), Some(Status::IoErr));
@@ -211,7 +211,7 @@ fn another_thread_wakes_a_ring_that_waits_for_io() {
             waker.join().expect("woken");
         }
     }
-    // And by itself when the time is over.
+    // Without a wake-up the wait ends after its timeout.
     let start = Instant::now();
     rig.ctx.wait(4, Some(Duration::from_millis(30)));
     assert!((Duration::from_millis(25)..Duration::from_secs(5)).contains(&start.elapsed()), "{:?}", start.elapsed());

@@ -14,8 +14,8 @@ use sheave_base::status::Status;
 use sheave_blk::bio::{BIO_FUA, Op};
 use sheave_testkit::seccomp;
 
-/// Tests of this directory that are about the kernel ring itself, or about what only it can do: call back a read. And
-/// those that cannot share a process: locks are a process's, and so are threads.
+/// Tests of this directory that test the kernel ring itself or its ability to cancel a read, and tests that cannot
+/// share a process with others, because they count its locks or threads.
 const NOT_THERE: [&str; 13] = [
     "registered_buffers_serve_before_and_after_the_kernel_ring_is_made",
     "two_devices_of_a_ring_share_its_kernel_ring_and_two_rings_a_device",
@@ -37,7 +37,7 @@ const NOT_THERE: [&str; 13] = [
 fn the_same_tests_pass_where_io_uring_is_forbidden() {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["host::tests::", "--test-threads=4"]);
-    // Not itself, or it would start one after the other.
+    // Among others this test itself, which would start itself again and again.
     for test in NOT_THERE {
         command.args(["--skip", test]);
     }
@@ -85,7 +85,7 @@ fn the_engine_is_what_the_spec_says_or_what_is_allowed() {
                 assert!(device.notices().iter().any(|n| n.contains("seccomp")), "{:?}", device.notices());
                 drop(rigs);
             }
-            // Who asks for the kernel ring is told why there is none, and what to do.
+            // An error for engine=uring names the cause and the fix.
             let device = open_device(&spec(",engine=uring")).expect("a device");
             let error = Rig::new().ctx.attach(&device).expect_err("forbidden");
             assert!(matches!(error, DeviceError::Kring { .. }), "{error}");
@@ -112,7 +112,7 @@ fn whatever_refuses_rings_leaves_the_other_engine() {
         let run = || {
             seccomp::refuse(call, errno);
             let (engine, notices) = engine_of(&spec);
-            // `engine_of` writes, too.
+            // `engine_of` has also written, by that engine.
             assert_eq!(engine, Some(Engine::Sync), "{errno}: {notices:?}");
             assert!(notices.iter().any(|notice| notice.contains("engine=sync")), "{errno}: {notices:?}");
         };
@@ -133,9 +133,9 @@ fn a_call_that_does_not_come_back_is_told_and_waited_for() {
     let dir = tempfile::tempdir().expect("a directory");
     let (device, writer) = silent_by(Engine::Sync, dir.path(), Duration::from_millis(50), 100);
     let (mut rig, bdev) = Rig::over(&device).expect("attached");
-    // It goes before the ring, which waits for its reads, when this fails.
+    // Declared after the ring and so dropped before it: if this test fails, the ring waits for reads that then end.
     let mut writer = writer;
-    // More than there are threads: those that none has begun can be ended, of which a slow machine has some more.
+    // More reads than threads: those that no thread has begun can be ended. A slow machine has some more of them.
     let mut data = memory(70 * 4096, 0);
     for block in data.chunks_mut(4096) {
         rig.submit(bdev, Op::Read, 0, 0, 4096, &[vec_of(block)]);
@@ -148,10 +148,10 @@ fn a_call_that_does_not_come_back_is_told_and_waited_for() {
     }
     assert!(rig.ended.iter().all(|(_, status)| *status == Status::Timeout), "{:?}", rig.ended);
     assert!(device.notices()[0].contains("waits in the kernel"), "{:?}", device.notices());
-    // The end of the ring waits for the rest, whose memory is the kernel's until then.
+    // The end of the ring waits for the other reads, because the kernel may still access their memory.
     let feeder = thread::spawn(move || {
         thread::sleep(Duration::from_millis(50));
-        // Until nobody can read any more.
+        // Writes until the reading end is closed.
         while writer.write_all(&[8; 4096]).is_ok() {}
     });
     let ended = &mut rig.ended;
@@ -220,14 +220,15 @@ fn each_request_of_a_batch_has_a_thread_of_those_that_sleep() {
         assert_eq!(file_threads().count(), 16, "round {round}");
         writer.write_all(&[7; 16 * 4096]).expect("written");
         rig.drain();
-        // Now all go to sleep, and the next round has to wake them.
+        // All threads go to sleep, so the next round has to wake them.
         while reading().count() > 0 {
             thread::sleep(Duration::from_millis(1));
         }
     }
 }
 
-/// O_DSYNC is for writes. Where no sync can be done, zeroes of a file that promises one fail, and others do not.
+/// O_DSYNC covers only writes, so zeroes and holes need a sync. If syncs are impossible, they fail on a file with
+/// sync=on, and succeed on another.
 #[test]
 fn zeroes_and_holes_of_a_file_that_is_written_through_are_synced() {
     let dir = tempfile::tempdir_in("/var/tmp").expect("a directory");

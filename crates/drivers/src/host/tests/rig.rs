@@ -34,7 +34,7 @@ impl Rig {
         Rig { ctx: IoCtx::new(options).expect("a ring"), ended: Vec::new(), submitted: 0 }
     }
 
-    /// Makes a ring with this device; `None` with a loud message where io_uring is forbidden.
+    /// Makes a ring with this device. Returns `None`, with a loud message, where io_uring is forbidden.
     pub(super) fn over(device: &Device) -> Option<(Rig, u16)> {
         let mut rig = Rig::new();
         let bdev = rig.attach(device)?;

@@ -28,7 +28,7 @@ pub(super) fn silent_by(
 ) -> (Device, File) {
     let path = dir.join("pipe");
     assert!(Command::new("mkfifo").arg(&path).status().is_ok_and(|s| s.success()));
-    // Reading and writing, so that opening does not wait for the other end.
+    // Both ends are opened without waiting for each other.
     let open = |flags| File::from(rustix::fs::open(&path, flags | OFlags::CLOEXEC, Mode::empty()).expect("opened"));
     let (reader, writer) = (open(OFlags::RDONLY | OFlags::NONBLOCK), open(OFlags::WRONLY));
     let flags = rustix::fs::fcntl_getfl(&reader).expect("flags");
@@ -57,7 +57,7 @@ fn a_full_file_system_is_no_space_and_says_so() {
             "{:?}",
             device.notices()
         );
-        // What has space still works, and the file is as large as before.
+        // Blocks that have space can still be written, and the file is as large as before.
         assert_eq!(rig.run(bdev, Op::Write, 0, 0, &mut data[..4096]), Status::Ok);
         assert_eq!(device.size_bytes(), 8 << 20);
         fs::remove_file(format!("{target}/disk-{direct}")).expect("removed");
@@ -75,14 +75,14 @@ fn a_file_cut_under_us_ends_reads_beyond_it_and_tells_the_size() {
         let mut data = memory(16384, 9);
         assert_eq!(rig.run(bdev, Op::Write, 0, 64 << 10, &mut data), Status::Ok);
         File::options().write(true).open(&path).expect("opened").set_len(72 << 10).expect("cut");
-        // Half of it is there: the rest is asked for, and is not.
+        // Half of the range exists. The driver reads the rest again, and finds the end of the file.
         let before = device.notices().len();
         assert_eq!(rig.run(bdev, Op::Read, 0, 64 << 10, &mut data), Status::IoErr);
         assert_eq!(device.size_bytes(), 72 << 10);
         let notices = device.notices();
         assert!(notices.len() == before + 1 && notices[before].contains("shrank to 73728"), "{notices:?}");
         assert_eq!(rig.run(bdev, Op::Read, 0, 64 << 10, &mut data[..8192]), Status::Ok);
-        // From now on the queue says it.
+        // Later I/O beyond the end is refused by the queue.
         assert_eq!(rig.run(bdev, Op::Read, 0, 72 << 10, &mut data[..4096]), Status::IoErr);
         assert_eq!(device.notices().len(), before + 1);
     }
@@ -208,7 +208,7 @@ fn a_read_that_nobody_answers_times_out_once() {
     rig.drain();
     assert!(rig.ended.iter().all(|(_, status)| *status == Status::Timeout), "{:?}", rig.ended);
     assert!(start.elapsed() >= Duration::from_millis(50), "{:?}", start.elapsed());
-    // The way is free again, and what was cancelled took nothing.
+    // Later I/O works, and the cancelled reads have taken no bytes from the pipe.
     let mut writer = writer;
     writer.write_all(&[8; 4096]).expect("written");
     assert_eq!(rig.run(bdev, Op::Read, 0, 0, &mut data[..4096]), Status::Ok);
@@ -228,7 +228,7 @@ fn short_reads_go_on_and_the_end_is_an_error() {
         }
         writer
     });
-    // In pieces that do not end where the parts do.
+    // The pieces of memory do not end where the parts that the feeder writes do.
     let (a, b) = data.split_at_mut(5 * 512);
     let vecs = [vec_of(a), vec_of(&mut b[..16384 - 5 * 512])];
     let owner = rig.submit(bdev, Op::Read, 0, 0, 16384, &vecs);
@@ -247,7 +247,7 @@ fn a_flush_that_the_file_cannot_do_is_an_error_not_a_lie() {
     assert_eq!(rig.run(bdev, Op::Flush, 0, 0, &mut []), Status::Invalid);
     let nowhere = vec_at(4096, 4096);
     let owner = rig.submit(bdev, Op::Read, 0, 0, 4096, &[nowhere]);
-    // Written only now, so that the read is sent with nothing to read.
+    // Written later, so that there is nothing to read when the read is sent.
     thread::scope(|scope| {
         let write = |writer: &File| {
             thread::sleep(Duration::from_millis(5));

@@ -1,4 +1,4 @@
-//! Memory usage of the region: pages where it was written, none elsewhere, and fewer after a clearing.
+//! Memory usage of the region: only written pages take memory, and clearing releases them.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -30,7 +30,7 @@ fn fill(region: &Region, start: usize, len: usize, byte: u8) {
 fn bytes(region: &Region, start: usize, len: usize) -> Vec<u8> {
     assert!(start + len <= length(region));
     let mut bytes = vec![0xee; len];
-    // SAFETY: inside the region; the vector is somewhere else.
+    // SAFETY: inside the region, which the vector does not overlap.
     unsafe { region.base.as_ptr().add(start).copy_to_nonoverlapping(bytes.as_mut_ptr(), len) };
     bytes
 }

@@ -34,7 +34,7 @@ struct Seen {
     gone: bool,
 }
 
-/// A driver whose requests wait, and which consists of closures.
+/// A driver that consists of closures. Its requests wait.
 #[derive(Clone)]
 struct Does {
     wants: Option<KernelUse>,
@@ -173,7 +173,7 @@ fn receive_first(rqs: &mut Polled<'_>, seen: &mut Seen, fd: &Fd) {
     rqs.memory(id, 0..bytes, &mut memory).expect("all of it");
     let holds = [id];
     let transfer = Transfer::new(TransferKind::ReceiveAll, fd, &memory, &holds);
-    // SAFETY: it is held, and nobody else touches it.
+    // SAFETY: the request is held, and nothing else accesses its memory.
     seen.tokens.push(unsafe { rqs.transfer(transfer) }.expect("room"));
 }
 
@@ -301,7 +301,7 @@ fn a_watch_has_an_idle_driver_polled_and_costs_nothing_meanwhile() {
         let polls = driver.seen().polls - before;
         assert!(polls < 20, "{polls} polls for one event: the ring did not sleep");
     }
-    // The driver is not told of events whose watch has ended.
+    // Events of a watch are reported by polls of the driver, never by `op_ended`.
     let token = driver.seen().tokens[0];
     let driver_poll = driver.seen().polls;
     assert!(driver_poll > 0 && driver.seen().ends.is_empty(), "events of a watch are polls");
@@ -345,7 +345,7 @@ fn a_watch_that_is_cancelled_by_the_poll_that_it_caused_ends_and_leaves_its_plac
     rig.ctx.commit();
     near.write_all(&[1]).expect("sent");
     *ready.lock().expect("nobody panics with it") = true;
-    // The event is there before the next poll.
+    // The watch fires before the next poll.
     rig.ctx.wait(1, Some(LONG));
     let seen = driver.clone();
     until(&mut rig, "both ends", |_| seen.seen().ends.len() >= 2);
@@ -360,7 +360,7 @@ fn a_token_names_no_operation_after_its_own() {
         .on_end(|rqs, seen, end| {
             if seen.tokens.len() == 1 {
                 assert!(!rqs.cancel(end.token), "it has ended");
-                // In the same slot.
+                // The new timer gets the same slot.
                 seen.tokens.push(rqs.timer(Duration::from_millis(50)).expect("room"));
                 assert!(seen.tokens[0] != seen.tokens[1] && !rqs.cancel(end.token), "it is another one's slot now");
             } else {
@@ -400,7 +400,7 @@ fn a_completion_or_cancellation_of_an_earlier_use_of_a_slot_does_nothing() {
     assert!(first != second && !ops.cancel(&mut kring, first));
     assert_eq!(ops.came(&event(stale, 0, 0)), None, "a late completion finds nothing");
     assert_eq!(ops.in_kernel(), 1);
-    // Nor does a cancellation that was on its way when the slot was used again.
+    // A cancellation that was prepared before the slot was used again does not end the second timer.
     kring.prep_cancel(stale, 99).expect("room");
     let start = Instant::now();
     let mut came = completed(&mut ops, &mut kring);
@@ -428,7 +428,7 @@ fn what_finds_the_submission_queue_full_is_sent_later_or_not_at_all() {
     ops.refuse = false;
     ops.send(&mut kring);
     assert_eq!((ops.in_kernel(), kring.pending(), ops.has_unsent()), (2, 2, false));
-    // A cancellation waits for room, too, and its operation is cancelled once.
+    // A cancellation also waits for room, and its operation is cancelled once.
     ops.refuse = true;
     ops.cancel_all(&mut kring);
     assert_eq!((kring.pending(), ops.has_unsent()), (2, true));
@@ -455,7 +455,7 @@ fn a_multishot_receive_gives_every_byte_and_every_buffer_back() {
     });
     driver.wants = Some(KernelUse::new(2).receive_buffers(4, 64));
     let driver = driver.on_end(move |rqs, seen, end| {
-        // Out of buffers for a moment: they are back after this call.
+        // All buffers are in use. They go back to the kernel after this call, so the next receive finds some.
         if !end.more && end.res < 0 {
             assert_eq!(end.res, -105, "ENOBUFS");
             seen.tokens.push(rqs.receive_any(&far).expect("room"));
@@ -476,7 +476,7 @@ fn a_multishot_receive_gives_every_byte_and_every_buffer_back() {
     until(&mut rig, "the end of the connection", |_| {
         seen.seen().ends.last().is_some_and(|end| (end.1, end.2) == (0, false))
     });
-    // The group goes with the queue, so that the next queue of the ring can have one.
+    // The buffer group is unregistered with the queue, so that the next queue of the ring can register one.
     let (device, ended) = (with_timeout("again", driver, Vec::new(), LONG), &mut rig.ended);
     rig.ctx.detach(rig.bdev, &mut |owner, status| ended.push((owner, status)));
     rig.bdev = rig.ctx.attach(&device).expect("buffers of its own");
@@ -505,7 +505,7 @@ fn sockets_are_connected_and_files_are_read_and_written() {
             let write = rqs.get(id).expect("held").op() == Op::Write;
             let memory = of(rqs, id, BLOCK);
             let kind = if write { TransferKind::WriteDurably(512) } else { TransferKind::Read(512) };
-            // SAFETY: it is held, and nobody else touches it.
+            // SAFETY: the request is held, and nothing else accesses its memory.
             let begun = unsafe { rqs.transfer(Transfer::new(kind, &file, &memory, &[id])) };
             seen.tokens.push(begun.expect("room"));
             if write {
@@ -559,7 +559,7 @@ fn what_cannot_be_is_refused() {
         assert!(rqs.end(id, Status::Ok));
         let holds = [id];
         let late = Transfer::new(TransferKind::Receive, &far, &memory, &holds);
-        // SAFETY: it is refused, for the request has ended.
+        // SAFETY: the transfer is refused, because the request has ended.
         refused.push(unsafe { rqs.transfer(late) }.err());
         seen.refused.extend(refused.into_iter().flatten());
     });
@@ -576,7 +576,7 @@ fn a_descriptor_stays_open_while_an_operation_has_it() {
     let driver = driver(1).on_commit(move |rqs, seen| {
         let (here, far) = pair();
         seen.tokens.push(rqs.watch(&far).expect("room"));
-        // The operation is prepared, not sent, and the only other owner of the descriptor goes here.
+        // The operation is prepared and not sent when the only other owner of the descriptor is dropped.
         drop(far);
         *give.lock().expect("nobody panics with it") = Some(here);
     });

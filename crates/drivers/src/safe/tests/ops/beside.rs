@@ -1,4 +1,4 @@
-//! Drivers that share a kernel ring: an operation of one delays no other, and no wake-up comes before it is useful.
+//! Drivers that share a kernel ring: an operation of one does not delay another, and a ring is not woken too early.
 
 use std::os::fd::AsRawFd;
 
@@ -8,8 +8,8 @@ use sheave_blk::request::{DoneList, Rq, RqList, RqTable};
 use super::*;
 use crate::fault::{self, FaultKind, FaultPlan};
 
-/// A driver with unsafe code. Each of its requests ends when the eventfd of its number, which is that of its sector, is
-/// rung; of one to sector 1000 it panics.
+/// A driver with unsafe code. A request ends when the eventfd that belongs to its sector is rung. A request to sector
+/// 1000 makes the driver panic.
 #[derive(Debug)]
 struct Rung(Vec<Fd>);
 
@@ -20,7 +20,7 @@ struct RungQueue {
     held: Vec<Rq>,
 }
 
-// SAFETY: D7: its queues take whatever comes.
+// SAFETY: D7: its queues take every request.
 unsafe impl Driver for Rung {
     fn limits(&self) -> Limits {
         Limits::default().max_sectors(256).queue_depth(8)
@@ -40,7 +40,7 @@ unsafe impl Driver for Rung {
     }
 }
 
-// SAFETY: D1: a request is in `held` until it ends, with the one completion of its operation. Nobody touches memory.
+// SAFETY: D1: a request is in `held` until it ends, with the one completion of its operation. No memory is accessed.
 unsafe impl HwQueue for RungQueue {
     fn queue_rqs(&mut self, list: &mut RqList, rqs: &mut RqTable<'_>, env: &mut HwEnv<'_>, _: &mut DoneList) {
         let kring = env.kring.as_mut().expect("asked for");
@@ -89,11 +89,11 @@ fn ring_each(bells: &[Fd], after: Duration) -> std::thread::JoinHandle<Instant> 
     })
 }
 
-/// A ring lets completions of its kernel ring gather for 10 ms; a test is sure of a little less.
+/// Time for which completions of the kernel ring surely gather: a little less than the 10 ms of a ring.
 const GATHERS: Duration = Duration::from_millis(9);
 
-/// Returns the number of I/Os that had ended at each wake-up of a ring that waits for four, and the time from before
-/// the wait until the last of them has ended.
+/// Runs a ring that waits for four I/Os. Returns the number that had ended at each wake-up, and the time from the start
+/// of the wait to the last ring of an eventfd.
 fn wakes_of_four() -> (Vec<usize>, Duration) {
     let fds = bells(4);
     let mut rig = Rig::new(&Device::from_driver("rung", Box::new(Rung(fds.clone()))));
@@ -116,7 +116,7 @@ fn a_ring_that_waits_for_several_in_the_kernel_wakes_for_the_last() {
         Ok(kring) if kring.features().min_wait => {}
         _ => return sheave_testkit::skip("no kernel ring that lets completions gather (Linux 6.12)"),
     }
-    // On a busy machine the bells may ring for longer than completions gather: such a round says nothing.
+    // On a busy machine the eventfds may be rung over a longer time than completions gather. Such a round is repeated.
     let (mut rounds, begun) = (Vec::new(), Instant::now());
     while rounds.len() < 10 {
         if begun.elapsed() > Duration::from_secs(20) {
@@ -137,7 +137,7 @@ fn a_driver_that_panics_is_not_waited_for_by_what_others_watch() {
 
 #[test]
 fn nor_by_what_others_watch_that_have_faults_injected() {
-    // Of flushes, which nobody sends here; a plan without faults would leave the device as it is.
+    // Faults of flushes, which are not sent here: with a plan without faults the fault layer would not be in the path.
     let plan = FaultPlan::new(1).with(FaultKind::DroppedFlush, 1.0);
     panics_beside_one_that_watches(&|watcher| fault::over("faulty", &watcher, &plan).expect("a device").0);
 }
@@ -170,8 +170,8 @@ fn panics_beside_one_that_watches(wrapped: &dyn Fn(Device) -> Device) {
     assert!(watcher.seen().ends.is_empty(), "who has not panicked keeps what it has");
 }
 
-/// A server's ring: what it has on sockets lasts until a client does something. Nor does an operation on a socket that
-/// has ended stand for one that a driver has.
+/// Socket operations of a server's ring may last until a client sends something, so the shutdown must not wait for
+/// them. A socket operation that has ended must not count in place of an operation of the driver.
 #[test]
 fn a_driver_that_panics_is_not_waited_for_by_operations_on_sockets() {
     if rig(&driver(4)).is_none() {

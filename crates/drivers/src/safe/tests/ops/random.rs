@@ -1,4 +1,5 @@
-//! Drivers that begin, cancel and end at random, over sockets that data come to at random, in rings that go any time.
+//! Drivers that begin, cancel and end operations and requests at random, over sockets that receive data at random, in
+//! rings that are dropped at any time.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -28,7 +29,7 @@ fn at_random(seed: u64, fds: Vec<Fd>) -> Does {
                         continue;
                     }
                     let kind = [TransferKind::Receive, TransferKind::ReceiveAll][rng.below(2) as usize];
-                    // SAFETY: it is held, and by its note no other transfer uses it.
+                    // SAFETY: the request is held, and its note shows that no other transfer uses its memory.
                     let begun = unsafe { rqs.transfer(Transfer::new(kind, fd, &memory, &[id])) }.ok();
                     if let (Some(mut rq), true) = (rqs.get(id), begun.is_some()) {
                         rq.set_note(1);
